@@ -1,0 +1,28 @@
+//! `hypha sim`: the machines in virtual time.
+
+mod check;
+mod compare;
+mod inputs;
+mod predict;
+
+use clap::Subcommand;
+
+use crate::usage::Failure;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Compare strategies on a workload: latency, utilisation, fairness, distance to an oracle
+    Compare(compare::Arguments),
+    /// Run many small worlds in which everything goes wrong, and check every promise after every step
+    Check(check::Arguments),
+    /// Measure how well run times are predicted, and whether the stated intervals hold
+    Predict(predict::Arguments),
+}
+
+pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Compare(arguments) => compare::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Predict(arguments) => predict::run(&arguments),
+    }
+}

@@ -1,0 +1,225 @@
+//! `hypha sim compare`: strategies side by side.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hypha_model::Span;
+use hypha_placement::{Predictive, Strategy};
+use hypha_sim::compare::{self, Comparison};
+use hypha_sim::frontier::{Point, frontier};
+use hypha_sim::report::{Measures, Row, json};
+use hypha_sim::watch::Violation;
+use hypha_sim::workload_name::WorkloadName;
+use hypha_sim::{plot::plot, table::table};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::inputs;
+use crate::usage::Failure;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// `all`, or names separated by commas
+    #[arg(long, default_value = "all")]
+    strategies: String,
+    /// poisson | bimodal | pareto | burst | trace:FILE
+    #[arg(long, default_value = "poisson")]
+    workload: String,
+    /// The workers, COUNTxSPEED
+    #[arg(long, default_value = "1x4.0,1x2.0,6x1.0")]
+    pool: String,
+    /// Offered work over the speed of the pool; several separated by commas
+    #[arg(long, default_value = "0.8", value_delimiter = ',')]
+    load: Vec<f64>,
+    /// Runs of each, with different noise and (if synthetic) different requests
+    #[arg(long, default_value_t = 5)]
+    seeds: u64,
+    /// What the predictor is told of a request: input,output | input | none
+    #[arg(long, default_value = "input,output")]
+    metadata: String,
+    /// One sigma of the lognormal noise of run times
+    #[arg(long, default_value_t = 0.2)]
+    noise: f64,
+    /// How many tasks; 0 is all of a trace, 20,000 otherwise
+    #[arg(long, default_value_t = 0)]
+    tasks: usize,
+    /// How long a message takes, in milliseconds
+    #[arg(long, default_value_t = 0.0)]
+    latency_ms: f64,
+    /// Predict from this table (JSON or CSV) instead of learning
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
+    /// Compare `predictive` under these values of its ageing instead of strategies
+    #[arg(long, value_delimiter = ',', value_name = "VALUES", conflicts_with = "strategies")]
+    ageing: Vec<f64>,
+    /// Leave out the run that knows all run times beforehand
+    #[arg(long)]
+    no_oracle: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Also draw a picture
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// One run.
+struct Cell {
+    load: f64,
+    seed: u64,
+    /// `None` is the oracle.
+    strategy: Option<usize>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let contenders = contenders(arguments)?;
+    for load in &arguments.load {
+        inputs::number("--load", *load, 0.001, 100.0)?;
+    }
+    if arguments.seeds == 0 {
+        return Err(Failure::usage("--seeds: at least one run is needed"));
+    }
+    let name: WorkloadName = arguments.workload.parse().map_err(Failure::usage)?;
+    let comparison = Comparison {
+        pool: arguments.pool.parse().map_err(Failure::usage)?,
+        told: arguments.metadata.parse().map_err(Failure::usage)?,
+        noise: inputs::number("--noise", arguments.noise, 0.0, 5.0)?,
+        tasks: arguments.tasks,
+        latency: Span::from_secs_f64(
+            inputs::number("--latency-ms", arguments.latency_ms, 0.0, 1e6)? / 1e3,
+        ),
+        table: inputs::table(arguments.table.as_ref())?,
+        workload: inputs::workload(&name)?,
+    };
+    let cells = cells(arguments, contenders.len());
+    let measured = measure_all(&comparison, &contenders, &cells)
+        .map_err(|violation| Failure::work(violation.to_string()))?;
+    let rows = rows(arguments, &name, &contenders, &cells, &measured);
+    match arguments.json {
+        true => println!("{}", json(&rows)),
+        false => print!("{}", table(&rows)),
+    }
+    if let Some(path) = &arguments.plot {
+        let picture = match arguments.ageing.is_empty() {
+            true => plot(&rows),
+            false => frontier(&rows.iter().map(Point::from).collect::<Vec<_>>()),
+        };
+        std::fs::write(path, picture)
+            .map_err(|error| Failure::work(format!("{}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// What is compared, with the names to print.
+fn contenders(arguments: &Arguments) -> Result<Vec<(String, Strategy)>, Failure> {
+    if !arguments.ageing.is_empty() {
+        let with = |ageing: &f64| {
+            let strategy =
+                Strategy::Predictive(Predictive { ageing: *ageing, ..Predictive::default() });
+            strategy.validate().map_err(Failure::usage)?;
+            Ok((format!("ageing {ageing}"), strategy))
+        };
+        return arguments.ageing.iter().map(with).collect();
+    }
+    if arguments.strategies == "all" {
+        return Ok(Strategy::all().map(|strategy| (strategy.to_string(), strategy)).to_vec());
+    }
+    let parse = |name: &str| {
+        let strategy: Strategy = name.trim().parse().map_err(Failure::usage)?;
+        Ok((strategy.to_string(), strategy))
+    };
+    arguments.strategies.split(',').map(parse).collect()
+}
+
+fn cells(arguments: &Arguments, contenders: usize) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for load in &arguments.load {
+        for seed in 1..=arguments.seeds {
+            let all = (0..contenders).map(Some);
+            for strategy in all.chain((!arguments.no_oracle).then_some(None)) {
+                cells.push(Cell { load: *load, seed, strategy });
+            }
+        }
+    }
+    cells
+}
+
+/// Runs all cells on all cores; the order of the answers is that of the cells.
+fn measure_all(
+    comparison: &Comparison,
+    contenders: &[(String, Strategy)],
+    cells: &[Cell],
+) -> Result<Vec<Measures>, Violation> {
+    let bar = ProgressBar::new(cells.len() as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
+        bar.set_style(style);
+    }
+    let next = AtomicUsize::new(0);
+    let answers: Mutex<Vec<(usize, Result<Measures, Violation>)>> = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let at = next.fetch_add(1, Ordering::Relaxed)
+                    && let Some(cell) = cells.get(at)
+                {
+                    let strategy = cell.strategy.map(|at| contenders[at].1);
+                    let answer = match strategy {
+                        Some(strategy) => {
+                            compare::measure(comparison, strategy, cell.load, cell.seed)
+                        }
+                        None => compare::oracle(comparison, cell.load, cell.seed),
+                    };
+                    bar.inc(1);
+                    if let Ok(mut answers) = answers.lock() {
+                        answers.push((at, answer));
+                    }
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let mut answers = answers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    answers.sort_by_key(|(at, _)| *at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+fn rows(
+    arguments: &Arguments,
+    workload: &WorkloadName,
+    contenders: &[(String, Strategy)],
+    cells: &[Cell],
+    measured: &[Measures],
+) -> Vec<Row> {
+    let of = |load: f64, strategy: Option<usize>| {
+        cells
+            .iter()
+            .zip(measured)
+            .filter(move |(cell, _)| cell.load == load && cell.strategy == strategy)
+            .map(|(_, measures)| *measures)
+    };
+    let mut rows = Vec::new();
+    for load in &arguments.load {
+        let oracle: Vec<f64> = of(*load, None).map(|measures| measures.mean_ms).collect();
+        for (at, (name, _)) in contenders.iter().enumerate() {
+            let mut runs: Vec<Measures> = of(*load, Some(at)).collect();
+            for (run, oracle_ms) in runs.iter_mut().zip(&oracle) {
+                run.oracle_ratio = run.mean_ms / oracle_ms;
+            }
+            rows.extend(Row::over_seeds(&title(workload), *load, name, &runs));
+        }
+    }
+    rows
+}
+
+/// A trace is known by the name of its file, not by where it lies.
+fn title(workload: &WorkloadName) -> String {
+    match workload {
+        WorkloadName::Trace(file) => {
+            let path = std::path::Path::new(file);
+            let file = path.file_name().map_or(file.as_str().into(), |name| name.to_string_lossy());
+            format!("trace:{file}")
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,39 @@
+//! What the simulator's commands read: workloads, traces, tables, numbers.
+
+use std::path::{Path, PathBuf};
+
+use hypha_predict::LookupTable;
+use hypha_sim::trace::Trace;
+use hypha_sim::workload::Workload;
+use hypha_sim::workload_name::WorkloadName;
+
+use crate::usage::{Failure, read_text};
+
+/// A workload by name; a trace is read from its file.
+pub(super) fn workload(name: &WorkloadName) -> Result<Workload, Failure> {
+    name.workload(|file| trace(Path::new(file)))
+}
+
+/// A trace from its file.
+pub(super) fn trace(path: &Path) -> Result<Trace, Failure> {
+    Trace::parse(&read_text(path)?)
+        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+/// A lookup table from its file, JSON or CSV by its ending.
+pub(super) fn table(path: Option<&PathBuf>) -> Result<Option<LookupTable>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let text = read_text(path)?;
+    let json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json"));
+    let table = if json { LookupTable::from_json(&text) } else { LookupTable::from_csv(&text) };
+    table.map(Some).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+/// A number within bounds.
+pub(super) fn number(flag: &str, value: f64, low: f64, high: f64) -> Result<f64, Failure> {
+    if (low..=high).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Failure::usage(format!("{flag}: {value} is not from {low} to {high}")))
+    }
+}

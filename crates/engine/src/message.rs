@@ -1,0 +1,175 @@
+//! What a scheduler and a worker say to each other. Times are durations: clocks are never compared.
+
+use std::sync::Arc;
+
+use hypha_model::{AttemptId, Digest, Epoch, Fence, LeaseId, Payload, Refusal, Span, TaskSpec};
+use serde::{Deserialize, Serialize};
+
+/// From a scheduler to a worker.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToWorker {
+    /// Asks for the worker's capacity. A new request replaces the sender's earlier lease; attempts under
+    /// it go on under the new one.
+    RequestLease {
+        /// Repeated in the answer.
+        request: u64,
+        /// For how long.
+        ttl: Span,
+    },
+    /// Are you there? Renews the lease.
+    Heartbeat {
+        /// The lease.
+        lease: LeaseId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Repeated in the answer.
+        nonce: u64,
+    },
+    /// Run this.
+    Dispatch(Arc<Dispatch>),
+    /// Stop this; no answer is wanted.
+    Cancel {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+    },
+    /// The end of the attempt has been recorded (or does not matter any more): forget it.
+    Recorded {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+    },
+    /// The lease is given back.
+    ReleaseLease {
+        /// The lease.
+        lease: LeaseId,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+}
+
+/// One attempt, handed over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dispatch {
+    /// The lease that pays for it.
+    pub lease: LeaseId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The token that its result must carry.
+    pub fence: Fence,
+    /// What to run.
+    pub spec: Arc<TaskSpec>,
+    /// How long it may run.
+    pub timeout: Span,
+}
+
+/// From a worker to a scheduler.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FromWorker {
+    /// The lease is granted.
+    LeaseGranted {
+        /// The request.
+        request: u64,
+        /// The lease.
+        lease: LeaseId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// For how long, from when the request arrived.
+        ttl: Span,
+        /// Attempts of this scheduler that the worker still has.
+        holding: Vec<(AttemptId, Fence)>,
+    },
+    /// The lease is not granted.
+    LeaseRefused {
+        /// The request.
+        request: u64,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// I am here; the lease is renewed.
+    Alive {
+        /// The lease.
+        lease: LeaseId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// From the heartbeat.
+        nonce: u64,
+        /// Attempts of this scheduler that the worker has.
+        holding: Vec<(AttemptId, Fence)>,
+    },
+    /// There is no such lease (any more).
+    LeaseUnknown {
+        /// The lease.
+        lease: LeaseId,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// The attempt is in my hands.
+    Accepted {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+    },
+    /// The attempt is not taken.
+    Refused {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The attempt has begun.
+    Started {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+    },
+    /// The attempt is on its way.
+    Progress {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+        /// How far, in thousandths.
+        permille: u16,
+    },
+    /// The attempt has ended. Repeated until it is recorded.
+    Finished {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+        /// How long it ran.
+        run: Span,
+        /// With what.
+        outcome: Outcome,
+    },
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// With a result.
+    Completed {
+        /// The result.
+        result: Payload,
+        /// What the worker says its digest is.
+        digest: Digest,
+    },
+    /// Without one.
+    Failed {
+        /// What went wrong, for the user.
+        error: String,
+        /// Whether another worker may do better.
+        retry: bool,
+    },
+    /// It took longer than it may, and was stopped.
+    TimedOut,
+}

@@ -1,0 +1,28 @@
+//! Faults that can be planted into the machines, to show that the simulator's checkers notice them.
+//! Without the `mutants` feature they are compiled away.
+
+use serde::{Deserialize, Serialize};
+
+/// A planted fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mutant {
+    /// Some accepted tasks are not made durable.
+    LostPersist,
+    /// The end of some tasks is not made durable.
+    LostResult,
+    /// A result is recorded although its attempt is void.
+    UnfencedResult,
+    /// A finished task stays in its worker's backlog.
+    LeakedBacklog,
+    /// A waiting task has no reason.
+    SilentRefusal,
+    /// A worker grants its capacity to two schedulers at once.
+    DoubleGrant,
+    /// A worker runs more at once than it has room for.
+    Overbook,
+    /// A worker goes on after its lease has ended.
+    RunWithoutLease,
+    /// A failed attempt is not tried again and not ended.
+    DroppedRetry,
+}

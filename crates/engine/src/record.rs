@@ -1,0 +1,181 @@
+//! What a scheduler makes durable, and what it finds again after a restart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hypha_model::{
+    AttemptId, Digest, Epoch, Fence, Payload, TaskId, TaskSpec, TaskState, Time, Worker, WorkerId,
+};
+use hypha_placement::{Health, Strategy};
+use hypha_predict::{Mode, Snapshot};
+use serde::{Deserialize, Serialize};
+
+/// One change. A store applies it to its rows; [`Image::apply`] says what that means.
+#[derive(Clone, Debug)]
+pub enum Record {
+    /// The scheduler begins its next life.
+    Started {
+        /// The life.
+        epoch: Epoch,
+    },
+    /// A task was accepted.
+    Accepted(Arc<AcceptedTask>),
+    /// An attempt is about to be handed to a worker.
+    Attempted {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+        /// The worker.
+        worker: WorkerId,
+        /// When.
+        at: Time,
+    },
+    /// The attempt under way is void, and the task waits for the next.
+    Requeued {
+        /// The task.
+        task: TaskId,
+        /// Attempts that count against `max_attempts` so far.
+        failures: u32,
+        /// Not to be tried before this.
+        not_before: Time,
+        /// Why.
+        reason: String,
+    },
+    /// The task has ended, for good.
+    Finished(Box<FinishedTask>),
+    /// A worker's record.
+    Worker {
+        /// What it says of itself.
+        worker: Arc<Worker>,
+        /// How it has done.
+        health: Health,
+    },
+    /// A worker was forgotten.
+    WorkerForgotten(WorkerId),
+    /// Another strategy was chosen.
+    Strategy(Strategy),
+    /// Another predictor mode was chosen.
+    Mode(Mode),
+    /// What the predictor has learned.
+    Predictor(Box<Snapshot>),
+}
+
+/// A task as it was accepted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AcceptedTask {
+    /// Its id.
+    pub id: TaskId,
+    /// What is asked for.
+    pub spec: Arc<TaskSpec>,
+    /// When.
+    pub submitted: Time,
+    /// When it is no longer wanted.
+    pub deadline: Option<Time>,
+    /// The key under which a repeat returns this task.
+    pub idempotency_key: Option<Arc<str>>,
+    /// Bind it at submission under every strategy.
+    pub bind_at_once: bool,
+}
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FinishedTask {
+    /// The task.
+    pub task: TaskId,
+    /// Completed, failed, cancelled or expired.
+    pub state: TaskState,
+    /// How many attempts there were.
+    pub attempts: u32,
+    /// The worker of the last one.
+    pub worker: Option<WorkerId>,
+    /// When the last one began.
+    pub started: Option<Time>,
+    /// When the task ended.
+    pub finished: Time,
+    /// The result with its digest, if it completed.
+    pub result: Option<(Payload, Digest)>,
+    /// What went wrong, if it did not.
+    pub error: Option<String>,
+}
+
+/// What is durable, as a whole.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// The scheduler's present life.
+    pub epoch: Epoch,
+    /// Tasks that have not ended, and those that have.
+    pub tasks: BTreeMap<TaskId, StoredTask>,
+    /// Workers with their records.
+    pub workers: BTreeMap<WorkerId, (Arc<Worker>, Health)>,
+    /// The strategy, if one was chosen at run time.
+    pub strategy: Option<Strategy>,
+    /// The predictor mode, if one was chosen at run time.
+    pub mode: Option<Mode>,
+    /// What the predictor had learned.
+    pub predictor: Option<Snapshot>,
+}
+
+/// A task with all that is durable of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredTask {
+    /// As it was accepted.
+    pub accepted: Arc<AcceptedTask>,
+    /// Attempts begun so far.
+    pub attempts: u32,
+    /// Attempts that count against `max_attempts`.
+    pub failures: u32,
+    /// The attempt that may still be under way.
+    pub current: Option<(Fence, WorkerId, Time)>,
+    /// Not to be tried before this.
+    pub not_before: Time,
+    /// How it ended.
+    pub finished: Option<FinishedTask>,
+}
+
+impl Image {
+    /// Applies one change.
+    pub fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Started { epoch } => self.epoch = *epoch,
+            Record::Accepted(accepted) => {
+                self.tasks.entry(accepted.id).or_insert_with(|| StoredTask {
+                    accepted: Arc::clone(accepted),
+                    attempts: 0,
+                    failures: 0,
+                    current: None,
+                    not_before: Time::ZERO,
+                    finished: None,
+                });
+            }
+            Record::Attempted { attempt, fence, worker, at } => {
+                if let Some(task) = self.tasks.get_mut(&attempt.task) {
+                    task.attempts = attempt.number;
+                    task.current = Some((*fence, *worker, *at));
+                }
+            }
+            Record::Requeued { task, failures, not_before, .. } => {
+                if let Some(task) = self.tasks.get_mut(task) {
+                    task.failures = *failures;
+                    task.not_before = *not_before;
+                    task.current = None;
+                }
+            }
+            Record::Finished(finished) => {
+                if let Some(task) = self.tasks.get_mut(&finished.task) {
+                    task.current = None;
+                    task.finished.get_or_insert_with(|| (**finished).clone());
+                }
+            }
+            Record::Worker { worker, health } => {
+                self.workers.insert(worker.id, (Arc::clone(worker), *health));
+            }
+            Record::WorkerForgotten(id) => {
+                self.workers.remove(id);
+            }
+            Record::Strategy(strategy) => self.strategy = Some(*strategy),
+            Record::Mode(mode) => self.mode = Some(*mode),
+            Record::Predictor(snapshot) => self.predictor = Some((**snapshot).clone()),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The scheduler: accepts tasks, places them, and sees them through whatever happens to workers.
+//!
+//! The rest of the machine is in the files below: `submit.rs` (what clients ask), `attempts.rs` (the life
+//! of an attempt), `workers.rs` (leases, heartbeats, health), `recover.rs` (a new life from what is
+//! durable), `views.rs` (what may be read).
+
+mod attempts;
+mod recover;
+mod settings;
+mod submit;
+mod views;
+mod workers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hypha_model::{Epoch, Fence, Map, Rng, SchedulerId, TaskId, TaskState, Time, Worker, WorkerId};
+use hypha_placement::{Action, Placement, Slot, TaskRef};
+use hypha_predict::{Predictor, Query};
+
+pub use settings::{RetryPolicy, Settings};
+pub use submit::{Command, NewTask, Reject, Reply, Submitted};
+pub use views::{Counts, TaskView};
+pub use workers::{HOLDER_SHARE, LeaseView};
+
+use crate::message::{FromWorker, ToWorker};
+use crate::mutant::Mutant;
+use crate::record::{AcceptedTask, Record};
+use workers::WorkerState;
+
+/// What a scheduler step contains.
+pub type SchedulerStep = crate::Step<Record, Effect, std::convert::Infallible>;
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum SchedulerEvent {
+    /// A client asks for something; the answer carries `request`.
+    Asked {
+        /// Chosen by the driver.
+        request: u64,
+        /// What is asked.
+        command: Command,
+    },
+    /// A worker was found, or says something new of itself.
+    WorkerFound(Arc<Worker>),
+    /// The connection to a worker was lost.
+    WorkerDisconnected(WorkerId),
+    /// A worker said something.
+    WorkerSaid {
+        /// Who.
+        worker: WorkerId,
+        /// What.
+        message: FromWorker,
+    },
+    /// The time of the last `wake_at` has come.
+    Woke,
+}
+
+/// What a scheduler has sent.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// To a worker.
+    ToWorker {
+        /// Whom.
+        worker: WorkerId,
+        /// What.
+        message: ToWorker,
+    },
+    /// The answer to a client.
+    Reply {
+        /// The request.
+        request: u64,
+        /// The answer.
+        reply: Reply,
+    },
+    /// For those who watch a task.
+    Notice {
+        /// The task.
+        task: TaskId,
+        /// What is new.
+        notice: Notice,
+    },
+}
+
+/// What is new about a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// It changed its state.
+    State(TaskState),
+    /// It is bound to a worker.
+    Scheduled(WorkerId),
+    /// It is this far, in thousandths.
+    Progress(u16),
+    /// An attempt failed, and the next is not made before this.
+    Delayed {
+        /// When the next attempt may begin.
+        until: Time,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// See the head of this file.
+pub struct Scheduler {
+    id: SchedulerId,
+    settings: Settings,
+    epoch: Epoch,
+    rng: Rng,
+    predictor: Predictor,
+    placement: Placement,
+    tasks: Vec<Option<Task>>,
+    free: Vec<u32>,
+    by_id: Map<TaskId, TaskRef>,
+    /// Chosen by clients, hence no hash map.
+    by_key: BTreeMap<Arc<str>, TaskId>,
+    /// Keys of tasks that have ended, with the time at which they are forgotten.
+    old_keys: std::collections::VecDeque<(Time, Arc<str>)>,
+    workers: Vec<Option<WorkerState>>,
+    slot_of: Map<WorkerId, Slot>,
+    /// After a restart: the tasks whose attempts are with workers that have not been heard of yet.
+    unmet: BTreeMap<WorkerId, Vec<TaskRef>>,
+    agenda: BTreeSet<(Time, Due)>,
+    fences: u64,
+    requests: u64,
+    counts: Counts,
+    actions: Vec<Action>,
+}
+
+/// What a time in the agenda is for. Each task and each worker has at most one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Task(TaskRef),
+    Worker(Slot),
+    /// Saves what was learned, and brings up to date what drifts.
+    Save,
+}
+
+/// A task that has not ended.
+struct Task {
+    accepted: Arc<AcceptedTask>,
+    state: TaskState,
+    query: Query,
+    attempts: u32,
+    failures: u32,
+    refusals: u32,
+    current: Option<Attempt>,
+    tried: Vec<WorkerId>,
+    not_before: Time,
+    due: Option<Time>,
+    progress_permille: u16,
+    last_error: Option<String>,
+}
+
+/// The attempt under way.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    fence: Fence,
+    worker: WorkerId,
+    /// `None` until a worker that a restarted scheduler has not met again says that it has it.
+    slot: Option<Slot>,
+    sent: Time,
+    started: Option<Time>,
+    /// When the worker first said that it has it.
+    acknowledged: Option<Time>,
+    resends: u32,
+}
+
+impl Scheduler {
+    /// Steps the machine: `event` happened at `now`. What is to be done is added to `step`.
+    pub fn step(&mut self, now: Time, event: SchedulerEvent, step: &mut SchedulerStep) {
+        match event {
+            SchedulerEvent::Asked { request, command } => self.asked(now, request, command, step),
+            SchedulerEvent::WorkerFound(worker) => self.worker_found(now, worker, step),
+            SchedulerEvent::WorkerDisconnected(worker) => {
+                self.worker_lost(now, worker, "the connection to the worker was lost", step)
+            }
+            SchedulerEvent::WorkerSaid { worker, message } => {
+                self.worker_said(now, worker, message, step);
+            }
+            SchedulerEvent::Woke => self.woke(now, step),
+        }
+        self.carry_out_plan(now, step);
+        step.wake_at = self.wake_at(now);
+    }
+
+    fn woke(&mut self, now: Time, step: &mut SchedulerStep) {
+        while let Some((at, due)) = self.agenda.first().copied()
+            && at <= now
+        {
+            self.agenda.remove(&(at, due));
+            match due {
+                Due::Task(task) => self.task_due(now, task, step),
+                Due::Worker(slot) => self.worker_due(now, slot, step),
+                Due::Save => self.save(now, step),
+            }
+        }
+        self.forget_old_keys(now);
+    }
+
+    /// Asks placement what to do now, and does it.
+    fn carry_out_plan(&mut self, now: Time, step: &mut SchedulerStep) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.placement.plan(&self.predictor, now, &mut actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Bind { task, slot } | Action::Move { task, to: slot, .. } => {
+                    self.bound(task, slot, step);
+                }
+                Action::Dispatch { task, slot } => self.dispatch(now, task, slot, step),
+            }
+        }
+        self.actions = actions;
+    }
+
+    fn wake_at(&self, now: Time) -> Option<Time> {
+        let agenda = self.agenda.first().map(|(at, _)| *at);
+        // A plan that is due now and found nothing to do is not repeated at once.
+        let plan = self.placement.plan_at().map(|at| at.max(now + self.settings.least_pause));
+        match (agenda, plan) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Sets the one time at which a task wants attention.
+    fn set_task_due(&mut self, task: TaskRef, at: Option<Time>) {
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        if entry.due == at {
+            return;
+        }
+        if let Some(old) = entry.due {
+            self.agenda.remove(&(old, Due::Task(task)));
+        }
+        entry.due = at;
+        if let Some(at) = at {
+            self.agenda.insert((at, Due::Task(task)));
+        }
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        cfg!(feature = "mutants") && self.settings.mutant == Some(mutant)
+    }
+
+    fn task(&self, task: TaskRef) -> Option<&Task> {
+        self.tasks.get(task.0 as usize)?.as_ref()
+    }
+
+    fn task_mut(&mut self, task: TaskRef) -> Option<&mut Task> {
+        self.tasks.get_mut(task.0 as usize)?.as_mut()
+    }
+
+    fn next_fence(&mut self) -> Fence {
+        // The epoch in the upper bits makes every token of this life larger than those of earlier ones.
+        self.fences += 1;
+        Fence((self.epoch.0 << FENCE_BITS) | self.fences)
+    }
+
+    /// Saves what was learned since the last time.
+    fn save(&mut self, now: Time, step: &mut SchedulerStep) {
+        self.agenda.insert((now + self.settings.save_interval, Due::Save));
+        self.placement.refresh(now);
+        if self.counts.learned_since_save == 0 {
+            return;
+        }
+        self.counts.learned_since_save = 0;
+        step.persist.push(Record::Predictor(Box::new(self.predictor.snapshot())));
+        for slot in 0..self.workers.len() {
+            let Some(worker) = &mut self.workers[slot] else { continue };
+            if std::mem::take(&mut worker.changed)
+                && let Some(health) = self.placement.health(Slot(slot as u32))
+            {
+                let worker = Arc::clone(&worker.worker);
+                step.persist.push(Record::Worker { worker, health: *health });
+            }
+        }
+    }
+
+    fn forget_old_keys(&mut self, now: Time) {
+        while let Some((at, _)) = self.old_keys.front()
+            && *at <= now
+        {
+            if let Some((_, key)) = self.old_keys.pop_front() {
+                self.by_key.remove(&key);
+            }
+        }
+    }
+}
+
+/// Tokens of one life: 2^40, a million a second for twelve days; lives: 2^24.
+const FENCE_BITS: u32 = 40;

@@ -1,0 +1,426 @@
+//! The life of an attempt: handed over, acknowledged, started, ended, retried.
+
+use std::sync::Arc;
+
+use hypha_model::{AttemptId, Fence, Refusal, Span, TaskState, Time, WorkerId};
+use hypha_placement::{Ending, Slot, TaskRef};
+
+use super::{Attempt, Effect, Notice, Scheduler, SchedulerStep, Task};
+use crate::message::{Dispatch, Outcome, ToWorker};
+use crate::mutant::Mutant;
+use crate::record::Record;
+
+/// A hand-over that is not acknowledged is repeated this often before the worker counts as failed.
+const MAX_RESENDS: u32 = 3;
+/// Refusals say more about our view of the worker than about the task, so they do not use up its
+/// attempts; but a task that everybody refuses must end some day.
+const MAX_REFUSALS: u32 = 100;
+/// The longest part of an executor's message that is kept.
+const MAX_ERROR_CHARS: usize = 2_000;
+
+/// Why an attempt gave no result.
+pub(super) enum Failure {
+    /// The worker died, lost its lease, or did not take what it was given.
+    Worker(String),
+    /// It took longer than it may.
+    Timeout(Span),
+    /// The executor says that it cannot.
+    Executor { error: String, retry: bool },
+    /// The result is not what its digest says.
+    Corrupt,
+    /// The worker does not take it now.
+    Refused(Refusal),
+}
+
+impl Task {
+    pub(super) fn attempt_id(&self) -> AttemptId {
+        AttemptId { task: self.accepted.id, number: self.attempts }
+    }
+
+    fn timeout(&self, usual: Span) -> Span {
+        self.accepted.spec.timeout.unwrap_or(usual)
+    }
+}
+
+impl Scheduler {
+    /// Placement has tied the task to a worker; it is not handed over yet.
+    pub(super) fn bound(&mut self, task: TaskRef, slot: Slot, step: &mut SchedulerStep) {
+        let Some(worker) = self.placement.worker_id(slot) else { return };
+        let Some(entry) = self.task_mut(task) else { return };
+        entry.state = TaskState::Scheduled;
+        let task = entry.accepted.id;
+        step.send.push(Effect::Notice { task, notice: Notice::Scheduled(worker) });
+    }
+
+    /// Hands the task to a worker.
+    pub(super) fn dispatch(
+        &mut self,
+        now: Time,
+        task: TaskRef,
+        slot: Slot,
+        step: &mut SchedulerStep,
+    ) {
+        let fence = self.next_fence();
+        let Some(worker) = self.placement.worker_id(slot) else { return };
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let newly_bound = entry.state != TaskState::Scheduled;
+        entry.state = TaskState::Scheduled;
+        entry.attempts += 1;
+        entry.current = Some(Attempt {
+            fence,
+            worker,
+            slot: Some(slot),
+            sent: now,
+            started: None,
+            acknowledged: None,
+            resends: 0,
+        });
+        let attempt = entry.attempt_id();
+        step.persist.push(Record::Attempted { attempt, fence, worker, at: now });
+        if newly_bound {
+            let notice = Notice::Scheduled(worker);
+            step.send.push(Effect::Notice { task: attempt.task, notice });
+        }
+        self.send_dispatch(task, step);
+        self.arm(task);
+    }
+
+    fn send_dispatch(&mut self, task: TaskRef, step: &mut SchedulerStep) {
+        let Some(entry) = self.task(task) else { return };
+        let Some(current) = entry.current else { return };
+        let Some(slot) = current.slot else { return };
+        let Some(Some(worker)) = self.workers.get(slot.0 as usize) else { return };
+        let Some((lease, epoch)) = worker.lease() else { return };
+        let message = ToWorker::Dispatch(Arc::new(Dispatch {
+            lease,
+            epoch,
+            attempt: entry.attempt_id(),
+            fence: current.fence,
+            spec: Arc::clone(&entry.accepted.spec),
+            timeout: entry.timeout(self.settings.task_timeout),
+        }));
+        step.send.push(Effect::ToWorker { worker: current.worker, message });
+    }
+
+    /// The time at which a task wants attention if nothing else happens.
+    pub(super) fn arm(&mut self, task: TaskRef) {
+        let Some(entry) = self.task(task) else { return };
+        let attempt = match entry.current {
+            // The worker stops an attempt in time by itself; this is for the case that it does not. An
+            // attempt that waits on the worker for its turn has not begun, and may wait.
+            Some(current) if current.slot.is_none() => Some(current.sent + self.settings.lease_ttl),
+            Some(current) => match (current.acknowledged, current.started) {
+                (None, _) => Some(current.sent + self.settings.health_check_timeout),
+                (Some(_), Some(started)) => Some(
+                    started
+                        + entry.timeout(self.settings.task_timeout)
+                        + self.settings.health_check_timeout,
+                ),
+                (Some(_), None) => None,
+            },
+            None if entry.state == TaskState::Queued && entry.not_before > Time::ZERO => {
+                Some(entry.not_before)
+            }
+            None => None,
+        };
+        let at = match (attempt, entry.accepted.deadline) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        self.set_task_due(task, at);
+    }
+
+    /// A task's time has come. The time may have been set for a state that has passed since: look what is
+    /// due now, and set the next.
+    pub(super) fn task_due(&mut self, now: Time, task: TaskRef, step: &mut SchedulerStep) {
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        entry.due = None;
+        if entry.accepted.deadline.is_some_and(|deadline| deadline <= now) {
+            self.stop_attempt(now, task, step);
+            return self.end(now, task, TaskState::Expired, None, step);
+        }
+        let ack_timeout = self.settings.health_check_timeout;
+        let lease_ttl = self.settings.lease_ttl;
+        let timeout = entry.timeout(self.settings.task_timeout);
+        let fence = entry.current.map(|current| current.fence);
+        match (&mut entry.current, fence) {
+            (None, _) if entry.not_before > Time::ZERO && entry.not_before <= now => {
+                entry.not_before = Time::ZERO;
+                self.wait(task);
+            }
+            (Some(current), Some(fence)) => {
+                if current.slot.is_none() {
+                    if current.sent + lease_ttl <= now {
+                        let reason = "the worker did not come back".to_owned();
+                        return self.attempt_failed(
+                            now,
+                            task,
+                            fence,
+                            Failure::Worker(reason),
+                            step,
+                        );
+                    }
+                } else if current.acknowledged.is_none() && current.sent + ack_timeout <= now {
+                    if current.resends >= MAX_RESENDS {
+                        let failure = Failure::Worker("the worker does not take it".to_owned());
+                        return self.attempt_failed(now, task, fence, failure, step);
+                    }
+                    current.resends += 1;
+                    current.sent = now;
+                    self.send_dispatch(task, step);
+                } else if let Some(started) = current.started
+                    && started + timeout + ack_timeout <= now
+                {
+                    return self.attempt_failed(now, task, fence, Failure::Timeout(timeout), step);
+                }
+            }
+            _ => {}
+        }
+        self.arm(task);
+    }
+
+    /// The task of a live attempt: its number is the task's last, and its token is the one it was given.
+    fn live(&mut self, attempt: AttemptId, fence: Fence) -> Option<(TaskRef, &mut Task)> {
+        let unfenced = self.is(Mutant::UnfencedResult);
+        let reference = *self.by_id.get(&attempt.task)?;
+        let entry = self.task_mut(reference)?;
+        let current = entry.current?;
+        let fenced = current.fence == fence && entry.attempts == attempt.number;
+        (fenced || unfenced).then_some((reference, entry))
+    }
+
+    pub(super) fn acknowledged(&mut self, now: Time, attempt: AttemptId, fence: Fence) {
+        if let Some((_, task)) = self.live(attempt, fence)
+            && let Some(current) = &mut task.current
+        {
+            current.acknowledged.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn started(
+        &mut self,
+        now: Time,
+        attempt: AttemptId,
+        fence: Fence,
+        step: &mut SchedulerStep,
+    ) {
+        let Some((reference, task)) = self.live(attempt, fence) else { return };
+        let Some(current) = &mut task.current else { return };
+        current.acknowledged.get_or_insert(now);
+        if current.started.is_none() {
+            current.started = Some(now);
+            task.state = TaskState::Running;
+            let notice = Notice::State(TaskState::Running);
+            step.send.push(Effect::Notice { task: attempt.task, notice });
+            self.placement.begin(reference, now);
+        }
+    }
+
+    pub(super) fn progressed(
+        &mut self,
+        attempt: AttemptId,
+        fence: Fence,
+        permille: u16,
+        step: &mut SchedulerStep,
+    ) {
+        if let Some((_, task)) = self.live(attempt, fence) {
+            task.progress_permille = permille.min(1_000).max(task.progress_permille);
+            let notice = Notice::Progress(task.progress_permille);
+            step.send.push(Effect::Notice { task: attempt.task, notice });
+        }
+    }
+
+    pub(super) fn refused(
+        &mut self,
+        now: Time,
+        attempt: AttemptId,
+        fence: Fence,
+        refusal: Refusal,
+        step: &mut SchedulerStep,
+    ) {
+        if let Some((reference, _)) = self.live(attempt, fence) {
+            self.attempt_failed(now, reference, fence, Failure::Refused(refusal), step);
+        }
+    }
+
+    /// An attempt has ended on its worker. Whatever we make of it, the worker may forget it afterwards.
+    pub(super) fn finished(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        (attempt, fence): (AttemptId, Fence),
+        run: Span,
+        outcome: Outcome,
+        step: &mut SchedulerStep,
+    ) {
+        let message = ToWorker::Recorded { attempt, fence };
+        step.send.push(Effect::ToWorker { worker, message });
+        let Some((reference, _)) = self.live(attempt, fence) else {
+            self.counts.late_results += 1;
+            return;
+        };
+        let unfenced = cfg!(feature = "mutants") && self.settings.mutant.is_some();
+        let Some(task) = self.task(reference) else { return };
+        if task.current.is_some_and(|current| current.worker != worker) && !unfenced {
+            self.counts.late_results += 1;
+            return;
+        }
+        match outcome {
+            Outcome::Completed { result, digest } if result.digest() == digest => {
+                self.learn(now, reference, run);
+                if !self.is(Mutant::LeakedBacklog) {
+                    self.placement.finish(reference, Ending::Completed(run), now);
+                }
+                self.end(now, reference, TaskState::Completed, Some((result, digest)), step);
+            }
+            Outcome::Completed { .. } => {
+                self.attempt_failed(now, reference, fence, Failure::Corrupt, step);
+            }
+            Outcome::TimedOut => {
+                let usual = self.settings.task_timeout;
+                let timeout = self.task(reference).map_or(usual, |task| task.timeout(usual));
+                let failure = Failure::Timeout(timeout);
+                self.attempt_failed(now, reference, fence, failure, step);
+            }
+            Outcome::Failed { error, retry } => {
+                let error = error.chars().take(MAX_ERROR_CHARS).collect();
+                let failure = Failure::Executor { error, retry };
+                self.attempt_failed(now, reference, fence, failure, step);
+            }
+        }
+        self.check_drained(now, worker, step);
+    }
+
+    /// The predictor learns from a completion, and placement learns what it thinks of the worker now.
+    fn learn(&mut self, now: Time, reference: TaskRef, run: Span) {
+        let Some(task) = self.task(reference) else { return };
+        let Some(slot) = task.current.and_then(|current| current.slot) else { return };
+        let query = task.query;
+        let Some(Some(worker)) = self.workers.get_mut(slot.0 as usize) else { return };
+        worker.changed = true;
+        worker.quarantines = 0;
+        let key = worker.predict;
+        self.predictor.observe(&query, key, run);
+        self.counts.learned_since_save += 1;
+        self.placement.set_factor(slot, self.predictor.factor(key), now);
+    }
+
+    /// An attempt gave no result: try again, or give up.
+    pub(super) fn attempt_failed(
+        &mut self,
+        now: Time,
+        reference: TaskRef,
+        fence: Fence,
+        failure: Failure,
+        step: &mut SchedulerStep,
+    ) {
+        let policy = self.settings.retry;
+        let jitter = self.rng.unit();
+        let Some(Some(task)) = self.tasks.get_mut(reference.0 as usize) else { return };
+        let attempt = task.attempt_id();
+        let Some(current) = task.current.take() else { return };
+        let (again, blame, reason) = match failure {
+            Failure::Worker(reason) => (policy.retry_on_worker_failure, true, reason),
+            Failure::Timeout(timeout) => {
+                (policy.retry_on_timeout, true, format!("it took longer than {timeout}"))
+            }
+            Failure::Executor { error, retry } => {
+                (retry && policy.retry_on_worker_failure, retry, error)
+            }
+            Failure::Corrupt => {
+                let reason = "the result does not match its digest".to_owned();
+                (policy.retry_on_worker_failure, true, reason)
+            }
+            Failure::Refused(refusal) => {
+                task.refusals += 1;
+                (task.refusals < MAX_REFUSALS, false, format!("refused by the worker: {refusal}"))
+            }
+        };
+        let counts = blame || task.refusals == 0;
+        if counts {
+            task.failures += 1;
+            task.tried.push(current.worker);
+        }
+        let pause = policy.pause(task.failures.max(task.refusals), jitter);
+        task.last_error = Some(reason.clone());
+        task.state = TaskState::Queued;
+        task.progress_permille = 0;
+        let gives_up = !again || task.failures >= policy.max_attempts;
+        let ending = if blame { Ending::Failed } else { Ending::Withdrawn };
+        self.placement.finish(reference, ending, now);
+        // The attempt is void: a worker that still runs it should not.
+        let message = ToWorker::Cancel { attempt, fence };
+        step.send.push(Effect::ToWorker { worker: current.worker, message });
+        if let Some(slot) = current.slot
+            && blame
+        {
+            self.judge(now, slot, step);
+        }
+        if gives_up {
+            return self.end(now, reference, TaskState::Failed, None, step);
+        }
+        self.counts.retried += 1;
+        if self.is(Mutant::DroppedRetry) {
+            return;
+        }
+        let not_before = now + pause;
+        let Some(task) = self.task_mut(reference) else { return };
+        task.not_before = not_before;
+        let (task, failures) = (task.accepted.id, task.failures);
+        let notice = Notice::Delayed { until: not_before, reason: reason.clone() };
+        step.persist.push(Record::Requeued { task, failures, not_before, reason });
+        step.send.push(Effect::Notice { task, notice });
+        self.arm(reference);
+    }
+
+    /// A worker says, in answer to a heartbeat sent at `sent`, what it has. Messages that stopped an attempt
+    /// may have been lost, and what a worker had acknowledged it may have lost.
+    pub(super) fn reconcile(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        slot: Slot,
+        (sent, holding): (Time, &[(AttemptId, Fence)]),
+        step: &mut SchedulerStep,
+    ) {
+        for (attempt, fence) in holding.iter().copied() {
+            if self.live(attempt, fence).is_none() {
+                let message = ToWorker::Cancel { attempt, fence };
+                step.send.push(Effect::ToWorker { worker, message });
+            }
+        }
+        for reference in self.placement.given_to(slot) {
+            let Some(Attempt { fence, acknowledged: Some(at), .. }) =
+                self.task(reference).and_then(|task| task.current)
+            else {
+                continue;
+            };
+            if at < sent && !holding.iter().any(|(_, held)| *held == fence) {
+                let failure = Failure::Worker("the worker has lost it".to_owned());
+                self.attempt_failed(now, reference, fence, failure, step);
+            }
+        }
+    }
+
+    /// A worker lost its lease or its memory: what it was given is tried elsewhere.
+    pub(super) fn fail_all_of(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        reason: &str,
+        step: &mut SchedulerStep,
+    ) {
+        for reference in self.placement.given_to(slot) {
+            let fence = self.task(reference).and_then(|task| task.current.map(|c| c.fence));
+            if let Some(fence) = fence {
+                let failure = Failure::Worker(reason.to_owned());
+                self.attempt_failed(now, reference, fence, failure, step);
+            }
+        }
+        self.placement.release_bound(slot, now).into_iter().for_each(|task| {
+            if let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) {
+                task.state = TaskState::Queued;
+            }
+        });
+    }
+}

@@ -1,0 +1,160 @@
+//! A new life of a scheduler, from what the earlier ones made durable.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use hypha_model::{AttemptId, Fence, Map, Rng, SchedulerId, Set, TaskState, Time, WorkerId};
+use hypha_placement::{Placement, Slot};
+use hypha_predict::Predictor;
+
+use super::attempts::Failure;
+use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings};
+use crate::record::{Image, Record};
+
+impl Scheduler {
+    /// A scheduler that goes on where `image` ends. Attempts that were under way are kept until their
+    /// workers say whether they still have them.
+    pub fn recover(
+        id: SchedulerId,
+        settings: Settings,
+        image: Image,
+        seed: u64,
+        now: Time,
+        step: &mut SchedulerStep,
+    ) -> Scheduler {
+        let epoch = image.epoch.next();
+        step.persist.push(Record::Started { epoch });
+        // Each life draws other ids than the one before, also with the same seed.
+        let mut rng = Rng::new(seed ^ epoch.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let strategy = image.strategy.unwrap_or(settings.strategy);
+        let preferences = settings.preferences.clone();
+        let predictor = match image.predictor {
+            Some(snapshot) => Predictor::restore(Default::default(), snapshot),
+            None => Predictor::new(Default::default()),
+        };
+        let mut scheduler = Scheduler {
+            id,
+            epoch,
+            predictor,
+            placement: Placement::new(strategy, preferences, rng.next_u64()),
+            rng,
+            tasks: Vec::new(),
+            free: Vec::new(),
+            by_id: Map::default(),
+            by_key: BTreeMap::new(),
+            old_keys: VecDeque::new(),
+            workers: Vec::new(),
+            slot_of: Map::default(),
+            unmet: BTreeMap::new(),
+            agenda: BTreeSet::new(),
+            fences: 0,
+            requests: 0,
+            counts: Counts::default(),
+            actions: Vec::new(),
+            settings,
+        };
+        if scheduler.is(crate::Mutant::SilentRefusal) {
+            scheduler.placement.mutate_silent_refusals();
+        }
+        if let Some(mode) = image.mode {
+            // Without its table the mode cannot be used; the driver loads the table and asks again.
+            let _ = scheduler.predictor.set_mode(mode);
+        }
+        for (worker, health) in image.workers.into_values() {
+            scheduler.enter_worker(now, worker, health, step);
+        }
+        for task in image.tasks.into_values() {
+            scheduler.recover_task(now, task);
+        }
+        scheduler.agenda.insert((now + scheduler.settings.save_interval, Due::Save));
+        step.wake_at = scheduler.wake_at(now);
+        scheduler
+    }
+
+    fn recover_task(&mut self, now: Time, stored: crate::record::StoredTask) {
+        let key = stored.accepted.idempotency_key.clone();
+        if let Some(key) = &key {
+            self.by_key.insert(Arc::clone(key), stored.accepted.id);
+        }
+        if let Some(finished) = stored.finished {
+            if let Some(key) = key {
+                self.old_keys.push_back((finished.finished + self.settings.key_ttl, key));
+            }
+            return;
+        }
+        let reference = self.enter(stored.accepted);
+        let Some(task) = self.task_mut(reference) else { return };
+        task.attempts = stored.attempts;
+        task.failures = stored.failures;
+        task.current = stored.current.map(|(fence, worker, _)| Attempt {
+            fence,
+            worker,
+            slot: None,
+            sent: now,
+            started: None,
+            acknowledged: Some(now),
+            resends: 0,
+        });
+        match task.current {
+            Some(Attempt { worker, .. }) => {
+                task.state = TaskState::Scheduled;
+                self.unmet.entry(worker).or_default().push(reference);
+            }
+            None if stored.not_before > now => task.not_before = stored.not_before,
+            None => self.wait(reference),
+        }
+        self.arm(reference);
+    }
+
+    /// A worker has granted a lease and says what it still has. What it has of ours goes on; what it was
+    /// given and has not is tried again; what it has and should not, it is told to forget.
+    pub(super) fn meet_again(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        slot: Slot,
+        holding: &[(AttemptId, Fence)],
+        step: &mut SchedulerStep,
+    ) {
+        let mut held = Set::default();
+        for (attempt, fence) in holding {
+            let ours = self.by_id.get(&attempt.task).copied().filter(|reference| {
+                self.task(*reference).is_some_and(|task| {
+                    task.current.is_some_and(|current| {
+                        current.fence == *fence
+                            && current.worker == worker
+                            && current.slot.is_none()
+                    })
+                })
+            });
+            match ours {
+                Some(reference) => {
+                    held.insert(*fence);
+                    self.wait(reference);
+                    self.placement.adopt(reference, slot, &self.predictor, now);
+                    if let Some(task) = self.task_mut(reference)
+                        && let Some(current) = &mut task.current
+                    {
+                        current.slot = Some(slot);
+                    }
+                }
+                None => {
+                    let (attempt, fence) = (*attempt, *fence);
+                    let message = crate::message::ToWorker::Cancel { attempt, fence };
+                    step.send.push(super::Effect::ToWorker { worker, message });
+                }
+            }
+        }
+        for reference in self.unmet.remove(&worker).unwrap_or_default() {
+            // The task may have ended meanwhile, and its number may stand for another one.
+            let current = self.task(reference).and_then(|task| task.current);
+            if let Some(Attempt { fence, worker: of, slot: None, .. }) = current
+                && of == worker
+                && !held.contains(&fence)
+            {
+                let failure = Failure::Worker("the worker has lost it".to_owned());
+                self.attempt_failed(now, reference, fence, failure, step);
+            }
+        }
+    }
+}

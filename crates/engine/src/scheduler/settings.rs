@@ -1,0 +1,115 @@
+//! What an operator can set.
+
+use hypha_model::Span;
+use hypha_placement::{Preferences, Strategy};
+
+use crate::mutant::Mutant;
+
+/// The scheduler's settings; the defaults are the seed's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The strategy, until another is chosen at run time.
+    pub strategy: Strategy,
+    /// What holds for all strategies.
+    pub preferences: Preferences,
+    /// Tasks that have not ended; more are refused.
+    pub max_queue: usize,
+    /// How long an attempt may take if the task does not say.
+    pub task_timeout: Span,
+    /// How failed attempts are retried.
+    pub retry: RetryPolicy,
+    /// How often a worker is asked whether it is there.
+    pub health_check_interval: Span,
+    /// How long an answer may take.
+    pub health_check_timeout: Span,
+    /// After how many failures in a row a worker is left alone for a while.
+    pub max_consecutive_failures: u32,
+    /// For how long, the first time; doubled each time, up to 16 times.
+    pub quarantine: Span,
+    /// For how long a lease is asked.
+    pub lease_ttl: Span,
+    /// How long a lost worker is remembered before it is taken off the list.
+    pub forget_worker_after: Span,
+    /// How long an idempotency key is remembered after its task has ended.
+    pub key_ttl: Span,
+    /// How often what was learned is saved.
+    pub save_interval: Span,
+    /// The least pause between two plans that nothing but time asks for.
+    pub least_pause: Span,
+    /// A planted fault; has no effect without the `mutants` feature.
+    pub mutant: Option<Mutant>,
+}
+
+/// How failed attempts are retried.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetryPolicy {
+    /// Attempts in all, at least 1.
+    pub max_attempts: u32,
+    /// The pause after the first failure; doubled after each further one.
+    pub backoff_base: Span,
+    /// The longest pause.
+    pub backoff_max: Span,
+    /// Whether an attempt that took too long is retried.
+    pub retry_on_timeout: bool,
+    /// Whether an attempt whose worker failed is retried.
+    pub retry_on_worker_failure: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            strategy: Strategy::default(),
+            preferences: Preferences::default(),
+            max_queue: 1_000_000,
+            task_timeout: Span::from_secs(300),
+            retry: RetryPolicy::default(),
+            health_check_interval: Span::from_secs(30),
+            health_check_timeout: Span::from_secs(5),
+            max_consecutive_failures: 3,
+            quarantine: Span::from_secs(30),
+            lease_ttl: Span::from_secs(120),
+            forget_worker_after: Span::from_secs(3_600),
+            key_ttl: Span::from_secs(24 * 3_600),
+            save_interval: Span::from_secs(30),
+            least_pause: Span::from_millis(1),
+            mutant: None,
+        }
+    }
+}
+
+impl Default for RetryPolicy {
+    fn default() -> RetryPolicy {
+        RetryPolicy {
+            max_attempts: 3,
+            backoff_base: Span::from_secs(2),
+            backoff_max: Span::from_secs(60),
+            retry_on_timeout: true,
+            retry_on_worker_failure: true,
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// The pause after `failures` failures: doubled each time, bounded, and between half and all of that
+    /// by `jitter` (0 to 1), so that tasks which failed together do not come back together.
+    pub(super) fn pause(&self, failures: u32, jitter: f64) -> Span {
+        let doublings = failures.saturating_sub(1).min(32);
+        let pause = self.backoff_base.times(1 << doublings).min(self.backoff_max);
+        pause.mul_f64(0.5 + 0.5 * jitter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_bound_and_spread() {
+        let policy = RetryPolicy::default();
+        let longest: Vec<u64> =
+            (1..8).map(|n| policy.pause(n, 1.0).as_micros() / 1_000_000).collect();
+        assert_eq!(longest, [2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(policy.pause(3, 0.0), Span::from_secs(4));
+        assert_eq!(policy.pause(u32::MAX, 1.0), Span::from_secs(60));
+    }
+}

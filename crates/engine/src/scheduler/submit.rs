@@ -1,0 +1,290 @@
+//! What clients ask of a scheduler, and what it answers.
+
+use std::sync::Arc;
+
+use hypha_model::{TaskId, TaskSpec, TaskState, Time, WorkerId};
+use hypha_placement::{Ending, Strategy, StrategyError, TaskRef, Ticket};
+use hypha_predict::{LookupTable, Mode, NoTable};
+
+use super::{Effect, Notice, Scheduler, SchedulerStep, Task};
+use crate::message::ToWorker;
+use crate::mutant::Mutant;
+use crate::record::{AcceptedTask, FinishedTask, Record};
+
+/// What a client asks.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Accept these tasks; each is answered on its own.
+    SubmitTasks(Vec<NewTask>),
+    /// Stop this task.
+    CancelTask(TaskId),
+    /// Place by this strategy from now on.
+    SetStrategy(Strategy),
+    /// Predict in this way from now on.
+    SetMode(Mode),
+    /// Use this table for `lookup_table`.
+    SetTable(LookupTable),
+    /// Give this worker nothing more, and forget it when it has finished what it has.
+    RemoveWorker(WorkerId),
+}
+
+/// A task to be accepted.
+#[derive(Clone, Debug)]
+pub struct NewTask {
+    /// What is asked for.
+    pub spec: Arc<TaskSpec>,
+    /// A repeat with the same key returns the first task.
+    pub idempotency_key: Option<Arc<str>>,
+    /// Bind it to a worker at once, or refuse it.
+    pub bind_at_once: bool,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// For each task, in the order of the request.
+    Submitted(Vec<Result<Submitted, Reject>>),
+    /// The state of the task after the request; `None` if it is not among those that have not ended.
+    Cancelled(Option<TaskState>),
+    /// The strategy is in use.
+    StrategySet(Result<(), StrategyError>),
+    /// The mode is in use.
+    ModeSet(Result<(), NoTable>),
+    /// The table is in use.
+    TableSet,
+    /// Whether there was such a worker.
+    WorkerRemoved(bool),
+}
+
+/// An accepted task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// Its id.
+    pub task: TaskId,
+    /// The worker that it is bound to already, if it is.
+    pub worker: Option<WorkerId>,
+    /// Whether it is the earlier task of a repeated key.
+    pub repeated: bool,
+}
+
+/// Why a task was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reject {
+    /// There are `max_queue` tasks already.
+    QueueFull {
+        /// When to try again, in seconds.
+        retry_after_s: u32,
+    },
+    /// It was to be bound at once, and no worker can run it.
+    NoWorker,
+}
+
+impl Scheduler {
+    pub(super) fn asked(
+        &mut self,
+        now: Time,
+        request: u64,
+        command: Command,
+        step: &mut SchedulerStep,
+    ) {
+        let reply = match command {
+            Command::SubmitTasks(tasks) => {
+                let answers = tasks.into_iter().map(|task| self.submit(now, task, step)).collect();
+                Reply::Submitted(answers)
+            }
+            Command::CancelTask(task) => Reply::Cancelled(self.cancel(now, task, step)),
+            Command::SetStrategy(strategy) => Reply::StrategySet(strategy.validate().map(|()| {
+                self.placement.switch(strategy, now);
+                step.persist.push(Record::Strategy(strategy));
+            })),
+            Command::SetMode(mode) => Reply::ModeSet(
+                self.predictor.set_mode(mode).map(|()| step.persist.push(Record::Mode(mode))),
+            ),
+            Command::SetTable(table) => {
+                self.predictor.set_table(table);
+                Reply::TableSet
+            }
+            Command::RemoveWorker(worker) => {
+                Reply::WorkerRemoved(self.drain_worker(now, worker, step))
+            }
+        };
+        step.send.push(Effect::Reply { request, reply });
+    }
+
+    fn submit(
+        &mut self,
+        now: Time,
+        task: NewTask,
+        step: &mut SchedulerStep,
+    ) -> Result<Submitted, Reject> {
+        if let Some(key) = &task.idempotency_key
+            && let Some(first) = self.by_key.get(key)
+        {
+            let known = self.by_id.get(first).copied();
+            let worker = known.and_then(|task| self.worker_of(task));
+            return Ok(Submitted { task: *first, worker, repeated: true });
+        }
+        if self.by_id.len() >= self.settings.max_queue {
+            self.counts.rejected += 1;
+            return Err(Reject::QueueFull { retry_after_s: self.retry_after_s() });
+        }
+        let accepted = Arc::new(AcceptedTask {
+            id: TaskId::new(now, &mut self.rng),
+            deadline: task.spec.requirement.deadline.map(|span| now + span),
+            spec: task.spec,
+            submitted: now,
+            idempotency_key: task.idempotency_key,
+            bind_at_once: task.bind_at_once,
+        });
+        let id = accepted.id;
+        let key = accepted.idempotency_key.clone();
+        let reference = self.enter(accepted.clone());
+        self.wait(reference);
+        // The record goes before whatever the plan adds: a store applies them in order.
+        let record_at = step.persist.len();
+        if !(self.is(Mutant::LostPersist) && id.uuid().as_bytes()[15] < 16) {
+            step.persist.push(Record::Accepted(accepted));
+        }
+        let mut worker = None;
+        if task.bind_at_once {
+            self.carry_out_plan(now, step);
+            worker = self.worker_of(reference);
+            if worker.is_none() {
+                step.persist.remove(record_at);
+                self.remove(reference);
+                self.placement.finish(reference, Ending::Withdrawn, now);
+                self.counts.rejected += 1;
+                return Err(Reject::NoWorker);
+            }
+        }
+        if let Some(key) = key {
+            self.by_key.insert(key, id);
+        }
+        self.counts.submitted += 1;
+        self.arm(reference);
+        Ok(Submitted { task: id, worker, repeated: false })
+    }
+
+    /// Gives a task its place among those that have not ended.
+    pub(super) fn enter(&mut self, accepted: Arc<AcceptedTask>) -> TaskRef {
+        let id = accepted.id;
+        let query = self.predictor.query(&accepted.spec);
+        let task = Task {
+            accepted,
+            state: TaskState::Queued,
+            query,
+            attempts: 0,
+            failures: 0,
+            refusals: 0,
+            current: None,
+            tried: Vec::new(),
+            not_before: Time::ZERO,
+            due: None,
+            progress_permille: 0,
+            last_error: None,
+        };
+        let reference = match self.free.pop() {
+            Some(at) => {
+                self.tasks[at as usize] = Some(task);
+                TaskRef(at)
+            }
+            None => {
+                self.tasks.push(Some(task));
+                TaskRef(self.tasks.len() as u32 - 1)
+            }
+        };
+        self.by_id.insert(id, reference);
+        reference
+    }
+
+    /// Lets placement decide about a task.
+    pub(super) fn wait(&mut self, reference: TaskRef) {
+        let Some(Some(task)) = self.tasks.get(reference.0 as usize) else { return };
+        let ticket = Ticket {
+            spec: Arc::clone(&task.accepted.spec),
+            query: task.query,
+            submitted: task.accepted.submitted,
+            deadline: task.accepted.deadline,
+            bind_at_once: task.accepted.bind_at_once,
+            tried: task.tried.iter().filter_map(|id| self.slot_of.get(id).copied()).collect(),
+        };
+        self.placement.arrive(reference, ticket, &self.predictor);
+    }
+
+    /// Takes a task off the list of those that have not ended.
+    pub(super) fn remove(&mut self, reference: TaskRef) -> Option<Task> {
+        self.set_task_due(reference, None);
+        let task = self.tasks.get_mut(reference.0 as usize)?.take()?;
+        self.by_id.remove(&task.accepted.id);
+        self.free.push(reference.0);
+        Some(task)
+    }
+
+    fn cancel(&mut self, now: Time, id: TaskId, step: &mut SchedulerStep) -> Option<TaskState> {
+        let reference = *self.by_id.get(&id)?;
+        self.stop_attempt(now, reference, step);
+        self.end(now, reference, TaskState::Cancelled, None, step);
+        Some(TaskState::Cancelled)
+    }
+
+    /// Tells the worker to stop what it runs for a task, and takes the task from it.
+    pub(super) fn stop_attempt(&mut self, now: Time, reference: TaskRef, step: &mut SchedulerStep) {
+        self.placement.finish(reference, Ending::Withdrawn, now);
+        let Some(task) = self.task_mut(reference) else { return };
+        let attempt = task.attempt_id();
+        if let Some(current) = task.current.take() {
+            let message = ToWorker::Cancel { attempt, fence: current.fence };
+            step.send.push(Effect::ToWorker { worker: current.worker, message });
+        }
+    }
+
+    /// Ends a task for good.
+    pub(super) fn end(
+        &mut self,
+        now: Time,
+        reference: TaskRef,
+        state: TaskState,
+        result: Option<(hypha_model::Payload, hypha_model::Digest)>,
+        step: &mut SchedulerStep,
+    ) {
+        let Some(task) = self.remove(reference) else { return };
+        let id = task.accepted.id;
+        if let Some(key) = &task.accepted.idempotency_key {
+            self.old_keys.push_back((now + self.settings.key_ttl, Arc::clone(key)));
+        }
+        self.counts.ended(state, now.since(task.accepted.submitted));
+        if self.is(Mutant::LostResult) && id.uuid().as_bytes()[15] < 16 {
+            return;
+        }
+        step.persist.push(Record::Finished(Box::new(FinishedTask {
+            task: id,
+            state,
+            attempts: task.attempts,
+            worker: task.current.map(|attempt| attempt.worker).or(task.tried.last().copied()),
+            started: task.current.and_then(|attempt| attempt.started),
+            finished: now,
+            result,
+            error: match state {
+                TaskState::Completed => None,
+                TaskState::Cancelled => Some("cancelled".to_owned()),
+                TaskState::Expired => Some(match task.last_error {
+                    Some(error) => format!("the deadline passed; the last attempt: {error}"),
+                    None => "the deadline passed".to_owned(),
+                }),
+                _ => task.last_error,
+            },
+        })));
+        step.send.push(Effect::Notice { task: id, notice: Notice::State(state) });
+    }
+
+    fn worker_of(&self, reference: TaskRef) -> Option<WorkerId> {
+        self.placement.worker_id(self.placement.worker_of(reference)?)
+    }
+
+    /// About how long until there is room again: the time to work off a tenth of the queue.
+    fn retry_after_s(&self) -> u32 {
+        let workers = self.placement.workers().max(1) as f64;
+        let queue_s = self.by_id.len() as f64 * self.predictor.typical_s() / workers;
+        (queue_s / 10.0).clamp(1.0, 60.0) as u32
+    }
+}

@@ -1,0 +1,186 @@
+//! What may be read of a scheduler. Nothing here changes anything.
+
+use std::sync::Arc;
+
+use hypha_model::{Span, TaskId, TaskState, Time, WorkerId};
+use hypha_placement::{Explanation, FullExplanation, Slot, Statistics, Strategy, WorkerView};
+use hypha_predict::Mode;
+use serde::Serialize;
+
+use super::{LeaseView, Scheduler};
+use crate::record::AcceptedTask;
+
+/// Counts since the scheduler was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Tasks that were accepted.
+    pub submitted: u64,
+    /// Tasks that were not.
+    pub rejected: u64,
+    /// Tasks that ended with a result.
+    pub completed: u64,
+    /// Tasks of which no attempt succeeded.
+    pub failed: u64,
+    /// Tasks that were cancelled.
+    pub cancelled: u64,
+    /// Tasks whose deadline passed.
+    pub expired: u64,
+    /// Attempts that were made again.
+    pub retried: u64,
+    /// Results that came too late, twice, or with a wrong token, and were dropped.
+    pub late_results: u64,
+    /// Leases that ended before they were given back.
+    pub leases_lost: u64,
+    /// Times that a worker was left alone for failing.
+    pub quarantines: u64,
+    /// Sum of the times from submission to end, in microseconds.
+    pub latency_sum_us: u64,
+    #[serde(skip)]
+    pub(super) learned_since_save: u64,
+}
+
+/// A task that has not ended, to be read. Those that have are in the store.
+#[derive(Clone, Debug)]
+pub struct TaskView {
+    /// As it was accepted.
+    pub accepted: Arc<AcceptedTask>,
+    /// Where it is in its life.
+    pub state: TaskState,
+    /// The worker that it is bound to.
+    pub worker: Option<WorkerId>,
+    /// Attempts begun.
+    pub attempts: u32,
+    /// When the present attempt began to run.
+    pub started: Option<Time>,
+    /// How far it is, in thousandths.
+    pub progress_permille: u16,
+    /// Until when it is left alone after a failure.
+    pub not_before: Option<Time>,
+    /// Why the last attempt failed.
+    pub last_error: Option<String>,
+    /// Why it is where it is.
+    pub explanation: Option<Explanation>,
+}
+
+impl Counts {
+    pub(super) fn ended(&mut self, state: TaskState, latency: Span) {
+        self.latency_sum_us = self.latency_sum_us.saturating_add(latency.as_micros());
+        match state {
+            TaskState::Completed => self.completed += 1,
+            TaskState::Failed => self.failed += 1,
+            TaskState::Cancelled => self.cancelled += 1,
+            TaskState::Expired => self.expired += 1,
+            TaskState::Queued | TaskState::Scheduled | TaskState::Running => {}
+        }
+    }
+}
+
+impl Scheduler {
+    /// Who this is.
+    pub fn id(&self) -> hypha_model::SchedulerId {
+        self.id
+    }
+
+    /// Which life this is.
+    pub fn epoch(&self) -> hypha_model::Epoch {
+        self.epoch
+    }
+
+    /// A task that has not ended.
+    pub fn task_view(&self, id: TaskId) -> Option<TaskView> {
+        let reference = *self.by_id.get(&id)?;
+        let task = self.task(reference)?;
+        let bound = self.placement.worker_of(reference);
+        Some(TaskView {
+            accepted: Arc::clone(&task.accepted),
+            state: task.state,
+            worker: bound
+                .and_then(|slot| self.placement.worker_id(slot))
+                .or(task.current.map(|current| current.worker)),
+            attempts: task.attempts,
+            started: task.current.and_then(|current| current.started),
+            progress_permille: task.progress_permille,
+            not_before: (task.not_before > Time::ZERO).then_some(task.not_before),
+            last_error: task.last_error.clone(),
+            explanation: self.placement.explanation(reference).cloned(),
+        })
+    }
+
+    /// Every worker's answer for a task that has not ended.
+    pub fn explain(&mut self, id: TaskId, now: Time) -> Option<FullExplanation> {
+        let reference = *self.by_id.get(&id)?;
+        self.placement.explain_fully(reference, &self.predictor, now)
+    }
+
+    /// How many tasks have not ended.
+    pub fn open_tasks(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// How many tasks wait without a worker.
+    pub fn waiting_tasks(&self) -> usize {
+        self.placement.waiting()
+    }
+
+    /// All workers, with their leases.
+    pub fn workers(&self, now: Time) -> Vec<(WorkerView, Option<LeaseView>)> {
+        let view = |slot: Slot| {
+            let state = self.workers.get(slot.0 as usize)?.as_ref()?;
+            Some((self.placement.view(slot, now)?, state.lease_view()))
+        };
+        self.placement.slots().into_iter().filter_map(view).collect()
+    }
+
+    /// The lease on a worker that the scheduler counts on.
+    pub fn lease_of(&self, worker: WorkerId) -> Option<LeaseView> {
+        let slot = self.slot_of.get(&worker)?;
+        self.workers.get(slot.0 as usize)?.as_ref()?.lease_view()
+    }
+
+    /// A task that waits although a worker would take it, or without a reason; for the simulator.
+    pub fn unexplained(&mut self, now: Time) -> Option<String> {
+        self.placement.unexplained(&self.predictor, now)
+    }
+
+    /// The strategy in use and what it has done.
+    pub fn strategy(&self) -> (&Strategy, &Statistics) {
+        (self.placement.strategy(), self.placement.statistics())
+    }
+
+    /// The predictor's mode.
+    pub fn mode(&self) -> Mode {
+        self.predictor.mode()
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Recomputes what is kept incrementally and compares; the simulator calls it after every step.
+    pub fn check(&self, now: Time) -> Result<(), String> {
+        self.placement.check(now)?;
+        let open = self.tasks.iter().flatten().count();
+        if open != self.by_id.len() {
+            return Err(format!("{open} tasks are open and {} are known by id", self.by_id.len()));
+        }
+        if open == 0 && self.placement.waiting() != 0 {
+            return Err("no task is open and some wait".to_owned());
+        }
+        for (at, due) in &self.agenda {
+            let known = match due {
+                super::Due::Task(task) => self.task(*task).and_then(|task| task.due),
+                super::Due::Worker(slot) => self
+                    .workers
+                    .get(slot.0 as usize)
+                    .and_then(Option::as_ref)
+                    .and_then(|worker| worker.due),
+                super::Due::Save => Some(*at),
+            };
+            if known != Some(*at) {
+                return Err(format!("{due:?} at {at} is on the agenda and nobody wants it"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,408 @@
+//! Leases, heartbeats and health: which workers may be given tasks.
+
+use std::sync::Arc;
+
+use hypha_model::{AttemptId, Epoch, Fence, LeaseId, Span, Time, Worker, WorkerId};
+use hypha_placement::{Health, Slot};
+use hypha_predict::WorkerKey;
+use serde::Serialize;
+
+use super::{Due, Effect, Scheduler, SchedulerStep};
+use crate::message::{FromWorker, ToWorker};
+use crate::record::Record;
+
+/// The holder of a lease counts this share of its time from *sending* the request, the owner counts all
+/// of it from receiving: so the holder stops first under clocks that drift by up to 10 %.
+pub const HOLDER_SHARE: f64 = 0.8;
+
+/// A worker that the scheduler knows.
+pub(super) struct WorkerState {
+    pub(super) worker: Arc<Worker>,
+    pub(super) predict: WorkerKey,
+    /// Its record has changed since it was last saved.
+    pub(super) changed: bool,
+    /// How often in a row it was put into quarantine.
+    pub(super) quarantines: u32,
+    lease: Lease,
+    quarantined_until: Option<Time>,
+    draining: bool,
+    pub(super) due: Option<Time>,
+    lost_since: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Lease {
+    /// Asked for; asked again at `again_at`.
+    Requested { request: u64, sent: Time, again_at: Time, tries: u32 },
+    Held {
+        lease: LeaseId,
+        epoch: Epoch,
+        until: Time,
+        /// The heartbeat that has not been answered.
+        open: Option<(u64, Time)>,
+        missed: u32,
+        next: Time,
+    },
+}
+
+/// A worker's lease, to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LeaseView {
+    /// The lease.
+    pub lease: LeaseId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Until when the holder counts on it.
+    pub until: Time,
+}
+
+impl WorkerState {
+    pub(super) fn lease(&self) -> Option<(LeaseId, Epoch)> {
+        self.lease_view().map(|view| (view.lease, view.epoch))
+    }
+
+    pub(super) fn lease_view(&self) -> Option<LeaseView> {
+        match self.lease {
+            Lease::Held { lease, epoch, until, .. } => Some(LeaseView { lease, epoch, until }),
+            Lease::Requested { .. } => None,
+        }
+    }
+}
+
+impl Scheduler {
+    pub(super) fn worker_found(
+        &mut self,
+        now: Time,
+        worker: Arc<Worker>,
+        step: &mut SchedulerStep,
+    ) {
+        if let Some(slot) = self.slot_of.get(&worker.id).copied() {
+            let Some(Some(known)) = self.workers.get_mut(slot.0 as usize) else { return };
+            known.draining = false;
+            if known.worker == worker {
+                // Seen again: do not wait for the next try.
+                if let Lease::Requested { again_at, .. } = &mut known.lease {
+                    *again_at = now;
+                }
+                return self.worker_due(now, slot, step);
+            }
+            // It says something new of itself: a new worker in the old one's place.
+            self.forget_worker(now, slot, "the worker describes itself anew", step);
+        }
+        self.enter_worker(now, worker, Health::default(), step);
+    }
+
+    pub(super) fn enter_worker(
+        &mut self,
+        now: Time,
+        worker: Arc<Worker>,
+        health: Health,
+        step: &mut SchedulerStep,
+    ) -> Slot {
+        let predict = self.predictor.add_worker(worker.id, worker.hardware.as_ref());
+        let hardware = self.predictor.hardware(worker.hardware.as_ref());
+        let slot = self.placement.add_worker(Arc::clone(&worker), predict, hardware, health, now);
+        self.placement.set_factor(slot, self.predictor.factor(predict), now);
+        self.slot_of.insert(worker.id, slot);
+        if self.workers.len() <= slot.0 as usize {
+            self.workers.resize_with(slot.0 as usize + 1, || None);
+        }
+        step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
+        self.workers[slot.0 as usize] = Some(WorkerState {
+            worker,
+            predict,
+            changed: false,
+            quarantines: 0,
+            lease: Lease::Requested { request: 0, sent: now, again_at: now, tries: 0 },
+            quarantined_until: None,
+            draining: false,
+            due: None,
+            lost_since: Some(now),
+        });
+        self.worker_due(now, slot, step);
+        slot
+    }
+
+    pub(super) fn worker_said(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        message: FromWorker,
+        step: &mut SchedulerStep,
+    ) {
+        match message {
+            FromWorker::LeaseGranted { request, lease, epoch, ttl, holding } => {
+                self.granted(now, worker, request, (lease, epoch, ttl), &holding, step);
+            }
+            FromWorker::LeaseRefused { request, .. } => self.lease_refused(now, worker, request),
+            FromWorker::Alive { lease, epoch, nonce, holding } => {
+                self.alive(now, worker, (lease, epoch), nonce, &holding, step);
+            }
+            FromWorker::LeaseUnknown { lease, epoch } => {
+                let held = self.state_of(worker).and_then(|(_, state)| state.lease());
+                if held == Some((lease, epoch)) {
+                    self.worker_lost(now, worker, "the worker has lost the lease", step);
+                }
+            }
+            FromWorker::Accepted { attempt, fence } => self.acknowledged(now, attempt, fence),
+            FromWorker::Started { attempt, fence } => self.started(now, attempt, fence, step),
+            FromWorker::Progress { attempt, fence, permille } => {
+                self.progressed(attempt, fence, permille, step);
+            }
+            FromWorker::Refused { attempt, fence, refusal } => {
+                self.refused(now, attempt, fence, refusal, step);
+            }
+            FromWorker::Finished { attempt, fence, run, outcome } => {
+                self.finished(now, worker, (attempt, fence), run, outcome, step);
+            }
+        }
+    }
+
+    fn granted(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        answered: u64,
+        (lease, epoch, ttl): (LeaseId, Epoch, Span),
+        holding: &[(AttemptId, Fence)],
+        step: &mut SchedulerStep,
+    ) {
+        let interval = self.settings.health_check_interval;
+        let Some((slot, state)) = self.state_of(worker) else { return };
+        let Lease::Requested { request, sent, .. } = state.lease else { return };
+        let until = sent + ttl.mul_f64(HOLDER_SHARE);
+        if request != answered || until <= now {
+            return;
+        }
+        state.lost_since = None;
+        state.lease =
+            Lease::Held { lease, epoch, until, open: None, missed: 0, next: now + interval };
+        let usable = !state.draining && state.quarantined_until.is_none();
+        self.placement.saw(slot, Some(now.since(sent)), now);
+        self.meet_again(now, worker, slot, holding, step);
+        self.placement.set_available(slot, usable, now);
+        self.arm_worker(slot);
+    }
+
+    fn lease_refused(&mut self, now: Time, worker: WorkerId, answered: u64) {
+        let pause = self.settings.health_check_interval;
+        if let Some((slot, state)) = self.state_of(worker)
+            && let Lease::Requested { request, again_at, .. } = &mut state.lease
+            && *request == answered
+        {
+            *again_at = now + pause;
+            self.arm_worker(slot);
+        }
+    }
+
+    fn alive(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        named: (LeaseId, Epoch),
+        answered: u64,
+        holding: &[(AttemptId, Fence)],
+        step: &mut SchedulerStep,
+    ) {
+        let ttl = self.settings.lease_ttl;
+        let Some((slot, state)) = self.state_of(worker) else { return };
+        if state.lease() != Some(named) {
+            return;
+        }
+        let Lease::Held { until, open, missed, .. } = &mut state.lease else { return };
+        if let Some((nonce, sent)) = *open
+            && nonce == answered
+        {
+            *open = None;
+            *missed = 0;
+            *until = (*until).max(sent + ttl.mul_f64(HOLDER_SHARE));
+            self.placement.saw(slot, Some(now.since(sent)), now);
+            self.arm_worker(slot);
+            self.reconcile(now, worker, slot, (sent, holding), step);
+        }
+    }
+
+    /// A worker's time has come: ask for a lease, send a heartbeat, or give it up.
+    pub(super) fn worker_due(&mut self, now: Time, slot: Slot, step: &mut SchedulerStep) {
+        let (interval, timeout) =
+            (self.settings.health_check_interval, self.settings.health_check_timeout);
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        if let Some(old) = state.due.take() {
+            self.agenda.remove(&(old, Due::Worker(slot)));
+        }
+        let id = state.worker.id;
+        if let Some(since) = state.lost_since
+            && since + self.settings.forget_worker_after <= now
+        {
+            return self.forget_worker(now, slot, "the worker is gone", step);
+        }
+        if state.quarantined_until.is_some_and(|until| until <= now) {
+            state.quarantined_until = None;
+            let usable = state.lease().is_some() && !state.draining;
+            self.placement.set_available(slot, usable, now);
+        }
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        match &mut state.lease {
+            Lease::Requested { request, sent, again_at, tries } => {
+                if *again_at <= now {
+                    self.requests += 1;
+                    *request = self.requests;
+                    *sent = now;
+                    *tries += 1;
+                    // Rarer and rarer, up to the interval of heartbeats.
+                    *again_at =
+                        now + timeout.times(1 << (*tries).min(6)).min(interval.max(timeout));
+                    let message = ToWorker::RequestLease {
+                        request: self.requests,
+                        ttl: self.settings.lease_ttl,
+                    };
+                    step.send.push(Effect::ToWorker { worker: id, message });
+                }
+            }
+            Lease::Held { lease, epoch, until, open, missed, next } => {
+                if *until <= now {
+                    return self.worker_lost(now, id, "the lease has run out", step);
+                }
+                if let Some((_, sent)) = *open
+                    && sent + timeout <= now
+                {
+                    *missed += 1;
+                    *open = None;
+                    // A missed heartbeat is repeated at once.
+                    *next = now;
+                    if *missed >= self.settings.max_consecutive_failures {
+                        return self.worker_lost(now, id, "the worker does not answer", step);
+                    }
+                }
+                if open.is_none() && *next <= now {
+                    self.requests += 1;
+                    *open = Some((self.requests, now));
+                    *next = now + interval;
+                    let (lease, epoch) = (*lease, *epoch);
+                    let message = ToWorker::Heartbeat { lease, epoch, nonce: self.requests };
+                    step.send.push(Effect::ToWorker { worker: id, message });
+                }
+            }
+        }
+        self.arm_worker(slot);
+    }
+
+    fn arm_worker(&mut self, slot: Slot) {
+        let timeout = self.settings.health_check_timeout;
+        let forget_after = self.settings.forget_worker_after;
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        let mut at = match state.lease {
+            Lease::Requested { again_at, .. } => again_at,
+            Lease::Held { until, open: Some((_, sent)), .. } => until.min(sent + timeout),
+            Lease::Held { until, open: None, next, .. } => until.min(next),
+        };
+        if let Some(until) = state.quarantined_until {
+            at = at.min(until);
+        }
+        if let Some(since) = state.lost_since {
+            at = at.min(since + forget_after);
+        }
+        if let Some(old) = state.due.replace(at) {
+            self.agenda.remove(&(old, Due::Worker(slot)));
+        }
+        self.agenda.insert((at, Due::Worker(slot)));
+    }
+
+    /// The worker cannot be relied on any more: take back what it has, and ask for a new lease.
+    pub(super) fn worker_lost(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        reason: &str,
+        step: &mut SchedulerStep,
+    ) {
+        let Some((slot, state)) = self.state_of(worker) else { return };
+        if state.lost_since.is_none() {
+            state.lost_since = Some(now);
+        }
+        let had_lease = state.lease().is_some();
+        state.lease = Lease::Requested { request: 0, sent: now, again_at: now, tries: 0 };
+        self.placement.set_available(slot, false, now);
+        if had_lease {
+            self.counts.leases_lost += 1;
+        }
+        self.fail_all_of(now, slot, reason, step);
+        self.worker_due(now, slot, step);
+        self.check_drained(now, worker, step);
+    }
+
+    /// A worker that fails one task after the other is left alone for a while, then tried again.
+    pub(super) fn judge(&mut self, now: Time, slot: Slot, _step: &mut SchedulerStep) {
+        let Some(health) = self.placement.health(slot) else { return };
+        let failures = health.consecutive_failures;
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        state.changed = true;
+        if failures < self.settings.max_consecutive_failures || state.quarantined_until.is_some() {
+            return;
+        }
+        let doublings = state.quarantines.min(4);
+        state.quarantines += 1;
+        state.quarantined_until = Some(now + self.settings.quarantine.times(1 << doublings));
+        self.counts.quarantines += 1;
+        self.placement.set_available(slot, false, now);
+        for task in self.placement.release_bound(slot, now) {
+            if let Some(task) = self.task_mut(task) {
+                task.state = hypha_model::TaskState::Queued;
+            }
+        }
+        self.arm_worker(slot);
+    }
+
+    /// Gives a worker nothing more; false if it is not known.
+    pub(super) fn drain_worker(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        step: &mut SchedulerStep,
+    ) -> bool {
+        let Some((slot, state)) = self.state_of(worker) else { return false };
+        state.draining = true;
+        self.placement.set_available(slot, false, now);
+        for task in self.placement.release_bound(slot, now) {
+            if let Some(task) = self.task_mut(task) {
+                task.state = hypha_model::TaskState::Queued;
+            }
+        }
+        self.check_drained(now, worker, step);
+        true
+    }
+
+    /// Forgets a worker that is to be removed once it has nothing left.
+    pub(super) fn check_drained(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
+        let Some((slot, state)) = self.state_of(worker) else { return };
+        if state.draining && self.placement.given_to(slot).is_empty() {
+            if let Some(Some(state)) = self.workers.get(slot.0 as usize)
+                && let Some((lease, epoch)) = state.lease()
+            {
+                let message = ToWorker::ReleaseLease { lease, epoch };
+                step.send.push(Effect::ToWorker { worker, message });
+            }
+            self.forget_worker(now, slot, "the worker was removed", step);
+        }
+    }
+
+    fn forget_worker(&mut self, now: Time, slot: Slot, reason: &str, step: &mut SchedulerStep) {
+        self.placement.set_available(slot, false, now);
+        self.fail_all_of(now, slot, reason, step);
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize).map(Option::take) else {
+            return;
+        };
+        if let Some(due) = state.due {
+            self.agenda.remove(&(due, Due::Worker(slot)));
+        }
+        self.slot_of.remove(&state.worker.id);
+        self.predictor.forget_worker(state.predict);
+        self.placement.remove_worker(slot, now);
+        step.persist.push(Record::WorkerForgotten(state.worker.id));
+    }
+
+    fn state_of(&mut self, worker: WorkerId) -> Option<(Slot, &mut WorkerState)> {
+        let slot = *self.slot_of.get(&worker)?;
+        Some((slot, self.workers.get_mut(slot.0 as usize)?.as_mut()?))
+    }
+}

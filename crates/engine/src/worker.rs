@@ -1,0 +1,489 @@
+//! The worker: grants its capacity, runs what the holder of the lease dispatches, and keeps each result
+//! until it is recorded.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hypha_model::{
+    AttemptId, Epoch, Fence, Fit, LeaseId, Ledger, Refusal, RefusalKind, Rng, SchedulerId, Span,
+    Time, Worker,
+};
+use hypha_placement::MAX_PREFETCH_PER_SLOT;
+
+use crate::Step;
+use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
+use crate::mutant::Mutant;
+
+/// A result that has not been recorded is sent again after this long.
+const RESEND_AFTER: Span = Span::from_secs(2);
+/// The longest lease that is granted, whatever is asked for: what a dead scheduler can block.
+const MAX_TTL: Span = Span::from_secs(600);
+
+/// What a worker step contains.
+pub type WorkerStep = Step<WorkerRecord, Said, Run>;
+
+/// What a worker makes durable: only which life it is in. Attempts are the scheduler's to remember.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerRecord {
+    /// The next life begins.
+    Started(Epoch),
+}
+
+/// A message to a scheduler.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Said {
+    /// To whom.
+    pub to: SchedulerId,
+    /// What.
+    pub message: FromWorker,
+}
+
+/// Names an attempt on this worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunId {
+    /// Whose attempt it is.
+    pub scheduler: SchedulerId,
+    /// Its token.
+    pub fence: Fence,
+}
+
+/// What is to be run or stopped.
+#[derive(Clone, Debug)]
+pub enum Run {
+    /// Start an executor; answer with `Ended`.
+    Start {
+        /// The run.
+        id: RunId,
+        /// What.
+        dispatch: Arc<Dispatch>,
+        /// On which devices.
+        devices: Vec<u32>,
+    },
+    /// Stop it; answer with `Ended` when it is gone.
+    Stop(RunId),
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum WorkerEvent {
+    /// A scheduler said something.
+    SchedulerSaid {
+        /// Who.
+        scheduler: SchedulerId,
+        /// What.
+        message: ToWorker,
+    },
+    /// A run is this far, in thousandths.
+    Progressed {
+        /// The run.
+        id: RunId,
+        /// How far.
+        permille: u16,
+    },
+    /// A run has ended and its executor is gone.
+    Ended {
+        /// The run.
+        id: RunId,
+        /// With what.
+        outcome: Outcome,
+    },
+    /// The time of the last `wake_at` has come.
+    Woke,
+}
+
+/// See the head of this file.
+pub struct WorkerMachine {
+    worker: Arc<Worker>,
+    epoch: Epoch,
+    rng: Rng,
+    lease: Option<Lease>,
+    ledger: Ledger<RunId>,
+    runs: BTreeMap<RunId, RunState>,
+    /// Runs that wait for room, oldest first.
+    queue: std::collections::VecDeque<RunId>,
+    used: Vec<u32>,
+    mutant: Option<Mutant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    holder: SchedulerId,
+    id: LeaseId,
+    ttl: Span,
+    until: Time,
+}
+
+struct RunState {
+    dispatch: Arc<Dispatch>,
+    executor: usize,
+    phase: Phase,
+}
+
+enum Phase {
+    Waiting,
+    Running {
+        since: Time,
+    },
+    /// Told to stop; its room is not free before it is gone.
+    Stopping {
+        timed_out: bool,
+        since: Time,
+    },
+    /// Ended; kept until recorded.
+    Ended {
+        run: Span,
+        outcome: Outcome,
+        resend_at: Time,
+    },
+}
+
+impl WorkerMachine {
+    /// The next life of a worker whose last one was `last`.
+    pub fn start(
+        worker: Arc<Worker>,
+        last: Epoch,
+        seed: u64,
+        step: &mut WorkerStep,
+    ) -> WorkerMachine {
+        let epoch = last.next();
+        step.persist.push(WorkerRecord::Started(epoch));
+        WorkerMachine {
+            epoch,
+            rng: Rng::new(seed ^ epoch.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
+            lease: None,
+            ledger: Ledger::new(&worker.capacity),
+            runs: BTreeMap::new(),
+            queue: std::collections::VecDeque::new(),
+            used: vec![0; worker.executors.len()],
+            worker,
+            mutant: None,
+        }
+    }
+
+    /// Makes the machine faulty, to show that a checker notices. Does nothing without the `mutants` feature.
+    pub fn mutate(&mut self, mutant: Option<Mutant>) {
+        self.mutant = mutant;
+    }
+
+    /// Steps the machine: `event` happened at `now`. What is to be done is added to `step`.
+    pub fn step(&mut self, now: Time, event: WorkerEvent, step: &mut WorkerStep) {
+        self.end_lease_in_time(now, step);
+        match event {
+            WorkerEvent::SchedulerSaid { scheduler, message } => {
+                self.said(now, scheduler, message, step);
+            }
+            WorkerEvent::Progressed { id, permille } => self.progressed(id, permille, step),
+            WorkerEvent::Ended { id, outcome } => self.ended(now, id, outcome, step),
+            WorkerEvent::Woke => self.woke(now, step),
+        }
+        self.begin_what_fits(now, step);
+        step.wake_at = self.wake_at();
+    }
+
+    /// What runs now, to be read: the run, its lease and since when.
+    pub fn running(&self) -> impl Iterator<Item = (RunId, &Dispatch, Time)> {
+        self.runs.iter().filter_map(|(id, run)| match run.phase {
+            Phase::Running { since } => Some((*id, &*run.dispatch, since)),
+            _ => None,
+        })
+    }
+
+    /// Until when the present lease holds, and whose it is.
+    pub fn lease(&self) -> Option<(SchedulerId, LeaseId, Time)> {
+        self.lease.map(|lease| (lease.holder, lease.id, lease.until))
+    }
+
+    /// Recomputes what is kept incrementally and compares.
+    pub fn check(&self) -> Result<(), String> {
+        self.ledger.check()?;
+        let mut used = vec![0; self.used.len()];
+        let mut booked = 0;
+        for run in self.runs.values() {
+            if matches!(run.phase, Phase::Running { .. } | Phase::Stopping { .. }) {
+                used[run.executor] += 1;
+                booked += 1;
+            }
+        }
+        if used != self.used {
+            return Err(format!("executors run {used:?} and {:?} are counted", self.used));
+        }
+        if booked != self.ledger.booked() {
+            return Err(format!("{booked} run and {} are booked", self.ledger.booked()));
+        }
+        for (at, count) in used.iter().enumerate() {
+            if *count > self.worker.executors[at].concurrency {
+                return Err(format!("executor {at} runs {count} at once: booked twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        cfg!(feature = "mutants") && self.mutant == Some(mutant)
+    }
+
+    fn said(&mut self, now: Time, from: SchedulerId, message: ToWorker, step: &mut WorkerStep) {
+        match message {
+            ToWorker::RequestLease { request, ttl } => self.grant(now, from, request, ttl, step),
+            ToWorker::Heartbeat { lease, epoch, nonce } => {
+                let named = self.named(from, lease, epoch);
+                let holding = self.held_for(from);
+                let message = match &mut self.lease {
+                    Some(held) if named => {
+                        held.until = now + held.ttl;
+                        FromWorker::Alive { lease, epoch, nonce, holding }
+                    }
+                    _ => FromWorker::LeaseUnknown { lease, epoch },
+                };
+                step.send.push(Said { to: from, message });
+            }
+            ToWorker::Dispatch(dispatch) => self.dispatched(from, dispatch, step),
+            ToWorker::Cancel { fence, .. } => {
+                self.stop(now, RunId { scheduler: from, fence }, false, step);
+            }
+            ToWorker::Recorded { fence, .. } => {
+                let id = RunId { scheduler: from, fence };
+                let ended = |run: &RunState| matches!(run.phase, Phase::Ended { .. });
+                if self.runs.get(&id).is_some_and(ended) {
+                    self.runs.remove(&id);
+                }
+            }
+            ToWorker::ReleaseLease { lease, epoch } => {
+                if self.named(from, lease, epoch) {
+                    self.lose_lease(now, step);
+                }
+            }
+        }
+    }
+
+    /// Whether `from` holds this very lease of this life.
+    fn named(&self, from: SchedulerId, lease: LeaseId, epoch: Epoch) -> bool {
+        epoch == self.epoch
+            && self.lease.is_some_and(|held| held.holder == from && held.id == lease)
+    }
+
+    /// Grants everything to one scheduler at a time.
+    fn grant(
+        &mut self,
+        now: Time,
+        from: SchedulerId,
+        request: u64,
+        ttl: Span,
+        step: &mut WorkerStep,
+    ) {
+        let other = self.lease.is_some_and(|lease| lease.holder != from);
+        if other && !self.is(Mutant::DoubleGrant) {
+            let refusal = Refusal::plain(RefusalKind::Busy);
+            let message = FromWorker::LeaseRefused { request, refusal };
+            step.send.push(Said { to: from, message });
+            return;
+        }
+        let ttl = ttl.min(MAX_TTL);
+        let id = LeaseId::new(now, &mut self.rng);
+        self.lease = Some(Lease { holder: from, id, ttl, until: now + ttl });
+        let holding = self.held_for(from);
+        let message =
+            FromWorker::LeaseGranted { request, lease: id, epoch: self.epoch, ttl, holding };
+        step.send.push(Said { to: from, message });
+    }
+
+    /// The attempts of a scheduler that are here and have not been told to stop.
+    fn held_for(&self, scheduler: SchedulerId) -> Vec<(AttemptId, Fence)> {
+        let held = |(run, state): (&RunId, &RunState)| {
+            (run.scheduler == scheduler && !matches!(state.phase, Phase::Stopping { .. }))
+                .then_some((state.dispatch.attempt, run.fence))
+        };
+        self.runs.iter().filter_map(held).collect()
+    }
+
+    fn dispatched(&mut self, from: SchedulerId, dispatch: Arc<Dispatch>, step: &mut WorkerStep) {
+        let id = RunId { scheduler: from, fence: dispatch.fence };
+        let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+        if let Some(known) = self.runs.get(&id) {
+            // It came twice: say again where it is.
+            let message = match &known.phase {
+                Phase::Waiting => FromWorker::Accepted { attempt, fence },
+                Phase::Running { .. } => FromWorker::Started { attempt, fence },
+                Phase::Stopping { .. } => return,
+                Phase::Ended { run, outcome, .. } => {
+                    FromWorker::Finished { attempt, fence, run: *run, outcome: outcome.clone() }
+                }
+            };
+            step.send.push(Said { to: from, message });
+            return;
+        }
+        if !self.named(from, dispatch.lease, dispatch.epoch) {
+            let message = FromWorker::LeaseUnknown { lease: dispatch.lease, epoch: dispatch.epoch };
+            step.send.push(Said { to: from, message });
+            return;
+        }
+        let most_waiting = self.worker.concurrency() as usize * MAX_PREFETCH_PER_SLOT;
+        let requirement = &dispatch.spec.requirement;
+        let executor = match requirement.satisfied_by(&self.worker) {
+            Ok(()) if self.queue.len() >= most_waiting => Err(Refusal::plain(RefusalKind::Busy)),
+            Ok(()) => requirement.executor_of(&self.worker).map(|found| {
+                let is_it = |executor: &hypha_model::Executor| std::ptr::eq(executor, found);
+                self.worker.executors.iter().position(is_it).unwrap_or(0)
+            }),
+            Err(refusal) => Err(refusal),
+        };
+        match executor {
+            Ok(executor) => {
+                self.runs.insert(id, RunState { dispatch, executor, phase: Phase::Waiting });
+                self.queue.push_back(id);
+                if !self.fits(id) {
+                    step.send
+                        .push(Said { to: from, message: FromWorker::Accepted { attempt, fence } });
+                }
+            }
+            Err(refusal) => {
+                let message = FromWorker::Refused { attempt, fence, refusal };
+                step.send.push(Said { to: from, message });
+            }
+        }
+    }
+
+    fn fits(&self, id: RunId) -> bool {
+        let Some(run) = self.runs.get(&id) else { return false };
+        let concurrency = self.worker.executors[run.executor].concurrency;
+        self.used[run.executor] < concurrency
+            && self.ledger.fits(&run.dispatch.spec.requirement).is_ok()
+    }
+
+    fn begin_what_fits(&mut self, now: Time, step: &mut WorkerStep) {
+        let mut at = 0;
+        while let Some(id) = self.queue.get(at).copied() {
+            if !self.fits(id) && !self.is(Mutant::Overbook) {
+                at += 1;
+                continue;
+            }
+            self.queue.remove(at);
+            let Some(run) = self.runs.get_mut(&id) else { continue };
+            let requirement = &run.dispatch.spec.requirement;
+            if self.ledger.allocate(id, requirement, Fit::First).is_err() {
+                continue;
+            }
+            self.used[run.executor] += 1;
+            run.phase = Phase::Running { since: now };
+            let devices = self.ledger.devices_of(id).map(<[u32]>::to_vec).unwrap_or_default();
+            let dispatch = Arc::clone(&run.dispatch);
+            let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+            step.send
+                .push(Said { to: id.scheduler, message: FromWorker::Started { attempt, fence } });
+            step.run.push(Run::Start { id, dispatch, devices });
+        }
+    }
+
+    fn progressed(&mut self, id: RunId, permille: u16, step: &mut WorkerStep) {
+        if let Some(run) = self.runs.get(&id)
+            && matches!(run.phase, Phase::Running { .. })
+        {
+            let (attempt, fence) = (run.dispatch.attempt, id.fence);
+            let message = FromWorker::Progress { attempt, fence, permille };
+            step.send.push(Said { to: id.scheduler, message });
+        }
+    }
+
+    fn ended(&mut self, now: Time, id: RunId, outcome: Outcome, step: &mut WorkerStep) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        let (since, outcome) = match run.phase {
+            Phase::Running { since } => (since, Some(outcome)),
+            Phase::Stopping { since, timed_out } => (since, timed_out.then_some(Outcome::TimedOut)),
+            Phase::Waiting | Phase::Ended { .. } => return,
+        };
+        self.used[run.executor] -= 1;
+        // It was booked when it began; `check` would tell if it were not.
+        let _ = self.ledger.release(id);
+        match outcome {
+            None => {
+                self.runs.remove(&id);
+            }
+            Some(outcome) => {
+                let elapsed = now.since(since);
+                let (attempt, fence) = (run.dispatch.attempt, id.fence);
+                let message =
+                    FromWorker::Finished { attempt, fence, run: elapsed, outcome: outcome.clone() };
+                step.send.push(Said { to: id.scheduler, message });
+                let resend_at = now + RESEND_AFTER;
+                run.phase = Phase::Ended { run: elapsed, outcome, resend_at };
+            }
+        }
+    }
+
+    /// Stops a run, wherever it is. Its room is free when it is gone.
+    fn stop(&mut self, now: Time, id: RunId, timed_out: bool, step: &mut WorkerStep) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        match run.phase {
+            Phase::Waiting => {
+                self.runs.remove(&id);
+                self.queue.retain(|other| *other != id);
+            }
+            Phase::Running { since } => {
+                run.phase = Phase::Stopping { timed_out, since };
+                step.run.push(Run::Stop(id));
+            }
+            Phase::Stopping { since, .. } => run.phase = Phase::Stopping { timed_out, since },
+            Phase::Ended { .. } => {
+                self.runs.remove(&id);
+            }
+        }
+        let _ = now;
+    }
+
+    fn woke(&mut self, now: Time, step: &mut WorkerStep) {
+        let late: Vec<RunId> = self
+            .runs
+            .iter()
+            .filter(|(_, run)| match run.phase {
+                Phase::Running { since } => since + run.dispatch.timeout <= now,
+                _ => false,
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            self.stop(now, id, true, step);
+        }
+        for (id, run) in &mut self.runs {
+            if let Phase::Ended { run: elapsed, outcome, resend_at } = &mut run.phase
+                && *resend_at <= now
+            {
+                *resend_at = now + RESEND_AFTER;
+                let message = FromWorker::Finished {
+                    attempt: run.dispatch.attempt,
+                    fence: id.fence,
+                    run: *elapsed,
+                    outcome: outcome.clone(),
+                };
+                step.send.push(Said { to: id.scheduler, message });
+            }
+        }
+    }
+
+    fn end_lease_in_time(&mut self, now: Time, step: &mut WorkerStep) {
+        if self.lease.is_some_and(|lease| lease.until <= now) {
+            self.lose_lease(now, step);
+        }
+    }
+
+    /// The lease is over: nothing of it may go on, and nobody waits for its results.
+    fn lose_lease(&mut self, now: Time, step: &mut WorkerStep) {
+        let Some(lease) = self.lease.take() else { return };
+        if self.is(Mutant::RunWithoutLease) {
+            return;
+        }
+        let of_holder = |id: &&RunId| id.scheduler == lease.holder;
+        let runs: Vec<RunId> = self.runs.keys().filter(of_holder).copied().collect();
+        for id in runs {
+            self.stop(now, id, false, step);
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        let of_runs = self.runs.values().filter_map(|run| match run.phase {
+            Phase::Running { since } => Some(since + run.dispatch.timeout),
+            Phase::Ended { resend_at, .. } => Some(resend_at),
+            Phase::Waiting | Phase::Stopping { .. } => None,
+        });
+        of_runs.chain(self.lease.map(|lease| lease.until)).min()
+    }
+}

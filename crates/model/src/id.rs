@@ -1,0 +1,174 @@
+//! Typed ids. Users see UUIDs of version 7, so that ids sort by the time they were made.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use uuid::{Builder, Uuid};
+
+use crate::rng::Rng;
+use crate::time::Time;
+
+/// An id that could not be read.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("`{given}` is not {wanted}: expected `{prefix}` followed by a UUID")]
+pub struct ParseIdError {
+    given: String,
+    wanted: &'static str,
+    prefix: &'static str,
+}
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident, $wanted:literal, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// A new id: a UUID of version 7 from the driver's time and the machine's own randomness.
+            pub fn new(now: Time, rng: &mut Rng) -> Self {
+                let mut random = [0; 10];
+                random[..8].copy_from_slice(&rng.next_u64().to_be_bytes());
+                random[8..].copy_from_slice(&rng.next_u64().to_be_bytes()[..2]);
+                Self(Builder::from_unix_timestamp_millis(now.as_millis(), &random).into_uuid())
+            }
+
+            /// The id that stands for `uuid`.
+            pub const fn from_uuid(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
+
+            /// The bare UUID.
+            pub const fn uuid(self) -> Uuid {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}{}", $prefix, self.0.as_hyphenated())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIdError;
+            fn from_str(text: &str) -> Result<Self, ParseIdError> {
+                text.strip_prefix($prefix)
+                    .and_then(|uuid| Uuid::try_parse(uuid).ok())
+                    .map(Self)
+                    .ok_or_else(|| ParseIdError {
+                        given: text.chars().take(MAX_SHOWN).collect(),
+                        wanted: $wanted,
+                        prefix: $prefix,
+                    })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+/// How much of a wrong id is repeated in the error: enough to recognise it, too little to flood a log.
+const MAX_SHOWN: usize = 64;
+
+uuid_id!(
+    /// A task, spelled `task-{uuid}`.
+    TaskId, "a task id", "task-"
+);
+uuid_id!(
+    /// A job, spelled `job-{uuid}`.
+    JobId, "a job id", "job-"
+);
+uuid_id!(
+    /// A lease, spelled `lease-{uuid}`.
+    LeaseId, "a lease id", "lease-"
+);
+uuid_id!(
+    /// A worker, spelled as a bare UUID, as `ti_uuid` and `scheduled_ti` show it.
+    WorkerId, "a worker id", ""
+);
+
+uuid_id!(
+    /// A scheduler, spelled as a bare UUID.
+    SchedulerId, "a scheduler id", ""
+);
+
+/// Counts the lives of a node: it grows by one with each start, and what an earlier life granted is void.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// The next life.
+    pub const fn next(self) -> Epoch {
+        Epoch(self.0 + 1)
+    }
+}
+
+/// A fencing token: unique for each attempt of each life of a scheduler, and growing.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Fence(pub u64);
+
+/// One try of a task on one worker: the task and the number of the try, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttemptId {
+    /// The task.
+    pub task: TaskId,
+    /// Which try of it, from 1.
+    pub number: u32,
+}
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.task, self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_version_7_sort_by_time_and_round_trip() {
+        let mut rng = Rng::new(1);
+        let early = TaskId::new(Time::from_micros(1_700_000_000_000_000), &mut rng);
+        let late = TaskId::new(Time::from_micros(1_700_000_000_001_000), &mut rng);
+        assert_eq!(early.uuid().get_version_num(), 7);
+        assert!(early < late);
+        assert!(early.to_string().starts_with("task-"));
+        assert_eq!(early.to_string().parse(), Ok(early));
+        let json = serde_json::to_string(&early).unwrap();
+        assert_eq!(serde_json::from_str::<TaskId>(&json).unwrap(), early);
+    }
+
+    #[test]
+    fn a_wrong_id_is_named() {
+        let error = "job-1".parse::<TaskId>().unwrap_err().to_string();
+        assert_eq!(error, "`job-1` is not a task id: expected `task-` followed by a UUID");
+        assert!("".parse::<WorkerId>().is_err());
+        assert!("task-".parse::<TaskId>().is_err());
+    }
+}

@@ -1,0 +1,327 @@
+//! `[scheduler.job]` as users write it, and its way into a [`JobSpec`]. All that is wrong is said at once.
+
+use serde::Deserialize;
+
+use crate::amount::{AmountError, parse_count, parse_gigabytes, parse_milli};
+use crate::executor::ExecutorClass;
+use crate::given::Given;
+use crate::job::{AdamW, JobSpec, ModelType, Nesterov, PriceRange, Secret, Source};
+use crate::money::Money;
+use crate::name::Name;
+use crate::requirement::Requirement;
+
+/// More workers than a round can wait for.
+pub const MAX_WORKERS: u32 = 10_000;
+/// The largest models come in a few hundred files.
+pub const MAX_FILENAMES: usize = 4_096;
+/// As many as there are resources, and room for a mistake to be named.
+pub const MAX_NEEDS: usize = 16;
+
+/// A training job.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobInput {
+    model: ModelInput,
+    preprocessor: Option<SourceInput>,
+    dataset: DatasetInput,
+    inner_optimizer: AdamWInput,
+    outer_optimizer: NesterovInput,
+    resources: ResourcesInput,
+}
+
+// Not flattened from `SourceInput`: serde cannot deny unknown fields through `flatten`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModelInput {
+    repository: Given,
+    revision: Option<Given>,
+    filenames: Vec<Given>,
+    token: Option<Secret>,
+    r#type: Given,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SourceInput {
+    repository: Given,
+    revision: Option<Given>,
+    filenames: Vec<Given>,
+    token: Option<Secret>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DatasetInput {
+    dataset: Given,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AdamWInput {
+    learning_rate: Given,
+    betas: Option<Vec<Given>>,
+    epsilon: Option<Given>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NesterovInput {
+    learning_rate: Given,
+    momentum: Given,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResourcesInput {
+    num_workers: Given,
+    #[serde(default)]
+    worker: Vec<NeedInput>,
+    #[serde(default)]
+    parameter_server: Vec<NeedInput>,
+    worker_price: Option<PriceInput>,
+    parameter_server_price: Option<PriceInput>,
+}
+
+/// `{ type, min }` or `{ kind }`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NeedInput {
+    r#type: Option<Given>,
+    min: Option<Given>,
+    kind: Option<Given>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PriceInput {
+    bid: Given,
+    max: Given,
+}
+
+impl TryFrom<JobInput> for JobSpec {
+    type Error = Vec<AmountError>;
+
+    fn try_from(input: JobInput) -> Result<JobSpec, Vec<AmountError>> {
+        let mut problems = Problems::default();
+        let spec = problems.job(input);
+        match spec {
+            Some(spec) if problems.0.is_empty() => Ok(spec),
+            _ => Err(problems.0),
+        }
+    }
+}
+
+/// Everything found wrong so far. Each method reads one part; none means that something in it was wrong.
+#[derive(Default)]
+struct Problems(Vec<AmountError>);
+
+impl Problems {
+    fn job(&mut self, input: JobInput) -> Option<JobSpec> {
+        let ModelInput { repository, revision, filenames, token, r#type } = input.model;
+        let model = SourceInput { repository, revision, filenames, token };
+        // Every part is read before the first `?`, so that every part's problems are found.
+        let model = self.source("model", model);
+        let model_type = self.note(model_type(&r#type));
+        let preprocessor = input.preprocessor.map(|input| self.source("preprocessor", input));
+        let dataset = self.note(input.dataset.dataset.name("dataset.dataset"));
+        let inner_optimizer = self.adamw(&input.inner_optimizer);
+        let outer_optimizer = self.nesterov(&input.outer_optimizer);
+        let resources = input.resources;
+        let num_workers = self.note(workers(&resources.num_workers));
+        let worker = self.needs("resources.worker", ExecutorClass::Train, &resources.worker);
+        let parameter_server = self.needs(
+            "resources.parameter_server",
+            ExecutorClass::Aggregate,
+            &resources.parameter_server,
+        );
+        let worker_price =
+            resources.worker_price.map(|price| self.price("resources.worker_price", &price));
+        let parameter_server_price = resources
+            .parameter_server_price
+            .map(|price| self.price("resources.parameter_server_price", &price));
+        Some(JobSpec {
+            model: model?,
+            model_type: model_type?,
+            preprocessor: preprocessor.flatten(),
+            dataset: dataset?,
+            inner_optimizer: inner_optimizer?,
+            outer_optimizer: outer_optimizer?,
+            num_workers: num_workers?,
+            worker,
+            parameter_server,
+            worker_price: worker_price.flatten(),
+            parameter_server_price: parameter_server_price.flatten(),
+        })
+    }
+
+    fn source(&mut self, at: &str, input: SourceInput) -> Option<Source> {
+        let repository = self.note(path(&format!("{at}.repository"), &input.repository));
+        let revision = input.revision.map(|given| path(&format!("{at}.revision"), &given));
+        let revision = revision.and_then(|revision| self.note(revision));
+        let field = format!("{at}.filenames");
+        let filenames: Vec<Name> =
+            input.filenames.iter().filter_map(|given| self.note(path(&field, given))).collect();
+        if !(1..=MAX_FILENAMES).contains(&input.filenames.len()) {
+            let problem = format!("files were given: give from 1 to {MAX_FILENAMES}");
+            self.0.push(AmountError::new(&field, input.filenames.len(), problem));
+        }
+        Some(Source { repository: repository?, revision, filenames, token: input.token })
+    }
+
+    fn adamw(&mut self, input: &AdamWInput) -> Option<AdamW> {
+        let at = "inner_optimizer";
+        let learning_rate =
+            self.note(positive(&format!("{at}.learning_rate"), &input.learning_rate));
+        let field = format!("{at}.betas");
+        let betas = match input.betas.as_deref() {
+            None => Some(AdamW::BETAS),
+            Some([first, second]) => {
+                let (first, second) =
+                    (self.note(decay(&field, first)), self.note(decay(&field, second)));
+                first.zip(second).map(|(first, second)| [first, second])
+            }
+            Some(other) => {
+                let problem = "numbers were given: give two such as [0.9, 0.999]";
+                self.0.push(AmountError::new(&field, other.len(), problem));
+                None
+            }
+        };
+        let epsilon = input.epsilon.as_ref().map(|given| positive(&format!("{at}.epsilon"), given));
+        let epsilon = epsilon.map_or(Some(AdamW::EPSILON), |epsilon| self.note(epsilon));
+        Some(AdamW { learning_rate: learning_rate?, betas: betas?, epsilon: epsilon? })
+    }
+
+    fn nesterov(&mut self, input: &NesterovInput) -> Option<Nesterov> {
+        let learning_rate = positive("outer_optimizer.learning_rate", &input.learning_rate);
+        let learning_rate = self.note(learning_rate);
+        let momentum = self.note(decay("outer_optimizer.momentum", &input.momentum));
+        Some(Nesterov { learning_rate: learning_rate?, momentum: momentum? })
+    }
+
+    fn needs(&mut self, at: &str, class: ExecutorClass, needs: &[NeedInput]) -> Requirement {
+        let mut requirement = Requirement { class, ..Requirement::default() };
+        if needs.len() > MAX_NEEDS {
+            let problem = format!("entries were given: give at most {MAX_NEEDS}");
+            self.0.push(AmountError::new(at, needs.len(), problem));
+            return requirement;
+        }
+        let mut seen = Vec::new();
+        for (nth, need) in needs.iter().enumerate() {
+            let read = apply(&format!("{at}[{nth}]"), need, &mut requirement);
+            let Some(what) = self.note(read) else { continue };
+            if seen.contains(&what) {
+                let problem = "was given before: give each once";
+                self.0.push(AmountError::new(&format!("{at}[{nth}]"), what, problem));
+            }
+            seen.push(what);
+        }
+        requirement
+    }
+
+    fn price(&mut self, at: &str, input: &PriceInput) -> Option<PriceRange> {
+        let bid = self.note(Money::parse(&format!("{at}.bid"), input.bid.as_str()));
+        let max = self.note(Money::parse(&format!("{at}.max"), input.max.as_str()));
+        let (bid, max) = (bid?, max?);
+        if bid > max {
+            let problem = format!("is more than max = {max}: raise max or lower the bid");
+            self.0.push(AmountError::new(&format!("{at}.bid"), &input.bid, problem));
+        }
+        Some(PriceRange { bid, max })
+    }
+
+    fn note<T>(&mut self, read: Result<T, AmountError>) -> Option<T> {
+        read.map_err(|problem| self.0.push(problem)).ok()
+    }
+}
+
+fn model_type(given: &Given) -> Result<ModelType, AmountError> {
+    match given.as_str() {
+        "vision-classification" => Ok(ModelType::VisionClassification),
+        "causal-lm" => Ok(ModelType::CausalLm),
+        "torch" => Ok(ModelType::Torch),
+        other => {
+            let problem =
+                "is not a model type: use `vision-classification`, `causal-lm` or `torch`";
+            Err(AmountError::new("model.type", other, problem))
+        }
+    }
+}
+
+/// A name that is also part of a path or an address on the machine that fetches it, and must not lead out.
+fn path(field: &str, given: &Given) -> Result<Name, AmountError> {
+    let name = given.name(field)?;
+    let inside = |part: &str| !matches!(part, "" | "." | "..");
+    if name.as_str().contains('\\') || !name.as_str().split('/').all(inside) {
+        let problem = "leads elsewhere: give a path without `..` and without a leading slash";
+        return Err(AmountError::new(field, given, problem));
+    }
+    Ok(name)
+}
+
+fn workers(given: &Given) -> Result<u32, AmountError> {
+    let field = "resources.num_workers";
+    match parse_count(field, given.as_str(), MAX_WORKERS)? {
+        0 => Err(AmountError::new(field, given, "trains nothing: give at least 1")),
+        count => Ok(count),
+    }
+}
+
+/// Reads one entry into `requirement` and says which sort it was.
+fn apply(
+    at: &str,
+    need: &NeedInput,
+    requirement: &mut Requirement,
+) -> Result<&'static str, AmountError> {
+    let (given, min) = match (&need.r#type, &need.min, &need.kind) {
+        (Some(given), Some(min), None) => (given, min.as_str()),
+        (None, None, Some(kind)) => {
+            requirement.executor = Some(kind.name(&format!("{at}.kind"))?);
+            return Ok("kind");
+        }
+        _ => {
+            let problem = "must have `type` and `min`, or `kind` alone";
+            return Err(AmountError::new(at, "this entry", problem));
+        }
+    };
+    let field = format!("{at}.min");
+    Ok(match given.as_str() {
+        "GPU" => {
+            requirement.min_gpus = 1;
+            requirement.gpu_memory_bytes = parse_gigabytes(&field, min)?;
+            "GPU"
+        }
+        "CPU" => {
+            requirement.cpu_milli = parse_milli(&field, min)?;
+            "CPU"
+        }
+        "Memory" => {
+            requirement.memory_bytes = parse_gigabytes(&field, min)?;
+            "Memory"
+        }
+        "Storage" => {
+            requirement.storage_bytes = parse_gigabytes(&field, min)?;
+            "Storage"
+        }
+        _ => {
+            let problem = "is not a resource: use `GPU`, `CPU`, `Memory` or `Storage`";
+            return Err(AmountError::new(&format!("{at}.type"), given, problem));
+        }
+    })
+}
+
+fn positive(field: &str, given: &Given) -> Result<f64, AmountError> {
+    match given.as_str().parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err(AmountError::new(field, given, "is not a number above 0: give one such as 0.001")),
+    }
+}
+
+fn decay(field: &str, given: &Given) -> Result<f64, AmountError> {
+    match given.as_str().parse::<f64>() {
+        Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
+        _ => Err(AmountError::new(field, given, "is not from 0 to below 1: give one such as 0.9")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

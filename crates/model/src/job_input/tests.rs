@@ -1,0 +1,141 @@
+//! The seed's example is read as it stands; each way to spoil it is named.
+
+use super::*;
+
+const SEED: &str = include_str!("seed.toml");
+
+/// As the configuration nests it.
+#[derive(Deserialize)]
+struct Config {
+    scheduler: Scheduler,
+}
+
+#[derive(Deserialize)]
+struct Scheduler {
+    job: JobInput,
+}
+
+fn read(toml: &str) -> Result<JobSpec, String> {
+    let config: Config = toml::from_str(toml).map_err(|error| error.to_string())?;
+    JobSpec::try_from(config.scheduler.job)
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn the_seed_is_read() {
+    let name = |text: &str| text.parse::<Name>().unwrap();
+    let spec = read(SEED).unwrap();
+    let expected = JobSpec {
+        model: Source {
+            repository: name("owner/repo"),
+            revision: Some(name("main")),
+            filenames: vec![name("config.json"), name("model.safetensors")],
+            token: Some(Secret::new("hf_secret".into())),
+        },
+        model_type: ModelType::VisionClassification,
+        preprocessor: Some(Source {
+            repository: name("l45k/Resnet50"),
+            revision: None,
+            filenames: vec![name("preprocessor_config.json")],
+            token: Some(Secret::new("hf_secret".into())),
+        }),
+        dataset: name("imagenet"),
+        inner_optimizer: AdamW { learning_rate: 0.001, betas: [0.9, 0.999], epsilon: 1e-8 },
+        outer_optimizer: Nesterov { learning_rate: 0.7, momentum: 0.9 },
+        num_workers: 4,
+        worker: Requirement {
+            class: ExecutorClass::Train,
+            executor: Some(name("diloco-transformer")),
+            cpu_milli: 2_000,
+            memory_bytes: 8_000_000_000,
+            min_gpus: 1,
+            gpu_memory_bytes: 10_000_000_000,
+            ..Requirement::default()
+        },
+        parameter_server: Requirement {
+            class: ExecutorClass::Aggregate,
+            executor: Some(name("parameter-server")),
+            cpu_milli: 4_000,
+            memory_bytes: 16_000_000_000,
+            ..Requirement::default()
+        },
+        worker_price: Some(PriceRange {
+            bid: Money::from_micros(110_000_000),
+            max: Money::from_micros(160_000_000),
+        }),
+        parameter_server_price: Some(PriceRange {
+            bid: Money::from_micros(80_000_000),
+            max: Money::from_micros(120_000_000),
+        }),
+    };
+    assert_eq!(spec, expected);
+    let stored = serde_json::to_string(&spec).unwrap();
+    assert_eq!(serde_json::from_str::<JobSpec>(&stored).unwrap(), spec);
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let config: Config = toml::from_str(SEED).unwrap();
+    let shown = format!("{:?} {:?}", config.scheduler.job, read(SEED));
+    assert!(shown.contains("***") && !shown.contains("hf_secret"), "{shown}");
+}
+
+#[test]
+fn what_is_spoilt_is_named() {
+    // A line of the seed, what stands there instead, and the beginning of the message.
+    let cases = [
+        ("num_workers = 4", "num_workers = 0", "resources.num_workers: `0` trains nothing"),
+        ("num_workers = 4", "num_workers = -4", "resources.num_workers: `-4` is negative"),
+        (
+            "num_workers = 4",
+            "num_workers = 1e9",
+            "resources.num_workers: `1000000000` is too large",
+        ),
+        ("bid = 110.0", "bid = 200", "resources.worker_price.bid: `200` is more than max = 160"),
+        ("bid = 110.0", "bid = nan", "resources.worker_price.bid: `NaN` is not finite"),
+        ("max = 120.0", "max = -1", "resources.parameter_server_price.max: `-1` is negative"),
+        ("min = 10.0", "min = -10.0", "resources.worker[0].min: `-10` is negative"),
+        ("min = 10.0", "min = inf", "resources.worker[0].min: `inf` is not finite"),
+        ("min = 10.0", "", "resources.worker[0]: `this entry` must have `type` and `min`"),
+        ("\"GPU\"", "\"TPU\"", "resources.worker[0].type: `TPU` is not a resource"),
+        ("\"GPU\"", "\"CPU\"", "resources.worker[1]: `CPU` was given before"),
+        ("\"diloco-transformer\"", "\"\"", "resources.worker[3].kind: `` is refused"),
+        ("= 0.001", "= 0.0", "inner_optimizer.learning_rate: `0` is not a number above 0"),
+        ("= 0.001", "= nan", "inner_optimizer.learning_rate: `NaN` is not a number above 0"),
+        ("= 0.001", "= 1\nepsilon = -1", "inner_optimizer.epsilon: `-1` is not a number above 0"),
+        (
+            "= 0.001",
+            "= 1\nbetas = [1.0, 0.9]",
+            "inner_optimizer.betas: `1` is not from 0 to below 1",
+        ),
+        ("= 0.001", "= 1\nbetas = [0.9, -0.1]", "inner_optimizer.betas: `-0.1` is not from 0"),
+        ("= 0.001", "= 1\nbetas = [0.9]", "inner_optimizer.betas: `1` numbers were given"),
+        (
+            "momentum = 0.9",
+            "momentum = 1",
+            "outer_optimizer.momentum: `1` is not from 0 to below 1",
+        ),
+        ("\"model.safetensors\"", "\"../x\"", "model.filenames: `../x` leads elsewhere"),
+        ("\"model.safetensors\"", "\"/etc/x\"", "model.filenames: `/etc/x` leads elsewhere"),
+        ("[\"preprocessor_config.json\"]", "[]", "preprocessor.filenames: `0` files were given"),
+        ("\"owner/repo\"", "\"owner/../x\"", "model.repository: `owner/../x` leads elsewhere"),
+        ("\"vision-classification\"", "\"gpt\"", "model.type: `gpt` is not a model type"),
+        ("\"imagenet\"", "7", "dataset.dataset: `7` is not a text"),
+    ];
+    for (line, instead, expected) in cases {
+        assert!(SEED.contains(line), "{line}");
+        let error = read(&SEED.replacen(line, instead, 1)).expect_err(instead);
+        assert!(error.starts_with(expected), "{instead} gave: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let unknown = read(&SEED.replacen("momentum", "momemtum", 1)).unwrap_err();
+    assert!(unknown.contains("unknown field `momemtum`"), "{unknown}");
+    let missing = read(&SEED.replacen("num_workers = 4", "", 1)).unwrap_err();
+    assert!(missing.contains("missing field `num_workers`"), "{missing}");
+}
+
+#[test]
+fn all_problems_are_said_at_once() {
+    let spoilt = SEED.replace("num_workers = 4", "num_workers = 0").replace("= 0.7", "= -0.7");
+    assert_eq!(read(&spoilt).unwrap_err().lines().count(), 2);
+}

@@ -1,0 +1,242 @@
+//! What is booked of one worker's capacity, by whom, and on which GPUs. Nothing is booked twice, nothing is
+//! released twice, and no two bookings together take more of a GPU than it has.
+
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::requirement::{Refusal, RefusalKind, Requirement};
+use crate::resource::Capacity;
+
+pub use view::{Free, Statistics, Utilisation};
+
+/// The bookings on one worker, each under a key of the caller's choice.
+#[derive(Clone, Debug)]
+pub struct Ledger<K> {
+    total: Sums,
+    free: Sums,
+    slots: Box<[Slot]>,
+    /// Ordered, so that whoever walks it does so in the same order on every machine.
+    bookings: BTreeMap<K, Booking>,
+}
+
+/// Which of the GPUs that fit a booking gets. Ties go to the lower index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fit {
+    /// Those with the lowest index.
+    #[default]
+    First,
+    /// Those with the least memory and share left over.
+    Best,
+    /// Those with the most left over.
+    Worst,
+}
+
+/// Why the ledger did not change.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum LedgerError {
+    /// There is too little left.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The key is in use.
+    #[error("there is a booking under this key already: release it first")]
+    AlreadyBooked,
+    /// The key is not in use: never booked, or released before.
+    #[error("there is no booking under this key")]
+    NotBooked,
+}
+
+/// Amounts of every resource of a worker; those of the GPUs are summed over all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    cpu_milli: u64,
+    memory_bytes: u64,
+    storage_bytes: u64,
+    milli_gpu: u64,
+    /// Wide, because a worker reports its GPUs itself and their sum must not overflow.
+    gpu_memory_bytes: u128,
+}
+
+/// One GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    memory_bytes: u64,
+    milli_gpu: u32,
+    free_memory_bytes: u64,
+    free_milli_gpu: u32,
+}
+
+/// What one key holds. The amounts of the GPUs are of each one.
+#[derive(Clone, Debug)]
+struct Booking {
+    cpu_milli: u64,
+    memory_bytes: u64,
+    storage_bytes: u64,
+    gpu_memory_bytes: u64,
+    milli_gpu: u32,
+    /// In ascending order.
+    devices: Vec<u32>,
+}
+
+impl<K: Ord + Copy> Ledger<K> {
+    /// A ledger of all that `capacity` offers, with nothing booked.
+    pub fn new(capacity: &Capacity) -> Ledger<K> {
+        let slot = |device: &crate::Device| Slot {
+            memory_bytes: device.memory_bytes,
+            milli_gpu: device.milli_gpu,
+            free_memory_bytes: device.memory_bytes,
+            free_milli_gpu: device.milli_gpu,
+        };
+        let slots: Box<[Slot]> = capacity.devices.iter().map(slot).collect();
+        let total = Sums {
+            cpu_milli: capacity.cpu_milli,
+            memory_bytes: capacity.memory_bytes,
+            storage_bytes: capacity.storage_bytes,
+            milli_gpu: slots.iter().map(|slot| u64::from(slot.milli_gpu)).sum(),
+            gpu_memory_bytes: slots.iter().map(|slot| u128::from(slot.memory_bytes)).sum(),
+        };
+        Ledger { total, free: total, slots, bookings: BTreeMap::new() }
+    }
+
+    /// Whether what is free now would do, or the first reason that it would not.
+    pub fn fits(&self, requirement: &Requirement) -> Result<(), Refusal> {
+        let (needs, free) = (requirement, &self.free);
+        require(RefusalKind::Cpu, needs.cpu_milli, free.cpu_milli)?;
+        require(RefusalKind::Memory, needs.memory_bytes, free.memory_bytes)?;
+        require(RefusalKind::Storage, needs.storage_bytes, free.storage_bytes)?;
+        if needs.min_gpus == 0 {
+            return Ok(());
+        }
+        let (mut with_memory, mut with_both) = (0, 0);
+        for slot in &self.slots {
+            let memory = slot.free_memory_bytes >= needs.gpu_memory_bytes;
+            with_memory += u64::from(memory);
+            with_both += u64::from(memory && slot.free_milli_gpu >= needs.milli_gpu);
+        }
+        let wanted = u64::from(needs.min_gpus);
+        require(RefusalKind::Gpus, wanted, self.slots.len() as u64)?;
+        require(RefusalKind::GpuMemory, wanted, with_memory)?;
+        require(RefusalKind::GpuShare, wanted, with_both)
+    }
+
+    /// Books `requirement` under `key` and pins it to GPUs. An error changes nothing.
+    pub fn allocate(
+        &mut self,
+        key: K,
+        requirement: &Requirement,
+        fit: Fit,
+    ) -> Result<(), LedgerError> {
+        if self.bookings.contains_key(&key) {
+            return Err(LedgerError::AlreadyBooked);
+        }
+        self.fits(requirement).map_err(LedgerError::Refused)?;
+        let booking = Booking {
+            cpu_milli: requirement.cpu_milli,
+            memory_bytes: requirement.memory_bytes,
+            storage_bytes: requirement.storage_bytes,
+            gpu_memory_bytes: requirement.gpu_memory_bytes,
+            milli_gpu: requirement.milli_gpu,
+            devices: self.choose(requirement, fit),
+        };
+        for at in &booking.devices {
+            let slot = &mut self.slots[*at as usize];
+            slot.free_memory_bytes -= booking.gpu_memory_bytes;
+            slot.free_milli_gpu -= booking.milli_gpu;
+        }
+        self.free.take(&booking);
+        self.bookings.insert(key, booking);
+        Ok(())
+    }
+
+    /// Gives back what `key` holds. An error changes nothing.
+    pub fn release(&mut self, key: K) -> Result<(), LedgerError> {
+        let booking = self.bookings.remove(&key).ok_or(LedgerError::NotBooked)?;
+        for at in &booking.devices {
+            let slot = &mut self.slots[*at as usize];
+            slot.free_memory_bytes += booking.gpu_memory_bytes;
+            slot.free_milli_gpu += booking.milli_gpu;
+        }
+        self.free.give(&booking);
+        Ok(())
+    }
+
+    /// The GPUs that `key` is pinned to, in ascending order; none if `key` holds nothing.
+    pub fn devices_of(&self, key: K) -> Option<&[u32]> {
+        self.bookings.get(&key).map(|booking| booking.devices.as_slice())
+    }
+
+    /// How many bookings there are.
+    pub fn booked(&self) -> usize {
+        self.bookings.len()
+    }
+
+    /// The keys that hold something, in order.
+    pub fn keys(&self) -> impl Iterator<Item = K> {
+        self.bookings.keys().copied()
+    }
+
+    /// The GPUs for `requirement`, which fits.
+    fn choose(&self, requirement: &Requirement, fit: Fit) -> Vec<u32> {
+        let wanted = requirement.min_gpus as usize;
+        if wanted == 0 {
+            return Vec::new();
+        }
+        let fitting = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.fits(requirement));
+        let mut chosen: Vec<u32> = fitting.map(|(at, _)| at).collect();
+        // Memory and share left over, each against the largest GPU of the worker: two fractions brought to one
+        // denominator, so that the comparison is exact. The sorts are stable: ties stay in order of index.
+        let largest_memory = self.slots.iter().map(|slot| slot.memory_bytes).max().unwrap_or(0);
+        let largest_share = self.slots.iter().map(|slot| slot.milli_gpu).max().unwrap_or(0);
+        let left_over = |at: &u32| {
+            let slot = &self.slots[*at as usize];
+            let memory = u128::from(slot.free_memory_bytes - requirement.gpu_memory_bytes);
+            let share = u128::from(slot.free_milli_gpu - requirement.milli_gpu);
+            memory * u128::from(largest_share.max(1)) + share * u128::from(largest_memory.max(1))
+        };
+        match fit {
+            Fit::First => {}
+            Fit::Best => chosen.sort_by_key(left_over),
+            Fit::Worst => chosen.sort_by_key(|at| Reverse(left_over(at))),
+        }
+        chosen.truncate(wanted);
+        chosen.sort_unstable();
+        chosen
+    }
+}
+
+impl Slot {
+    fn fits(&self, requirement: &Requirement) -> bool {
+        self.free_memory_bytes >= requirement.gpu_memory_bytes
+            && self.free_milli_gpu >= requirement.milli_gpu
+    }
+}
+
+impl Sums {
+    fn take(&mut self, booking: &Booking) {
+        let devices = booking.devices.len() as u64;
+        self.cpu_milli -= booking.cpu_milli;
+        self.memory_bytes -= booking.memory_bytes;
+        self.storage_bytes -= booking.storage_bytes;
+        self.milli_gpu -= devices * u64::from(booking.milli_gpu);
+        self.gpu_memory_bytes -= u128::from(devices) * u128::from(booking.gpu_memory_bytes);
+    }
+
+    fn give(&mut self, booking: &Booking) {
+        let devices = booking.devices.len() as u64;
+        self.cpu_milli += booking.cpu_milli;
+        self.memory_bytes += booking.memory_bytes;
+        self.storage_bytes += booking.storage_bytes;
+        self.milli_gpu += devices * u64::from(booking.milli_gpu);
+        self.gpu_memory_bytes += u128::from(devices) * u128::from(booking.gpu_memory_bytes);
+    }
+}
+
+fn require(kind: RefusalKind, needed: u64, present: u64) -> Result<(), Refusal> {
+    if needed > present { Err(Refusal { kind, needed, present }) } else { Ok(()) }
+}

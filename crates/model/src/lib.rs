@@ -1,0 +1,43 @@
+//! The words of Hypha, as types: ids, time, resources, requirements, workers, tasks, jobs, money.
+//!
+//! Everything else in the workspace speaks in these. The crate is pure: it reads no clock, no file, no
+//! socket and no randomness but a seed that it is given.
+
+pub mod amount;
+mod decimal;
+pub mod executor;
+pub mod given;
+pub mod id;
+pub mod job;
+pub mod job_input;
+pub mod ledger;
+pub mod map;
+pub mod metadata;
+pub mod money;
+pub mod name;
+pub mod payload;
+pub mod requirement;
+pub mod requirement_input;
+pub mod resource;
+pub mod rng;
+pub mod task;
+pub mod time;
+pub mod worker;
+
+pub use executor::{Executor, ExecutorClass};
+pub use id::{AttemptId, Epoch, Fence, JobId, LeaseId, SchedulerId, TaskId, WorkerId};
+pub use job::JobSpec;
+pub use job_input::JobInput;
+pub use ledger::{Fit, Ledger, LedgerError};
+pub use map::{Map, Set};
+pub use metadata::{Metadata, Value};
+pub use money::Money;
+pub use name::Name;
+pub use payload::{Digest, Payload};
+pub use requirement::{Priority, Refusal, RefusalKind, Requirement};
+pub use requirement_input::RequirementInput;
+pub use resource::{Capacity, Device};
+pub use rng::Rng;
+pub use task::{TaskSpec, TaskState};
+pub use time::{Span, Time};
+pub use worker::Worker;

@@ -1,0 +1,185 @@
+//! Hash maps for pure code: look-ups only. Their order would differ between runs or versions, so there
+//! is no way to iterate; whoever needs an order keeps a `BTreeMap` or a `Vec` beside.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+/// A map that can only be asked for keys.
+#[derive(Clone, Debug)]
+pub struct Map<K, V>(HashMap<K, V, BuildHasherDefault<Mix>>);
+
+/// A set that can only be asked for members.
+#[derive(Clone, Debug)]
+pub struct Set<K>(Map<K, ()>);
+
+impl<K, V> Default for Map<K, V> {
+    fn default() -> Self {
+        Map(HashMap::default())
+    }
+}
+
+impl<K> Default for Set<K> {
+    fn default() -> Self {
+        Set(Map::default())
+    }
+}
+
+impl<K: Eq + Hash, V> Map<K, V> {
+    /// The value under `key`.
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get(key)
+    }
+
+    /// The value under `key`, to change it.
+    pub fn get_mut<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get_mut(key)
+    }
+
+    /// The value under `key`, made by `value` if there is none.
+    pub fn get_or_insert_with(&mut self, key: K, value: impl FnOnce() -> V) -> &mut V {
+        self.0.entry(key).or_insert_with(value)
+    }
+
+    /// Puts `value` under `key`; returns what was there.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.0.insert(key, value)
+    }
+
+    /// Takes out what is under `key`.
+    pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.remove(key)
+    }
+
+    /// Whether there is something under `key`.
+    pub fn contains<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.0.contains_key(key)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<K: Eq + Hash> Set<K> {
+    /// Puts `key` in; true if it is new.
+    pub fn insert(&mut self, key: K) -> bool {
+        self.0.insert(key, ()).is_none()
+    }
+
+    /// Takes `key` out; true if it was there.
+    pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.0.remove(key).is_some()
+    }
+
+    /// Whether `key` is in.
+    pub fn contains<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.0.contains(key)
+    }
+
+    /// How many members there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A fixed hash: one wide multiply for each eight bytes. Fast because it is predictable, so it is for keys
+/// that we make ourselves (ids, indices). Keys that a client chooses go into a `BTreeMap`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mix(u64);
+
+impl Mix {
+    fn add(&mut self, word: u64) {
+        let mixed = self.0.rotate_left(5) ^ word ^ 0x2545_F491_4F6C_DD1D;
+        let product = u128::from(mixed) * u128::from(0x9E37_79B9_7F4A_7C15_u64);
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+}
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            let mut word = [0; 8];
+            word.copy_from_slice(chunk);
+            self.add(u64::from_le_bytes(word));
+        }
+        let rest = chunks.remainder();
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            self.add(u64::from_le_bytes(word));
+        }
+        self.add(bytes.len() as u64);
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.add(u64::from(value));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.add(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.add(value);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.add(value as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_again_and_spread() {
+        let mut map = Map::default();
+        for i in 0u64..10_000 {
+            map.insert(format!("key-{i}"), i);
+        }
+        assert!((0u64..10_000).all(|i| map.get(format!("key-{i}").as_str()) == Some(&i)));
+        let mut low_bits = [0u32; 64];
+        for i in 0u64..6_400 {
+            let mut mix = Mix::default();
+            i.hash(&mut mix);
+            low_bits[(mix.finish() % 64) as usize] += 1;
+        }
+        assert!(low_bits.iter().all(|count| (50..200).contains(count)), "{low_bits:?}");
+    }
+}

@@ -1,0 +1,117 @@
+//! What a client says of a request so that its run time can be predicted: numbers and categories.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A number (`input_tokens: 100`) or a category (`hardware: "A100"`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A finite number.
+    Number(f64),
+    /// A category.
+    Text(Arc<str>),
+}
+
+/// Keys with values, in the order of their keys, each key once.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Metadata(Vec<(Arc<str>, Value)>);
+
+/// Metadata that was refused.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum MetadataError {
+    /// NaN or infinite.
+    #[error("metadata field `{0}` is not a finite number")]
+    NotFinite(String),
+    /// More than [`Metadata::MAX_ENTRIES`].
+    #[error("metadata has {0} fields, at most {max} are taken", max = Metadata::MAX_ENTRIES)]
+    TooMany(usize),
+    /// A key or a text longer than [`Metadata::MAX_TEXT_BYTES`].
+    #[error("metadata field `{0}` is longer than {max} bytes", max = Metadata::MAX_TEXT_BYTES)]
+    TooLong(String),
+}
+
+impl Metadata {
+    /// More than a predictor can learn from; a bound on what a client makes us carry.
+    pub const MAX_ENTRIES: usize = 64;
+    /// A category is a label, not a document.
+    pub const MAX_TEXT_BYTES: usize = 256;
+
+    /// Metadata of these entries; a later entry replaces an earlier one with the same key.
+    pub fn new(
+        entries: impl IntoIterator<Item = (Arc<str>, Value)>,
+    ) -> Result<Metadata, MetadataError> {
+        let mut sorted: Vec<(Arc<str>, Value)> = Vec::new();
+        for (key, value) in entries {
+            let shown = || key.chars().take(64).collect::<String>();
+            let text_bytes = match &value {
+                Value::Number(number) if !number.is_finite() => {
+                    return Err(MetadataError::NotFinite(shown()));
+                }
+                Value::Number(_) => 0,
+                Value::Text(text) => text.len(),
+            };
+            if key.len().max(text_bytes) > Metadata::MAX_TEXT_BYTES {
+                return Err(MetadataError::TooLong(shown()));
+            }
+            match sorted.binary_search_by(|(other, _)| other.cmp(&key)) {
+                Ok(at) => sorted[at].1 = value,
+                Err(at) => sorted.insert(at, (key, value)),
+            }
+            if sorted.len() > Metadata::MAX_ENTRIES {
+                return Err(MetadataError::TooMany(sorted.len()));
+            }
+        }
+        Ok(Metadata(sorted))
+    }
+
+    /// Metadata of numbers alone, for tests and the simulator. Numbers that are not finite are left out.
+    pub fn of_numbers(entries: &[(&str, f64)]) -> Metadata {
+        let finite = entries.iter().filter(|(_, number)| number.is_finite());
+        Metadata::new(finite.map(|(key, number)| (Arc::from(*key), Value::Number(*number))))
+            .unwrap_or_default()
+    }
+
+    /// The value under `key`.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        let at = self.0.binary_search_by(|(other, _)| (**other).cmp(key)).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    /// The entries in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(key, value)| (&**key, value))
+    }
+
+    /// Whether nothing was said.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_sorted_and_the_last_one_wins() {
+        let metadata = Metadata::of_numbers(&[("b", 1.0), ("a", 2.0), ("b", 3.0)]);
+        assert_eq!(metadata.get("b"), Some(&Value::Number(3.0)));
+        assert_eq!(metadata.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn what_cannot_be_learned_from_is_refused() {
+        let one = |value| Metadata::new([(Arc::from("tokens"), value)]);
+        assert_eq!(
+            one(Value::Number(f64::NAN)).unwrap_err().to_string(),
+            "metadata field `tokens` is not a finite number"
+        );
+        assert!(one(Value::Text("x".repeat(257).into())).is_err());
+        let many = (0..65).map(|i| (Arc::from(format!("k{i}")), Value::Number(0.0)));
+        assert_eq!(Metadata::new(many), Err(MetadataError::TooMany(65)));
+    }
+}

@@ -1,0 +1,220 @@
+//! What a task needs of a worker, and why a worker is refused.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::executor::ExecutorClass;
+use crate::name::Name;
+use crate::resource::{Capacity, WHOLE_GPU};
+use crate::time::Span;
+use crate::worker::Worker;
+
+/// What a task needs. The default needs nothing but an inference executor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Requirement {
+    /// The model that the worker must serve, if any is named.
+    pub model: Option<Name>,
+    /// The class of executor.
+    pub class: ExecutorClass,
+    /// The executor by name, if one is asked for.
+    pub executor: Option<Name>,
+    /// Processor time, in thousandths of a core.
+    pub cpu_milli: u64,
+    /// Main memory.
+    pub memory_bytes: u64,
+    /// Disk.
+    pub storage_bytes: u64,
+    /// How many GPUs; `gpu_required` asks for at least one.
+    pub min_gpus: u32,
+    /// Memory on each of those GPUs.
+    pub gpu_memory_bytes: u64,
+    /// The share taken of each of those GPUs, in thousandths.
+    pub milli_gpu: u32,
+    /// What the client believes the run will take.
+    pub estimated_time: Option<Span>,
+    /// Higher goes first.
+    pub priority: Priority,
+    /// How long after submission the result is still wanted.
+    pub deadline: Option<Span>,
+}
+
+/// Higher goes first. Written as a number with up to three decimals (`0.9` or `5`), kept in thousandths.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Priority(pub i32);
+
+/// Why a worker cannot take a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What is missing.
+    pub kind: RefusalKind,
+    /// How much is needed, in the unit of the kind; zero where there is no amount.
+    pub needed: u64,
+    /// How much there is, in the same unit.
+    pub present: u64,
+}
+
+/// What a worker is refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// Not leased, unhealthy, draining or gone.
+    Unavailable,
+    /// No executor of the class, or of the name.
+    Executor,
+    /// No such executor serves the model.
+    Model,
+    /// Too few milli-cores.
+    Cpu,
+    /// Too little memory (bytes).
+    Memory,
+    /// Too little disk (bytes).
+    Storage,
+    /// Too few GPUs.
+    Gpus,
+    /// Too few GPUs with the memory (counts GPUs).
+    GpuMemory,
+    /// Too few GPUs with the share left (counts GPUs).
+    GpuShare,
+    /// Everything that it could run at once is running.
+    Busy,
+    /// The round trip is longer than allowed (microseconds).
+    TooFar,
+    /// The task was tried there and failed; others go first.
+    TriedBefore,
+    /// It cannot finish before the deadline (microseconds).
+    TooSlow,
+}
+
+impl Default for Requirement {
+    fn default() -> Requirement {
+        Requirement {
+            model: None,
+            class: ExecutorClass::Inference,
+            executor: None,
+            cpu_milli: 0,
+            memory_bytes: 0,
+            storage_bytes: 0,
+            min_gpus: 0,
+            gpu_memory_bytes: 0,
+            milli_gpu: WHOLE_GPU,
+            estimated_time: None,
+            priority: Priority::default(),
+            deadline: None,
+        }
+    }
+}
+
+impl Requirement {
+    /// How many executors of `worker` would do, or the reason that none does.
+    pub fn executor_of<'w>(&self, worker: &'w Worker) -> Result<&'w crate::Executor, Refusal> {
+        let mut named = false;
+        for executor in &worker.executors {
+            if executor.class != self.class
+                || self.executor.as_ref().is_some_and(|name| *name != executor.name)
+            {
+                continue;
+            }
+            named = true;
+            if self.model.as_ref().is_none_or(|model| executor.serves(model)) {
+                return Ok(executor);
+            }
+        }
+        Err(Refusal::plain(if named { RefusalKind::Model } else { RefusalKind::Executor }))
+    }
+
+    /// The first reason that `capacity` would not do even when nothing else runs, if there is one.
+    pub fn refused_by(&self, capacity: &Capacity) -> Option<Refusal> {
+        self.refusals_by(capacity).next()
+    }
+
+    /// Every reason that `capacity` would not do even when nothing else runs.
+    pub fn refusals_by(&self, capacity: &Capacity) -> impl Iterator<Item = Refusal> {
+        let gpus = |enough: &dyn Fn(&crate::Device) -> bool| {
+            capacity.devices.iter().filter(|device| enough(device)).count() as u64
+        };
+        let (memory, share) = (self.gpu_memory_bytes, self.milli_gpu);
+        let wanted = u64::from(self.min_gpus);
+        let mut reasons = [None; 6];
+        let mut require = |at: usize, kind, needed: u64, present: u64| {
+            reasons[at] = (needed > present).then_some(Refusal { kind, needed, present });
+        };
+        require(0, RefusalKind::Cpu, self.cpu_milli, capacity.cpu_milli);
+        require(1, RefusalKind::Memory, self.memory_bytes, capacity.memory_bytes);
+        require(2, RefusalKind::Storage, self.storage_bytes, capacity.storage_bytes);
+        if wanted > 0 {
+            require(3, RefusalKind::Gpus, wanted, capacity.devices.len() as u64);
+            require(4, RefusalKind::GpuMemory, wanted, gpus(&|d| d.memory_bytes >= memory));
+            let both = gpus(&|d| d.memory_bytes >= memory && d.milli_gpu >= share);
+            require(5, RefusalKind::GpuShare, wanted, both);
+        }
+        reasons.into_iter().flatten()
+    }
+
+    /// Whether `worker` could run this when nothing else runs on it.
+    pub fn satisfied_by(&self, worker: &Worker) -> Result<(), Refusal> {
+        self.executor_of(worker)?;
+        self.refused_by(&worker.capacity).map_or(Ok(()), Err)
+    }
+}
+
+impl Refusal {
+    /// A refusal without an amount.
+    pub const fn plain(kind: RefusalKind) -> Refusal {
+        Refusal { kind, needed: 0, present: 0 }
+    }
+}
+
+impl RefusalKind {
+    /// All kinds, in order; counts by reason are arrays over these.
+    pub const ALL: [RefusalKind; 13] = [
+        RefusalKind::Unavailable,
+        RefusalKind::Executor,
+        RefusalKind::Model,
+        RefusalKind::Cpu,
+        RefusalKind::Memory,
+        RefusalKind::Storage,
+        RefusalKind::Gpus,
+        RefusalKind::GpuMemory,
+        RefusalKind::GpuShare,
+        RefusalKind::Busy,
+        RefusalKind::TooFar,
+        RefusalKind::TriedBefore,
+        RefusalKind::TooSlow,
+    ];
+}
+
+impl fmt::Display for RefusalKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RefusalKind::Unavailable => "not available",
+            RefusalKind::Executor => "no such executor",
+            RefusalKind::Model => "model not served",
+            RefusalKind::Cpu => "too few cores",
+            RefusalKind::Memory => "too little memory",
+            RefusalKind::Storage => "too little disk",
+            RefusalKind::Gpus => "too few GPUs",
+            RefusalKind::GpuMemory => "too few GPUs with that much memory",
+            RefusalKind::GpuShare => "too few GPUs with that share free",
+            RefusalKind::Busy => "busy",
+            RefusalKind::TooFar => "round trip too long",
+            RefusalKind::TriedBefore => "tried before",
+            RefusalKind::TooSlow => "cannot finish in time",
+        })
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.needed {
+            0 => write!(f, "{}", self.kind),
+            needed => write!(f, "{} (needs {needed}, has {})", self.kind, self.present),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

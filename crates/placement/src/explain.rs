@@ -1,0 +1,122 @@
+//! Why this worker, and why not the others.
+
+use hypha_model::{RefusalKind, Time, WorkerId};
+use serde::Serialize;
+
+/// How many of the next best workers a decision remembers.
+pub const RUNNERS_UP: usize = 3;
+
+/// What a decision was made of. Bounded in size: it is kept with every task.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The strategy that decided.
+    pub strategy: &'static str,
+    /// When.
+    pub at: Time,
+    /// The state of the pool that it was decided on; it grows with each change.
+    pub version: u64,
+    /// The worker that was chosen; `None` means that the task waits.
+    pub chosen: Option<Candidate>,
+    /// Whether it was chosen to learn about it and not because it looked best.
+    pub explored: bool,
+    /// The next best of those that were looked at.
+    pub runners_up: Vec<Candidate>,
+    /// Refusals among the workers that were looked at, by reason.
+    pub refusals: Refusals,
+    /// Workers that an index ruled out or ranked behind without a look.
+    pub not_looked_at: u64,
+}
+
+/// A worker with its score and what the score is the sum of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Candidate {
+    /// The worker.
+    pub worker: WorkerId,
+    /// What the strategy minimises: seconds for those that predict, otherwise their own unit.
+    pub score: f64,
+    /// The parts of a score in seconds.
+    pub terms: Option<Terms>,
+}
+
+/// The parts of an expected finish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Terms {
+    /// Until its turn comes.
+    pub wait_s: f64,
+    /// The run itself.
+    pub run_s: f64,
+    /// The way there and back.
+    pub transfer_s: f64,
+    /// What failures are expected to add.
+    pub risk_s: f64,
+    /// What uncertainty adds, where a strategy counts it.
+    pub error_s: f64,
+    /// What waiting costs those behind, where a strategy counts it.
+    pub surcharge_s: f64,
+}
+
+impl Terms {
+    /// The sum.
+    pub fn total(&self) -> f64 {
+        self.wait_s + self.run_s + self.transfer_s + self.risk_s + self.error_s + self.surcharge_s
+    }
+}
+
+/// How often each reason was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusals([u32; RefusalKind::ALL.len()]);
+
+/// Every worker's answer for one task.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FullExplanation {
+    /// Whether this is the state that the task was decided on; otherwise it is the present one.
+    pub as_decided: bool,
+    /// The state that was looked at.
+    pub version: u64,
+    /// The workers in the order of their scores, those that refuse last, at most [`MAX_VERDICTS`].
+    pub verdicts: Vec<Verdict>,
+    /// How many were left off.
+    pub left_off: u64,
+}
+
+/// More are not useful to a reader and would make one request expensive.
+pub const MAX_VERDICTS: usize = 10_000;
+
+/// One worker's answer for one task.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Its score, if it does not refuse.
+    pub candidate: Option<Candidate>,
+    /// Every reason for which it is refused.
+    pub refusals: Vec<hypha_model::Refusal>,
+}
+
+impl Refusals {
+    pub(crate) fn count(&mut self, kind: RefusalKind) {
+        self.0[kind as usize] += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Refusals) {
+        for (mine, more) in self.0.iter_mut().zip(other.0) {
+            *mine = mine.saturating_add(more);
+        }
+    }
+
+    /// The reasons that were given, with their number.
+    pub fn iter(&self) -> impl Iterator<Item = (RefusalKind, u32)> {
+        RefusalKind::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
+    }
+
+    /// How many refusals there were.
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|count| u64::from(*count)).sum()
+    }
+}
+
+impl Serialize for Refusals {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}

@@ -1,0 +1,411 @@
+//! Placement: which task goes to which worker, and why.
+//!
+//! [`Placement`] holds what a decision needs: the pool of workers with what each has to do, and the tasks
+//! that wait. It is told what happens ([`Placement::arrive`], [`Placement::finish`], …) and asked for a
+//! [`Placement::plan`]: a list of actions that leaves no choices to whoever carries it out. A strategy is
+//! a recipe over shared stages: order, bind, filter, score, select, rebalance (`strategy.rs`).
+
+mod capability;
+mod choose;
+mod explain;
+mod index;
+mod member;
+mod order;
+mod plan;
+mod pool;
+mod statistics;
+mod strategy;
+mod waiting;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hypha_model::{Name, Rng, Span, TaskSpec, Time};
+use hypha_predict::{Estimate, Predictor, Query};
+use serde::{Deserialize, Serialize};
+
+pub use explain::{
+    Candidate, Explanation, FullExplanation, MAX_VERDICTS, RUNNERS_UP, Refusals, Terms, Verdict,
+};
+pub use member::{Health, MAX_PREFETCH_PER_SLOT};
+pub use pool::WorkerView;
+pub use statistics::Statistics;
+pub use strategy::{
+    LoadMetric, MAX_LOOKAHEAD, MIN_LOOKAHEAD, PROBABILISTIC_CANDIDATES, Pick, Predictive, Strategy,
+    StrategyError,
+};
+
+use crate::choose::Scratch;
+use crate::index::Need;
+use crate::order::Usual;
+use crate::pool::Pool;
+use crate::strategy::{Bind, Order, Recipe};
+use crate::waiting::{Place, ShapeId, Waiting};
+
+/// The caller's number for a task; small and dense, reused when the task is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskRef(pub u32);
+
+/// The number of a worker in the pool; small and dense, reused when the worker is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Slot(pub u32);
+
+/// A task as placement sees it.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    /// What is asked for.
+    pub spec: Arc<TaskSpec>,
+    /// The same, prepared for the predictor.
+    pub query: Query,
+    /// When it was submitted; a retry keeps its place.
+    pub submitted: Time,
+    /// When it is no longer wanted.
+    pub deadline: Option<Time>,
+    /// Bind it at once, also under a strategy that would wait.
+    pub bind_at_once: bool,
+    /// Workers that failed it: others go first.
+    pub tried: Vec<Slot>,
+}
+
+/// One thing to carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The task is tied to the worker and waits in its queue.
+    Bind {
+        /// The task.
+        task: TaskRef,
+        /// The worker.
+        slot: Slot,
+    },
+    /// The task is handed to the worker.
+    Dispatch {
+        /// The task.
+        task: TaskRef,
+        /// The worker.
+        slot: Slot,
+    },
+    /// The task went from one worker's queue to another's.
+    Move {
+        /// The task.
+        task: TaskRef,
+        /// Whose it was.
+        from: Slot,
+        /// Whose it is.
+        to: Slot,
+    },
+}
+
+/// How a task that a worker was given ended there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It ran for this long and succeeded.
+    Completed(Span),
+    /// The worker failed it.
+    Failed,
+    /// It was taken away through no fault of the worker.
+    Withdrawn,
+}
+
+/// What holds for all strategies.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Preferences {
+    /// Workers farther away are refused.
+    pub max_rtt: Option<Span>,
+    /// Workers of this region go first.
+    pub prefer_region: Option<Name>,
+    /// No more tasks than this are handed to workers at a time.
+    pub max_given: Option<u32>,
+}
+
+/// See the head of this crate.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    strategy: Strategy,
+    recipe: Recipe,
+    preferences: Preferences,
+    pool: Pool,
+    waiting: Waiting,
+    tasks: Vec<Option<Task>>,
+    cursor: usize,
+    rng: Rng,
+    serial: u64,
+    /// Tasks to be bound at the next plan although the strategy would let them wait.
+    at_once: Vec<TaskRef>,
+    /// Tasks in the hands of workers.
+    given: u32,
+    /// Predicted run times of what waits, added up.
+    waiting_s: f64,
+    /// What a task is predicted to take on the reference hardware.
+    usual_s: Usual,
+    /// What a task is predicted to take where it runs. Every worker gives as many of them as it is fast, so
+    /// this is the usual task on the mean worker, in whatever unit speeds are.
+    usual_run_s: Usual,
+    /// When a task was last held back although a worker was free.
+    held_back_at: Option<Time>,
+    /// Workers that were not handed over to because of `max_given`.
+    stalled: BTreeSet<Slot>,
+    scratch: Scratch,
+    statistics: Statistics,
+    /// A planted fault: refusals are not counted. Has no effect without the `mutants` feature.
+    silent: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Task {
+    ticket: Ticket,
+    need: Need,
+    stage: Stage,
+    estimate: Estimate,
+    /// On the hardware of the worker that was chosen.
+    base_s: f64,
+    /// Predicted on the reference hardware.
+    predicted_s: f64,
+    /// The same, relative to the usual task.
+    size: f64,
+    /// The variance of the logarithm of the prediction.
+    log_variance: f64,
+    explanation: Option<Box<Explanation>>,
+}
+
+/// Where a task is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    Waiting(ShapeId, Place),
+    Bound(Slot),
+    Given(Slot),
+}
+
+impl Placement {
+    /// An empty pool under `strategy`. The same seed and the same calls give the same plans.
+    pub fn new(strategy: Strategy, preferences: Preferences, seed: u64) -> Placement {
+        let recipe = strategy.recipe();
+        Placement {
+            strategy,
+            recipe,
+            preferences,
+            pool: Pool::new(recipe),
+            waiting: Waiting::default(),
+            tasks: Vec::new(),
+            cursor: 0,
+            rng: Rng::new(seed),
+            serial: 0,
+            at_once: Vec::new(),
+            given: 0,
+            waiting_s: 0.0,
+            usual_s: Usual::default(),
+            usual_run_s: Usual::default(),
+            held_back_at: None,
+            stalled: BTreeSet::new(),
+            scratch: Scratch::default(),
+            statistics: Statistics::default(),
+            silent: false,
+        }
+    }
+
+    /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
+    pub fn mutate_silent_refusals(&mut self) {
+        self.silent = cfg!(feature = "mutants");
+    }
+
+    /// The strategy in use.
+    pub fn strategy(&self) -> &Strategy {
+        &self.strategy
+    }
+
+    /// What the strategy has done since it was chosen.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// How many tasks wait without a worker.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Chooses another strategy. Nothing is lost: what waits is put into the new order, what is bound to
+    /// a worker but not handed over is decided anew, what is handed over stays.
+    pub fn switch(&mut self, strategy: Strategy, now: Time) {
+        let mut open = self.waiting.tasks();
+        for slot in self.pool.slots() {
+            open.extend(self.bound_to(slot));
+        }
+        for task in &open {
+            self.leave_stage(*task, now);
+        }
+        self.strategy = strategy;
+        self.recipe = strategy.recipe();
+        self.statistics = Statistics::default();
+        self.pool.reindex(self.recipe, now);
+        for task in open {
+            self.wait(task);
+        }
+    }
+
+    /// A task has arrived, or comes back to be tried again. It waits until the next plan.
+    pub fn arrive(&mut self, task: TaskRef, ticket: Ticket, predictor: &Predictor) {
+        let at = task.0 as usize;
+        if at >= self.tasks.len() {
+            self.tasks.resize_with(at + 1, || None);
+        }
+        let need = capability::need_of(&ticket.spec.requirement);
+        let stage = Stage::Waiting(ShapeId::NONE, Place::FIRST);
+        let estimate = Estimate::ZERO;
+        let predicted = predictor.base(&ticket.query, self.pool.reference_hardware());
+        let (predicted_s, relative_error) =
+            (predicted.mean_s, predicted.error_s / predicted.mean_s.max(1e-9));
+        self.usual_s.add(predicted_s);
+        self.tasks[at] = Some(Task {
+            ticket,
+            need,
+            stage,
+            estimate,
+            base_s: 0.0,
+            predicted_s,
+            size: predicted_s / self.usual_s.mean(),
+            log_variance: (relative_error * relative_error).ln_1p(),
+            explanation: None,
+        });
+        self.wait(task);
+        let bind_at_once = self.tasks[at].as_ref().is_some_and(|task| task.ticket.bind_at_once);
+        if bind_at_once && self.recipe.bind != Bind::AtSubmit {
+            self.at_once.push(task);
+        }
+    }
+
+    /// A worker already has this task: a scheduler that was restarted learns it from the worker.
+    pub fn adopt(&mut self, task: TaskRef, slot: Slot, predictor: &Predictor, now: Time) {
+        self.leave_stage(task, now);
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        if let Some(member) = self.pool.member(slot) {
+            entry.estimate = predictor.estimate(&entry.ticket.query, member.predict);
+            entry.base_s = predictor.base(&entry.ticket.query, member.hardware).mean_s;
+        }
+        self.give_now(task, slot, now, &mut Vec::new());
+    }
+
+    /// The worker says that the task has begun.
+    pub fn begin(&mut self, task: TaskRef, now: Time) {
+        if let Some(Stage::Given(slot)) = self.stage(task) {
+            self.pool.change(slot, now, |member| member.begun(task, now));
+        }
+    }
+
+    /// The task is over or taken away, wherever it is. Its own estimate leaves the backlog with it.
+    /// Returns the ticket, so that it can come back.
+    pub fn finish(&mut self, task: TaskRef, ending: Ending, now: Time) -> Option<Ticket> {
+        self.leave_stage(task, now);
+        let task = self.tasks.get_mut(task.0 as usize)?.take()?;
+        if let Stage::Given(slot) = task.stage {
+            let weight = self.learning_rate();
+            let half_life_s = self.penalty_half_life_s();
+            let base_s = task.base_s.max(1e-6);
+            self.pool.change(slot, now, |member| match ending {
+                Ending::Completed(run) => {
+                    member.health.succeeded(run, run.as_secs_f64() / base_s, weight);
+                }
+                Ending::Failed => member.health.failed(now, weight, half_life_s),
+                Ending::Withdrawn => {}
+            });
+            self.statistics.ended(ending);
+        }
+        Some(task.ticket)
+    }
+
+    /// Why the task is where it is.
+    pub fn explanation(&self, task: TaskRef) -> Option<&Explanation> {
+        self.tasks.get(task.0 as usize)?.as_ref()?.explanation.as_deref()
+    }
+
+    /// The worker that the task is bound to, or was given to.
+    pub fn worker_of(&self, task: TaskRef) -> Option<Slot> {
+        match self.stage(task)? {
+            Stage::Waiting(..) => None,
+            Stage::Bound(slot) | Stage::Given(slot) => Some(slot),
+        }
+    }
+
+    fn stage(&self, task: TaskRef) -> Option<Stage> {
+        Some(self.tasks.get(task.0 as usize)?.as_ref()?.stage)
+    }
+
+    /// Puts a task into the queue, at the place that the strategy's order gives it.
+    fn wait(&mut self, task: TaskRef) {
+        let put_back_us = match self.recipe.order {
+            Order::Predicted { ageing } => ageing * self.backlog_scale_us(),
+            Order::Arrival | Order::Priority => 0.0,
+        };
+        self.serial += 1;
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let place = order::place_of(self.recipe.order, entry, self.serial, put_back_us);
+        let requirement = &entry.ticket.spec.requirement;
+        entry.stage = Stage::Waiting(self.waiting.insert(requirement, place, task), place);
+        self.waiting_s += entry.predicted_s;
+    }
+
+    /// The time by which sizes are reckoned in the order, in microseconds: the usual task's on the usual
+    /// worker, times how much of a backlog there is. Zero while a worker has room: with nothing to wait
+    /// for, passing others by size only harms the long.
+    fn backlog_scale_us(&self) -> f64 {
+        if self.pool.has_free() {
+            return 0.0;
+        }
+        let queue = self.waiting_s / self.usual_s.mean();
+        let saturation = queue / (queue + HALF_SATURATION * self.pool.open_slots().max(1) as f64);
+        saturation * self.usual_run_s.mean() * 1e6
+    }
+
+    /// Lets a task keep its place by arrival from now on: it has left a free worker to others.
+    fn forgive_size(&mut self, task: TaskRef) {
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Stage::Waiting(shape, place) = entry.stage else { return };
+        let arrived = order::place_of(self.recipe.order, entry, place.serial, 0.0);
+        if arrived < place {
+            self.waiting.remove(shape, place);
+            let requirement = &entry.ticket.spec.requirement;
+            entry.stage = Stage::Waiting(self.waiting.insert(requirement, arrived, task), arrived);
+        }
+    }
+
+    /// Takes a task out of the queue or the worker that it is with.
+    fn leave_stage(&mut self, task: TaskRef, now: Time) {
+        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
+        match entry.stage {
+            Stage::Waiting(shape, place) => {
+                self.waiting.remove(shape, place);
+                self.waiting_s -= entry.predicted_s;
+                if self.waiting.len() == 0 {
+                    self.waiting_s = 0.0;
+                }
+            }
+            Stage::Bound(slot) => {
+                let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate);
+                self.pool.change(slot, now, |member| {
+                    member.unbind(task, &estimate, &spec.requirement);
+                });
+            }
+            Stage::Given(slot) => {
+                self.given -= 1;
+                self.pool.change(slot, now, |member| {
+                    member.take_back(task, now);
+                });
+            }
+        }
+    }
+
+    fn learning_rate(&self) -> f64 {
+        match self.strategy {
+            Strategy::Adaptive { learning_rate } => learning_rate,
+            _ => Health::USUAL_WEIGHT,
+        }
+    }
+
+    fn penalty_half_life_s(&self) -> f64 {
+        match self.strategy {
+            Strategy::LoadBalancing { penalty_half_life_s } => penalty_half_life_s,
+            _ => f64::INFINITY,
+        }
+    }
+}
+
+/// A queue of this many usual runs per worker counts half as a backlog.
+const HALF_SATURATION: f64 = 4.0;

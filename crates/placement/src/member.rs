@@ -1,0 +1,445 @@
+//! One worker of the pool, as placement sees it: what it offers, what it has to do, how it has done.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hypha_model::{Fit, Ledger, Refusal, RefusalKind, Requirement, Span, Time, Worker};
+use hypha_predict::{Backlog, Estimate, HardwareKey, WorkerKey};
+use serde::{Deserialize, Serialize};
+
+use crate::TaskRef;
+use crate::capability;
+use crate::index::Bounds;
+use crate::strategy::{Bind, LoadMetric, Recipe, Score};
+
+/// At most this many tasks wait on a worker for each that it can run at once. It covers round trips of
+/// many run times (no-op tasks over a LAN), and bounds what a worker must hold and what its death delays.
+pub const MAX_PREFETCH_PER_SLOT: usize = 64;
+
+/// What is overdue is expected to go on for this share of the time that it is overdue. A good predictor's
+/// small error would otherwise promise for ever that a hung task is about to end.
+const OVERDUE_SHARE: f64 = 0.5;
+
+/// How a worker has done, as the seed lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    /// Moving share of attempts that succeeded.
+    pub success_rate: f64,
+    /// Moving average of run times.
+    pub avg_completion_time: Span,
+    /// When it was last heard of.
+    pub last_seen: Time,
+    /// Failures since the last success.
+    pub consecutive_failures: u32,
+    /// Moving average of run time relative to what its hardware was predicted to need.
+    pub relative_time: f64,
+    /// Attempts that ended well.
+    pub completed: u64,
+    /// Attempts that did not.
+    pub failed: u64,
+    /// What is left of the penalties for failures, at `last_failure`.
+    penalty: f64,
+    last_failure: Time,
+}
+
+/// A task that the worker has been given.
+#[derive(Clone, Debug)]
+pub(crate) struct InFlight {
+    pub(crate) task: TaskRef,
+    pub(crate) estimate: Estimate,
+    requirement: Arc<hypha_model::TaskSpec>,
+    executor: u32,
+    /// When it began to run; `None` while it waits on the worker.
+    since: Option<Time>,
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) predict: WorkerKey,
+    pub(crate) hardware: HardwareKey,
+    pub(crate) factor: f64,
+    pub(crate) available: bool,
+    pub(crate) rtt_s: f64,
+    pub(crate) local: bool,
+    pub(crate) health: Health,
+    /// Bound to this worker, not yet handed over.
+    pub(crate) bound: VecDeque<TaskRef>,
+    pub(crate) bound_backlog: Backlog,
+    pub(crate) in_flight: Vec<InFlight>,
+    pub(crate) last_given: Time,
+    running: u32,
+    slots: u32,
+    used: Vec<u32>,
+    ledger: Ledger<TaskRef>,
+    asked_cpu_milli: u64,
+    asked_memory_bytes: u64,
+    abilities: u64,
+}
+
+impl Default for Health {
+    fn default() -> Health {
+        Health {
+            success_rate: 1.0,
+            avg_completion_time: Span::ZERO,
+            last_seen: Time::ZERO,
+            consecutive_failures: 0,
+            relative_time: 1.0,
+            completed: 0,
+            failed: 0,
+            penalty: 0.0,
+            last_failure: Time::ZERO,
+        }
+    }
+}
+
+impl Health {
+    /// The weight of the newest attempt where the strategy states none.
+    pub const USUAL_WEIGHT: f64 = 0.1;
+
+    pub(crate) fn succeeded(&mut self, run: Span, relative_time: f64, weight: f64) {
+        self.completed += 1;
+        self.consecutive_failures = 0;
+        self.success_rate += weight * (1.0 - self.success_rate);
+        if self.completed == 1 {
+            self.avg_completion_time = run;
+            self.relative_time = relative_time;
+        } else {
+            let average = self.avg_completion_time.as_secs_f64();
+            self.avg_completion_time =
+                Span::from_secs_f64(average + weight * (run.as_secs_f64() - average));
+            self.relative_time += weight * (relative_time - self.relative_time);
+        }
+    }
+
+    pub(crate) fn failed(&mut self, now: Time, weight: f64, half_life_s: f64) {
+        self.failed += 1;
+        self.consecutive_failures = self.consecutive_failures.saturating_add(1);
+        self.success_rate -= weight * self.success_rate;
+        self.penalty = self.penalty(now, half_life_s) + 1.0;
+        self.last_failure = now;
+    }
+
+    pub(crate) fn penalty(&self, now: Time, half_life_s: f64) -> f64 {
+        if self.penalty == 0.0 {
+            return 0.0;
+        }
+        self.penalty * (-now.since(self.last_failure).as_secs_f64() / half_life_s).exp2()
+    }
+
+    /// How many tries a success is expected to take, less one. A success rate is never believed to be
+    /// zero: the worker would not be tried again.
+    pub(crate) fn extra_tries(&self) -> f64 {
+        1.0 / self.success_rate.max(0.05) - 1.0
+    }
+}
+
+impl Member {
+    pub(crate) fn new(
+        worker: Arc<Worker>,
+        predict: WorkerKey,
+        hardware: HardwareKey,
+        local: bool,
+        health: Health,
+    ) -> Member {
+        Member {
+            predict,
+            hardware,
+            factor: 1.0,
+            available: false,
+            rtt_s: 0.0,
+            local,
+            health,
+            bound: VecDeque::new(),
+            bound_backlog: Backlog::default(),
+            in_flight: Vec::new(),
+            last_given: Time::ZERO,
+            running: 0,
+            slots: worker.concurrency().max(1),
+            used: vec![0; worker.executors.len()],
+            ledger: Ledger::new(&worker.capacity),
+            asked_cpu_milli: 0,
+            asked_memory_bytes: 0,
+            abilities: capability::abilities_of(&worker, local),
+            worker,
+        }
+    }
+
+    /// Why it could not run the task even when idle.
+    pub(crate) fn refuses_ever(&self, requirement: &Requirement) -> Option<Refusal> {
+        if !self.available {
+            return Some(Refusal::plain(RefusalKind::Unavailable));
+        }
+        requirement.satisfied_by(&self.worker).err()
+    }
+
+    /// Why it could not begin the task now.
+    pub(crate) fn refuses_now(&self, requirement: &Requirement) -> Option<Refusal> {
+        let Some(executor) = self.executor_for(requirement) else {
+            return Some(Refusal::plain(RefusalKind::Executor));
+        };
+        // What waits on the worker goes before anything new.
+        if self.in_flight.len() >= self.slots as usize
+            || self.used[executor] >= self.worker.executors[executor].concurrency
+        {
+            return Some(Refusal::plain(RefusalKind::Busy));
+        }
+        self.ledger.fits(requirement).err()
+    }
+
+    /// How many tasks it runs at once; none while it is not available.
+    pub(crate) fn open_slots(&self) -> u64 {
+        if self.available { u64::from(self.slots) } else { 0 }
+    }
+
+    /// Tasks bound to it, begun or not.
+    pub(crate) fn load(&self) -> usize {
+        self.bound.len() + self.in_flight.len()
+    }
+
+    pub(crate) fn running(&self) -> u32 {
+        self.running
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger<TaskRef> {
+        &self.ledger
+    }
+
+    /// How long a new task would wait for its turn: a sum of independent remaining times, shared by the
+    /// tasks that run at once. Exactly zero when something could begin at once.
+    pub(crate) fn wait(&self, now: Time) -> Estimate {
+        if self.running < self.slots && self.bound.is_empty() {
+            return Estimate::ZERO;
+        }
+        let (mut mean_s, mut variance) = {
+            let (mean_s, error_s) = self.bound_backlog.estimate();
+            (mean_s, error_s * error_s)
+        };
+        for task in &self.in_flight {
+            let elapsed_s = task.since.map_or(0.0, |since| now.since(since).as_secs_f64());
+            let rest = task.estimate.remaining(elapsed_s);
+            let overdue_s = elapsed_s - task.estimate.mean_s;
+            mean_s += rest.mean_s.max(OVERDUE_SHARE * overdue_s);
+            variance += rest.variance();
+        }
+        let slots = f64::from(self.slots);
+        Estimate::new(mean_s / slots, variance.sqrt() / slots)
+    }
+
+    /// Whether something may be handed over now although it must wait there: the worker would otherwise
+    /// be idle for the time that the next task travels.
+    pub(crate) fn wants_prefetch(&self, now: Time) -> bool {
+        self.in_flight.len() < self.most_in_flight()
+            && self.rtt_s > 0.0
+            && self.wait(now).mean_s <= self.rtt_s
+    }
+
+    /// Whether the head of its own queue may be handed over. What is bound here would run here anyway, so
+    /// one more than it can run is always in its hands, and more where the way is long.
+    pub(crate) fn wants_bound(&self) -> bool {
+        let run_s = self.health.avg_completion_time.as_secs_f64().max(1e-6);
+        let over_the_trip = (self.rtt_s / run_s).min(MAX_PREFETCH_PER_SLOT as f64) as usize;
+        let ahead = (1 + over_the_trip).min(MAX_PREFETCH_PER_SLOT);
+        self.in_flight.len() < self.slots as usize * (1 + ahead)
+    }
+
+    fn most_in_flight(&self) -> usize {
+        self.slots as usize * (1 + MAX_PREFETCH_PER_SLOT)
+    }
+
+    /// Binds a task: it will run here.
+    pub(crate) fn bind(&mut self, task: TaskRef, estimate: &Estimate, requirement: &Requirement) {
+        self.bound.push_back(task);
+        self.bound_backlog.add(estimate);
+        self.asked_cpu_milli += requirement.cpu_milli;
+        self.asked_memory_bytes += requirement.memory_bytes;
+    }
+
+    /// Takes a task out of the queue of those bound here.
+    pub(crate) fn unbind(&mut self, task: TaskRef, estimate: &Estimate, requirement: &Requirement) {
+        if let Some(at) = self.bound.iter().rposition(|other| *other == task) {
+            self.bound.remove(at);
+            self.bound_backlog.remove(estimate);
+            self.asked_cpu_milli -= requirement.cpu_milli;
+            self.asked_memory_bytes -= requirement.memory_bytes;
+        }
+    }
+
+    /// Hands a task over: it begins if there is room, and waits on the worker otherwise.
+    pub(crate) fn give(
+        &mut self,
+        task: TaskRef,
+        estimate: Estimate,
+        spec: &Arc<hypha_model::TaskSpec>,
+        now: Time,
+    ) {
+        let executor = self.executor_for(&spec.requirement).unwrap_or(0) as u32;
+        let requirement = Arc::clone(spec);
+        self.asked_cpu_milli += spec.requirement.cpu_milli;
+        self.asked_memory_bytes += spec.requirement.memory_bytes;
+        self.in_flight.push(InFlight { task, estimate, requirement, executor, since: None });
+        self.last_given = now;
+        self.begin_what_fits(now);
+    }
+
+    /// The worker says that it has begun the task: its run time counts from here.
+    pub(crate) fn begun(&mut self, task: TaskRef, now: Time) {
+        if let Some(entry) = self.in_flight.iter_mut().find(|entry| entry.task == task)
+            && entry.since.is_some()
+        {
+            entry.since = Some(now);
+        }
+    }
+
+    /// Takes a task out, finished or not; what waited for its room begins.
+    pub(crate) fn take_back(&mut self, task: TaskRef, now: Time) -> Option<InFlight> {
+        let at = self.in_flight.iter().position(|entry| entry.task == task)?;
+        let entry = self.in_flight.remove(at);
+        self.asked_cpu_milli -= entry.requirement.requirement.cpu_milli;
+        self.asked_memory_bytes -= entry.requirement.requirement.memory_bytes;
+        if entry.since.is_some() {
+            self.running -= 1;
+            self.used[entry.executor as usize] -= 1;
+            // It was booked when it began, so this cannot be refused; `check` would tell.
+            let _ = self.ledger.release(task);
+        }
+        self.begin_what_fits(now);
+        Some(entry)
+    }
+
+    fn begin_what_fits(&mut self, now: Time) {
+        for at in 0..self.in_flight.len() {
+            if self.running >= self.slots {
+                return;
+            }
+            let entry = &self.in_flight[at];
+            let executor = entry.executor as usize;
+            if entry.since.is_some()
+                || self.used[executor] >= self.worker.executors[executor].concurrency
+            {
+                continue;
+            }
+            let requirement = &entry.requirement.requirement;
+            if self.ledger.allocate(entry.task, requirement, Fit::First).is_ok() {
+                self.in_flight[at].since = Some(now);
+                self.used[executor] += 1;
+                self.running += 1;
+            }
+        }
+    }
+
+    fn executor_for(&self, requirement: &Requirement) -> Option<usize> {
+        let found = requirement.executor_of(&self.worker).ok()?;
+        self.worker.executors.iter().position(|executor| std::ptr::eq(executor, found))
+    }
+
+    /// What the tree of `recipe` keeps of this worker.
+    pub(crate) fn bounds(&self, recipe: &Recipe, now: Time) -> Bounds {
+        if !self.available {
+            return Bounds::NONE;
+        }
+        let by_time = recipe.by_time();
+        let free_at_s = match by_time {
+            true if self.running < self.slots && self.bound.is_empty() => 0.0,
+            true => now.as_secs_f64() + self.wait(now).mean_s,
+            false => 0.0,
+        };
+        let room_at_s = if self.running < self.slots && self.in_flight.len() < self.slots as usize {
+            0.0
+        } else if recipe.bind == Bind::Late
+            && self.rtt_s > 0.0
+            && self.in_flight.len() < self.most_in_flight()
+        {
+            free_at_s - self.rtt_s
+        } else {
+            f64::INFINITY
+        };
+        let mut bounds = Bounds {
+            key: if by_time { free_at_s } else { self.key(&recipe.score, now) },
+            room_at_s,
+            // Rounded down, so that the bound stays below the exact score.
+            factor: (self.factor * (1.0 - 1e-6)) as f32,
+            abilities: self.abilities,
+            ..Bounds::NONE
+        };
+        let capacity = &self.worker.capacity;
+        let gpu_memory =
+            || capacity.devices.iter().map(|device| device.memory_bytes).max().unwrap_or(0);
+        // Free amounts shrink and grow; totals do not. Only a recipe that needs room now looks at free
+        // ones. GPUs count by their number in both cases, the leaf is asked for the rest.
+        let free = self.ledger.free();
+        let (cpu_milli, memory_bytes, storage_bytes) = match recipe.bind {
+            Bind::WithRoom => (free.cpu_milli, free.memory_bytes, free.storage_bytes),
+            Bind::AtSubmit | Bind::Late => {
+                (capacity.cpu_milli, capacity.memory_bytes, capacity.storage_bytes)
+            }
+        };
+        capability::set_amounts(
+            &mut bounds,
+            cpu_milli,
+            memory_bytes,
+            storage_bytes,
+            capacity.devices.len() as u32,
+            gpu_memory(),
+        );
+        bounds
+    }
+
+    /// What a recipe that does not look at the task minimises.
+    pub(crate) fn key(&self, score: &Score, now: Time) -> f64 {
+        let load = self.load() as f64;
+        match *score {
+            Score::Nothing => 0.0,
+            Score::QueueLength | Score::Load(LoadMetric::TaskCount) => load,
+            Score::Load(LoadMetric::CpuUsage) => {
+                share(self.asked_cpu_milli, self.worker.capacity.cpu_milli, load)
+            }
+            Score::Load(LoadMetric::MemoryUsage) => {
+                share(self.asked_memory_bytes, self.worker.capacity.memory_bytes, load)
+            }
+            Score::Record => {
+                let crowding = 1.0 + load / f64::from(self.slots);
+                let run_s = self.health.avg_completion_time.as_secs_f64();
+                let travel = if run_s > 0.0 { self.rtt_s / run_s } else { 0.0 };
+                self.health.relative_time * (1.0 + self.health.extra_tries()) * crowding + travel
+            }
+            Score::GpuLoad { penalty_half_life_s } => {
+                let gpus = self.worker.capacity.devices.len().max(1) as f64;
+                load / gpus + self.health.penalty(now, penalty_half_life_s)
+            }
+            Score::Learned { .. } => {
+                let crowding = 1.0 + load / f64::from(self.slots);
+                self.health.relative_time * (1.0 + self.health.extra_tries()) * crowding
+            }
+            Score::LeftOver => self.left_over(),
+            Score::Crowding => -self.left_over(),
+            Score::Finish { .. } | Score::SampledFinish | Score::ExpectedFinish { .. } => {
+                now.as_secs_f64() + self.wait(now).mean_s
+            }
+        }
+    }
+
+    /// What is free, over all resources, in one unit: a core, 4 GiB of memory, 64 GiB of disk, an eighth
+    /// of a GPU and 4 GiB on it count as much as each other. A common unit (and not each worker's own
+    /// total) makes the order of workers the same for every task.
+    fn left_over(&self) -> f64 {
+        const GIB: f64 = (1u64 << 30) as f64;
+        let free = self.ledger.free();
+        free.cpu_milli as f64 / 1e3
+            + free.memory_bytes as f64 / (4.0 * GIB)
+            + free.storage_bytes as f64 / (64.0 * GIB)
+            + free.milli_gpu as f64 * 8.0 / 1e3
+            + free.gpu_memory_bytes as f64 / (4.0 * GIB)
+    }
+}
+
+fn share(asked: u64, total: u64, otherwise: f64) -> f64 {
+    // A worker that states no amount cannot be compared by it: fall back to the number of tasks, in a
+    // unit so small that it only breaks ties.
+    if total == 0 { otherwise } else { asked as f64 / total as f64 + otherwise * 1e-9 }
+}

@@ -1,0 +1,448 @@
+//! The workers that a scheduler holds, with the trees that find the best of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hypha_model::{Span, Time, Worker, WorkerId};
+use hypha_predict::{HardwareKey, WorkerKey};
+use serde::Serialize;
+
+use crate::index::{Bounds, Tree};
+use crate::member::{Health, Member};
+use crate::strategy::Recipe;
+use crate::{Placement, Slot, TaskRef};
+
+/// Workers of one hardware whose speeds differ by less than this factor share a tree, so that the bounds
+/// of its nodes are tight.
+const SPEED_STEP: f64 = 1.25;
+/// Speeds outside 1.25^±40 (about 7,500 times faster or slower) share the outermost trees.
+const MOST_STEPS: f64 = 40.0;
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    recipe: Recipe,
+    members: Vec<Option<Member>>,
+    free: Vec<u32>,
+    count: usize,
+    trees: Vec<Tree>,
+    /// For each tree, which slot stands at which position, and the free positions.
+    slots_of: Vec<(Vec<u32>, Vec<u32>)>,
+    /// For each slot, its tree and position.
+    position_of: Vec<(u32, u32)>,
+    /// For each tree, the hardware of its workers.
+    hardware_of: Vec<HardwareKey>,
+    groups: BTreeMap<(HardwareKey, i32), u32>,
+    /// Lengths of the workers' own queues, where a strategy steals from the longest.
+    lengths: BTreeSet<(u32, u32)>,
+    /// Workers that changed since the last plan.
+    touched: Vec<Slot>,
+    version: u64,
+    reference: HardwareKey,
+    open_slots: u64,
+}
+
+/// A worker for people and programs to read.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerView {
+    /// What the worker says of itself.
+    pub worker: Arc<Worker>,
+    /// Whether it takes tasks.
+    pub available: bool,
+    /// How it has done.
+    pub health: Health,
+    /// The measured round trip.
+    pub rtt: Span,
+    /// Tasks bound to it that it has not been given.
+    pub queued: u32,
+    /// Tasks that it has been given.
+    pub in_flight: u32,
+    /// Tasks that have begun.
+    pub running: u32,
+    /// How long a new task would wait.
+    pub waiting_mean_s: f64,
+    /// The standard deviation of that.
+    pub waiting_error_s: f64,
+    /// Run time relative to its hardware.
+    pub factor: f64,
+    /// The used share of each resource.
+    pub utilisation: hypha_model::ledger::Utilisation,
+}
+
+impl Pool {
+    pub(crate) fn new(recipe: Recipe) -> Pool {
+        Pool {
+            recipe,
+            members: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            trees: Vec::new(),
+            slots_of: Vec::new(),
+            position_of: Vec::new(),
+            hardware_of: Vec::new(),
+            groups: BTreeMap::new(),
+            lengths: BTreeSet::new(),
+            touched: Vec::new(),
+            version: 0,
+            reference: HardwareKey(0),
+            open_slots: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The hardware on which run times of tasks are compared with each other.
+    pub(crate) fn reference_hardware(&self) -> HardwareKey {
+        self.reference
+    }
+
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        (0..self.members.len() as u32)
+            .filter(|slot| self.members[*slot as usize].is_some())
+            .map(Slot)
+            .collect()
+    }
+
+    /// One past the last slot; slots below it may be empty.
+    pub(crate) fn end(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(crate) fn member(&self, slot: Slot) -> Option<&Member> {
+        self.members.get(slot.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn trees(&self) -> &[Tree] {
+        &self.trees
+    }
+
+    pub(crate) fn hardware_of_tree(&self, tree: usize) -> HardwareKey {
+        self.hardware_of[tree]
+    }
+
+    pub(crate) fn slot_at(&self, tree: usize, position: usize) -> Option<Slot> {
+        let slot = *self.slots_of[tree].0.get(position)?;
+        (slot != u32::MAX).then_some(Slot(slot))
+    }
+
+    /// When the next worker has room, in seconds of absolute time.
+    pub(crate) fn room_at_s(&self) -> f64 {
+        self.trees.iter().fold(f64::INFINITY, |least, tree| least.min(tree.root().room_at_s))
+    }
+
+    /// Whether a worker could begin something at once.
+    pub(crate) fn has_free(&self) -> bool {
+        self.room_at_s() == 0.0
+    }
+
+    /// How many tasks the available workers run at once.
+    pub(crate) fn open_slots(&self) -> u64 {
+        self.open_slots
+    }
+
+    /// The worker with the longest queue of its own, if that is longer than `threshold`.
+    pub(crate) fn longest_queue(&self, threshold: u32) -> Option<Slot> {
+        let (length, slot) = *self.lengths.last()?;
+        (length > threshold).then_some(Slot(slot))
+    }
+
+    pub(crate) fn take_touched(&mut self) -> Vec<Slot> {
+        std::mem::take(&mut self.touched)
+    }
+
+    pub(crate) fn give_back_touched(&mut self, mut empty: Vec<Slot>) {
+        empty.clear();
+        if self.touched.is_empty() {
+            self.touched = empty;
+        }
+    }
+
+    fn add(&mut self, member: Member, now: Time) -> Slot {
+        if self.count == 0 {
+            self.reference = member.hardware;
+        }
+        self.count += 1;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.members.push(None);
+            self.position_of.push((u32::MAX, 0));
+            self.members.len() as u32 - 1
+        });
+        self.members[slot as usize] = Some(member);
+        self.refresh(Slot(slot), now);
+        Slot(slot)
+    }
+
+    fn remove(&mut self, slot: Slot) -> Option<Member> {
+        let member = self.members.get_mut(slot.0 as usize)?.take()?;
+        self.leave_tree(slot);
+        self.lengths.remove(&(member.bound.len() as u32, slot.0));
+        self.open_slots -= member.open_slots();
+        self.free.push(slot.0);
+        self.count -= 1;
+        self.version += 1;
+        Some(member)
+    }
+
+    /// Changes a worker and puts what that means into the trees.
+    pub(crate) fn change<R>(
+        &mut self,
+        slot: Slot,
+        now: Time,
+        change: impl FnOnce(&mut Member) -> R,
+    ) -> Option<R> {
+        let member = self.members.get_mut(slot.0 as usize)?.as_mut()?;
+        let length = member.bound.len() as u32;
+        self.open_slots -= member.open_slots();
+        let result = change(member);
+        self.open_slots += member.open_slots();
+        if self.recipe.steal_above.is_some() && length != member.bound.len() as u32 {
+            self.lengths.remove(&(length, slot.0));
+            self.lengths.insert((member.bound.len() as u32, slot.0));
+        }
+        self.touched.push(slot);
+        self.refresh(slot, now);
+        Some(result)
+    }
+
+    /// Puts a worker's present bounds into its tree.
+    pub(crate) fn refresh(&mut self, slot: Slot, now: Time) {
+        let Some(Some(member)) = self.members.get(slot.0 as usize) else { return };
+        let bounds = member.bounds(&self.recipe, now);
+        let group = self.group_of(member);
+        self.version += 1;
+        let tree = match self.groups.get(&group) {
+            Some(tree) => *tree,
+            None => {
+                self.trees.push(Tree::new());
+                self.slots_of.push((Vec::new(), Vec::new()));
+                self.hardware_of.push(group.0);
+                self.groups.insert(group, self.trees.len() as u32 - 1);
+                self.trees.len() as u32 - 1
+            }
+        };
+        if self.position_of[slot.0 as usize].0 != tree {
+            self.leave_tree(slot);
+            self.enter_tree(slot, tree);
+        }
+        let position = self.position_of[slot.0 as usize].1;
+        self.trees[tree as usize].set(position as usize, bounds);
+    }
+
+    /// Which tree a worker belongs to. Strategies that do not predict have one tree, in the order of
+    /// slots, so that `first` and `next` mean the same as in a list.
+    fn group_of(&self, member: &Member) -> (HardwareKey, i32) {
+        if !self.recipe.by_time() {
+            return (HardwareKey(0), 0);
+        }
+        let step = (member.factor.ln() / SPEED_STEP.ln()).clamp(-MOST_STEPS, MOST_STEPS).round();
+        (member.hardware, step as i32)
+    }
+
+    fn enter_tree(&mut self, slot: Slot, tree: u32) {
+        let by_time = self.recipe.by_time();
+        let (slots, free) = &mut self.slots_of[tree as usize];
+        let position = if by_time {
+            free.pop().unwrap_or_else(|| {
+                slots.push(u32::MAX);
+                slots.len() as u32 - 1
+            })
+        } else {
+            if slots.len() <= slot.0 as usize {
+                slots.resize(slot.0 as usize + 1, u32::MAX);
+            }
+            slot.0
+        };
+        slots[position as usize] = slot.0;
+        self.position_of[slot.0 as usize] = (tree, position);
+    }
+
+    fn leave_tree(&mut self, slot: Slot) {
+        let (tree, position) = self.position_of[slot.0 as usize];
+        if tree == u32::MAX {
+            return;
+        }
+        self.trees[tree as usize].set(position as usize, Bounds::NONE);
+        let (slots, free) = &mut self.slots_of[tree as usize];
+        slots[position as usize] = u32::MAX;
+        if self.recipe.by_time() {
+            free.push(position);
+        }
+        self.position_of[slot.0 as usize] = (u32::MAX, 0);
+    }
+
+    /// Builds the trees of another recipe.
+    pub(crate) fn reindex(&mut self, recipe: Recipe, now: Time) {
+        self.recipe = recipe;
+        self.trees.clear();
+        self.slots_of.clear();
+        self.hardware_of.clear();
+        self.groups.clear();
+        self.lengths.clear();
+        self.position_of.fill((u32::MAX, 0));
+        for slot in self.slots() {
+            self.refresh(slot, now);
+            self.touched.push(slot);
+        }
+    }
+}
+
+/// The pool, as the caller of placement sees it.
+impl Placement {
+    /// A worker has joined. It takes no tasks until it is made available.
+    pub fn add_worker(
+        &mut self,
+        worker: Arc<Worker>,
+        predict: WorkerKey,
+        hardware: HardwareKey,
+        health: Health,
+        now: Time,
+    ) -> Slot {
+        let local = self.preferences.prefer_region.is_some()
+            && self.preferences.prefer_region == worker.region;
+        self.pool.add(Member::new(worker, predict, hardware, local, health), now)
+    }
+
+    /// A worker is gone. The caller has taken back what it was given; what was only bound to it is
+    /// returned, and waits again.
+    pub fn remove_worker(&mut self, slot: Slot, now: Time) -> Vec<TaskRef> {
+        let bound = self.release_bound(slot, now);
+        self.pool.remove(slot);
+        bound
+    }
+
+    /// Takes what is only bound to a worker away from it; it waits again, to be decided anew.
+    pub fn release_bound(&mut self, slot: Slot, now: Time) -> Vec<TaskRef> {
+        let bound = self.bound_to(slot);
+        for task in &bound {
+            self.leave_stage(*task, now);
+            self.wait(*task);
+        }
+        bound
+    }
+
+    /// A worker may be given tasks, or not any more; what it has, it keeps.
+    pub fn set_available(&mut self, slot: Slot, available: bool, now: Time) {
+        self.pool.change(slot, now, |member| member.available = available);
+    }
+
+    /// A worker was heard of, `rtt` away.
+    pub fn saw(&mut self, slot: Slot, rtt: Option<Span>, now: Time) {
+        let Some(member) = self.pool.member(slot) else { return };
+        let rtt_s = rtt.map_or(member.rtt_s, Span::as_secs_f64);
+        // Most heartbeats change nothing that a decision looks at.
+        let changed = (rtt_s - member.rtt_s).abs() > 0.1 * member.rtt_s;
+        if changed {
+            self.pool.change(slot, now, |member| member.rtt_s = rtt_s);
+        }
+        if let Some(Some(member)) = self.pool.members.get_mut(slot.0 as usize) {
+            member.health.last_seen = now;
+        }
+    }
+
+    /// The predictor has learned something about a worker's speed.
+    pub fn set_factor(&mut self, slot: Slot, factor: f64, now: Time) {
+        let Some(member) = self.pool.member(slot) else { return };
+        if self.recipe.by_time() && member.factor != factor {
+            self.pool.change(slot, now, |member| member.factor = factor);
+        } else if let Some(Some(member)) = self.pool.members.get_mut(slot.0 as usize) {
+            member.factor = factor;
+        }
+    }
+
+    /// Brings up to date what drifts with time alone: failure penalties. Called about once a second, so
+    /// an order by penalties is at most that stale.
+    pub fn refresh(&mut self, now: Time) {
+        for slot in self.pool.slots() {
+            self.pool.refresh(slot, now);
+        }
+    }
+
+    /// How many workers the pool has.
+    pub fn workers(&self) -> usize {
+        self.pool.len()
+    }
+
+    /// The slots of all workers.
+    pub fn slots(&self) -> Vec<Slot> {
+        self.pool.slots()
+    }
+
+    /// The id of a worker.
+    pub fn worker_id(&self, slot: Slot) -> Option<WorkerId> {
+        Some(self.pool.member(slot)?.worker.id)
+    }
+
+    /// How a worker has done.
+    pub fn health(&self, slot: Slot) -> Option<&Health> {
+        Some(&self.pool.member(slot)?.health)
+    }
+
+    /// How long a new task would wait at a worker: mean and standard deviation in seconds.
+    pub fn backlog_s(&self, slot: Slot, now: Time) -> Option<(f64, f64)> {
+        let wait = self.pool.member(slot)?.wait(now);
+        Some((wait.mean_s, wait.error_s))
+    }
+
+    /// The tasks that a worker has been given.
+    pub fn given_to(&self, slot: Slot) -> Vec<TaskRef> {
+        let given = |member: &Member| member.in_flight.iter().map(|entry| entry.task).collect();
+        self.pool.member(slot).map(given).unwrap_or_default()
+    }
+
+    /// A worker, to be read.
+    pub fn view(&self, slot: Slot, now: Time) -> Option<WorkerView> {
+        let member = self.pool.member(slot)?;
+        let wait = member.wait(now);
+        Some(WorkerView {
+            worker: Arc::clone(&member.worker),
+            available: member.available,
+            health: member.health,
+            rtt: Span::from_secs_f64(member.rtt_s),
+            queued: member.bound.len() as u32,
+            in_flight: member.in_flight.len() as u32,
+            running: member.running(),
+            waiting_mean_s: wait.mean_s,
+            waiting_error_s: wait.error_s,
+            factor: member.factor,
+            utilisation: member.ledger().utilisation(),
+        })
+    }
+
+    /// Recomputes what is kept incrementally and compares; the simulator calls it after every step.
+    pub fn check(&self, now: Time) -> Result<(), String> {
+        for slot in self.pool.slots() {
+            let Some(member) = self.pool.member(slot) else { continue };
+            member.ledger().check().map_err(|error| format!("ledger of {slot:?}: {error}"))?;
+            let idle = member.bound.is_empty() && member.in_flight.is_empty();
+            let wait = member.wait(now);
+            if idle && (wait.mean_s, wait.error_s) != (0.0, 0.0) {
+                return Err(format!("{slot:?} has nothing to do and a backlog of {wait:?}"));
+            }
+            if idle && member.ledger().booked() != 0 {
+                return Err(format!("{slot:?} has nothing to do and something is booked"));
+            }
+            if member.running() > member.slots() {
+                return Err(format!("{slot:?} runs more than it can at once"));
+            }
+            for task in member.bound.iter().chain(member.in_flight.iter().map(|entry| &entry.task))
+            {
+                if self.worker_of(*task) != Some(slot) {
+                    return Err(format!("{task:?} is at {slot:?} and does not know it"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The tasks that wait in a worker's own queue.
+    pub(crate) fn bound_to(&self, slot: Slot) -> Vec<TaskRef> {
+        let bound = |member: &Member| member.bound.iter().copied().collect();
+        self.pool.member(slot).map(bound).unwrap_or_default()
+    }
+}

@@ -1,0 +1,452 @@
+//! The strategies by name, and the recipe that each name stands for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A strategy with its parameters. As configuration: `{ name = "weighted", weight = 1.0 }`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Strategy {
+    /// In the order of arrival, to the first worker that fits.
+    Fifo,
+    /// In the order of priority, then arrival, to the least loaded worker.
+    Priority,
+    /// To one worker after the other.
+    #[serde(alias = "round-robin")]
+    RoundRobin,
+    /// To the least loaded worker that can run it, or as `pick` says.
+    #[serde(alias = "capability-based")]
+    CapabilityBased {
+        /// What load means.
+        #[serde(default)]
+        load_metric: LoadMetric,
+        /// Which of the workers that fit.
+        #[serde(default)]
+        pick: Pick,
+    },
+    /// To the worker with the best record: speed, success, latency and load.
+    #[serde(alias = "performance-aware")]
+    PerformanceAware,
+    /// To the least `running / gpus + failure penalty`.
+    LoadBalancing {
+        /// After how many seconds half of a failure's penalty is forgotten.
+        #[serde(default = "default_penalty_half_life_s")]
+        penalty_half_life_s: f64,
+    },
+    /// A queue for each worker; the idle take the newest from the longest.
+    WorkStealing {
+        /// A queue is stolen from when it is longer than this.
+        #[serde(default = "default_steal_threshold")]
+        steal_threshold: u32,
+    },
+    /// To the best learned speed, success and capacity.
+    Adaptive {
+        /// The weight of the newest completion in the moving averages.
+        #[serde(default = "default_learning_rate")]
+        learning_rate: f64,
+    },
+    /// To the least expected backlog and run time.
+    ShortestQueue,
+    /// To the least mean + weight × error.
+    Weighted {
+        /// How much an uncertain estimate counts against a worker.
+        #[serde(default = "default_weight")]
+        weight: f64,
+    },
+    /// To the least of one sample from each worker's distribution.
+    Probabilistic,
+    /// To the first worker with room.
+    FirstFit,
+    /// To the worker with the least left over.
+    BestFit,
+    /// To the worker with the most left over.
+    WorstFit,
+    /// To a worker drawn at random.
+    Random,
+    /// To the less loaded of two drawn at random.
+    PowerOfTwo,
+    /// Late binding: what should run next, where it is expected to finish first.
+    Predictive(Predictive),
+}
+
+/// The parameters of `predictive`; the reasons for the defaults stand in `docs/scheduling.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Predictive {
+    /// How far a long task is put back behind shorter ones while there is a backlog. Zero is first come,
+    /// first served; large is shortest first, with a worse tail.
+    pub ageing: f64,
+    /// How much dearer a second of waiting for a busy worker is than a second of running, for a task of
+    /// the usual length: whoever waits for the fast worker also makes those behind wait.
+    pub wait_surcharge: f64,
+    /// How many waiting tasks are looked at before a free worker is left idle.
+    pub lookahead: u32,
+    /// How often a worker that was not tried for long is tried although another looks better.
+    pub exploration: f64,
+}
+
+/// What `capability-based` calls load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoadMetric {
+    /// Tasks bound to the worker.
+    #[default]
+    TaskCount,
+    /// Share of the cores that they ask for.
+    CpuUsage,
+    /// Share of the memory that they ask for.
+    MemoryUsage,
+}
+
+/// How `capability-based` picks among those that fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pick {
+    /// The least loaded.
+    #[default]
+    LeastLoaded,
+    /// Any.
+    Random,
+    /// The best record.
+    Performance,
+}
+
+/// A strategy as stages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Recipe {
+    pub(crate) order: Order,
+    pub(crate) bind: Bind,
+    pub(crate) score: Score,
+    pub(crate) select: Select,
+    /// Steal from queues longer than this.
+    pub(crate) steal_above: Option<u32>,
+}
+
+/// Which waiting task is looked at first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Order {
+    Arrival,
+    Priority,
+    Predicted { ageing: f64 },
+}
+
+/// When a task is tied to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bind {
+    /// At once, to a worker that could run it when idle; it waits in that worker's queue.
+    AtSubmit,
+    /// When a worker has room for it now; until then it waits in the scheduler's queue.
+    WithRoom,
+    /// When the worker where it is expected to finish first has room.
+    Late,
+}
+
+/// What is minimised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Score {
+    /// Nothing: all that fit are equal.
+    Nothing,
+    Load(LoadMetric),
+    QueueLength,
+    Record,
+    GpuLoad {
+        penalty_half_life_s: f64,
+    },
+    Learned {
+        learning_rate: f64,
+    },
+    LeftOver,
+    /// Minus what is left over.
+    Crowding,
+    /// Backlog + run time + weight × error.
+    Finish {
+        error_weight: f64,
+    },
+    /// A sample of backlog + run time.
+    SampledFinish,
+    /// Backlog with a surcharge + run + transfer + risk.
+    ExpectedFinish {
+        wait_surcharge: f64,
+    },
+}
+
+/// Which of the scored workers is taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Select {
+    First,
+    Cursor,
+    Least,
+    Random,
+    LeastOfTwoRandom,
+    /// The least of a sample of this many, or of all in a smaller pool.
+    LeastOfSample(usize),
+    LeastOrExplore {
+        probability: f64,
+    },
+}
+
+/// How many workers `probabilistic` draws a sample for; smaller pools are drawn from whole. 32 draws miss
+/// the best tenth of a pool once in thirty decisions.
+pub const PROBABILISTIC_CANDIDATES: usize = 32;
+
+fn default_penalty_half_life_s() -> f64 {
+    300.0
+}
+fn default_steal_threshold() -> u32 {
+    2
+}
+fn default_learning_rate() -> f64 {
+    0.1
+}
+fn default_weight() -> f64 {
+    1.0
+}
+
+impl Default for Predictive {
+    fn default() -> Predictive {
+        Predictive { ageing: 2.0, wait_surcharge: 3.0, lookahead: 32, exploration: 0.01 }
+    }
+}
+
+impl Default for Strategy {
+    fn default() -> Strategy {
+        Strategy::Predictive(Predictive::default())
+    }
+}
+
+impl Strategy {
+    /// Every strategy with its default parameters, in the order of the documents.
+    pub fn all() -> [Strategy; 17] {
+        [
+            Strategy::Fifo,
+            Strategy::Priority,
+            Strategy::RoundRobin,
+            Strategy::CapabilityBased { load_metric: LoadMetric::default(), pick: Pick::default() },
+            Strategy::PerformanceAware,
+            Strategy::LoadBalancing { penalty_half_life_s: default_penalty_half_life_s() },
+            Strategy::WorkStealing { steal_threshold: default_steal_threshold() },
+            Strategy::Adaptive { learning_rate: default_learning_rate() },
+            Strategy::ShortestQueue,
+            Strategy::Weighted { weight: default_weight() },
+            Strategy::Probabilistic,
+            Strategy::FirstFit,
+            Strategy::BestFit,
+            Strategy::WorstFit,
+            Strategy::Random,
+            Strategy::PowerOfTwo,
+            Strategy::default(),
+        ]
+    }
+
+    /// The name, as the seeds spell it, with underscores.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Strategy::Fifo => "fifo",
+            Strategy::Priority => "priority",
+            Strategy::RoundRobin => "round_robin",
+            Strategy::CapabilityBased { .. } => "capability_based",
+            Strategy::PerformanceAware => "performance_aware",
+            Strategy::LoadBalancing { .. } => "load_balancing",
+            Strategy::WorkStealing { .. } => "work_stealing",
+            Strategy::Adaptive { .. } => "adaptive",
+            Strategy::ShortestQueue => "shortest_queue",
+            Strategy::Weighted { .. } => "weighted",
+            Strategy::Probabilistic => "probabilistic",
+            Strategy::FirstFit => "first_fit",
+            Strategy::BestFit => "best_fit",
+            Strategy::WorstFit => "worst_fit",
+            Strategy::Random => "random",
+            Strategy::PowerOfTwo => "power_of_two",
+            Strategy::Predictive(_) => "predictive",
+        }
+    }
+
+    /// Refuses parameters that mean nothing.
+    pub fn validate(&self) -> Result<(), StrategyError> {
+        let within = |parameter, value: f64, low: f64, high: f64| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(StrategyError::Parameter { strategy: self.name(), parameter, value, low, high })
+            }
+        };
+        match *self {
+            Strategy::LoadBalancing { penalty_half_life_s } => {
+                within("penalty_half_life_s", penalty_half_life_s, 0.001, 1e9)
+            }
+            Strategy::Adaptive { learning_rate } => {
+                within("learning_rate", learning_rate, 1e-6, 1.0)
+            }
+            Strategy::Weighted { weight } => within("weight", weight, 0.0, 1e6),
+            Strategy::Predictive(Predictive { ageing, wait_surcharge, lookahead, exploration }) => {
+                within("ageing", ageing, 0.0, 1e9)?;
+                within("wait_surcharge", wait_surcharge, 0.0, 1e6)?;
+                within(
+                    "lookahead",
+                    f64::from(lookahead),
+                    f64::from(MIN_LOOKAHEAD),
+                    f64::from(MAX_LOOKAHEAD),
+                )?;
+                within("exploration", exploration, 0.0, 1.0)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The stages that the name stands for.
+    pub(crate) fn recipe(&self) -> Recipe {
+        use Bind::{AtSubmit, Late, WithRoom};
+        use Order::Arrival;
+        let least = |score| (Arrival, AtSubmit, score, Select::Least);
+        let (order, bind, score, select) = match *self {
+            Strategy::Fifo | Strategy::FirstFit => {
+                (Arrival, WithRoom, Score::Nothing, Select::First)
+            }
+            Strategy::Priority => {
+                (Order::Priority, WithRoom, Score::Load(LoadMetric::TaskCount), Select::Least)
+            }
+            Strategy::RoundRobin => (Arrival, AtSubmit, Score::Nothing, Select::Cursor),
+            Strategy::CapabilityBased { load_metric, pick } => match pick {
+                Pick::LeastLoaded => least(Score::Load(load_metric)),
+                Pick::Random => (Arrival, AtSubmit, Score::Nothing, Select::Random),
+                Pick::Performance => least(Score::Record),
+            },
+            Strategy::PerformanceAware => least(Score::Record),
+            Strategy::LoadBalancing { penalty_half_life_s } => {
+                least(Score::GpuLoad { penalty_half_life_s })
+            }
+            Strategy::WorkStealing { .. } => least(Score::QueueLength),
+            Strategy::Adaptive { learning_rate } => least(Score::Learned { learning_rate }),
+            Strategy::ShortestQueue => least(Score::Finish { error_weight: 0.0 }),
+            Strategy::Weighted { weight } => least(Score::Finish { error_weight: weight }),
+            Strategy::Probabilistic => {
+                let select = Select::LeastOfSample(PROBABILISTIC_CANDIDATES);
+                (Arrival, AtSubmit, Score::SampledFinish, select)
+            }
+            Strategy::BestFit => (Arrival, WithRoom, Score::LeftOver, Select::Least),
+            Strategy::WorstFit => (Arrival, WithRoom, Score::Crowding, Select::Least),
+            Strategy::Random => (Arrival, AtSubmit, Score::Nothing, Select::Random),
+            Strategy::PowerOfTwo => {
+                let load = Score::Load(LoadMetric::TaskCount);
+                (Arrival, AtSubmit, load, Select::LeastOfTwoRandom)
+            }
+            Strategy::Predictive(Predictive { ageing, wait_surcharge, exploration, .. }) => {
+                let select = Select::LeastOrExplore { probability: exploration };
+                (
+                    Order::Predicted { ageing },
+                    Late,
+                    Score::ExpectedFinish { wait_surcharge },
+                    select,
+                )
+            }
+        };
+        let steal_above = match *self {
+            Strategy::WorkStealing { steal_threshold } => Some(steal_threshold),
+            _ => None,
+        };
+        Recipe { order, bind, score, select, steal_above }
+    }
+}
+
+/// With fewer, a few tasks that wait for the fast worker would keep all others from the idle ones.
+pub const MIN_LOOKAHEAD: u32 = 16;
+/// More than this would make one decision slow without finding better ones.
+pub const MAX_LOOKAHEAD: u32 = 1_024;
+
+impl Recipe {
+    /// How a task that must be bound at submission is placed where the strategy would wait.
+    pub(crate) fn bound_at_submit(self) -> Recipe {
+        match self.bind {
+            Bind::AtSubmit => self,
+            Bind::WithRoom | Bind::Late => Recipe { bind: Bind::AtSubmit, ..self },
+        }
+    }
+
+    /// Whether the score is a time, so that leaves are grouped by speed and keyed by when they are free.
+    pub(crate) fn by_time(&self) -> bool {
+        matches!(
+            self.score,
+            Score::Finish { .. } | Score::SampledFinish | Score::ExpectedFinish { .. }
+        )
+    }
+}
+
+/// A strategy that cannot be used.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum StrategyError {
+    /// No strategy has that name.
+    #[error("unknown strategy `{given}`: use one of {known}")]
+    Unknown {
+        /// What was asked for.
+        given: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// A parameter is outside its range.
+    #[error("strategy {strategy}: {parameter} is {value}, it must be from {low} to {high}")]
+    Parameter {
+        /// The strategy.
+        strategy: &'static str,
+        /// The parameter.
+        parameter: &'static str,
+        /// What was given.
+        value: f64,
+        /// The least that is taken.
+        low: f64,
+        /// The most that is taken.
+        high: f64,
+    },
+}
+
+impl FromStr for Strategy {
+    type Err = StrategyError;
+    /// By name, with hyphens or underscores, with default parameters.
+    fn from_str(text: &str) -> Result<Strategy, StrategyError> {
+        let spelled = text.replace('-', "_");
+        Strategy::all().into_iter().find(|strategy| strategy.name() == spelled).ok_or_else(|| {
+            StrategyError::Unknown {
+                given: text.chars().take(64).collect(),
+                known: Strategy::all().map(|strategy| strategy.name()).join(", "),
+            }
+        })
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_strategy_is_found_under_both_spellings_and_as_configuration() {
+        for strategy in Strategy::all() {
+            let name = strategy.name();
+            assert_eq!(name.parse::<Strategy>().unwrap(), strategy);
+            assert_eq!(name.replace('_', "-").parse::<Strategy>().unwrap(), strategy);
+            assert_eq!(strategy.validate(), Ok(()));
+            let named = serde_json::json!({ "name": name });
+            assert_eq!(serde_json::from_value::<Strategy>(named).unwrap(), strategy);
+        }
+    }
+
+    #[test]
+    fn wrong_names_and_parameters_are_refused() {
+        let error = "best".parse::<Strategy>().unwrap_err().to_string();
+        assert!(
+            error.starts_with("unknown strategy `best`: use one of fifo, priority,"),
+            "{error}"
+        );
+        let error = Strategy::Adaptive { learning_rate: f64::NAN }.validate().unwrap_err();
+        assert!(error.to_string().contains("learning_rate is NaN"), "{error}");
+        let unknown = serde_json::json!({ "name": "weighted", "wait": 1 });
+        assert!(serde_json::from_value::<Strategy>(unknown).is_err());
+    }
+}

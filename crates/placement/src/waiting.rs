@@ -1,0 +1,145 @@
+//! The scheduler's queue: tasks that are not bound to a worker, in the order of the strategy.
+//!
+//! Tasks that ask for the same things form a shape. If no worker can take the first of a shape, none can
+//! take the others, so a plan asks once a shape and not once a task.
+
+use std::collections::BTreeMap;
+
+use hypha_model::{ExecutorClass, Name, Requirement};
+
+use crate::TaskRef;
+
+/// The place of a task in the order: lower goes first. The last part makes every place distinct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) rank: i64,
+    pub(crate) submitted_us: u64,
+    pub(crate) serial: u64,
+}
+
+/// Index of a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ShapeId(u32);
+
+impl Place {
+    /// Before all others.
+    pub(crate) const FIRST: Place = Place { rank: i64::MIN, submitted_us: 0, serial: 0 };
+}
+
+impl ShapeId {
+    /// No shape: the task has not been put into the queue yet.
+    pub(crate) const NONE: ShapeId = ShapeId(u32::MAX);
+}
+
+/// Everything that decides which workers fit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ShapeKey {
+    class: ExecutorClass,
+    executor: Option<Name>,
+    model: Option<Name>,
+    amounts: [u64; 6],
+}
+
+#[derive(Clone, Debug)]
+struct Shape {
+    key: ShapeKey,
+    tasks: BTreeMap<Place, TaskRef>,
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting {
+    shapes: Vec<Option<Shape>>,
+    free: Vec<u32>,
+    by_key: BTreeMap<ShapeKey, ShapeId>,
+    len: usize,
+}
+
+impl Waiting {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        requirement: &Requirement,
+        place: Place,
+        task: TaskRef,
+    ) -> ShapeId {
+        let id = self.shape_of(requirement);
+        if let Some(shape) = &mut self.shapes[id.0 as usize]
+            && shape.tasks.insert(place, task).is_none()
+        {
+            self.len += 1;
+        }
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: ShapeId, place: Place) {
+        let Some(Some(shape)) = self.shapes.get_mut(id.0 as usize) else { return };
+        if shape.tasks.remove(&place).is_some() {
+            self.len -= 1;
+        }
+        if shape.tasks.is_empty()
+            && let Some(shape) = self.shapes[id.0 as usize].take()
+        {
+            self.by_key.remove(&shape.key);
+            self.free.push(id.0);
+        }
+    }
+
+    /// The first task of every shape.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = (Place, ShapeId, TaskRef)> {
+        self.by_key.values().filter_map(|id| self.next_after(*id, None))
+    }
+
+    /// The task of a shape that follows the place `after`.
+    pub(crate) fn next_after(
+        &self,
+        id: ShapeId,
+        after: Option<Place>,
+    ) -> Option<(Place, ShapeId, TaskRef)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let shape = self.shapes[id.0 as usize].as_ref()?;
+        let from = after.map_or(Unbounded, Excluded);
+        let (place, task) = shape.tasks.range((from, Unbounded)).next()?;
+        Some((*place, id, *task))
+    }
+
+    /// All tasks, in no useful order.
+    pub(crate) fn tasks(&self) -> Vec<TaskRef> {
+        self.shapes.iter().flatten().flat_map(|shape| shape.tasks.values().copied()).collect()
+    }
+
+    fn shape_of(&mut self, requirement: &Requirement) -> ShapeId {
+        let key = ShapeKey {
+            class: requirement.class,
+            executor: requirement.executor.clone(),
+            model: requirement.model.clone(),
+            amounts: [
+                requirement.cpu_milli,
+                requirement.memory_bytes,
+                requirement.storage_bytes,
+                u64::from(requirement.min_gpus),
+                requirement.gpu_memory_bytes,
+                u64::from(requirement.milli_gpu),
+            ],
+        };
+        if let Some(id) = self.by_key.get(&key) {
+            return *id;
+        }
+        let shape = Some(Shape { key: key.clone(), tasks: BTreeMap::new() });
+        let id = match self.free.pop() {
+            Some(at) => {
+                self.shapes[at as usize] = shape;
+                ShapeId(at)
+            }
+            None => {
+                self.shapes.push(shape);
+                ShapeId(self.shapes.len() as u32 - 1)
+            }
+        };
+        self.by_key.insert(key, id);
+        id
+    }
+}

@@ -1,0 +1,224 @@
+//! The predictor: what is asked and what is told.
+
+use hypha_model::{Map, Name, Span, TaskSpec, WorkerId};
+
+use crate::estimate::{Estimate, MAX_LOG_SIGMA};
+use crate::keys::{HardwareKey, Mode, ModelKey, NoTable, WorkerKey};
+use crate::models::Model;
+use crate::names::Names;
+use crate::query::Query;
+use crate::regression::{CLIP, D, Regression};
+use crate::settings::Settings;
+use crate::snapshot::Snapshot;
+use crate::table::LookupTable;
+use crate::typical::Typical;
+use crate::workers::Workers;
+
+/// Models that are learned apart; a swarm serves tens.
+pub const MAX_MODELS: usize = 4_096;
+/// Hardware labels that are learned apart; there are some hundred kinds of GPU.
+pub const MAX_HARDWARE: usize = 1_024;
+/// Sets of (model, hardware, which features are told) that are learned apart, at about 700 bytes each.
+pub const MAX_REGRESSIONS: usize = 8_192;
+
+/// Where the regression is that is shared by all whose own would be one too many.
+pub(crate) const SHARED: usize = 0;
+/// All that the shared regression knows of a task.
+pub(crate) const CONSTANT: [f64; D] = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+/// Run times are taken to lie between a microsecond and 30 years.
+const RUN_BOUNDS_S: (f64, f64) = (1e-6, 1e9);
+
+/// Predicts run times, from what was measured or from a table. Deterministic: the same calls in the same
+/// order give the same answers, bit for bit.
+#[derive(Clone, Debug)]
+pub struct Predictor {
+    pub(crate) settings: Settings,
+    mode: Mode,
+    pub(crate) table: Option<LookupTable>,
+    pub(crate) hardware: Names,
+    pub(crate) model_names: Names,
+    /// By `ModelKey`; the first is for tasks without a model and for models that are too many.
+    pub(crate) models: Vec<Model>,
+    pub(crate) workers: Workers,
+    /// With their keys; the one at `SHARED` knows no features.
+    pub(crate) regressions: Vec<(u64, Regression)>,
+    pub(crate) index: Map<u64, u32>,
+    pub(crate) typical: Typical,
+}
+
+impl Predictor {
+    /// A predictor that knows nothing yet.
+    pub fn new(settings: Settings) -> Predictor {
+        Predictor::restore(settings, Snapshot::default())
+    }
+
+    /// A predictor that goes on from a snapshot, with identical predictions once the workers that are
+    /// still there have been added again: who left meanwhile must not be kept for ever. The table is not
+    /// part of a snapshot, so the mode is `default` until [`Predictor::set_table`] and
+    /// [`Predictor::set_mode`].
+    pub fn restore(settings: Settings, snapshot: Snapshot) -> Predictor {
+        let parts = snapshot.sound();
+        let mut index = Map::default();
+        for (at, (key, _)) in parts.regressions.iter().enumerate() {
+            index.insert(*key, at as u32);
+        }
+        Predictor {
+            settings: settings.bounded(),
+            mode: Mode::Default,
+            table: None,
+            hardware: parts.hardware,
+            model_names: parts.model_names,
+            models: parts.models,
+            workers: Workers::restored(parts.workers),
+            regressions: parts.regressions,
+            index,
+            typical: parts.typical,
+        }
+    }
+
+    /// Everything that was learned, to be kept over a restart.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self)
+    }
+
+    /// Where predictions come from.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Changes where predictions come from. Learning goes on in either mode.
+    pub fn set_mode(&mut self, mode: Mode) -> Result<(), NoTable> {
+        if mode == Mode::LookupTable && self.table.is_none() {
+            return Err(NoTable);
+        }
+        self.mode = mode;
+        Ok(())
+    }
+
+    /// Gives, or replaces, the table. The mode stays as it is.
+    pub fn set_table(&mut self, table: LookupTable) {
+        for model in &mut self.models {
+            model.reserve(table.columns());
+        }
+        self.table = Some(table);
+    }
+
+    /// The key of a hardware label.
+    pub fn hardware(&mut self, name: Option<&Name>) -> HardwareKey {
+        HardwareKey(self.hardware.number(name, MAX_HARDWARE) as u16)
+    }
+
+    /// The key of a worker. One that was here before is as fast as it was.
+    pub fn add_worker(&mut self, id: WorkerId, hardware: Option<&Name>) -> WorkerKey {
+        let hardware = self.hardware(hardware);
+        self.workers.add(id, hardware)
+    }
+
+    /// Frees a worker's key. What was learned of it is remembered for a while.
+    pub fn forget_worker(&mut self, key: WorkerKey) {
+        self.workers.forget(key, self.settings.remembered_workers);
+    }
+
+    /// Prepares the questions about a task.
+    pub fn query(&mut self, spec: &TaskSpec) -> Query {
+        let named = self.model_names.number(spec.requirement.model.as_ref(), MAX_MODELS);
+        while self.models.len() <= named as usize {
+            let mut model = Model::default();
+            model.reserve(self.table.as_ref().map_or(&[], |table| table.columns()));
+            self.models.push(model);
+        }
+        let estimated_s = spec.requirement.estimated_time.map(run_s);
+        let features = self.models[named as usize].features(&spec.metadata, estimated_s);
+        Query {
+            model: ModelKey(named),
+            present: features.present,
+            shape: features.shape,
+            categories: features.categories,
+            features: features.numbers,
+            estimated_s,
+        }
+    }
+
+    /// What a task takes on some hardware, before a worker's factor.
+    pub fn base(&self, query: &Query, hardware: HardwareKey) -> Estimate {
+        if self.mode == Mode::LookupTable
+            && let Some(estimate) = self.tabled(query, hardware)
+        {
+            return estimate;
+        }
+        self.learned(query, hardware)
+    }
+
+    /// A worker's run time against its hardware's [`Predictor::base`]: `2.0` takes twice as long. What is
+    /// little known is near the other workers'. Only this worker's own completions change it, from its
+    /// first one on: a caller may keep it until the next.
+    pub fn factor(&self, worker: WorkerKey) -> f64 {
+        self.log_factor(worker).0.exp()
+    }
+
+    /// The factor of the usual worker of some hardware, to show others' against it.
+    pub fn usual_factor(&self, hardware: HardwareKey) -> f64 {
+        self.workers.centre(hardware).exp()
+    }
+
+    /// What a task takes on a worker: the hardware's time, times the worker's factor.
+    pub fn estimate(&self, query: &Query, worker: WorkerKey) -> Estimate {
+        let base = self.base(query, self.workers.hardware(worker));
+        let (log_factor, variance) = self.log_factor(worker);
+        base.scaled(log_factor.exp()).widened(variance)
+    }
+
+    /// Learns from a task that took `run` on a worker.
+    pub fn observe(&mut self, query: &Query, worker: WorkerKey, run: Span) {
+        let seconds = run_s(run);
+        self.typical.observe(seconds);
+        let hardware = self.workers.hardware(worker);
+        let spread = self.spread(hardware);
+        let (factor, factor_variance) = self.workers.log_factor(worker, spread);
+        let Some(model) = self.models.get(query.model.0 as usize) else { return };
+        let (offset, offset_variance) = model.offset(&query.categories);
+        let log = seconds.ln() - factor - offset;
+        let at = self.regression_for(query, hardware, log.exp());
+        let features = if at == SHARED { CONSTANT } else { query.features };
+        let (_, regression) = &mut self.regressions[at];
+
+        // One residual, shared out by how uncertain each part is: an update of the joint belief that
+        // takes costs, categories and the worker's speed for independent.
+        let fit = regression.predict(&features);
+        let residual = log - fit.log;
+        let noise = regression.noise();
+        let variance = noise + fit.variance + factor_variance + offset_variance;
+        regression.judge(residual, variance.min(MAX_LOG_SIGMA * MAX_LOG_SIGMA));
+        let limit = CLIP * variance.sqrt();
+        let clipped = residual.clamp(-limit, limit);
+        regression.learn(&features, clipped, variance);
+        let count = regression.count();
+        if let Some(model) = self.models.get_mut(query.model.0 as usize) {
+            model.learn(&query.categories, clipped, variance);
+            if at != SHARED {
+                model.observed(query.shape, at as u32, count);
+            }
+        }
+        self.workers.learn(worker, clipped, variance, noise, spread);
+    }
+
+    /// A moving average of all run times, for scales; `1.0` before any.
+    pub fn typical_s(&self) -> f64 {
+        self.typical.mean_s(1.0)
+    }
+
+    fn log_factor(&self, worker: WorkerKey) -> (f64, f64) {
+        self.workers.log_factor(worker, self.spread(self.workers.hardware(worker)))
+    }
+
+    fn spread(&self, hardware: HardwareKey) -> f64 {
+        match hardware {
+            HardwareKey(0) => self.settings.unknown_spread,
+            _ => self.settings.known_spread,
+        }
+    }
+}
+
+fn run_s(run: Span) -> f64 {
+    run.as_secs_f64().clamp(RUN_BOUNDS_S.0, RUN_BOUNDS_S.1)
+}

@@ -1,0 +1,110 @@
+//! Run times from a table that somebody measured beforehand.
+//!
+//! The rules of the nearest match are in the crate's documentation.
+
+mod csv;
+mod json;
+mod near;
+mod row;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::estimate::Estimate;
+use crate::models::MAX_COLUMNS;
+use near::Near;
+use row::{Row, Rows};
+
+pub use row::TableError;
+
+/// The model of rows that hold for every model that has none of its own.
+const ANY_MODEL: &str = "*";
+
+/// Run times by model, hardware and features.
+#[derive(Clone, Debug)]
+pub struct LookupTable {
+    columns: Vec<Arc<str>>,
+    models: BTreeMap<Arc<str>, Group>,
+    rows: usize,
+}
+
+/// The rows of one model, by hardware.
+#[derive(Clone, Debug)]
+struct Group {
+    exact: BTreeMap<Arc<str>, Near>,
+    /// The rows without hardware.
+    unsaid: Option<Near>,
+    /// All rows.
+    all: Near,
+}
+
+impl LookupTable {
+    /// Reads rows from JSON: a list of objects.
+    pub fn from_json(text: &str) -> Result<LookupTable, TableError> {
+        LookupTable::of(json::parse(text)?)
+    }
+
+    /// Reads rows from comma-separated values with a header.
+    pub fn from_csv(text: &str) -> Result<LookupTable, TableError> {
+        LookupTable::of(csv::parse(text)?)
+    }
+
+    fn of(rows: Rows) -> Result<LookupTable, TableError> {
+        let Rows { columns, rows } = rows;
+        if rows.is_empty() {
+            return Err(TableError::NoRows);
+        }
+        let count = rows.len();
+        let mut by_model: BTreeMap<Arc<str>, Vec<Row>> = BTreeMap::new();
+        for row in rows {
+            by_model.entry(row.model.clone()).or_default().push(row);
+        }
+        let models = by_model.into_iter().map(|(model, rows)| (model, Group::of(rows))).collect();
+        Ok(LookupTable { columns, models, rows: count })
+    }
+
+    /// How many rows there are, at least one.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The names of the features.
+    pub(crate) fn columns(&self) -> &[Arc<str>] {
+        &self.columns
+    }
+
+    /// The row that comes nearest, if there is any for the model. `feature` gives a task's numbers.
+    pub(crate) fn nearest(
+        &self,
+        model: Option<&str>,
+        hardware: Option<&str>,
+        feature: impl Fn(&str) -> Option<f64>,
+    ) -> Option<Estimate> {
+        let own = model.and_then(|model| self.models.get(model));
+        let group = own.or_else(|| self.models.get(ANY_MODEL))?;
+        let mut point = [None; MAX_COLUMNS];
+        for (value, column) in point.iter_mut().zip(&self.columns) {
+            *value = feature(column).map(row::scaled);
+        }
+        let exact = hardware.and_then(|hardware| group.exact.get(hardware));
+        let near = exact.or(group.unsaid.as_ref()).unwrap_or(&group.all);
+        Some(near.nearest(&point))
+    }
+}
+
+impl Group {
+    fn of(rows: Vec<Row>) -> Group {
+        let mut exact: BTreeMap<Arc<str>, Vec<Row>> = BTreeMap::new();
+        for row in &rows {
+            if let Some(hardware) = &row.hardware {
+                exact.entry(hardware.clone()).or_default().push(row.clone());
+            }
+        }
+        let unsaid: Vec<Row> = rows.iter().filter(|row| row.hardware.is_none()).cloned().collect();
+        Group {
+            exact: exact.into_iter().map(|(hardware, rows)| (hardware, Near::of(rows))).collect(),
+            unsaid: (!unsaid.is_empty()).then(|| Near::of(unsaid)),
+            all: Near::of(rows),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The usual run time of everything, for scales and for what nothing else is known of.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bits;
+
+/// The average remembers about 100 run times.
+const LEAST_STEP: f64 = 0.01;
+
+/// A moving average of run times.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Typical {
+    #[serde(with = "bits")]
+    mean_s: f64,
+    count: u32,
+}
+
+impl Typical {
+    pub(crate) fn observe(&mut self, seconds: f64) {
+        self.count = self.count.saturating_add(1);
+        self.mean_s += (seconds - self.mean_s) * (1.0 / f64::from(self.count)).max(LEAST_STEP);
+    }
+
+    /// The average, or `first` before there is one.
+    pub(crate) fn mean_s(&self, first: f64) -> f64 {
+        if self.count > 0 { self.mean_s } else { first }
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.mean_s.is_finite() && self.mean_s >= 0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_average_begins_with_the_first_time_and_follows() {
+        let mut typical = Typical::default();
+        assert_eq!(typical.mean_s(7.0), 7.0);
+        typical.observe(3.0);
+        assert_eq!(typical.mean_s(7.0), 3.0);
+        (0..1_000).for_each(|_| typical.observe(5.0));
+        assert!((typical.mean_s(7.0) - 5.0).abs() < 0.01);
+    }
+}

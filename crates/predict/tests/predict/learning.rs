@@ -1,0 +1,141 @@
+//! What is learned, how soon, and how it follows changes.
+
+use std::sync::Arc;
+
+use hypha_model::{Metadata, Span, TaskSpec, Value};
+use hypha_predict::{Predictor, Settings, WorkerKey};
+
+use crate::world::{Request, SPEEDS, Told, World, name, spec, worker_id};
+
+const PROBE: Request = Request { input: 1_000.0, output: 100.0 };
+
+/// How far the estimate for a usual request on a worker is off, as a logarithm.
+fn off(world: &mut World, worker: usize, slower: f64) -> f64 {
+    let query = world.query(&PROBE, Told::Everything);
+    let estimate = world.predictor.estimate(&query, world.workers[worker]);
+    (estimate.mean_s / (PROBE.cost_s() * slower / SPEEDS[worker])).ln()
+}
+
+fn run_one(world: &mut World, worker: usize, slower: f64) {
+    let request = world.request();
+    let query = world.query(&request, Told::Everything);
+    world.run(&query, worker, request.cost_s() * slower);
+}
+
+#[test]
+fn five_completions_each_tell_fast_workers_from_slow_ones() {
+    let mut sum = 0.0;
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        for i in 0..40 {
+            run_one(&mut world, i % 8, 1.0);
+        }
+        for worker in 0..8 {
+            let off = off(&mut world, worker, 1.0).abs();
+            assert!(off < 0.5, "seed {seed}, worker {worker}: {off}");
+            sum += off / 160.0;
+        }
+        let time = |world: &World, worker: usize| world.predictor.factor(world.workers[worker]);
+        for slow in 2..8 {
+            let ratio = time(&world, slow) / time(&world, 0);
+            assert!((2.0..8.0).contains(&ratio), "seed {seed}: {ratio} instead of 4");
+        }
+    }
+    assert!(sum < 0.15, "{sum}");
+}
+
+#[test]
+fn a_worker_that_becomes_slower_is_followed_and_the_others_stay() {
+    for seed in 0..10 {
+        let mut world = World::new(seed);
+        world.judged(Told::Everything, 0, 400);
+        for i in 0..30 {
+            run_one(&mut world, 3, 2.0);
+            run_one(&mut world, i % 3, 1.0);
+        }
+        let (changed, same) = (off(&mut world, 3, 2.0), off(&mut world, 5, 1.0));
+        assert!(changed.abs() < 0.2, "seed {seed}: {changed}");
+        assert!(same.abs() < 0.2, "seed {seed}: {same}");
+    }
+}
+
+#[test]
+fn a_model_that_becomes_slower_is_followed() {
+    for seed in 0..10 {
+        let mut world = World::new(seed);
+        world.judged(Told::Everything, 0, 400);
+        for _ in 0..30 {
+            let worker = world.rng.below(8) as usize;
+            run_one(&mut world, worker, 2.0);
+        }
+        let off: Vec<f64> = (0..8).map(|worker| off(&mut world, worker, 2.0)).collect();
+        assert!(off.iter().all(|off| off.abs() < 0.3), "seed {seed}: {off:.2?}");
+    }
+}
+
+#[test]
+fn one_absurd_time_does_not_wreck_what_was_learned() {
+    let mut world = World::new(1);
+    world.judged(Told::Everything, 0, 400);
+    let before = off(&mut world, 4, 1.0);
+    let query = world.query(&PROBE, Told::Everything);
+    world.predictor.observe(&query, world.workers[4], Span::MAX);
+    world.predictor.observe(&query, world.workers[4], Span::ZERO);
+    world.predictor.observe(&query, world.workers[4], Span::MAX);
+    assert!((off(&mut world, 4, 1.0) - before).abs() < 0.15);
+}
+
+#[test]
+fn a_category_changes_the_time_and_the_factor_is_the_workers_alone() {
+    let mut predictor = Predictor::new(Settings::default());
+    let worker = predictor.add_worker(worker_id(1), None);
+    let of = |precision: &str| TaskSpec {
+        metadata: Metadata::new([(Arc::from("precision"), Value::Text(precision.into()))]).unwrap(),
+        ..spec("m", &[])
+    };
+    let (slow, fast) = (predictor.query(&of("fp32")), predictor.query(&of("int4")));
+    for _ in 0..50 {
+        predictor.observe(&slow, worker, Span::from_secs(8));
+        predictor.observe(&fast, worker, Span::from_secs(2));
+    }
+    let mean = |query| predictor.estimate(query, worker).mean_s;
+    assert!((mean(&slow) / 8.0).ln().abs() < 0.15, "{}", mean(&slow));
+    assert!((mean(&fast) / 2.0).ln().abs() < 0.15, "{}", mean(&fast));
+}
+
+#[test]
+fn an_estimate_is_the_base_times_the_factor_and_wider() {
+    let mut world = World::new(2);
+    world.judged(Told::Everything, 0, 100);
+    let query = world.query(&PROBE, Told::Everything);
+    let hardware = world.predictor.hardware(None);
+    let base = world.predictor.base(&query, hardware);
+    for worker in world.workers.clone() {
+        let estimate = world.predictor.estimate(&query, worker);
+        let expected = base.mean_s * world.predictor.factor(worker);
+        assert!((estimate.mean_s / expected - 1.0).abs() < 1e-12);
+        assert!(estimate.error_s / estimate.mean_s > base.error_s / base.mean_s);
+    }
+    let before: Vec<f64> = world.workers.iter().map(|w| world.predictor.factor(*w)).collect();
+    run_one(&mut world, 0, 1.0);
+    for (worker, before) in world.workers[1..].iter().zip(&before[1..]) {
+        assert_eq!(world.predictor.factor(*worker), *before, "callers keep factors");
+    }
+}
+
+#[test]
+fn a_worker_unlike_its_hardware_is_told_apart_from_it() {
+    let mut predictor = Predictor::new(Settings::default());
+    let a100 = name("A100");
+    let workers: Vec<WorkerKey> =
+        (0..4).map(|i| predictor.add_worker(worker_id(i), Some(&a100))).collect();
+    let query = predictor.query(&spec("m", &[]));
+    for _ in 0..20 {
+        for (i, worker) in workers.iter().enumerate() {
+            let run = if i == 3 { Span::from_secs(3) } else { Span::from_secs(2) };
+            predictor.observe(&query, *worker, run);
+        }
+    }
+    let ratio = predictor.factor(workers[3]) / predictor.factor(workers[0]);
+    assert!((ratio - 1.5).abs() < 0.1, "{ratio}");
+}

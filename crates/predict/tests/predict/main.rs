@@ -1,0 +1,13 @@
+//! The predictor as its callers see it.
+
+// Helpers of tests are tests, which the lint does not see.
+#![allow(clippy::unwrap_used)]
+
+mod absurd;
+mod bounds;
+mod calibration;
+mod cold;
+mod learning;
+mod restart;
+mod table;
+mod world;

@@ -1,0 +1,78 @@
+//! What was learned survives a restart, bit for bit.
+
+use hypha_predict::{Predictor, Settings, Snapshot};
+
+use crate::world::{Told, World, worker_id};
+
+/// The world after a restart, with its workers added again in another order.
+fn restarted(world: &World) -> World {
+    let text = serde_json::to_string(&world.predictor.snapshot()).unwrap();
+    let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
+    let mut predictor = Predictor::restore(Settings::default(), snapshot);
+    let mut workers = world.workers.clone();
+    for i in (0..8).filter(|i| *i != LEFT).rev() {
+        workers[i] = predictor.add_worker(worker_id(i as u128), None);
+    }
+    World { predictor, workers, rng: world.rng.clone(), noise: world.noise }
+}
+
+const LEFT: usize = 6;
+
+#[test]
+fn predictions_go_on_identically() {
+    let mut world = World::new(3);
+    world.judged(Told::Everything, 0, 300);
+    world.judged(Told::InputOnly, 0, 50);
+    world.predictor.forget_worker(world.workers[LEFT]);
+    let mut twin = restarted(&world);
+    for at in 0..200 {
+        let told = if at % 3 == 0 { Told::InputOnly } else { Told::Everything };
+        let request = world.request();
+        assert_eq!(twin.request().input, request.input);
+        let (query, same) = (world.query(&request, told), twin.query(&request, told));
+        assert_eq!(query, same);
+        let worker = at % 6;
+        let estimate = world.predictor.estimate(&query, world.workers[worker]);
+        assert_eq!(twin.predictor.estimate(&same, twin.workers[worker]), estimate, "{at}");
+        assert_eq!(
+            world.run(&query, worker, request.cost_s()),
+            twin.run(&same, worker, request.cost_s())
+        );
+    }
+    assert_eq!(world.predictor.typical_s(), twin.predictor.typical_s());
+    // A new one is taken for the usual one by both, and the one that left is remembered by both.
+    for id in [100, LEFT as u128] {
+        let key = world.predictor.add_worker(worker_id(id), None);
+        let same = twin.predictor.add_worker(worker_id(id), None);
+        assert_eq!(world.predictor.factor(key), twin.predictor.factor(same));
+        assert_ne!(world.predictor.factor(key), 1.0);
+    }
+}
+
+#[test]
+fn a_damaged_snapshot_is_no_worse_than_none() {
+    let mut world = World::new(4);
+    world.judged(Told::Everything, 0, 100);
+    let nan = f64::NAN.to_bits();
+    let text = serde_json::to_string(&world.predictor.snapshot()).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    spoil(&mut value, nan);
+    let snapshot: Snapshot = serde_json::from_value(value).unwrap();
+    world.predictor = Predictor::restore(Settings::default(), snapshot);
+    let again = (0..8).map(|id| world.predictor.add_worker(worker_id(id), None));
+    world.workers = again.collect();
+    let judged = world.judged(Told::Everything, 100, 400);
+    assert!(judged.mean_absolute_percentage_error() < 40.0);
+}
+
+/// Replaces every float by NaN: floats are the integers that are too large for anything else.
+fn spoil(value: &mut serde_json::Value, nan: u64) {
+    match value {
+        serde_json::Value::Number(number) if number.as_u64() > Some(1 << 40) => {
+            *value = nan.into();
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(|item| spoil(item, nan)),
+        serde_json::Value::Object(fields) => fields.values_mut().for_each(|item| spoil(item, nan)),
+        _ => {}
+    }
+}

@@ -1,0 +1,78 @@
+//! Many seeds through [`crate::scenario`], and the smallest failure of the first one that fails.
+
+use crate::scenario::{self, Scope, Trouble};
+use crate::watch::Violation;
+
+/// What became of one seed.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// How many events there were.
+    pub steps: u64,
+    /// What was violated.
+    pub violation: Option<Violation>,
+}
+
+/// A failure that has been made as small as it would go.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// What is left of the scenario.
+    pub scope: Scope,
+    /// What is violated in it.
+    pub violation: Violation,
+    /// What happens in it, line by line.
+    pub log: Vec<String>,
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, scope: &Scope) -> Outcome {
+    let (steps, violation, _) = run_world(seed, scope, false);
+    Outcome { seed, steps, violation }
+}
+
+/// Runs a seed that fails again and again with less trouble and fewer tasks, as long as it breaks the same
+/// promise; returns the smallest, with its log. `None` if the seed does not fail.
+pub fn shrink(seed: u64, scope: &Scope) -> Option<Failure> {
+    let promise = run(seed, scope).violation?.promise;
+    let fails = |scope: &Scope| run(seed, scope).violation.is_some_and(|v| v.promise == promise);
+    let mut smallest = scope.clone();
+    loop {
+        let before = smallest.clone();
+        for trouble in Trouble::ALL {
+            let mut quieter = smallest.clone();
+            if !quieter.without.contains(&trouble) {
+                quieter.without.push(trouble);
+                if fails(&quieter) {
+                    smallest = quieter;
+                }
+            }
+        }
+        for cut in [smallest.tasks / 2, smallest.tasks / 4, smallest.tasks / 10, 1] {
+            let fewer = Scope { tasks: smallest.tasks.saturating_sub(cut), ..smallest.clone() };
+            if fewer.tasks > 0 && fewer.tasks < smallest.tasks && fails(&fewer) {
+                smallest = fewer;
+            }
+        }
+        if smallest == before {
+            break;
+        }
+    }
+    let (_, violation, log) = run_world(seed, &smallest, true);
+    Some(Failure { seed, scope: smallest, violation: violation?, log })
+}
+
+/// Runs one seed and keeps its log.
+pub fn replay(seed: u64, scope: &Scope) -> (Outcome, Vec<String>) {
+    let (steps, violation, log) = run_world(seed, scope, true);
+    (Outcome { seed, steps, violation }, log)
+}
+
+fn run_world(seed: u64, scope: &Scope, log: bool) -> (u64, Option<Violation>, Vec<String>) {
+    let mut world = scenario::world(seed, scope, log);
+    let deadline = scenario::deadline();
+    let result = world.run(deadline).and_then(|()| world.drain(deadline));
+    (world.steps(), result.err(), world.log().to_vec())
+}

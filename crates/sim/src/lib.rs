@@ -1,0 +1,27 @@
+//! The machines of Hypha in virtual time.
+//!
+//! Two uses: [`check`] runs many small worlds in which everything goes wrong and checks the promises after
+//! every step; [`compare`] runs a workload on a pool under each strategy and measures. Both step the same
+//! machines as the node does. All of it repeats exactly for its seed.
+
+mod arrivals;
+mod axis;
+pub mod check;
+pub mod compare;
+pub mod frontier;
+mod labels;
+pub mod network;
+pub mod plot;
+pub mod pool;
+pub mod predict;
+pub mod report;
+pub mod scenario;
+pub mod stats;
+mod svg;
+pub mod table;
+mod timestamp;
+pub mod trace;
+pub mod watch;
+pub mod workload;
+pub mod workload_name;
+pub mod world;

@@ -1,0 +1,392 @@
+//! A small world with its troubles, drawn from a seed.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use hypha_engine::{Image, Mutant, NewTask, RetryPolicy, Settings};
+use hypha_model::{
+    Capacity, Device, Executor, ExecutorClass, Metadata, Money, Name, Payload, Priority,
+    Requirement, Rng, Span, TaskSpec, Time, Worker,
+};
+use hypha_placement::{Preferences, Strategy};
+use thiserror::Error;
+
+use crate::network::{Clock, Network};
+use crate::world::{
+    Arrivals, CrashPoint, Fault, Odds, START, Setup, Timetable, WorkerSetup, World,
+};
+
+/// Kinds of trouble, each of which can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// Messages are lost.
+    Loss,
+    /// Messages arrive twice.
+    Duplication,
+    /// Messages take their time and overtake each other.
+    Delay,
+    /// A scheduler and a worker cannot reach each other for a while.
+    Partition,
+    /// Workers die and come back without their memory.
+    WorkerCrash,
+    /// Schedulers die at the worst moments and come back with what was durable.
+    SchedulerCrash,
+    /// Workers become slow.
+    Slowness,
+    /// Clocks run up to 10 % fast or slow.
+    Drift,
+    /// Executors fail.
+    ExecutorError,
+    /// Results do not match their digest.
+    Corruption,
+    /// Clients cancel.
+    Cancel,
+    /// Tasks have deadlines.
+    Deadline,
+    /// Operators switch strategies.
+    Switch,
+    /// Operators remove workers.
+    Removal,
+    /// There is a second scheduler.
+    Rival,
+}
+
+impl Trouble {
+    /// All kinds.
+    pub const ALL: [Trouble; 15] = [
+        Trouble::Loss,
+        Trouble::Duplication,
+        Trouble::Delay,
+        Trouble::Partition,
+        Trouble::WorkerCrash,
+        Trouble::SchedulerCrash,
+        Trouble::Slowness,
+        Trouble::Drift,
+        Trouble::ExecutorError,
+        Trouble::Corruption,
+        Trouble::Cancel,
+        Trouble::Deadline,
+        Trouble::Switch,
+        Trouble::Removal,
+        Trouble::Rival,
+    ];
+
+    /// The word for it on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Trouble::Loss => "loss",
+            Trouble::Duplication => "duplication",
+            Trouble::Delay => "delay",
+            Trouble::Partition => "partition",
+            Trouble::WorkerCrash => "worker-crash",
+            Trouble::SchedulerCrash => "scheduler-crash",
+            Trouble::Slowness => "slowness",
+            Trouble::Drift => "drift",
+            Trouble::ExecutorError => "executor-error",
+            Trouble::Corruption => "corruption",
+            Trouble::Cancel => "cancel",
+            Trouble::Deadline => "deadline",
+            Trouble::Switch => "switch",
+            Trouble::Removal => "removal",
+            Trouble::Rival => "rival",
+        }
+    }
+}
+
+/// No such kind of trouble.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("`{0}` is not a kind of trouble: use one of {known}", known = Trouble::ALL.map(Trouble::as_str).join(", "))]
+pub struct UnknownTrouble(String);
+
+impl FromStr for Trouble {
+    type Err = UnknownTrouble;
+    fn from_str(text: &str) -> Result<Trouble, UnknownTrouble> {
+        Trouble::ALL
+            .into_iter()
+            .find(|trouble| trouble.as_str() == text)
+            .ok_or_else(|| UnknownTrouble(text.chars().take(64).collect()))
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What makes a scenario, besides its seed: smaller and quieter ones are easier to understand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// How many tasks.
+    pub tasks: usize,
+    /// Trouble that is left out.
+    pub without: Vec<Trouble>,
+    /// A fault planted into the machines.
+    pub mutant: Option<Mutant>,
+    /// Use this strategy instead of one drawn.
+    pub strategy: Option<&'static str>,
+}
+
+impl Default for Scope {
+    fn default() -> Scope {
+        Scope { tasks: 200, without: Vec::new(), mutant: None, strategy: None }
+    }
+}
+
+impl Scope {
+    fn has(&self, trouble: Trouble) -> bool {
+        !self.without.contains(&trouble)
+    }
+}
+
+/// Trouble begins after the start and ends with this; then everything must come to an end.
+const TROUBLE: Span = Span::from_secs(30);
+/// After the trouble, everything must have ended within this: several back-offs, leases and timeouts.
+const PATIENCE: Span = Span::from_secs(600);
+
+/// The world of a seed.
+pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
+    let mut rng = Rng::new(seed);
+    let schedulers = 1 + usize::from(rng.chance(0.25) && scope.has(Trouble::Rival));
+    let workers = schedulers + rng.below(6) as usize;
+    let all = Strategy::all();
+    let strategy = all[rng.below(all.len() as u64) as usize];
+    let strategy = scope.strategy.and_then(|name| name.parse().ok()).unwrap_or(strategy);
+    let settings = settings(&mut rng, strategy, scope);
+    let setups = (0..workers).map(|at| worker(&mut rng, at, schedulers, scope)).collect();
+    let tasks = tasks(&mut rng, scope, schedulers);
+    let timetable = timetable(&mut rng, scope, workers, schedulers);
+    World::new(Setup {
+        seed: rng.next_u64(),
+        settings: vec![settings; schedulers],
+        image: Image::default(),
+        commands: Vec::new(),
+        workers: setups,
+        arrivals: Box::new(tasks),
+        network: network(&mut rng, scope),
+        timetable,
+        thorough: true,
+        log,
+    })
+}
+
+/// When everything must have come to an end.
+pub fn deadline() -> Time {
+    START + TROUBLE + PATIENCE
+}
+
+fn settings(rng: &mut Rng, strategy: Strategy, scope: &Scope) -> Settings {
+    Settings {
+        strategy,
+        preferences: Preferences {
+            max_given: rng.chance(0.2).then(|| 1 + rng.below(8) as u32),
+            ..Preferences::default()
+        },
+        max_queue: 100_000,
+        task_timeout: Span::from_secs(4),
+        retry: RetryPolicy {
+            max_attempts: 2 + rng.below(6) as u32,
+            backoff_base: Span::from_millis(100),
+            backoff_max: Span::from_secs(2),
+            retry_on_timeout: rng.chance(0.9),
+            retry_on_worker_failure: rng.chance(0.95),
+        },
+        health_check_interval: Span::from_secs(1),
+        health_check_timeout: Span::from_millis(300),
+        max_consecutive_failures: 3,
+        quarantine: Span::from_secs(1),
+        lease_ttl: Span::from_secs(5),
+        forget_worker_after: Span::from_secs(20 + rng.below(3_000)),
+        key_ttl: Span::from_secs(3_600),
+        save_interval: Span::from_secs(2),
+        least_pause: Span::from_millis(1),
+        mutant: scope.mutant,
+    }
+}
+
+/// A short name that is known to be one.
+fn name(text: &str) -> Option<Name> {
+    text.parse().ok()
+}
+
+fn worker(rng: &mut Rng, at: usize, schedulers: usize, scope: &Scope) -> WorkerSetup {
+    // Each scheduler has one worker of its own that can run everything, so that every task can end.
+    let own = at < schedulers;
+    let gpus = rng.below(3).max(u64::from(own));
+    let device = |memory_gb: u64| {
+        name("gpu").map(|model| Device { model, memory_bytes: memory_gb << 30, milli_gpu: 1_000 })
+    };
+    let models =
+        ["a", "b"].into_iter().filter(|_| rng.chance(0.8) || own).filter_map(name).collect();
+    let executors = name("test").map(|name| Executor {
+        class: ExecutorClass::Inference,
+        name,
+        models,
+        concurrency: 1 + rng.below(3) as u32,
+    });
+    let capacity = Capacity {
+        cpu_milli: 1_000 * (1 + rng.below(8)),
+        memory_bytes: (1 + rng.below(16)) << 30,
+        storage_bytes: 1 << 40,
+        devices: (0..gpus).filter_map(|_| device(8 << rng.below(2))).collect(),
+    };
+    let rate = if scope.has(Trouble::Drift) { 0.9 + 0.2 * rng.unit() } else { 1.0 };
+    let offset = Span::from_secs(rng.below(100));
+    let finds = |s: &usize, rng: &mut Rng| match own {
+        true => *s == at,
+        false => *s == at % schedulers || rng.chance(0.5),
+    };
+    let known_to = (0..schedulers).filter(|s| finds(s, rng)).collect();
+    WorkerSetup {
+        worker: Arc::new(Worker {
+            id: WorkerSetup::id(at),
+            capacity,
+            executors: executors.into_iter().collect(),
+            hardware: rng.chance(0.5).then(|| name("h100")).flatten(),
+            region: None,
+            price: Money::ZERO,
+        }),
+        speed: [0.5, 1.0, 2.0, 4.0][rng.below(4) as usize],
+        clock: Clock::new(START, offset, rate),
+        known_to,
+        mutant: scope.mutant,
+    }
+}
+
+struct Tasks {
+    tasks: Vec<(Time, NewTask, f64, usize)>,
+}
+
+impl Arrivals for Tasks {
+    fn count(&self) -> usize {
+        self.tasks.len()
+    }
+    fn at(&self, index: usize) -> Time {
+        self.tasks[index].0
+    }
+    fn task(&self, index: usize) -> NewTask {
+        self.tasks[index].1.clone()
+    }
+    fn run_s(&self, index: usize) -> f64 {
+        self.tasks[index].2
+    }
+    fn scheduler(&self, index: usize) -> usize {
+        self.tasks[index].3
+    }
+}
+
+fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
+    let gap_s = 20.0 / scope.tasks.max(1) as f64;
+    let mut at = START + Span::from_millis(1);
+    let mut tasks = Vec::with_capacity(scope.tasks);
+    for index in 0..scope.tasks {
+        at = at + Span::from_secs_f64(gap_s * rng.exponential());
+        let input_tokens = 10.0 + rng.exponential() * 100.0;
+        let gpu = rng.chance(0.1);
+        let requirement = Requirement {
+            model: rng.chance(0.5).then(|| name(if rng.chance(0.5) { "a" } else { "b" })).flatten(),
+            cpu_milli: 250 * rng.below(4),
+            memory_bytes: rng.below(3) << 28,
+            min_gpus: u32::from(gpu),
+            gpu_memory_bytes: if gpu { rng.below(3) << 30 } else { 0 },
+            milli_gpu: 500,
+            priority: Priority(rng.below(3) as i32 * 500),
+            deadline: (scope.has(Trouble::Deadline) && rng.chance(0.1))
+                .then(|| Span::from_millis(200 + rng.below(10_000))),
+            ..Requirement::default()
+        };
+        let spec = TaskSpec {
+            requirement,
+            input: Payload::from((index as u32).to_le_bytes().as_slice()),
+            metadata: Metadata::of_numbers(&[("input_tokens", input_tokens)]),
+            ..TaskSpec::default()
+        };
+        let task = NewTask {
+            spec: Arc::new(spec),
+            idempotency_key: Some(Arc::from(format!("key-{index}"))),
+            bind_at_once: rng.chance(0.05),
+        };
+        let run_s = (0.01 + input_tokens / 1_000.0) * (0.2 * rng.normal()).exp();
+        let scheduler = rng.below(schedulers as u64) as usize;
+        tasks.push((at, task, run_s, scheduler));
+    }
+    Tasks { tasks }
+}
+
+fn network(rng: &mut Rng, scope: &Scope) -> Network {
+    let often = |rng: &mut Rng, trouble, most: f64| {
+        if scope.has(trouble) && rng.chance(0.7) { rng.unit() * most } else { 0.0 }
+    };
+    let delay_ms = often(rng, Trouble::Delay, 20.0);
+    Network {
+        latency: Span::from_secs_f64(delay_ms / 1e3),
+        jitter: Span::from_secs_f64(2.0 * delay_ms / 1e3),
+        loss: often(rng, Trouble::Loss, 0.1),
+        duplication: often(rng, Trouble::Duplication, 0.2),
+    }
+}
+
+fn timetable(rng: &mut Rng, scope: &Scope, workers: usize, schedulers: usize) -> Timetable {
+    let end = START + TROUBLE;
+    let mut faults = Vec::new();
+    let mut partitions = Vec::new();
+    let any_time = |rng: &mut Rng| START + Span::from_micros(rng.below(TROUBLE.as_micros()));
+    let times = |rng: &mut Rng, trouble, most: u64| {
+        if scope.has(trouble) { rng.below(most + 1) } else { 0 }
+    };
+    for _ in 0..times(rng, Trouble::WorkerCrash, 4) {
+        let (at, worker) = (any_time(rng), rng.below(workers as u64) as usize);
+        let back = at + Span::from_millis(10 + rng.below(8_000));
+        faults.push((at, Fault::KillWorker { worker, noticed: rng.chance(0.5) }));
+        faults.push((back, Fault::StartWorker { worker }));
+    }
+    for _ in 0..times(rng, Trouble::SchedulerCrash, 3) {
+        let (at, scheduler) = (any_time(rng), rng.below(schedulers as u64) as usize);
+        let point =
+            if rng.chance(0.5) { CrashPoint::BeforePersist } else { CrashPoint::BeforeSend };
+        faults.push((at, Fault::KillScheduler { scheduler, point }));
+        let back = at + Span::from_millis(10 + rng.below(4_000));
+        faults.push((back, Fault::StartScheduler { scheduler }));
+    }
+    for _ in 0..times(rng, Trouble::Partition, 3) {
+        let (worker, scheduler) =
+            (rng.below(workers as u64) as usize, rng.below(schedulers as u64) as usize);
+        let from = any_time(rng);
+        let to = (from + Span::from_millis(10 + rng.below(10_000))).min(end);
+        partitions.push((from, to, scheduler, worker));
+    }
+    for _ in 0..times(rng, Trouble::Slowness, 2) {
+        let (at, worker) = (any_time(rng), rng.below(workers as u64) as usize);
+        faults.push((at, Fault::SlowWorker { worker, factor: 1.0 + 20.0 * rng.unit() }));
+        faults.push((end, Fault::SlowWorker { worker, factor: 1.0 }));
+    }
+    for _ in 0..times(rng, Trouble::Cancel, 1 + scope.tasks as u64 / 20) {
+        let index = rng.below(scope.tasks.max(1) as u64) as usize;
+        faults.push((any_time(rng), Fault::CancelTask { index }));
+    }
+    for _ in 0..times(rng, Trouble::Switch, 3) {
+        let all = Strategy::all();
+        let strategy = all[rng.below(all.len() as u64) as usize];
+        let scheduler = rng.below(schedulers as u64) as usize;
+        faults.push((any_time(rng), Fault::SwitchStrategy { scheduler, strategy }));
+    }
+    for _ in 0..times(rng, Trouble::Removal, 1) {
+        let (at, worker) = (any_time(rng), rng.below(workers as u64) as usize);
+        let scheduler = rng.below(schedulers as u64) as usize;
+        faults.push((at, Fault::RemoveWorker { scheduler, worker }));
+        // It comes back in its next life.
+        faults.push((at + Span::from_secs(3), Fault::KillWorker { worker, noticed: true }));
+        faults.push((at + Span::from_secs(4), Fault::StartWorker { worker }));
+    }
+    // After the trouble everybody is up.
+    faults.extend((0..workers).map(|worker| (end, Fault::StartWorker { worker })));
+    faults.extend((0..schedulers).map(|scheduler| (end, Fault::StartScheduler { scheduler })));
+    let later = end + Span::from_secs(1);
+    faults.extend((0..workers).map(|worker| (later, Fault::FindWorker { worker })));
+    let odds = Odds {
+        executor_error: if scope.has(Trouble::ExecutorError) { 0.05 * rng.unit() } else { 0.0 },
+        corruption: if scope.has(Trouble::Corruption) { 0.02 * rng.unit() } else { 0.0 },
+    };
+    Timetable { faults, partitions, odds }
+}

@@ -1,0 +1,79 @@
+//! `cargo xtask tidy`: the rules of the house that neither rustc nor clippy knows.
+//!
+//! Each rule is a function from text to [`Violation`]s in a file of its own; only
+//! [`workspace`](self::workspace) touches the disk and cargo. Every rule has a test that shows it
+//! failing.
+
+mod channels;
+mod closure;
+mod documents;
+mod layers;
+mod paths;
+mod pure;
+mod records;
+mod source;
+mod tokens;
+mod workspace;
+
+use std::fmt;
+use std::path::Path;
+
+use crate::Outcome;
+use workspace::{TextFile, Workspace};
+
+/// One broken rule, at a place a person can open.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Violation {
+    path: String,
+    line: usize,
+    /// What is wrong, and what to do about it.
+    what: String,
+}
+
+impl Violation {
+    fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, what: what.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}: {}", self.path, self.line, self.what)
+    }
+}
+
+pub(crate) fn run(root: &Path, _: &[String]) -> anyhow::Result<Outcome> {
+    let workspace = Workspace::read(root)?;
+    let mut violations = layers::check(&workspace.crates);
+    violations.extend(closure::check(&workspace.crates, &workspace.allow_list));
+    violations.extend(sources(&workspace.sources));
+    violations.extend(documents::check(&workspace.documents, &|path| root.join(path).exists()));
+    violations.extend(records::check(&workspace.documents));
+    violations.sort();
+    violations.dedup();
+
+    for violation in &violations {
+        println!("{violation}");
+    }
+    if violations.is_empty() {
+        let (sources, documents) = (workspace.sources.len(), workspace.documents.len());
+        println!("tidy: {sources} source files and {documents} documents keep the rules");
+        return Ok(Outcome::Passed);
+    }
+    let count = violations.len();
+    eprintln!("tidy: {count} {}", if count == 1 { "violation" } else { "violations" });
+    Ok(Outcome::Failed)
+}
+
+fn sources(files: &[TextFile]) -> Vec<Violation> {
+    let test_modules = paths::test_modules(files);
+    let mut violations = Vec::new();
+    for file in files {
+        violations.extend(source::check(file));
+        violations.extend(channels::check(file));
+        if layers::is_pure_source(&file.path) && !test_modules.contains(&file.path) {
+            violations.extend(pure::check(file));
+        }
+    }
+    violations
+}
