@@ -73,12 +73,18 @@ macro_rules! uuid_id {
 
         impl Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                match serializer.is_human_readable() {
+                    true => serializer.collect_str(self),
+                    false => self.0.serialize(serializer),
+                }
             }
         }
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if !deserializer.is_human_readable() {
+                    return Uuid::deserialize(deserializer).map(Self);
+                }
                 let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
                 text.parse().map_err(serde::de::Error::custom)
             }

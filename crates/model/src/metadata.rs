@@ -1,5 +1,6 @@
 //! What a client says of a request so that its run time can be predicted: numbers and categories.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,8 @@ pub enum Value {
 }
 
 /// Keys with values, in the order of their keys, each key once.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
+/// Read and written as a map (`{"input_tokens": 100}`).
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata(Vec<(Arc<str>, Value)>);
 
 /// Metadata that was refused.
@@ -92,6 +93,19 @@ impl Metadata {
     }
 }
 
+impl Serialize for Metadata {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
+        let entries = BTreeMap::<Arc<str>, Value>::deserialize(deserializer)?;
+        Metadata::new(entries).map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +115,9 @@ mod tests {
         let metadata = Metadata::of_numbers(&[("b", 1.0), ("a", 2.0), ("b", 3.0)]);
         assert_eq!(metadata.get("b"), Some(&Value::Number(3.0)));
         assert_eq!(metadata.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["a", "b"]);
+        let json = r#"{"a":2.0,"b":3.0}"#;
+        assert_eq!(serde_json::to_string(&metadata).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Metadata>(json).unwrap(), metadata);
     }
 
     #[test]
@@ -111,6 +128,8 @@ mod tests {
             "metadata field `tokens` is not a finite number"
         );
         assert!(one(Value::Text("x".repeat(257).into())).is_err());
+        let long = format!(r#"{{"a": "{}"}}"#, "x".repeat(257));
+        assert!(serde_json::from_str::<Metadata>(&long).is_err());
         let many = (0..65).map(|i| (Arc::from(format!("k{i}")), Value::Number(0.0)));
         assert_eq!(Metadata::new(many), Err(MetadataError::TooMany(65)));
     }

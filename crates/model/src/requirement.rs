@@ -109,7 +109,7 @@ impl Default for Requirement {
 }
 
 impl Requirement {
-    /// How many executors of `worker` would do, or the reason that none does.
+    /// The first executor of `worker` that would do, or the reason that none does.
     pub fn executor_of<'w>(&self, worker: &'w Worker) -> Result<&'w crate::Executor, Refusal> {
         let mut named = false;
         for executor in &worker.executors {
@@ -138,7 +138,7 @@ impl Requirement {
         };
         let (memory, share) = (self.gpu_memory_bytes, self.milli_gpu);
         let wanted = u64::from(self.min_gpus);
-        let mut reasons = [None; 6];
+        let mut reasons = [None; 4];
         let mut require = |at: usize, kind, needed: u64, present: u64| {
             reasons[at] = (needed > present).then_some(Refusal { kind, needed, present });
         };
@@ -146,10 +146,18 @@ impl Requirement {
         require(1, RefusalKind::Memory, self.memory_bytes, capacity.memory_bytes);
         require(2, RefusalKind::Storage, self.storage_bytes, capacity.storage_bytes);
         if wanted > 0 {
-            require(3, RefusalKind::Gpus, wanted, capacity.devices.len() as u64);
-            require(4, RefusalKind::GpuMemory, wanted, gpus(&|d| d.memory_bytes >= memory));
-            let both = gpus(&|d| d.memory_bytes >= memory && d.milli_gpu >= share);
-            require(5, RefusalKind::GpuShare, wanted, both);
+            // One reason for the GPUs: the first that the machine lacks, and not what follows from it.
+            let all = capacity.devices.len() as u64;
+            let with_memory = gpus(&|d| d.memory_bytes >= memory);
+            let with_both = gpus(&|d| d.memory_bytes >= memory && d.milli_gpu >= share);
+            let (kind, present) = if all < wanted {
+                (RefusalKind::Gpus, all)
+            } else if with_memory < wanted {
+                (RefusalKind::GpuMemory, with_memory)
+            } else {
+                (RefusalKind::GpuShare, with_both)
+            };
+            require(3, kind, wanted, present);
         }
         reasons.into_iter().flatten()
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::metadata::Metadata;
 use crate::name::Name;
@@ -84,14 +85,19 @@ impl fmt::Display for TaskState {
 }
 
 impl FromStr for TaskState {
-    type Err = String;
-    fn from_str(text: &str) -> Result<TaskState, String> {
+    type Err = UnknownState;
+    fn from_str(text: &str) -> Result<TaskState, UnknownState> {
         TaskState::ALL
             .into_iter()
             .find(|state| state.as_str() == text)
-            .ok_or_else(|| format!("`{text}` is not a task state: use one of queued, scheduled, running, completed, failed, cancelled, expired"))
+            .ok_or_else(|| UnknownState(text.chars().take(64).collect()))
     }
 }
+
+/// A state that does not exist.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("`{0}` is not a task state: use one of {known}", known = TaskState::ALL.map(TaskState::as_str).join(", "))]
+pub struct UnknownState(String);
 
 #[cfg(test)]
 mod tests {
@@ -105,7 +111,7 @@ mod tests {
             assert_eq!(json, format!("\"{state}\""));
         }
         let error = "done".parse::<TaskState>().unwrap_err();
-        assert!(error.starts_with("`done` is not a task state: use one of queued,"), "{error}");
+        assert!(error.to_string().starts_with("`done` is not a task state: use one of queued,"), "{error}");
     }
 
     #[test]

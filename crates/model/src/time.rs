@@ -153,7 +153,10 @@ impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             micros if micros < MICROS_PER_MILLI => write!(f, "{micros} µs"),
-            micros if micros < MICROS_PER_SECOND => write!(f, "{:.1} ms", self.as_millis_f64()),
+            // What would round to 1000.0 ms is a second.
+            micros if micros < MICROS_PER_SECOND - MICROS_PER_MILLI / 20 => {
+                write!(f, "{:.1} ms", self.as_millis_f64())
+            }
             _ => write!(f, "{:.2} s", self.as_secs_f64()),
         }
     }
@@ -170,6 +173,15 @@ mod tests {
         assert_eq!(Time::ZERO.since(Time::MAX), Span::ZERO);
         assert_eq!(Span::MAX + Span::MAX, Span::MAX);
         assert_eq!(Span::from_secs(u64::MAX), Span::MAX);
+    }
+
+    #[test]
+    fn spans_are_shown_in_a_fitting_unit() {
+        let shown = |micros| Span::from_micros(micros).to_string();
+        assert_eq!(
+            [shown(999), shown(1_500), shown(999_949), shown(999_999), shown(61_000_000)],
+            ["999 µs", "1.5 ms", "999.9 ms", "1.00 s", "61.00 s"]
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The checkers: what must hold after every step, whatever goes wrong.
 
 use hypha_engine::scheduler::HOLDER_SHARE;
-use hypha_engine::{Record, Reject, RunId, Submitted};
-use hypha_model::{Map, Payload, Span, TaskId, TaskState, Time};
+use hypha_engine::{FromWorker, Record, Reject, RunId, Submitted};
+use hypha_model::{Map, Payload, SchedulerId, Span, TaskId, TaskState, Time};
 use thiserror::Error;
 
 use crate::world::index_of_spec;
@@ -114,7 +114,7 @@ impl Watch {
     pub(crate) fn persisted(
         &mut self,
         now: Time,
-        node: (usize, hypha_model::SchedulerId),
+        node: (usize, SchedulerId),
         record: &Record,
     ) -> Result<(), Violation> {
         let (scheduler, scheduler_id) = node;
@@ -165,6 +165,29 @@ impl Watch {
         if let Some(run) = self.current.remove(&task) {
             self.void.insert(run, now);
         }
+    }
+
+    /// The task that `message` brings a result for, if its attempt is void and the task has not ended.
+    pub(crate) fn void_result(
+        &self,
+        scheduler: SchedulerId,
+        message: &FromWorker,
+    ) -> Option<TaskId> {
+        let FromWorker::Finished { attempt, fence, .. } = message else { return None };
+        let index = *self.index_of.get(&attempt.task)?;
+        let void = self.void.contains_key(&RunId { scheduler, fence: *fence });
+        (void && self.tasks[index as usize].ended.is_none()).then_some(attempt.task)
+    }
+
+    /// The result of a void attempt has not ended its task.
+    pub(crate) fn not_recorded(&self, void: Option<TaskId>) -> Result<(), Violation> {
+        let Some(task) = void else { return Ok(()) };
+        let index = self.index_of.get(&task).copied().unwrap_or_default();
+        if self.tasks[index as usize].completed {
+            let what = format!("{task} was ended by the result of a void attempt");
+            return Err(Violation { promise: Promise::OneResult, what });
+        }
+        Ok(())
     }
 
     /// A client was answered.

@@ -226,8 +226,10 @@ impl World {
                     return Ok(());
                 }
                 let id = self.workers[worker].setup.worker.id;
+                let void = self.watch.void_result(self.schedulers[scheduler].id, &message);
                 let event = SchedulerEvent::WorkerSaid { worker: id, message };
                 self.step_scheduler(scheduler, event)?;
+                self.watch.not_recorded(void)?;
                 self.watch.one_holder(self.now, &self.schedulers, &self.workers[worker])
             }
             Happening::SchedulerWakes { scheduler, at } => {

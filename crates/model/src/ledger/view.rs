@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::{Ledger, Slot};
-use crate::requirement::Requirement;
 use crate::resource::WHOLE_GPU;
 
 /// What is free now, in the amounts that an index over workers needs.
@@ -77,24 +76,6 @@ impl<K: Ord + Copy> Ledger<K> {
             free.greatest_milli_gpu = free.greatest_milli_gpu.max(slot.free_milli_gpu);
         }
         free
-    }
-
-    /// The part of the worker that would be left, from 0 to 1, if it took `requirement`: the mean over the
-    /// resources that it has at all, each against its own total. None if it does not fit. Best fit takes the
-    /// worker with the least, worst fit the one with the most.
-    pub fn left_over(&self, requirement: &Requirement) -> Option<f64> {
-        self.fits(requirement).ok()?;
-        let (free, total, gpus) = (&self.free, &self.total, u64::from(requirement.min_gpus));
-        let gpu_memory = u128::from(gpus) * u128::from(requirement.gpu_memory_bytes);
-        let parts = [
-            part(free.cpu_milli - requirement.cpu_milli, total.cpu_milli),
-            part(free.memory_bytes - requirement.memory_bytes, total.memory_bytes),
-            part(free.storage_bytes - requirement.storage_bytes, total.storage_bytes),
-            part(free.milli_gpu - gpus * u64::from(requirement.milli_gpu), total.milli_gpu),
-            part(free.gpu_memory_bytes - gpu_memory, total.gpu_memory_bytes),
-        ];
-        let present = parts.iter().flatten().count().max(1);
-        Some(parts.iter().flatten().sum::<f64>() / present as f64)
     }
 
     /// How much of each resource is booked.

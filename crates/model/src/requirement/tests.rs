@@ -81,11 +81,11 @@ fn every_reason_is_given_with_its_amounts() {
     check(gpus(1, 40 * GB, 1_000), &[]);
     check(gpus(2, 24 * GB, 500), &[]);
     // The memory of several GPUs is not that of one, nor are their shares.
-    check(gpus(1, 64 * GB, 500), &[(GpuMemory, 1, 0), (GpuShare, 1, 0)]);
+    check(gpus(1, 64 * GB, 500), &[(GpuMemory, 1, 0)]);
     check(gpus(1, 0, 1_500), &[(GpuShare, 1, 0)]);
     check(gpus(2, 24 * GB, 501), &[(GpuShare, 2, 1)]);
-    check(gpus(2, 40 * GB, 500), &[(GpuMemory, 2, 1), (GpuShare, 2, 1)]);
-    check(gpus(3, 0, 0), &[(Gpus, 3, 2), (GpuMemory, 3, 2), (GpuShare, 3, 2)]);
+    check(gpus(2, 40 * GB, 500), &[(GpuMemory, 2, 1)]);
+    check(gpus(3, 0, 0), &[(Gpus, 3, 2)]);
 }
 
 #[test]

@@ -1,0 +1,109 @@
+//! What comparisons measure.
+
+use hypha_model::Span;
+use hypha_placement::Strategy;
+use hypha_predict::LookupTable;
+use hypha_sim::compare::{Comparison, Told, measure, oracle};
+use hypha_sim::predict::calibrate;
+use hypha_sim::workload::Workload;
+
+fn comparison(workload: Workload, pool: &str, tasks: usize) -> Comparison {
+    Comparison {
+        workload,
+        pool: pool.parse().unwrap(),
+        told: Told::InputOutput,
+        noise: 0.2,
+        tasks,
+        latency: Span::ZERO,
+        table: None,
+    }
+}
+
+#[test]
+fn every_strategy_finishes_every_workload() {
+    for workload in [Workload::Poisson, Workload::Bimodal, Workload::Pareto, Workload::Burst] {
+        let comparison = comparison(workload.clone(), "1x4.0,1x2.0,2x1.0", 500);
+        for strategy in Strategy::all() {
+            let measures = measure(&comparison, strategy, 0.7, 1).unwrap();
+            assert!(measures.mean_ms > 0.0, "{strategy} on {workload:?}");
+            assert!(measures.p50_ms <= measures.p95_ms && measures.p95_ms <= measures.p99_ms);
+            assert!((0.0..=1.0).contains(&measures.utilisation), "{strategy}: {measures:?}");
+            assert!((0.0..=1.0 + 1e-9).contains(&measures.fairness), "{strategy}: {measures:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_repeats_for_its_seed() {
+    let comparison = comparison(Workload::Burst, "1x2.0,3x1.0", 1_000);
+    for strategy in [Strategy::default(), Strategy::Probabilistic, Strategy::Random] {
+        let run = |seed| measure(&comparison, strategy, 0.8, seed).unwrap().mean_ms;
+        assert_eq!(run(1).to_bits(), run(1).to_bits());
+        assert_ne!(run(1).to_bits(), run(2).to_bits());
+    }
+}
+
+/// One worker, one task at a time, no noise: the mean of an M/G/1 queue is known (Pollaczek and
+/// Khinchine): W = load × E[S²] / (2 E[S] (1 - load)).
+#[test]
+fn a_single_queue_waits_as_theory_says() {
+    let comparison = Comparison { noise: 0.0, ..comparison(Workload::Poisson, "1x1.0", 20_000) };
+    let (mut measured_s, mut expected_s) = (0.0, 0.0);
+    for seed in 1..=4 {
+        let load = 0.5;
+        let requests = Workload::Poisson.requests(seed, 1.0, load, 0.0, 20_000);
+        let n = requests.len() as f64;
+        let mean = requests.iter().map(|r| r.run_s).sum::<f64>() / n;
+        let square = requests.iter().map(|r| r.run_s * r.run_s).sum::<f64>() / n;
+        expected_s += mean + load * square / (2.0 * mean * (1.0 - load));
+        measured_s += measure(&comparison, Strategy::Fifo, load, seed).unwrap().mean_ms / 1e3;
+    }
+    let ratio = measured_s / expected_s;
+    assert!((0.93..1.07).contains(&ratio), "measured {measured_s}, expected {expected_s}");
+}
+
+/// The claim of the README in small: on unequal workers, ours beats binding at submission, and knows
+/// almost as much as an oracle.
+#[test]
+fn predictive_is_ahead_and_near_the_oracle() {
+    let comparison = comparison(Workload::Poisson, "1x4.0,1x2.0,6x1.0", 6_000);
+    let mean = |strategy| {
+        (1..=3).map(|seed| measure(&comparison, strategy, 0.8, seed).unwrap().mean_ms).sum::<f64>()
+    };
+    let ours = mean(Strategy::default());
+    for other in [Strategy::ShortestQueue, Strategy::RoundRobin, Strategy::Random] {
+        assert!(ours < 0.95 * mean(other), "{other}: {} against {ours}", mean(other));
+    }
+    let knowing: f64 = (1..=3).map(|seed| oracle(&comparison, 0.8, seed).unwrap().mean_ms).sum();
+    assert!(ours < 1.15 * knowing, "{ours} against the oracle's {knowing}");
+}
+
+#[test]
+fn a_lookup_table_is_used() {
+    // Every row says the opposite of the truth, so whoever believes it chooses badly.
+    let rows = "model,output_tokens,mean_ms,error_ms\nmodel,1,60000,10\nmodel,1000,10,10\n";
+    let table = LookupTable::from_csv(rows).unwrap();
+    let learned = comparison(Workload::Bimodal, "1x4.0,1x2.0,2x1.0", 2_000);
+    let misled = Comparison { table: Some(table), ..learned.clone() };
+    let mean = |comparison: &Comparison| {
+        measure(comparison, Strategy::default(), 0.85, 1).unwrap().mean_ms
+    };
+    assert!(mean(&misled) > 1.1 * mean(&learned), "{} {}", mean(&misled), mean(&learned));
+}
+
+#[test]
+fn intervals_hold_what_they_claim_whatever_the_predictor_is_told() {
+    let pool = "1x4.0,1x2.0,6x1.0".parse().unwrap();
+    for workload in [Workload::Poisson, Workload::Pareto] {
+        let requests = workload.requests(1, 12.0, 0.8, 0.2, 8_000);
+        for told in [Told::InputOutput, Told::Input, Told::Nothing] {
+            let calibration = calibrate(&requests, &pool, told, None);
+            let [half, ninety, most] = calibration.coverage_percent();
+            assert!((45.0..55.0).contains(&half), "{told}: {half}");
+            assert!((85.0..95.0).contains(&ninety), "{told}: {ninety}");
+            assert!((97.0..=100.0).contains(&most), "{told}: {most}");
+        }
+        let informed = calibrate(&requests, &pool, Told::InputOutput, None);
+        assert!(informed.mean_absolute_percentage_error() < 25.0);
+    }
+}

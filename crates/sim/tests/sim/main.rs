@@ -1,0 +1,121 @@
+//! Whole worlds: every promise holds, every checker works, every run repeats.
+
+use hypha_engine::Mutant;
+use hypha_sim::check;
+use hypha_sim::scenario::Scope;
+use hypha_sim::watch::Promise;
+
+mod compare;
+
+/// CI runs 10,000 seeds of 200 tasks in four parts that share the cores. A nightly run takes more:
+/// `hypha sim check --seeds 1000000 --from 10000`.
+fn hold(seeds: std::ops::Range<u64>) {
+    let scope = Scope::default();
+    for seed in seeds {
+        if let Some(violation) = check::run(seed, &scope).violation {
+            panic!("{violation}\nagain: hypha sim check --from {seed} --seeds 1");
+        }
+    }
+}
+
+#[test]
+fn promises_hold_in_seeds_0_to_2500() {
+    hold(0..2_500);
+}
+
+#[test]
+fn promises_hold_in_seeds_2500_to_5000() {
+    hold(2_500..5_000);
+}
+
+#[test]
+fn promises_hold_in_seeds_5000_to_7500() {
+    hold(5_000..7_500);
+}
+
+#[test]
+fn promises_hold_in_seeds_7500_to_10000() {
+    hold(7_500..10_000);
+}
+
+/// A planted fault is noticed, by the checker that is there for it, within a few worlds.
+#[track_caller]
+fn caught(mutant: Mutant, by: &[Promise]) {
+    let scope = Scope { mutant: Some(mutant), ..Scope::default() };
+    let mut seen = Vec::new();
+    for seed in 0..300 {
+        if let Some(violation) = check::run(seed, &scope).violation {
+            if by.contains(&violation.promise) {
+                return;
+            }
+            seen.push(violation);
+        }
+    }
+    panic!("{mutant:?} broke no promise of {by:?} in 300 worlds, but {seen:?}");
+}
+
+#[test]
+fn a_task_that_is_not_made_durable_is_noticed() {
+    caught(Mutant::LostPersist, &[Promise::NothingLost]);
+}
+
+#[test]
+fn an_end_that_is_not_made_durable_is_noticed() {
+    caught(Mutant::LostResult, &[Promise::NothingLost]);
+}
+
+#[test]
+fn a_retry_that_is_forgotten_is_noticed() {
+    caught(Mutant::DroppedRetry, &[Promise::NothingLost]);
+}
+
+#[test]
+fn a_result_of_a_void_attempt_is_noticed() {
+    caught(Mutant::UnfencedResult, &[Promise::OneResult]);
+}
+
+#[test]
+fn a_task_that_stays_in_the_backlog_is_noticed() {
+    caught(Mutant::LeakedBacklog, &[Promise::BackToZero]);
+}
+
+#[test]
+fn a_refusal_without_a_reason_is_noticed() {
+    caught(Mutant::SilentRefusal, &[Promise::EveryRefusalExplained]);
+}
+
+#[test]
+fn a_worker_with_two_holders_is_noticed() {
+    caught(Mutant::DoubleGrant, &[Promise::NotBookedTwice]);
+}
+
+#[test]
+fn a_worker_that_runs_too_much_is_noticed() {
+    caught(Mutant::Overbook, &[Promise::NotBookedTwice]);
+}
+
+#[test]
+fn a_run_without_a_lease_is_noticed() {
+    caught(Mutant::RunWithoutLease, &[Promise::NoStrayRuns]);
+}
+
+#[test]
+fn a_failure_is_made_small_and_repeats() {
+    let scope = Scope { mutant: Some(Mutant::LeakedBacklog), ..Scope::default() };
+    let failure = check::shrink(0, &scope).expect("the mutant fails in every world");
+    assert!(failure.scope.tasks < 20, "{} tasks are left", failure.scope.tasks);
+    assert!(!failure.log.is_empty());
+    let (outcome, log) = check::replay(failure.seed, &failure.scope);
+    assert_eq!(outcome.violation, Some(failure.violation));
+    assert_eq!(log, failure.log);
+}
+
+#[test]
+fn a_seed_repeats_event_for_event() {
+    for seed in 0..20 {
+        let (first, first_log) = check::replay(seed, &Scope::default());
+        let (second, second_log) = check::replay(seed, &Scope::default());
+        assert_eq!(first.steps, second.steps);
+        assert_eq!(first_log, second_log, "seed {seed}");
+    }
+}
