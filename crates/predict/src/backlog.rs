@@ -85,6 +85,10 @@ mod tests {
         assert!(!backlog.remove(&large));
         assert_eq!(backlog, Backlog::EMPTY);
         backlog.add(&small);
+        backlog.add(&small);
+        assert!(!backlog.remove(&Estimate::new(5.0, 0.1)));
+        backlog = Backlog::EMPTY;
+        backlog.add(&small);
         assert!(backlog.remove(&small));
     }
 

@@ -96,7 +96,11 @@ impl Predictor {
     fn known_elsewhere(&self, at: u32, hardware: HardwareKey) -> Option<(&Regression, f64)> {
         let regression = self.known(at)?;
         let centre = |hardware| self.workers.centre(hardware);
-        let theirs = self.regressions.get(at as usize).map_or(hardware, |(key, _)| unpack(*key));
+        let theirs = match self.regressions.get(at as usize) {
+            Some((key, _)) if at as usize != SHARED => unpack(*key),
+            // What is shared stands against the factors of all hardware alike.
+            _ => hardware,
+        };
         Some((regression, (centre(theirs) - centre(hardware)).exp()))
     }
 

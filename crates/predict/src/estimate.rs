@@ -204,6 +204,8 @@ mod tests {
     fn what_remains_is_the_conditional_distribution() {
         let estimate = Estimate::new(2.0, 1.5);
         assert_eq!(estimate.remaining(0.0), estimate);
+        let skewed = Estimate::lognormal(1.0, 0.5, 2.0, Widths::NORMAL);
+        assert_eq!(skewed.remaining(0.0), skewed);
         let mut rng = Rng::new(2);
         let samples: Vec<f64> = (0..400_000).map(|_| estimate.sample(&mut rng)).collect();
         for elapsed in [0.02, 0.5, 2.0, 6.0] {

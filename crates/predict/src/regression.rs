@@ -306,4 +306,23 @@ mod tests {
         // The mean of a lognormal is exp(sigma² / 2) of its median.
         assert!((regression.smear() - 0.125_f64.exp()).abs() < 0.1, "{}", regression.smear());
     }
+
+    #[test]
+    fn a_number_that_no_prediction_can_be_made_of_is_noticed() {
+        let sound = learned(10, |a, b| a + b);
+        assert!(sound.is_sound());
+        let spoilers: [fn(&mut Regression); 6] = [
+            |regression| regression.beta[3] = f64::INFINITY,
+            |regression| regression.covariance[(1, 2)] = f64::NAN,
+            |regression| regression.covariance[(2, 2)] = -1.0,
+            |regression| regression.noise = -1.0,
+            |regression| regression.smear = 0.0,
+            |regression| regression.level_s = -1.0,
+        ];
+        for (at, spoil) in spoilers.iter().enumerate() {
+            let mut damaged = sound.clone();
+            spoil(&mut damaged);
+            assert!(!damaged.is_sound(), "{at}");
+        }
+    }
 }

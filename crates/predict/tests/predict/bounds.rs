@@ -1,7 +1,9 @@
 //! Clients may name whatever they like: memory stays bounded, and nothing panics.
 
 use hypha_model::Span;
-use hypha_predict::{HardwareKey, MAX_HARDWARE, MAX_MODELS, ModelKey, Predictor, Query, Settings};
+use hypha_predict::{
+    HardwareKey, MAX_HARDWARE, MAX_MODELS, MAX_REGRESSIONS, ModelKey, Predictor, Query, Settings,
+};
 
 use crate::world::{name, spec, worker_id};
 
@@ -27,10 +29,21 @@ fn models_hardware_and_regressions_beyond_the_bound_share_an_entry() {
         })
         .collect();
     assert_eq!(models[MAX_MODELS].model, ModelKey(0));
-    let last = predictor.base(&models[MAX_MODELS - 1], HardwareKey(1));
-    assert!((last.mean_s / 3.0).ln().abs() < 1.0, "{last:?}");
-    let text = serde_json::to_string(&predictor.snapshot()).unwrap();
-    assert!(text.len() < 30_000_000, "{}", text.len());
+    let snapshot = serde_json::to_value(predictor.snapshot()).unwrap();
+    let regressions = snapshot["regressions"].as_array().map(Vec::len);
+    assert_eq!(regressions, Some(MAX_REGRESSIONS));
+
+    // The last models found no room, and are predicted by what all of those take.
+    for _ in 0..200 {
+        predictor.observe(&models[MAX_MODELS - 1], worker, Span::from_secs(500));
+    }
+    for _ in 0..200 {
+        predictor.observe(&models[0], other, Span::from_secs(3));
+    }
+    for (model, worker, expected_s) in [(0, other, 3.0), (MAX_MODELS - 2, worker, 500.0)] {
+        let found = predictor.estimate(&models[model], worker).mean_s;
+        assert!((found / expected_s).ln().abs() < 0.5, "model {model}: {found}");
+    }
 }
 
 #[test]

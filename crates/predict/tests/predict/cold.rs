@@ -47,6 +47,24 @@ fn the_next_best_knowledge_is_used_and_it_is_uncertain() {
 }
 
 #[test]
+fn a_model_of_which_nothing_like_this_was_measured_takes_its_own_usual_time() {
+    let mut predictor = Predictor::new(Settings::default());
+    let worker = predictor.add_worker(worker_id(1), None);
+    let (short, long) = (spec("short", &[("n", 1.0)]), spec("long", &[("n", 1.0)]));
+    let (short, long) = (predictor.query(&short), predictor.query(&long));
+    for _ in 0..30 {
+        predictor.observe(&short, worker, Span::from_secs(2));
+        predictor.observe(&long, worker, Span::from_secs(200));
+    }
+    for (model, expected_s) in [("short", 2.0), ("long", 200.0)] {
+        let silent = predictor.query(&spec(model, &[]));
+        let estimate = predictor.estimate(&silent, worker);
+        assert!((estimate.mean_s / expected_s).ln().abs() < 0.5, "{model}: {estimate:?}");
+        assert!(estimate.error_s > 0.5 * estimate.mean_s);
+    }
+}
+
+#[test]
 fn measurements_replace_the_clients_belief_and_its_belief_scales_them() {
     let mut predictor = Predictor::new(Settings::default());
     let worker = predictor.add_worker(worker_id(1), None);

@@ -51,28 +51,32 @@ fn predictions_go_on_identically() {
 
 #[test]
 fn a_damaged_snapshot_is_no_worse_than_none() {
-    let mut world = World::new(4);
-    world.judged(Told::Everything, 0, 100);
-    let nan = f64::NAN.to_bits();
-    let text = serde_json::to_string(&world.predictor.snapshot()).unwrap();
-    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    spoil(&mut value, nan);
-    let snapshot: Snapshot = serde_json::from_value(value).unwrap();
-    world.predictor = Predictor::restore(Settings::default(), snapshot);
-    let again = (0..8).map(|id| world.predictor.add_worker(worker_id(id), None));
-    world.workers = again.collect();
-    let judged = world.judged(Told::Everything, 100, 400);
-    assert!(judged.mean_absolute_percentage_error() < 40.0);
+    for wrong in [f64::NAN, f64::INFINITY, -1.0] {
+        let mut world = World::new(4);
+        world.judged(Told::Everything, 0, 100);
+        let text = serde_json::to_string(&world.predictor.snapshot()).unwrap();
+        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        spoil(&mut value, wrong.to_bits());
+        let snapshot: Snapshot = serde_json::from_value(value).unwrap();
+        world.predictor = Predictor::restore(Settings::default(), snapshot);
+        let again = (0..8).map(|id| world.predictor.add_worker(worker_id(id), None));
+        world.workers = again.collect();
+        let judged = world.judged(Told::Everything, 100, 400);
+        let error = judged.mean_absolute_percentage_error();
+        assert!(error < 40.0, "{wrong}: {error}");
+    }
 }
 
-/// Replaces every float by NaN: floats are the integers that are too large for anything else.
-fn spoil(value: &mut serde_json::Value, nan: u64) {
+/// Replaces every float: floats are the integers that are too large for anything else.
+fn spoil(value: &mut serde_json::Value, wrong: u64) {
     match value {
         serde_json::Value::Number(number) if number.as_u64() > Some(1 << 40) => {
-            *value = nan.into();
+            *value = wrong.into();
         }
-        serde_json::Value::Array(items) => items.iter_mut().for_each(|item| spoil(item, nan)),
-        serde_json::Value::Object(fields) => fields.values_mut().for_each(|item| spoil(item, nan)),
+        serde_json::Value::Array(items) => items.iter_mut().for_each(|item| spoil(item, wrong)),
+        serde_json::Value::Object(fields) => {
+            fields.values_mut().for_each(|item| spoil(item, wrong));
+        }
         _ => {}
     }
 }

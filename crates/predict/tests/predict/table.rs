@@ -177,6 +177,20 @@ fn the_nearest_of_ten_thousand_is_the_one_that_a_scan_finds() {
 }
 
 #[test]
+fn a_table_that_comes_later_finds_room_for_its_features() {
+    let mut predictor = Predictor::new(Settings::default());
+    predictor.query(&spec("m", &[("a", 1.0)]));
+    let table = "model,z,mean_ms,error_ms\nm,10,1,1\nm,1000,2,1\n";
+    predictor.set_table(LookupTable::from_csv(table).unwrap());
+    predictor.set_mode(Mode::LookupTable).unwrap();
+    let many = ["b", "c", "d", "e", "f", "g", "h"].map(|name| (name, 1.0));
+    predictor.query(&spec("m", &many));
+    let query = predictor.query(&spec("m", &[("z", 900.0)]));
+    let hardware = predictor.hardware(None);
+    assert_eq!(predictor.base(&query, hardware).mean_s, 0.002);
+}
+
+#[test]
 fn without_a_table_there_is_no_table_mode() {
     let mut predictor = Predictor::new(Settings::default());
     assert_eq!(predictor.set_mode(Mode::LookupTable), Err(NoTable));
