@@ -79,6 +79,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.seeds == 0 {
         return Err(Failure::usage("--seeds: at least one run is needed"));
     }
+    if let Some(path) = &arguments.plot {
+        inputs::writable(path)?;
+    }
     let name: WorkloadName = arguments.workload.parse().map_err(Failure::usage)?;
     let comparison = Comparison {
         pool: arguments.pool.parse().map_err(Failure::usage)?,

@@ -37,3 +37,16 @@ pub(super) fn number(flag: &str, value: f64, low: f64, high: f64) -> Result<f64,
         Err(Failure::usage(format!("{flag}: {value} is not from {low} to {high}")))
     }
 }
+
+/// Refuses, before any work is done, a file that cannot be written because its directory does not exist.
+pub(super) fn writable(path: &Path) -> Result<(), Failure> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if path.is_dir() || !directory.is_dir() {
+        let message = format!("{}: name a file in a directory that exists", path.display());
+        return Err(Failure::usage(message));
+    }
+    Ok(())
+}
