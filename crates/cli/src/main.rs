@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 
 /// One scheduler for scattered, unequal machines.
 #[derive(Parser)]
-#[command(name = "hypha", version, propagate_version = true)]
+#[command(name = "hypha", version = env!("HYPHA_VERSION"), propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -11,10 +11,12 @@ mod submit;
 mod views;
 mod workers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use hypha_model::{Epoch, Fence, Map, Rng, SchedulerId, TaskId, TaskState, Time, Worker, WorkerId};
+use hypha_model::{
+    Epoch, Fence, Map, Name, Rng, SchedulerId, TaskId, TaskState, Time, Worker, WorkerId,
+};
 use hypha_placement::{Action, Placement, Slot, TaskRef};
 use hypha_predict::{Predictor, Query};
 
@@ -112,19 +114,26 @@ pub struct Scheduler {
     free: Vec<u32>,
     by_id: Map<TaskId, TaskRef>,
     /// Chosen by clients, hence no hash map.
-    by_key: BTreeMap<Arc<str>, TaskId>,
-    /// Keys of tasks that have ended, with the time at which they are forgotten.
-    old_keys: std::collections::VecDeque<(Time, Arc<str>)>,
+    by_key: BTreeMap<Key, TaskId>,
+    /// Keys of tasks that have ended, with the time at which they are forgotten; in the order of times.
+    old_keys: VecDeque<(Time, Key, TaskId)>,
     workers: Vec<Option<WorkerState>>,
     slot_of: Map<WorkerId, Slot>,
     /// After a restart: the tasks whose attempts are with workers that have not been heard of yet.
     unmet: BTreeMap<WorkerId, Vec<TaskRef>>,
+    /// Workers that are to be removed once they have nothing left.
+    draining: BTreeSet<Slot>,
     agenda: BTreeSet<(Time, Due)>,
     fences: u64,
     requests: u64,
     counts: Counts,
     actions: Vec<Action>,
+    /// Whether the event of this step may have changed what can be placed.
+    plan_wanted: bool,
 }
+
+/// An idempotency key, with the tenant whose key it is.
+type Key = (Option<Name>, Arc<str>);
 
 /// What a time in the agenda is for. Each task and each worker has at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,6 +153,9 @@ struct Task {
     failures: u32,
     refusals: u32,
     current: Option<Attempt>,
+    /// The attempt before the current one.
+    last: Option<Attempt>,
+    /// Workers that failed or refused it, each once.
     tried: Vec<WorkerId>,
     not_before: Time,
     due: Option<Time>,
@@ -158,6 +170,9 @@ struct Attempt {
     worker: WorkerId,
     /// `None` until a worker that a restarted scheduler has not met again says that it has it.
     slot: Option<Slot>,
+    /// When it was handed over.
+    given: Time,
+    /// When that was last repeated.
     sent: Time,
     started: Option<Time>,
     /// When the worker first said that it has it.
@@ -168,6 +183,7 @@ struct Attempt {
 impl Scheduler {
     /// Steps the machine: `event` happened at `now`. What is to be done is added to `step`.
     pub fn step(&mut self, now: Time, event: SchedulerEvent, step: &mut SchedulerStep) {
+        self.plan_wanted = true;
         match event {
             SchedulerEvent::Asked { request, command } => self.asked(now, request, command, step),
             SchedulerEvent::WorkerFound(worker) => self.worker_found(now, worker, step),
@@ -179,15 +195,20 @@ impl Scheduler {
             }
             SchedulerEvent::Woke => self.woke(now, step),
         }
-        self.carry_out_plan(now, step);
+        self.forget_drained(now, step);
+        if self.plan_wanted || self.placement.plan_at().is_some_and(|at| at <= now) {
+            self.carry_out_plan(now, step);
+        }
         step.wake_at = self.wake_at(now);
     }
 
     fn woke(&mut self, now: Time, step: &mut SchedulerStep) {
         while let Some((at, due)) = self.agenda.first().copied()
             && at <= now
+            // The end of time never comes: what is due then would come up again and again.
+            && at < Time::MAX
         {
-            self.agenda.remove(&(at, due));
+            self.agenda.pop_first();
             match due {
                 Due::Task(task) => self.task_due(now, task, step),
                 Due::Worker(slot) => self.worker_due(now, slot, step),
@@ -250,20 +271,28 @@ impl Scheduler {
     }
 
     fn next_fence(&mut self) -> Fence {
-        // The epoch in the upper bits makes every token of this life larger than those of earlier ones.
         self.fences += 1;
-        Fence((self.epoch.0 << FENCE_BITS) | self.fences)
+        Fence(self.in_this_life(self.fences))
+    }
+
+    /// The number of the next request to a worker, so that its answer is known from others.
+    fn next_request(&mut self) -> u64 {
+        self.requests += 1;
+        self.in_this_life(self.requests)
+    }
+
+    /// With the epoch in the upper bits, every number of this life is larger than those of earlier ones.
+    fn in_this_life(&self, number: u64) -> u64 {
+        (self.epoch.0 << LIFE_BITS) | number
     }
 
     /// Saves what was learned since the last time.
     fn save(&mut self, now: Time, step: &mut SchedulerStep) {
         self.agenda.insert((now + self.settings.save_interval, Due::Save));
         self.placement.refresh(now);
-        if self.counts.learned_since_save == 0 {
-            return;
+        if std::mem::take(&mut self.counts.learned_since_save) > 0 {
+            step.persist.push(Record::Predictor(Box::new(self.predictor.snapshot())));
         }
-        self.counts.learned_since_save = 0;
-        step.persist.push(Record::Predictor(Box::new(self.predictor.snapshot())));
         for slot in 0..self.workers.len() {
             let Some(worker) = &mut self.workers[slot] else { continue };
             if std::mem::take(&mut worker.changed)
@@ -276,15 +305,20 @@ impl Scheduler {
     }
 
     fn forget_old_keys(&mut self, now: Time) {
-        while let Some((at, _)) = self.old_keys.front()
-            && *at <= now
+        while let Some((at, ..)) = self.old_keys.front()
+            && (*at <= now || self.old_keys.len() > MAX_OLD_KEYS)
         {
-            if let Some((_, key)) = self.old_keys.pop_front() {
+            // A later task may have the key by now.
+            if let Some((_, key, task)) = self.old_keys.pop_front()
+                && self.by_key.get(&key) == Some(&task)
+            {
                 self.by_key.remove(&key);
             }
         }
     }
 }
 
-/// Tokens of one life: 2^40, a million a second for twelve days; lives: 2^24.
-const FENCE_BITS: u32 = 40;
+/// Tokens of one life: 2^44, a million a second for 200 days; lives: 2^20, one a minute for two years.
+const LIFE_BITS: u32 = 44;
+/// Keys of ended tasks that are kept, at about 150 bytes each; the oldest are forgotten first.
+const MAX_OLD_KEYS: usize = 1_000_000;

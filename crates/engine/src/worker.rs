@@ -1,7 +1,7 @@
 //! The worker: grants its capacity, runs what the holder of the lease dispatches, and keeps each result
 //! until it is recorded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hypha_model::{
@@ -18,6 +18,9 @@ use crate::mutant::Mutant;
 const RESEND_AFTER: Span = Span::from_secs(2);
 /// The longest lease that is granted, whatever is asked for: what a dead scheduler can block.
 const MAX_TTL: Span = Span::from_secs(600);
+/// Results that wait to be recorded. A scheduler records each within a round trip; one that does not is
+/// given no room to pile them up here.
+const MAX_UNRECORDED: usize = 1_024;
 
 /// What a worker step contains.
 pub type WorkerStep = Step<WorkerRecord, Said, Run>;
@@ -100,7 +103,7 @@ pub struct WorkerMachine {
     ledger: Ledger<RunId>,
     runs: BTreeMap<RunId, RunState>,
     /// Runs that wait for room, oldest first.
-    queue: std::collections::VecDeque<RunId>,
+    queue: VecDeque<RunId>,
     used: Vec<u32>,
     mutant: Option<Mutant>,
 }
@@ -109,6 +112,8 @@ pub struct WorkerMachine {
 struct Lease {
     holder: SchedulerId,
     id: LeaseId,
+    /// The request that it answers.
+    request: u64,
     ttl: Span,
     until: Time,
 }
@@ -153,7 +158,7 @@ impl WorkerMachine {
             lease: None,
             ledger: Ledger::new(&worker.capacity),
             runs: BTreeMap::new(),
-            queue: std::collections::VecDeque::new(),
+            queue: VecDeque::new(),
             used: vec![0; worker.executors.len()],
             worker,
             mutant: None,
@@ -239,7 +244,7 @@ impl WorkerMachine {
             }
             ToWorker::Dispatch(dispatch) => self.dispatched(from, dispatch, step),
             ToWorker::Cancel { fence, .. } => {
-                self.stop(now, RunId { scheduler: from, fence }, false, step);
+                self.stop(RunId { scheduler: from, fence }, false, step);
             }
             ToWorker::Recorded { fence, .. } => {
                 let id = RunId { scheduler: from, fence };
@@ -250,7 +255,7 @@ impl WorkerMachine {
             }
             ToWorker::ReleaseLease { lease, epoch } => {
                 if self.named(from, lease, epoch) {
-                    self.lose_lease(now, step);
+                    self.lose_lease(step);
                 }
             }
         }
@@ -279,8 +284,10 @@ impl WorkerMachine {
             return;
         }
         let ttl = ttl.min(MAX_TTL);
-        let id = LeaseId::new(now, &mut self.rng);
-        self.lease = Some(Lease { holder: from, id, ttl, until: now + ttl });
+        // A request that comes twice is granted once: the holder goes by the first answer.
+        let again = self.lease.filter(|lease| lease.holder == from && lease.request == request);
+        let id = again.map_or_else(|| LeaseId::new(now, &mut self.rng), |lease| lease.id);
+        self.lease = Some(Lease { holder: from, id, request, ttl, until: now + ttl });
         let holding = self.held_for(from);
         let message =
             FromWorker::LeaseGranted { request, lease: id, epoch: self.epoch, ttl, holding };
@@ -298,9 +305,10 @@ impl WorkerMachine {
 
     fn dispatched(&mut self, from: SchedulerId, dispatch: Arc<Dispatch>, step: &mut WorkerStep) {
         let id = RunId { scheduler: from, fence: dispatch.fence };
-        let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+        let fence = dispatch.fence;
         if let Some(known) = self.runs.get(&id) {
             // It came twice: say again where it is.
+            let attempt = known.dispatch.attempt;
             let message = match &known.phase {
                 Phase::Waiting => FromWorker::Accepted { attempt, fence },
                 Phase::Running { .. } => FromWorker::Started { attempt, fence },
@@ -317,10 +325,10 @@ impl WorkerMachine {
             step.send.push(Said { to: from, message });
             return;
         }
-        let most_waiting = self.worker.concurrency() as usize * MAX_PREFETCH_PER_SLOT;
+        let attempt = dispatch.attempt;
         let requirement = &dispatch.spec.requirement;
         let executor = match requirement.satisfied_by(&self.worker) {
-            Ok(()) if self.queue.len() >= most_waiting => Err(Refusal::plain(RefusalKind::Busy)),
+            Ok(()) if self.is_full() => Err(Refusal::plain(RefusalKind::Busy)),
             Ok(()) => requirement.executor_of(&self.worker).map(|found| {
                 let is_it = |executor: &hypha_model::Executor| std::ptr::eq(executor, found);
                 self.worker.executors.iter().position(is_it).unwrap_or(0)
@@ -341,6 +349,14 @@ impl WorkerMachine {
                 step.send.push(Said { to: from, message });
             }
         }
+    }
+
+    /// Whether no more is taken, not even to wait.
+    fn is_full(&self) -> bool {
+        let slots = self.worker.concurrency() as usize;
+        let most_waiting = slots.saturating_mul(MAX_PREFETCH_PER_SLOT);
+        self.queue.len() >= most_waiting
+            || self.runs.len() >= most_waiting.saturating_add(slots).saturating_add(MAX_UNRECORDED)
     }
 
     fn fits(&self, id: RunId) -> bool {
@@ -411,7 +427,7 @@ impl WorkerMachine {
     }
 
     /// Stops a run, wherever it is. Its room is free when it is gone.
-    fn stop(&mut self, now: Time, id: RunId, timed_out: bool, step: &mut WorkerStep) {
+    fn stop(&mut self, id: RunId, timed_out: bool, step: &mut WorkerStep) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         match run.phase {
             Phase::Waiting => {
@@ -427,7 +443,6 @@ impl WorkerMachine {
                 self.runs.remove(&id);
             }
         }
-        let _ = now;
     }
 
     fn woke(&mut self, now: Time, step: &mut WorkerStep) {
@@ -441,7 +456,7 @@ impl WorkerMachine {
             .map(|(id, _)| *id)
             .collect();
         for id in late {
-            self.stop(now, id, true, step);
+            self.stop(id, true, step);
         }
         for (id, run) in &mut self.runs {
             if let Phase::Ended { run: elapsed, outcome, resend_at } = &mut run.phase
@@ -461,12 +476,12 @@ impl WorkerMachine {
 
     fn end_lease_in_time(&mut self, now: Time, step: &mut WorkerStep) {
         if self.lease.is_some_and(|lease| lease.until <= now) {
-            self.lose_lease(now, step);
+            self.lose_lease(step);
         }
     }
 
     /// The lease is over: nothing of it may go on, and nobody waits for its results.
-    fn lose_lease(&mut self, now: Time, step: &mut WorkerStep) {
+    fn lose_lease(&mut self, step: &mut WorkerStep) {
         let Some(lease) = self.lease.take() else { return };
         if self.is(Mutant::RunWithoutLease) {
             return;
@@ -474,7 +489,7 @@ impl WorkerMachine {
         let of_holder = |id: &&RunId| id.scheduler == lease.holder;
         let runs: Vec<RunId> = self.runs.keys().filter(of_holder).copied().collect();
         for id in runs {
-            self.stop(now, id, false, step);
+            self.stop(id, false, step);
         }
     }
 

@@ -111,7 +111,10 @@ mod tests {
             assert_eq!(json, format!("\"{state}\""));
         }
         let error = "done".parse::<TaskState>().unwrap_err();
-        assert!(error.to_string().starts_with("`done` is not a task state: use one of queued,"), "{error}");
+        assert!(
+            error.to_string().starts_with("`done` is not a task state: use one of queued,"),
+            "{error}"
+        );
     }
 
     #[test]

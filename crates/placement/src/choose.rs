@@ -6,11 +6,11 @@ use hypha_predict::{Estimate, HardwareKey, Predictor};
 use crate::capability::LOCAL;
 use crate::explain::{Candidate, Explanation, FullExplanation, MAX_VERDICTS, RUNNERS_UP, Refusals};
 use crate::explain::{Terms, Verdict};
-use crate::index::{Bounds, Need};
+use crate::index::{Bounds, Need, Search};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::strategy::{Bind, Recipe, Score, Select};
-use crate::{Placement, Slot, Task, TaskRef, Ticket};
+use crate::{Held, Placement, Slot, Task, TaskRef, Ticket};
 
 /// Random draws that meet a worker which refuses are repeated this often; then a search finds the next
 /// one that does not.
@@ -18,17 +18,34 @@ const DRAWS: usize = 8;
 /// A worker is worth another try when it has not been given anything for this many typical run times.
 const STALE_RUNS: f64 = 50.0;
 
+/// Times that differ by less than this share are equal: predictions are further off than that. Without it a
+/// search among many workers that are all about as good would not end.
+const NOISE: f64 = 0.01;
+/// How many workers that would take the task a search looks at, the most promising first. It bounds what a
+/// decision costs where bounds are loose; what is then found is among the best.
+const MOST_LOOKS: u32 = 24;
+
 /// Space that decisions reuse.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch {
     /// The task's run time on each hardware that was asked for.
     bases: Vec<(HardwareKey, Estimate)>,
-    /// Waiting that tasks looked at earlier in this plan add to the worker that they wait for.
-    pub(crate) extra_wait: Vec<(Slot, f64)>,
     /// The best so far, best first.
-    best: Vec<(f64, Slot)>,
+    best: Vec<Scored>,
+    /// Trees that may hold the best: the least that they can offer, their number, the task's time there.
+    trees: Vec<(f64, usize, f64)>,
+    /// Workers that turned out to be later than their tree says.
+    late: Vec<Slot>,
     refusals: Refusals,
     looked_at: u64,
+}
+
+/// A worker that would take the task.
+#[derive(Clone, Copy, Debug)]
+struct Scored {
+    score: f64,
+    slot: Slot,
+    terms: Option<Terms>,
 }
 
 /// One decision under way.
@@ -40,6 +57,7 @@ struct Look<'a> {
     now: Time,
     max_rtt_s: f64,
     avoid_tried: bool,
+    held: Option<Held>,
     /// How much dearer waiting is than running.
     surcharge: f64,
     rng: &'a mut Rng,
@@ -56,6 +74,7 @@ impl Placement {
         now: Time,
     ) -> Option<Slot> {
         let entry = self.tasks.get_mut(task.0 as usize)?.as_mut()?;
+        entry.decided_by = (*recipe != self.recipe).then_some(*recipe);
         let max_rtt = self.preferences.max_rtt;
         let mut look = Look {
             pool: &self.pool,
@@ -65,41 +84,73 @@ impl Placement {
             now,
             max_rtt_s: max_rtt.map_or(f64::INFINITY, hypha_model::Span::as_secs_f64),
             avoid_tried: false,
+            held: entry.held,
             surcharge: surcharge_of(recipe, entry),
             rng: &mut self.rng,
             scratch: &mut self.scratch,
         };
         look.scratch.bases.clear();
+        look.scratch.late.clear();
         look.scratch.refusals = Refusals::default();
         look.scratch.looked_at = 0;
 
         let mut need = entry.need;
-        if recipe.bind == Bind::WithRoom {
-            need.room_by_s = now.as_secs_f64();
+        match (recipe.bind, self.pool.binds()) {
+            (Bind::WithRoom, _) => need.room_by_s = now.as_secs_f64(),
+            // The trees know what is free, and the task may wait for what is not: only leaves can tell.
+            (_, Bind::WithRoom) => need = need.whatever_is_free(),
+            _ => {}
         }
         let near_first = self.preferences.prefer_region.is_some();
         let (slot, explored) = look.in_passes(need, near_first, &mut self.cursor);
-        let mut explanation = look.explain(self.strategy.name(), slot, explored);
+        let explanation = entry.explanation.get_or_insert_with(|| {
+            self.spare.pop().unwrap_or_else(|| Box::new(Explanation::EMPTY))
+        });
+        look.explain(self.strategy.name(), slot, explored, explanation);
         if self.silent {
             explanation.refusals = Refusals::default();
             explanation.not_looked_at = 0;
         }
+        self.statistics.refusals.add(&explanation.refusals);
         if let Some(slot) = slot {
             if let Some(member) = self.pool.member(slot) {
-                let base = predictor.base(&entry.ticket.query, member.hardware);
-                entry.base_s = base.mean_s;
+                entry.base_s = look.base(member.hardware).mean_s;
                 entry.estimate = predictor.estimate(&entry.ticket.query, member.predict);
             }
             self.statistics.explored += u64::from(explored);
         } else {
             self.statistics.waited += 1;
         }
-        self.statistics.refusals.add(&explanation.refusals);
-        match &mut entry.explanation {
-            Some(old) => **old = explanation,
-            none => *none = Some(Box::new(explanation)),
+        // What was looked at in vain is found in its true place from now on. That is what keeps a search
+        // short: otherwise every decision would look again at every worker that is overdue.
+        for at in 0..self.scratch.late.len() {
+            self.pool.refresh(self.scratch.late[at], now);
         }
         slot
+    }
+
+    /// Notes that `thief` took the task from the queue of `victim`.
+    pub(crate) fn explain_steal(&mut self, task: TaskRef, thief: Slot, victim: Slot, now: Time) {
+        let candidate = |slot: Slot| {
+            let member = self.pool.member(slot)?;
+            let score = member.key(&self.recipe.score, now);
+            Some(Candidate { worker: member.worker.id, score, terms: None })
+        };
+        let (chosen, runner_up) = (candidate(thief), candidate(victim));
+        let Some(Some(Task { explanation: Some(explanation), .. })) =
+            self.tasks.get_mut(task.0 as usize)
+        else {
+            return;
+        };
+        **explanation = Explanation {
+            strategy: self.strategy.name(),
+            at: now,
+            version: self.pool.version(),
+            chosen,
+            not_looked_at: (self.pool.len() as u64).saturating_sub(2),
+            runners_up: runner_up.into_iter().collect(),
+            ..Explanation::EMPTY
+        };
     }
 
     /// Every worker's answer for a task, on the present state of the pool.
@@ -110,6 +161,7 @@ impl Placement {
         now: Time,
     ) -> Option<FullExplanation> {
         let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
+        let recipe = entry.decided_by.unwrap_or(self.recipe);
         let version = self.pool.version();
         let decided = entry.explanation.as_ref().map(|explanation| explanation.version);
         let max_rtt = self.preferences.max_rtt;
@@ -118,17 +170,17 @@ impl Placement {
         let mut look = Look {
             pool: &self.pool,
             ticket: &entry.ticket,
-            recipe: &self.recipe,
+            recipe: &recipe,
             predictor,
             now,
             max_rtt_s: max_rtt.map_or(f64::INFINITY, hypha_model::Span::as_secs_f64),
             avoid_tried: false,
-            surcharge: surcharge_of(&self.recipe, entry),
+            held: entry.held,
+            surcharge: surcharge_of(&recipe, entry),
             rng: &mut rng,
             scratch: &mut self.scratch,
         };
         look.scratch.bases.clear();
-        look.scratch.extra_wait.clear();
         let slots = self.pool.slots();
         let mut verdicts: Vec<Verdict> =
             slots.iter().filter_map(|slot| look.verdict(*slot)).collect();
@@ -203,19 +255,15 @@ impl Look<'_> {
             }
             Select::Least => (self.least(need), false),
             Select::Random => (self.draw(need), false),
-            Select::LeastOfTwoRandom => {
-                self.draw_and_score(2, need);
-                (self.best_or_search(need), false)
-            }
+            Select::LeastOfTwoRandom => (self.draw_two(need), false),
             Select::LeastOfSample(size) => {
-                if self.pool.len() <= size {
-                    for slot in 0..self.pool.end() as u32 {
-                        self.look_at(Slot(slot), need);
-                    }
-                } else {
-                    self.draw_and_score(size, need);
+                if self.pool.len() > size {
+                    return (self.draw_many(size, need), false);
                 }
-                (self.best_or_search(need), false)
+                for at in 0..self.pool.len() {
+                    self.look_at(self.pool.live()[at], need);
+                }
+                (self.scratch.best.first().map(|best| best.slot), false)
             }
             Select::LeastOrExplore { probability } => {
                 if self.rng.chance(probability)
@@ -240,96 +288,124 @@ impl Look<'_> {
 
     /// The worker with the least score, over all trees, the most promising tree first.
     fn least(&mut self, need: &Need) -> Option<Slot> {
-        let pool = self.pool;
-        let now_s = self.now.as_secs_f64();
-        let by_time = self.recipe.by_time();
-        let surcharge = self.surcharge;
-        let mut best = f64::INFINITY;
-        let lower_of = |look: &mut Self, tree: usize| {
-            let root = pool.trees()[tree].root();
-            if !root.may_hold(need) {
-                return (f64::INFINITY, 0.0);
+        let (pool, bound) = (self.pool, self.bound());
+        let mut trees = std::mem::take(&mut self.scratch.trees);
+        trees.clear();
+        for (at, tree) in pool.trees().iter().enumerate() {
+            if tree.root().may_hold(need) {
+                let base_s = self.least_run_s(at);
+                trees.push((bound.lower(tree.root(), base_s), at, base_s));
             }
-            if !by_time {
-                return (root.key, 0.0);
-            }
-            let base_s = look.base(pool.hardware_of_tree(tree)).mean_s;
-            (lower_finish(root, now_s, base_s, surcharge), base_s)
-        };
-        // Few trees: the next most promising is found by a scan instead of a sort.
-        let mut after = (f64::NEG_INFINITY, 0);
-        for _ in 0..pool.trees().len() {
-            let mut next: Option<(f64, usize, f64)> = None;
-            for tree in 0..pool.trees().len() {
-                let (lower, base_s) = lower_of(self, tree);
-                let later = lower > after.0 || (lower == after.0 && tree >= after.1);
-                if later && next.is_none_or(|(least, ..)| lower < least) {
-                    next = Some((lower, tree, base_s));
-                }
-            }
-            let Some((lower, tree, base_s)) = next else { break };
-            if lower >= best || lower == f64::INFINITY {
+        }
+        let mut search = Search::new(if self.recipe.by_time() { NOISE } else { 0.0 }, MOST_LOOKS);
+        // Few of the trees are searched: the next is found by a scan instead of a sort.
+        while let Some(next) = (0..trees.len()).min_by(|a, b| trees[*a].0.total_cmp(&trees[*b].0)) {
+            let (lower, at, base_s) = trees.swap_remove(next);
+            if !search.may_improve(lower) {
                 break;
             }
-            after = (lower, tree + 1);
-            let lower = |bounds: &Bounds| match by_time {
-                true => lower_finish(bounds, now_s, base_s, surcharge),
-                false => bounds.key,
-            };
+            let lower = |bounds: &Bounds| bound.lower(bounds, base_s);
             let mut visit = |position: usize| {
-                let slot = pool.slot_at(tree, position)?;
-                self.look_at(slot, need)
+                let slot = pool.slot_at(at, position)?;
+                let scored = self.look_at(slot, need)?;
+                self.note_if_late(&scored, pool.trees()[at].leaf(position));
+                Some(scored.score)
             };
-            pool.trees()[tree].least(need, &lower, &mut visit, &mut best);
+            pool.trees()[at].least(need, &lower, &mut visit, &mut search);
         }
-        self.scratch.best.first().map(|(_, slot)| *slot)
+        self.scratch.trees = trees;
+        self.scratch.best.first().map(|best| best.slot)
     }
 
-    /// A worker that fits, each about equally likely.
-    fn draw(&mut self, need: &Need) -> Option<Slot> {
-        let end = self.pool.end();
+    /// What a run on the hardware of a tree counts at least, before a worker's factor.
+    fn least_run_s(&mut self, tree: usize) -> f64 {
+        if !self.recipe.by_time() {
+            return 0.0;
+        }
+        let base = self.base(self.pool.hardware_of_tree(tree));
+        match self.recipe.score {
+            Score::Finish { error_weight } => base.mean_s + error_weight * base.error_s,
+            _ => base.mean_s,
+        }
+    }
+
+    fn bound(&self) -> Bound {
+        if self.recipe.by_time() {
+            Bound::Finish { now_s: self.now.as_secs_f64(), wait_costs: 1.0 + self.surcharge }
+        } else if self.recipe.bind != self.pool.binds() {
+            Bound::Load
+        } else {
+            Bound::Key
+        }
+    }
+
+    /// Remembers a worker that its tree takes to be free earlier than it is.
+    fn note_if_late(&mut self, scored: &Scored, leaf: &Bounds) {
+        let Some(terms) = scored.terms else { return };
+        let expected_s = (leaf.key - self.now.as_secs_f64()).max(0.0);
+        if terms.wait_s > expected_s {
+            self.scratch.late.push(scored.slot);
+        }
+    }
+
+    /// A worker that fits, each about equally likely. None says only that a few draws met none.
+    fn try_draw(&mut self, need: &Need) -> Option<Slot> {
         for _ in 0..DRAWS {
-            let slot = Slot(self.rng.below(end as u64) as u32);
+            let slot = self.any_worker()?;
             if self.may_hold(slot, need) && self.accepts(slot) {
                 return Some(slot);
             }
         }
-        if self.recipe.by_time() {
-            return self.least(need);
-        }
-        let from = self.rng.below(end as u64) as usize;
-        self.first_from(from, need).or_else(|| self.first_from(0, need))
+        None
     }
 
-    fn draw_and_score(&mut self, count: usize, need: &Need) {
-        for _ in 0..count {
-            if let Some(slot) = self.draw(need) {
-                let score = self.score(slot);
-                self.remember(score, slot);
+    fn any_worker(&mut self) -> Option<Slot> {
+        let live = self.pool.live();
+        live.get(self.rng.below(live.len() as u64) as usize).copied()
+    }
+
+    /// A worker that fits, if there is one. Only recipes with one tree in the order of slots ask for it.
+    fn draw(&mut self, need: &Need) -> Option<Slot> {
+        self.try_draw(need).or_else(|| {
+            let from = self.rng.below(self.pool.end() as u64) as usize;
+            self.first_from(from, need).or_else(|| self.first_from(0, need))
+        })
+    }
+
+    fn draw_two(&mut self, need: &Need) -> Option<Slot> {
+        let first = self.draw(need)?;
+        self.score_and_remember(first);
+        for _ in 0..DRAWS {
+            let second = self.draw(need)?;
+            if second != first {
+                self.score_and_remember(second);
+                break;
             }
         }
+        self.scratch.best.first().map(|best| best.slot)
     }
 
-    fn best_or_search(&mut self, need: &Need) -> Option<Slot> {
-        match self.scratch.best.first() {
-            Some((_, slot)) => Some(*slot),
-            None => self.least(need),
+    /// The least of a sample; the search finds those that are so rare that draws miss them.
+    fn draw_many(&mut self, count: usize, need: &Need) -> Option<Slot> {
+        for _ in 0..count {
+            let Some(slot) = self.try_draw(need) else { return self.least(need) };
+            self.score_and_remember(slot);
         }
+        self.scratch.best.first().map(|best| best.slot)
     }
 
     /// A worker with room that has not been given anything for long.
     fn stale_worker(&mut self, need: &Need) -> Option<Slot> {
         let stale_s = STALE_RUNS * self.predictor.typical_s();
         for _ in 0..DRAWS {
-            let slot = Slot(self.rng.below(self.pool.end() as u64) as u32);
+            let slot = self.any_worker()?;
             let Some(member) = self.pool.member(slot) else { continue };
             if self.now.since(member.last_given).as_secs_f64() >= stale_s
                 && self.may_hold(slot, need)
                 && self.accepts(slot)
                 && member.refuses_now(&self.ticket.spec.requirement).is_none()
             {
-                let score = self.score(slot);
-                self.remember(score, slot);
+                self.score_and_remember(slot);
                 return Some(slot);
             }
         }
@@ -340,26 +416,24 @@ impl Look<'_> {
         need.abilities & LOCAL == 0 || self.pool.member(slot).is_some_and(|member| member.local)
     }
 
-    fn look_at(&mut self, slot: Slot, need: &Need) -> Option<f64> {
+    fn look_at(&mut self, slot: Slot, need: &Need) -> Option<Scored> {
         if !self.may_hold(slot, need) || !self.accepts(slot) {
             return None;
         }
-        let score = self.score(slot);
-        self.remember(score, slot);
-        Some(score)
+        Some(self.score_and_remember(slot))
     }
 
-    fn remember(&mut self, score: f64, slot: Slot) {
+    fn score_and_remember(&mut self, slot: Slot) -> Scored {
+        let scored = self.score(slot);
         let best = &mut self.scratch.best;
-        if best.len() > RUNNERS_UP && best.last().is_some_and(|(worst, _)| score >= *worst) {
-            return;
+        let beaten =
+            best.len() > RUNNERS_UP && best.last().is_some_and(|worst| scored.score >= worst.score);
+        if !beaten && !best.iter().any(|other| other.slot == slot) {
+            let at = best.partition_point(|other| other.score <= scored.score);
+            best.insert(at, scored);
+            best.truncate(RUNNERS_UP + 1);
         }
-        if best.iter().any(|(_, other)| *other == slot) {
-            return;
-        }
-        let at = best.partition_point(|(other, _)| *other <= score);
-        best.insert(at, (score, slot));
-        best.truncate(RUNNERS_UP + 1);
+        scored
     }
 
     /// The filter stage.
@@ -400,31 +474,33 @@ impl Look<'_> {
     }
 
     /// The score stage: lower is better.
-    fn score(&mut self, slot: Slot) -> f64 {
-        let Some(member) = self.pool.member(slot) else { return f64::INFINITY };
-        match self.recipe.score {
+    fn score(&mut self, slot: Slot) -> Scored {
+        let Some(member) = self.pool.member(slot) else {
+            return Scored { score: f64::INFINITY, slot, terms: None };
+        };
+        let (score, terms) = match self.recipe.score {
             Score::SampledFinish => {
                 let run = self.base(member.hardware).scaled(member.factor);
-                member.wait(self.now).sample(self.rng) + run.sample(self.rng)
+                (member.wait(self.now).sample(self.rng) + run.sample(self.rng), None)
             }
-            Score::Finish { .. } | Score::ExpectedFinish { .. } => self.terms(slot, member).total(),
-            ref score => member.key(score, self.now),
-        }
+            Score::Finish { .. } | Score::ExpectedFinish { .. } => {
+                let terms = self.terms(slot, member);
+                (terms.total(), Some(terms))
+            }
+            ref score => (member.key(score, self.now), None),
+        };
+        Scored { score, slot, terms }
     }
 
     /// What an expected finish is the sum of.
     fn terms(&mut self, slot: Slot, member: &Member) -> Terms {
-        let wait = member.wait(self.now);
+        let wait = member.wait_for(&self.ticket.spec.requirement, self.now);
         let base = self.base(member.hardware);
         let run_s = base.mean_s * member.factor;
-        let extra_s: f64 = self
-            .scratch
-            .extra_wait
-            .iter()
-            .filter(|(other, _)| *other == slot)
-            .map(|(_, seconds)| seconds)
-            .sum();
-        let terms = Terms { wait_s: wait.mean_s + extra_s, run_s, ..Terms::default() };
+        // What waits for the worker goes first, but a task does not wait for itself.
+        let own_s = self.held.filter(|held| held.slot == slot).map_or(0.0, |held| held.share_s);
+        let wait_s = wait.mean_s + (member.reserved_s() - own_s).max(0.0);
+        let terms = Terms { wait_s, run_s, ..Terms::default() };
         match self.recipe.score {
             Score::Finish { error_weight } => {
                 let run_error_s = base.error_s * member.factor;
@@ -449,45 +525,35 @@ impl Look<'_> {
         base
     }
 
-    fn candidate(&mut self, slot: Slot, score: f64) -> Option<Candidate> {
-        let member = self.pool.member(slot)?;
-        let terms = match self.recipe.score {
-            Score::Finish { .. } | Score::ExpectedFinish { .. } => Some(self.terms(slot, member)),
-            _ => None,
-        };
-        Some(Candidate { worker: member.worker.id, score, terms })
+    fn candidate(&self, scored: &Scored) -> Option<Candidate> {
+        let worker = self.pool.member(scored.slot)?.worker.id;
+        Some(Candidate { worker, score: scored.score, terms: scored.terms })
     }
 
+    /// Writes down what was decided, over what an earlier decision left.
     fn explain(
         &mut self,
         strategy: &'static str,
         chosen: Option<Slot>,
         explored: bool,
-    ) -> Explanation {
-        let mut runners_up = Vec::new();
-        for at in 0..self.scratch.best.len() {
-            let (score, slot) = self.scratch.best[at];
-            if Some(slot) != chosen
-                && let Some(candidate) = self.candidate(slot, score)
-            {
-                runners_up.push(candidate);
-            }
-        }
-        runners_up.truncate(RUNNERS_UP);
-        let chosen = chosen.and_then(|slot| {
-            let score = self.score(slot);
-            self.candidate(slot, score)
+        explanation: &mut Explanation,
+    ) {
+        explanation.strategy = strategy;
+        explanation.at = self.now;
+        explanation.version = self.pool.version();
+        explanation.explored = explored;
+        explanation.refusals = self.scratch.refusals;
+        explanation.not_looked_at = (self.pool.len() as u64).saturating_sub(self.scratch.looked_at);
+        let best = &self.scratch.best;
+        let others = best.iter().filter(|scored| Some(scored.slot) != chosen).take(RUNNERS_UP);
+        explanation.runners_up.clear();
+        explanation.runners_up.extend(others.filter_map(|scored| self.candidate(scored)));
+        explanation.chosen = chosen.and_then(|slot| {
+            // As it was scored when it was chosen: a sample is not drawn again.
+            let known = self.scratch.best.iter().find(|scored| scored.slot == slot).copied();
+            let scored = known.unwrap_or_else(|| self.score(slot));
+            self.candidate(&scored)
         });
-        Explanation {
-            strategy,
-            at: self.now,
-            version: self.pool.version(),
-            chosen,
-            explored,
-            runners_up,
-            refusals: self.scratch.refusals,
-            not_looked_at: (self.pool.len() as u64).saturating_sub(self.scratch.looked_at),
-        }
     }
 
     fn verdict(&mut self, slot: Slot) -> Option<Verdict> {
@@ -501,8 +567,8 @@ impl Look<'_> {
         }
         let candidate = match refusals.is_empty() {
             true => {
-                let score = self.score(slot);
-                self.candidate(slot, score)
+                let scored = self.score(slot);
+                self.candidate(&scored)
             }
             false => None,
         };
@@ -510,15 +576,36 @@ impl Look<'_> {
     }
 }
 
-/// Nobody below these bounds finishes earlier. Waiting only ever turns out longer than when the bounds
-/// were taken: what runs late is expected to run later still.
-fn lower_finish(bounds: &Bounds, now_s: f64, base_s: f64, surcharge: f64) -> f64 {
-    (bounds.key - now_s).max(0.0) * (1.0 + surcharge) + base_s * f64::from(bounds.factor)
+/// How the bounds of a tree's node become a bound of the scores below it.
+#[derive(Clone, Copy)]
+enum Bound {
+    /// The key is what is minimised.
+    Key,
+    /// The trees are those of a strategy that needs room, and this task does not.
+    Load,
+    /// The key is a time. Waiting only ever turns out longer than when the bounds were taken: what runs late
+    /// is expected to run later still.
+    Finish { now_s: f64, wait_costs: f64 },
+}
+
+impl Bound {
+    fn lower(&self, bounds: &Bounds, base_s: f64) -> f64 {
+        match *self {
+            Bound::Key => bounds.key,
+            Bound::Load => f64::from(bounds.load),
+            Bound::Finish { now_s, wait_costs } => {
+                // Bounds are kept in fewer digits. Without the last factor, workers that are equal would
+                // seem better by a hair, and every free one would be looked at.
+                let run_s = base_s * f64::from(bounds.factor) + f64::from(bounds.rtt_s);
+                (bounds.key - now_s).max(0.0) * wait_costs + run_s * (1.0 + 1e-7)
+            }
+        }
+    }
 }
 
 /// Long tasks may wait for a fast worker, where they gain most; short ones should take what is free. An
 /// uncertain task may be a long one.
-fn surcharge_of(recipe: &Recipe, task: &Task) -> f64 {
+pub(crate) fn surcharge_of(recipe: &Recipe, task: &Task) -> f64 {
     match recipe.score {
         Score::ExpectedFinish { wait_surcharge } => {
             wait_surcharge / (task.size * task.log_variance.exp()).max(LEAST_SIZE)

@@ -15,7 +15,8 @@ pub struct Explanation {
     pub at: Time,
     /// The state of the pool that it was decided on; it grows with each change.
     pub version: u64,
-    /// The worker that was chosen; `None` means that the task waits.
+    /// The worker that was chosen. A task that waits nevertheless waits for this one to have room; `None`
+    /// means that no worker would do.
     pub chosen: Option<Candidate>,
     /// Whether it was chosen to learn about it and not because it looked best.
     pub explored: bool,
@@ -53,6 +54,20 @@ pub struct Terms {
     pub error_s: f64,
     /// What waiting costs those behind, where a strategy counts it.
     pub surcharge_s: f64,
+}
+
+impl Explanation {
+    /// To be written over.
+    pub(crate) const EMPTY: Explanation = Explanation {
+        strategy: "",
+        at: Time::ZERO,
+        version: 0,
+        chosen: None,
+        explored: false,
+        runners_up: Vec::new(),
+        refusals: Refusals([0; RefusalKind::ALL.len()]),
+        not_looked_at: 0,
+    };
 }
 
 impl Terms {

@@ -8,12 +8,17 @@
 /// What a leaf offers, or the best of each that the leaves below an inner node offer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bounds {
-    /// What the strategy minimises; infinite where no worker is available.
+    /// What the strategy minimises; infinite where no worker is available, and, under a strategy that
+    /// needs room now, where there is none.
     pub(crate) key: f64,
     /// When there is room for one more task, in seconds of absolute time.
     pub(crate) room_at_s: f64,
-    /// Run time relative to the hardware's.
+    /// Run time relative to the hardware's, with the tries that a success is expected to take.
     pub(crate) factor: f32,
+    /// The way there and back.
+    pub(crate) rtt_s: f32,
+    /// Tasks at the worker, begun or not.
+    pub(crate) load: u32,
     pub(crate) cpu_milli: u32,
     pub(crate) memory_mib: u32,
     pub(crate) storage_mib: u32,
@@ -35,12 +40,21 @@ pub(crate) struct Need {
     pub(crate) abilities: u64,
 }
 
+impl Need {
+    /// The same, where bounds are about what is free and the task need not begin at once.
+    pub(crate) fn whatever_is_free(self) -> Need {
+        Need { cpu_milli: 0, memory_mib: 0, storage_mib: 0, ..self }
+    }
+}
+
 impl Bounds {
     /// A leaf without a worker, or whose worker is not available.
     pub(crate) const NONE: Bounds = Bounds {
         key: f64::INFINITY,
         room_at_s: f64::INFINITY,
         factor: f32::INFINITY,
+        rtt_s: f32::INFINITY,
+        load: u32::MAX,
         cpu_milli: 0,
         memory_mib: 0,
         storage_mib: 0,
@@ -49,7 +63,8 @@ impl Bounds {
         abilities: 0,
     };
 
-    /// Whether a leaf below may do. False is certain, true is a maybe.
+    /// Whether a leaf below may do. False is certain, true is a maybe. Every task asks for some ability, so
+    /// it is false where there is no worker.
     pub(crate) fn may_hold(&self, need: &Need) -> bool {
         self.abilities & need.abilities == need.abilities
             && self.room_at_s <= need.room_by_s
@@ -58,7 +73,6 @@ impl Bounds {
             && self.storage_mib >= need.storage_mib
             && self.gpus >= need.gpus
             && self.gpu_memory_mib >= need.gpu_memory_mib
-            && self.key < f64::INFINITY
     }
 
     fn join(&self, other: &Bounds) -> Bounds {
@@ -66,6 +80,8 @@ impl Bounds {
             key: self.key.min(other.key),
             room_at_s: self.room_at_s.min(other.room_at_s),
             factor: self.factor.min(other.factor),
+            rtt_s: self.rtt_s.min(other.rtt_s),
+            load: self.load.min(other.load),
             cpu_milli: self.cpu_milli.max(other.cpu_milli),
             memory_mib: self.memory_mib.max(other.memory_mib),
             storage_mib: self.storage_mib.max(other.storage_mib),
@@ -73,6 +89,31 @@ impl Bounds {
             gpus: self.gpus.max(other.gpus),
             abilities: self.abilities | other.abilities,
         }
+    }
+}
+
+/// How far a search for the least has come, and when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    best: f64,
+    /// What is better by less than this share is not looked for.
+    noise: f64,
+    looks_left: u32,
+}
+
+impl Search {
+    pub(crate) fn new(noise: f64, looks: u32) -> Search {
+        Search { best: f64::INFINITY, noise, looks_left: looks }
+    }
+
+    /// Whether it is worth to go where nothing is less than `lower`.
+    pub(crate) fn may_improve(&self, lower: f64) -> bool {
+        lower < self.best - self.noise * self.best.abs().min(f64::MAX) && self.looks_left > 0
+    }
+
+    fn found(&mut self, score: f64) {
+        self.best = self.best.min(score);
+        self.looks_left -= 1;
     }
 }
 
@@ -94,6 +135,10 @@ impl Tree {
 
     fn capacity(&self) -> usize {
         self.nodes.len() / 2
+    }
+
+    pub(crate) fn leaf(&self, position: usize) -> &Bounds {
+        &self.nodes[self.capacity() + position]
     }
 
     /// Puts `leaf` at `position`, growing the tree if it must.
@@ -147,17 +192,16 @@ impl Tree {
     }
 
     /// Visits leaves in a promising order. `lower` bounds from below what `visit` could return for the
-    /// leaves under a node; `visit` returns the leaf's exact score, or `None` if it refuses. The search
-    /// keeps the least score in `best` and stops going down where it cannot be beaten.
+    /// leaves under a node; `visit` returns the leaf's exact score, or `None` if it refuses.
     pub(crate) fn least(
         &self,
         need: &Need,
         lower: &impl Fn(&Bounds) -> f64,
         visit: &mut impl FnMut(usize) -> Option<f64>,
-        best: &mut f64,
+        search: &mut Search,
     ) {
         if self.nodes[1].may_hold(need) {
-            self.least_below(1, need, lower, visit, best);
+            self.least_below(1, need, lower, visit, search);
         }
     }
 
@@ -167,13 +211,11 @@ impl Tree {
         need: &Need,
         lower: &impl Fn(&Bounds) -> f64,
         visit: &mut impl FnMut(usize) -> Option<f64>,
-        best: &mut f64,
+        search: &mut Search,
     ) {
         if node >= self.capacity() {
-            if let Some(score) = visit(node - self.capacity())
-                && score < *best
-            {
-                *best = score;
+            if let Some(score) = visit(node - self.capacity()) {
+                search.found(score);
             }
             return;
         }
@@ -188,8 +230,8 @@ impl Tree {
             [(2 * node + 1, right), (2 * node, left)]
         };
         for (child, bound) in order {
-            if bound < *best {
-                self.least_below(child, need, lower, visit, best);
+            if search.may_improve(bound) {
+                self.least_below(child, need, lower, visit, search);
             }
         }
     }
@@ -210,8 +252,18 @@ mod tests {
     use super::*;
     use hypha_model::Rng;
 
+    const ANYTHING: Need = Need {
+        room_by_s: 0.0,
+        cpu_milli: 0,
+        memory_mib: 0,
+        storage_mib: 0,
+        gpu_memory_mib: 0,
+        gpus: 0,
+        abilities: 1,
+    };
+
     fn leaf(key: f64, gpus: u32) -> Bounds {
-        Bounds { key, room_at_s: 0.0, factor: 1.0, gpus, ..Bounds::NONE }
+        Bounds { key, room_at_s: 0.0, factor: 1.0, gpus, abilities: 1, ..Bounds::NONE }
     }
 
     /// The tree against a plain scan, on random pools and needs.
@@ -230,7 +282,7 @@ mod tests {
                 };
                 tree.set(at, leaves[at]);
             }
-            let need = Need { gpus: rng.below(3) as u32, ..Need::default() };
+            let need = Need { gpus: rng.below(3) as u32, ..ANYTHING };
             let from = rng.below(size as u64 + 3) as usize;
             let fits = |at: usize| leaves.get(at).is_some_and(|leaf| leaf.may_hold(&need));
             let scanned = (from..size).find(|&at| fits(at));
@@ -238,9 +290,10 @@ mod tests {
 
             let least = (0..size).filter(|&at| fits(at)).map(|at| leaves[at].key);
             let least = least.fold(f64::INFINITY, f64::min);
-            let mut best = f64::INFINITY;
-            tree.least(&need, &|b| b.key, &mut |at| fits(at).then(|| leaves[at].key), &mut best);
-            assert_eq!(best, least);
+            let mut search = Search::new(0.0, u32::MAX);
+            let mut visit = |at: usize| fits(at).then(|| leaves[at].key);
+            tree.least(&need, &|b| b.key, &mut visit, &mut search);
+            assert_eq!(search.best, least);
         }
     }
 
@@ -250,12 +303,12 @@ mod tests {
         for at in 0..10_000 {
             tree.set(at, leaf(((at * 7919) % 10_000) as f64, 0));
         }
-        let (mut visits, mut best) = (0, f64::INFINITY);
+        let (mut visits, mut search) = (0, Search::new(0.0, u32::MAX));
         let mut visit = |at: usize| {
             visits += 1;
             Some(((at * 7919) % 10_000) as f64)
         };
-        tree.least(&Need::default(), &|b| b.key, &mut visit, &mut best);
-        assert_eq!((best, visits), (0.0, 1));
+        tree.least(&ANYTHING, &|b| b.key, &mut visit, &mut search);
+        assert_eq!((search.best, visits), (0.0, 1));
     }
 }

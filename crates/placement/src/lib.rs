@@ -128,6 +128,7 @@ pub struct Placement {
     tasks: Vec<Option<Task>>,
     cursor: usize,
     rng: Rng,
+    /// Arrivals so far.
     serial: u64,
     /// Tasks to be bound at the next plan although the strategy would let them wait.
     at_once: Vec<TaskRef>,
@@ -140,11 +141,16 @@ pub struct Placement {
     /// What a task is predicted to take where it runs. Every worker gives as many of them as it is fast, so
     /// this is the usual task on the mean worker, in whatever unit speeds are.
     usual_run_s: Usual,
-    /// When a task was last held back although a worker was free.
+    /// When the first of those that are held back although a worker is free was last looked at.
     held_back_at: Option<Time>,
+    /// Space for a plan: the tasks that it holds back.
+    held_back: Vec<TaskRef>,
     /// Workers that were not handed over to because of `max_given`.
     stalled: BTreeSet<Slot>,
     scratch: Scratch,
+    /// Explanations of tasks that are gone, to be written over.
+    #[expect(clippy::vec_box, reason = "the allocations are what is reused")]
+    spare: Vec<Box<Explanation>>,
     statistics: Statistics,
     /// A planted fault: refusals are not counted. Has no effect without the `mutants` feature.
     silent: bool,
@@ -155,6 +161,8 @@ struct Task {
     ticket: Ticket,
     need: Need,
     stage: Stage,
+    /// The number of its arrival: equals keep their order however often they come back to the queue.
+    serial: u64,
     estimate: Estimate,
     /// On the hardware of the worker that was chosen.
     base_s: f64,
@@ -165,6 +173,24 @@ struct Task {
     /// The variance of the logarithm of the prediction.
     log_variance: f64,
     explanation: Option<Box<Explanation>>,
+    /// The recipe of the last decision, where it was not the strategy's own.
+    decided_by: Option<Recipe>,
+    held: Option<Held>,
+}
+
+/// A task waits for a worker that is busy, although another is free.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    slot: Slot,
+    /// What it adds to the waiting of those behind it.
+    share_s: f64,
+    /// What waiting was expected to cost when this was decided.
+    score: f64,
+    /// How fast that falls while time passes and all goes as expected.
+    wait_costs: f64,
+    at: Time,
+    /// Whether it keeps its place by arrival.
+    forgiven: bool,
 }
 
 /// Where a task is.
@@ -195,8 +221,10 @@ impl Placement {
             usual_s: Usual::default(),
             usual_run_s: Usual::default(),
             held_back_at: None,
+            held_back: Vec::new(),
             stalled: BTreeSet::new(),
             scratch: Scratch::default(),
+            spare: Vec::new(),
             statistics: Statistics::default(),
             silent: false,
         }
@@ -235,6 +263,7 @@ impl Placement {
         self.strategy = strategy;
         self.recipe = strategy.recipe();
         self.statistics = Statistics::default();
+        self.held_back_at = None;
         self.pool.reindex(self.recipe, now);
         for task in open {
             self.wait(task);
@@ -249,7 +278,7 @@ impl Placement {
         }
         let need = capability::need_of(&ticket.spec.requirement);
         let stage = Stage::Waiting(ShapeId::NONE, Place::FIRST);
-        let estimate = Estimate::ZERO;
+        self.serial += 1;
         let predicted = predictor.base(&ticket.query, self.pool.reference_hardware());
         let (predicted_s, relative_error) =
             (predicted.mean_s, predicted.error_s / predicted.mean_s.max(1e-9));
@@ -258,34 +287,35 @@ impl Placement {
             ticket,
             need,
             stage,
-            estimate,
+            serial: self.serial,
+            estimate: Estimate::ZERO,
             base_s: 0.0,
             predicted_s,
             size: predicted_s / self.usual_s.mean(),
             log_variance: (relative_error * relative_error).ln_1p(),
+            decided_by: None,
             explanation: None,
+            held: None,
         });
         self.wait(task);
-        let bind_at_once = self.tasks[at].as_ref().is_some_and(|task| task.ticket.bind_at_once);
-        if bind_at_once && self.recipe.bind != Bind::AtSubmit {
-            self.at_once.push(task);
-        }
     }
 
     /// A worker already has this task: a scheduler that was restarted learns it from the worker.
     pub fn adopt(&mut self, task: TaskRef, slot: Slot, predictor: &Predictor, now: Time) {
+        let Some(member) = self.pool.member(slot) else { return };
+        let (predict, hardware) = (member.predict, member.hardware);
         self.leave_stage(task, now);
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
-        if let Some(member) = self.pool.member(slot) {
-            entry.estimate = predictor.estimate(&entry.ticket.query, member.predict);
-            entry.base_s = predictor.base(&entry.ticket.query, member.hardware).mean_s;
-        }
-        self.give_now(task, slot, now, &mut Vec::new());
+        entry.estimate = predictor.estimate(&entry.ticket.query, predict);
+        entry.base_s = predictor.base(&entry.ticket.query, hardware).mean_s;
+        self.give_now(task, slot, now);
     }
 
     /// The worker says that the task has begun.
     pub fn begin(&mut self, task: TaskRef, now: Time) {
-        if let Some(Stage::Given(slot)) = self.stage(task) {
+        if let Some(Stage::Given(slot)) = self.stage(task)
+            && self.pool.member(slot).is_some_and(|member| member.believes_begun_before(task, now))
+        {
             self.pool.change(slot, now, |member| member.begun(task, now));
         }
     }
@@ -293,22 +323,31 @@ impl Placement {
     /// The task is over or taken away, wherever it is. Its own estimate leaves the backlog with it.
     /// Returns the ticket, so that it can come back.
     pub fn finish(&mut self, task: TaskRef, ending: Ending, now: Time) -> Option<Ticket> {
-        self.leave_stage(task, now);
-        let task = self.tasks.get_mut(task.0 as usize)?.take()?;
-        if let Stage::Given(slot) = task.stage {
+        let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
+        if let Stage::Given(slot) = entry.stage {
             let weight = self.learning_rate();
             let half_life_s = self.penalty_half_life_s();
-            let base_s = task.base_s.max(1e-6);
-            self.pool.change(slot, now, |member| match ending {
-                Ending::Completed(run) => {
-                    member.health.succeeded(run, run.as_secs_f64() / base_s, weight);
+            let base_s = entry.base_s.max(1e-6);
+            self.given -= 1;
+            self.pool.change(slot, now, |member| {
+                member.take_back(task, now);
+                match ending {
+                    Ending::Completed(run) => {
+                        member.health.succeeded(run, run.as_secs_f64() / base_s, weight);
+                    }
+                    Ending::Failed => member.health.failed(now, weight, half_life_s),
+                    Ending::Withdrawn => {}
                 }
-                Ending::Failed => member.health.failed(now, weight, half_life_s),
-                Ending::Withdrawn => {}
             });
             self.statistics.ended(ending);
+        } else {
+            self.leave_stage(task, now);
         }
-        Some(task.ticket)
+        let gone = self.tasks.get_mut(task.0 as usize)?.take()?;
+        if self.spare.len() < MOST_SPARE {
+            self.spare.extend(gone.explanation);
+        }
+        Some(gone.ticket)
     }
 
     /// Why the task is where it is.
@@ -334,12 +373,14 @@ impl Placement {
             Order::Predicted { ageing } => ageing * self.backlog_scale_us(),
             Order::Arrival | Order::Priority => 0.0,
         };
-        self.serial += 1;
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
-        let place = order::place_of(self.recipe.order, entry, self.serial, put_back_us);
+        let place = order::place_of(self.recipe.order, entry, put_back_us);
         let requirement = &entry.ticket.spec.requirement;
         entry.stage = Stage::Waiting(self.waiting.insert(requirement, place, task), place);
         self.waiting_s += entry.predicted_s;
+        if entry.ticket.bind_at_once && self.recipe.bind != Bind::AtSubmit {
+            self.at_once.push(task);
+        }
     }
 
     /// The time by which sizes are reckoned in the order, in microseconds: the usual task's on the usual
@@ -358,7 +399,11 @@ impl Placement {
     fn forgive_size(&mut self, task: TaskRef) {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
         let Stage::Waiting(shape, place) = entry.stage else { return };
-        let arrived = order::place_of(self.recipe.order, entry, place.serial, 0.0);
+        match &mut entry.held {
+            Some(held) if !held.forgiven => held.forgiven = true,
+            _ => return,
+        }
+        let arrived = order::place_of(self.recipe.order, entry, 0.0);
         if arrived < place {
             self.waiting.remove(shape, place);
             let requirement = &entry.ticket.spec.requirement;
@@ -368,6 +413,7 @@ impl Placement {
 
     /// Takes a task out of the queue or the worker that it is with.
     fn leave_stage(&mut self, task: TaskRef, now: Time) {
+        self.release_hold(task, now);
         let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
         match entry.stage {
             Stage::Waiting(shape, place) => {
@@ -378,16 +424,13 @@ impl Placement {
                 }
             }
             Stage::Bound(slot) => {
-                let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate);
                 self.pool.change(slot, now, |member| {
-                    member.unbind(task, &estimate, &spec.requirement);
+                    member.unbind(task, &entry.estimate, &entry.ticket.spec.requirement);
                 });
             }
             Stage::Given(slot) => {
                 self.given -= 1;
-                self.pool.change(slot, now, |member| {
-                    member.take_back(task, now);
-                });
+                self.pool.change(slot, now, |member| member.take_back(task, now));
             }
         }
     }
@@ -402,10 +445,13 @@ impl Placement {
     fn penalty_half_life_s(&self) -> f64 {
         match self.strategy {
             Strategy::LoadBalancing { penalty_half_life_s } => penalty_half_life_s,
-            _ => f64::INFINITY,
+            // Kept as by default, so that a switch to `load_balancing` finds no failures of long ago.
+            _ => strategy::default_penalty_half_life_s(),
         }
     }
 }
 
 /// A queue of this many usual runs per worker counts half as a backlog.
 const HALF_SATURATION: f64 = 4.0;
+/// Explanations kept for reuse: more would only hold memory after a burst.
+const MOST_SPARE: usize = 64;

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hypha_model::{Fit, Ledger, Refusal, RefusalKind, Requirement, Span, Time, Worker};
+use hypha_model::{
+    Executor, Fit, Ledger, Refusal, RefusalKind, Requirement, Span, TaskSpec, Time, Worker,
+};
 use hypha_predict::{Backlog, Estimate, HardwareKey, WorkerKey};
 use serde::{Deserialize, Serialize};
 
@@ -47,8 +49,9 @@ pub struct Health {
 pub(crate) struct InFlight {
     pub(crate) task: TaskRef,
     pub(crate) estimate: Estimate,
-    requirement: Arc<hypha_model::TaskSpec>,
-    executor: u32,
+    spec: Arc<TaskSpec>,
+    /// None if the worker says that it has a task that it offers no executor for.
+    executor: Option<usize>,
     /// When it began to run; `None` while it waits on the worker.
     since: Option<Time>,
 }
@@ -69,12 +72,16 @@ pub(crate) struct Member {
     pub(crate) bound_backlog: Backlog,
     pub(crate) in_flight: Vec<InFlight>,
     pub(crate) last_given: Time,
+    /// How many tasks in the scheduler's queue wait for this worker, and for how long it will be theirs.
+    reserved: u32,
+    reserved_s: f64,
     running: u32,
     slots: u32,
     used: Vec<u32>,
     ledger: Ledger<TaskRef>,
-    asked_cpu_milli: u64,
-    asked_memory_bytes: u64,
+    /// Wide: a queue may ask for more, in all, than there can be.
+    asked_cpu_milli: u128,
+    asked_memory_bytes: u128,
     abilities: u64,
 }
 
@@ -155,8 +162,10 @@ impl Member {
             bound_backlog: Backlog::default(),
             in_flight: Vec::new(),
             last_given: Time::ZERO,
+            reserved: 0,
+            reserved_s: 0.0,
             running: 0,
-            slots: worker.concurrency().max(1),
+            slots: worker.executors.iter().map(concurrency).fold(0, u32::saturating_add).max(1),
             used: vec![0; worker.executors.len()],
             ledger: Ledger::new(&worker.capacity),
             asked_cpu_milli: 0,
@@ -179,13 +188,18 @@ impl Member {
         let Some(executor) = self.executor_for(requirement) else {
             return Some(Refusal::plain(RefusalKind::Executor));
         };
-        // What waits on the worker goes before anything new.
-        if self.in_flight.len() >= self.slots as usize
-            || self.used[executor] >= self.worker.executors[executor].concurrency
+        // What waits on the worker, or is bound to it, goes before anything new.
+        if !self.bound.is_empty()
+            || self.in_flight.len() >= self.slots as usize
+            || self.is_full(executor)
         {
             return Some(Refusal::plain(RefusalKind::Busy));
         }
         self.ledger.fits(requirement).err()
+    }
+
+    fn is_full(&self, executor: usize) -> bool {
+        self.used[executor] >= concurrency(&self.worker.executors[executor])
     }
 
     /// How many tasks it runs at once; none while it is not available.
@@ -216,34 +230,63 @@ impl Member {
         if self.running < self.slots && self.bound.is_empty() {
             return Estimate::ZERO;
         }
-        let (mut mean_s, mut variance) = {
-            let (mean_s, error_s) = self.bound_backlog.estimate();
-            (mean_s, error_s * error_s)
-        };
-        for task in &self.in_flight {
+        self.wait_behind(|_| true, self.slots, now)
+    }
+
+    /// How long this task would wait. A worker that has room for another may have none for it: its executor
+    /// is in use, or what runs leaves too little of something.
+    pub(crate) fn wait_for(&self, requirement: &Requirement, now: Time) -> Estimate {
+        let open = self.running < self.slots && self.bound.is_empty();
+        if !open {
+            return self.wait(now);
+        }
+        if self.in_flight.is_empty() || self.refuses_now(requirement).is_none() {
+            return Estimate::ZERO;
+        }
+        match self.executor_for(requirement) {
+            Some(executor) if self.is_full(executor) => self.wait_behind(
+                |task| task.executor == Some(executor),
+                concurrency(&self.worker.executors[executor]),
+                now,
+            ),
+            _ => self.wait_behind(|_| true, self.running.max(1), now),
+        }
+    }
+
+    /// What is bound here and those in flight that `counts` names, `at_once` at a time.
+    fn wait_behind(&self, counts: impl Fn(&InFlight) -> bool, at_once: u32, now: Time) -> Estimate {
+        let (mut mean_s, error_s) = self.bound_backlog.estimate();
+        let mut variance = error_s * error_s;
+        for task in self.in_flight.iter().filter(|task| counts(task)) {
             let elapsed_s = task.since.map_or(0.0, |since| now.since(since).as_secs_f64());
             let rest = task.estimate.remaining(elapsed_s);
             let overdue_s = elapsed_s - task.estimate.mean_s;
             mean_s += rest.mean_s.max(OVERDUE_SHARE * overdue_s);
             variance += rest.variance();
         }
-        let slots = f64::from(self.slots);
-        Estimate::new(mean_s / slots, variance.sqrt() / slots)
+        let at_once = f64::from(at_once);
+        Estimate::new(mean_s / at_once, variance.sqrt() / at_once)
     }
 
     /// Whether something may be handed over now although it must wait there: the worker would otherwise
     /// be idle for the time that the next task travels.
-    pub(crate) fn wants_prefetch(&self, now: Time) -> bool {
+    pub(crate) fn wants_prefetch(&self, requirement: &Requirement, now: Time) -> bool {
         self.in_flight.len() < self.most_in_flight()
             && self.rtt_s > 0.0
-            && self.wait(now).mean_s <= self.rtt_s
+            && self.wait_for(requirement, now).mean_s <= self.rtt_s
     }
 
     /// Whether the head of its own queue may be handed over. What is bound here would run here anyway, so
-    /// one more than it can run is always in its hands, and more where the way is long.
+    /// for each task that it can run at once one more is in its hands, and more where the way is long
+    /// compared with its runs, once these are known.
     pub(crate) fn wants_bound(&self) -> bool {
-        let run_s = self.health.avg_completion_time.as_secs_f64().max(1e-6);
-        let over_the_trip = (self.rtt_s / run_s).min(MAX_PREFETCH_PER_SLOT as f64) as usize;
+        let over_the_trip = match self.health.completed {
+            0 => 0,
+            _ => {
+                let run_s = self.health.avg_completion_time.as_secs_f64().max(1e-6);
+                (self.rtt_s / run_s).min(MAX_PREFETCH_PER_SLOT as f64) as usize
+            }
+        };
         let ahead = (1 + over_the_trip).min(MAX_PREFETCH_PER_SLOT);
         self.in_flight.len() < self.slots as usize * (1 + ahead)
     }
@@ -252,22 +295,56 @@ impl Member {
         self.slots as usize * (1 + MAX_PREFETCH_PER_SLOT)
     }
 
+    /// Notes that a task waits for this worker: those behind it will wait longer.
+    pub(crate) fn reserve(&mut self, share_s: f64) {
+        self.reserved += 1;
+        self.reserved_s += share_s;
+    }
+
+    /// Takes that back. Exactly nothing is left when nobody waits.
+    pub(crate) fn unreserve(&mut self, share_s: f64) {
+        self.reserved = self.reserved.saturating_sub(1);
+        self.reserved_s = if self.reserved == 0 { 0.0 } else { self.reserved_s - share_s };
+    }
+
+    pub(crate) fn reserved_s(&self) -> f64 {
+        self.reserved_s
+    }
+
+    /// Whether something could begin at once, as far as the number of tasks goes.
+    pub(crate) fn is_open(&self) -> bool {
+        self.available && self.bound.is_empty() && self.in_flight.len() < self.slots as usize
+    }
+
     /// Binds a task: it will run here.
     pub(crate) fn bind(&mut self, task: TaskRef, estimate: &Estimate, requirement: &Requirement) {
         self.bound.push_back(task);
         self.bound_backlog.add(estimate);
-        self.asked_cpu_milli += requirement.cpu_milli;
-        self.asked_memory_bytes += requirement.memory_bytes;
+        self.ask(requirement);
     }
 
     /// Takes a task out of the queue of those bound here.
     pub(crate) fn unbind(&mut self, task: TaskRef, estimate: &Estimate, requirement: &Requirement) {
-        if let Some(at) = self.bound.iter().rposition(|other| *other == task) {
+        // The first is handed over, the last is stolen; only a cancelled one is somewhere between.
+        let at = match self.bound.front() {
+            Some(first) if *first == task => Some(0),
+            _ => self.bound.iter().rposition(|other| *other == task),
+        };
+        if let Some(at) = at {
             self.bound.remove(at);
             self.bound_backlog.remove(estimate);
-            self.asked_cpu_milli -= requirement.cpu_milli;
-            self.asked_memory_bytes -= requirement.memory_bytes;
+            self.ask_no_more(requirement);
         }
+    }
+
+    fn ask(&mut self, requirement: &Requirement) {
+        self.asked_cpu_milli += u128::from(requirement.cpu_milli);
+        self.asked_memory_bytes += u128::from(requirement.memory_bytes);
+    }
+
+    fn ask_no_more(&mut self, requirement: &Requirement) {
+        self.asked_cpu_milli -= u128::from(requirement.cpu_milli);
+        self.asked_memory_bytes -= u128::from(requirement.memory_bytes);
     }
 
     /// Hands a task over: it begins if there is room, and waits on the worker otherwise.
@@ -275,16 +352,20 @@ impl Member {
         &mut self,
         task: TaskRef,
         estimate: Estimate,
-        spec: &Arc<hypha_model::TaskSpec>,
+        spec: Arc<TaskSpec>,
         now: Time,
     ) {
-        let executor = self.executor_for(&spec.requirement).unwrap_or(0) as u32;
-        let requirement = Arc::clone(spec);
-        self.asked_cpu_milli += spec.requirement.cpu_milli;
-        self.asked_memory_bytes += spec.requirement.memory_bytes;
-        self.in_flight.push(InFlight { task, estimate, requirement, executor, since: None });
+        let executor = self.executor_for(&spec.requirement);
+        self.ask(&spec.requirement);
+        self.in_flight.push(InFlight { task, estimate, spec, executor, since: None });
         self.last_given = now;
         self.begin_what_fits(now);
+    }
+
+    /// Whether the task was taken to have begun earlier than `now`.
+    pub(crate) fn believes_begun_before(&self, task: TaskRef, now: Time) -> bool {
+        let entry = self.in_flight.iter().find(|entry| entry.task == task);
+        entry.and_then(|entry| entry.since).is_some_and(|since| since != now)
     }
 
     /// The worker says that it has begun the task: its run time counts from here.
@@ -297,19 +378,19 @@ impl Member {
     }
 
     /// Takes a task out, finished or not; what waited for its room begins.
-    pub(crate) fn take_back(&mut self, task: TaskRef, now: Time) -> Option<InFlight> {
-        let at = self.in_flight.iter().position(|entry| entry.task == task)?;
+    pub(crate) fn take_back(&mut self, task: TaskRef, now: Time) {
+        let Some(at) = self.in_flight.iter().position(|entry| entry.task == task) else { return };
         let entry = self.in_flight.remove(at);
-        self.asked_cpu_milli -= entry.requirement.requirement.cpu_milli;
-        self.asked_memory_bytes -= entry.requirement.requirement.memory_bytes;
+        self.ask_no_more(&entry.spec.requirement);
         if entry.since.is_some() {
             self.running -= 1;
-            self.used[entry.executor as usize] -= 1;
+            if let Some(executor) = entry.executor {
+                self.used[executor] -= 1;
+            }
             // It was booked when it began, so this cannot be refused; `check` would tell.
             let _ = self.ledger.release(task);
         }
         self.begin_what_fits(now);
-        Some(entry)
     }
 
     fn begin_what_fits(&mut self, now: Time) {
@@ -318,17 +399,16 @@ impl Member {
                 return;
             }
             let entry = &self.in_flight[at];
-            let executor = entry.executor as usize;
-            if entry.since.is_some()
-                || self.used[executor] >= self.worker.executors[executor].concurrency
-            {
+            let executor = entry.executor;
+            if entry.since.is_some() || executor.is_some_and(|executor| self.is_full(executor)) {
                 continue;
             }
-            let requirement = &entry.requirement.requirement;
-            if self.ledger.allocate(entry.task, requirement, Fit::First).is_ok() {
+            if self.ledger.allocate(entry.task, &entry.spec.requirement, Fit::First).is_ok() {
                 self.in_flight[at].since = Some(now);
-                self.used[executor] += 1;
                 self.running += 1;
+                if let Some(executor) = executor {
+                    self.used[executor] += 1;
+                }
             }
         }
     }
@@ -344,12 +424,11 @@ impl Member {
             return Bounds::NONE;
         }
         let by_time = recipe.by_time();
-        let free_at_s = match by_time {
-            true if self.running < self.slots && self.bound.is_empty() => 0.0,
-            true => now.as_secs_f64() + self.wait(now).mean_s,
-            false => 0.0,
-        };
-        let room_at_s = if self.running < self.slots && self.in_flight.len() < self.slots as usize {
+        let open = self.running < self.slots && self.bound.is_empty();
+        let begins = open && self.in_flight.len() < self.slots as usize;
+        let free_at_s =
+            if open || !by_time { 0.0 } else { now.as_secs_f64() + self.wait(now).mean_s };
+        let room_at_s = if begins {
             0.0
         } else if recipe.bind == Bind::Late
             && self.rtt_s > 0.0
@@ -359,11 +438,24 @@ impl Member {
         } else {
             f64::INFINITY
         };
+        let key = match recipe.bind {
+            Bind::WithRoom if !begins => f64::INFINITY,
+            _ if by_time && self.reserved > 0 => free_at_s.max(now.as_secs_f64()) + self.reserved_s,
+            _ if by_time => free_at_s,
+            _ => self.key(&recipe.score, now),
+        };
+        let (factor, rtt_s) = match recipe.score {
+            Score::ExpectedFinish { .. } => {
+                (self.factor * (1.0 + self.health.extra_tries()), self.rtt_s)
+            }
+            _ => (self.factor, 0.0),
+        };
         let mut bounds = Bounds {
-            key: if by_time { free_at_s } else { self.key(&recipe.score, now) },
+            key,
             room_at_s,
-            // Rounded down, so that the bound stays below the exact score.
-            factor: (self.factor * (1.0 - 1e-6)) as f32,
+            factor: factor as f32,
+            rtt_s: rtt_s as f32,
+            load: self.load() as u32,
             abilities: self.abilities,
             ..Bounds::NONE
         };
@@ -438,7 +530,12 @@ impl Member {
     }
 }
 
-fn share(asked: u64, total: u64, otherwise: f64) -> f64 {
+/// How many tasks an executor runs at once. It should say so; nothing at all would be no executor.
+fn concurrency(executor: &Executor) -> u32 {
+    executor.concurrency.max(1)
+}
+
+fn share(asked: u128, total: u64, otherwise: f64) -> f64 {
     // A worker that states no amount cannot be compared by it: fall back to the number of tasks, in a
     // unit so small that it only breaks ties.
     if total == 0 { otherwise } else { asked as f64 / total as f64 + otherwise * 1e-9 }

@@ -36,7 +36,7 @@ impl Usual {
 }
 
 /// The place of `task`; a task of twice the usual size is put back by three times `put_back_us`.
-pub(crate) fn place_of(order: Order, task: &Task, serial: u64, put_back_us: f64) -> Place {
+pub(crate) fn place_of(order: Order, task: &Task, put_back_us: f64) -> Place {
     let requirement = &task.ticket.spec.requirement;
     let submitted_us = task.ticket.submitted.as_micros();
     let rank = match order {
@@ -55,5 +55,5 @@ pub(crate) fn place_of(order: Order, task: &Task, serial: u64, put_back_us: f64)
             aged.min(latest) as i64
         }
     };
-    Place { rank, submitted_us, serial }
+    Place { rank, submitted_us, serial: task.serial }
 }

@@ -8,19 +8,24 @@ use hypha_model::{Span, Time};
 use hypha_predict::Predictor;
 
 use crate::strategy::{Bind, Predictive, Strategy};
-use crate::{Action, Placement, Slot, Stage, TaskRef};
+use crate::{Action, Held, Placement, Slot, Stage, Task, TaskRef, choose};
 
 /// How many of the newest tasks of a queue a thief looks at to find one that it can run.
 const STEAL_LOOKS: usize = 8;
 /// How long a task is held back before it is looked at again, in usual run times.
 const LOOK_AGAIN: f64 = 0.25;
+/// When more workers than this got room since the last plan, all tasks are looked at again: that is cheaper
+/// than to ask of each task which worker matters to it.
+const MOST_OPENED: usize = 16;
 
 impl Placement {
     /// Decides what can be decided now. Each action has already been entered here: the caller carries out
     /// all of them, in order.
     pub fn plan(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         self.bind_at_once(predictor, now, actions);
-        if self.waiting.len() > 0 {
+        if self.waiting.len() == 0 {
+            self.pool.forget_opened();
+        } else {
             match self.recipe.bind {
                 Bind::AtSubmit => self.bind_waiting(predictor, now, actions),
                 Bind::WithRoom | Bind::Late => self.place_waiting(predictor, now, actions),
@@ -45,9 +50,12 @@ impl Placement {
     }
 
     fn bind_at_once(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
-        while let Some(task) = self.at_once.pop() {
-            let recipe = self.recipe.bound_at_submit();
-            if let Some(Stage::Waiting(..)) = self.stage(task)
+        let recipe = self.recipe.bound_at_submit();
+        for task in std::mem::take(&mut self.at_once) {
+            let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { continue };
+            // Its number may belong to another task by now.
+            if entry.ticket.bind_at_once
+                && matches!(entry.stage, Stage::Waiting(..))
                 && let Some(slot) = self.choose(task, &recipe, predictor, now)
             {
                 self.bind(task, slot, now, actions);
@@ -73,40 +81,88 @@ impl Placement {
     /// behind it, so that a slow worker is used as soon as, and only when, it is the best that is left.
     fn place_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         self.held_back_at = None;
-        if self.pool.room_at_s() > now.as_secs_f64() {
-            return;
+        let opened = self.pool.take_opened();
+        if self.pool.room_at_s() <= now.as_secs_f64() {
+            self.place_in_order(&opened, predictor, now, actions);
         }
+        self.pool.give_back_opened(opened);
+    }
+
+    fn place_in_order(
+        &mut self,
+        opened: &[Slot],
+        predictor: &Predictor,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) {
         let mut looks = match self.strategy {
             Strategy::Predictive(Predictive { lookahead, .. }) => lookahead,
             _ => u32::MAX,
         };
-        self.scratch.extra_wait.clear();
-        let mut held_back = Vec::new();
+        let recipe = self.recipe;
+        let mut held_back = std::mem::take(&mut self.held_back);
         let mut heads: BinaryHeap<_> = self.waiting.heads().map(Reverse).collect();
         while let Some(Reverse((place, shape, task))) = heads.pop() {
-            if looks == 0 || self.is_full() || self.pool.room_at_s() > now.as_secs_f64() {
+            if self.is_full() || self.pool.room_at_s() > now.as_secs_f64() {
                 break;
             }
-            looks -= 1;
-            let recipe = self.recipe;
-            let Some(slot) = self.choose(task, &recipe, predictor, now) else { continue };
+            // So many wait for busy workers already that those behind them take what is free.
+            let enough_wait = looks == 0;
+            looks = looks.saturating_sub(1);
+            let recipe = if enough_wait { recipe.with_room() } else { recipe };
             let next = self.waiting.next_after(shape, Some(place));
-            if self.has_room(task, slot, now) {
-                self.give(task, slot, now, actions);
-            } else {
-                self.hold_back(task, slot);
-                held_back.push(task);
-                // Its bounds may be out of date: what is overdue has not been refreshed.
-                self.pool.refresh(slot, now);
+            if enough_wait || !self.still_waits(task, opened, now) {
+                self.release_hold(task, now);
+                let Some(slot) = self.choose(task, &recipe, predictor, now) else { continue };
+                if self.has_room(task, slot, now) {
+                    self.give(task, slot, now, actions);
+                    heads.extend(next.map(Reverse));
+                    continue;
+                }
+                self.hold_back(task, slot, now);
             }
+            held_back.push(task);
             heads.extend(next.map(Reverse));
         }
-        self.scratch.extra_wait.clear();
         // A task that leaves a free worker to others must not be passed for its size as well.
         if self.pool.has_free() {
-            self.held_back_at = (!held_back.is_empty()).then_some(now);
-            held_back.into_iter().for_each(|task| self.forgive_size(task));
+            for task in &held_back {
+                self.forgive_size(*task);
+            }
+            let held_at =
+                |task: &TaskRef| Some(self.tasks.get(task.0 as usize)?.as_ref()?.held?.at);
+            self.held_back_at = held_back.iter().filter_map(held_at).min();
         }
+        held_back.clear();
+        self.held_back = held_back;
+    }
+
+    /// Whether a task that was held back need not be looked at again: its worker has no room yet, no worker
+    /// that would be better has got room since, and it was looked at not long ago.
+    fn still_waits(&self, task: TaskRef, opened: &[Slot], now: Time) -> bool {
+        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let Some(held) = &entry.held else { return false };
+        let waited_s = now.since(held.at).as_secs_f64();
+        if waited_s >= LOOK_AGAIN * self.usual_run_s.mean() || opened.len() > MOST_OPENED {
+            return false;
+        }
+        let now_s = now.as_secs_f64();
+        if self
+            .pool
+            .leaf(held.slot)
+            .is_none_or(|leaf| leaf.room_at_s <= now_s || leaf.key == f64::INFINITY)
+        {
+            return false;
+        }
+        let Some(hardware) = self.pool.member(held.slot).map(|member| member.hardware) else {
+            return false;
+        };
+        let cost = held.score - waited_s * held.wait_costs;
+        let open = opened.iter().filter_map(|slot| self.pool.member(*slot));
+        open.filter(|member| member.is_open()).all(|member| {
+            let run_s = entry.base_s * member.factor * (1.0 + member.health.extra_tries());
+            member.hardware == hardware && run_s + member.rtt_s >= cost
+        })
     }
 
     fn is_full(&self) -> bool {
@@ -116,18 +172,33 @@ impl Placement {
     fn has_room(&self, task: TaskRef, slot: Slot, now: Time) -> bool {
         let Some(member) = self.pool.member(slot) else { return false };
         let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
-        let begins = member.bound.is_empty()
-            && member.in_flight.len() < member.slots() as usize
-            && member.refuses_now(&entry.ticket.spec.requirement).is_none();
-        begins || (self.recipe.bind == Bind::Late && member.wants_prefetch(now))
+        let requirement = &entry.ticket.spec.requirement;
+        member.refuses_now(requirement).is_none()
+            || (self.recipe.bind == Bind::Late && member.wants_prefetch(requirement, now))
     }
 
-    fn hold_back(&mut self, task: TaskRef, slot: Slot) {
+    fn hold_back(&mut self, task: TaskRef, slot: Slot, now: Time) {
         self.statistics.held_back += 1;
         let Some(member) = self.pool.member(slot) else { return };
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
         let share_s = entry.estimate.mean_s / f64::from(member.slots());
-        self.scratch.extra_wait.push((slot, share_s));
+        let chosen = entry.explanation.as_ref().and_then(|explanation| explanation.chosen);
+        entry.held = Some(Held {
+            slot,
+            share_s,
+            score: chosen.map_or(0.0, |chosen| chosen.score),
+            wait_costs: 1.0 + choose::surcharge_of(&self.recipe, entry),
+            at: now,
+            forgiven: false,
+        });
+        self.pool.reserve(slot, now, |member| member.reserve(share_s));
+    }
+
+    pub(crate) fn release_hold(&mut self, task: TaskRef, now: Time) {
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        if let Some(held) = entry.held.take() {
+            self.pool.reserve(held.slot, now, |member| member.unreserve(held.share_s));
+        }
     }
 
     /// Hands over what is bound to workers that have room, and lets idle ones steal.
@@ -163,8 +234,16 @@ impl Placement {
                 self.stalled.insert(slot);
                 return;
             }
-            self.leave_stage(task, now);
-            self.give_now(task, slot, now, actions);
+            let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+            entry.stage = Stage::Given(slot);
+            self.given += 1;
+            self.usual_run_s.add(entry.estimate.mean_s);
+            let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate);
+            self.pool.change(slot, now, |member| {
+                member.unbind(task, &estimate, &spec.requirement);
+                member.give(task, estimate, spec, now);
+            });
+            actions.push(Action::Dispatch { task, slot });
         }
     }
 
@@ -178,12 +257,21 @@ impl Placement {
         actions: &mut Vec<Action>,
     ) -> bool {
         let Some(member) = self.pool.member(thief) else { return false };
-        if member.load() >= member.slots() as usize || !member.available {
+        // Who has a queue of its own is not idle, and would steal from itself for ever while `max_given`
+        // keeps that queue from being handed over.
+        let idle = member.bound.is_empty() && member.load() < member.slots() as usize;
+        if !idle || !member.available {
+            return false;
+        }
+        if self.preferences.max_rtt.is_some_and(|most| member.rtt_s > most.as_secs_f64()) {
             return false;
         }
         let Some(victim) = self.pool.longest_queue(threshold) else { return false };
         let runs_here = |task: &TaskRef| match self.tasks.get(task.0 as usize) {
-            Some(Some(entry)) => member.refuses_ever(&entry.ticket.spec.requirement).is_none(),
+            Some(Some(Task { ticket, .. })) => {
+                member.refuses_ever(&ticket.spec.requirement).is_none()
+                    && !ticket.tried.contains(&thief)
+            }
             _ => false,
         };
         let Some(queue) = self.pool.member(victim).map(|member| &member.bound) else {
@@ -192,10 +280,12 @@ impl Placement {
         let Some(task) = queue.iter().rev().take(STEAL_LOOKS).copied().find(runs_here) else {
             return false;
         };
-        let predict = member.predict;
+        let (predict, hardware) = (member.predict, member.hardware);
+        self.explain_steal(task, thief, victim, now);
         self.leave_stage(task, now);
         if let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) {
             entry.estimate = predictor.estimate(&entry.ticket.query, predict);
+            entry.base_s = predictor.base(&entry.ticket.query, hardware).mean_s;
         }
         self.enter_bound(task, thief, now);
         self.statistics.steals += 1;
@@ -213,29 +303,24 @@ impl Placement {
     fn enter_bound(&mut self, task: TaskRef, slot: Slot, now: Time) {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Bound(slot);
-        let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate);
-        self.pool.change(slot, now, |member| member.bind(task, &estimate, &spec.requirement));
+        self.pool.change(slot, now, |member| {
+            member.bind(task, &entry.estimate, &entry.ticket.spec.requirement);
+        });
     }
 
     fn give(&mut self, task: TaskRef, slot: Slot, now: Time, actions: &mut Vec<Action>) {
         self.leave_stage(task, now);
         self.statistics.assigned += 1;
-        self.give_now(task, slot, now, actions);
+        self.give_now(task, slot, now);
+        actions.push(Action::Dispatch { task, slot });
     }
 
-    pub(crate) fn give_now(
-        &mut self,
-        task: TaskRef,
-        slot: Slot,
-        now: Time,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn give_now(&mut self, task: TaskRef, slot: Slot, now: Time) {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Given(slot);
         self.given += 1;
         let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate);
         self.usual_run_s.add(estimate.mean_s);
-        self.pool.change(slot, now, |member| member.give(task, estimate, &spec, now));
-        actions.push(Action::Dispatch { task, slot });
+        self.pool.change(slot, now, |member| member.give(task, estimate, spec, now));
     }
 }

@@ -9,14 +9,18 @@ use serde::Serialize;
 
 use crate::index::{Bounds, Tree};
 use crate::member::{Health, Member};
-use crate::strategy::Recipe;
+use crate::strategy::{Bind, Recipe, Score};
 use crate::{Placement, Slot, TaskRef};
 
-/// Workers of one hardware whose speeds differ by less than this factor share a tree, so that the bounds
-/// of its nodes are tight.
-const SPEED_STEP: f64 = 1.25;
-/// Speeds outside 1.25^±40 (about 7,500 times faster or slower) share the outermost trees.
-const MOST_STEPS: f64 = 40.0;
+/// Speeds are told apart in steps of this factor: half a step is less than any prediction is sure of. Workers
+/// of one hardware and one step share a tree, in which a free worker is as good as any other and the order
+/// by backlog is the order by finish. With finer speeds no bound would hold for more than one leaf.
+const SPEED_STEP: f64 = 1.09;
+/// Speeds outside 1.09^±120 (about 30,000 times faster or slower) are errors; the bound keeps scores finite
+/// and trees few.
+const MOST_STEPS: f64 = 120.0;
+/// A penalty below this changes no order that loads make.
+const FORGOTTEN_PENALTY: f64 = 1e-6;
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
@@ -24,7 +28,9 @@ pub(crate) struct Pool {
     recipe: Recipe,
     members: Vec<Option<Member>>,
     free: Vec<u32>,
-    count: usize,
+    /// The slots that have a worker, for drawing, and where each slot stands among them.
+    live: Vec<Slot>,
+    live_at: Vec<u32>,
     trees: Vec<Tree>,
     /// For each tree, which slot stands at which position, and the free positions.
     slots_of: Vec<(Vec<u32>, Vec<u32>)>,
@@ -35,11 +41,17 @@ pub(crate) struct Pool {
     groups: BTreeMap<(HardwareKey, i32), u32>,
     /// Lengths of the workers' own queues, where a strategy steals from the longest.
     lengths: BTreeSet<(u32, u32)>,
-    /// Workers that changed since the last plan.
+    /// Workers that changed since the last plan and have a queue of their own, or may steal.
     touched: Vec<Slot>,
+    /// Workers that have got room since the last plan.
+    opened: Vec<Slot>,
+    /// Workers whose key falls with time, because a penalty does.
+    decaying: BTreeSet<Slot>,
     version: u64,
     reference: HardwareKey,
     open_slots: u64,
+    /// When the next worker has room, in seconds of absolute time.
+    room_at_s: f64,
 }
 
 /// A worker for people and programs to read.
@@ -75,7 +87,8 @@ impl Pool {
             recipe,
             members: Vec::new(),
             free: Vec::new(),
-            count: 0,
+            live: Vec::new(),
+            live_at: Vec::new(),
             trees: Vec::new(),
             slots_of: Vec::new(),
             position_of: Vec::new(),
@@ -83,14 +96,17 @@ impl Pool {
             groups: BTreeMap::new(),
             lengths: BTreeSet::new(),
             touched: Vec::new(),
+            opened: Vec::new(),
+            decaying: BTreeSet::new(),
             version: 0,
             reference: HardwareKey(0),
             open_slots: 0,
+            room_at_s: f64::INFINITY,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.count
+        self.live.len()
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -109,9 +125,18 @@ impl Pool {
             .collect()
     }
 
+    /// The slots that have a worker, in no useful order.
+    pub(crate) fn live(&self) -> &[Slot] {
+        &self.live
+    }
+
     /// One past the last slot; slots below it may be empty.
     pub(crate) fn end(&self) -> usize {
         self.members.len()
+    }
+
+    pub(crate) fn binds(&self) -> Bind {
+        self.recipe.bind
     }
 
     pub(crate) fn member(&self, slot: Slot) -> Option<&Member> {
@@ -133,12 +158,12 @@ impl Pool {
 
     /// When the next worker has room, in seconds of absolute time.
     pub(crate) fn room_at_s(&self) -> f64 {
-        self.trees.iter().fold(f64::INFINITY, |least, tree| least.min(tree.root().room_at_s))
+        self.room_at_s
     }
 
     /// Whether a worker could begin something at once.
     pub(crate) fn has_free(&self) -> bool {
-        self.room_at_s() == 0.0
+        self.room_at_s == 0.0
     }
 
     /// How many tasks the available workers run at once.
@@ -164,16 +189,19 @@ impl Pool {
     }
 
     fn add(&mut self, member: Member, now: Time) -> Slot {
-        if self.count == 0 {
+        if self.live.is_empty() {
             self.reference = member.hardware;
         }
-        self.count += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.members.push(None);
             self.position_of.push((u32::MAX, 0));
+            self.live_at.push(0);
             self.members.len() as u32 - 1
         });
+        self.live_at[slot as usize] = self.live.len() as u32;
+        self.live.push(Slot(slot));
         self.members[slot as usize] = Some(member);
+        self.version += 1;
         self.refresh(Slot(slot), now);
         Slot(slot)
     }
@@ -182,9 +210,14 @@ impl Pool {
         let member = self.members.get_mut(slot.0 as usize)?.take()?;
         self.leave_tree(slot);
         self.lengths.remove(&(member.bound.len() as u32, slot.0));
+        self.decaying.remove(&slot);
         self.open_slots -= member.open_slots();
         self.free.push(slot.0);
-        self.count -= 1;
+        let at = self.live_at[slot.0 as usize];
+        self.live.swap_remove(at as usize);
+        if let Some(moved) = self.live.get(at as usize) {
+            self.live_at[moved.0 as usize] = at;
+        }
         self.version += 1;
         Some(member)
     }
@@ -205,17 +238,61 @@ impl Pool {
             self.lengths.remove(&(length, slot.0));
             self.lengths.insert((member.bound.len() as u32, slot.0));
         }
-        self.touched.push(slot);
+        if self.recipe.steal_above.is_some() || !member.bound.is_empty() {
+            self.touched.push(slot);
+        }
+        if self.recipe.bind == Bind::Late && member.is_open() && self.opened.last() != Some(&slot) {
+            self.opened.push(slot);
+        }
+        self.version += 1;
         self.refresh(slot, now);
         Some(result)
     }
 
-    /// Puts a worker's present bounds into its tree.
+    /// Lets a task that waits for a worker count for those behind it, or not any more.
+    pub(crate) fn reserve(&mut self, slot: Slot, now: Time, change: impl FnOnce(&mut Member)) {
+        if let Some(Some(member)) = self.members.get_mut(slot.0 as usize) {
+            change(member);
+            self.refresh(slot, now);
+        }
+    }
+
+    /// The bounds that a worker's tree has of it.
+    pub(crate) fn leaf(&self, slot: Slot) -> Option<&Bounds> {
+        let (tree, position) = *self.position_of.get(slot.0 as usize)?;
+        Some(self.trees.get(tree as usize)?.leaf(position as usize))
+    }
+
+    pub(crate) fn forget_opened(&mut self) {
+        self.opened.clear();
+    }
+
+    pub(crate) fn take_opened(&mut self) -> Vec<Slot> {
+        std::mem::take(&mut self.opened)
+    }
+
+    pub(crate) fn give_back_opened(&mut self, mut empty: Vec<Slot>) {
+        empty.clear();
+        self.opened = empty;
+    }
+
+    /// Brings the keys that fall with time up to date.
+    fn refresh_decaying(&mut self, now: Time) {
+        for slot in std::mem::take(&mut self.decaying) {
+            self.refresh(slot, now);
+        }
+    }
+
+    /// Puts a worker's present bounds into its tree. Also called when nothing but time has changed them.
     pub(crate) fn refresh(&mut self, slot: Slot, now: Time) {
         let Some(Some(member)) = self.members.get(slot.0 as usize) else { return };
         let bounds = member.bounds(&self.recipe, now);
         let group = self.group_of(member);
-        self.version += 1;
+        if let Score::GpuLoad { penalty_half_life_s } = self.recipe.score
+            && member.health.penalty(now, penalty_half_life_s) > FORGOTTEN_PENALTY
+        {
+            self.decaying.insert(slot);
+        }
         let tree = match self.groups.get(&group) {
             Some(tree) => *tree,
             None => {
@@ -231,7 +308,16 @@ impl Pool {
             self.enter_tree(slot, tree);
         }
         let position = self.position_of[slot.0 as usize].1;
-        self.trees[tree as usize].set(position as usize, bounds);
+        self.set_leaf(tree as usize, position as usize, bounds);
+    }
+
+    fn set_leaf(&mut self, tree: usize, position: usize, bounds: Bounds) {
+        let before_s = self.trees[tree].root().room_at_s;
+        self.trees[tree].set(position, bounds);
+        if self.trees[tree].root().room_at_s != before_s {
+            let rooms = self.trees.iter().map(|tree| tree.root().room_at_s);
+            self.room_at_s = rooms.fold(f64::INFINITY, f64::min);
+        }
     }
 
     /// Which tree a worker belongs to. Strategies that do not predict have one tree, in the order of
@@ -240,8 +326,7 @@ impl Pool {
         if !self.recipe.by_time() {
             return (HardwareKey(0), 0);
         }
-        let step = (member.factor.ln() / SPEED_STEP.ln()).clamp(-MOST_STEPS, MOST_STEPS).round();
-        (member.hardware, step as i32)
+        (member.hardware, speed_step(member.factor) as i32)
     }
 
     fn enter_tree(&mut self, slot: Slot, tree: u32) {
@@ -267,7 +352,7 @@ impl Pool {
         if tree == u32::MAX {
             return;
         }
-        self.trees[tree as usize].set(position as usize, Bounds::NONE);
+        self.set_leaf(tree as usize, position as usize, Bounds::NONE);
         let (slots, free) = &mut self.slots_of[tree as usize];
         slots[position as usize] = u32::MAX;
         if self.recipe.by_time() {
@@ -284,12 +369,21 @@ impl Pool {
         self.hardware_of.clear();
         self.groups.clear();
         self.lengths.clear();
+        self.decaying.clear();
+        self.opened.clear();
+        self.room_at_s = f64::INFINITY;
+        self.version += 1;
         self.position_of.fill((u32::MAX, 0));
         for slot in self.slots() {
             self.refresh(slot, now);
             self.touched.push(slot);
         }
     }
+}
+
+/// How many steps slower than its hardware a worker is.
+fn speed_step(factor: f64) -> f64 {
+    (factor.ln() / SPEED_STEP.ln()).clamp(-MOST_STEPS, MOST_STEPS).round()
 }
 
 /// The pool, as the caller of placement sees it.
@@ -308,12 +402,21 @@ impl Placement {
         self.pool.add(Member::new(worker, predict, hardware, local, health), now)
     }
 
-    /// A worker is gone. The caller has taken back what it was given; what was only bound to it is
-    /// returned, and waits again.
+    /// A worker is gone. What was bound to it, and what the caller has not taken back of what it was given,
+    /// is returned, and waits again.
     pub fn remove_worker(&mut self, slot: Slot, now: Time) -> Vec<TaskRef> {
-        let bound = self.release_bound(slot, now);
+        let mut back = self.release_bound(slot, now);
+        for task in self.given_to(slot) {
+            self.leave_stage(task, now);
+            self.wait(task);
+            back.push(task);
+        }
+        // Whoever waits for this worker must not be taken to wait for the next one in its slot.
+        for entry in self.tasks.iter_mut().flatten() {
+            entry.held.take_if(|held| held.slot == slot);
+        }
         self.pool.remove(slot);
-        bound
+        back
     }
 
     /// Takes what is only bound to a worker away from it; it waits again, to be decided anew.
@@ -345,9 +448,13 @@ impl Placement {
         }
     }
 
-    /// The predictor has learned something about a worker's speed.
+    /// The predictor has learned something about a worker's speed. What is no factor is ignored.
     pub fn set_factor(&mut self, slot: Slot, factor: f64, now: Time) {
         let Some(member) = self.pool.member(slot) else { return };
+        if factor.is_nan() {
+            return;
+        }
+        let factor = SPEED_STEP.powf(speed_step(factor));
         if self.recipe.by_time() && member.factor != factor {
             self.pool.change(slot, now, |member| member.factor = factor);
         } else if let Some(Some(member)) = self.pool.members.get_mut(slot.0 as usize) {
@@ -355,12 +462,10 @@ impl Placement {
         }
     }
 
-    /// Brings up to date what drifts with time alone: failure penalties. Called about once a second, so
+    /// Brings up to date what falls with time alone: failure penalties. Called about once a second, so
     /// an order by penalties is at most that stale.
     pub fn refresh(&mut self, now: Time) {
-        for slot in self.pool.slots() {
-            self.pool.refresh(slot, now);
-        }
+        self.pool.refresh_decaying(now);
     }
 
     /// How many workers the pool has.

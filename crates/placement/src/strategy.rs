@@ -192,7 +192,7 @@ pub(crate) enum Select {
 /// the best tenth of a pool once in thirty decisions.
 pub const PROBABILISTIC_CANDIDATES: usize = 32;
 
-fn default_penalty_half_life_s() -> f64 {
+pub(crate) fn default_penalty_half_life_s() -> f64 {
     300.0
 }
 fn default_steal_threshold() -> u32 {
@@ -357,12 +357,25 @@ pub const MIN_LOOKAHEAD: u32 = 16;
 pub const MAX_LOOKAHEAD: u32 = 1_024;
 
 impl Recipe {
-    /// How a task that must be bound at submission is placed where the strategy would wait.
+    /// How a task that must be bound at submission is placed where the strategy would wait. What fits into
+    /// the room that there is says nothing about a queue: such a strategy's own choice would put all of
+    /// them into the same one.
     pub(crate) fn bound_at_submit(self) -> Recipe {
         match self.bind {
             Bind::AtSubmit => self,
-            Bind::WithRoom | Bind::Late => Recipe { bind: Bind::AtSubmit, ..self },
+            Bind::Late => Recipe { bind: Bind::AtSubmit, ..self },
+            Bind::WithRoom => Recipe {
+                bind: Bind::AtSubmit,
+                score: Score::Load(LoadMetric::TaskCount),
+                select: Select::Least,
+                ..self
+            },
         }
+    }
+
+    /// The same, for workers that have room now.
+    pub(crate) fn with_room(self) -> Recipe {
+        Recipe { bind: Bind::WithRoom, ..self }
     }
 
     /// Whether the score is a time, so that leaves are grouped by speed and keyed by when they are free.

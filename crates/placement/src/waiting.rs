@@ -52,6 +52,8 @@ pub(crate) struct Waiting {
     shapes: Vec<Option<Shape>>,
     free: Vec<u32>,
     by_key: BTreeMap<ShapeKey, ShapeId>,
+    /// The shape that was emptied last. It is kept: the next task is likely to have the same.
+    emptied: Option<ShapeId>,
     len: usize,
 }
 
@@ -81,8 +83,16 @@ impl Waiting {
             self.len -= 1;
         }
         if shape.tasks.is_empty()
-            && let Some(shape) = self.shapes[id.0 as usize].take()
+            && let Some(other) = self.emptied.replace(id)
+            && other != id
         {
+            self.forget_if_empty(other);
+        }
+    }
+
+    fn forget_if_empty(&mut self, id: ShapeId) {
+        let at = &mut self.shapes[id.0 as usize];
+        if let Some(shape) = at.take_if(|shape| shape.tasks.is_empty()) {
             self.by_key.remove(&shape.key);
             self.free.push(id.0);
         }

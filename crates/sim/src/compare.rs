@@ -17,7 +17,7 @@ use crate::network::{Clock, Network};
 use crate::pool::PoolSpec;
 use crate::report::Measures;
 use crate::stats::{Summary, jain};
-use crate::watch::Violation;
+use crate::watch::{Promise, Violation};
 use crate::workload::{Request, Workload};
 use crate::world::{Arrivals, START, Setup, Timetable, WorkerSetup, World};
 
@@ -93,6 +93,7 @@ pub fn measure(
     let total_speed = comparison.pool.total_speed();
     let Comparison { workload, noise, tasks, told, .. } = comparison;
     let requests = workload.requests(seed, total_speed, load, *noise, *tasks);
+    let count = requests.len();
     let last = requests.last().map_or(Span::ZERO, |request| request.arrival);
     let mut world = World::new(Setup {
         seed,
@@ -109,9 +110,13 @@ pub fn measure(
     world.run(Time::MAX)?;
     let end = world.now().since(START).max(last);
     world.drain(Time::MAX)?;
+    let (completed, all) = (world.watch().count(TaskState::Completed), count);
+    if completed != all {
+        let what = format!("{completed} of {all} tasks completed though nothing went wrong");
+        return Err(Violation { promise: Promise::NothingLost, what });
+    }
     let busy: Vec<f64> = world.busy().iter().map(|busy| busy.as_secs_f64()).collect();
     let worked: f64 = busy.iter().zip(&speeds).map(|(busy, speed)| busy * speed).sum();
-    debug_assert_eq!(world.watch().count(TaskState::Failed), 0);
     let latency = Summary::of(world.watch().latencies());
     let ms = |part: fn(&Summary) -> Span| {
         latency.as_ref().map_or(f64::NAN, |summary| part(summary).as_millis_f64())
@@ -162,7 +167,7 @@ fn worker(at: usize, speed: f64, told: Told) -> WorkerSetup {
         worker: Arc::new(Worker {
             id: WorkerSetup::id(at),
             capacity: Capacity::default(),
-            executors: executors(executor),
+            executors: executor.into_iter().collect(),
             // A pool of strangers: speeds are learned, except by the oracle.
             hardware: (told == Told::Truth).then(|| hardware(speed)).flatten(),
             region: None,
@@ -173,10 +178,6 @@ fn worker(at: usize, speed: f64, told: Told) -> WorkerSetup {
         known_to: vec![0],
         mutant: None,
     }
-}
-
-fn executors(executor: Option<Executor>) -> Vec<Executor> {
-    executor.into_iter().collect()
 }
 
 fn hardware(speed: f64) -> Option<Name> {

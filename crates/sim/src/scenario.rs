@@ -343,8 +343,8 @@ fn timetable(rng: &mut Rng, scope: &Scope, workers: usize, schedulers: usize) ->
     }
     for _ in 0..times(rng, Trouble::SchedulerCrash, 3) {
         let (at, scheduler) = (any_time(rng), rng.below(schedulers as u64) as usize);
-        let point =
-            if rng.chance(0.5) { CrashPoint::BeforePersist } else { CrashPoint::BeforeSend };
+        let points = [CrashPoint::BeforePersist, CrashPoint::BeforeSend, CrashPoint::AmidSend];
+        let point = points[rng.below(3) as usize];
         faults.push((at, Fault::KillScheduler { scheduler, point }));
         let back = at + Span::from_millis(10 + rng.below(4_000));
         faults.push((back, Fault::StartScheduler { scheduler }));

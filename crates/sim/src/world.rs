@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use hypha_engine::scheduler::Effect;
 use hypha_engine::{
-    Command, FromWorker, NewTask, Outcome, Record, Reply, Run, Scheduler, SchedulerEvent, ToWorker,
+    Command, FromWorker, NewTask, Outcome, Reply, Run, Scheduler, SchedulerEvent, ToWorker,
     WorkerEvent, WorkerMachine,
 };
 use hypha_model::{Payload, Rng, Span, Time};
@@ -129,8 +129,8 @@ impl World {
             // Nothing has happened yet that could be violated.
             let _ = world.start_worker(at);
         }
-        for (at, fault) in world.timetable.all() {
-            world.agenda.add(at, Happening::Fault(fault));
+        for (at, fault) in &world.timetable.faults {
+            world.agenda.add(*at, Happening::Fault(*fault));
         }
         world.next_arrival();
         world
@@ -304,7 +304,13 @@ impl World {
                 node.image.apply(record);
             }
         }
-        if crash.is_some() {
+        if let Some(point) = crash {
+            let left = match point {
+                CrashPoint::AmidSend => self.rng.below(step.send.len() as u64 + 1) as usize,
+                CrashPoint::BeforePersist | CrashPoint::BeforeSend => 0,
+            };
+            step.send.truncate(left);
+            self.send_all(at, &mut step.send)?;
             self.schedulers[at].step = step;
             self.crash_scheduler(at);
             return Ok(());
@@ -319,18 +325,23 @@ impl World {
             node.wake_at = None;
         }
         self.watch.scheduler_stepped(now, &mut self.schedulers[at])?;
-        for effect in step.send.drain(..) {
+        self.send_all(at, &mut step.send)?;
+        self.schedulers[at].step = step;
+        Ok(())
+    }
+
+    fn send_all(&mut self, scheduler: usize, effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        for effect in effects.drain(..) {
             match effect {
                 Effect::ToWorker { worker, message } => {
                     if let Some(worker) = nodes::worker_index(worker) {
-                        self.send_to_worker(at, worker, message);
+                        self.send_to_worker(scheduler, worker, message);
                     }
                 }
                 Effect::Reply { request, reply } => self.replied(request, &reply)?,
                 Effect::Notice { .. } => {}
             }
         }
-        self.schedulers[at].step = step;
         Ok(())
     }
 
@@ -377,7 +388,7 @@ impl World {
         match run {
             Run::Start { id, dispatch, .. } => {
                 let Some(index) = index_of_spec(&dispatch.spec) else { return };
-                let run_s = self.arrivals.run_s(index) / node.speed(self.now);
+                let run_s = self.arrivals.run_s(index) / node.speed();
                 let ends = self.now + Span::from_secs_f64(run_s);
                 node.begin_run(id, index, self.now);
                 self.agenda.add(ends, Happening::RunEnds { worker: at, life, id });
@@ -456,22 +467,14 @@ impl World {
         );
         node.machine = Some(machine);
         for record in &step.persist {
-            if let Record::Accepted(_) | Record::Finished(_) = record {
-                continue;
-            }
             node.image.apply(record);
         }
         if let Some(wake) = step.wake_at {
             node.wake_at = Some(wake);
             self.agenda.add(wake, Happening::SchedulerWakes { scheduler: at, at: wake });
         }
-        for effect in step.send.drain(..) {
-            if let Effect::ToWorker { worker, message } = effect
-                && let Some(worker) = nodes::worker_index(worker)
-            {
-                self.send_to_worker(at, worker, message);
-            }
-        }
+        // A new life answers nobody, so nothing can be violated yet.
+        let _ = self.send_all(at, &mut step.send);
         self.schedulers[at].step = step;
     }
 

@@ -138,9 +138,5 @@ fn report(outcome: &Outcome, scope: &Scope) -> Failure {
         again += &format!(" --strategy {strategy}");
     }
     println!("again: {again}");
-    Failure::work(format!(
-        "seed {seed}: {} (hypha {})",
-        failure.violation,
-        env!("CARGO_PKG_VERSION")
-    ))
+    Failure::work(format!("seed {seed}: {} (hypha {})", failure.violation, env!("HYPHA_VERSION")))
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use hypha_model::{AttemptId, Fence, Refusal, Span, TaskState, Time, WorkerId};
-use hypha_placement::{Ending, Slot, TaskRef};
+use hypha_model::{AttemptId, Fence, Refusal, Set, Span, TaskState, Time, WorkerId};
+use hypha_placement::{Ending, MAX_PREFETCH_PER_SLOT, Slot, TaskRef};
 
 use super::{Attempt, Effect, Notice, Scheduler, SchedulerStep, Task};
 use crate::message::{Dispatch, Outcome, ToWorker};
@@ -15,6 +15,9 @@ const MAX_RESENDS: u32 = 3;
 /// Refusals say more about our view of the worker than about the task, so they do not use up its
 /// attempts; but a task that everybody refuses must end some day.
 const MAX_REFUSALS: u32 = 100;
+/// Attempts that a worker is told to stop in one step. It names the others again with its next heartbeat,
+/// and a worker that names absurdly many must not make us send as many.
+const MAX_CANCELS: usize = 1_000;
 /// The longest part of an executor's message that is kept.
 const MAX_ERROR_CHARS: usize = 2_000;
 
@@ -37,8 +40,20 @@ impl Task {
         AttemptId { task: self.accepted.id, number: self.attempts }
     }
 
+    /// The task is not bound to a worker any more.
+    pub(super) fn unbind(&mut self) {
+        self.state = TaskState::Queued;
+    }
+
     fn timeout(&self, usual: Span) -> Span {
         self.accepted.spec.timeout.unwrap_or(usual)
+    }
+
+    /// When an attempt that has been acknowledged and not begun is given up. What may wait before it on
+    /// the worker takes as long as this task may, or as long as tasks usually may.
+    fn turn_comes_by(&self, acknowledged: Time, usual: Span) -> Time {
+        let turns = 1 + MAX_PREFETCH_PER_SLOT as u64;
+        acknowledged + self.timeout(usual).max(usual).times(turns)
     }
 }
 
@@ -70,6 +85,7 @@ impl Scheduler {
             fence,
             worker,
             slot: Some(slot),
+            given: now,
             sent: now,
             started: None,
             acknowledged: None,
@@ -106,8 +122,7 @@ impl Scheduler {
     pub(super) fn arm(&mut self, task: TaskRef) {
         let Some(entry) = self.task(task) else { return };
         let attempt = match entry.current {
-            // The worker stops an attempt in time by itself; this is for the case that it does not. An
-            // attempt that waits on the worker for its turn has not begun, and may wait.
+            // The worker stops an attempt in time by itself; this is for the case that it does not.
             Some(current) if current.slot.is_none() => Some(current.sent + self.settings.lease_ttl),
             Some(current) => match (current.acknowledged, current.started) {
                 (None, _) => Some(current.sent + self.settings.health_check_timeout),
@@ -116,7 +131,7 @@ impl Scheduler {
                         + entry.timeout(self.settings.task_timeout)
                         + self.settings.health_check_timeout,
                 ),
-                (Some(_), None) => None,
+                (Some(at), None) => Some(entry.turn_comes_by(at, self.settings.task_timeout)),
             },
             None if entry.state == TaskState::Queued && entry.not_before > Time::ZERO => {
                 Some(entry.not_before)
@@ -141,56 +156,80 @@ impl Scheduler {
         }
         let ack_timeout = self.settings.health_check_timeout;
         let lease_ttl = self.settings.lease_ttl;
-        let timeout = entry.timeout(self.settings.task_timeout);
-        let fence = entry.current.map(|current| current.fence);
-        match (&mut entry.current, fence) {
-            (None, _) if entry.not_before > Time::ZERO && entry.not_before <= now => {
+        let usual = self.settings.task_timeout;
+        let timeout = entry.timeout(usual);
+        let Some(current) = entry.current else {
+            if entry.not_before > Time::ZERO && entry.not_before <= now {
                 entry.not_before = Time::ZERO;
                 self.wait(task);
             }
-            (Some(current), Some(fence)) => {
-                if current.slot.is_none() {
-                    if current.sent + lease_ttl <= now {
-                        let reason = "the worker did not come back".to_owned();
-                        return self.attempt_failed(
-                            now,
-                            task,
-                            fence,
-                            Failure::Worker(reason),
-                            step,
-                        );
-                    }
-                } else if current.acknowledged.is_none() && current.sent + ack_timeout <= now {
-                    if current.resends >= MAX_RESENDS {
-                        let failure = Failure::Worker("the worker does not take it".to_owned());
-                        return self.attempt_failed(now, task, fence, failure, step);
-                    }
-                    current.resends += 1;
-                    current.sent = now;
+            return self.arm(task);
+        };
+        let lost = |reason: &str| Some(Failure::Worker(reason.to_owned()));
+        let failure = match (current.slot, current.acknowledged, current.started) {
+            (None, ..) if current.sent + lease_ttl <= now => lost("the worker did not come back"),
+            (Some(_), None, _) if current.sent + ack_timeout <= now => {
+                if current.resends < MAX_RESENDS {
+                    entry.current =
+                        Some(Attempt { resends: current.resends + 1, sent: now, ..current });
                     self.send_dispatch(task, step);
-                } else if let Some(started) = current.started
-                    && started + timeout + ack_timeout <= now
-                {
-                    return self.attempt_failed(now, task, fence, Failure::Timeout(timeout), step);
+                    None
+                } else {
+                    lost("the worker does not take it")
                 }
             }
-            _ => {}
+            (Some(_), Some(_), Some(started)) if started + timeout + ack_timeout <= now => {
+                Some(Failure::Timeout(timeout))
+            }
+            (Some(_), Some(at), None) if entry.turn_comes_by(at, usual) <= now => {
+                lost("the worker took it and did not begin")
+            }
+            _ => None,
+        };
+        match failure {
+            Some(failure) => self.attempt_failed(now, task, failure, step),
+            None => self.arm(task),
         }
-        self.arm(task);
     }
 
-    /// The task of a live attempt: its number is the task's last, and its token is the one it was given.
-    fn live(&mut self, attempt: AttemptId, fence: Fence) -> Option<(TaskRef, &mut Task)> {
+    /// The task of a live attempt: it is with this worker, its number is the task's last, and its token is
+    /// the one it was given.
+    fn live(
+        &mut self,
+        worker: WorkerId,
+        attempt: AttemptId,
+        fence: Fence,
+    ) -> Option<(TaskRef, &mut Task)> {
         let unfenced = self.is(Mutant::UnfencedResult);
         let reference = *self.by_id.get(&attempt.task)?;
         let entry = self.task_mut(reference)?;
         let current = entry.current?;
-        let fenced = current.fence == fence && entry.attempts == attempt.number;
+        let fenced =
+            current.fence == fence && current.worker == worker && entry.attempts == attempt.number;
         (fenced || unfenced).then_some((reference, entry))
     }
 
-    pub(super) fn acknowledged(&mut self, now: Time, attempt: AttemptId, fence: Fence) {
-        if let Some((_, task)) = self.live(attempt, fence)
+    /// Takes the attempt under way from its task: whatever comes of it later is void.
+    pub(super) fn take_attempt(&mut self, reference: TaskRef) -> Option<(AttemptId, Attempt)> {
+        let task = self.task_mut(reference)?;
+        let current = task.current.take()?;
+        task.last = Some(current);
+        let attempt = task.attempt_id();
+        if current.slot.is_none() {
+            self.no_longer_unmet(current.worker, reference);
+        }
+        Some((attempt, current))
+    }
+
+    pub(super) fn acknowledged(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        attempt: AttemptId,
+        fence: Fence,
+    ) {
+        self.plan_wanted = false;
+        if let Some((_, task)) = self.live(worker, attempt, fence)
             && let Some(current) = &mut task.current
         {
             current.acknowledged.get_or_insert(now);
@@ -200,32 +239,46 @@ impl Scheduler {
     pub(super) fn started(
         &mut self,
         now: Time,
-        attempt: AttemptId,
-        fence: Fence,
+        worker: WorkerId,
+        (attempt, fence): (AttemptId, Fence),
         step: &mut SchedulerStep,
     ) {
-        let Some((reference, task)) = self.live(attempt, fence) else { return };
+        self.plan_wanted = false;
+        let grace = self.settings.health_check_timeout;
+        let usual = self.settings.task_timeout;
+        let Some((reference, task)) = self.live(worker, attempt, fence) else { return };
         let Some(current) = &mut task.current else { return };
         current.acknowledged.get_or_insert(now);
-        if current.started.is_none() {
-            current.started = Some(now);
-            task.state = TaskState::Running;
-            let notice = Notice::State(TaskState::Running);
-            step.send.push(Effect::Notice { task: attempt.task, notice });
-            self.placement.begin(reference, now);
+        if current.started.is_some() {
+            return;
+        }
+        current.started = Some(now);
+        task.state = TaskState::Running;
+        // If something earlier is due, that finds the end of this attempt as well.
+        let ends_by = now + task.timeout(usual) + grace;
+        let due_too_late = task.due.is_none_or(|due| due > ends_by);
+        let notice = Notice::State(TaskState::Running);
+        step.send.push(Effect::Notice { task: attempt.task, notice });
+        self.placement.begin(reference, now);
+        if due_too_late {
+            self.arm(reference);
         }
     }
 
     pub(super) fn progressed(
         &mut self,
-        attempt: AttemptId,
-        fence: Fence,
+        worker: WorkerId,
+        (attempt, fence): (AttemptId, Fence),
         permille: u16,
         step: &mut SchedulerStep,
     ) {
-        if let Some((_, task)) = self.live(attempt, fence) {
-            task.progress_permille = permille.min(1_000).max(task.progress_permille);
-            let notice = Notice::Progress(task.progress_permille);
+        self.plan_wanted = false;
+        let permille = permille.min(1_000);
+        if let Some((_, task)) = self.live(worker, attempt, fence)
+            && permille > task.progress_permille
+        {
+            task.progress_permille = permille;
+            let notice = Notice::Progress(permille);
             step.send.push(Effect::Notice { task: attempt.task, notice });
         }
     }
@@ -233,13 +286,13 @@ impl Scheduler {
     pub(super) fn refused(
         &mut self,
         now: Time,
-        attempt: AttemptId,
-        fence: Fence,
+        worker: WorkerId,
+        (attempt, fence): (AttemptId, Fence),
         refusal: Refusal,
         step: &mut SchedulerStep,
     ) {
-        if let Some((reference, _)) = self.live(attempt, fence) {
-            self.attempt_failed(now, reference, fence, Failure::Refused(refusal), step);
+        if let Some((reference, _)) = self.live(worker, attempt, fence) {
+            self.attempt_failed(now, reference, Failure::Refused(refusal), step);
         }
     }
 
@@ -255,40 +308,35 @@ impl Scheduler {
     ) {
         let message = ToWorker::Recorded { attempt, fence };
         step.send.push(Effect::ToWorker { worker, message });
-        let Some((reference, _)) = self.live(attempt, fence) else {
+        let Some((reference, task)) = self.live(worker, attempt, fence) else {
             self.counts.late_results += 1;
+            self.plan_wanted = false;
             return;
         };
-        let unfenced = cfg!(feature = "mutants") && self.settings.mutant.is_some();
-        let Some(task) = self.task(reference) else { return };
-        if task.current.is_some_and(|current| current.worker != worker) && !unfenced {
-            self.counts.late_results += 1;
-            return;
-        }
         match outcome {
             Outcome::Completed { result, digest } if result.digest() == digest => {
+                // It cannot have run for longer than we know of it, whatever the worker says.
+                let run = task.current.map_or(run, |current| run.min(now.since(current.given)));
                 self.learn(now, reference, run);
                 if !self.is(Mutant::LeakedBacklog) {
                     self.placement.finish(reference, Ending::Completed(run), now);
                 }
+                self.take_attempt(reference);
                 self.end(now, reference, TaskState::Completed, Some((result, digest)), step);
             }
             Outcome::Completed { .. } => {
-                self.attempt_failed(now, reference, fence, Failure::Corrupt, step);
+                self.attempt_failed(now, reference, Failure::Corrupt, step);
             }
             Outcome::TimedOut => {
                 let usual = self.settings.task_timeout;
                 let timeout = self.task(reference).map_or(usual, |task| task.timeout(usual));
-                let failure = Failure::Timeout(timeout);
-                self.attempt_failed(now, reference, fence, failure, step);
+                self.attempt_failed(now, reference, Failure::Timeout(timeout), step);
             }
             Outcome::Failed { error, retry } => {
                 let error = error.chars().take(MAX_ERROR_CHARS).collect();
-                let failure = Failure::Executor { error, retry };
-                self.attempt_failed(now, reference, fence, failure, step);
+                self.attempt_failed(now, reference, Failure::Executor { error, retry }, step);
             }
         }
-        self.check_drained(now, worker, step);
     }
 
     /// The predictor learns from a completion, and placement learns what it thinks of the worker now.
@@ -310,15 +358,14 @@ impl Scheduler {
         &mut self,
         now: Time,
         reference: TaskRef,
-        fence: Fence,
         failure: Failure,
         step: &mut SchedulerStep,
     ) {
         let policy = self.settings.retry;
         let jitter = self.rng.unit();
+        let Some((attempt, current)) = self.take_attempt(reference) else { return };
         let Some(Some(task)) = self.tasks.get_mut(reference.0 as usize) else { return };
-        let attempt = task.attempt_id();
-        let Some(current) = task.current.take() else { return };
+        let refused = matches!(failure, Failure::Refused(_));
         let (again, blame, reason) = match failure {
             Failure::Worker(reason) => (policy.retry_on_worker_failure, true, reason),
             Failure::Timeout(timeout) => {
@@ -336,9 +383,8 @@ impl Scheduler {
                 (task.refusals < MAX_REFUSALS, false, format!("refused by the worker: {refusal}"))
             }
         };
-        let counts = blame || task.refusals == 0;
-        if counts {
-            task.failures += 1;
+        task.failures += u32::from(!refused);
+        if !task.tried.contains(&current.worker) {
             task.tried.push(current.worker);
         }
         let pause = policy.pause(task.failures.max(task.refusals), jitter);
@@ -349,12 +395,12 @@ impl Scheduler {
         let ending = if blame { Ending::Failed } else { Ending::Withdrawn };
         self.placement.finish(reference, ending, now);
         // The attempt is void: a worker that still runs it should not.
-        let message = ToWorker::Cancel { attempt, fence };
+        let message = ToWorker::Cancel { attempt, fence: current.fence };
         step.send.push(Effect::ToWorker { worker: current.worker, message });
         if let Some(slot) = current.slot
             && blame
         {
-            self.judge(now, slot, step);
+            self.judge(now, slot);
         }
         if gives_up {
             return self.end(now, reference, TaskState::Failed, None, step);
@@ -383,22 +429,39 @@ impl Scheduler {
         (sent, holding): (Time, &[(AttemptId, Fence)]),
         step: &mut SchedulerStep,
     ) {
+        let mut held = Set::default();
+        let mut void = Vec::new();
         for (attempt, fence) in holding.iter().copied() {
-            if self.live(attempt, fence).is_none() {
-                let message = ToWorker::Cancel { attempt, fence };
-                step.send.push(Effect::ToWorker { worker, message });
+            if self.live(worker, attempt, fence).is_some() {
+                held.insert(fence);
+            } else {
+                void.push((attempt, fence));
             }
         }
+        self.cancel_all(worker, &void, step);
         for reference in self.placement.given_to(slot) {
             let Some(Attempt { fence, acknowledged: Some(at), .. }) =
                 self.task(reference).and_then(|task| task.current)
             else {
                 continue;
             };
-            if at < sent && !holding.iter().any(|(_, held)| *held == fence) {
+            if at < sent && !held.contains(&fence) {
                 let failure = Failure::Worker("the worker has lost it".to_owned());
-                self.attempt_failed(now, reference, fence, failure, step);
+                self.attempt_failed(now, reference, failure, step);
             }
+        }
+    }
+
+    /// Tells a worker to stop attempts that are void.
+    pub(super) fn cancel_all(
+        &mut self,
+        worker: WorkerId,
+        void: &[(AttemptId, Fence)],
+        step: &mut SchedulerStep,
+    ) {
+        for (attempt, fence) in void.iter().take(MAX_CANCELS).copied() {
+            let message = ToWorker::Cancel { attempt, fence };
+            step.send.push(Effect::ToWorker { worker, message });
         }
     }
 
@@ -411,16 +474,17 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) {
         for reference in self.placement.given_to(slot) {
-            let fence = self.task(reference).and_then(|task| task.current.map(|c| c.fence));
-            if let Some(fence) = fence {
-                let failure = Failure::Worker(reason.to_owned());
-                self.attempt_failed(now, reference, fence, failure, step);
+            self.attempt_failed(now, reference, Failure::Worker(reason.to_owned()), step);
+        }
+        self.release_bound(now, slot);
+    }
+
+    /// Takes what is only bound to a worker away from it, to be decided anew.
+    pub(super) fn release_bound(&mut self, now: Time, slot: Slot) {
+        for reference in self.placement.release_bound(slot, now) {
+            if let Some(task) = self.task_mut(reference) {
+                task.unbind();
             }
         }
-        self.placement.release_bound(slot, now).into_iter().for_each(|task| {
-            if let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) {
-                task.state = TaskState::Queued;
-            }
-        });
     }
 }

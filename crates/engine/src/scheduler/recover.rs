@@ -1,14 +1,12 @@
 //! A new life of a scheduler, from what the earlier ones made durable.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-
-use hypha_model::{AttemptId, Fence, Map, Rng, SchedulerId, Set, TaskState, Time, WorkerId};
+use hypha_model::{AttemptId, Fence, Map, Rng, SchedulerId, TaskState, Time, WorkerId};
 use hypha_placement::{Placement, Slot};
 use hypha_predict::Predictor;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::attempts::Failure;
-use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings};
+use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings, TaskRef};
 use crate::record::{Image, Record};
 
 impl Scheduler {
@@ -22,6 +20,7 @@ impl Scheduler {
         now: Time,
         step: &mut SchedulerStep,
     ) -> Scheduler {
+        let settings = settings.bounded();
         let epoch = image.epoch.next();
         step.persist.push(Record::Started { epoch });
         // Each life draws other ids than the one before, also with the same seed.
@@ -46,11 +45,13 @@ impl Scheduler {
             workers: Vec::new(),
             slot_of: Map::default(),
             unmet: BTreeMap::new(),
+            draining: BTreeSet::new(),
             agenda: BTreeSet::new(),
             fences: 0,
             requests: 0,
             counts: Counts::default(),
             actions: Vec::new(),
+            plan_wanted: false,
             settings,
         };
         if scheduler.is(crate::Mutant::SilentRefusal) {
@@ -66,19 +67,24 @@ impl Scheduler {
         for task in image.tasks.into_values() {
             scheduler.recover_task(now, task);
         }
+        // The tasks came in the order of their ids, not of their ends.
+        scheduler.old_keys.make_contiguous().sort_by_key(|(at, ..)| *at);
+        scheduler.forget_old_keys(now);
         scheduler.agenda.insert((now + scheduler.settings.save_interval, Due::Save));
         step.wake_at = scheduler.wake_at(now);
         scheduler
     }
 
     fn recover_task(&mut self, now: Time, stored: crate::record::StoredTask) {
-        let key = stored.accepted.idempotency_key.clone();
-        if let Some(key) = &key {
-            self.by_key.insert(Arc::clone(key), stored.accepted.id);
+        let id = stored.accepted.id;
+        let tenant = stored.accepted.spec.tenant.clone();
+        let key = stored.accepted.idempotency_key.clone().map(|key| (tenant, key));
+        if let Some(key) = key.clone() {
+            self.by_key.insert(key, id);
         }
         if let Some(finished) = stored.finished {
             if let Some(key) = key {
-                self.old_keys.push_back((finished.finished + self.settings.key_ttl, key));
+                self.old_keys.push_back((finished.finished + self.settings.key_ttl, key, id));
             }
             return;
         }
@@ -86,10 +92,11 @@ impl Scheduler {
         let Some(task) = self.task_mut(reference) else { return };
         task.attempts = stored.attempts;
         task.failures = stored.failures;
-        task.current = stored.current.map(|(fence, worker, _)| Attempt {
+        task.current = stored.current.map(|(fence, worker, given)| Attempt {
             fence,
             worker,
             slot: None,
+            given,
             sent: now,
             started: None,
             acknowledged: Some(now),
@@ -116,7 +123,7 @@ impl Scheduler {
         holding: &[(AttemptId, Fence)],
         step: &mut SchedulerStep,
     ) {
-        let mut held = Set::default();
+        let mut void = Vec::new();
         for (attempt, fence) in holding {
             let ours = self.by_id.get(&attempt.task).copied().filter(|reference| {
                 self.task(*reference).is_some_and(|task| {
@@ -129,7 +136,6 @@ impl Scheduler {
             });
             match ours {
                 Some(reference) => {
-                    held.insert(*fence);
                     self.wait(reference);
                     self.placement.adopt(reference, slot, &self.predictor, now);
                     if let Some(task) = self.task_mut(reference)
@@ -138,22 +144,25 @@ impl Scheduler {
                         current.slot = Some(slot);
                     }
                 }
-                None => {
-                    let (attempt, fence) = (*attempt, *fence);
-                    let message = crate::message::ToWorker::Cancel { attempt, fence };
-                    step.send.push(super::Effect::ToWorker { worker, message });
-                }
+                None => void.push((*attempt, *fence)),
             }
         }
+        self.cancel_all(worker, &void, step);
         for reference in self.unmet.remove(&worker).unwrap_or_default() {
-            // The task may have ended meanwhile, and its number may stand for another one.
             let current = self.task(reference).and_then(|task| task.current);
-            if let Some(Attempt { fence, worker: of, slot: None, .. }) = current
-                && of == worker
-                && !held.contains(&fence)
-            {
+            if current.is_some_and(|current| current.slot.is_none()) {
                 let failure = Failure::Worker("the worker has lost it".to_owned());
-                self.attempt_failed(now, reference, fence, failure, step);
+                self.attempt_failed(now, reference, failure, step);
+            }
+        }
+    }
+
+    /// The attempt of a task is void before its worker was met again.
+    pub(super) fn no_longer_unmet(&mut self, worker: WorkerId, reference: TaskRef) {
+        if let Some(tasks) = self.unmet.get_mut(&worker) {
+            tasks.retain(|task| *task != reference);
+            if tasks.is_empty() {
+                self.unmet.remove(&worker);
             }
         }
     }

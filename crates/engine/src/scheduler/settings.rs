@@ -77,6 +77,21 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// The same settings, with spans of at least a millisecond where zero would keep the machine busy
+    /// without time passing, and workers not forgotten before they can be lost.
+    pub(super) fn bounded(mut self) -> Settings {
+        let least = Span::from_millis(1);
+        self.health_check_interval = self.health_check_interval.max(least);
+        self.health_check_timeout = self.health_check_timeout.max(least);
+        self.lease_ttl = self.lease_ttl.max(least);
+        self.save_interval = self.save_interval.max(least);
+        self.least_pause = self.least_pause.max(least);
+        self.forget_worker_after = self.forget_worker_after.max(self.lease_ttl);
+        self
+    }
+}
+
 impl Default for RetryPolicy {
     fn default() -> RetryPolicy {
         RetryPolicy {

@@ -95,6 +95,9 @@ impl Scheduler {
             Command::CancelTask(task) => Reply::Cancelled(self.cancel(now, task, step)),
             Command::SetStrategy(strategy) => Reply::StrategySet(strategy.validate().map(|()| {
                 self.placement.switch(strategy, now);
+                // What was only bound is decided anew.
+                let bound = |task: &&mut Task| task.current.is_none();
+                self.tasks.iter_mut().flatten().filter(bound).for_each(Task::unbind);
                 step.persist.push(Record::Strategy(strategy));
             })),
             Command::SetMode(mode) => Reply::ModeSet(
@@ -104,9 +107,7 @@ impl Scheduler {
                 self.predictor.set_table(table);
                 Reply::TableSet
             }
-            Command::RemoveWorker(worker) => {
-                Reply::WorkerRemoved(self.drain_worker(now, worker, step))
-            }
+            Command::RemoveWorker(worker) => Reply::WorkerRemoved(self.drain_worker(now, worker)),
         };
         step.send.push(Effect::Reply { request, reply });
     }
@@ -117,12 +118,14 @@ impl Scheduler {
         task: NewTask,
         step: &mut SchedulerStep,
     ) -> Result<Submitted, Reject> {
-        if let Some(key) = &task.idempotency_key
-            && let Some(first) = self.by_key.get(key)
-        {
-            let known = self.by_id.get(first).copied();
-            let worker = known.and_then(|task| self.worker_of(task));
-            return Ok(Submitted { task: *first, worker, repeated: true });
+        let key = task.idempotency_key.clone().map(|key| (task.spec.tenant.clone(), key));
+        if let Some(key) = &key {
+            self.forget_old_keys(now);
+            if let Some(first) = self.by_key.get(key) {
+                let known = self.by_id.get(first).copied();
+                let worker = known.and_then(|task| self.worker_of(task));
+                return Ok(Submitted { task: *first, worker, repeated: true });
+            }
         }
         if self.by_id.len() >= self.settings.max_queue {
             self.counts.rejected += 1;
@@ -137,8 +140,7 @@ impl Scheduler {
             bind_at_once: task.bind_at_once,
         });
         let id = accepted.id;
-        let key = accepted.idempotency_key.clone();
-        let reference = self.enter(accepted.clone());
+        let reference = self.enter(Arc::clone(&accepted));
         self.wait(reference);
         // The record goes before whatever the plan adds: a store applies them in order.
         let record_at = step.persist.len();
@@ -150,7 +152,10 @@ impl Scheduler {
             self.carry_out_plan(now, step);
             worker = self.worker_of(reference);
             if worker.is_none() {
-                step.persist.remove(record_at);
+                // Nobody has seen the record yet. (A planted fault may have left it out.)
+                if matches!(step.persist.get(record_at), Some(Record::Accepted(a)) if a.id == id) {
+                    step.persist.remove(record_at);
+                }
                 self.remove(reference);
                 self.placement.finish(reference, Ending::Withdrawn, now);
                 self.counts.rejected += 1;
@@ -177,6 +182,7 @@ impl Scheduler {
             failures: 0,
             refusals: 0,
             current: None,
+            last: None,
             tried: Vec::new(),
             not_before: Time::ZERO,
             due: None,
@@ -230,9 +236,7 @@ impl Scheduler {
     /// Tells the worker to stop what it runs for a task, and takes the task from it.
     pub(super) fn stop_attempt(&mut self, now: Time, reference: TaskRef, step: &mut SchedulerStep) {
         self.placement.finish(reference, Ending::Withdrawn, now);
-        let Some(task) = self.task_mut(reference) else { return };
-        let attempt = task.attempt_id();
-        if let Some(current) = task.current.take() {
+        if let Some((attempt, current)) = self.take_attempt(reference) {
             let message = ToWorker::Cancel { attempt, fence: current.fence };
             step.send.push(Effect::ToWorker { worker: current.worker, message });
         }
@@ -249,8 +253,10 @@ impl Scheduler {
     ) {
         let Some(task) = self.remove(reference) else { return };
         let id = task.accepted.id;
-        if let Some(key) = &task.accepted.idempotency_key {
-            self.old_keys.push_back((now + self.settings.key_ttl, Arc::clone(key)));
+        if let Some(key) = task.accepted.idempotency_key.clone() {
+            let key = (task.accepted.spec.tenant.clone(), key);
+            self.old_keys.push_back((now + self.settings.key_ttl, key, id));
+            self.forget_old_keys(now);
         }
         self.counts.ended(state, now.since(task.accepted.submitted));
         if self.is(Mutant::LostResult) && id.uuid().as_bytes()[15] < 16 {
@@ -260,8 +266,8 @@ impl Scheduler {
             task: id,
             state,
             attempts: task.attempts,
-            worker: task.current.map(|attempt| attempt.worker).or(task.tried.last().copied()),
-            started: task.current.and_then(|attempt| attempt.started),
+            worker: task.last.map(|attempt| attempt.worker),
+            started: task.last.and_then(|attempt| attempt.started),
             finished: now,
             result,
             error: match state {

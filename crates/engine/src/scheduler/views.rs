@@ -181,6 +181,14 @@ impl Scheduler {
                 return Err(format!("{due:?} at {at} is on the agenda and nobody wants it"));
             }
         }
+        let tasks = self.tasks.iter().flatten().filter(|task| task.due.is_some()).count();
+        let workers = self.workers.iter().flatten().filter(|worker| worker.due.is_some()).count();
+        if tasks + workers + 1 != self.agenda.len() {
+            return Err(format!(
+                "{tasks} tasks, {workers} workers and one save want a time, and {} times are on the agenda",
+                self.agenda.len()
+            ));
+        }
         Ok(())
     }
 }

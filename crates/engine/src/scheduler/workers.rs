@@ -14,6 +14,9 @@ use crate::record::Record;
 /// The holder of a lease counts this share of its time from *sending* the request, the owner counts all
 /// of it from receiving: so the holder stops first under clocks that drift by up to 10 %.
 pub const HOLDER_SHARE: f64 = 0.8;
+/// A lease that is shorter than the interval of heartbeats is renewed this often within its time, so that
+/// one lost heartbeat does not end it.
+const HEARTBEATS_PER_LEASE: f64 = 3.0;
 
 /// A worker that the scheduler knows.
 pub(super) struct WorkerState {
@@ -37,6 +40,8 @@ enum Lease {
     Held {
         lease: LeaseId,
         epoch: Epoch,
+        /// For how long each heartbeat renews it.
+        ttl: Span,
         until: Time,
         /// The heartbeat that has not been answered.
         open: Option<(u64, Time)>,
@@ -57,6 +62,11 @@ pub struct LeaseView {
 }
 
 impl WorkerState {
+    /// Whether it may be given tasks.
+    fn is_usable(&self) -> bool {
+        self.lease().is_some() && !self.draining && self.quarantined_until.is_none()
+    }
+
     pub(super) fn lease(&self) -> Option<(LeaseId, Epoch)> {
         self.lease_view().map(|view| (view.lease, view.epoch))
     }
@@ -78,18 +88,32 @@ impl Scheduler {
     ) {
         if let Some(slot) = self.slot_of.get(&worker.id).copied() {
             let Some(Some(known)) = self.workers.get_mut(slot.0 as usize) else { return };
-            known.draining = false;
             if known.worker == worker {
                 // Seen again: do not wait for the next try.
                 if let Lease::Requested { again_at, .. } = &mut known.lease {
                     *again_at = now;
                 }
+                if std::mem::take(&mut known.draining) {
+                    self.draining.remove(&slot);
+                    self.update_availability(now, slot);
+                }
                 return self.worker_due(now, slot, step);
             }
-            // It says something new of itself: a new worker in the old one's place.
+            // It says something new of itself: a new worker in the old one's place, with its record.
+            let quarantine = (known.quarantined_until, known.quarantines);
+            let health = self.placement.health(slot).copied().unwrap_or_default();
             self.forget_worker(now, slot, "the worker describes itself anew", step);
+            step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
+            let slot = self.enter_worker(now, worker, health, step);
+            if let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) {
+                (state.quarantined_until, state.quarantines) = quarantine;
+                self.arm_worker(slot);
+            }
+            return;
         }
-        self.enter_worker(now, worker, Health::default(), step);
+        let health = Health::default();
+        step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
+        self.enter_worker(now, worker, health, step);
     }
 
     pub(super) fn enter_worker(
@@ -107,7 +131,6 @@ impl Scheduler {
         if self.workers.len() <= slot.0 as usize {
             self.workers.resize_with(slot.0 as usize + 1, || None);
         }
-        step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
         self.workers[slot.0 as usize] = Some(WorkerState {
             worker,
             predict,
@@ -134,7 +157,10 @@ impl Scheduler {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, holding } => {
                 self.granted(now, worker, request, (lease, epoch, ttl), &holding, step);
             }
-            FromWorker::LeaseRefused { request, .. } => self.lease_refused(now, worker, request),
+            FromWorker::LeaseRefused { request, .. } => {
+                self.plan_wanted = false;
+                self.lease_refused(now, worker, request);
+            }
             FromWorker::Alive { lease, epoch, nonce, holding } => {
                 self.alive(now, worker, (lease, epoch), nonce, &holding, step);
             }
@@ -144,13 +170,17 @@ impl Scheduler {
                     self.worker_lost(now, worker, "the worker has lost the lease", step);
                 }
             }
-            FromWorker::Accepted { attempt, fence } => self.acknowledged(now, attempt, fence),
-            FromWorker::Started { attempt, fence } => self.started(now, attempt, fence, step),
+            FromWorker::Accepted { attempt, fence } => {
+                self.acknowledged(now, worker, attempt, fence);
+            }
+            FromWorker::Started { attempt, fence } => {
+                self.started(now, worker, (attempt, fence), step);
+            }
             FromWorker::Progress { attempt, fence, permille } => {
-                self.progressed(attempt, fence, permille, step);
+                self.progressed(worker, (attempt, fence), permille, step);
             }
             FromWorker::Refused { attempt, fence, refusal } => {
-                self.refused(now, attempt, fence, refusal, step);
+                self.refused(now, worker, (attempt, fence), refusal, step);
             }
             FromWorker::Finished { attempt, fence, run, outcome } => {
                 self.finished(now, worker, (attempt, fence), run, outcome, step);
@@ -167,21 +197,36 @@ impl Scheduler {
         holding: &[(AttemptId, Fence)],
         step: &mut SchedulerStep,
     ) {
-        let interval = self.settings.health_check_interval;
-        let Some((slot, state)) = self.state_of(worker) else { return };
+        // What was not asked for is not counted on.
+        let ttl = ttl.min(self.settings.lease_ttl);
+        let least = self.settings.health_check_timeout.min(self.settings.lease_ttl);
+        let next = now + heartbeat_interval(self.settings.health_check_interval, ttl);
+        let Some((slot, state)) = self.state_of(worker) else {
+            // It was removed meanwhile: nobody would use or renew the lease.
+            let message = ToWorker::ReleaseLease { lease, epoch };
+            return step.send.push(Effect::ToWorker { worker, message });
+        };
         let Lease::Requested { request, sent, .. } = state.lease else { return };
         let until = sent + ttl.mul_f64(HOLDER_SHARE);
         if request != answered || until <= now {
             return;
         }
+        if ttl < least {
+            // Too short to be renewed in time: as good as refused.
+            return self.lease_refused(now, worker, answered);
+        }
         state.lost_since = None;
-        state.lease =
-            Lease::Held { lease, epoch, until, open: None, missed: 0, next: now + interval };
-        let usable = !state.draining && state.quarantined_until.is_none();
+        state.lease = Lease::Held { lease, epoch, ttl, until, open: None, missed: 0, next };
         self.placement.saw(slot, Some(now.since(sent)), now);
         self.meet_again(now, worker, slot, holding, step);
-        self.placement.set_available(slot, usable, now);
+        self.update_availability(now, slot);
         self.arm_worker(slot);
+    }
+
+    fn update_availability(&mut self, now: Time, slot: Slot) {
+        if let Some(Some(state)) = self.workers.get(slot.0 as usize) {
+            self.placement.set_available(slot, state.is_usable(), now);
+        }
     }
 
     fn lease_refused(&mut self, now: Time, worker: WorkerId, answered: u64) {
@@ -204,12 +249,11 @@ impl Scheduler {
         holding: &[(AttemptId, Fence)],
         step: &mut SchedulerStep,
     ) {
-        let ttl = self.settings.lease_ttl;
         let Some((slot, state)) = self.state_of(worker) else { return };
         if state.lease() != Some(named) {
             return;
         }
-        let Lease::Held { until, open, missed, .. } = &mut state.lease else { return };
+        let Lease::Held { ttl, until, open, missed, .. } = &mut state.lease else { return };
         if let Some((nonce, sent)) = *open
             && nonce == answered
         {
@@ -226,6 +270,7 @@ impl Scheduler {
     pub(super) fn worker_due(&mut self, now: Time, slot: Slot, step: &mut SchedulerStep) {
         let (interval, timeout) =
             (self.settings.health_check_interval, self.settings.health_check_timeout);
+        let next_request = self.next_request();
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         if let Some(old) = state.due.take() {
             self.agenda.remove(&(old, Due::Worker(slot)));
@@ -238,28 +283,23 @@ impl Scheduler {
         }
         if state.quarantined_until.is_some_and(|until| until <= now) {
             state.quarantined_until = None;
-            let usable = state.lease().is_some() && !state.draining;
-            self.placement.set_available(slot, usable, now);
+            self.placement.set_available(slot, state.is_usable(), now);
         }
-        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         match &mut state.lease {
             Lease::Requested { request, sent, again_at, tries } => {
                 if *again_at <= now {
-                    self.requests += 1;
-                    *request = self.requests;
+                    *request = next_request;
                     *sent = now;
-                    *tries += 1;
+                    *tries = tries.saturating_add(1);
                     // Rarer and rarer, up to the interval of heartbeats.
                     *again_at =
                         now + timeout.times(1 << (*tries).min(6)).min(interval.max(timeout));
-                    let message = ToWorker::RequestLease {
-                        request: self.requests,
-                        ttl: self.settings.lease_ttl,
-                    };
+                    let ttl = self.settings.lease_ttl;
+                    let message = ToWorker::RequestLease { request: next_request, ttl };
                     step.send.push(Effect::ToWorker { worker: id, message });
                 }
             }
-            Lease::Held { lease, epoch, until, open, missed, next } => {
+            Lease::Held { lease, epoch, ttl, until, open, missed, next } => {
                 if *until <= now {
                     return self.worker_lost(now, id, "the lease has run out", step);
                 }
@@ -275,11 +315,10 @@ impl Scheduler {
                     }
                 }
                 if open.is_none() && *next <= now {
-                    self.requests += 1;
-                    *open = Some((self.requests, now));
-                    *next = now + interval;
+                    *open = Some((next_request, now));
+                    *next = now + heartbeat_interval(interval, *ttl);
                     let (lease, epoch) = (*lease, *epoch);
-                    let message = ToWorker::Heartbeat { lease, epoch, nonce: self.requests };
+                    let message = ToWorker::Heartbeat { lease, epoch, nonce: next_request };
                     step.send.push(Effect::ToWorker { worker: id, message });
                 }
             }
@@ -328,11 +367,10 @@ impl Scheduler {
         }
         self.fail_all_of(now, slot, reason, step);
         self.worker_due(now, slot, step);
-        self.check_drained(now, worker, step);
     }
 
     /// A worker that fails one task after the other is left alone for a while, then tried again.
-    pub(super) fn judge(&mut self, now: Time, slot: Slot, _step: &mut SchedulerStep) {
+    pub(super) fn judge(&mut self, now: Time, slot: Slot) {
         let Some(health) = self.placement.health(slot) else { return };
         let failures = health.consecutive_failures;
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
@@ -341,46 +379,37 @@ impl Scheduler {
             return;
         }
         let doublings = state.quarantines.min(4);
-        state.quarantines += 1;
+        state.quarantines = state.quarantines.saturating_add(1);
         state.quarantined_until = Some(now + self.settings.quarantine.times(1 << doublings));
         self.counts.quarantines += 1;
         self.placement.set_available(slot, false, now);
-        for task in self.placement.release_bound(slot, now) {
-            if let Some(task) = self.task_mut(task) {
-                task.state = hypha_model::TaskState::Queued;
-            }
-        }
+        self.release_bound(now, slot);
         self.arm_worker(slot);
     }
 
     /// Gives a worker nothing more; false if it is not known.
-    pub(super) fn drain_worker(
-        &mut self,
-        now: Time,
-        worker: WorkerId,
-        step: &mut SchedulerStep,
-    ) -> bool {
+    pub(super) fn drain_worker(&mut self, now: Time, worker: WorkerId) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
         state.draining = true;
+        self.draining.insert(slot);
         self.placement.set_available(slot, false, now);
-        for task in self.placement.release_bound(slot, now) {
-            if let Some(task) = self.task_mut(task) {
-                task.state = hypha_model::TaskState::Queued;
-            }
-        }
-        self.check_drained(now, worker, step);
+        self.release_bound(now, slot);
         true
     }
 
-    /// Forgets a worker that is to be removed once it has nothing left.
-    pub(super) fn check_drained(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
-        let Some((slot, state)) = self.state_of(worker) else { return };
-        if state.draining && self.placement.given_to(slot).is_empty() {
+    /// Forgets the workers that are to be removed and have nothing left.
+    pub(super) fn forget_drained(&mut self, now: Time, step: &mut SchedulerStep) {
+        if self.draining.is_empty() {
+            return;
+        }
+        let idle = |slot: &&Slot| self.placement.given_to(**slot).is_empty();
+        let drained: Vec<Slot> = self.draining.iter().filter(idle).copied().collect();
+        for slot in drained {
             if let Some(Some(state)) = self.workers.get(slot.0 as usize)
                 && let Some((lease, epoch)) = state.lease()
             {
                 let message = ToWorker::ReleaseLease { lease, epoch };
-                step.send.push(Effect::ToWorker { worker, message });
+                step.send.push(Effect::ToWorker { worker: state.worker.id, message });
             }
             self.forget_worker(now, slot, "the worker was removed", step);
         }
@@ -395,6 +424,7 @@ impl Scheduler {
         if let Some(due) = state.due {
             self.agenda.remove(&(due, Due::Worker(slot)));
         }
+        self.draining.remove(&slot);
         self.slot_of.remove(&state.worker.id);
         self.predictor.forget_worker(state.predict);
         self.placement.remove_worker(slot, now);
@@ -405,4 +435,9 @@ impl Scheduler {
         let slot = *self.slot_of.get(&worker)?;
         Some((slot, self.workers.get_mut(slot.0 as usize)?.as_mut()?))
     }
+}
+
+/// Heartbeats renew the lease: several must fit into it.
+fn heartbeat_interval(usual: Span, ttl: Span) -> Span {
+    usual.min(ttl.mul_f64(HOLDER_SHARE / HEARTBEATS_PER_LEASE))
 }

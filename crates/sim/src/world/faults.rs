@@ -75,6 +75,8 @@ pub enum CrashPoint {
     BeforePersist,
     /// All of it is durable, nothing has left.
     BeforeSend,
+    /// All of it is durable, some of it has left.
+    AmidSend,
 }
 
 /// Everything that goes wrong in a run.
@@ -98,10 +100,6 @@ pub struct Odds {
 }
 
 impl Timetable {
-    pub(super) fn all(&self) -> Vec<(Time, Fault)> {
-        self.faults.clone()
-    }
-
     /// Whether the two cannot reach each other now.
     pub(super) fn parted(&self, scheduler: usize, worker: usize, now: Time) -> bool {
         self.partitions

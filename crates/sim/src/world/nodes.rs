@@ -67,10 +67,11 @@ pub(crate) struct SchedulerNode {
     pub(super) step: SchedulerStep,
 }
 
-/// What is durable: everything, or only as much as a world needs that never restarts a scheduler.
+/// What is durable. A world that never restarts a scheduler keeps only what it began with: a million tasks
+/// would fill the memory.
 pub(crate) enum Durable {
     All(Box<Image>),
-    Nothing(Box<Image>),
+    Beginning(Box<Image>),
 }
 
 impl Durable {
@@ -82,7 +83,7 @@ impl Durable {
 
     pub(super) fn clone_image(&self) -> Image {
         match self {
-            Durable::All(image) | Durable::Nothing(image) => (**image).clone(),
+            Durable::All(image) | Durable::Beginning(image) => (**image).clone(),
         }
     }
 }
@@ -101,7 +102,7 @@ impl SchedulerNode {
             id: SchedulerId::from_uuid(Uuid::from_u128(SCHEDULERS | at as u128)),
             settings,
             machine: None,
-            image: if thorough { Durable::All(image) } else { Durable::Nothing(image) },
+            image: if thorough { Durable::All(image) } else { Durable::Beginning(image) },
             seed,
             life: 0,
             crash: None,
@@ -150,7 +151,7 @@ impl WorkerNode {
         }
     }
 
-    pub(super) fn speed(&self, _now: Time) -> f64 {
+    pub(super) fn speed(&self) -> f64 {
         self.setup.speed / self.slowness
     }
 

@@ -1,0 +1,352 @@
+//! The life of an attempt.
+
+use hypha_engine::{
+    Command, FromWorker, Notice, Outcome, Record, RetryPolicy, SchedulerEvent, Settings, ToWorker,
+};
+use hypha_model::{Payload, Refusal, RefusalKind, Span, TaskState};
+
+use crate::harness::*;
+
+#[test]
+fn a_hand_over_carries_lease_epoch_and_fence_and_is_durable_in_the_same_step() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
+    let dispatch = &given.dispatch;
+    assert_eq!((dispatch.lease, dispatch.epoch), (lease.lease, lease.epoch));
+    assert_eq!(dispatch.timeout, rig.settings.task_timeout);
+    assert!(rig.steps[0].persist.iter().any(|record| matches!(record,
+        Record::Attempted { attempt, fence, worker, .. }
+            if (*attempt, *fence, *worker) == (dispatch.attempt, dispatch.fence, given.worker))));
+    assert_eq!(rig.stored(id).current.unwrap().0, dispatch.fence);
+}
+
+#[test]
+fn fences_grow_within_a_life_and_over_lives() {
+    let mut rig = Rig::with_workers(&[1, 2, 3]);
+    let (_, first) = rig.dispatched(task());
+    let (_, second) = rig.dispatched(task());
+    rig.restart();
+    let (_, third) = rig.dispatched(task());
+    assert!(first.dispatch.fence < second.dispatch.fence);
+    assert!(second.dispatch.fence < third.dispatch.fence);
+}
+
+#[test]
+fn what_is_not_acknowledged_is_sent_again_then_tried_elsewhere() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    for resend in 1..=3 {
+        rig.wait(secs(5));
+        assert_eq!(rig.dispatches().len(), 1, "resend {resend}");
+        assert_eq!(rig.dispatches()[0].dispatch.fence, given.dispatch.fence);
+    }
+    rig.wait(secs(5));
+    assert!(rig.dispatches().is_empty() && rig.is_cancelled(&given));
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker does not take it");
+    assert_eq!(rig.stored(id).failures, 1);
+}
+
+#[test]
+fn what_is_acknowledged_may_wait_for_its_turn_but_not_for_ever() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.accept(&given);
+    rig.wait(secs(3_600));
+    assert!(rig.dispatches().is_empty() && rig.view(id).last_error.is_none());
+    rig.wait(secs(65 * 300 - 3_600));
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker took it and did not begin");
+}
+
+#[test]
+fn progress_never_goes_back() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.start(&given);
+    assert_eq!(rig.notices(id), [Notice::State(TaskState::Running)]);
+    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    let mut seen = Vec::new();
+    for permille in [100, 50, 100, 700, 60_000, 3] {
+        rig.say(1, FromWorker::Progress { attempt, fence, permille });
+        seen.extend(rig.notices(id));
+    }
+    assert_eq!(seen, [100, 700, 1_000].map(Notice::Progress));
+    assert_eq!(rig.view(id).progress_permille, 1_000);
+}
+
+/// A message about an attempt that is not the live one of its worker changes nothing.
+#[test]
+fn only_the_live_attempt_of_its_own_worker_counts() {
+    type Lie = fn(&mut hypha_engine::Dispatch);
+    let lies: [(&str, u8, Lie); 4] = [
+        ("wrong fence", 1, |dispatch| dispatch.fence.0 += 1),
+        ("wrong number", 1, |dispatch| dispatch.attempt.number += 1),
+        ("wrong worker", 2, |_| {}),
+        ("unknown worker", 9, |_| {}),
+    ];
+    for (what, from, lie) in lies {
+        let mut rig = Rig::with_workers(&[1, 2]);
+        rig.submit(task());
+        let given = rig.dispatches()[0].clone();
+        let id = given.dispatch.attempt.task;
+        // The liar is whoever is not the worker.
+        let from = if from == 9 {
+            9
+        } else if from == 1 {
+            given.n()
+        } else {
+            3 - given.n()
+        };
+        let mut dispatch = (*given.dispatch).clone();
+        lie(&mut dispatch);
+        let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+        let refusal = Refusal::plain(RefusalKind::Busy);
+        let messages = [
+            FromWorker::Started { attempt, fence },
+            FromWorker::Progress { attempt, fence, permille: 5 },
+            FromWorker::Refused { attempt, fence, refusal },
+            FromWorker::Finished { attempt, fence, run: secs(1), outcome: failed(false) },
+            FromWorker::Finished { attempt, fence, run: secs(1), outcome: completed() },
+        ];
+        for message in messages {
+            rig.say(from, message);
+            assert_eq!((rig.persisted().count(), rig.notices(id).len()), (0, 0), "{what}");
+        }
+        assert!(rig.told(from).contains(&ToWorker::Recorded { attempt, fence }), "{what}");
+        assert_eq!(rig.scheduler.counts().late_results, 2, "{what}");
+        rig.finish(&given);
+        assert_eq!(rig.ended(id).state, TaskState::Completed, "{what}");
+    }
+}
+
+#[test]
+fn a_result_is_recorded_once() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.start(&given);
+    rig.now = rig.now + secs(1);
+    rig.finish(&given);
+    let ended = rig.ended(id).clone();
+    assert_eq!((ended.state, ended.attempts), (TaskState::Completed, 1));
+    assert_eq!((ended.worker, ended.started), (Some(worker_id(1)), Some(START)));
+    assert_eq!(ended.result.unwrap().0, Payload::from(&b"42"[..]));
+    rig.finish(&given);
+    assert_eq!((rig.ends(), rig.scheduler.counts().late_results), (0, 1));
+    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    assert_eq!(rig.told(1), [ToWorker::Recorded { attempt, fence }], "the worker may forget it");
+}
+
+#[test]
+fn a_result_that_is_not_what_its_digest_says_is_tried_again() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    let outcome = Outcome::Completed {
+        result: Payload::from(&b"41"[..]),
+        digest: Payload::from(&b"42"[..]).digest(),
+    };
+    rig.finish_with(&given, outcome);
+    assert_eq!(rig.ends(), 0);
+    assert_eq!(rig.view(id).last_error.unwrap(), "the result does not match its digest");
+    assert_eq!(rig.stored(id).failures, 1);
+}
+
+/// How an attempt fails, under which policy, and what becomes of the task.
+#[test]
+fn failures_are_retried_as_the_policy_says() {
+    let policy = RetryPolicy::default();
+    let no_timeouts = RetryPolicy { retry_on_timeout: false, ..policy };
+    let no_failures = RetryPolicy { retry_on_worker_failure: false, ..policy };
+    let once = RetryPolicy { max_attempts: 1, ..policy };
+    let cases = [
+        ("a failure", policy, failed(true), true),
+        ("for good", policy, failed(false), false),
+        ("a failure, off", no_failures, failed(true), false),
+        ("a failure, timeouts off", no_timeouts, failed(true), true),
+        ("too slow", policy, Outcome::TimedOut, true),
+        ("too slow, off", no_timeouts, Outcome::TimedOut, false),
+        ("too slow, failures off", no_failures, Outcome::TimedOut, true),
+        ("one attempt", once, failed(true), false),
+    ];
+    for (what, retry, outcome, again) in cases {
+        let mut rig = Rig::new(Settings { retry, ..Settings::default() });
+        rig.join(1);
+        let (id, given) = rig.dispatched(task());
+        rig.start(&given);
+        rig.finish_with(&given, outcome);
+        assert_eq!(rig.ends() == 0, again, "{what}");
+        if again {
+            assert_eq!(rig.stored(id).failures, 1, "{what}");
+        } else {
+            let ended = rig.ended(id);
+            assert_eq!((ended.state, ended.attempts), (TaskState::Failed, 1), "{what}");
+            assert_eq!((ended.worker, ended.started), (Some(worker_id(1)), Some(START)), "{what}");
+            assert!(ended.error.is_some(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn pauses_double_spread_and_end_with_the_last_attempt() {
+    let retry = RetryPolicy { max_attempts: 8, ..RetryPolicy::default() };
+    // No quarantine: the worker must be there for each attempt.
+    let settings = Settings { retry, max_consecutive_failures: 100, ..Settings::default() };
+    let mut pauses = Vec::new();
+    let mut rig = Rig::new(settings);
+    rig.join(1);
+    for _ in 0..2 {
+        let (id, mut given) = rig.dispatched(task());
+        let mut own = Vec::new();
+        for _ in 1..8 {
+            rig.finish_with(&given, failed(true));
+            let until = rig.view(id).not_before.unwrap();
+            own.push(until.since(rig.now).as_secs_f64());
+            assert!(rig.notices(id).iter().any(|notice| matches!(notice, Notice::Delayed { .. })));
+            rig.wait(until.since(rig.now));
+            given = rig.dispatches()[0].clone();
+        }
+        rig.finish_with(&given, failed(true));
+        assert_eq!((rig.ended(id).state, rig.ended(id).attempts), (TaskState::Failed, 8));
+        pauses.push(own);
+    }
+    for own in &pauses {
+        for (at, pause) in own.iter().enumerate() {
+            let most = f64::min(2.0 * f64::from(1 << at), 60.0);
+            assert!((most / 2.0..=most).contains(pause), "{own:?}");
+        }
+    }
+    assert_ne!(pauses[0], pauses[1], "tasks that failed together do not come back together");
+}
+
+#[test]
+fn a_retry_goes_elsewhere_first() {
+    for refused in [false, true] {
+        let mut rig = Rig::with_workers(&[1, 2]);
+        let (_, given) = rig.dispatched(task());
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        if refused {
+            let refusal = Refusal::plain(RefusalKind::Busy);
+            rig.say(given.n(), FromWorker::Refused { attempt, fence, refusal });
+        } else {
+            rig.finish_with(&given, failed(true));
+        }
+        rig.wait(secs(2));
+        assert_eq!(rig.dispatches()[0].n(), 3 - given.n(), "refused: {refused}");
+    }
+}
+
+#[test]
+fn refusals_use_up_no_attempts_but_end_some_day() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, mut given) = rig.dispatched(task());
+    for refusals in 1..=100 {
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        let refusal = Refusal::plain(RefusalKind::Busy);
+        rig.say(1, FromWorker::Refused { attempt, fence, refusal });
+        if refusals == 100 {
+            break;
+        }
+        assert_eq!(rig.stored(id).failures, 0);
+        assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, 0);
+        let pause = rig.view(id).not_before.unwrap().since(rig.now);
+        rig.wait(pause);
+        given = rig.dispatches()[0].clone();
+    }
+    assert_eq!(rig.ended(id).error.as_deref(), Some("refused by the worker: busy"));
+}
+
+#[test]
+fn a_failure_after_a_refusal_counts() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    rig.say(1, FromWorker::Refused { attempt, fence, refusal: Refusal::plain(RefusalKind::Busy) });
+    rig.start(&given);
+    assert_eq!(rig.view(id).state, TaskState::Queued, "what was refused cannot start");
+    rig.wait(secs(2));
+    let given = rig.dispatches()[0].clone();
+    rig.finish_with(&given, failed(false));
+    assert_eq!((rig.ended(id).state, rig.ended(id).attempts), (TaskState::Failed, 2));
+    assert_eq!(rig.ended(id).error.as_deref(), Some("out of memory"));
+}
+
+/// The worker answers heartbeats and never ends the attempt.
+#[test]
+fn the_scheduler_ends_an_attempt_that_its_worker_does_not() {
+    for accepted_long_before in [false, true] {
+        let mut rig = Rig::with_workers(&[1]);
+        let (id, given) = rig.dispatched(with_spec(|spec| spec.timeout = Some(secs(50))));
+        if accepted_long_before {
+            rig.accept(&given);
+            rig.wait(secs(100));
+        }
+        rig.start(&given);
+        rig.wait(secs(54));
+        assert_eq!(rig.view(id).state, TaskState::Running);
+        rig.wait(secs(1));
+        assert!(rig.is_cancelled(&given), "accepted long before: {accepted_long_before}");
+        assert_eq!(rig.view(id).last_error.unwrap(), "it took longer than 50.00 s");
+    }
+}
+
+#[test]
+fn long_errors_and_forged_times_are_bounded() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    let error = "é".repeat(1_000_000);
+    rig.finish_with(&given, Outcome::Failed { error, retry: false });
+    assert_eq!(rig.ended(id).error.as_ref().unwrap().chars().count(), 2_000);
+    for run in [Span::MAX, Span::ZERO] {
+        let (_, given) = rig.dispatched(task());
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        rig.now = rig.now + secs(2);
+        rig.say(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
+        let health = rig.scheduler.workers(rig.now)[0].0.health;
+        assert!(health.avg_completion_time <= secs(2), "{health:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_lost_an_attempt_or_kept_a_void_one_is_set_right() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, lost) = rig.dispatched(task());
+    rig.accept(&lost);
+    // It has forgotten what it took, and has an attempt that nobody knows.
+    let mut stray = (lost.dispatch.attempt, lost.dispatch.fence);
+    stray.1.0 += 1_000;
+    rig.workers.get_mut(&worker_id(1)).unwrap().holding = vec![stray];
+    rig.wait(secs(30));
+    assert!(rig.told(1).contains(&ToWorker::Cancel { attempt: stray.0, fence: stray.1 }));
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker has lost it");
+    assert_eq!(rig.stored(id).failures, 1);
+}
+
+#[test]
+fn a_worker_that_claims_absurdly_much_is_not_answered_with_as_much() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (_, given) = rig.dispatched(task());
+    rig.accept(&given);
+    let attempt = given.dispatch.attempt;
+    let many = (0..50_000).map(|n| (attempt, hypha_model::Fence(n))).collect();
+    rig.workers.get_mut(&worker_id(1)).unwrap().holding = many;
+    rig.wait(secs(30));
+    let cancels = rig.told(1).iter().filter(|told| matches!(told, ToWorker::Cancel { .. })).count();
+    // And one for its own attempt, which it does not name.
+    assert_eq!(cancels, 1_001);
+}
+
+#[test]
+fn stolen_tasks_move_and_are_handed_over() {
+    let strategy = hypha_placement::Strategy::WorkStealing { steal_threshold: 1 };
+    let mut rig = Rig::new(Settings { strategy, ..Settings::default() });
+    rig.join(1);
+    let ids: Vec<_> = (0..8).map(|_| rig.submit(task())).collect();
+    rig.join(2);
+    let moved: Vec<Given> = rig.dispatches();
+    assert!(!moved.is_empty() && moved.iter().all(|given| given.n() == 2), "{moved:?}");
+    assert!(rig.notices(moved[0].dispatch.attempt.task).contains(&Notice::Scheduled(worker_id(2))));
+    for id in ids {
+        rig.ask(Command::CancelTask(id));
+        assert_eq!(rig.ended(id).state, TaskState::Cancelled);
+    }
+    rig.event(SchedulerEvent::Woke);
+}

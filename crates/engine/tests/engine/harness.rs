@@ -1,0 +1,386 @@
+//! A scheduler, what it has made durable, and workers that answer by the script.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hypha_engine::record::{FinishedTask, StoredTask};
+use hypha_engine::scheduler::TaskView;
+use hypha_engine::{
+    Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Record, Reject, Reply,
+    Scheduler, SchedulerEvent, SchedulerStep, Settings, Submitted, ToWorker,
+};
+use hypha_model::{
+    AttemptId, Capacity, Epoch, Executor, ExecutorClass, Fence, LeaseId, Money, Name, Payload, Rng,
+    SchedulerId, Span, TaskId, TaskSpec, Time, Worker, WorkerId,
+};
+use hypha_placement::Strategy;
+
+pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
+
+/// A scheduler with its surroundings. What the last call led to stands in `steps`.
+pub(crate) struct Rig {
+    pub(crate) now: Time,
+    pub(crate) settings: Settings,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) image: Image,
+    pub(crate) steps: Vec<SchedulerStep>,
+    /// Those of them that answer heartbeats and lease requests.
+    pub(crate) workers: BTreeMap<WorkerId, Script>,
+    rng: Rng,
+    requests: u64,
+}
+
+/// A scripted worker.
+#[derive(Clone, Default)]
+pub(crate) struct Script {
+    pub(crate) silent: bool,
+    pub(crate) holding: Vec<(AttemptId, Fence)>,
+}
+
+impl Rig {
+    pub(crate) fn new(settings: Settings) -> Rig {
+        let mut step = SchedulerStep::default();
+        let scheduler = Scheduler::recover(
+            scheduler_id(),
+            settings.clone(),
+            Image::default(),
+            1,
+            START,
+            &mut step,
+        );
+        let mut rig = Rig {
+            now: START,
+            settings,
+            scheduler,
+            image: Image::default(),
+            steps: Vec::new(),
+            workers: BTreeMap::new(),
+            rng: Rng::new(5),
+            requests: 0,
+        };
+        rig.keep(step);
+        rig
+    }
+
+    /// With early binding: the third task of a worker is bound to it and not handed over.
+    pub(crate) fn early() -> Rig {
+        Rig::new(Settings { strategy: Strategy::RoundRobin, ..Settings::default() })
+    }
+
+    /// With the default settings and these workers, leased.
+    pub(crate) fn with_workers(workers: &[u8]) -> Rig {
+        let mut rig = Rig::new(Settings::default());
+        workers.iter().for_each(|n| rig.join(*n));
+        rig
+    }
+
+    /// The process is killed and started again, on what was durable.
+    pub(crate) fn restart(&mut self) {
+        let mut step = SchedulerStep::default();
+        let image = self.image.clone();
+        let settings = self.settings.clone();
+        self.steps.clear();
+        self.scheduler =
+            Scheduler::recover(scheduler_id(), settings, image, 1, self.now, &mut step);
+        self.keep(step);
+        self.answer();
+    }
+
+    /// One event, and the answers of the workers to what follows from it.
+    pub(crate) fn event(&mut self, event: SchedulerEvent) {
+        self.steps.clear();
+        self.step(event);
+        self.answer();
+    }
+
+    pub(crate) fn say(&mut self, worker: u8, message: FromWorker) {
+        self.event(SchedulerEvent::WorkerSaid { worker: worker_id(worker), message });
+    }
+
+    pub(crate) fn ask(&mut self, command: Command) -> Reply {
+        self.requests += 1;
+        let wanted = self.requests;
+        self.event(SchedulerEvent::Asked { request: wanted, command });
+        let reply = |effect: &Effect| match effect {
+            Effect::Reply { request, reply } if *request == wanted => Some(reply.clone()),
+            _ => None,
+        };
+        let replies: Vec<Reply> = self.sent().filter_map(reply).collect();
+        assert_eq!(replies.len(), 1, "one answer for each question");
+        replies[0].clone()
+    }
+
+    pub(crate) fn try_submit(&mut self, task: NewTask) -> Result<Submitted, Reject> {
+        match self.ask(Command::SubmitTasks(vec![task])) {
+            Reply::Submitted(answers) => answers[0],
+            other => panic!("{other:?} is no answer to a submit"),
+        }
+    }
+
+    pub(crate) fn submit(&mut self, task: NewTask) -> TaskId {
+        self.try_submit(task).expect("there is room").task
+    }
+
+    /// Submits, and expects the task to be handed over at once.
+    pub(crate) fn dispatched(&mut self, task: NewTask) -> (TaskId, Given) {
+        let id = self.submit(task);
+        let given = self.dispatches();
+        assert_eq!(given.len(), 1, "handed over at once");
+        (id, given[0].clone())
+    }
+
+    /// The worker is found, and grants the lease that it is asked for.
+    pub(crate) fn join(&mut self, n: u8) {
+        self.workers.entry(worker_id(n)).or_default().silent = false;
+        self.event(SchedulerEvent::WorkerFound(Arc::new(worker(n))));
+        assert!(self.scheduler.lease_of(worker_id(n)).is_some(), "the lease is granted");
+    }
+
+    /// Lets time pass: the scheduler is woken whenever it wants to be.
+    pub(crate) fn wait(&mut self, span: Span) {
+        let end = self.now + span;
+        self.steps.clear();
+        let mut steps = 0;
+        while let Some(wake) = self.steps.last().map_or(self.wake_at(), |step| step.wake_at)
+            && wake <= end
+        {
+            self.now = wake.max(self.now);
+            self.step(SchedulerEvent::Woke);
+            self.answer();
+            steps += 1;
+            assert!(steps < 100_000, "the scheduler is busy with nothing at {}", self.now);
+        }
+        self.now = end;
+    }
+
+    pub(crate) fn sent(&self) -> impl Iterator<Item = &Effect> {
+        self.steps.iter().flat_map(|step| &step.send)
+    }
+
+    pub(crate) fn persisted(&self) -> impl Iterator<Item = &Record> {
+        self.steps.iter().flat_map(|step| &step.persist)
+    }
+
+    /// What this worker was told.
+    pub(crate) fn told(&self, n: u8) -> Vec<ToWorker> {
+        let told = |effect: &Effect| match effect {
+            Effect::ToWorker { worker, message } if *worker == worker_id(n) => {
+                Some(message.clone())
+            }
+            _ => None,
+        };
+        self.sent().filter_map(told).collect()
+    }
+
+    pub(crate) fn dispatches(&self) -> Vec<Given> {
+        let given = |effect: &Effect| match effect {
+            Effect::ToWorker { worker, message: ToWorker::Dispatch(dispatch) } => {
+                Some(Given { worker: *worker, dispatch: Arc::clone(dispatch) })
+            }
+            _ => None,
+        };
+        self.sent().filter_map(given).collect()
+    }
+
+    pub(crate) fn is_cancelled(&self, given: &Given) -> bool {
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        self.told(given.n()).contains(&ToWorker::Cancel { attempt, fence })
+    }
+
+    pub(crate) fn notices(&self, id: TaskId) -> Vec<Notice> {
+        let notice = |effect: &Effect| match effect {
+            Effect::Notice { task, notice } if *task == id => Some(notice.clone()),
+            _ => None,
+        };
+        self.sent().filter_map(notice).collect()
+    }
+
+    pub(crate) fn view(&self, task: TaskId) -> TaskView {
+        self.scheduler.task_view(task).expect("the task has not ended")
+    }
+
+    pub(crate) fn stored(&self, task: TaskId) -> &StoredTask {
+        &self.image.tasks[&task]
+    }
+
+    pub(crate) fn ended(&self, task: TaskId) -> &FinishedTask {
+        self.stored(task).finished.as_ref().expect("the task has ended")
+    }
+
+    /// How many ends were recorded during the last call.
+    pub(crate) fn ends(&self) -> usize {
+        self.persisted().filter(|record| matches!(record, Record::Finished(_))).count()
+    }
+
+    pub(crate) fn finish(&mut self, given: &Given) {
+        self.finish_with(given, completed());
+    }
+
+    pub(crate) fn finish_with(&mut self, given: &Given, outcome: Outcome) {
+        let fence = given.dispatch.fence;
+        if let Some(script) = self.workers.get_mut(&given.worker) {
+            script.holding.retain(|(_, held)| *held != fence);
+        }
+        self.say(given.n(), given.finished(outcome));
+    }
+
+    pub(crate) fn accept(&mut self, given: &Given) {
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        self.say(given.n(), FromWorker::Accepted { attempt, fence });
+    }
+
+    pub(crate) fn start(&mut self, given: &Given) {
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        self.say(given.n(), FromWorker::Started { attempt, fence });
+    }
+
+    pub(crate) fn silence(&mut self, n: u8) {
+        self.workers.entry(worker_id(n)).or_default().silent = true;
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        // Nobody was asked since the last call: any time will do, the scheduler looks what is due.
+        Some(self.now)
+    }
+
+    fn step(&mut self, event: SchedulerEvent) {
+        let mut step = SchedulerStep::default();
+        self.scheduler.step(self.now, event, &mut step);
+        self.keep(step);
+    }
+
+    fn keep(&mut self, step: SchedulerStep) {
+        step.persist.iter().for_each(|record| self.image.apply(record));
+        self.scheduler.check(self.now).expect("what is kept incrementally is right");
+        let open = self.image.tasks.values().filter(|task| task.finished.is_none()).count();
+        assert_eq!(open, self.scheduler.open_tasks(), "the open tasks are the durable ones");
+        self.steps.push(step);
+    }
+
+    /// The workers answer, until nobody has anything more to say.
+    fn answer(&mut self) {
+        let mut at = 0;
+        while at < self.steps.len() {
+            for effect in self.steps[at].send.clone() {
+                let Effect::ToWorker { worker, message } = effect else { continue };
+                let Some(script) = self.workers.get_mut(&worker) else { continue };
+                if let Some(message) = script.answer(message, self.now, &mut self.rng) {
+                    self.step(SchedulerEvent::WorkerSaid { worker, message });
+                }
+            }
+            at += 1;
+        }
+    }
+}
+
+impl Script {
+    fn answer(&mut self, message: ToWorker, now: Time, rng: &mut Rng) -> Option<FromWorker> {
+        if self.silent {
+            return None;
+        }
+        let holding = self.holding.clone();
+        match message {
+            ToWorker::RequestLease { request, ttl } => {
+                let (lease, epoch) = (LeaseId::new(now, rng), Epoch(1));
+                Some(FromWorker::LeaseGranted { request, lease, epoch, ttl, holding })
+            }
+            ToWorker::Heartbeat { lease, epoch, nonce } => {
+                Some(FromWorker::Alive { lease, epoch, nonce, holding })
+            }
+            ToWorker::Dispatch(dispatch) => {
+                if !holding.contains(&(dispatch.attempt, dispatch.fence)) {
+                    self.holding.push((dispatch.attempt, dispatch.fence));
+                }
+                None
+            }
+            ToWorker::Cancel { fence, .. } | ToWorker::Recorded { fence, .. } => {
+                self.holding.retain(|(_, held)| *held != fence);
+                None
+            }
+            ToWorker::ReleaseLease { .. } => None,
+        }
+    }
+}
+
+/// An attempt in the hands of a worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    pub(crate) worker: WorkerId,
+    pub(crate) dispatch: Arc<Dispatch>,
+}
+
+impl Given {
+    pub(crate) fn n(&self) -> u8 {
+        self.worker.uuid().as_bytes()[15]
+    }
+
+    pub(crate) fn finished(&self, outcome: Outcome) -> FromWorker {
+        let (attempt, fence) = (self.dispatch.attempt, self.dispatch.fence);
+        FromWorker::Finished { attempt, fence, run: Span::from_millis(10), outcome }
+    }
+}
+
+pub(crate) fn completed() -> Outcome {
+    let result = Payload::from(&b"42"[..]);
+    let digest = result.digest();
+    Outcome::Completed { result, digest }
+}
+
+pub(crate) fn failed(retry: bool) -> Outcome {
+    Outcome::Failed { error: "out of memory".to_owned(), retry }
+}
+
+pub(crate) fn scheduler_id() -> SchedulerId {
+    "00000000-0000-7000-8000-0000000000aa".parse().expect("a UUID")
+}
+
+pub(crate) fn worker_id(n: u8) -> WorkerId {
+    format!("00000000-0000-7000-8000-0000000000{n:02x}").parse().expect("a UUID")
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+pub(crate) fn worker(n: u8) -> Worker {
+    let executor = Executor {
+        class: ExecutorClass::Inference,
+        name: name("test"),
+        models: Vec::new(),
+        concurrency: 1,
+    };
+    Worker {
+        id: worker_id(n),
+        capacity: Capacity { cpu_milli: 4_000, memory_bytes: 8 << 30, ..Capacity::default() },
+        executors: vec![executor],
+        hardware: None,
+        region: None,
+        price: Money::ZERO,
+    }
+}
+
+pub(crate) fn task() -> NewTask {
+    NewTask { spec: Arc::new(TaskSpec::default()), idempotency_key: None, bind_at_once: false }
+}
+
+pub(crate) fn keyed(key: &str) -> NewTask {
+    NewTask { idempotency_key: Some(Arc::from(key)), ..task() }
+}
+
+pub(crate) fn bound_at_once() -> NewTask {
+    NewTask { bind_at_once: true, ..task() }
+}
+
+pub(crate) fn with_spec(change: impl FnOnce(&mut TaskSpec)) -> NewTask {
+    let mut spec = TaskSpec::default();
+    change(&mut spec);
+    NewTask { spec: Arc::new(spec), ..task() }
+}
+
+pub(crate) fn with_deadline(secs: u64) -> NewTask {
+    with_spec(|spec| spec.requirement.deadline = Some(Span::from_secs(secs)))
+}
+
+pub(crate) fn secs(secs: u64) -> Span {
+    Span::from_secs(secs)
+}

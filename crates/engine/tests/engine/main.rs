@@ -1,0 +1,11 @@
+//! The machines, step by step: what is persisted, sent and run after each event.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests fail by panicking, too
+
+mod attempts;
+mod harness;
+mod noise;
+mod recovery;
+mod stages;
+mod submit;
+mod worker_machine;
+mod workers;

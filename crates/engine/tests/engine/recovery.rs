@@ -1,0 +1,115 @@
+//! A new life from what the last one made durable. (What becomes of tasks: `stages.rs`.)
+
+use std::sync::Arc;
+
+use hypha_engine::{Command, FromWorker, Record, Reply, SchedulerEvent};
+use hypha_model::{Epoch, Span, TaskState};
+use hypha_placement::Strategy;
+use hypha_predict::{LookupTable, Mode};
+
+use crate::harness::*;
+
+#[test]
+fn strategy_mode_predictor_and_health_come_back() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    // One is much slower than the other.
+    let both = [rig.dispatched(task()).1, rig.dispatched(task()).1];
+    rig.now = rig.now + secs(1);
+    for given in both {
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        let run = Span::from_millis(if given.n() == 1 { 10 } else { 900 });
+        rig.say(given.n(), FromWorker::Finished { attempt, fence, run, outcome: completed() });
+    }
+    rig.ask(Command::SetStrategy(Strategy::BestFit));
+    let table = LookupTable::from_csv("model,mean_ms,error_ms\n*,1500,10\n").unwrap();
+    assert_eq!(
+        rig.ask(Command::SetMode(Mode::LookupTable)),
+        Reply::ModeSet(Err(hypha_predict::NoTable))
+    );
+    rig.ask(Command::SetTable(table));
+    assert_eq!(rig.ask(Command::SetMode(Mode::LookupTable)), Reply::ModeSet(Ok(())));
+    rig.wait(secs(30));
+    let learned = |rig: &Rig| -> Vec<(u64, f64)> {
+        let workers = rig.scheduler.workers(rig.now).into_iter();
+        workers.map(|(view, _)| (view.health.completed, view.factor)).collect()
+    };
+    let before = learned(&rig);
+    assert!(before.iter().any(|(_, factor)| *factor != 1.0), "{before:?}");
+    rig.restart();
+    assert_eq!(rig.scheduler.epoch(), Epoch(2));
+    assert!(matches!(rig.steps[0].persist[0], Record::Started { epoch: Epoch(2) }));
+    assert_eq!(*rig.scheduler.strategy().0, Strategy::BestFit);
+    assert_eq!(rig.image.mode, Some(Mode::LookupTable));
+    assert_eq!(rig.scheduler.mode(), Mode::Default, "until the driver has loaded the table");
+    assert_eq!(learned(&rig), before);
+}
+
+#[test]
+fn an_attempt_whose_worker_never_comes_back_is_tried_elsewhere() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.silence(1);
+    rig.restart();
+    rig.join(2);
+    assert_eq!(
+        (rig.view(id).worker, rig.view(id).state),
+        (Some(worker_id(1)), TaskState::Scheduled)
+    );
+    rig.wait(secs(119));
+    assert!(rig.dispatches().is_empty(), "it may still run");
+    rig.wait(secs(4));
+    assert_eq!(rig.dispatches()[0].n(), 2);
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker did not come back");
+    // It comes back after all, with the void attempt.
+    rig.workers.get_mut(&worker_id(1)).unwrap().holding =
+        vec![(given.dispatch.attempt, given.dispatch.fence)];
+    rig.join(1);
+    assert!(rig.is_cancelled(&given));
+    rig.finish(&given);
+    assert_eq!(rig.ends(), 0);
+}
+
+#[test]
+fn a_result_that_comes_before_the_lease_is_taken() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.silence(1);
+    rig.restart();
+    rig.finish(&given);
+    assert_eq!(rig.ended(id).state, TaskState::Completed);
+    rig.join(1);
+    assert_eq!(rig.scheduler.counts().retried, 0);
+}
+
+#[test]
+fn a_pause_goes_on_over_a_restart() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.finish_with(&given, failed(true));
+    let until = rig.view(id).not_before.unwrap();
+    rig.restart();
+    assert_eq!(rig.view(id).not_before, Some(until));
+    rig.wait(until.since(rig.now));
+    assert_eq!(rig.dispatches()[0].dispatch.attempt.number, 2);
+}
+
+#[test]
+fn an_answer_to_the_last_life_is_not_taken_for_one_to_this() {
+    let mut rig = Rig::with_workers(&[1]);
+    rig.silence(1);
+    rig.restart();
+    let old: Vec<_> = (0..100)
+        .map(|request| hypha_engine::FromWorker::LeaseGranted {
+            request: (1 << 44) | request,
+            lease: hypha_model::LeaseId::new(rig.now, &mut hypha_model::Rng::new(request)),
+            epoch: Epoch(1),
+            ttl: secs(120),
+            holding: Vec::new(),
+        })
+        .collect();
+    for grant in old {
+        rig.say(1, grant);
+    }
+    assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
+    rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+}

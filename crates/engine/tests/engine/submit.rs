@@ -1,0 +1,134 @@
+//! Submitting: durable first, one task for each key, bounded.
+
+use std::sync::Arc;
+
+use hypha_engine::{Command, Effect, NewTask, Record, Reject, Reply, Settings};
+use hypha_model::{Span, TaskState};
+
+use crate::harness::*;
+
+#[test]
+fn a_task_is_durable_before_anything_else_and_then_answered() {
+    let mut rig = Rig::with_workers(&[1]);
+    let id = rig.submit(task());
+    let step = &rig.steps[0];
+    assert!(matches!(&step.persist[0], Record::Accepted(accepted) if accepted.id == id));
+    assert!(matches!(&step.persist[1], Record::Attempted { attempt, .. } if attempt.task == id));
+    assert!(step.send.iter().any(|effect| matches!(effect, Effect::Reply { .. })));
+}
+
+#[test]
+fn a_repeated_key_returns_the_first_task() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (first, given) = rig.dispatched(keyed("a"));
+    let again = |rig: &mut Rig| {
+        let answer = rig.try_submit(keyed("a")).unwrap();
+        assert!(
+            !rig.persisted().any(|record| matches!(record, Record::Accepted(_)))
+                || !answer.repeated
+        );
+        (answer.task == first, answer.repeated)
+    };
+    assert_eq!(again(&mut rig), (true, true), "while it runs");
+    assert_eq!(rig.try_submit(keyed("a")).unwrap().worker, Some(worker_id(1)));
+    assert_ne!(rig.submit(keyed("b")), first, "another key");
+    rig.finish(&given);
+    assert_eq!(again(&mut rig), (true, true), "after its end");
+    rig.restart();
+    assert_eq!(again(&mut rig), (true, true), "after a restart");
+    let ttl = rig.settings.key_ttl;
+    rig.now = rig.now + ttl;
+    assert_eq!(again(&mut rig), (false, false), "after its time");
+}
+
+#[test]
+fn keys_are_the_tenant_s_own() {
+    let mut rig = Rig::new(Settings::default());
+    let of = |tenant: Option<&str>| {
+        let spec = with_spec(|spec| spec.tenant = tenant.map(name)).spec;
+        NewTask { spec, ..keyed("a") }
+    };
+    let (none, a, b) = (rig.submit(of(None)), rig.submit(of(Some("a"))), rig.submit(of(Some("b"))));
+    assert!(none != a && a != b && b != none);
+    for restarted in [false, true] {
+        assert_eq!(rig.submit(of(Some("a"))), a, "restarted: {restarted}");
+        assert_eq!(rig.submit(of(None)), none, "restarted: {restarted}");
+        rig.restart();
+    }
+}
+
+#[test]
+fn an_expired_key_does_not_take_its_successor_along_over_a_restart() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (first, given) = rig.dispatched(keyed("a"));
+    rig.finish(&given);
+    rig.now = rig.now + rig.settings.key_ttl;
+    let second = rig.submit(keyed("a"));
+    assert_ne!(first, second);
+    rig.restart();
+    rig.wait(secs(60));
+    assert_eq!(rig.submit(keyed("a")), second, "the key is the second task's");
+}
+
+#[test]
+fn keys_are_forgotten_in_the_order_of_ends_after_a_restart() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    let (_, long) = rig.dispatched(keyed("long"));
+    rig.now = rig.now + secs(1);
+    let (short_id, short) = rig.dispatched(keyed("short"));
+    rig.finish(&short);
+    rig.now = rig.now + secs(100);
+    rig.finish(&long);
+    rig.restart();
+    rig.now = rig.now + rig.settings.key_ttl - secs(50);
+    assert_ne!(rig.submit(keyed("short")), short_id, "its time is over, the older task's is not");
+}
+
+#[test]
+fn a_batch_is_answered_one_by_one() {
+    let mut rig = Rig::new(Settings { max_queue: 2, ..Settings::default() });
+    let batch = vec![keyed("a"), keyed("a"), keyed("b"), keyed("c"), keyed("b")];
+    let Reply::Submitted(answers) = rig.ask(Command::SubmitTasks(batch)) else { panic!() };
+    let seen: Vec<Option<bool>> =
+        answers.iter().map(|answer| answer.ok().map(|submitted| submitted.repeated)).collect();
+    assert_eq!(seen, [Some(false), Some(true), Some(false), None, Some(true)]);
+    assert_eq!(answers[0].unwrap().task, answers[1].unwrap().task);
+    assert!(matches!(answers[3], Err(Reject::QueueFull { retry_after_s: 1..=60 })));
+    assert_eq!((rig.image.tasks.len(), rig.scheduler.counts().rejected), (2, 1));
+}
+
+#[test]
+fn there_is_room_again_when_a_task_has_ended() {
+    let mut rig = Rig::new(Settings { max_queue: 1, ..Settings::default() });
+    let id = rig.submit(task());
+    assert!(rig.try_submit(task()).is_err());
+    rig.ask(Command::CancelTask(id));
+    assert!(rig.try_submit(task()).is_ok());
+}
+
+#[test]
+fn what_is_bound_at_once_names_its_worker_or_leaves_no_trace() {
+    let mut rig = Rig::new(Settings::default());
+    let keyed = NewTask { idempotency_key: Some(Arc::from("a")), ..bound_at_once() };
+    assert_eq!(rig.try_submit(keyed.clone()), Err(Reject::NoWorker));
+    assert_eq!((rig.persisted().count(), rig.scheduler.open_tasks()), (0, 0));
+    rig.join(1);
+    let first = rig.try_submit(keyed).unwrap();
+    assert_eq!((first.worker, first.repeated), (Some(worker_id(1)), false), "the key is free");
+    // The worker is busy now; the next is bound to it nevertheless.
+    let second = rig.try_submit(bound_at_once()).unwrap();
+    assert_eq!(second.worker, Some(worker_id(1)));
+    assert_eq!(rig.view(second.task).state, TaskState::Scheduled);
+    assert!(matches!(rig.persisted().next(), Some(Record::Accepted(_))));
+}
+
+#[test]
+fn the_end_of_time_does_not_stop_the_machine() {
+    let mut rig = Rig::with_workers(&[1]);
+    let mut forever = with_spec(|spec| spec.timeout = Some(Span::MAX));
+    forever.idempotency_key = Some(Arc::from("a"));
+    rig.submit(forever);
+    rig.now = hypha_model::Time::MAX;
+    rig.event(hypha_engine::SchedulerEvent::Woke);
+    rig.submit(with_deadline(u64::MAX));
+}

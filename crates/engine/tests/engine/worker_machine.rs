@@ -1,0 +1,305 @@
+//! The worker machine: one holder at a time, nothing booked twice, results kept until recorded.
+
+use std::sync::Arc;
+
+use hypha_engine::{
+    Dispatch, FromWorker, Outcome, Run, RunId, ToWorker, WorkerEvent, WorkerMachine, WorkerRecord,
+    WorkerStep,
+};
+use hypha_model::{
+    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, TaskId, Time,
+};
+
+use crate::harness::{START, completed, secs, worker};
+
+struct Rig {
+    now: Time,
+    machine: WorkerMachine,
+    step: WorkerStep,
+    lease: Option<LeaseId>,
+}
+
+fn scheduler(n: u8) -> SchedulerId {
+    format!("00000000-0000-7000-8000-0000000001{n:02x}").parse().unwrap()
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let mut step = WorkerStep::default();
+        let machine = WorkerMachine::start(Arc::new(worker(1)), Epoch(6), 1, &mut step);
+        assert_eq!(step.persist, [WorkerRecord::Started(Epoch(7))], "each life is durable");
+        Rig { now: START, machine, step, lease: None }
+    }
+
+    /// With a lease for scheduler 1.
+    fn leased() -> Rig {
+        let mut rig = Rig::new();
+        rig.lease = rig.request(1, 1, 100);
+        assert!(rig.lease.is_some());
+        rig
+    }
+
+    fn event(&mut self, event: WorkerEvent) {
+        self.step.clear();
+        self.machine.step(self.now, event, &mut self.step);
+        self.machine.check().expect("what is kept incrementally is right");
+    }
+
+    fn say(&mut self, n: u8, message: ToWorker) {
+        self.event(WorkerEvent::SchedulerSaid { scheduler: scheduler(n), message });
+    }
+
+    fn request(&mut self, n: u8, request: u64, ttl: u64) -> Option<LeaseId> {
+        self.say(n, ToWorker::RequestLease { request, ttl: secs(ttl) });
+        match &self.step.send[..] {
+            [said] => match said.message {
+                FromWorker::LeaseGranted { lease, .. } => Some(lease),
+                _ => None,
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn dispatch(&mut self, fence: u64) -> RunId {
+        let dispatch = self.a_dispatch(fence);
+        self.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+        RunId { scheduler: scheduler(1), fence: Fence(fence) }
+    }
+
+    fn a_dispatch(&self, fence: u64) -> Dispatch {
+        Dispatch {
+            lease: self.lease.unwrap(),
+            epoch: Epoch(7),
+            attempt: attempt(fence),
+            fence: Fence(fence),
+            spec: Arc::default(),
+            timeout: secs(10),
+        }
+    }
+
+    fn wake(&mut self, span: Span) {
+        self.now = self.now + span;
+        self.event(WorkerEvent::Woke);
+    }
+
+    fn sent(&self) -> Vec<FromWorker> {
+        self.step.send.iter().map(|said| said.message.clone()).collect()
+    }
+
+    fn started(&self) -> Vec<RunId> {
+        let started = |run: &Run| match run {
+            Run::Start { id, .. } => Some(*id),
+            Run::Stop(_) => None,
+        };
+        self.step.run.iter().filter_map(started).collect()
+    }
+
+    fn stopped(&self) -> Vec<RunId> {
+        let stopped = |run: &Run| match run {
+            Run::Stop(id) => Some(*id),
+            Run::Start { .. } => None,
+        };
+        self.step.run.iter().filter_map(stopped).collect()
+    }
+}
+
+fn attempt(fence: u64) -> AttemptId {
+    AttemptId { task: TaskId::new(START, &mut Rng::new(fence)), number: 1 }
+}
+
+#[test]
+fn one_scheduler_holds_the_worker_at_a_time() {
+    let mut rig = Rig::leased();
+    assert_eq!(rig.request(2, 1, 100), None);
+    let refusal = Refusal::plain(RefusalKind::Busy);
+    assert_eq!(rig.sent(), [FromWorker::LeaseRefused { request: 1, refusal }]);
+    assert_eq!(rig.request(1, 1, 100), rig.lease, "the same request twice is one lease");
+    let anew = rig.request(1, 2, 100);
+    assert!(anew.is_some() && anew != rig.lease, "the holder may ask anew");
+    rig.now = rig.now + secs(100);
+    assert!(rig.request(2, 2, 100).is_some(), "after its time another may have it");
+}
+
+#[test]
+fn a_lease_is_bounded_renewed_and_given_back() {
+    let mut rig = Rig::new();
+    rig.lease = rig.request(1, 1, 1_000_000);
+    assert_eq!(rig.machine.lease().unwrap().2, START + secs(600), "the longest that is granted");
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    rig.now = rig.now + secs(599);
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 5 });
+    assert_eq!(rig.sent(), [FromWorker::Alive { lease, epoch, nonce: 5, holding: vec![] }]);
+    assert_eq!(rig.machine.lease().unwrap().2, rig.now + secs(600));
+    for (n, epoch) in [(2, Epoch(7)), (1, Epoch(6))] {
+        rig.say(n, ToWorker::Heartbeat { lease, epoch, nonce: 6 });
+        assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
+        rig.say(n, ToWorker::ReleaseLease { lease, epoch });
+        assert!(rig.machine.lease().is_some(), "not theirs to give back");
+    }
+    rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+    assert!(rig.machine.lease().is_none());
+}
+
+#[test]
+fn a_lease_that_ends_stops_what_runs_under_it() {
+    for released in [false, true] {
+        let mut rig = Rig::leased();
+        let run = rig.dispatch(1);
+        let waiting = rig.dispatch(2);
+        assert_eq!(rig.sent(), [FromWorker::Accepted { attempt: attempt(2), fence: Fence(2) }]);
+        if released {
+            let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+            rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+        } else {
+            rig.wake(secs(100));
+        }
+        assert_eq!((rig.stopped(), rig.started()), (vec![run], vec![]));
+        assert_eq!(rig.machine.running().count(), 0);
+        // Its room is not free before it is gone; the next holder's task waits for that.
+        rig.lease = rig.request(1, 2, 100);
+        let next = rig.dispatch(3);
+        assert!(rig.started().is_empty());
+        rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+        assert_eq!((rig.started(), rig.sent().len()), (vec![next], 1), "no result is sent");
+        rig.event(WorkerEvent::Ended { id: waiting, outcome: completed() });
+        assert!(rig.sent().is_empty());
+    }
+}
+
+#[test]
+fn only_the_holder_dispatches_and_each_attempt_once() {
+    let mut rig = Rig::leased();
+    let dispatch = rig.a_dispatch(1);
+    type Lie = fn(&mut Dispatch);
+    let lies: [(&str, u8, Lie); 3] = [
+        ("another scheduler", 2, |_| {}),
+        ("another life", 1, |dispatch| dispatch.epoch = Epoch(6)),
+        ("another lease", 1, |dispatch| dispatch.lease = LeaseId::new(START, &mut Rng::new(99))),
+    ];
+    for (what, n, lie) in lies {
+        let mut dispatch = dispatch.clone();
+        lie(&mut dispatch);
+        let (lease, epoch) = (dispatch.lease, dispatch.epoch);
+        rig.say(n, ToWorker::Dispatch(Arc::new(dispatch)));
+        assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }], "{what}");
+        assert!(rig.step.run.is_empty(), "{what}");
+    }
+    let run = rig.dispatch(1);
+    assert_eq!(rig.started(), [run]);
+    let (attempt, fence) = (attempt(1), Fence(1));
+    assert_eq!(rig.sent(), [FromWorker::Started { attempt, fence }]);
+    rig.dispatch(1);
+    assert_eq!((rig.sent(), rig.started()), (vec![FromWorker::Started { attempt, fence }], vec![]));
+    rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+    let result = rig.sent();
+    rig.dispatch(1);
+    assert_eq!((rig.sent(), rig.started()), (result, vec![]), "the result is said again");
+}
+
+#[test]
+fn what_cannot_run_or_has_no_room_to_wait_is_refused() {
+    let mut rig = Rig::leased();
+    let mut dispatch = rig.a_dispatch(1);
+    let spec = Arc::make_mut(&mut dispatch.spec);
+    spec.requirement.memory_bytes = u64::MAX;
+    rig.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+    assert!(matches!(
+        rig.sent()[..],
+        [FromWorker::Refused { refusal: Refusal { kind: RefusalKind::Memory, .. }, .. }]
+    ));
+    // One runs, 64 wait.
+    for fence in 1..=65 {
+        rig.dispatch(fence);
+        assert!(!matches!(rig.sent()[..], [FromWorker::Refused { .. }]), "{fence}");
+    }
+    rig.dispatch(66);
+    assert!(matches!(
+        rig.sent()[..],
+        [FromWorker::Refused { refusal: Refusal { kind: RefusalKind::Busy, .. }, .. }]
+    ));
+    assert_eq!(rig.machine.running().count(), 1);
+    rig.say(1, ToWorker::Cancel { attempt: attempt(65), fence: Fence(65) });
+    rig.dispatch(67);
+    assert!(matches!(rig.sent()[..], [FromWorker::Accepted { .. }]), "a place is free again");
+}
+
+#[test]
+fn results_that_nobody_records_do_not_pile_up() {
+    let mut rig = Rig::leased();
+    let refused_at = (1..10_000).find(|fence| {
+        let run = rig.dispatch(*fence);
+        let refused = matches!(rig.sent()[..], [FromWorker::Refused { .. }]);
+        rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+        refused
+    });
+    assert_eq!(refused_at, Some(64 + 1 + 1_024 + 1));
+    rig.say(1, ToWorker::Recorded { attempt: attempt(1), fence: Fence(1) });
+    rig.dispatch(20_000);
+    assert_eq!(rig.started().len(), 1);
+}
+
+#[test]
+fn a_cancelled_run_frees_its_room_when_it_is_gone() {
+    let mut rig = Rig::leased();
+    let first = rig.dispatch(1);
+    let second = rig.dispatch(2);
+    rig.say(1, ToWorker::Cancel { attempt: attempt(1), fence: Fence(1) });
+    assert_eq!((rig.stopped(), rig.started()), (vec![first], vec![]));
+    rig.dispatch(1);
+    assert!(rig.sent().is_empty() && rig.started().is_empty(), "what is being stopped");
+    rig.event(WorkerEvent::Ended { id: first, outcome: completed() });
+    assert_eq!(rig.started(), [second]);
+    assert!(matches!(rig.sent()[..], [FromWorker::Started { .. }]), "no result of the cancelled");
+    // One that waits is simply gone.
+    let third = rig.dispatch(3);
+    rig.say(1, ToWorker::Cancel { attempt: attempt(3), fence: Fence(3) });
+    rig.event(WorkerEvent::Ended { id: second, outcome: completed() });
+    assert!(rig.started().is_empty() && rig.stopped().is_empty(), "{third:?}");
+}
+
+#[test]
+fn a_run_that_takes_too_long_is_stopped_and_reported() {
+    let mut rig = Rig::leased();
+    let run = rig.dispatch(1);
+    assert_eq!(rig.step.wake_at, Some(START + secs(10)));
+    rig.wake(secs(9));
+    assert!(rig.stopped().is_empty());
+    rig.wake(secs(1));
+    assert_eq!(rig.stopped(), [run]);
+    rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+    assert!(matches!(rig.sent()[..], [FromWorker::Finished { outcome: Outcome::TimedOut, .. }]));
+}
+
+#[test]
+fn a_result_is_sent_again_until_it_is_recorded() {
+    let mut rig = Rig::leased();
+    let run = rig.dispatch(1);
+    rig.now = rig.now + secs(3);
+    rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+    let (attempt, fence) = (attempt(1), Fence(1));
+    let result = FromWorker::Finished { attempt, fence, run: secs(3), outcome: completed() };
+    assert_eq!(rig.sent(), std::slice::from_ref(&result));
+    for _ in 0..3 {
+        rig.wake(secs(1));
+        assert!(rig.sent().is_empty());
+        rig.wake(secs(1));
+        assert_eq!(rig.sent(), std::slice::from_ref(&result));
+    }
+    rig.say(1, ToWorker::Recorded { attempt, fence });
+    rig.wake(secs(2));
+    assert!(rig.sent().is_empty());
+}
+
+#[test]
+fn a_new_life_knows_nothing_of_the_last() {
+    let rig = Rig::leased();
+    let mut step = WorkerStep::default();
+    let next = WorkerMachine::start(Arc::new(worker(1)), Epoch(7), 1, &mut step);
+    assert_eq!(step.persist, [WorkerRecord::Started(Epoch(8))]);
+    assert!(next.lease().is_none());
+    let mut rig = Rig { machine: next, step, ..rig };
+    rig.dispatch(1);
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
+    assert_ne!(rig.request(1, 1, 100), Some(lease), "ids of lives differ, also with the same seed");
+}

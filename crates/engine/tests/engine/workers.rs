@@ -1,0 +1,302 @@
+//! Leases, heartbeats, quarantine, removal.
+
+use std::sync::Arc;
+
+use hypha_engine::{Command, FromWorker, Record, Reply, SchedulerEvent, Settings, ToWorker};
+use hypha_model::{Epoch, LeaseId, Refusal, RefusalKind, Rng, Span, TaskState};
+
+use crate::harness::*;
+
+fn found(rig: &mut Rig, n: u8) -> u64 {
+    rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(n))));
+    request(rig, n).expect("a lease is asked for")
+}
+
+fn request(rig: &Rig, n: u8) -> Option<u64> {
+    rig.told(n).iter().rev().find_map(|told| match told {
+        ToWorker::RequestLease { request, .. } => Some(*request),
+        _ => None,
+    })
+}
+
+fn grant(rig: &mut Rig, n: u8, request: u64, ttl: Span) {
+    let lease = LeaseId::new(rig.now, &mut Rng::new(request));
+    let holding = Vec::new();
+    rig.say(n, FromWorker::LeaseGranted { request, lease, epoch: Epoch(1), ttl, holding });
+}
+
+fn heartbeats(rig: &Rig, n: u8) -> usize {
+    rig.told(n).iter().filter(|told| matches!(told, ToWorker::Heartbeat { .. })).count()
+}
+
+#[test]
+fn a_worker_gets_nothing_before_its_lease_and_only_the_newest_request_counts() {
+    let mut rig = Rig::new(Settings::default());
+    let first = found(&mut rig, 1);
+    rig.submit(task());
+    rig.wait(secs(60));
+    let second = request(&rig, 1).expect("it is asked again");
+    assert!(second > first);
+    grant(&mut rig, 1, first, secs(120));
+    assert_eq!((rig.scheduler.lease_of(worker_id(1)), rig.dispatches().len()), (None, 0), "late");
+    let refusal = Refusal::plain(RefusalKind::Busy);
+    rig.say(1, FromWorker::LeaseRefused { request: second, refusal });
+    rig.wait(secs(30));
+    let third = request(&rig, 1).expect("a refusal is not for ever");
+    grant(&mut rig, 1, third, secs(120));
+    assert_eq!(rig.dispatches().len(), 1);
+}
+
+#[test]
+fn the_holder_counts_four_fifths_of_what_was_granted_from_sending() {
+    // Asked for 120 s: more is not counted on, less is believed.
+    for (granted, counted) in [(120, 96), (1_000_000, 96), (50, 40)] {
+        let mut rig = Rig::new(Settings::default());
+        let request = found(&mut rig, 1);
+        let sent = rig.now;
+        rig.now = rig.now + secs(1);
+        grant(&mut rig, 1, request, secs(granted));
+        let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
+        assert_eq!(lease.until.since(sent), secs(counted), "{granted} s granted");
+        // A heartbeat renews by what was granted, not by what was asked for.
+        rig.workers.entry(worker_id(1)).or_default();
+        rig.wait(secs(31));
+        let until = rig.scheduler.lease_of(worker_id(1)).unwrap().until;
+        assert!(until <= rig.now + secs(counted), "{granted} s granted");
+        assert!(until >= rig.now + secs(counted) - secs(31), "{granted} s granted");
+    }
+}
+
+#[test]
+fn a_lease_that_is_not_renewed_runs_out() {
+    let settings = Settings { max_consecutive_failures: 100, ..Settings::default() };
+    let mut rig = Rig::new(settings);
+    rig.join(1);
+    let (id, given) = rig.dispatched(task());
+    rig.start(&given);
+    rig.silence(1);
+    rig.wait(secs(95));
+    assert!(rig.scheduler.lease_of(worker_id(1)).is_some());
+    rig.wait(secs(1));
+    assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
+    assert_eq!(rig.view(id).last_error.unwrap(), "the lease has run out");
+}
+
+#[test]
+fn missed_heartbeats_are_repeated_and_then_the_worker_is_lost() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.start(&given);
+    rig.silence(1);
+    rig.wait(secs(30));
+    assert_eq!(heartbeats(&rig, 1), 1);
+    rig.wait(secs(5));
+    assert_eq!(heartbeats(&rig, 1), 1, "the first miss");
+    rig.wait(secs(5));
+    assert_eq!(heartbeats(&rig, 1), 1, "the second miss");
+    assert_eq!(rig.view(id).state, TaskState::Running);
+    rig.wait(secs(5));
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker does not answer");
+    assert!(rig.is_cancelled(&given) && request(&rig, 1).is_some(), "a new lease is asked for");
+    assert_eq!(rig.scheduler.counts().leases_lost, 1);
+    // An answer in between is enough, and misses before it do not count any more.
+    let mut rig = Rig::with_workers(&[1]);
+    for _ in 0..3 {
+        rig.silence(1);
+        rig.wait(secs(1));
+        while heartbeats(&rig, 1) == 0 {
+            rig.wait(secs(1));
+        }
+        rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
+        rig.wait(secs(20));
+    }
+    assert_eq!(rig.scheduler.counts().leases_lost, 0);
+}
+
+#[test]
+fn a_worker_that_disowns_its_lease_or_hangs_up_loses_its_tasks() {
+    for hangs_up in [true, false] {
+        let mut rig = Rig::with_workers(&[1]);
+        let (id, given) = rig.dispatched(task());
+        rig.silence(1);
+        let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
+        let wrong = FromWorker::LeaseUnknown { lease: lease.lease, epoch: Epoch(9) };
+        rig.say(1, wrong);
+        assert!(rig.scheduler.lease_of(worker_id(1)).is_some(), "another life's lease");
+        if hangs_up {
+            rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+        } else {
+            let (lease, epoch) = (lease.lease, lease.epoch);
+            rig.say(1, FromWorker::LeaseUnknown { lease, epoch });
+        }
+        assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
+        assert!(rig.is_cancelled(&given) && rig.view(id).last_error.is_some());
+    }
+}
+
+#[test]
+fn a_worker_that_fails_again_and_again_is_left_alone_for_longer_and_longer() {
+    let retry = hypha_engine::RetryPolicy {
+        backoff_base: Span::ZERO,
+        max_attempts: 1_000,
+        ..Default::default()
+    };
+    let mut rig = Rig::new(Settings { retry, ..Settings::default() });
+    rig.join(1);
+    rig.submit(task());
+    for pause in [30, 60, 120, 240, 480, 480] {
+        while !rig.dispatches().is_empty() {
+            let given = rig.dispatches()[0].clone();
+            rig.finish_with(&given, failed(true));
+            if rig.dispatches().is_empty() {
+                rig.wait(Span::from_millis(1));
+            }
+        }
+        rig.wait(secs(pause - 1));
+        assert!(rig.dispatches().is_empty(), "{pause} s");
+        rig.wait(secs(1));
+        assert_eq!(rig.dispatches().len(), 1, "{pause} s");
+    }
+    let given = rig.dispatches()[0].clone();
+    rig.finish(&given);
+    assert_eq!(rig.scheduler.counts().quarantines, 6);
+    // After a success it begins with the first pause again, and with the third failure.
+    let (_, mut given) = rig.dispatched(task());
+    for _ in 0..2 {
+        rig.finish_with(&given, failed(true));
+        rig.wait(Span::from_millis(1));
+        given = rig.dispatches()[0].clone();
+    }
+    rig.finish_with(&given, failed(true));
+    rig.wait(secs(30));
+    assert_eq!(rig.dispatches().len(), 1);
+}
+
+/// How the last attempt of a worker that is to be removed may end.
+#[test]
+fn a_removed_worker_finishes_what_it_has_and_is_forgotten() {
+    type End = fn(&mut Rig, &Given);
+    let ends: [(&str, End); 4] = [
+        ("finished", |rig, given| rig.finish(given)),
+        ("failed", |rig, given| rig.finish_with(given, failed(true))),
+        ("cancelled", |rig, given| {
+            rig.ask(Command::CancelTask(given.dispatch.attempt.task));
+        }),
+        ("lost", |rig, given| rig.event(SchedulerEvent::WorkerDisconnected(given.worker))),
+    ];
+    for (what, end) in ends {
+        let mut rig = Rig::with_workers(&[1]);
+        let (_, given) = rig.dispatched(task());
+        rig.start(&given);
+        assert_eq!(rig.ask(Command::RemoveWorker(worker_id(1))), Reply::WorkerRemoved(true));
+        let waiting = rig.submit(task());
+        assert_eq!(rig.view(waiting).state, TaskState::Queued, "{what}: nothing more is given");
+        let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
+        rig.silence(1);
+        end(&mut rig, &given);
+        assert!(rig.image.workers.is_empty(), "{what}");
+        assert!(rig.scheduler.workers(rig.now).is_empty(), "{what}");
+        let release = ToWorker::ReleaseLease { lease: lease.lease, epoch: lease.epoch };
+        assert_eq!(rig.told(1).contains(&release), what != "lost", "{what}");
+        assert_eq!(rig.ask(Command::RemoveWorker(worker_id(1))), Reply::WorkerRemoved(false));
+    }
+}
+
+#[test]
+fn an_idle_worker_is_removed_at_once_and_its_late_grant_is_given_back() {
+    let mut rig = Rig::new(Settings::default());
+    let request = found(&mut rig, 1);
+    rig.ask(Command::RemoveWorker(worker_id(1)));
+    assert!(rig.image.workers.is_empty());
+    grant(&mut rig, 1, request, secs(120));
+    assert!(matches!(rig.told(1)[..], [ToWorker::ReleaseLease { .. }]));
+}
+
+#[test]
+fn a_worker_that_is_found_again_while_it_is_removed_stays() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (_, given) = rig.dispatched(task());
+    rig.ask(Command::RemoveWorker(worker_id(1)));
+    rig.submit(task());
+    rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+    rig.finish(&given);
+    assert_eq!(rig.dispatches().len(), 1, "it is given the next");
+}
+
+#[test]
+fn a_worker_that_describes_itself_anew_takes_its_old_one_s_place() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.finish_with(&given, failed(true));
+    let (other, given) = rig.dispatched(task());
+    let mut anew = worker(1);
+    anew.capacity.cpu_milli = 1_000;
+    rig.event(SchedulerEvent::WorkerFound(Arc::new(anew.clone())));
+    assert!(rig.is_cancelled(&given), "what ran on it is tried again");
+    let workers = rig.scheduler.workers(rig.now);
+    assert_eq!(workers.len(), 1);
+    assert_eq!(*workers[0].0.worker, anew);
+    assert_eq!(workers[0].0.health.failed, 1, "a new description does not whitewash");
+    assert_eq!(*rig.image.workers[&worker_id(1)].0, anew);
+    rig.wait(secs(4));
+    assert!(!rig.dispatches().is_empty());
+    for id in [id, other] {
+        assert!(!rig.view(id).state.is_final());
+    }
+}
+
+#[test]
+fn a_lost_worker_is_forgotten_after_its_time() {
+    let mut rig = Rig::with_workers(&[1]);
+    rig.silence(1);
+    rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+    rig.wait(secs(3_599));
+    assert_eq!(rig.image.workers.len(), 1);
+    rig.wait(secs(1));
+    assert!(rig.image.workers.is_empty() && rig.scheduler.workers(rig.now).is_empty());
+}
+
+#[test]
+fn what_was_learned_is_saved_now_and_then() {
+    let mut rig = Rig::with_workers(&[1]);
+    let saves = |rig: &Rig| {
+        let predictors = rig.persisted().filter(|record| matches!(record, Record::Predictor(_)));
+        let workers = rig.persisted().filter(|record| matches!(record, Record::Worker { .. }));
+        (predictors.count(), workers.count())
+    };
+    rig.wait(secs(60));
+    assert_eq!(saves(&rig), (0, 0), "nothing was learned");
+    let (_, given) = rig.dispatched(task());
+    rig.finish(&given);
+    rig.wait(secs(30));
+    assert_eq!(saves(&rig), (1, 1));
+    assert_eq!(rig.image.workers[&worker_id(1)].1.completed, 1);
+    let (_, given) = rig.dispatched(task());
+    rig.finish_with(&given, failed(false));
+    let (id, given) = rig.dispatched(task());
+    rig.finish_with(&given, failed(true));
+    rig.ask(Command::CancelTask(id));
+    rig.wait(secs(30));
+    assert_eq!(saves(&rig), (0, 1), "a failure teaches nothing about run times");
+    assert_eq!(rig.image.workers[&worker_id(1)].1.failed, 1);
+}
+
+#[test]
+fn settings_of_zero_do_not_stop_time() {
+    let zero = Settings {
+        health_check_interval: Span::ZERO,
+        health_check_timeout: Span::ZERO,
+        lease_ttl: Span::ZERO,
+        save_interval: Span::ZERO,
+        least_pause: Span::ZERO,
+        quarantine: Span::ZERO,
+        forget_worker_after: Span::ZERO,
+        key_ttl: Span::ZERO,
+        task_timeout: Span::ZERO,
+        ..Settings::default()
+    };
+    let mut rig = Rig::new(zero);
+    rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+    rig.submit(keyed("a"));
+    rig.wait(Span::from_millis(500));
+}

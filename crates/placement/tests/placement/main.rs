@@ -1,0 +1,9 @@
+//! Placement from outside: what holds for every strategy, and what each one is for.
+
+// Helpers of tests are tests, which the lint does not see.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod bench;
+mod explained;
+mod random;
+mod strategies;

@@ -1,0 +1,437 @@
+//! Random pools, tasks and interleavings, for every strategy, against bookkeeping of the tests' own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hypha_model::{
+    Capacity, Device, Executor, ExecutorClass, Money, Priority, Requirement, Rng, Span, TaskSpec,
+    Time, Worker, WorkerId,
+};
+use hypha_placement::{
+    Action, Ending, Health, LoadMetric, Pick, Placement, Preferences, Slot, Strategy, TaskRef,
+    Ticket,
+};
+use hypha_predict::{Predictor, Settings, WorkerKey};
+
+use crate::bench::{GIB, name, spec_of};
+
+const SEQUENCES: u64 = 200;
+const STEPS: usize = 60;
+
+/// Every strategy with its defaults, and the variants that a configuration can ask for.
+pub(crate) fn strategies() -> Vec<Strategy> {
+    let mut all = Strategy::all().to_vec();
+    for load_metric in [LoadMetric::CpuUsage, LoadMetric::MemoryUsage] {
+        all.push(Strategy::CapabilityBased { load_metric, pick: Pick::LeastLoaded });
+    }
+    for pick in [Pick::Random, Pick::Performance] {
+        all.push(Strategy::CapabilityBased { load_metric: LoadMetric::TaskCount, pick });
+    }
+    all
+}
+
+/// What the test knows of a task.
+#[derive(Clone)]
+struct Known {
+    ticket: Ticket,
+    at: At,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    Waiting,
+    Bound(Slot),
+    Given(Slot),
+}
+
+struct Story {
+    rng: Rng,
+    placement: Placement,
+    predictor: Predictor,
+    preferences: Preferences,
+    now: Time,
+    workers: BTreeMap<Slot, (Arc<Worker>, WorkerKey, bool, Span)>,
+    tasks: BTreeMap<TaskRef, Known>,
+    free: Vec<TaskRef>,
+    log: Vec<Action>,
+}
+
+pub(crate) fn random_worker(rng: &mut Rng) -> Worker {
+    let pick = |rng: &mut Rng, of: &[&str]| name(of[rng.below(of.len() as u64) as usize]);
+    let executors = (0..1 + rng.below(2))
+        .map(|_| Executor {
+            class: match rng.below(5) {
+                0 => ExecutorClass::Train,
+                _ => ExecutorClass::Inference,
+            },
+            name: pick(rng, &["vllm", "llama.cpp"]),
+            models: match rng.below(3) {
+                0 => vec![pick(rng, &["llama", "gpt"])],
+                1 => vec![name("llama"), name("gpt")],
+                _ => Vec::new(),
+            },
+            concurrency: rng.below(4) as u32,
+        })
+        .collect();
+    let device = |rng: &mut Rng| Device {
+        model: name("A100"),
+        memory_bytes: (8 + 8 * rng.below(3)) * GIB,
+        milli_gpu: 1_000,
+    };
+    Worker {
+        id: WorkerId::new(Time::ZERO, rng),
+        capacity: Capacity {
+            cpu_milli: 1_000 * rng.below(9),
+            memory_bytes: rng.below(17) * GIB,
+            storage_bytes: rng.below(3) * GIB,
+            devices: (0..rng.below(4)).map(|_| device(rng)).collect(),
+        },
+        executors,
+        hardware: rng.chance(0.5).then(|| pick(rng, &["A100", "T4", "H100"])),
+        region: rng.chance(0.5).then(|| pick(rng, &["eu", "us"])),
+        price: Money::default(),
+    }
+}
+
+pub(crate) fn random_spec(rng: &mut Rng) -> TaskSpec {
+    let some = |rng: &mut Rng, most: u64| if rng.chance(0.3) { rng.below(most) } else { 0 };
+    let mut spec = spec_of(0.1 + 3.0 * rng.unit());
+    spec.requirement = Requirement {
+        class: if rng.chance(0.1) { ExecutorClass::Train } else { ExecutorClass::Inference },
+        model: rng.chance(0.4).then(|| name(["llama", "gpt"][rng.below(2) as usize])),
+        executor: rng.chance(0.1).then(|| name("vllm")),
+        cpu_milli: 500 * some(rng, 9),
+        memory_bytes: GIB * some(rng, 9),
+        storage_bytes: GIB * some(rng, 3),
+        min_gpus: some(rng, 3) as u32,
+        gpu_memory_bytes: GIB * some(rng, 20),
+        milli_gpu: 250 * (1 + rng.below(4) as u32),
+        priority: Priority(rng.below(3) as i32 * 500),
+        deadline: rng.chance(0.2).then(|| Span::from_secs_f64(5.0 * rng.unit())),
+        ..spec.requirement
+    };
+    spec
+}
+
+impl Story {
+    fn new(strategy: Strategy, seed: u64) -> Story {
+        let mut rng = Rng::new(seed);
+        let preferences = Preferences {
+            max_rtt: rng.chance(0.3).then(|| Span::from_millis(50)),
+            prefer_region: rng.chance(0.3).then(|| name("eu")),
+            max_given: rng.chance(0.3).then(|| 1 + rng.below(6) as u32),
+        };
+        let placement = Placement::new(strategy, preferences.clone(), rng.next_u64());
+        let mut story = Story {
+            rng,
+            placement,
+            predictor: Predictor::new(Settings::default()),
+            preferences,
+            now: Time::from_micros(1_000_000),
+            workers: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            free: (0..40).map(TaskRef).collect(),
+            log: Vec::new(),
+        };
+        (0..1 + story.rng.below(8)).for_each(|_| story.join());
+        story
+    }
+
+    fn join(&mut self) {
+        let worker = Arc::new(random_worker(&mut self.rng));
+        let key = self.predictor.add_worker(worker.id, worker.hardware.as_ref());
+        let hardware = self.predictor.hardware(worker.hardware.as_ref());
+        let health = Health::default();
+        let slot = self.placement.add_worker(Arc::clone(&worker), key, hardware, health, self.now);
+        assert!(self.workers.insert(slot, (worker, key, false, Span::ZERO)).is_none());
+        self.set_available(slot, true);
+        if self.rng.chance(0.7) {
+            self.saw(slot);
+        }
+    }
+
+    fn set_available(&mut self, slot: Slot, available: bool) {
+        self.placement.set_available(slot, available, self.now);
+        self.workers.get_mut(&slot).unwrap().2 = available;
+    }
+
+    fn saw(&mut self, slot: Slot) {
+        let rtt = Span::from_millis(self.rng.below(100));
+        self.placement.saw(slot, Some(rtt), self.now);
+        // A change of less than a tenth is not taken up.
+        self.workers.get_mut(&slot).unwrap().3 = self.placement.view(slot, self.now).unwrap().rtt;
+    }
+
+    fn any_slot(&mut self) -> Option<Slot> {
+        let at = self.rng.below(self.workers.len() as u64) as usize;
+        self.workers.keys().nth(at).copied()
+    }
+
+    fn any_task(&mut self, wanted: impl Fn(&At) -> bool) -> Option<TaskRef> {
+        let found: Vec<TaskRef> =
+            self.tasks.iter().filter(|(_, known)| wanted(&known.at)).map(|(t, _)| *t).collect();
+        found.get(self.rng.below(found.len() as u64) as usize).copied()
+    }
+
+    fn arrive(&mut self) {
+        let Some(task) = self.free.pop() else { return };
+        let spec = random_spec(&mut self.rng);
+        let tried = match self.any_slot() {
+            Some(slot) if self.rng.chance(0.2) => vec![slot],
+            _ => Vec::new(),
+        };
+        let ticket = Ticket {
+            query: self.predictor.query(&spec),
+            submitted: self.now,
+            deadline: spec.requirement.deadline.map(|span| self.now + span),
+            bind_at_once: self.rng.chance(0.1),
+            spec: Arc::new(spec),
+            tried,
+        };
+        self.placement.arrive(task, ticket.clone(), &self.predictor);
+        self.tasks.insert(task, Known { ticket, at: At::Waiting });
+    }
+
+    fn finish(&mut self, task: TaskRef) {
+        let known = self.tasks.remove(&task).unwrap();
+        let run = Span::from_secs_f64(0.1 + 3.0 * self.rng.unit());
+        let ending = match self.rng.below(4) {
+            0 => Ending::Failed,
+            1 => Ending::Withdrawn,
+            _ => Ending::Completed(run),
+        };
+        let ticket = self.placement.finish(task, ending, self.now).unwrap();
+        assert!(Arc::ptr_eq(&ticket.spec, &known.ticket.spec));
+        assert!(self.placement.finish(task, ending, self.now).is_none(), "finished twice");
+        if let (Ending::Completed(_), At::Given(slot)) = (ending, known.at) {
+            let key = self.workers[&slot].1;
+            self.predictor.observe(&ticket.query, key, run);
+            self.placement.set_factor(slot, self.predictor.factor(key), self.now);
+        }
+        self.free.push(task);
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        // Usually what was given is taken back first; a careless caller must not lose anything either.
+        let given: Vec<TaskRef> = self.tasks_at(|at| at == At::Given(slot));
+        if self.rng.chance(0.7) {
+            for task in given {
+                self.placement.finish(task, Ending::Withdrawn, self.now);
+                self.tasks.remove(&task);
+                self.free.push(task);
+            }
+        }
+        let mut back = self.placement.remove_worker(slot, self.now);
+        back.sort();
+        let expected = self.tasks_at(|at| at == At::Bound(slot) || at == At::Given(slot));
+        assert_eq!(back, expected);
+        for task in back {
+            self.tasks.get_mut(&task).unwrap().at = At::Waiting;
+        }
+        let (_, key, ..) = self.workers.remove(&slot).unwrap();
+        self.predictor.forget_worker(key);
+        // Slots are used again: what is remembered about one must not be held against the next.
+        self.tasks.values_mut().for_each(|known| known.ticket.tried.retain(|tried| *tried != slot));
+    }
+
+    fn tasks_at(&self, wanted: impl Fn(At) -> bool) -> Vec<TaskRef> {
+        self.tasks.iter().filter(|(_, known)| wanted(known.at)).map(|(task, _)| *task).collect()
+    }
+
+    fn plan(&mut self) {
+        let mut actions = Vec::new();
+        self.placement.plan(&self.predictor, self.now, &mut actions);
+        let mut decided = BTreeSet::new();
+        for action in actions {
+            let (task, slot, from, to) = match action {
+                Action::Bind { task, slot } => (task, slot, None, At::Bound(slot)),
+                Action::Dispatch { task, slot } => (task, slot, None, At::Given(slot)),
+                Action::Move { task, from, to } => (task, to, Some(from), At::Bound(to)),
+            };
+            let known = self.tasks.get_mut(&task).expect("a task that exists");
+            match (known.at, action) {
+                (At::Waiting, Action::Bind { .. } | Action::Dispatch { .. }) => {}
+                (At::Bound(was), Action::Dispatch { .. }) => assert_eq!(was, slot),
+                (At::Bound(was), Action::Move { .. }) => assert_eq!(Some(was), from),
+                (at, action) => panic!("{action:?} of a task that is {at:?}"),
+            }
+            let (worker, _, available, rtt) = &self.workers[&slot];
+            let requirement = &known.ticket.spec.requirement;
+            assert!(available, "{action:?} to a worker that is not available");
+            assert_eq!(requirement.satisfied_by(worker), Ok(()), "{action:?}");
+            if known.at == At::Waiting || from.is_some() {
+                assert!(self.preferences.max_rtt.is_none_or(|most| *rtt <= most), "{action:?}");
+                decided.insert(task);
+            }
+            known.at = to;
+            self.log.push(action);
+        }
+        // A task may be bound and stolen in one plan: what counts is where it ended up.
+        for task in decided {
+            let (At::Bound(slot) | At::Given(slot)) = self.tasks[&task].at else { continue };
+            let worker = &self.workers[&slot].0;
+            let explanation = self.placement.explanation(task).expect("an explanation");
+            let chosen = explanation.chosen.expect("a chosen worker");
+            assert_eq!(chosen.worker, worker.id, "{task:?}: {explanation:?}");
+            assert!(explanation.runners_up.iter().all(|other| other.worker != worker.id));
+        }
+    }
+
+    fn step(&mut self) {
+        self.now = self.now + Span::from_millis(self.rng.below(400));
+        match self.rng.below(100) {
+            0..30 => self.arrive(),
+            30..55 => self.plan(),
+            55..65 => {
+                if let Some(task) = self.any_task(|at| matches!(at, At::Given(_))) {
+                    self.placement.begin(task, self.now);
+                }
+            }
+            65..83 => {
+                let given = self.any_task(|at| matches!(at, At::Given(_)));
+                let any = self.any_task(|_| true);
+                let task = if self.rng.chance(0.8) { given } else { any };
+                task.into_iter().for_each(|task| self.finish(task));
+            }
+            83..88 => {
+                if let Some(slot) = self.any_slot() {
+                    let available = self.rng.chance(0.6);
+                    self.set_available(slot, available);
+                }
+            }
+            88..90 => self.join(),
+            90..92 => {
+                if let Some(slot) = self.any_slot() {
+                    self.remove(slot);
+                }
+            }
+            92..94 => {
+                if let Some(slot) = self.any_slot() {
+                    let mut back = self.placement.release_bound(slot, self.now);
+                    back.sort();
+                    assert_eq!(back, self.tasks_at(|at| at == At::Bound(slot)));
+                    for task in back {
+                        self.tasks.get_mut(&task).unwrap().at = At::Waiting;
+                    }
+                }
+            }
+            94..96 => {
+                let all = strategies();
+                let strategy = all[self.rng.below(all.len() as u64) as usize];
+                let back = *self.placement.strategy();
+                for strategy in [strategy, back] {
+                    self.placement.switch(strategy, self.now);
+                    self.release_all_bound();
+                    if self.rng.chance(0.5) {
+                        self.plan();
+                    }
+                }
+            }
+            96..98 => self.placement.refresh(self.now),
+            _ => {
+                if let Some(slot) = self.any_slot() {
+                    self.saw(slot);
+                }
+            }
+        }
+    }
+
+    /// After a switch what is bound waits again.
+    fn release_all_bound(&mut self) {
+        for known in self.tasks.values_mut() {
+            if let At::Bound(_) = known.at {
+                known.at = At::Waiting;
+            }
+        }
+    }
+
+    /// Everything that must hold at any time.
+    fn check(&mut self) {
+        self.placement.check(self.now).unwrap();
+        assert_eq!(self.placement.unexplained(&self.predictor, self.now), None);
+        let waiting = self.tasks_at(|at| at == At::Waiting);
+        assert_eq!(self.placement.waiting(), waiting.len(), "what waits");
+        for (task, known) in &self.tasks {
+            let expected = match known.at {
+                At::Waiting => None,
+                At::Bound(slot) | At::Given(slot) => Some(slot),
+            };
+            assert_eq!(self.placement.worker_of(*task), expected, "{task:?} {:?}", known.at);
+        }
+        let given = self.tasks_at(|at| matches!(at, At::Given(_)));
+        assert!(self.preferences.max_given.is_none_or(|most| given.len() <= most as usize));
+        for (slot, (worker, ..)) in &self.workers {
+            self.check_worker(*slot, worker);
+        }
+    }
+
+    fn check_worker(&self, slot: Slot, worker: &Worker) {
+        let view = self.placement.view(slot, self.now).unwrap();
+        let given = self.tasks_at(|at| at == At::Given(slot));
+        let mut told = self.placement.given_to(slot);
+        told.sort();
+        assert_eq!(told, given);
+        assert_eq!(view.in_flight as usize, given.len());
+        assert_eq!(view.queued as usize, self.tasks_at(|at| at == At::Bound(slot)).len());
+        let at_once: u32 =
+            worker.executors.iter().map(|executor| executor.concurrency.max(1)).sum();
+        assert!(view.running <= at_once && view.running <= view.in_flight);
+        // What runs is part of what is given; if even all of it fits, nothing can be booked twice.
+        let asked = |amount: fn(&Requirement) -> u64| -> u64 {
+            given.iter().map(|task| amount(&self.tasks[task].ticket.spec.requirement)).sum()
+        };
+        let used = view.utilisation;
+        for (used, asked, total) in [
+            (used.cpu, asked(|r| r.cpu_milli), worker.capacity.cpu_milli),
+            (used.memory, asked(|r| r.memory_bytes), worker.capacity.memory_bytes),
+            (used.storage, asked(|r| r.storage_bytes), worker.capacity.storage_bytes),
+        ] {
+            assert!((0.0..=1.0).contains(&used));
+            assert!(used * total as f64 <= asked as f64 * (1.0 + 1e-9));
+        }
+        // A worker that has nothing more than it can run at once runs all of it, room permitting.
+        if given.is_empty() {
+            assert_eq!(view.running, 0);
+        }
+    }
+
+    /// Everything ends; nothing may be left behind.
+    fn finish_all(&mut self) {
+        while let Some(task) = self.tasks.keys().next().copied() {
+            self.finish(task);
+            self.check();
+        }
+        assert_eq!(self.placement.waiting(), 0);
+        for slot in self.workers.keys() {
+            assert_eq!(self.placement.backlog_s(*slot, self.now), Some((0.0, 0.0)));
+        }
+    }
+}
+
+fn tell(strategy: Strategy, seed: u64, check: bool) -> Vec<Action> {
+    let mut story = Story::new(strategy, seed);
+    for _ in 0..STEPS {
+        story.step();
+        if check {
+            story.check();
+        }
+    }
+    if check {
+        story.finish_all();
+    }
+    story.log
+}
+
+#[test]
+fn whatever_happens_nothing_is_lost_overbooked_or_unexplained() {
+    for strategy in strategies() {
+        let mut actions = 0;
+        for seed in 0..SEQUENCES {
+            let told = std::panic::catch_unwind(|| tell(strategy, seed, true));
+            let log = told.unwrap_or_else(|_| panic!("{strategy:?} fails with seed {seed}"));
+            assert_eq!(log[..], tell(strategy, seed, false)[..log.len()], "{strategy:?} {seed}");
+            actions += log.len();
+        }
+        assert!(actions > 2_000, "{strategy:?} did {actions} things: the test tests nothing");
+    }
+}
