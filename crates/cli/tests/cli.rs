@@ -1,4 +1,5 @@
 //! The `hypha` binary as a person or a program meets it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -462,7 +462,7 @@ impl Placement {
         }
     }
 
-    /// Brings up to date what falls with time alone: failure penalties. Called about once a second, so
+    /// Brings up to date what falls with time alone: failure penalties. Called with every save (each 30 s), so
     /// an order by penalties is at most that stale.
     pub fn refresh(&mut self, now: Time) {
         self.pool.refresh_decaying(now);

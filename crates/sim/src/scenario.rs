@@ -307,7 +307,9 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
             idempotency_key: Some(Arc::from(format!("key-{index}"))),
             bind_at_once: rng.chance(0.05),
         };
-        let run_s = (0.01 + input_tokens / 1_000.0) * (0.2 * rng.normal()).exp();
+        // Some outlive time-outs and leases.
+        let long = if rng.chance(0.05) { 10.0 } else { 1.0 };
+        let run_s = long * (0.01 + input_tokens / 1_000.0) * (0.2 * rng.normal()).exp();
         let scheduler = rng.below(schedulers as u64) as usize;
         tasks.push((at, task, run_s, scheduler));
     }
