@@ -96,7 +96,9 @@ impl Placement {
 
         let mut need = entry.need;
         match (recipe.bind, self.pool.binds()) {
-            (Bind::WithRoom, _) => need.room_by_s = now.as_secs_f64(),
+            // Room now, not room by now: a late-binding tree also knows when the next task may travel to
+            // a busy worker, and who is overdue would be looked at, and refuse, at every decision.
+            (Bind::WithRoom, _) => need.room_by_s = 0.0,
             // The trees know what is free, and the task may wait for what is not: only leaves can tell.
             (_, Bind::WithRoom) => need = need.whatever_is_free(),
             _ => {}
@@ -331,7 +333,10 @@ impl Look<'_> {
 
     fn bound(&self) -> Bound {
         if self.recipe.by_time() {
-            Bound::Finish { now_s: self.now.as_secs_f64(), wait_costs: 1.0 + self.surcharge }
+            // Where there must be room there is nothing to wait for.
+            let waits = self.recipe.bind != Bind::WithRoom;
+            let wait_costs = if waits { 1.0 + self.surcharge } else { 0.0 };
+            Bound::Finish { now_s: self.now.as_secs_f64(), wait_costs }
         } else if self.recipe.bind != self.pool.binds() {
             Bound::Load
         } else {

@@ -92,6 +92,9 @@ impl Bounds {
     }
 }
 
+/// About the depth of a tree of a million workers.
+const STEPS_A_LOOK: u32 = 20;
+
 /// How far a search for the least has come, and when it ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
@@ -99,16 +102,26 @@ pub(crate) struct Search {
     /// What is better by less than this share is not looked for.
     noise: f64,
     looks_left: u32,
+    /// Nodes to go through once something has been found: a node may promise the speed of one worker and
+    /// the room of another, all the way down to its leaves.
+    steps_left: u32,
 }
 
 impl Search {
     pub(crate) fn new(noise: f64, looks: u32) -> Search {
-        Search { best: f64::INFINITY, noise, looks_left: looks }
+        Search {
+            best: f64::INFINITY,
+            noise,
+            looks_left: looks,
+            steps_left: STEPS_A_LOOK.saturating_mul(looks),
+        }
     }
 
     /// Whether it is worth to go where nothing is less than `lower`.
     pub(crate) fn may_improve(&self, lower: f64) -> bool {
-        lower < self.best - self.noise * self.best.abs().min(f64::MAX) && self.looks_left > 0
+        lower < self.best - self.noise * self.best.abs().min(f64::MAX)
+            && self.looks_left > 0
+            && (self.steps_left > 0 || self.best == f64::INFINITY)
     }
 
     fn found(&mut self, score: f64) {
@@ -231,6 +244,7 @@ impl Tree {
         };
         for (child, bound) in order {
             if search.may_improve(bound) {
+                search.steps_left = search.steps_left.saturating_sub(1);
                 self.least_below(child, need, lower, visit, search);
             }
         }

@@ -207,7 +207,7 @@ fn default_weight() -> f64 {
 
 impl Default for Predictive {
     fn default() -> Predictive {
-        Predictive { ageing: 2.0, wait_surcharge: 3.0, lookahead: 32, exploration: 0.01 }
+        Predictive { ageing: 2.0, wait_surcharge: 3.0, lookahead: 16, exploration: 0.01 }
     }
 }
 
@@ -352,7 +352,7 @@ impl Strategy {
 }
 
 /// With fewer, a few tasks that wait for the fast worker would keep all others from the idle ones.
-pub const MIN_LOOKAHEAD: u32 = 16;
+pub const MIN_LOOKAHEAD: u32 = 8;
 /// More than this would make one decision slow without finding better ones.
 pub const MAX_LOOKAHEAD: u32 = 1_024;
 
