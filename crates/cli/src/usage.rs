@@ -33,6 +33,18 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Prints to standard output. A reader that has seen enough (`| head`) is not a failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::work(format!("cannot print: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The largest input file that is read: an hour of a busy trace is a few megabytes.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 

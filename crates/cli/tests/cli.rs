@@ -93,6 +93,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     refused(&["sim", "predict", "--trace", &good[6..], "--pool", "x"], "pool");
     refused(&["sim", "check", "--without", "rain"], "not a kind of trouble: use one of loss,");
     refused(&["sim", "check", "--tasks", "0"], "--tasks");
+    refused(&["sim", "check", "--seeds", "0"], "--seeds");
     refused(&["sim", "check", "--strategy", "best"], "unknown strategy");
     assert!(!Path::new(&picture).exists(), "nothing is written");
 }
@@ -166,6 +167,20 @@ fn predict_reports_error_and_coverage() {
     let ninety = report["coverage_percent"]["90"].as_f64().unwrap();
     assert!((80.0..98.0).contains(&ninety), "{report}");
     assert!(stdout(&hypha(&["sim", "predict", "--trace", &trace])).contains("90 % interval"));
+}
+
+/// `hypha … | head -1` ends quietly.
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hypha"))
+        .args(["sim", "check", "--replay", "1"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -34,8 +34,9 @@ const LESSONS: usize = 6;
 const MOST_NOISE: f64 = 1.0;
 const NOBODY: u32 = u32::MAX;
 
-/// Time and decisions, by the number of the strategy and the number of workers.
-type Measured = BTreeMap<(usize, usize), (Duration, u64)>;
+/// Time, tasks and decisions, by the number of the strategy and the number of workers. A task that is held
+/// back or finds nobody is decided more than once.
+type Measured = BTreeMap<(usize, usize), (Duration, u64, u64)>;
 
 /// Workers and a predictor that has learned how fast they are; shared by the strategies.
 struct Crowd {
@@ -138,6 +139,11 @@ impl World<'_> {
         }
     }
 
+    fn decisions(&self) -> u64 {
+        let done = self.placement.statistics();
+        done.assigned + done.held_back + done.waited
+    }
+
     /// One arrival, and whatever ends at that time.
     fn step(&mut self) {
         self.tick += 1;
@@ -202,30 +208,34 @@ fn main() {
                     world
                 });
                 b.iter_custom(|iterations| {
+                    let before = world.decisions();
                     let start = Instant::now();
                     (0..iterations).for_each(|_| world.step());
                     let taken = start.elapsed();
                     let mut measured = measured.borrow_mut();
-                    let (time, decisions) = measured.entry((row, size)).or_default();
+                    let (time, tasks, decisions) = measured.entry((row, size)).or_default();
                     *time += taken;
-                    *decisions += iterations;
+                    *tasks += iterations;
+                    *decisions += world.decisions() - before;
                     taken
                 });
             });
         }
     }
     criterion.final_summary();
-    print_table(&measured.borrow());
+    let measured = measured.borrow();
+    print_table("ns per decision and its state update", &measured, |_, decisions| decisions);
+    print_table("ns per task, from arrival to end", &measured, |tasks, _| tasks);
 }
 
-fn print_table(measured: &Measured) {
-    println!("\nns per decision, by strategy and number of workers");
+fn print_table(title: &str, measured: &Measured, per: impl Fn(u64, u64) -> u64) {
+    println!("\n{title}, by strategy and number of workers");
     let sizes: String = SIZES.iter().map(|size| format!("{size:>9}")).collect();
     println!("{:<18}{sizes}   10,000 / 100", "");
     for (row, strategy) in Strategy::all().into_iter().enumerate() {
         let ns = |size: usize| {
-            let (time, decisions) = measured.get(&(row, size))?;
-            Some(time.as_nanos() as f64 / *decisions as f64)
+            let (time, tasks, decisions) = measured.get(&(row, size))?;
+            Some(time.as_nanos() as f64 / per(*tasks, *decisions) as f64)
         };
         let shown = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.0}"));
         let cells: String = SIZES.iter().map(|size| format!("{:>9}", shown(ns(*size)))).collect();

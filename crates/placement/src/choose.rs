@@ -195,6 +195,23 @@ impl Placement {
 }
 
 impl Placement {
+    /// Why a task waits that no plan has looked at yet, because nobody had room: what each worker would
+    /// say. Made on demand.
+    pub fn waiting_reason(&self, task: TaskRef, now: Time) -> Option<Explanation> {
+        let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
+        let requirement = &entry.ticket.spec.requirement;
+        let mut refusals = Refusals::default();
+        for slot in self.pool.slots() {
+            let member = self.pool.member(slot)?;
+            let refusal = member.refuses_ever(requirement).or(member.refuses_now(requirement));
+            // Who would take it now is about to be asked, and is busy until then.
+            refusals.count(refusal.map_or(RefusalKind::Busy, |refusal| refusal.kind));
+        }
+        let version = self.pool.version();
+        let strategy = self.strategy.name();
+        Some(Explanation { strategy, at: now, version, refusals, ..Explanation::EMPTY })
+    }
+
     /// A task that was told to wait although a worker would take it, or without a reason. An index that
     /// misses a worker shows here; the simulator calls it after every step.
     pub fn unexplained(&mut self, predictor: &Predictor, now: Time) -> Option<String> {

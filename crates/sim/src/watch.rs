@@ -295,14 +295,14 @@ impl Watch {
             left.len() - self.rejected.min(left.len()),
             self.tasks.len(),
             left.first().copied().unwrap_or_default(),
-            left.first().map_or_else(String::new, |index| self.whereabouts(*index, nodes)),
+            left.first().map_or_else(String::new, |index| self.whereabouts(*index, now, nodes)),
         );
         Err(Violation { promise: Promise::NothingLost, what })
     }
 
-    fn whereabouts(&self, index: usize, nodes: &[SchedulerNode]) -> String {
+    fn whereabouts(&self, index: usize, now: Time, nodes: &[SchedulerNode]) -> String {
         let Some(id) = self.tasks[index].id else { return "never accepted".to_owned() };
-        let view = |node: &SchedulerNode| node.machine.as_ref()?.task_view(id);
+        let view = |node: &SchedulerNode| node.machine.as_ref()?.task_view(id, now);
         match nodes.iter().find_map(view) {
             Some(view) => format!(
                 "{} after {} attempts, because of {:?}; last error: {:?}",

@@ -8,7 +8,7 @@ use hypha_sim::check::{self, Outcome};
 use hypha_sim::scenario::{Scope, Trouble};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::usage::Failure;
+use crate::usage::{Failure, print};
 
 /// Lines of a log that are printed: the end of it is where the promise breaks.
 const SHOWN_LINES: usize = 60;
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Kinds of trouble to leave out, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "TROUBLE")]
     without: Vec<String>,
-    /// Use this strategy in every world instead of one drawn for each
+    /// Begin with this strategy in every world instead of one drawn for each (`--without switch` keeps it)
     #[arg(long)]
     strategy: Option<String>,
     /// Run this one seed and print everything that happens
@@ -50,6 +50,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !(1..=MAX_TASKS).contains(&arguments.tasks) {
         return Err(Failure::usage(format!("--tasks: use a number from 1 to {MAX_TASKS}")));
     }
+    if arguments.seeds == 0 {
+        return Err(Failure::usage("--seeds: at least one world is needed"));
+    }
     match arguments.replay {
         Some(seed) => replay(seed, &scope),
         None => run_seeds(arguments, &scope),
@@ -61,13 +64,10 @@ const MAX_TASKS: usize = 100_000;
 
 fn replay(seed: u64, scope: &Scope) -> Result<(), Failure> {
     let (outcome, log) = check::replay(seed, scope);
-    log.iter().for_each(|line| println!("{line}"));
+    print(&format!("{}\n", log.join("\n")))?;
     match outcome.violation {
         Some(violation) => Err(Failure::work(format!("seed {seed}: {violation}"))),
-        None => {
-            println!("seed {seed}: {} events, every promise held", outcome.steps);
-            Ok(())
-        }
+        None => print(&format!("seed {seed}: {} events, every promise held\n", outcome.steps)),
     }
 }
 
@@ -108,11 +108,11 @@ fn run_seeds(arguments: &Arguments, scope: &Scope) -> Result<(), Failure> {
     match failed {
         None => {
             let (seeds, steps) = (arguments.seeds, steps.into_inner());
-            println!(
-                "{seeds} seeds of {} tasks, {steps} events: every promise held",
+            print(&format!(
+                "{seeds} seeds of {} tasks, {steps} events: every promise held
+",
                 arguments.tasks
-            );
-            Ok(())
+            ))
         }
         Some(outcome) => Err(report(&outcome, scope)),
     }
@@ -127,8 +127,6 @@ fn report(outcome: &Outcome, scope: &Scope) -> Failure {
         ));
     };
     let hidden = failure.log.len().saturating_sub(SHOWN_LINES);
-    println!("the last events of the smallest world that fails ({hidden} earlier ones left out):");
-    failure.log.iter().skip(hidden).for_each(|line| println!("{line}"));
     let without: Vec<&str> = failure.scope.without.iter().map(|trouble| trouble.as_str()).collect();
     let mut again = format!("hypha sim check --replay {seed} --tasks {}", failure.scope.tasks);
     if !without.is_empty() {
@@ -137,6 +135,12 @@ fn report(outcome: &Outcome, scope: &Scope) -> Failure {
     if let Some(strategy) = failure.scope.strategy {
         again += &format!(" --strategy {strategy}");
     }
-    println!("again: {again}");
+    let shown = failure.log[hidden..].join("\n");
+    let text = format!(
+        "the last events of the smallest world that fails ({hidden} earlier ones left out):\n\
+         {shown}\nagain: {again}\n"
+    );
+    // What went wrong is said on standard error in any case.
+    let _ = print(&text);
     Failure::work(format!("seed {seed}: {} (hypha {})", failure.violation, env!("HYPHA_VERSION")))
 }

@@ -15,7 +15,7 @@ use hypha_sim::{plot::plot, table::table};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::inputs;
-use crate::usage::Failure;
+use crate::usage::{Failure, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -94,13 +94,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         table: inputs::table(arguments.table.as_ref())?,
         workload: inputs::workload(&name)?,
     };
-    let cells = cells(arguments, contenders.len());
+    let mut loads = arguments.load.clone();
+    loads.sort_by(f64::total_cmp);
+    loads.dedup();
+    let cells = cells(&loads, arguments, contenders.len());
     let measured = measure_all(&comparison, &contenders, &cells)
         .map_err(|violation| Failure::work(violation.to_string()))?;
-    let rows = rows(arguments, &name, &contenders, &cells, &measured);
+    let rows = rows(&loads, &name, &contenders, &cells, &measured);
     match arguments.json {
-        true => println!("{}", json(&rows)),
-        false => print!("{}", table(&rows)),
+        true => print(&json(&rows))?,
+        false => print(&table(&rows))?,
     }
     if let Some(path) = &arguments.plot {
         let picture = match arguments.ageing.is_empty() {
@@ -134,9 +137,9 @@ fn contenders(arguments: &Arguments) -> Result<Vec<(String, Strategy)>, Failure>
     arguments.strategies.split(',').map(parse).collect()
 }
 
-fn cells(arguments: &Arguments, contenders: usize) -> Vec<Cell> {
+fn cells(loads: &[f64], arguments: &Arguments, contenders: usize) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for load in &arguments.load {
+    for load in loads {
         for seed in 1..=arguments.seeds {
             let all = (0..contenders).map(Some);
             for strategy in all.chain((!arguments.no_oracle).then_some(None)) {
@@ -188,7 +191,7 @@ fn measure_all(
 }
 
 fn rows(
-    arguments: &Arguments,
+    loads: &[f64],
     workload: &WorkloadName,
     contenders: &[(String, Strategy)],
     cells: &[Cell],
@@ -202,7 +205,7 @@ fn rows(
             .map(|(_, measures)| *measures)
     };
     let mut rows = Vec::new();
-    for load in &arguments.load {
+    for load in loads {
         let oracle: Vec<f64> = of(*load, None).map(|measures| measures.mean_ms).collect();
         for (at, (name, _)) in contenders.iter().enumerate() {
             let mut runs: Vec<Measures> = of(*load, Some(at)).collect();

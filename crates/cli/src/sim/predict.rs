@@ -9,7 +9,7 @@ use hypha_sim::predict::calibrate;
 use hypha_sim::workload::Workload;
 
 use super::inputs;
-use crate::usage::Failure;
+use crate::usage::{Failure, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -28,6 +28,7 @@ pub(crate) struct Arguments {
     /// Predict from this table (JSON or CSV) instead of learning
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
+    /// Repeats the noise
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON
@@ -46,19 +47,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let calibration = calibrate(&requests, &pool, told, table);
     let error = calibration.mean_absolute_percentage_error();
     let [half, ninety, most] = calibration.coverage_percent();
-    if arguments.json {
-        let report = serde_json::json!({
-            "requests": calibration.count(),
-            "mape_percent": error,
-            "coverage_percent": { "50": half, "90": ninety, "99": most },
-        });
-        println!("{report}");
-    } else {
-        println!("{} requests, told {told}, noise {noise}", calibration.count());
-        println!("mean absolute percentage error  {error:6.1} %");
-        println!("inside the 50 % interval        {half:6.1} %");
-        println!("inside the 90 % interval        {ninety:6.1} %");
-        println!("inside the 99 % interval        {most:6.1} %");
-    }
-    Ok(())
+    let report = match arguments.json {
+        true => {
+            let report = serde_json::json!({
+                "requests": calibration.count(),
+                "mape_percent": error,
+                "coverage_percent": { "50": half, "90": ninety, "99": most },
+            });
+            format!("{report}\n")
+        }
+        false => format!(
+            "{} requests, told {told}, noise {noise}\n\
+             mean absolute percentage error  {error:6.1} %\n\
+             inside the 50 % interval        {half:6.1} %\n\
+             inside the 90 % interval        {ninety:6.1} %\n\
+             inside the 99 % interval        {most:6.1} %\n",
+            calibration.count()
+        ),
+    };
+    print(&report)
 }

@@ -87,7 +87,7 @@ impl Scheduler {
     }
 
     /// A task that has not ended.
-    pub fn task_view(&self, id: TaskId) -> Option<TaskView> {
+    pub fn task_view(&self, id: TaskId, now: Time) -> Option<TaskView> {
         let reference = *self.by_id.get(&id)?;
         let task = self.task(reference)?;
         let bound = self.placement.worker_of(reference);
@@ -102,7 +102,11 @@ impl Scheduler {
             progress_permille: task.progress_permille,
             not_before: (task.not_before > Time::ZERO).then_some(task.not_before),
             last_error: task.last_error.clone(),
-            explanation: self.placement.explanation(reference).cloned(),
+            explanation: self
+                .placement
+                .explanation(reference)
+                .cloned()
+                .or_else(|| self.placement.waiting_reason(reference, now)),
         })
     }
 

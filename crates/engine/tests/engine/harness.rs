@@ -196,7 +196,7 @@ impl Rig {
     }
 
     pub(crate) fn view(&self, task: TaskId) -> TaskView {
-        self.scheduler.task_view(task).expect("the task has not ended")
+        self.scheduler.task_view(task, self.now).expect("the task has not ended")
     }
 
     pub(crate) fn stored(&self, task: TaskId) -> &StoredTask {

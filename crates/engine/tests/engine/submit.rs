@@ -132,3 +132,15 @@ fn the_end_of_time_does_not_stop_the_machine() {
     rig.event(hypha_engine::SchedulerEvent::Woke);
     rig.submit(with_deadline(u64::MAX));
 }
+
+/// A task that nobody has room for says so before any plan has looked at it.
+#[test]
+fn a_task_that_waits_has_a_reason() {
+    let mut rig = Rig::with_workers(&[1]);
+    let waiting: Vec<_> = (0..100).map(|_| rig.submit(task())).collect();
+    let view = rig.view(waiting[99]);
+    assert_eq!(view.state, hypha_model::TaskState::Queued);
+    let explanation = view.explanation.expect("a reason");
+    let refusals: Vec<_> = explanation.refusals.iter().collect();
+    assert_eq!(refusals, [(hypha_model::RefusalKind::Busy, 1)]);
+}
