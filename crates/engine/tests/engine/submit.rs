@@ -144,3 +144,27 @@ fn a_task_that_waits_has_a_reason() {
     let refusals: Vec<_> = explanation.refusals.iter().collect();
     assert_eq!(refusals, [(hypha_model::RefusalKind::Busy, 1)]);
 }
+
+/// What seed 004 calls the statistics of a scheduler, and seed 000 a worker's health.
+#[test]
+fn statistics_and_health_count_what_was_done() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (_, given) = rig.dispatched(task());
+    rig.start(&given);
+    rig.finish(&given);
+    let (_, given) = rig.dispatched(task());
+    rig.finish_with(&given, failed(true));
+    let mut impossible = task();
+    let mut spec = (*impossible.spec).clone();
+    spec.requirement.memory_bytes = u64::MAX;
+    impossible.spec = std::sync::Arc::new(spec);
+    rig.submit(impossible);
+
+    let (_, done) = rig.scheduler.strategy();
+    assert_eq!((done.assigned, done.completed, done.failed), (2, 1, 1));
+    assert!(done.waited >= 1, "{done:?}");
+    let (worker, _) = rig.scheduler.workers(rig.now).remove(0);
+    let health = worker.health;
+    assert_eq!((health.completed, health.failed, health.consecutive_failures), (1, 1, 1));
+    assert!(health.last_seen > hypha_model::Time::ZERO && health.last_seen <= rig.now);
+}
