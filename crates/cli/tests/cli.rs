@@ -81,6 +81,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     refused(&with(&["--load", "nan"]), "--load: NaN is not from");
     refused(&with(&["--seeds", "0"]), "--seeds");
     refused(&with(&["--noise=-1"]), "--noise");
+    refused(&with(&["--tasks", "18446744073709551615"]), "--tasks: use a number from 0 to");
     refused(&with(&["--metadata", "output"]), "input,output | input | none");
     refused(&with(&["--ageing=-1"]), "ageing is -1");
     refused(&[&compare[..], &["--workload", &bad]].concat(), "bad.csv: trace: line 2");

@@ -9,7 +9,7 @@ use hypha_model::{
     Capacity, Executor, ExecutorClass, Metadata, Money, Name, Payload, Requirement, Span, TaskSpec,
     TaskState, Time, Worker,
 };
-use hypha_placement::Strategy;
+use hypha_placement::{Predictive, Strategy};
 use hypha_predict::{LookupTable, Mode, Predictor};
 use thiserror::Error;
 
@@ -135,7 +135,9 @@ pub fn measure(
 /// Runs our own strategy once, with every run time and every speed known beforehand.
 pub fn oracle(comparison: &Comparison, load: f64, seed: u64) -> Result<Measures, Violation> {
     let knowing = Comparison { told: Told::Truth, table: None, ..comparison.clone() };
-    measure(&knowing, Strategy::default(), load, seed)
+    // Who knows everything has nothing to find out.
+    let strategy = Predictive { exploration: 0.0, ..Predictive::default() };
+    measure(&knowing, Strategy::Predictive(strategy), load, seed)
 }
 
 fn settings(strategy: Strategy) -> Settings {
@@ -184,23 +186,22 @@ fn hardware(speed: f64) -> Option<Name> {
     name(&format!("speed {speed}"))
 }
 
-/// A store with a predictor that has seen so much that it knows: given a task's true run time at speed 1,
-/// it predicts that of each hardware exactly.
+/// A store with a predictor that has seen so much of every worker that it knows: given a task's true run
+/// time at speed 1, it predicts that of each worker to a few per cent between half a second and ten.
 fn knowing(speeds: &[f64]) -> Image {
-    const LESSONS: u32 = 500;
+    const LESSONS: usize = 4_000;
+    const LEAST_LESSONS_EACH: usize = 50;
     let mut predictor = Predictor::new(hypha_predict::Settings::default());
-    let mut distinct = speeds.to_vec();
-    distinct.sort_by(f64::total_cmp);
-    distinct.dedup();
-    for (at, speed) in distinct.iter().enumerate() {
-        let worker = predictor.add_worker(WorkerSetup::id(at), hardware(*speed).as_ref());
-        for lesson in 0..LESSONS {
-            let run_s = 0.02 * 1.02_f64.powi(lesson as i32 % 400);
+    let workers: Vec<_> = (0..speeds.len())
+        .map(|at| predictor.add_worker(WorkerSetup::id(at), hardware(speeds[at]).as_ref()))
+        .collect();
+    for lesson in 0..(LESSONS / speeds.len()).max(LEAST_LESSONS_EACH) {
+        for (at, worker) in workers.iter().enumerate() {
+            let run_s = 0.2 * 1.01_f64.powi(((200 + 167 * lesson + 31 * at) % 400) as i32);
             let spec = spec(name("model"), 0, Metadata::of_numbers(&[("run_s", run_s)]));
             let query = predictor.query(&spec);
-            predictor.observe(&query, worker, Span::from_secs_f64(run_s / speed));
+            predictor.observe(&query, *worker, Span::from_secs_f64(run_s / speeds[at]));
         }
-        predictor.forget_worker(worker);
     }
     Image { predictor: Some(predictor.snapshot()), ..Image::default() }
 }
@@ -252,5 +253,27 @@ pub(crate) fn metadata(request: &Request, told: Told) -> Metadata {
         Told::Input => Metadata::of_numbers(&[input]),
         Told::Nothing => Metadata::default(),
         Told::Truth => Metadata::of_numbers(&[("run_s", request.run_s)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_knows_predicts_well() {
+        let speeds = [1.0, 1.0, 4.0];
+        let image = knowing(&speeds);
+        let mut predictor =
+            Predictor::restore(hypha_predict::Settings::default(), image.predictor.unwrap());
+        for (at, speed) in speeds.iter().enumerate() {
+            let worker = predictor.add_worker(WorkerSetup::id(at), hardware(*speed).as_ref());
+            for run_s in [0.6, 2.0, 11.0] {
+                let spec = spec(name("model"), 0, Metadata::of_numbers(&[("run_s", run_s)]));
+                let query = predictor.query(&spec);
+                let ratio = predictor.estimate(&query, worker).mean_s * speed / run_s;
+                assert!((ratio - 1.0).abs() < 0.1, "worker {at}, {run_s} s: {ratio}");
+            }
+        }
     }
 }

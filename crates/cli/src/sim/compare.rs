@@ -63,6 +63,9 @@ pub(crate) struct Arguments {
     plot: Option<PathBuf>,
 }
 
+/// Ten times what the largest run in the documents takes; more would fill the memory.
+const MAX_TASKS: usize = 10_000_000;
+
 /// One run.
 struct Cell {
     load: f64,
@@ -75,6 +78,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let contenders = contenders(arguments)?;
     for load in &arguments.load {
         inputs::number("--load", *load, 0.001, 100.0)?;
+    }
+    if arguments.tasks > MAX_TASKS {
+        return Err(Failure::usage(format!("--tasks: use a number from 0 to {MAX_TASKS}")));
     }
     if arguments.seeds == 0 {
         return Err(Failure::usage("--seeds: at least one run is needed"));

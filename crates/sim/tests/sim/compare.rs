@@ -78,6 +78,18 @@ fn predictive_is_ahead_and_near_the_oracle() {
     assert!(ours < 1.15 * knowing, "{ours} against the oracle's {knowing}");
 }
 
+/// On a quiet pool the oracle runs everything on the fastest worker, wherever that stands.
+#[test]
+fn the_oracle_knows_the_speeds() {
+    for pool in ["1x4.0,1x1.0", "1x1.0,1x4.0", "1x4.0,1x2.0,1x1.0", "2x1.0,1x4.0"] {
+        let quiet = Comparison { noise: 0.0, ..comparison(Workload::Poisson, pool, 50) };
+        let requests = Workload::Poisson.requests(1, quiet.pool.total_speed(), 0.001, 0.0, 50);
+        let best_ms = requests.iter().map(|r| r.run_s * 1e3 / 4.0).sum::<f64>() / 50.0;
+        let knowing = oracle(&quiet, 0.001, 1).unwrap().mean_ms;
+        assert!((knowing / best_ms - 1.0).abs() < 0.02, "{pool}: {knowing} against {best_ms}");
+    }
+}
+
 #[test]
 fn a_lookup_table_is_used() {
     // Every row says the opposite of the truth, so whoever believes it chooses badly.
