@@ -1,11 +1,18 @@
 //! `hypha`: one command for every role.
 
+mod bench;
+mod certutil;
+mod config;
+mod init;
+mod role;
+mod scheduler;
 mod sim;
 mod usage;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use hypha_model::NodeRole;
 
 /// One scheduler for scattered, unequal machines.
 #[derive(Parser)]
@@ -17,6 +24,27 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure what this machine can do
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Make, revoke and show the certificates that nodes know each other by
+    #[command(subcommand)]
+    Certutil(certutil::Command),
+    /// Check a configuration file, or print what it may contain
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Run a data node, which serves data sets
+    #[command(subcommand)]
+    Data(role::Command),
+    /// Run a gateway, where others meet: relay, routing, gossip
+    #[command(subcommand)]
+    Gateway(role::Command),
+    /// Run a scheduler, or look who is there
+    #[command(subcommand)]
+    Scheduler(scheduler::Command),
+    /// Run a worker, which offers this machine
+    #[command(subcommand)]
+    Worker(role::Command),
     /// Run the scheduler in virtual time: compare strategies, check the guarantees under faults
     #[command(subcommand)]
     Sim(sim::Command),
@@ -24,6 +52,13 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Bench(command) => bench::run(command),
+        Command::Certutil(command) => certutil::run(command),
+        Command::Config(command) => config::run(command),
+        Command::Data(command) => role::run(NodeRole::Data, command),
+        Command::Gateway(command) => role::run(NodeRole::Gateway, command),
+        Command::Scheduler(command) => scheduler::run(command),
+        Command::Worker(command) => role::run(NodeRole::Worker, command),
         Command::Sim(command) => sim::run(command),
     };
     match result {

@@ -4,6 +4,7 @@
 //! socket and no randomness but a seed that it is given.
 
 pub mod amount;
+pub mod capability;
 mod decimal;
 pub mod executor;
 pub mod given;
@@ -15,6 +16,7 @@ pub mod map;
 pub mod metadata;
 pub mod money;
 pub mod name;
+pub mod node;
 pub mod payload;
 pub mod requirement;
 pub mod requirement_input;
@@ -24,6 +26,7 @@ pub mod task;
 pub mod time;
 pub mod worker;
 
+pub use capability::{CapabilityQuery, Listing};
 pub use executor::{Executor, ExecutorClass};
 pub use id::{AttemptId, Epoch, Fence, JobId, LeaseId, SchedulerId, TaskId, WorkerId};
 pub use job::JobSpec;
@@ -33,6 +36,7 @@ pub use map::{Map, Set};
 pub use metadata::{Metadata, Value};
 pub use money::Money;
 pub use name::Name;
+pub use node::NodeRole;
 pub use payload::{Digest, Payload};
 pub use requirement::{Priority, Refusal, RefusalKind, Requirement};
 pub use requirement_input::RequirementInput;

@@ -13,8 +13,11 @@ struct DebianPackage {
     why: &'static str,
 }
 
-/// None so far: the crates bring or build what they need.
-const DEBIAN_PACKAGES: &[DebianPackage] = &[];
+/// The crates bring or build everything else that they need.
+const DEBIAN_PACKAGES: &[DebianPackage] = &[
+    DebianPackage { name: "iproute2", why: "hosts in network namespaces" },
+    DebianPackage { name: "nftables", why: "NAT and partitions between these hosts" },
+];
 
 /// Whether this machine has a capability; None if there is no such capability.
 ///

@@ -16,7 +16,9 @@ const PURE: &[(&str, &[&str])] = &[
 
 /// Each talks to one outside thing, so none needs another, but for [`EDGE_PAIRS`].
 const EDGES: &[&str] = &[
+    "pki",
     "wire",
+    "bulk",
     "net",
     "store",
     "executor",
@@ -29,7 +31,9 @@ const EDGES: &[&str] = &[
     "trainer",
 ];
 
-const EDGE_PAIRS: &[(&str, &str)] = &[("net", "wire")];
+/// The network is one outside thing in four crates: who a peer is, what is said, how much of it, and the rest.
+const EDGE_PAIRS: &[(&str, &str)] =
+    &[("net", "pki"), ("net", "wire"), ("net", "bulk"), ("bulk", "wire")];
 
 const DRIVERS: &[&str] = &["node", "cli"];
 

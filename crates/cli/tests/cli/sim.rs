@@ -1,10 +1,11 @@
-//! The `hypha` binary as a person or a program meets it.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+//! `hypha sim …` as a person or a program meets it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use crate::scratch::Scratch;
 
 fn hypha(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hypha")).args(arguments).output().unwrap()
@@ -12,34 +13,6 @@ fn hypha(arguments: &[&str]) -> Output {
 
 fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-/// A directory of its own that goes away with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Scratch {
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn file(&self, name: &str, text: &str) -> String {
-        let path = self.path(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Exit code 2, nothing on stdout, and one line on stderr that contains `expected`.

@@ -1,0 +1,75 @@
+//! Bytes to measure with: in memory, no two chunks near each other alike, larger than a processor's own cache.
+
+use std::io;
+
+use bytes::Bytes;
+
+use crate::source::{Source, SourceReader};
+
+/// How much is held in memory; it repeats after that.
+const HELD_BYTES: usize = 64 << 20;
+
+/// A source of any length that costs no work to read.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    held: Bytes,
+}
+
+impl Default for Pattern {
+    fn default() -> Pattern {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let words = (0..HELD_BYTES / 8).flat_map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        });
+        Pattern { held: words.collect() }
+    }
+}
+
+impl Pattern {
+    /// The beginning of it.
+    pub fn of(&self, length: u64) -> Part {
+        Part { held: self.held.clone(), at: 0, length }
+    }
+}
+
+/// So many bytes of the pattern, and a reader of them.
+#[derive(Clone, Debug)]
+pub struct Part {
+    held: Bytes,
+    at: u64,
+    length: u64,
+}
+
+impl Part {
+    /// The next bytes: at most `most`, and fewer where the pattern begins again; none at the end.
+    pub fn take(&mut self, most: usize) -> Bytes {
+        let from = (self.at % self.held.len() as u64) as usize;
+        let left = (self.length - self.at).min(most as u64) as usize;
+        let taken = self.held.slice(from..self.held.len().min(from + left));
+        self.at += taken.len() as u64;
+        taken
+    }
+}
+
+impl Source for Part {
+    type Reader = Part;
+
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    async fn open(&self, offset: u64) -> io::Result<Part> {
+        Ok(Part { at: offset, ..self.clone() })
+    }
+}
+
+impl SourceReader for Part {
+    async fn next(&mut self, length: usize) -> io::Result<Bytes> {
+        // Chunks divide what is held, so that none wraps around.
+        let bytes = self.take(length);
+        if bytes.len() == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}

@@ -1,0 +1,186 @@
+//! One pass of hashing for two digests: of each chunk, and of all bytes.
+//!
+//! A chunk is a whole subtree of the BLAKE3 tree, its digest the chaining value of that subtree. Joined by the tree's
+//! own rule, the chaining values give the ordinary BLAKE3 hash of all bytes.
+
+use blake3::Hasher;
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use hypha_wire::bulk::{CHUNK_BYTES, Digest};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// The digests of the chunks of a beginning of some bytes: what is needed to go on from there, and to know the
+/// digest of all bytes at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    chunks: Vec<Digest>,
+    bytes: u64,
+    /// The digest of all bytes while they are a single chunk: the root of a tree is not made from one child.
+    alone: Option<Digest>,
+}
+
+/// A chunk that was hashed at its place.
+pub(crate) struct Hashed {
+    pub(crate) digest: Digest,
+    alone: Option<Digest>,
+    length: usize,
+}
+
+/// Hashes a chunk that begins at `offset`, which is a multiple of [`CHUNK_BYTES`]. It is not empty.
+pub(crate) fn hash_chunk(offset: u64, chunk: &[u8]) -> Hashed {
+    let mut hasher = Hasher::new();
+    hasher.set_input_offset(offset).update(chunk);
+    Hashed {
+        digest: Digest(hasher.finalize_non_root()),
+        alone: (offset == 0).then(|| {
+            // The hasher of a beginning gives the root as well, at the price of one more block.
+            Digest(*hasher.finalize().as_bytes())
+        }),
+        length: chunk.len(),
+    }
+}
+
+impl Chain {
+    /// Of no bytes.
+    pub fn new() -> Chain {
+        Chain::default()
+    }
+
+    /// Of what a reader holds, up to `length` bytes: whole chunks only, unless it reaches `length`.
+    pub async fn of_reader<R: AsyncRead + Unpin>(
+        mut reader: R,
+        length: u64,
+    ) -> std::io::Result<Chain> {
+        let mut chain = Chain::new();
+        let mut buffer = vec![0; CHUNK_BYTES];
+        while chain.bytes < length {
+            let want = chunk_len(chain.bytes, length);
+            match reader.read_exact(&mut buffer[..want]).await {
+                Ok(_) => chain.push(hash_chunk(chain.bytes, &buffer[..want])),
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(chain)
+    }
+
+    /// How many bytes it covers: whole chunks, or all bytes of the transfer.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Their digest: that of [`blake3::hash`].
+    pub fn root(&self) -> Digest {
+        match (self.chunks.as_slice(), self.alone) {
+            ([], _) => Digest(*blake3::hash(&[]).as_bytes()),
+            ([_], Some(alone)) => alone,
+            (chunks, _) => join(chunks),
+        }
+    }
+
+    /// Appends the next chunk.
+    pub(crate) fn push(&mut self, chunk: Hashed) {
+        if self.chunks.is_empty() {
+            self.alone = chunk.alone;
+        }
+        self.chunks.push(chunk.digest);
+        self.bytes += chunk.length as u64;
+    }
+
+    /// The digest of the chunk that begins at `offset`, if it is covered.
+    pub(crate) fn chunk_at(&self, offset: u64) -> Option<Digest> {
+        let index = usize::try_from(offset / CHUNK_BYTES as u64).ok()?;
+        self.chunks.get(index).copied()
+    }
+}
+
+/// How long the chunk at `offset` of `length` bytes is.
+pub(crate) fn chunk_len(offset: u64, length: u64) -> usize {
+    // Below CHUNK_BYTES, so it fits.
+    length.saturating_sub(offset).min(CHUNK_BYTES as u64) as usize
+}
+
+/// Whether a transfer of `length` bytes can go on from `offset`: between chunks, or at the end.
+pub(crate) fn is_boundary(offset: u64, length: u64) -> bool {
+    offset == length || (offset < length && offset.is_multiple_of(CHUNK_BYTES as u64))
+}
+
+/// The root over two or more subtrees of the same size, of which the last may be smaller. A left subtree is always
+/// the largest power of two that leaves something for the right.
+fn join(chunks: &[Digest]) -> Digest {
+    let mut stack: Vec<[u8; 32]> = Vec::with_capacity(usize::BITS as usize);
+    for (index, chunk) in chunks.iter().enumerate() {
+        // Before the chunk with this index the stack holds one entry for each one-bit of the index. Merging is put
+        // off until something follows, because the last merge of all is the root's.
+        while stack.len() > index.count_ones() as usize {
+            merge_top(&mut stack);
+        }
+        stack.push(chunk.0);
+    }
+    while stack.len() > 2 {
+        merge_top(&mut stack);
+    }
+    match stack.as_slice() {
+        [left, right] => Digest(*merge_subtrees_root(left, right, Mode::Hash).as_bytes()),
+        // Not reached: two or more chunks leave two or more entries.
+        _ => Digest(*blake3::hash(&[]).as_bytes()),
+    }
+}
+
+fn merge_top(stack: &mut Vec<[u8; 32]>) {
+    if let (Some(right), Some(left)) = (stack.pop(), stack.pop()) {
+        stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(length: usize) -> Vec<u8> {
+        (0..length).map(|at| (at * 31 + at / 251) as u8).collect()
+    }
+
+    fn chain_of(bytes: &[u8]) -> Chain {
+        let mut chain = Chain::new();
+        for chunk in bytes.chunks(CHUNK_BYTES) {
+            chain.push(hash_chunk(chain.bytes(), chunk));
+        }
+        chain
+    }
+
+    #[test]
+    fn the_root_is_the_ordinary_hash() {
+        let chunk = CHUNK_BYTES;
+        let mut lengths = vec![0, 1, 2, 63, 64, 65, 1023, 1024, 1025, chunk / 2];
+        for chunks in 1..=9 {
+            lengths.extend([chunks * chunk - 1, chunks * chunk, chunks * chunk + 1]);
+        }
+        let bytes = pattern(10 * chunk);
+        for length in lengths {
+            let chain = chain_of(&bytes[..length]);
+            assert_eq!(chain.bytes(), length as u64);
+            assert_eq!(chain.root().0, *blake3::hash(&bytes[..length]).as_bytes(), "{length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_reader_holds_is_covered_by_whole_chunks() {
+        let bytes = pattern(3 * CHUNK_BYTES + 5);
+        for (held, length, covered) in [
+            (3 * CHUNK_BYTES + 4, 3 * CHUNK_BYTES + 5, 3 * CHUNK_BYTES),
+            (3 * CHUNK_BYTES + 5, 3 * CHUNK_BYTES + 5, 3 * CHUNK_BYTES + 5),
+            (3 * CHUNK_BYTES + 5, 2 * CHUNK_BYTES, 2 * CHUNK_BYTES),
+            (CHUNK_BYTES - 1, 3 * CHUNK_BYTES, 0),
+        ] {
+            let chain = Chain::of_reader(&bytes[..held], length as u64).await.unwrap();
+            assert_eq!(chain, chain_of(&bytes[..covered]));
+        }
+    }
+
+    #[test]
+    fn a_chunk_at_another_place_has_another_digest() {
+        let bytes = pattern(CHUNK_BYTES);
+        let at = |offset| hash_chunk(offset, &bytes).digest;
+        assert_ne!(at(0), at(CHUNK_BYTES as u64));
+    }
+}

@@ -1,0 +1,31 @@
+//! Bulk transfer: named bytes to a peer, over any stream.
+//!
+//! A [`Sender`] takes a [`Source`] and a [`Connector`]; a [`Receiver`] is given the streams that come in, and hands
+//! each new transfer to the application as an [`Incoming`], which is accepted with a [`Sink`] or refused. A transfer
+//! outlives its streams: when one breaks or stalls, the sender opens another and goes on behind the last chunk that
+//! was verified. Bytes reach a sink only after their chunk's digest was checked.
+//!
+//! What carries the streams is not known here, but for [`tcp`], the dedicated connection.
+
+pub mod bench;
+mod digest;
+mod io;
+mod limits;
+mod receive;
+mod registry;
+mod send;
+mod sink;
+mod source;
+pub mod tcp;
+
+pub use digest::Chain;
+pub use hypha_wire::bulk::{
+    CHUNK_BYTES, Digest, Header, JobBytes, Refusal, RefusalKind, TransferId,
+};
+pub use io::{BoxedStream, Stream};
+pub use limits::Limits;
+pub use receive::{Incoming, ReceiveError, Received, Receiver};
+pub use registry::PeerKey;
+pub use send::{Connector, Outgoing, SendError, Sender, Sent};
+pub use sink::{Discard, FileSink, Memory, Sink};
+pub use source::{FileSource, Source, SourceReader};

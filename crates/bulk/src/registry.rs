@@ -1,0 +1,355 @@
+//! Which transfers come in, and which have ended: what a stream that opens is about.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hypha_wire::bulk::{Answer, Header, Open, Refusal, RefusalKind, TransferId};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::io::BoxedStream;
+use crate::limits::Limits;
+
+/// Who a peer is, in the words of the carrier: its peer id. Limits count by it, and a transfer belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerKey(Arc<str>);
+
+impl PeerKey {
+    /// Of this text.
+    pub fn new(text: impl Into<Arc<str>>) -> PeerKey {
+        PeerKey(text.into())
+    }
+
+    /// Its text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PeerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where a stream waits for the transfer that it belongs to. A newer one takes the place of an older: the sender
+/// has given that up.
+#[derive(Default)]
+pub(crate) struct Slot {
+    waiting: Mutex<Waiting>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+enum Waiting {
+    #[default]
+    Nobody,
+    Stream(BoxedStream),
+    /// The transfer has ended, and this is what a stream that comes too late is told.
+    Closed(Answer),
+}
+
+impl Slot {
+    /// Leaves a stream for the transfer. Gives it back, with the answer, if the transfer has ended meanwhile.
+    pub(crate) fn put(&self, stream: BoxedStream) -> Result<(), (BoxedStream, Answer)> {
+        let mut waiting = lock(&self.waiting);
+        if let Waiting::Closed(answer) = &*waiting {
+            return Err((stream, answer.clone()));
+        }
+        *waiting = Waiting::Stream(stream);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// The next stream. It stays if this future is dropped before.
+    pub(crate) async fn take(&self) -> BoxedStream {
+        loop {
+            if let Some(stream) = lock(&self.waiting).take() {
+                return stream;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Ends when a stream waits, and leaves it.
+    pub(crate) async fn wait(&self) {
+        while !matches!(&*lock(&self.waiting), Waiting::Stream(_)) {
+            self.arrived.notified().await;
+        }
+        // The stream has yet to be taken: whoever comes for it must not miss it.
+        self.arrived.notify_one();
+    }
+
+    fn close(&self, answer: Answer) -> Option<BoxedStream> {
+        let mut waiting = lock(&self.waiting);
+        let stream = waiting.take();
+        *waiting = Waiting::Closed(answer);
+        stream
+    }
+}
+
+impl Waiting {
+    fn take(&mut self) -> Option<BoxedStream> {
+        match std::mem::take(self) {
+            Waiting::Stream(stream) => Some(stream),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+type Key = (PeerKey, TransferId);
+
+enum Entry {
+    Running { header: Header, slot: Arc<Slot> },
+    Ended { answer: Answer },
+}
+
+/// All transfers of a receiver.
+pub(crate) struct Registry {
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<Key, Entry>,
+    running: HashMap<PeerKey, usize>,
+    total: usize,
+    /// The ended ones, oldest first.
+    ended: VecDeque<(Instant, Key)>,
+}
+
+/// What to do with a stream that has opened.
+pub(crate) enum Opened {
+    /// A new transfer, with the place it has taken.
+    New(Place),
+    /// It belongs to a transfer that waits for it.
+    Resumed(Arc<Slot>),
+    /// This is the answer.
+    Settled(Answer),
+}
+
+impl Registry {
+    pub(crate) fn new(limits: Limits) -> Arc<Registry> {
+        Arc::new(Registry { limits, state: Mutex::default() })
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn open(self: &Arc<Registry>, peer: &PeerKey, open: Open) -> Opened {
+        let mut state = lock(&self.state);
+        state.forget(&self.limits);
+        let key = (peer.clone(), open.transfer);
+        match state.entries.get(&key) {
+            Some(Entry::Ended { answer }) => return Opened::Settled(answer.clone()),
+            Some(Entry::Running { header, slot }) => {
+                return match *header == open.header {
+                    true => Opened::Resumed(Arc::clone(slot)),
+                    false => Opened::Settled(refusal(
+                        RefusalKind::Protocol,
+                        "this transfer began with another header; use a new transfer id",
+                    )),
+                };
+            }
+            None => {}
+        }
+        let of_peer = state.running.get(peer).copied().unwrap_or(0);
+        if of_peer >= self.limits.inbound_per_peer || state.total >= self.limits.inbound_total {
+            return Opened::Settled(busy(&self.limits));
+        }
+        state.running.insert(peer.clone(), of_peer + 1);
+        state.total += 1;
+        let slot = Arc::new(Slot::default());
+        let running = Entry::Running { header: open.header.clone(), slot: Arc::clone(&slot) };
+        state.entries.insert(key.clone(), running);
+        Opened::New(Place { registry: Arc::clone(self), key, slot, open: true })
+    }
+
+    fn end(&self, key: &Key, answer: Option<Answer>) {
+        let mut state = lock(&self.state);
+        state.total -= 1;
+        match state.running.get_mut(&key.0) {
+            Some(running) if *running > 1 => *running -= 1,
+            _ => drop(state.running.remove(&key.0)),
+        }
+        match answer {
+            Some(answer) => {
+                state.entries.insert(key.clone(), Entry::Ended { answer });
+                state.ended.push_back((Instant::now(), key.clone()));
+            }
+            None => drop(state.entries.remove(key)),
+        }
+        state.forget(&self.limits);
+    }
+}
+
+impl State {
+    fn forget(&mut self, limits: &Limits) {
+        while let Some((at, _)) = self.ended.front()
+            && (self.ended.len() > limits.remembered || at.elapsed() > limits.remember_for)
+        {
+            if let Some((_, key)) = self.ended.pop_front() {
+                self.entries.remove(&key);
+            }
+        }
+    }
+}
+
+/// A transfer's place among those that run. Dropped without an answer, it counts as ended by the receiver.
+pub(crate) struct Place {
+    registry: Arc<Registry>,
+    key: Key,
+    pub(crate) slot: Arc<Slot>,
+    open: bool,
+}
+
+impl Place {
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.registry.limits
+    }
+
+    pub(crate) fn peer(&self) -> &PeerKey {
+        &self.key.0
+    }
+
+    pub(crate) fn transfer(&self) -> TransferId {
+        self.key.1
+    }
+
+    /// The transfer has ended, and this is what the sender is told if it asks again. Gives the stream that waits, if
+    /// one does, to be told at once.
+    pub(crate) fn settle(&mut self, answer: Answer) -> Option<BoxedStream> {
+        self.end(Some(answer.clone()));
+        self.slot.close(answer)
+    }
+
+    /// As if it had never come: the sender may ask again.
+    pub(crate) fn forget(&mut self) -> Option<BoxedStream> {
+        self.end(None);
+        self.slot.close(busy(&self.registry.limits))
+    }
+
+    fn end(&mut self, answer: Option<Answer>) {
+        if std::mem::take(&mut self.open) {
+            self.registry.end(&self.key, answer);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.open {
+            self.settle(refusal(RefusalKind::Cancelled, "the receiver has ended this transfer"));
+        }
+    }
+}
+
+pub(crate) fn refusal(kind: RefusalKind, message: &str) -> Answer {
+    Answer::Refuse(Refusal { kind, message: message.to_owned(), retry_after_ms: None })
+}
+
+pub(crate) fn busy(limits: &Limits) -> Answer {
+    Answer::Refuse(Refusal {
+        kind: RefusalKind::Busy,
+        message: "too many transfers at once; ask again later".to_owned(),
+        retry_after_ms: u32::try_from(limits.busy_pause.as_millis()).ok(),
+    })
+}
+
+/// A panic while the lock is held leaves whole entries behind: nothing here stops half-way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hypha_wire::bulk::Digest;
+
+    fn open(id: u8) -> Open {
+        let header = Header {
+            job: None,
+            round: None,
+            kind: "k".into(),
+            name: "n".into(),
+            length: 1,
+            digest: None,
+        };
+        Open { transfer: TransferId([id; 16]), header }
+    }
+
+    fn peer(name: &str) -> PeerKey {
+        PeerKey::new(name)
+    }
+
+    fn new(opened: Opened) -> Place {
+        match opened {
+            Opened::New(place) => place,
+            Opened::Resumed(_) => panic!("resumed"),
+            Opened::Settled(answer) => panic!("{answer:?}"),
+        }
+    }
+
+    fn is_busy(opened: &Opened) -> bool {
+        matches!(opened, Opened::Settled(Answer::Refuse(Refusal { kind: RefusalKind::Busy, .. })))
+    }
+
+    #[tokio::test]
+    async fn limits_hold_by_peer_and_in_all_and_places_come_free() {
+        let limits = Limits { inbound_per_peer: 2, inbound_total: 3, ..Limits::default() };
+        let registry = Registry::new(limits);
+        let first = new(registry.open(&peer("a"), open(1)));
+        let _second = new(registry.open(&peer("a"), open(2)));
+        assert!(is_busy(&registry.open(&peer("a"), open(3))));
+        let _third = new(registry.open(&peer("b"), open(3)));
+        assert!(is_busy(&registry.open(&peer("b"), open(4))));
+        drop(first);
+        let _fourth = new(registry.open(&peer("b"), open(4)));
+    }
+
+    #[tokio::test]
+    async fn one_peer_cannot_touch_the_transfer_of_another() {
+        let registry = Registry::new(Limits::default());
+        let _place = new(registry.open(&peer("a"), open(1)));
+        assert!(matches!(registry.open(&peer("a"), open(1)), Opened::Resumed(_)));
+        let _other = new(registry.open(&peer("b"), open(1)));
+        let mut changed = open(1);
+        changed.header.length = 2;
+        assert!(matches!(registry.open(&peer("a"), changed), Opened::Settled(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_remembered_for_a_time_and_up_to_a_count() {
+        let limits = Limits { remembered: 2, ..Limits::default() };
+        let remember_for = limits.remember_for;
+        let registry = Registry::new(limits);
+        let have = Answer::Have { digest: Digest([1; 32]) };
+        for id in 1..=3 {
+            new(registry.open(&peer("a"), open(id))).settle(have.clone());
+        }
+        let settled = |id| matches!(registry.open(&peer("a"), open(id)), Opened::Settled(_));
+        assert!(settled(2) && settled(3));
+        new(registry.open(&peer("a"), open(1))).forget();
+        tokio::time::advance(remember_for + std::time::Duration::from_secs(1)).await;
+        new(registry.open(&peer("a"), open(2))).forget();
+    }
+
+    #[tokio::test]
+    async fn a_slot_gives_the_newest_stream_and_waiting_leaves_it() {
+        let slot = Slot::default();
+        let (one, _one) = tokio::io::duplex(1);
+        let (two, mut far) = tokio::io::duplex(1);
+        assert!(slot.put(Box::new(one)).is_ok());
+        assert!(slot.put(Box::new(two)).is_ok());
+        slot.wait().await;
+        let mut stream = slot.take().await;
+        tokio::io::AsyncWriteExt::write_all(&mut stream, b"x").await.unwrap();
+        assert_eq!(tokio::io::AsyncReadExt::read_u8(&mut far).await.unwrap(), b'x');
+    }
+}

@@ -1,0 +1,488 @@
+//! The sending side: one transfer over as many streams as it takes.
+
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hypha_wire::Invalid;
+use hypha_wire::bulk::{
+    Answer, ChunkHead, Digest, Header, Note, Open, Receipt, Refusal, RefusalKind, TransferId,
+};
+use thiserror::Error;
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::digest::{Chain, chunk_len, hash_chunk, is_boundary};
+use crate::io::{
+    BoxedStream, Counted, Progress, drain, invalid, read_message, write_chunk, write_message,
+    write_note,
+};
+use crate::limits::Limits;
+use crate::source::{Source, SourceReader};
+
+/// Opens streams to the peer that a transfer goes to. Any closure that does is one.
+pub trait Connector: Send + Sync + 'static {
+    /// One more stream.
+    fn connect(&self) -> impl Future<Output = io::Result<BoxedStream>> + Send;
+}
+
+impl<F, R> Connector for F
+where
+    F: Fn() -> R + Send + Sync + 'static,
+    R: Future<Output = io::Result<BoxedStream>> + Send,
+{
+    fn connect(&self) -> impl Future<Output = io::Result<BoxedStream>> + Send {
+        self()
+    }
+}
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// Names the transfer. The same one again, after a restart, lets the receiver say that it has it.
+    pub transfer: TransferId,
+    /// What the receiver is told of it.
+    pub header: Header,
+    /// Ends it early.
+    pub cancel: CancellationToken,
+}
+
+impl Outgoing {
+    /// A new transfer.
+    pub fn new(header: Header) -> Outgoing {
+        Outgoing { transfer: TransferId(rand::random()), header, cancel: CancellationToken::new() }
+    }
+}
+
+/// A transfer that the receiver has confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Of all bytes.
+    pub digest: Digest,
+    /// How many streams were opened for it.
+    pub streams: u32,
+    /// How many bytes were written to them: more than the length if some were lost, fewer if the receiver held some.
+    pub bytes_sent: u64,
+}
+
+/// Why a transfer did not complete.
+#[derive(Debug, Error)]
+pub enum SendError {
+    /// The header is one that no receiver takes.
+    #[error("cannot send this: {0}")]
+    Header(#[from] Invalid),
+    /// The header and the source do not agree.
+    #[error("the header says {header} bytes, but the source has {source_length}")]
+    Length {
+        /// By the header.
+        header: u64,
+        /// By the source.
+        source_length: u64,
+    },
+    /// The receiver does not take it.
+    #[error("the receiver refused: {0}")]
+    Refused(String),
+    /// The receiver was busy for too long.
+    #[error("the receiver was busy for {} s; send later", .0.as_secs())]
+    Busy(Duration),
+    /// The receiver ended it.
+    #[error("the receiver ended the transfer: {0}")]
+    Ended(String),
+    /// This side ended it.
+    #[error("cancelled by the sender")]
+    Cancelled,
+    /// The source failed.
+    #[error("cannot read what is to be sent: {0}")]
+    Source(#[source] io::Error),
+    /// The source is not what it was, or not what the header says.
+    #[error("the bytes to be sent changed, or are not those of the promised digest; send again")]
+    Changed,
+    /// No stream brought it further.
+    #[error("no progress with {tries} streams; the last problem: {last}")]
+    NoProgress {
+        /// How many, in a row.
+        tries: u32,
+        /// What went wrong with the last.
+        last: String,
+    },
+}
+
+/// Makes transfers. Holds nothing but its limits.
+#[derive(Clone, Debug, Default)]
+pub struct Sender {
+    limits: Limits,
+}
+
+impl Sender {
+    /// With these limits.
+    pub fn new(limits: Limits) -> Sender {
+        Sender { limits }
+    }
+
+    /// Sends all bytes of `source`, and returns when the receiver has confirmed them. Dropping the future ends the
+    /// transfer, and the receiver is told.
+    pub async fn send<C: Connector, S: Source>(
+        &self,
+        connector: C,
+        outgoing: Outgoing,
+        source: S,
+    ) -> Result<Sent, SendError> {
+        let Outgoing { transfer, header, cancel } = outgoing;
+        header.validate()?;
+        if header.length != source.length() {
+            let source_length = source.length();
+            return Err(SendError::Length { header: header.length, source_length });
+        }
+        let cancel = cancel.child_token();
+        // In a task of its own, so that it can still say goodbye when this future is dropped.
+        let _ended_with_this_future = cancel.clone().drop_guard();
+        let chain = Chain::new();
+        let open = Open { transfer, header };
+        let limits = self.limits.clone();
+        let mut work = Transfer { open, chain, limits, cancel, streams: 0, bytes_sent: 0 };
+        let task = tokio::spawn(async move { work.run(&connector, &source).await });
+        // It ends early only with the runtime, or by a panic of the source.
+        task.await.unwrap_or_else(|error| Err(SendError::Source(io::Error::other(error))))
+    }
+}
+
+struct Transfer {
+    open: Open,
+    /// Of a beginning of the source, as far as it was read.
+    chain: Chain,
+    limits: Limits,
+    cancel: CancellationToken,
+    streams: u32,
+    bytes_sent: u64,
+}
+
+/// Why a stream was left.
+enum Left {
+    /// Try another.
+    Stream(io::Error),
+    /// The receiver wants to be asked later.
+    Busy(Duration),
+    /// The transfer is over.
+    Over(SendError),
+}
+
+impl From<io::Error> for Left {
+    fn from(error: io::Error) -> Left {
+        Left::Stream(error)
+    }
+}
+
+impl Transfer {
+    async fn run<C: Connector, S: Source>(
+        &mut self,
+        connector: &C,
+        source: &S,
+    ) -> Result<Sent, SendError> {
+        let started = Instant::now();
+        let mut idle = 0;
+        let mut furthest = None;
+        loop {
+            let mut offset = None;
+            let pause = match self.attempt(connector, source, &mut offset).await {
+                Ok(sent) => return Ok(sent),
+                Err(Left::Over(error)) => return Err(error),
+                Err(Left::Busy(_)) if started.elapsed() > self.limits.busy_within => {
+                    return Err(SendError::Busy(started.elapsed()));
+                }
+                Err(Left::Busy(pause)) => pause,
+                Err(Left::Stream(error)) => {
+                    // Where the receiver stood when this stream opened: further than before means that the one
+                    // before was of use.
+                    idle = if offset > furthest { 1 } else { idle + 1 };
+                    furthest = furthest.max(offset);
+                    tracing::debug!(transfer = %self.open.transfer, %error, idle, "a bulk stream broke");
+                    if idle >= self.limits.tries {
+                        return Err(SendError::NoProgress { tries: idle, last: error.to_string() });
+                    }
+                    let doubled = 2_u32.saturating_pow(idle - 1);
+                    let most = self.limits.backoff_most;
+                    self.limits.backoff_first.saturating_mul(doubled).min(most)
+                }
+            };
+            // A random part off, so that many senders that lost the same link do not come back together.
+            let pause = pause.mul_f64(0.5 + 0.5 * rand::random::<f64>());
+            tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return Err(SendError::Cancelled),
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn attempt<C: Connector, S: Source>(
+        &mut self,
+        connector: &C,
+        source: &S,
+        accepted: &mut Option<u64>,
+    ) -> Result<Sent, Left> {
+        let cancel = self.cancel.clone();
+        let within = self.limits.open_within;
+        let connect = async {
+            timeout(within, connector.connect()).await.map_err(|_| late("no stream", within))?
+        };
+        let stream = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(Left::Over(SendError::Cancelled)),
+            stream = connect => stream?,
+        };
+        self.streams = self.streams.saturating_add(1);
+        let (stream, progress) = Counted::new(stream);
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let answer = tokio::select! {
+            biased;
+            () = cancel.cancelled() => None,
+            answer = self.ask(&mut reader, &mut writer) => Some(answer?),
+        };
+        let offset = match answer {
+            None => {
+                let stop = stop(&SendError::Cancelled);
+                let told = async {
+                    write_note(&mut writer, &stop).await?;
+                    writer.shutdown().await
+                };
+                if let Ok(Ok(())) = timeout(self.limits.last_word, told).await {
+                    drain(&mut reader, self.limits.last_word).await;
+                }
+                return Err(Left::Over(SendError::Cancelled));
+            }
+            Some(Answer::Have { digest }) => return self.confirmed(digest),
+            Some(Answer::Refuse(refusal)) => return Err(self.refused(refusal)),
+            Some(Answer::Accept { offset }) => offset,
+            Some(Answer::Heard) => return Err(invalid("heard twice").into()),
+        };
+        let length = self.open.header.length;
+        if !is_boundary(offset, length) {
+            return Err(invalid(format!("the receiver wants to begin at byte {offset}")).into());
+        }
+        *accepted = Some(offset);
+        let digest = self.stream(source, offset, reader, writer, &progress).await?;
+        self.confirmed(digest)
+    }
+
+    /// Opens the transfer on a stream, and waits for what the receiver decides.
+    async fn ask<R, W>(&self, reader: &mut R, writer: &mut W) -> io::Result<Answer>
+    where
+        R: tokio::io::AsyncRead + Unpin,
+        W: tokio::io::AsyncWrite + Unpin,
+    {
+        let heard = async {
+            write_message(writer, &self.open).await?;
+            read_message::<_, Answer>(reader).await
+        };
+        let within = self.limits.open_within;
+        match timeout(within, heard).await.map_err(|_| late("nobody there", within))?? {
+            Answer::Heard => {}
+            other => return Err(invalid(format!("{other:?} before the opening was heard"))),
+        }
+        let within = self.limits.decide_within;
+        timeout(within, read_message(reader)).await.map_err(|_| late("no decision", within))?
+    }
+
+    /// Writes the bytes while it listens for what the receiver says.
+    async fn stream<S: Source>(
+        &mut self,
+        source: &S,
+        offset: u64,
+        mut reader: ReadHalf<Counted>,
+        mut writer: WriteHalf<Counted>,
+        progress: &Progress,
+    ) -> Result<Digest, Left> {
+        let limits = self.limits.clone();
+        let cancel = self.cancel.clone();
+        let mut said = pin!(receipt(&mut reader));
+        let written = tokio::select! {
+            biased;
+            said = &mut said => return said,
+            written = self.write(source, offset, &mut writer, progress) => written,
+            // A cancelled writer stops behind a chunk, unless the chunk does not get away.
+            () = async { cancel.cancelled().await; sleep(limits.last_word).await } => {
+                return Err(Left::Over(SendError::Cancelled));
+            }
+        };
+        match written {
+            Ok(()) => tokio::select! {
+                biased;
+                () = cancel.cancelled() => Err(Left::Over(SendError::Cancelled)),
+                said = progress.guard(limits.stall_after, async { Ok(said.await) }) => said?,
+            },
+            // What the receiver said last explains it, if it got through.
+            Err(Left::Stream(error)) => {
+                timeout(limits.last_word, said).await.unwrap_or(Err(Left::Stream(error)))
+            }
+            Err(left) => {
+                if let Left::Over(error) = &left {
+                    let told = async {
+                        write_note(&mut writer, &stop(error)).await?;
+                        writer.shutdown().await
+                    };
+                    let told = timeout(limits.last_word, told).await;
+                    if let Ok(Ok(())) = told {
+                        let _ = timeout(limits.last_word, said).await;
+                    }
+                }
+                Err(left)
+            }
+        }
+    }
+
+    async fn write<S: Source>(
+        &mut self,
+        source: &S,
+        offset: u64,
+        writer: &mut WriteHalf<Counted>,
+        progress: &Progress,
+    ) -> Result<(), Left> {
+        let length = self.open.header.length;
+        let promised = self.open.header.digest;
+        // A receiver that held something from before is ahead of what was read here. Without a promised digest those
+        // bytes are read too: the digest of all is told at the end.
+        let mut at = if promised.is_none() { offset.min(self.chain.bytes()) } else { offset };
+        let mut wire = Wire { writer, progress, limits: self.limits.clone() };
+        let open = async { source.open(at).await };
+        let mut reading = wire.alive_while(open, &self.cancel).await?;
+        while at < length {
+            let want = chunk_len(at, length);
+            let chunk = wire.alive_while(reading.next(want), &self.cancel).await?;
+            let digest = self.hash(at, &chunk)?;
+            if at >= offset {
+                let head = ChunkHead { length: want as u32, digest };
+                wire.chunk(head, &chunk).await?;
+                self.bytes_sent += want as u64;
+            }
+            at += want as u64;
+        }
+        let digest = match promised {
+            Some(promised) if self.chain.bytes() == length && self.chain.root() != promised => {
+                return Err(Left::Over(SendError::Changed));
+            }
+            Some(promised) => promised,
+            None => self.chain.root(),
+        };
+        wire.note(&Note::End { digest }).await?;
+        Ok(())
+    }
+
+    /// The digest of the chunk at `at`. It must be what it was, if it was read before.
+    fn hash(&mut self, at: u64, chunk: &Bytes) -> Result<Digest, Left> {
+        let hashed = hash_chunk(at, chunk);
+        let digest = hashed.digest;
+        match self.chain.chunk_at(at) {
+            Some(before) if before != digest => return Err(Left::Over(SendError::Changed)),
+            None if at == self.chain.bytes() => self.chain.push(hashed),
+            _ => {}
+        }
+        Ok(digest)
+    }
+
+    /// The receiver has all bytes; that they are these can be seen here where all were read here.
+    fn confirmed(&self, digest: Digest) -> Result<Sent, Left> {
+        let read = (self.chain.bytes() == self.open.header.length).then(|| self.chain.root());
+        for known in [self.open.header.digest, read].into_iter().flatten() {
+            if known != digest {
+                return Err(Left::Over(SendError::Changed));
+            }
+        }
+        Ok(Sent { digest, streams: self.streams, bytes_sent: self.bytes_sent })
+    }
+
+    fn refused(&self, refusal: Refusal) -> Left {
+        match refusal.kind {
+            RefusalKind::Busy => {
+                let asked = refusal.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
+                let pause = asked.unwrap_or(self.limits.busy_pause);
+                Left::Busy(pause.clamp(self.limits.backoff_first, self.limits.backoff_most))
+            }
+            RefusalKind::Unwanted | RefusalKind::Protocol | RefusalKind::Other => {
+                Left::Over(SendError::Refused(refusal.message))
+            }
+            RefusalKind::Cancelled | RefusalKind::Sink | RefusalKind::Digest => {
+                Left::Over(SendError::Ended(refusal.message))
+            }
+        }
+    }
+}
+
+/// What the receiver says about the bytes in the end.
+async fn receipt(reader: &mut ReadHalf<Counted>) -> Result<Digest, Left> {
+    loop {
+        match read_message(reader).await? {
+            Receipt::Alive => {}
+            Receipt::Done { digest } => return Ok(digest),
+            Receipt::Again { offset } => {
+                return Err(invalid(format!("the chunk at {offset} arrived damaged")).into());
+            }
+            Receipt::Failed(refusal) => {
+                return Err(Left::Over(SendError::Ended(refusal.message)));
+            }
+        }
+    }
+}
+
+/// The writing half of a stream, watched.
+struct Wire<'a> {
+    writer: &'a mut WriteHalf<Counted>,
+    progress: &'a Progress,
+    limits: Limits,
+}
+
+impl Wire<'_> {
+    async fn chunk(&mut self, head: ChunkHead, chunk: &Bytes) -> io::Result<()> {
+        let write = write_chunk(self.writer, head, chunk);
+        self.progress.guard(self.limits.stall_after, write).await
+    }
+
+    async fn note(&mut self, note: &Note) -> io::Result<()> {
+        let write = write_note(self.writer, note);
+        self.progress.guard(self.limits.stall_after, write).await
+    }
+
+    /// Waits for the source, and meanwhile tells the receiver that it is only slow.
+    async fn alive_while<T>(
+        &mut self,
+        work: impl Future<Output = io::Result<T>>,
+        cancel: &CancellationToken,
+    ) -> Result<T, Left> {
+        let mut work = pin!(timeout(self.limits.step_within, work));
+        // What was written must not wait in a buffer while the source is slow.
+        let mut pause = Duration::ZERO;
+        loop {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Err(Left::Over(SendError::Cancelled)),
+                done = &mut work => {
+                    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it takes too long");
+                    let failed = |error| Left::Over(SendError::Source(error));
+                    return done.map_err(late).flatten().map_err(failed);
+                }
+                () = sleep(pause) => {
+                    match pause.is_zero() {
+                        true => {
+                            let flush = self.writer.flush();
+                            self.progress.guard(self.limits.stall_after, flush).await?;
+                        }
+                        false => self.note(&Note::Alive).await?,
+                    }
+                    pause = self.limits.alive_every();
+                }
+            }
+        }
+    }
+}
+
+fn stop(error: &SendError) -> Note {
+    let reason = error.to_string();
+    let end = reason.floor_char_boundary(hypha_wire::bulk::MAX_REASON);
+    Note::Stop { reason: reason[..end].to_owned() }
+}
+
+fn late(what: &str, within: Duration) -> io::Error {
+    let what = format!("{what} within {} s", within.as_secs_f32());
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}

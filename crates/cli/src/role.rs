@@ -1,0 +1,163 @@
+//! `hypha gateway|scheduler|worker|data`: write a configuration, run a node, ask how one is.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use hypha_config::{
+    DataConfig, Flags, GatewayConfig, NetworkConfig, RoleConfig, SchedulerConfig, WorkerConfig,
+};
+use hypha_model::NodeRole;
+use hypha_net::Multiaddr;
+use hypha_node::{Look, NodeConfig, NodeError};
+
+use crate::config::environment;
+use crate::init::{self, Init};
+use crate::usage::{Failure, print};
+
+const VERSION: &str = env!("HYPHA_VERSION");
+
+/// What every role can do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Write a commented configuration file
+    Init(Init),
+    /// Run the node until SIGTERM or SIGINT
+    Run(Run),
+    /// Ask a node how it is; exits 0 when it is ready
+    Probe(Probe),
+}
+
+#[derive(Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    given: Given,
+}
+
+/// A configuration file, and flags that win over it.
+#[derive(Args)]
+pub(crate) struct Given {
+    /// The configuration file
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// A gateway to join through instead of those in the file; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    gateway: Vec<String>,
+    /// An address to listen on instead of those in the file; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<String>,
+    /// An address that others reach this node at; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    external: Vec<String>,
+    /// Whether gateways may relay for this node
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    relay_circuit: Option<bool>,
+    /// A range of addresses not to dial on the word of others; may be repeated
+    #[arg(long, value_name = "CIDR")]
+    exclude_cidr: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Probe {
+    /// The node's address, such as /ip4/127.0.0.1/tcp/4001
+    address: Multiaddr,
+    /// A configuration file, for its certificates
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Seconds to wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    timeout: f64,
+}
+
+pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Init(init) => init::run(role, init),
+        Command::Run(run) => {
+            let config = match role {
+                NodeRole::Gateway => NodeConfig::Gateway(run.given.load()?),
+                NodeRole::Scheduler => NodeConfig::Scheduler(run.given.load()?),
+                NodeRole::Worker => NodeConfig::Worker(run.given.load()?),
+                NodeRole::Data => NodeConfig::Data(run.given.load()?),
+            };
+            hypha_node::run(config, VERSION).map_err(failure)
+        }
+        Command::Probe(probe) => self::probe(role, probe),
+    }
+}
+
+fn probe(role: NodeRole, probe: Probe) -> Result<(), Failure> {
+    let given = Given::of(probe.config);
+    let network = match role {
+        NodeRole::Gateway => given.load::<GatewayConfig>()?.network,
+        NodeRole::Scheduler => given.load::<SchedulerConfig>()?.network,
+        NodeRole::Worker => given.load::<WorkerConfig>()?.network,
+        NodeRole::Data => given.load::<DataConfig>()?.network,
+    };
+    let look = look(role, &network, probe.timeout)?;
+    let (certificate, health) = hypha_node::probe(&look, probe.address).map_err(failure)?;
+    if health.version.is_empty() {
+        // The probe ran with the node's own certificate: see `hypha_net::probe`.
+        let (role, organisation) = (certificate.role, certificate.organisation);
+        return print(&format!(
+            "alive: {role} of {organisation}; this is its own certificate, so only /readyz tells whether it is ready\n"
+        ));
+    }
+    let summary = format!(
+        "{} of {}, version {}, up {} s, {} peers",
+        health.role,
+        certificate.organisation,
+        health.version,
+        health.uptime_ms / 1_000,
+        health.peers
+    );
+    match health.ready {
+        true => print(&format!("ready: {summary}\n")),
+        false => {
+            Err(Failure::work(format!("not ready: {}; {summary}", health.problems.join(", "))))
+        }
+    }
+}
+
+pub(crate) fn look(
+    role: NodeRole,
+    network: &NetworkConfig,
+    seconds: f64,
+) -> Result<Look<'_>, Failure> {
+    let timeout = Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|timeout| !timeout.is_zero())
+        .ok_or_else(|| Failure::usage("--timeout: expected a number of seconds above zero"))?;
+    Ok(Look { role, network, version: VERSION, timeout })
+}
+
+impl Given {
+    /// Only a file.
+    fn of(config: PathBuf) -> Given {
+        Given {
+            config,
+            gateway: Vec::new(),
+            listen: Vec::new(),
+            external: Vec::new(),
+            relay_circuit: None,
+            exclude_cidr: Vec::new(),
+        }
+    }
+
+    pub(crate) fn load<R: RoleConfig>(&self) -> Result<R, Failure> {
+        let flags = Flags {
+            gateway: self.gateway.clone(),
+            listen: self.listen.clone(),
+            external: self.external.clone(),
+            relay_circuit: self.relay_circuit,
+            exclude_cidr: self.exclude_cidr.clone(),
+        };
+        hypha_config::load(&self.config, &environment(), &flags).map_err(Failure::usage)
+    }
+}
+
+pub(crate) fn failure(error: NodeError) -> Failure {
+    match error {
+        NodeError::Configuration(_) => Failure::usage(error),
+        NodeError::Failed(_) => Failure::work(error),
+    }
+}

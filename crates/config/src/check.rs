@@ -1,0 +1,159 @@
+//! The tree against the table of keys: unknown and missing keys, wrong types, files that are not there. All
+//! faults at once, so that a configuration is put right in one go.
+
+use std::path::{Path, PathBuf};
+
+use hypha_model::NodeRole;
+
+use crate::diagnostic::{Diagnostic, Place};
+use crate::given::{Given, Origin, Raw, Table};
+use crate::key::{Key, Kind};
+use crate::keys;
+use crate::suggest;
+
+/// What the values of one configuration have in common.
+pub(crate) struct Context<'a> {
+    /// The file as the user named it.
+    pub(crate) file: &'a Path,
+    pub(crate) role: NodeRole,
+}
+
+impl Context<'_> {
+    /// `message` about the value of `key`, which came from `origin`.
+    pub(crate) fn diagnostic(&self, origin: &Origin, key: &str, message: &str) -> Diagnostic {
+        let (place, message) = match origin {
+            Origin::File(position) => {
+                let place = Place::File(self.file.to_owned(), Some(*position));
+                (place, format!("`{key}`: {message}"))
+            }
+            Origin::Default => {
+                (Place::File(self.file.to_owned(), None), format!("`{key}`: {message}"))
+            }
+            Origin::Variable(name) => (Place::Variable(name.clone()), message.to_owned()),
+            Origin::Flag(name) => (Place::Flag(name), message.to_owned()),
+        };
+        Diagnostic { place, message }
+    }
+
+    /// The path that `written` means: in the file, relative to the file, so that a node can be started from
+    /// anywhere; elsewhere, relative to where the command runs, as in any shell.
+    pub(crate) fn path(&self, written: &str, origin: &Origin) -> PathBuf {
+        match (origin, self.file.parent()) {
+            (Origin::File(_) | Origin::Default, Some(directory)) => directory.join(written),
+            _ => PathBuf::from(written),
+        }
+    }
+}
+
+/// Every fault of `tree`.
+pub(crate) fn check(tree: &Table, context: &Context<'_>) -> Vec<Diagnostic> {
+    let mut checker = Checker { context, found: Vec::new() };
+    let keys: Vec<_> = keys::of(context.role).collect();
+    checker.table(tree, &keys, "", None);
+    checker.found
+}
+
+struct Checker<'a> {
+    context: &'a Context<'a>,
+    found: Vec<Diagnostic>,
+}
+
+impl Checker<'_> {
+    fn table(&mut self, table: &Table, keys: &[&Key], section: &str, at: Option<&Origin>) {
+        for (name, (origin, given)) in table {
+            match keys.iter().find(|key| key.name == name) {
+                Some(key) => self.value(key, given, &join(section, name)),
+                None => {
+                    let place = self.context.diagnostic(origin, "", "").place;
+                    let message = unknown(name, keys, section, self.context.role);
+                    self.found.push(Diagnostic { place, message });
+                }
+            }
+        }
+        for key in keys.iter().filter(|key| key.required() && !table.contains_key(key.name)) {
+            let place = self.context.diagnostic(at.unwrap_or(&Origin::Default), "", "").place;
+            let doc = key.doc.split_once(". ").map_or(key.doc, |(first, _)| first);
+            let mut doc = doc.trim_end_matches('.').to_owned();
+            if let Some(first) = doc.get_mut(..1) {
+                first.make_ascii_lowercase();
+            }
+            let message = format!("`{}` is missing: {doc}", join(section, key.name));
+            self.found.push(Diagnostic { place, message });
+        }
+    }
+
+    fn value(&mut self, key: &Key, given: &Given, path: &str) {
+        if let Err(problem) = key.kind.check(given) {
+            let origin = problem.origin.as_ref().unwrap_or(&given.origin);
+            self.found.push(self.context.diagnostic(origin, path, &problem.message));
+            return;
+        }
+        let below: Vec<&Key> = key.below().iter().collect();
+        match (key.kind, &given.raw) {
+            (Kind::File | Kind::Path, _) => self.exists(key, given, path),
+            (_, Raw::Table(table)) => self.table(table, &below, path, Some(&given.origin)),
+            (Kind::Entries(_), Raw::List(entries)) => {
+                for entry in entries {
+                    if let Raw::Table(table) = &entry.raw {
+                        self.table(table, &below, path, Some(&entry.origin));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn exists(&mut self, key: &Key, given: &Given, path: &str) {
+        let file = self.context.path(given.text().unwrap_or(""), &given.origin);
+        let shown = file.display();
+        let message = match std::fs::metadata(&file) {
+            Ok(found) if matches!(key.kind, Kind::File) && found.is_dir() => {
+                format!("expected a file, found the directory {shown}")
+            }
+            Ok(_) => return,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                format!("there is no file {shown}: put it there or change the path")
+            }
+            Err(error) => format!("cannot look at {shown}: {error}"),
+        };
+        self.found.push(self.context.diagnostic(&given.origin, path, &message));
+    }
+}
+
+fn join(section: &str, name: &str) -> String {
+    if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") }
+}
+
+fn unknown(name: &str, keys: &[&Key], section: &str, role: NodeRole) -> String {
+    // Enough to recognise it, too little to flood a log.
+    const MAX_SHOWN: usize = 64;
+    let shown: String = name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+    let within = if section.is_empty() { String::new() } else { format!(" in `[{section}]`") };
+    let hint = elsewhere(name, section, role)
+        .or_else(|| {
+            let close = suggest::closest(name, keys.iter().map(|key| key.name))?;
+            Some(format!("; did you mean `{close}`?"))
+        })
+        .unwrap_or_default();
+    format!("unknown key `{shown}`{within}{hint}")
+}
+
+/// A key that is right in another place: written below a section's header, it silently belongs to that
+/// section, which nobody expects who adds a line at the end of a file.
+fn elsewhere(name: &str, section: &str, role: NodeRole) -> Option<String> {
+    if !section.is_empty() && keys::of(role).any(|key| key.name == name) {
+        return Some("; it belongs at the top, above the first section".to_owned());
+    }
+    let inside = |key: &&Key| key.below().iter().any(|below| below.name == name);
+    if let Some(outer) = keys::of(role).find(inside).filter(|outer| outer.name != section) {
+        let header = match outer.kind {
+            Kind::Entries(_) => format!("[[{}]]", outer.name),
+            _ => format!("[{}]", outer.name),
+        };
+        return Some(format!("; it belongs under `{header}`"));
+    }
+    let other = NodeRole::ALL
+        .into_iter()
+        .find(|other| keys::own(*other).iter().any(|key| key.name == name))?;
+    section.is_empty().then(|| format!("; it is for a {other} node, and this is a {role} node's"))
+}

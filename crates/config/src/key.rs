@@ -1,0 +1,136 @@
+//! What a key is: its kind, its default, its documentation. Everything that knows the keys (unknown-key
+//! checks, types, template, schema) reads it from here and from the tables in [`crate::keys`].
+
+use hypha_model::NodeRole;
+
+use crate::given::{self, Given, Origin, Raw};
+use crate::parse::{self, AddressUse, Problem};
+
+/// One key of a configuration file.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) preset: Preset,
+    /// What it does, in sentences. The template wraps them, the schema takes them as they are.
+    pub(crate) doc: &'static str,
+}
+
+/// What holds when a key is not given. The values are TOML.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Preset {
+    /// There is no sensible value: it must be given. This is how one may look.
+    Required(&'static str),
+    /// Nothing, which no value says. This is how a value may look.
+    Absent(&'static str),
+    /// This value.
+    Is(&'static str),
+    /// A value for each role.
+    OfRole(fn(NodeRole) -> &'static str),
+}
+
+/// What a key takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// A file that must exist.
+    File,
+    /// A file or a directory that must exist.
+    Path,
+    Switch,
+    Addresses(AddressUse),
+    Networks,
+    Socket,
+    Choice(fn() -> Vec<&'static str>),
+    LogFilter,
+    Attributes,
+    Headers,
+    Url,
+    Ratio,
+    Count {
+        min: u32,
+        max: u32,
+    },
+    Seconds {
+        min: u64,
+        max: u64,
+    },
+    Bytes,
+    Cores,
+    Price,
+    Label,
+    Labels,
+    Section(&'static [Key]),
+    Entries(&'static [Key]),
+}
+
+impl Key {
+    /// The value that holds when none is given.
+    pub(crate) fn default_text(&self, role: NodeRole) -> Option<&'static str> {
+        match self.preset {
+            Preset::Required(_) | Preset::Absent(_) => None,
+            Preset::Is(text) => Some(text),
+            Preset::OfRole(of) => Some(of(role)),
+        }
+    }
+
+    /// The default as a value.
+    pub(crate) fn default_value(&self, role: NodeRole) -> Option<Given> {
+        let text = self.default_text(role)?;
+        // A default that were no TOML would be found by the tests of the tables.
+        given::value(text, &Origin::Default).ok()
+    }
+
+    pub(crate) fn required(&self) -> bool {
+        matches!(self.preset, Preset::Required(_))
+    }
+
+    /// The keys below this one.
+    pub(crate) fn below(&self) -> &'static [Key] {
+        match self.kind {
+            Kind::Section(keys) | Kind::Entries(keys) => keys,
+            _ => &[],
+        }
+    }
+}
+
+impl Kind {
+    /// Whether `given` is a value of this kind.
+    pub(crate) fn check(self, given: &Given) -> Result<(), Problem> {
+        match self {
+            Kind::File | Kind::Path => parse::text(given, parse::PATH).map(drop),
+            Kind::Switch => parse::switch(given).map(drop),
+            Kind::Addresses(purpose) => parse::addresses(given, purpose).map(drop),
+            Kind::Networks => parse::networks(given).map(drop),
+            Kind::Socket => parse::socket(given).map(drop),
+            Kind::Choice(names) => parse::one_of(given, &names()).map(drop),
+            Kind::LogFilter => parse::log_filter(given).map(drop),
+            Kind::Attributes => parse::attributes(given).map(drop),
+            Kind::Headers => parse::headers(given).map(drop),
+            Kind::Url => parse::url(given).map(drop),
+            Kind::Ratio => parse::ratio(given).map(drop),
+            Kind::Count { min, max } => parse::count(given, min, max).map(drop),
+            Kind::Seconds { min, max } => parse::seconds(given, min, max).map(drop),
+            Kind::Bytes => parse::bytes(given).map(drop),
+            Kind::Cores => parse::cores(given).map(drop),
+            Kind::Price => parse::price(given).map(drop),
+            Kind::Label => parse::label(given).map(drop),
+            Kind::Labels => parse::labels(given).map(drop),
+            Kind::Section(_) => match given.raw {
+                Raw::Table(_) => Ok(()),
+                _ => Err(Problem::expected("a section such as [name]", given)),
+            },
+            Kind::Entries(_) => match &given.raw {
+                Raw::List(items) => items.iter().try_for_each(|item| match item.raw {
+                    Raw::Table(_) => Ok(()),
+                    _ => Err(Problem::expected("a table", item).at(item)),
+                }),
+                _ => Err(Problem::expected("a list of tables, each headed [[name]]", given)),
+            },
+        }
+    }
+
+    /// Whether it takes a list, so that the environment may separate by commas.
+    pub(crate) fn is_list(self) -> bool {
+        matches!(self, Kind::Addresses(_) | Kind::Networks | Kind::Labels | Kind::Entries(_))
+    }
+}

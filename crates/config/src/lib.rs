@@ -1,0 +1,154 @@
+//! File, environment and flags to validated values.
+//!
+//! A configuration is a TOML file. Over it lie the `HYPHA_*` variables (`HYPHA_LISTEN_ADDRESSES`,
+//! `HYPHA_RELAY__MAX_CIRCUITS`), over those the flags; `OTEL_*` wins over `telemetry_*`. What is wrong is
+//! reported with file, line and column, all of it at once where that is cheap. The keys, their kinds,
+//! defaults and documentation stand in one table (`keys.rs`) that the checks, [`template`] and [`schema`]
+//! are made from.
+//!
+//! The environment is an argument: nothing here reads it.
+
+mod check;
+mod diagnostic;
+mod given;
+mod key;
+mod keys;
+mod network;
+mod observe;
+mod overlay;
+mod parse;
+mod reader;
+mod roles;
+mod schema;
+mod suggest;
+mod template;
+
+use std::io::Read;
+use std::path::Path;
+
+use hypha_model::NodeRole;
+
+pub use diagnostic::{Diagnostic, Diagnostics, Place, Position};
+pub use network::{NetworkConfig, RESERVED_RANGES, excluded};
+pub use observe::{Headers, LogFormat, ObserveConfig, Protocol, Sampler, TelemetrySettings};
+pub use overlay::Flags;
+pub use roles::{
+    DataConfig, Dataset, ExecutorConfig, GatewayConfig, Gpu, RelayLimits, Resources, Runtime,
+    SchedulerConfig, WorkerConfig,
+};
+pub use schema::schema;
+pub use template::{Filled, template};
+
+use crate::check::Context;
+use crate::given::{Malformed, Table};
+
+/// The largest file that is read: a thousand times a long configuration, and no trouble to keep in memory.
+pub const MAX_FILE_BYTES: usize = 1 << 20;
+
+/// The configuration of one role.
+pub trait RoleConfig: sealed::Build {
+    /// The role.
+    const ROLE: NodeRole;
+
+    /// Certificates and addresses.
+    fn network(&self) -> &NetworkConfig;
+
+    /// Logs, metrics and traces.
+    fn observe(&self) -> &ObserveConfig;
+}
+
+mod sealed {
+    use crate::reader::Reader;
+    use crate::{Diagnostic, NetworkConfig, ObserveConfig};
+
+    pub trait Build: Sized {
+        fn build(
+            reader: &Reader<'_>,
+            network: NetworkConfig,
+            observe: ObserveConfig,
+        ) -> Result<Self, Diagnostic>;
+    }
+}
+
+/// Reads the configuration file at `path`, lays `environment` and then `flags` over it, and checks
+/// everything, also that the files it names exist.
+pub fn load<R: RoleConfig>(
+    path: &Path,
+    environment: &[(String, String)],
+    flags: &Flags,
+) -> Result<R, Diagnostics> {
+    parse::<R>(path, &read(path)?, environment, flags)
+}
+
+/// Like [`load`], for a file whose content is `bytes`. Relative paths in it are relative to the directory
+/// that `path` is in.
+pub fn parse<R: RoleConfig>(
+    path: &Path,
+    bytes: &[u8],
+    environment: &[(String, String)],
+    flags: &Flags,
+) -> Result<R, Diagnostics> {
+    let context = Context { file: path, role: R::ROLE };
+    let mut tree = tree(path, bytes)?;
+    let mut found = overlay::environment(&mut tree, environment, &context);
+    overlay::flags(&mut tree, flags);
+    found.extend(check::check(&tree, &context));
+    Diagnostics::from_found(found)?;
+    let reader = reader::Reader::new(&tree, &context);
+    let network = NetworkConfig::read(&reader)?;
+    let observe = ObserveConfig::read(&reader, environment)?;
+    Ok(R::build(&reader, network, observe)?)
+}
+
+/// [`load`] for a role that is only known at run time, for the sake of its diagnostics.
+pub fn check(
+    role: NodeRole,
+    path: &Path,
+    environment: &[(String, String)],
+    flags: &Flags,
+) -> Result<(), Diagnostics> {
+    match role {
+        NodeRole::Gateway => load::<GatewayConfig>(path, environment, flags).map(drop),
+        NodeRole::Scheduler => load::<SchedulerConfig>(path, environment, flags).map(drop),
+        NodeRole::Worker => load::<WorkerConfig>(path, environment, flags).map(drop),
+        NodeRole::Data => load::<DataConfig>(path, environment, flags).map(drop),
+    }
+}
+
+/// The role that the file at `path` is for, if its keys say so: `[relay]` is a gateway's, `[scheduler]` a
+/// scheduler's, `[resources]`, `[[executors]]`, `price`, `region` and `hardware` are a worker's,
+/// `[[datasets]]` is a data node's. Keys of two roles, or none of these, leave it open.
+pub fn guess_role(path: &Path) -> Result<Option<NodeRole>, Diagnostics> {
+    let tree = tree(path, &read(path)?)?;
+    Ok(roles::role_with(tree.keys().map(String::as_str)))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Diagnostics> {
+    let wrong = |error: std::io::Error| {
+        Diagnostics::of_file(path, format!("cannot read the configuration: {error}"))
+    };
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(wrong)?;
+    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(wrong)?;
+    if bytes.len() > MAX_FILE_BYTES {
+        let message = format!("larger than {MAX_FILE_BYTES} bytes: is this a configuration?");
+        return Err(Diagnostics::of_file(path, message));
+    }
+    Ok(bytes)
+}
+
+fn tree(path: &Path, bytes: &[u8]) -> Result<Table, Diagnostics> {
+    let malformed = match std::str::from_utf8(bytes) {
+        Ok(text) => match given::document(text) {
+            Ok(tree) => return Ok(tree),
+            Err(malformed) => malformed,
+        },
+        Err(error) => {
+            let valid = String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or(&[]));
+            let position = Position::of(&valid, valid.len());
+            Malformed { position: Some(position), message: "not UTF-8 text".to_owned() }
+        }
+    };
+    let place = Place::File(path.to_owned(), malformed.position);
+    Err(Diagnostic { place, message: malformed.message }.into())
+}

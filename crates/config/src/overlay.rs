@@ -1,0 +1,137 @@
+//! Environment and flags laid over the file: later ones win, key by key; a list replaces a list.
+
+use hypha_model::NodeRole;
+
+use crate::check::Context;
+use crate::diagnostic::{Diagnostic, Place};
+use crate::given::{self, Given, Origin, Raw, Table};
+use crate::key::{Key, Kind};
+use crate::keys;
+use crate::suggest;
+
+/// What begins the name of a variable that stands for a key.
+const PREFIX: &str = "HYPHA_";
+
+/// The flags that stand for keys, as they were typed. What is empty was not given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `--gateway`, for `gateway_addresses`.
+    pub gateway: Vec<String>,
+    /// `--listen`, for `listen_addresses`.
+    pub listen: Vec<String>,
+    /// `--external`, for `external_addresses`.
+    pub external: Vec<String>,
+    /// `--relay-circuit`, for `relay_circuit`.
+    pub relay_circuit: Option<bool>,
+    /// `--exclude-cidr`, for `exclude_cidr`.
+    pub exclude_cidr: Vec<String>,
+}
+
+/// Lays `flags` over `tree`.
+pub(crate) fn flags(tree: &mut Table, flags: &Flags) {
+    let lists = [
+        ("--gateway", "gateway_addresses", &flags.gateway),
+        ("--listen", "listen_addresses", &flags.listen),
+        ("--external", "external_addresses", &flags.external),
+        ("--exclude-cidr", "exclude_cidr", &flags.exclude_cidr),
+    ];
+    for (flag, key, values) in lists.into_iter().filter(|(_, _, values)| !values.is_empty()) {
+        let item = |text: &String| Given::new(Raw::Bare(text.clone()), Origin::Flag(flag));
+        let list = Raw::List(values.iter().map(item).collect());
+        put(tree, key, list, Origin::Flag(flag));
+    }
+    if let Some(on) = flags.relay_circuit {
+        put(tree, "relay_circuit", Raw::Switch(on), Origin::Flag("--relay-circuit"));
+    }
+}
+
+fn put(table: &mut Table, key: &str, raw: Raw, origin: Origin) {
+    table.insert(key.to_owned(), (origin.clone(), Given::new(raw, origin)));
+}
+
+/// Lays the `HYPHA_*` variables over `tree`. An empty one counts as not set.
+///
+/// A variable of another role is skipped, because roles may share an environment. So is one that stands for
+/// no key at all, because others invent such names too (Kubernetes makes `HYPHA_GATEWAY_PORT` of a service
+/// called `hypha-gateway`); but one that is nearly a key is a slip, and an error.
+pub(crate) fn environment(
+    tree: &mut Table,
+    environment: &[(String, String)],
+    context: &Context<'_>,
+) -> Vec<Diagnostic> {
+    let own = variables(context.role);
+    let others: Vec<_> = NodeRole::ALL.into_iter().flat_map(variables).collect();
+    let mut found = Vec::new();
+    for (name, text) in environment.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
+        if text.is_empty() {
+            continue;
+        }
+        let place = Place::Variable(name.clone());
+        if let Some((_, path, key)) = own.iter().find(|(variable, _, _)| variable == name) {
+            match read(key, text, &Origin::Variable(name.clone())) {
+                Ok(given) => insert(tree, path, given),
+                Err(message) => found.push(Diagnostic { place, message }),
+            }
+        } else if !others.iter().any(|(variable, _, _)| variable == name)
+            && let Some(close) = closest(name, &others)
+        {
+            let message = format!("stands for no key; did you mean {close}?");
+            found.push(Diagnostic { place, message });
+        }
+    }
+    found
+}
+
+/// Each key that a variable can set: the variable, the key's path, the key.
+fn variables(role: NodeRole) -> Vec<(String, Vec<&'static str>, &'static Key)> {
+    let mut all = Vec::new();
+    for key in keys::of(role) {
+        match key.kind {
+            Kind::Section(below) => all.extend(below.iter().map(|b| (vec![key.name, b.name], b))),
+            _ => all.push((vec![key.name], key)),
+        }
+    }
+    let name = |path: &[&str]| format!("{PREFIX}{}", path.join("__").to_uppercase());
+    all.into_iter().map(|(path, key)| (name(&path), path, key)).collect()
+}
+
+/// The prefix is left out of the comparison: it would make short names look alike.
+fn closest<'a>(
+    name: &str,
+    known: &'a [(String, Vec<&'static str>, &'static Key)],
+) -> Option<&'a str> {
+    let rest = |name: &'a str| name.strip_prefix(PREFIX).unwrap_or(name);
+    let name = name.strip_prefix(PREFIX).unwrap_or(name);
+    let close = suggest::closest(name, known.iter().map(|(variable, _, _)| rest(variable)))?;
+    known.iter().map(|(variable, _, _)| variable.as_str()).find(|one| rest(one) == close)
+}
+
+fn read(key: &Key, text: &str, origin: &Origin) -> Result<Given, String> {
+    let bare = |text: &str| Given::new(Raw::Bare(text.to_owned()), origin.clone());
+    if !key.kind.is_list() {
+        return Ok(bare(text.trim()));
+    }
+    if text.trim_start().starts_with('[') {
+        return given::value(text.trim(), origin).map_err(|malformed| malformed.message);
+    }
+    if let Kind::Entries(_) = key.kind {
+        return Err("expected a TOML list of tables such as [{ name = \"…\" }]".to_owned());
+    }
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    Ok(Given::new(Raw::List(items.map(bare).collect()), origin.clone()))
+}
+
+/// Puts `given` at `path`, unless something on the way is no table: the file's fault, reported as such.
+fn insert(tree: &mut Table, path: &[&str], given: Given) {
+    let Some((last, sections)) = path.split_last() else { return };
+    let mut table = tree;
+    for section in sections {
+        let origin = given.origin.clone();
+        let empty = (origin.clone(), Given::new(Raw::Table(Table::new()), origin));
+        match &mut table.entry((*section).to_owned()).or_insert(empty).1.raw {
+            Raw::Table(inner) => table = inner,
+            _ => return,
+        }
+    }
+    table.insert((*last).to_owned(), (given.origin.clone(), given));
+}

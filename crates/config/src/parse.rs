@@ -1,0 +1,247 @@
+//! From a value as given to the value that is meant, or what is wrong with it. Messages say what was
+//! expected and never repeat the value.
+
+mod address;
+mod pairs;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hypha_model::amount::{self, AmountError};
+use hypha_model::{ExecutorClass, Money, Name};
+use ipnet::IpNet;
+
+pub(crate) use self::address::{AddressUse, addresses};
+pub(crate) use self::pairs::{attributes, headers};
+use crate::given::{Given, Origin, Raw};
+
+pub(crate) const PATH: &str = "a path in quotes";
+const SOCKET: &str = "an address and a port such as \"127.0.0.1:9101\"";
+const NETWORKS: &str = "a list of address ranges such as [\"10.0.0.0/8\", \"fc00::/7\"]";
+const LABELS: &str = "a list of names such as [\"llama-2-7b\"]";
+const LOG_FILTER: &str = "a level (off, error, warn, info, debug or trace), or levels by target such as \
+                          \"info,hypha_net=debug\"";
+const URL: &str = "an address such as \"https://collector.example.org:4318\"";
+const RATIO: &str = "a number from 0 to 1 such as 0.1";
+
+/// What is wrong with a value.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    /// Where, if not where the value begins.
+    pub(crate) origin: Option<Origin>,
+    pub(crate) message: String,
+}
+
+impl Problem {
+    pub(crate) fn new(message: impl Into<String>) -> Problem {
+        Problem { origin: None, message: message.into() }
+    }
+
+    pub(crate) fn expected(what: &str, given: &Given) -> Problem {
+        match given.raw {
+            Raw::Bare(_) => Problem::new(format!("expected {what}")),
+            _ => Problem::new(format!("expected {what}, found {}", given.what())),
+        }
+    }
+
+    /// The problem is with `given`, a part of the value.
+    pub(crate) fn at(mut self, given: &Given) -> Problem {
+        self.origin.get_or_insert_with(|| given.origin.clone());
+        self
+    }
+}
+
+impl From<AmountError> for Problem {
+    fn from(error: AmountError) -> Problem {
+        Problem::new(format!("the value {}", error.problem))
+    }
+}
+
+/// A type with a word for each of its values.
+pub(crate) trait Choice: Copy + 'static {
+    const NAMES: &'static [(&'static str, Self)];
+}
+
+/// The words of a type.
+pub(crate) fn names<C: Choice>() -> Vec<&'static str> {
+    C::NAMES.iter().map(|(name, _)| *name).collect()
+}
+
+pub(crate) fn choice<C: Choice>(given: &Given) -> Result<C, Problem> {
+    let index = one_of(given, &names::<C>())?;
+    C::NAMES.get(index).map(|(_, value)| *value).ok_or_else(|| Problem::new("unknown choice"))
+}
+
+pub(crate) fn one_of(given: &Given, names: &[&str]) -> Result<usize, Problem> {
+    let found = given.text().and_then(|text| names.iter().position(|name| *name == text));
+    found.ok_or_else(|| {
+        let quoted: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
+        let what = format!("one of {}", quoted.join(", "));
+        match given.text() {
+            Some(_) => Problem::new(format!("expected {what}")),
+            None => Problem::expected(&what, given),
+        }
+    })
+}
+
+impl Choice for ExecutorClass {
+    const NAMES: &'static [(&'static str, ExecutorClass)] = &[
+        ("inference", ExecutorClass::Inference),
+        ("train", ExecutorClass::Train),
+        ("aggregate", ExecutorClass::Aggregate),
+    ];
+}
+
+pub(crate) fn text<'a>(given: &'a Given, what: &str) -> Result<&'a str, Problem> {
+    match given.text() {
+        Some("") => Err(Problem::new(format!("expected {what}, found an empty text"))),
+        Some(text) if text.contains('\0') => {
+            Err(Problem::new(format!("expected {what}, found a text with a zero byte")))
+        }
+        Some(text) => Ok(text),
+        None => Err(Problem::expected(what, given)),
+    }
+}
+
+pub(crate) fn switch(given: &Given) -> Result<bool, Problem> {
+    match &given.raw {
+        Raw::Switch(switch) => Ok(*switch),
+        Raw::Bare(text) if text == "true" => Ok(true),
+        Raw::Bare(text) if text == "false" => Ok(false),
+        _ => Err(Problem::expected("true or false", given)),
+    }
+}
+
+/// The items of a list, each parsed by `item`.
+pub(crate) fn list<T>(
+    given: &Given,
+    what: &str,
+    item: impl Fn(&Given) -> Result<T, Problem>,
+) -> Result<Vec<T>, Problem> {
+    let Raw::List(items) = &given.raw else {
+        return Err(Problem::expected(what, given));
+    };
+    let parse = |(index, one): (usize, &Given)| {
+        item(one).map_err(|mut problem| {
+            // A variable or a flag has no positions to tell its items apart by.
+            if items.len() > 1 && !matches!(one.origin, Origin::File(_)) {
+                problem.message = format!("item {}: {}", index + 1, problem.message);
+            }
+            problem.at(one)
+        })
+    };
+    items.iter().enumerate().map(parse).collect()
+}
+
+pub(crate) fn networks(given: &Given) -> Result<Vec<IpNet>, Problem> {
+    list(given, NETWORKS, |item| {
+        let wrong = || Problem::new("expected an address range such as \"10.0.0.0/8\"");
+        let net: IpNet = item.text().ok_or_else(wrong)?.parse().map_err(|_| wrong())?;
+        if net != net.trunc() {
+            // Taken as it stands it would mean more addresses than it says; better to ask.
+            return Err(Problem::new(
+                "the address has bits beyond its prefix length: give the first address of the range",
+            ));
+        }
+        Ok(net)
+    })
+}
+
+pub(crate) fn socket(given: &Given) -> Result<SocketAddr, Problem> {
+    let text = given.text().ok_or_else(|| Problem::expected(SOCKET, given))?;
+    text.parse().map_err(|_| Problem::new(format!("expected {SOCKET}")))
+}
+
+pub(crate) fn label(given: &Given) -> Result<Name, Problem> {
+    let text = given.text().ok_or_else(|| Problem::expected("a name in quotes", given))?;
+    text.parse().map_err(|error| Problem::new(format!("not a name: {error}")))
+}
+
+pub(crate) fn labels(given: &Given) -> Result<Vec<Name>, Problem> {
+    list(given, LABELS, label)
+}
+
+/// The filter's grammar is richer than this check, which is there for slips: a misspelt level would be
+/// taken as the name of a target, and nothing would be logged.
+pub(crate) fn log_filter(given: &Given) -> Result<String, Problem> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let filter = text(given, LOG_FILTER)?;
+    let known = |level: &str| LEVELS.contains(&level.trim().to_ascii_lowercase().as_str());
+    // A filter by span fields has commas and equals signs of its own.
+    let fine = filter.contains('[')
+        || filter.split(',').all(|part| match part.rsplit_once('=') {
+            Some((target, level)) => !target.trim().is_empty() && known(level),
+            None => known(part),
+        });
+    if fine { Ok(filter.to_owned()) } else { Err(Problem::new(format!("expected {LOG_FILTER}"))) }
+}
+
+/// The collector's address. One with a password in it is refused: addresses are logged, headers are not.
+pub(crate) fn url(given: &Given) -> Result<String, Problem> {
+    let url = given.text().ok_or_else(|| Problem::expected(URL, given))?;
+    let wrong = || Problem::new(format!("expected {URL}"));
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let rest = rest.ok_or_else(wrong)?;
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or("");
+    if authority.contains('@') {
+        return Err(Problem::new(
+            "credentials do not belong into the address: put them into `telemetry_headers`",
+        ));
+    }
+    if authority.is_empty() || url.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(wrong());
+    }
+    Ok(url.to_owned())
+}
+
+pub(crate) fn ratio(given: &Given) -> Result<f64, Problem> {
+    let number = given.number().ok_or_else(|| Problem::expected(RATIO, given))?;
+    match number.parse::<f64>() {
+        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+        _ => Err(Problem::new(format!("expected {RATIO}"))),
+    }
+}
+
+pub(crate) fn count(given: &Given, min: u32, max: u32) -> Result<u32, Problem> {
+    let expected = || Problem::expected("a whole number", given);
+    let count = amount::parse_count("", given.number().ok_or_else(expected)?, max)?;
+    if count < min {
+        return Err(Problem::new(format!("the value is too small: the least is {min}")));
+    }
+    Ok(count)
+}
+
+pub(crate) fn seconds(given: &Given, min: u64, max: u64) -> Result<Duration, Problem> {
+    let expected =
+        || Problem::expected("a number of seconds such as 60, or a text such as \"5m\"", given);
+    let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
+    let span = Duration::from_micros(amount::parse_seconds("", written)?.as_micros());
+    if span < Duration::from_secs(min) {
+        Err(Problem::new(format!("the value is too small: the least is {min} seconds")))
+    } else if span > Duration::from_secs(max) {
+        Err(Problem::new(format!("the value is too large: the most is {max} seconds")))
+    } else {
+        Ok(span)
+    }
+}
+
+pub(crate) fn bytes(given: &Given) -> Result<u64, Problem> {
+    let expected = || Problem::expected("a number of bytes or a text such as \"16GiB\"", given);
+    let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
+    above_zero(amount::parse_bytes("", written)?)
+}
+
+/// Thousandths of a core.
+pub(crate) fn cores(given: &Given) -> Result<u64, Problem> {
+    let expected = || Problem::expected("a number of cores such as 4 or 0.5", given);
+    above_zero(amount::parse_milli("", given.number().ok_or_else(expected)?)?)
+}
+
+pub(crate) fn price(given: &Given) -> Result<Money, Problem> {
+    let expected = || Problem::expected("a price such as 1.25", given);
+    Ok(Money::parse("", given.number().ok_or_else(expected)?)?)
+}
+
+fn above_zero(amount: u64) -> Result<u64, Problem> {
+    if amount == 0 { Err(Problem::new("the value must be above zero")) } else { Ok(amount) }
+}

@@ -1,0 +1,606 @@
+//! The one task that drives libp2p: commands in, events out, and a tick for what is due.
+
+mod directory;
+mod gateways;
+mod gossip;
+mod kept;
+mod outbox;
+mod questions;
+mod routing;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use hypha_model::{CapabilityQuery, Name, NodeRole};
+use hypha_pki::{LoadError, Pki, Reloader};
+use hypha_wire::request::{RequestBody, ResponseBody};
+use libp2p::core::ConnectedPoint;
+use libp2p::swarm::dial_opts::DialOpts;
+use libp2p::swarm::{ConnectionId, DialError, ListenError, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, Swarm, identify, kad, multiaddr::Protocol};
+use prometheus_client::registry::Registry;
+use tokio::sync::{mpsc, oneshot};
+
+use self::directory::Directory;
+use self::gateways::Gateways;
+use self::gossip::Gossip;
+use self::kept::KeptPeers;
+use self::outbox::Outbox;
+use self::questions::Questions;
+use self::routing::Servers;
+use crate::behaviour::{Behaviour, BehaviourEvent, KAD_PROTOCOL};
+use crate::bulk::Shared;
+use crate::figures::{Figures, PeerLabels};
+use crate::gatekeeper::{Gatekeeper, RECHECK_EVERY};
+use crate::guard::{Guard, ip_of};
+use crate::handle::{AskError, FoundDataset, FoundWorker, NetEvent, Peer, Publication, StartError};
+use crate::peers::{self, Link};
+use crate::rate::Buckets;
+use crate::settings::Settings;
+use crate::statement::Verifier;
+use crate::transport::transport;
+
+/// How often what is due is looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// How often certificate files are looked at: a revocation takes effect within a few seconds.
+const RELOAD_EVERY: Duration = Duration::from_secs(2);
+/// How long leaving may take: long enough for a farewell to be written to the gateways.
+const FAREWELL_TIME: Duration = Duration::from_millis(400);
+/// Lines about refused connections per second; the rest is only counted.
+const REFUSALS_LOGGED: u32 = 2;
+
+pub(crate) enum Command {
+    Publish(Publication),
+    FindWorkers {
+        query: CapabilityQuery,
+        reply: oneshot::Sender<Vec<FoundWorker>>,
+    },
+    FindDataset {
+        name: Name,
+        reply: oneshot::Sender<Vec<FoundDataset>>,
+    },
+    Keep {
+        peer: PeerId,
+        addresses: Vec<Multiaddr>,
+    },
+    LetGo(PeerId),
+    Dial {
+        address: Multiaddr,
+        reply: oneshot::Sender<Result<PeerId, String>>,
+    },
+    Ask {
+        peer: PeerId,
+        body: RequestBody,
+        deadline: Duration,
+        traceparent: Option<String>,
+        reply: oneshot::Sender<Result<ResponseBody, AskError>>,
+    },
+    Peers(oneshot::Sender<Vec<Peer>>),
+    Addresses(oneshot::Sender<Vec<Multiaddr>>),
+    BulkListening(Vec<SocketAddr>),
+    Stop(oneshot::Sender<()>),
+}
+
+pub(crate) struct Driver {
+    swarm: Swarm<Behaviour>,
+    settings: Settings,
+    gatekeeper: Arc<Gatekeeper>,
+    guard: Guard,
+    figures: Figures,
+    commands: mpsc::Receiver<Command>,
+    outbox: Outbox,
+    reloader: Option<Reloader>,
+    verifier: Verifier,
+    gateways: Gateways,
+    servers: Servers,
+    directory: Directory,
+    gossip: Gossip,
+    questions: Questions,
+    kept: KeptPeers,
+    bulk_listeners: Vec<SocketAddr>,
+    dials: HashMap<ConnectionId, oneshot::Sender<Result<PeerId, String>>>,
+    round_trips: HashMap<PeerId, Duration>,
+    refusals: Buckets<()>,
+    next_recheck: Instant,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        settings: Settings,
+        pki: Pki,
+        reloader: Option<Reloader>,
+        registry: &mut Registry,
+        commands: mpsc::Receiver<Command>,
+        events: mpsc::Sender<NetEvent>,
+    ) -> Result<Driver, StartError> {
+        let role = pki.own().role;
+        if role != settings.role {
+            return Err(StartError::Role { certificate: role, wanted: settings.role });
+        }
+        let keypair = pki.keypair().clone();
+        let own = keypair.public().to_peer_id();
+        let gatekeeper = Arc::new(Gatekeeper::new(pki));
+        let guard = Guard::new(settings.excluded.clone());
+        for address in settings.gateways.iter().chain(&settings.external) {
+            ip_of(address).into_iter().for_each(|ip| guard.configure(ip));
+        }
+        let (transport, relay_client) =
+            transport(&settings, own, gatekeeper.clone(), guard.clone());
+        let behaviour = Behaviour::new(&settings, gatekeeper.clone(), &keypair, relay_client)
+            .map_err(StartError::Setup)?;
+        let config = libp2p::swarm::Config::with_tokio_executor()
+            .with_idle_connection_timeout(settings.limits.idle_timeout);
+        let mut swarm = Swarm::new(transport, behaviour, own, config);
+        for address in &settings.listen {
+            swarm.listen_on(address.clone()).map_err(|error| StartError::Listen {
+                address: address.clone(),
+                problem: with_causes(&error),
+            })?;
+        }
+        for address in &settings.external {
+            swarm.add_external_address(address.clone());
+        }
+        let figures = Figures::register(registry);
+        Ok(Driver {
+            gateways: Gateways::new(&settings.gateways),
+            outbox: Outbox::new(events, figures.clone()),
+            questions: Questions::new(settings.limits.requests_per_peer),
+            swarm,
+            settings,
+            gatekeeper,
+            guard,
+            figures,
+            commands,
+            reloader,
+            verifier: Verifier::new(),
+            servers: Servers::default(),
+            directory: Directory::new(),
+            gossip: Gossip::new(),
+            kept: KeptPeers::default(),
+            bulk_listeners: Vec::new(),
+            dials: HashMap::new(),
+            round_trips: HashMap::new(),
+            refusals: Buckets::new(REFUSALS_LOGGED, 10, 1),
+            next_recheck: Instant::now() + RECHECK_EVERY,
+        })
+    }
+
+    pub(crate) fn own(&self) -> PeerId {
+        *self.swarm.local_peer_id()
+    }
+
+    /// Runs until it is told to stop, or until nobody is left who could tell it.
+    pub(crate) async fn run(mut self) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut reloads = watch_files(self.reloader.take());
+        self.update_mode();
+        loop {
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_swarm(event),
+                command = self.commands.recv() => match command {
+                    Some(Command::Stop(reply)) => {
+                        self.leave().await;
+                        let _ = reply.send(());
+                        return;
+                    }
+                    Some(command) => self.on_command(command),
+                    None => return self.leave().await,
+                },
+                answered = self.questions.next_answer() => self.send_answer(answered),
+                () = self.outbox.flush() => {}
+                _ = tick.tick() => self.on_tick(Instant::now()),
+                Some(reloaded) = reloads.recv() => self.on_reloaded(reloaded),
+            }
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Publish(publication) => self.publish(publication),
+            Command::FindWorkers { query, reply } => self.find_workers(query, reply),
+            Command::FindDataset { name, reply } => self.find_dataset(name, reply),
+            Command::Keep { peer, addresses } => self.keep(peer, addresses),
+            Command::LetGo(peer) => self.let_go(peer),
+            Command::Dial { address, reply } => self.dial(address, reply),
+            Command::Ask { peer, body, deadline, traceparent, reply } => {
+                self.ask(peer, body, deadline, traceparent, reply);
+            }
+            Command::Peers(reply) => {
+                let connected: Vec<_> = self.swarm.behaviour().peers.connected().copied().collect();
+                let peers = connected.iter().filter_map(|peer| self.peer(peer)).collect();
+                let _ = reply.send(peers);
+            }
+            Command::Addresses(reply) => {
+                let _ = reply.send(self.own_addresses());
+            }
+            Command::BulkListening(listeners) => {
+                self.bulk_listeners = listeners;
+                self.directory.addresses_changed();
+            }
+            Command::Stop(reply) => {
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    fn on_tick(&mut self, now: Instant) {
+        self.dial_gateways(now);
+        self.dial_kept(now);
+        self.refresh_publication(now);
+        self.finish_late_searches(now);
+        self.swarm.behaviour_mut().peers.close_superseded(now);
+        self.swarm.behaviour_mut().kad.store_mut().expire(now);
+        let kept = self.swarm.behaviour_mut().kad.store_mut().len();
+        self.figures.records.set(i64::try_from(kept).unwrap_or(i64::MAX));
+        self.report_reachability(now);
+        if now >= self.next_recheck {
+            self.next_recheck = now + RECHECK_EVERY;
+            self.expel_unwelcome();
+            let peers = &self.swarm.behaviour().peers;
+            self.gatekeeper.sweep(|peer| peers.link(peer).is_some());
+        }
+    }
+
+    fn on_swarm(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::Behaviour(event) => self.on_behaviour(event),
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                self.on_connected(peer_id, connection_id, &endpoint);
+            }
+            SwarmEvent::NewListenAddr { address, .. } => self.on_listening(address),
+            SwarmEvent::ExternalAddrConfirmed { .. } | SwarmEvent::ExternalAddrExpired { .. } => {
+                self.on_addresses_changed();
+            }
+            SwarmEvent::ExpiredListenAddr { .. } => self.on_addresses_changed(),
+            SwarmEvent::ListenerClosed { listener_id, reason, .. } => {
+                self.on_listener_closed(listener_id, reason.err());
+            }
+            SwarmEvent::ListenerError { error, .. } => {
+                tracing::warn!("a listener had an error and goes on: {error}");
+            }
+            SwarmEvent::IncomingConnectionError { error, send_back_addr, .. } => {
+                self.on_refused(&send_back_addr, &error);
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
+                self.on_dial_failed(connection_id, peer_id, &error);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_behaviour(&mut self, event: BehaviourEvent) {
+        match event {
+            BehaviourEvent::Peers(event) => self.on_peers(event),
+            BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
+                self.on_identified(peer_id, info);
+            }
+            BehaviourEvent::Ping(event) => {
+                if let Ok(rtt) = event.result
+                    && self.swarm.behaviour().peers.link(&event.peer).is_some()
+                {
+                    self.round_trips.insert(event.peer, rtt);
+                }
+            }
+            BehaviourEvent::Kad(event) => self.on_kad(event),
+            BehaviourEvent::Gossip(event) => self.on_gossip(event),
+            BehaviourEvent::Requests(event) => self.on_requests(event),
+            BehaviourEvent::Dcutr(event) => match event.result {
+                Ok(_) => {
+                    tracing::info!(peer = %event.remote_peer_id, "hole punched: the link is direct")
+                }
+                Err(error) => {
+                    tracing::info!(peer = %event.remote_peer_id, "hole punching failed, the link stays relayed: {error}")
+                }
+            },
+            BehaviourEvent::RelayServer(event) => tracing::debug!(?event, "relay"),
+            BehaviourEvent::RelayClient(event) => tracing::debug!(?event, "relay client"),
+            BehaviourEvent::AutonatClient(event) => {
+                tracing::debug!(address = %event.tested_addr, result = ?event.result, "reachability probe");
+            }
+            _ => {}
+        }
+    }
+
+    fn on_peers(&mut self, event: peers::Event) {
+        match event {
+            peers::Event::Joined(id, link) => {
+                let Some(peer) = self.peer(&id) else { return };
+                tracing::debug!(peer = %id, role = %peer.role, organisation = peer.organisation, %link, "peer joined");
+                self.count_peer(&peer, 1);
+                self.outbox.push(NetEvent::PeerJoined(peer));
+            }
+            peers::Event::LinkChanged(id, link) => {
+                tracing::debug!(peer = %id, %link, "link changed");
+                self.recount_peers();
+                if let Some(peer) = self.peer(&id) {
+                    self.outbox.push(NetEvent::LinkChanged(peer));
+                }
+            }
+            peers::Event::Left(id) => {
+                tracing::debug!(peer = %id, "peer left");
+                self.round_trips.remove(&id);
+                self.questions.peer_left(&id);
+                self.recount_peers();
+                self.on_gateway_left(&id);
+                self.outbox.push(NetEvent::PeerLeft(id));
+            }
+        }
+    }
+
+    fn on_connected(&mut self, peer: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
+        if let Some(reply) = self.dials.remove(&connection) {
+            let _ = reply.send(Ok(peer));
+        }
+        self.kept.connected(&peer);
+        self.on_gateway_connected(peer, connection, endpoint);
+    }
+
+    fn on_listening(&mut self, address: Multiaddr) {
+        let is_circuit = address.iter().any(|part| part == Protocol::P2pCircuit);
+        if !is_circuit {
+            // A gateway is there to be reached: what it listens on counts as its address unless it was told better.
+            if self.settings.role == NodeRole::Gateway && self.settings.external.is_empty() {
+                self.swarm.add_external_address(address.clone());
+                if let Some(ip) = ip_of(&address)
+                    && (!ip.is_loopback() || self.listens_on_loopback_only())
+                {
+                    self.guard.live_in(ip);
+                }
+            }
+            let shown = address.clone().with(Protocol::P2p(self.own()));
+            self.outbox.push(NetEvent::Listening(shown));
+        }
+        self.on_addresses_changed();
+    }
+
+    fn listens_on_loopback_only(&self) -> bool {
+        self.settings.listen.iter().all(|address| ip_of(address).is_some_and(|ip| ip.is_loopback()))
+    }
+
+    fn on_addresses_changed(&mut self) {
+        self.update_mode();
+        self.directory.addresses_changed();
+    }
+
+    /// Serves the directory if others can reach this node directly.
+    fn update_mode(&mut self) {
+        let mode = match self.public_addresses().is_empty() {
+            true => kad::Mode::Client,
+            false => kad::Mode::Server,
+        };
+        if self.swarm.behaviour().kad.mode() != mode {
+            self.swarm.behaviour_mut().kad.set_mode(Some(mode));
+        }
+    }
+
+    fn on_identified(&mut self, peer: PeerId, info: identify::Info) {
+        let serves = info.protocols.contains(&KAD_PROTOCOL);
+        let addresses: Vec<_> = info
+            .listen_addrs
+            .into_iter()
+            .filter(|one| !one.iter().any(|part| part == Protocol::P2pCircuit))
+            .filter(|one| self.guard.allows_address(one))
+            .collect();
+        self.on_server(peer, if serves { addresses } else { Vec::new() });
+    }
+
+    fn on_refused(&mut self, address: &Multiaddr, error: &ListenError) {
+        // A relayed dial that lost a race against a direct one ends like this too.
+        if ip_of(address).is_none() {
+            return tracing::debug!(%address, "a relayed connection did not come about: {}", with_causes(error));
+        }
+        self.figures.refused_connections.inc();
+        if self.refusals.take((), Instant::now()) {
+            tracing::info!(%address, "refused a connection: {}", with_causes(error));
+        }
+    }
+
+    fn on_dial_failed(
+        &mut self,
+        connection: ConnectionId,
+        peer: Option<PeerId>,
+        error: &DialError,
+    ) {
+        let problem = with_causes(error);
+        tracing::debug!(?peer, "cannot connect: {problem}");
+        if let Some(reply) = self.dials.remove(&connection) {
+            let _ = reply.send(Err(problem.clone()));
+        }
+        self.on_gateway_failed(connection, &problem);
+        if let Some(peer) = peer {
+            self.kept.failed(&peer, Instant::now());
+        }
+    }
+
+    fn dial(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, String>>) {
+        ip_of(&address).into_iter().for_each(|ip| self.guard.configure(ip));
+        let options = DialOpts::from(address);
+        let connection = options.connection_id();
+        match self.swarm.dial(options) {
+            Ok(()) => {
+                self.dials.insert(connection, reply);
+            }
+            Err(error) => {
+                let _ = reply.send(Err(with_causes(&error)));
+            }
+        }
+    }
+
+    fn on_reloaded(&mut self, reloaded: Result<Pki, LoadError>) {
+        match reloaded {
+            Ok(pki) => {
+                tracing::info!("certificate files changed and are in use");
+                self.gatekeeper.renew(pki);
+                self.verifier.forget();
+                self.directory.addresses_changed();
+                self.expel_unwelcome();
+            }
+            Err(error) => {
+                tracing::warn!(
+                    "certificate files changed and cannot be used; the old ones stay: {error}"
+                );
+            }
+        }
+    }
+
+    fn expel_unwelcome(&mut self) {
+        for (peer, rejected) in self.gatekeeper.no_longer_welcome() {
+            if self.swarm.behaviour().peers.link(&peer).is_some() {
+                tracing::warn!(%peer, "disconnected: {rejected}");
+                self.figures.expelled.inc();
+                self.swarm.behaviour_mut().peers.disconnect(peer);
+            }
+        }
+    }
+
+    fn peer(&self, id: &PeerId) -> Option<Peer> {
+        let met = self.gatekeeper.met(id)?;
+        let peers = &self.swarm.behaviour().peers;
+        Some(Peer {
+            id: *id,
+            role: met.certificate.role,
+            organisation: met.certificate.organisation.clone(),
+            link: peers.link(id)?,
+            rtt: self.round_trips.get(id).copied(),
+            address: peers.address(id)?.clone(),
+        })
+    }
+
+    fn count_peer(&self, peer: &Peer, change: i64) {
+        self.figures.peers.get_or_create(&labels(peer)).inc_by(change);
+    }
+
+    fn recount_peers(&self) {
+        self.figures.peers.clear();
+        let connected: Vec<_> = self.swarm.behaviour().peers.connected().copied().collect();
+        for peer in connected.iter().filter_map(|peer| self.peer(peer)) {
+            self.count_peer(&peer, 1);
+        }
+    }
+
+    /// Confirmed or configured addresses that are not relayed.
+    fn public_addresses(&self) -> Vec<Multiaddr> {
+        let direct = |address: &&Multiaddr| !address.iter().any(|p| p == Protocol::P2pCircuit);
+        self.swarm.external_addresses().filter(direct).cloned().collect()
+    }
+
+    /// Where others may try to reach this node, best first.
+    fn own_addresses(&self) -> Vec<Multiaddr> {
+        let mut addresses = self.public_addresses();
+        let more = self.swarm.external_addresses().chain(self.swarm.listeners());
+        for address in more {
+            if !addresses.contains(address) {
+                addresses.push(address.clone());
+            }
+        }
+        addresses
+    }
+
+    /// Where others may try to reach this node's bulk listeners: as configured, or at the addresses where this node
+    /// listens, with the listeners' ports.
+    fn bulk_addresses(&self) -> Vec<Multiaddr> {
+        if !self.settings.bulk_external.is_empty() {
+            return self.settings.bulk_external.clone();
+        }
+        let mut addresses: Vec<Multiaddr> = Vec::new();
+        for listener in &self.bulk_listeners {
+            let ips: Vec<_> = match listener.ip().is_unspecified() {
+                true => self.own_addresses().iter().filter_map(direct_ip).collect(),
+                false => vec![listener.ip()],
+            };
+            for ip in ips {
+                let address = Multiaddr::from(ip).with(Protocol::Tcp(listener.port()));
+                if !addresses.contains(&address) {
+                    addresses.push(address);
+                }
+            }
+        }
+        addresses
+    }
+
+    /// What those who stand beside the swarm need of it.
+    pub(crate) fn shared(&self) -> Shared {
+        Shared {
+            gatekeeper: self.gatekeeper.clone(),
+            guard: self.guard.clone(),
+            streams: self.swarm.behaviour().streams.new_control(),
+            bulk_listen: self.settings.bulk_listen.clone(),
+        }
+    }
+
+    async fn leave(&mut self) {
+        self.say_farewell();
+        let _ = tokio::time::timeout(FAREWELL_TIME, async {
+            loop {
+                let event = self.swarm.select_next_some().await;
+                if let SwarmEvent::Behaviour(BehaviourEvent::Requests(_)) = event {
+                    continue;
+                }
+            }
+        })
+        .await;
+    }
+}
+
+/// Looks at the certificate files now and then, beside the loop: a file system that hangs must not stop the network.
+fn watch_files(reloader: Option<Reloader>) -> mpsc::Receiver<Result<Pki, LoadError>> {
+    let (changed, changes) = mpsc::channel(1);
+    if let Some(mut reloader) = reloader {
+        tokio::spawn(async move {
+            while !changed.is_closed() {
+                tokio::time::sleep(RELOAD_EVERY).await;
+                let polled = tokio::task::spawn_blocking(move || {
+                    let polled = reloader.poll();
+                    (reloader, polled)
+                });
+                let Ok((same, polled)) = polled.await else { return };
+                reloader = same;
+                if let Some(polled) = polled
+                    && changed.send(polled).await.is_err()
+                {
+                    return;
+                }
+            }
+        });
+    }
+    changes
+}
+
+/// The IP of an address that is not relayed.
+fn direct_ip(address: &Multiaddr) -> Option<std::net::IpAddr> {
+    let relayed = address.iter().any(|part| part == Protocol::P2pCircuit);
+    if relayed { None } else { ip_of(address) }
+}
+
+fn labels(peer: &Peer) -> PeerLabels {
+    let link = match peer.link {
+        Link::Direct => "direct",
+        Link::Relayed => "relayed",
+    };
+    PeerLabels { role: peer.role.as_str(), link }
+}
+
+/// An error with what caused it, in one line and without saying anything twice.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    one_line(&text)
+}
+
+/// libp2p lists the problems of several addresses one a line.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines = text.lines().map(|line| line.trim().trim_start_matches("- "));
+    let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
+    lines.join(" ").replace("Multiple dial errors occurred: ", "")
+}

@@ -1,0 +1,430 @@
+//! The directory: what this node publishes, what it keeps for others, and searches.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hypha_model::capability::listings_of;
+use hypha_model::{CapabilityQuery, Name};
+use hypha_wire::record::{DatasetRecord, Farewell, Signed, SignedKind, WorkerRecord};
+use hypha_wire::shelf::Shelf;
+use hypha_wire::worker::Worker as WireWorker;
+use hypha_wire::{Message, decode, encode};
+use libp2p::kad::{
+    self, GetRecordOk, InboundRequest, QueryId, QueryResult, Quorum, Record, RecordKey,
+};
+use libp2p::{Multiaddr, PeerId};
+use tokio::sync::oneshot;
+
+use super::Driver;
+use crate::figures::Source;
+use crate::handle::{FoundDataset, FoundWorker, Publication, worker_id};
+use crate::rate::Buckets;
+use crate::shelves::{Kept, MAX_PER_AUTHOR, dataset_key, worker_key, worker_keys};
+use crate::statement::{Statement, Verified, author_of, sign, unix_ms};
+
+/// At gateways a record is refreshed three times before it would end, so that two lost refreshes do no harm.
+const REFRESHES_PER_TTL: u32 = 3;
+/// At the other servers twice: each takes a search for the closest ones and connections to them.
+const SPREADS_PER_TTL: u32 = 2;
+
+/// After a change, publishing waits this long for the next: at start addresses come one by one.
+const SETTLE: Duration = Duration::from_millis(300);
+/// The same once something is published: it still leads here, so there is no hurry.
+const SETTLE_AGAIN: Duration = Duration::from_secs(3);
+
+/// How long a search may take. Servers that have died are asked too, and would hold it up for ten seconds.
+const SEARCH_TIME: Duration = Duration::from_secs(3);
+
+/// Searches under way at once; more are answered with nothing, which callers take for "try again".
+const MAX_SEARCHES: usize = 256;
+
+/// Records that a peer may put in a second, and at once: a worker on all its lists, and again after a change.
+const PUTS_PER_SECOND: u32 = 100;
+const PUTS_AT_ONCE: u32 = 1_024;
+const MAX_PUTTERS: usize = 16_384;
+
+/// Addresses that a record carries: those that work best come first.
+pub(super) const MAX_ADDRESSES: usize = 8;
+
+pub(super) struct Directory {
+    publication: Option<Publication>,
+    /// Whether the publication was announced by gossip since it last changed.
+    announced: bool,
+    next_publish: Option<Instant>,
+    /// When it is next put to servers other than the gateways.
+    next_spread: Instant,
+    last_sequence: u64,
+    searches: HashMap<u64, Search>,
+    queries: HashMap<QueryId, u64>,
+    next_search: u64,
+    puts: Buckets<PeerId>,
+}
+
+struct Search {
+    open: HashSet<QueryId>,
+    /// The servers that answered each query.
+    answered: HashMap<QueryId, HashSet<PeerId>>,
+    found: HashMap<PeerId, Arc<Verified>>,
+    until: Instant,
+    wanted: Wanted,
+}
+
+enum Wanted {
+    Workers { query: CapabilityQuery, reply: oneshot::Sender<Vec<FoundWorker>> },
+    Dataset { name: Name, reply: oneshot::Sender<Vec<FoundDataset>> },
+}
+
+impl Directory {
+    pub(super) fn new() -> Directory {
+        Directory {
+            publication: None,
+            announced: false,
+            next_publish: None,
+            next_spread: Instant::now() + SETTLE_AGAIN,
+            last_sequence: 0,
+            searches: HashMap::new(),
+            queries: HashMap::new(),
+            next_search: 0,
+            puts: Buckets::new(PUTS_PER_SECOND, PUTS_AT_ONCE, MAX_PUTTERS),
+        }
+    }
+
+    /// What was published no longer says how to reach this node.
+    pub(super) fn addresses_changed(&mut self) {
+        if self.publication.is_some() {
+            let settle = if self.announced { SETTLE_AGAIN } else { SETTLE };
+            self.next_publish = Some(Instant::now() + settle);
+        }
+    }
+
+    /// Grows with every record, also over restarts: it follows the clock, and never goes back while running.
+    fn next_sequence(&mut self) -> u64 {
+        self.last_sequence = unix_ms().max(self.last_sequence + 1);
+        self.last_sequence
+    }
+}
+
+impl Driver {
+    pub(super) fn publish(&mut self, publication: Publication) {
+        self.directory.publication = Some(publication);
+        self.directory.announced = false;
+        self.directory.addresses_changed();
+    }
+
+    pub(super) fn refresh_publication(&mut self, now: Instant) {
+        if self.directory.next_publish.is_none_or(|due| due > now) || !self.has_gateway() {
+            return;
+        }
+        let Some(publication) = self.directory.publication.clone() else { return };
+        let ttl = match &publication {
+            Publication::Worker { ttl, .. } | Publication::Datasets { ttl, .. } => *ttl,
+        };
+        self.directory.next_publish = Some(now + ttl / REFRESHES_PER_TTL);
+        let spread = self.directory.next_spread <= now || self.connected_gateways().is_empty();
+        if spread {
+            self.directory.next_spread = now + ttl / SPREADS_PER_TTL;
+        }
+        let sequence = self.directory.next_sequence();
+        for (keys, signed) in self.records_of(&publication, sequence) {
+            for key in keys {
+                self.put(key, &signed, sequence, ttl, spread);
+            }
+            if !self.directory.announced && signed.kind == SignedKind::Worker {
+                self.directory.announced = self.gossip(&signed);
+            }
+        }
+    }
+
+    fn records_of(
+        &self,
+        publication: &Publication,
+        sequence: u64,
+    ) -> Vec<(Vec<RecordKey>, Signed)> {
+        let current = self.gatekeeper.current();
+        let own = self.own();
+        let peer = own.to_bytes();
+        let organisation = current.pki.own().organisation.clone();
+        let bytes = |list: Vec<Multiaddr>| -> Vec<Vec<u8>> {
+            list.into_iter().take(MAX_ADDRESSES).map(|one| one.to_vec()).collect()
+        };
+        let addresses = bytes(self.own_addresses());
+        let bulk_addresses = bytes(self.bulk_addresses());
+        let issued_unix_ms = unix_ms();
+        let ttl_ms = |ttl: Duration| u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX);
+        let mut records = Vec::new();
+        match publication {
+            Publication::Worker { worker, ttl } => {
+                let record = WorkerRecord {
+                    peer,
+                    organisation,
+                    sequence,
+                    issued_unix_ms,
+                    ttl_ms: ttl_ms(*ttl),
+                    worker: WireWorker::from_model(worker),
+                    addresses,
+                    bulk_addresses,
+                };
+                let keys = listings_of(worker).iter().map(|one| worker_key(one, &own)).collect();
+                records.push((keys, sign(&current.pki, SignedKind::Worker, &record)));
+            }
+            Publication::Datasets { names, ttl } => {
+                for name in names {
+                    let record = DatasetRecord {
+                        peer: peer.clone(),
+                        organisation: organisation.clone(),
+                        sequence,
+                        issued_unix_ms,
+                        ttl_ms: ttl_ms(*ttl),
+                        name: name.to_string(),
+                        slices: None,
+                        bytes: None,
+                        addresses: addresses.clone(),
+                        bulk_addresses: bulk_addresses.clone(),
+                    };
+                    let signed = sign(&current.pki, SignedKind::Dataset, &record);
+                    records.push((vec![dataset_key(name)], signed));
+                }
+            }
+        }
+        let signed = |(mut keys, signed): (Vec<RecordKey>, Result<Signed, _>)| {
+            if keys.len() > MAX_PER_AUTHOR {
+                tracing::warn!("listed under {MAX_PER_AUTHOR} of {} names only", keys.len());
+                keys.truncate(MAX_PER_AUTHOR);
+            }
+            match signed {
+                Ok(signed) => Some((keys, signed)),
+                Err(error) => {
+                    tracing::warn!("cannot publish: {error}");
+                    None
+                }
+            }
+        };
+        records.into_iter().filter_map(signed).collect()
+    }
+
+    /// Gateways hold everything: they are the first to be asked, over a connection that everyone has. The servers
+    /// closest to the key hold it too, for those who know other gateways, and for when none is left.
+    fn put(&mut self, key: RecordKey, signed: &Signed, sequence: u64, ttl: Duration, spread: bool) {
+        let own = self.own();
+        let gateways = self.connected_gateways();
+        let Ok(value) = encode(signed) else { return };
+        let until = Instant::now() + ttl;
+        let kad = &mut self.swarm.behaviour_mut().kad;
+        kad.store_mut().keep(key.clone(), own, sequence, until, signed.clone());
+        let record = Record { key, value, publisher: None, expires: Some(until) };
+        if !gateways.is_empty() {
+            kad.put_record_to(record.clone(), gateways.into_iter(), Quorum::One);
+        }
+        if spread && let Err(error) = kad.put_record(record, Quorum::One) {
+            tracing::warn!("cannot publish: {error}");
+        }
+    }
+
+    pub(super) fn find_workers(
+        &mut self,
+        query: CapabilityQuery,
+        reply: oneshot::Sender<Vec<FoundWorker>>,
+    ) {
+        let keys: Vec<_> = query.listings().iter().flat_map(worker_keys).collect();
+        self.search(keys, Wanted::Workers { query, reply });
+    }
+
+    pub(super) fn find_dataset(&mut self, name: Name, reply: oneshot::Sender<Vec<FoundDataset>>) {
+        self.search(vec![dataset_key(&name)], Wanted::Dataset { name, reply });
+    }
+
+    fn search(&mut self, keys: Vec<RecordKey>, wanted: Wanted) {
+        if self.directory.searches.len() >= MAX_SEARCHES {
+            tracing::warn!("{MAX_SEARCHES} searches are under way, one is dropped");
+            return;
+        }
+        let id = self.directory.next_search;
+        self.directory.next_search += 1;
+        let kad = &mut self.swarm.behaviour_mut().kad;
+        let open: HashSet<_> = keys.into_iter().map(|key| kad.get_record(key)).collect();
+        self.directory.queries.extend(open.iter().map(|query| (*query, id)));
+        let until = Instant::now() + SEARCH_TIME;
+        let search =
+            Search { open, answered: HashMap::new(), found: HashMap::new(), until, wanted };
+        self.directory.searches.insert(id, search);
+    }
+
+    pub(super) fn finish_late_searches(&mut self, now: Instant) {
+        let late: Vec<_> = self
+            .directory
+            .searches
+            .iter()
+            .filter(|(_, search)| search.until <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        late.into_iter().for_each(|id| self.finish_search(id));
+    }
+
+    fn finish_search(&mut self, id: u64) {
+        let Some(search) = self.directory.searches.remove(&id) else { return };
+        for query in search.open {
+            self.directory.queries.remove(&query);
+            if let Some(mut query) = self.swarm.behaviour_mut().kad.query_mut(&query) {
+                query.finish();
+            }
+        }
+        match search.wanted {
+            Wanted::Workers { query, reply } => {
+                let mut found: Vec<_> =
+                    search.found.values().filter_map(|verified| found_worker(verified)).collect();
+                found.retain(|found| query.satisfied_by(&found.worker));
+                found.sort_by_key(|found| found.peer);
+                let _ = reply.send(found);
+            }
+            Wanted::Dataset { name, reply } => {
+                let found = search.found.values().filter_map(|verified| found_dataset(verified));
+                let mut found: Vec<_> = found.filter(|found| found.name == name).collect();
+                found.sort_by_key(|found| found.peer);
+                let _ = reply.send(found);
+            }
+        }
+    }
+
+    pub(super) fn on_kad(&mut self, event: kad::Event) {
+        match event {
+            kad::Event::OutboundQueryProgressed { id, result, step, .. } => {
+                if let QueryResult::GetRecord(Ok(GetRecordOk::FoundRecord(found))) = result {
+                    self.on_shelf(id, &found.record.value);
+                    found.peer.into_iter().for_each(|server| self.on_answer(id, server));
+                }
+                if step.last
+                    && let Some(search) = self.directory.queries.remove(&id)
+                    && let Some(open) = self.directory.searches.get_mut(&search)
+                {
+                    open.open.remove(&id);
+                    if open.open.is_empty() {
+                        self.finish_search(search);
+                    }
+                }
+            }
+            kad::Event::InboundRequest {
+                request: InboundRequest::PutRecord { source, record: Some(record), .. },
+            } => self.on_put(source, &record),
+            _ => {}
+        }
+    }
+
+    /// Gateways hold everything, so when all of them have answered there is nothing left to ask.
+    fn on_answer(&mut self, query: QueryId, server: PeerId) {
+        let gateways = self.connected_gateways();
+        let Some(search) = self.directory.queries.get(&query) else { return };
+        let Some(search) = self.directory.searches.get_mut(search) else { return };
+        let answered = search.answered.entry(query).or_default();
+        answered.insert(server);
+        if !gateways.is_empty()
+            && gateways.iter().all(|gateway| answered.contains(gateway))
+            && let Some(mut query) = self.swarm.behaviour_mut().kad.query_mut(&query)
+        {
+            query.finish();
+        }
+    }
+
+    fn on_shelf(&mut self, query: QueryId, bytes: &[u8]) {
+        let Some(id) = self.directory.queries.get(&query).copied() else { return };
+        let Ok(shelf) = decode::<Shelf>(bytes) else {
+            return self.count_refused(Source::Directory);
+        };
+        let current = self.gatekeeper.current();
+        for entry in shelf.entries.iter().filter(|entry| entry.remaining_ms > 0) {
+            match self.verifier.verify(&current.pki, &entry.signed) {
+                Ok(verified) => {
+                    let Some(search) = self.directory.searches.get_mut(&id) else { return };
+                    let newest =
+                        search.found.entry(author_of(&verified)).or_insert(verified.clone());
+                    if newest.statement.sequence() < verified.statement.sequence() {
+                        *newest = verified;
+                    }
+                }
+                Err(doubt) => {
+                    tracing::debug!("a record in the directory is not believed: {doubt}");
+                    self.count_refused(Source::Directory);
+                }
+            }
+        }
+    }
+
+    fn on_put(&mut self, source: PeerId, record: &Record) {
+        let accepted = self.directory.puts.take(source, Instant::now())
+            && record.value.len() <= Signed::MAX_BYTES
+            && self.keep_record(record);
+        if !accepted {
+            tracing::debug!(%source, "a record was not kept");
+            self.count_refused(Source::Directory);
+        }
+    }
+
+    fn keep_record(&mut self, record: &Record) -> bool {
+        let Ok(signed) = decode::<Signed>(&record.value) else { return false };
+        let current = self.gatekeeper.current();
+        let Ok(verified) = self.verifier.verify(&current.pki, &signed) else { return false };
+        let author = author_of(&verified);
+        let belongs = match &verified.statement {
+            Statement::Worker(said) => said.worker(worker_id(&author)).is_ok_and(|worker| {
+                listings_of(&worker).iter().any(|one| worker_key(one, &author) == record.key)
+            }),
+            Statement::Dataset(said) => {
+                said.name.parse().is_ok_and(|name| dataset_key(&name) == record.key)
+            }
+            Statement::Farewell(_) => false,
+        };
+        let until = Instant::now() + verified.statement.ttl();
+        let sequence = verified.statement.sequence();
+        let store = self.swarm.behaviour_mut().kad.store_mut();
+        belongs && store.keep(record.key.clone(), author, sequence, until, signed) != Kept::Full
+    }
+
+    /// Tells everyone that what this node published is void.
+    pub(super) fn say_farewell(&mut self) {
+        if self.directory.publication.take().is_none() {
+            return;
+        }
+        let farewell = Farewell {
+            peer: self.own().to_bytes(),
+            sequence: self.directory.next_sequence(),
+            issued_unix_ms: unix_ms(),
+        };
+        let current = self.gatekeeper.current();
+        match sign(&current.pki, SignedKind::Farewell, &farewell) {
+            Ok(signed) => drop(self.gossip(&signed)),
+            Err(error) => tracing::warn!("cannot say farewell: {error}"),
+        }
+    }
+
+    pub(super) fn count_refused(&self, source: Source) {
+        self.figures.refused_records.get_or_create(&source.labels()).inc();
+    }
+}
+
+pub(super) fn found_worker(verified: &Verified) -> Option<FoundWorker> {
+    let Statement::Worker(record) = &verified.statement else { return None };
+    let peer = author_of(verified);
+    Some(FoundWorker {
+        peer,
+        organisation: record.organisation.clone(),
+        worker: record.worker(worker_id(&peer)).ok()?,
+        addresses: read_addresses(&record.addresses),
+        bulk_addresses: read_addresses(&record.bulk_addresses),
+        sequence: record.sequence,
+    })
+}
+
+fn found_dataset(verified: &Verified) -> Option<FoundDataset> {
+    let Statement::Dataset(record) = &verified.statement else { return None };
+    Some(FoundDataset {
+        peer: author_of(verified),
+        organisation: record.organisation.clone(),
+        name: record.name.parse().ok()?,
+        addresses: read_addresses(&record.addresses),
+        bulk_addresses: read_addresses(&record.bulk_addresses),
+    })
+}
+
+fn read_addresses(addresses: &[Vec<u8>]) -> Vec<Multiaddr> {
+    addresses.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok()).collect()
+}

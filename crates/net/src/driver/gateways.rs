@@ -1,0 +1,284 @@
+//! The way to the gateways, the reservations there, and what follows for how this node can be reached.
+
+use std::time::{Duration, Instant};
+
+use hypha_model::NodeRole;
+use libp2p::core::ConnectedPoint;
+use libp2p::core::transport::ListenerId;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::ConnectionId;
+use libp2p::swarm::dial_opts::DialOpts;
+use libp2p::{Multiaddr, PeerId};
+
+use super::kept::pause;
+use super::{Driver, NetEvent};
+use crate::handle::Reachability;
+
+/// The longest pause between two tries to reach a gateway: after it restarts, all are back well within 30 s.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+/// How long a dial may take before it counts as failed, whatever the transport says.
+const DIAL_TIME: Duration = Duration::from_secs(15);
+
+/// After the first gateway answered, how long to wait for probes and reservations before saying how this node is
+/// reached. Probes run every five seconds.
+const SETTLED_AFTER: Duration = Duration::from_secs(12);
+
+pub(super) struct Gateways {
+    gateways: Vec<Gateway>,
+    first_connected: Option<Instant>,
+    reported: Option<Reachability>,
+}
+
+struct Gateway {
+    address: Multiaddr,
+    state: State,
+    failures: u32,
+    /// The listener that stands for a slot at this gateway, and when to ask for one next.
+    reservation: Option<ListenerId>,
+    next_reservation: Instant,
+}
+
+enum State {
+    Waiting { until: Instant },
+    Dialling { connection: ConnectionId, since: Instant },
+    Connected { peer: PeerId },
+}
+
+impl Gateways {
+    pub(super) fn new(addresses: &[Multiaddr]) -> Gateways {
+        let now = Instant::now();
+        let gateway = |address: &Multiaddr| Gateway {
+            address: address.clone(),
+            state: State::Waiting { until: now },
+            failures: 0,
+            reservation: None,
+            next_reservation: now,
+        };
+        Gateways {
+            gateways: addresses.iter().map(gateway).collect(),
+            first_connected: None,
+            reported: None,
+        }
+    }
+}
+
+impl Driver {
+    /// Dials the gateways that are due, and asks those that are there for a slot.
+    pub(super) fn dial_gateways(&mut self, now: Instant) {
+        for index in 0..self.gateways.gateways.len() {
+            match self.gateways.gateways[index].state {
+                State::Waiting { until } if until <= now => self.dial_gateway(index, now),
+                State::Dialling { since, .. } if since + DIAL_TIME <= now => {
+                    self.gateway_failed(index, "no answer");
+                }
+                State::Connected { peer } => self.reserve(index, peer, now),
+                _ => {}
+            }
+        }
+    }
+
+    fn dial_gateway(&mut self, index: usize, now: Instant) {
+        let address = self.gateways.gateways[index].address.clone();
+        self.allow_names_of(&address);
+        let options = DialOpts::from(address);
+        let connection = options.connection_id();
+        let known = options.get_peer_id();
+        if let Some(peer) = known
+            && self.swarm.behaviour().peers.link(&peer).is_some()
+        {
+            return self.gateway_is(index, peer);
+        }
+        self.gateways.gateways[index].state = State::Dialling { connection, since: now };
+        if let Err(error) = self.swarm.dial(options) {
+            self.gateway_failed(index, &super::with_causes(&error));
+        }
+    }
+
+    /// A configured name is dialled whatever it stands for. Resolved again at each dial, since it may change.
+    fn allow_names_of(&self, address: &Multiaddr) {
+        let host = address.iter().find_map(|part| match part {
+            Protocol::Dns(name) | Protocol::Dns4(name) | Protocol::Dns6(name) => {
+                Some(name.into_owned())
+            }
+            _ => None,
+        });
+        if let Some(host) = host {
+            let guard = self.guard.clone();
+            tokio::spawn(async move {
+                if let Ok(found) = tokio::net::lookup_host((host.as_str(), 0)).await {
+                    found.for_each(|address| guard.configure(address.ip()));
+                }
+            });
+        }
+    }
+
+    pub(super) fn on_gateway_connected(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        endpoint: &ConnectedPoint,
+    ) {
+        let dialled = self.gateways.gateways.iter().position(|gateway| {
+            matches!(gateway.state, State::Dialling { connection: ours, .. } if ours == connection)
+        });
+        if let (Some(index), ConnectedPoint::Dialer { .. }) = (dialled, endpoint) {
+            self.gateway_is(index, peer);
+        }
+    }
+
+    fn gateway_is(&mut self, index: usize, peer: PeerId) {
+        let address = self.gateways.gateways[index].address.clone();
+        let role = self.gatekeeper.met(&peer).map(|met| met.certificate.role);
+        if role != Some(NodeRole::Gateway) {
+            let role = role.map_or("stranger", NodeRole::as_str);
+            self.gateway_failed(index, &format!("the node there is a {role}, not a gateway"));
+            return;
+        }
+        let now = Instant::now();
+        let gateway = &mut self.gateways.gateways[index];
+        gateway.state = State::Connected { peer };
+        gateway.failures = 0;
+        gateway.next_reservation = now;
+        self.gateways.first_connected.get_or_insert(now);
+        let plain: Multiaddr =
+            address.iter().filter(|part| !matches!(part, Protocol::P2p(_))).collect();
+        self.update_routes();
+        let behaviour = self.swarm.behaviour_mut();
+        behaviour.peers.keep(peer);
+        behaviour.kad.add_address(&peer, plain);
+        if let Err(error) = behaviour.kad.bootstrap() {
+            tracing::debug!("cannot look for more of the network yet: {error}");
+        }
+        self.directory.addresses_changed();
+        self.outbox.push(NetEvent::Gateway(address, Some(peer)));
+        self.reserve(index, peer, now);
+    }
+
+    pub(super) fn on_gateway_failed(&mut self, connection: ConnectionId, problem: &str) {
+        let dialled = self.gateways.gateways.iter().position(|gateway| {
+            matches!(gateway.state, State::Dialling { connection: ours, .. } if ours == connection)
+        });
+        if let Some(index) = dialled {
+            self.gateway_failed(index, problem);
+        }
+    }
+
+    fn gateway_failed(&mut self, index: usize, problem: &str) {
+        let gateway = &mut self.gateways.gateways[index];
+        let pause = pause(gateway.failures).min(LONGEST_PAUSE);
+        // The first failure and then each doubling: enough to notice, too little to fill a log.
+        if gateway.failures == 0 || gateway.failures.is_power_of_two() {
+            tracing::warn!(gateway = %gateway.address, "cannot reach the gateway, trying again: {problem}");
+        }
+        gateway.failures = gateway.failures.saturating_add(1);
+        gateway.state = State::Waiting { until: Instant::now() + pause };
+    }
+
+    pub(super) fn on_gateway_left(&mut self, peer: &PeerId) {
+        let now = Instant::now();
+        for gateway in &mut self.gateways.gateways {
+            if matches!(gateway.state, State::Connected { peer: ours } if ours == *peer) {
+                tracing::warn!(gateway = %gateway.address, "lost the gateway, connecting again");
+                gateway.state = State::Waiting { until: now };
+                self.outbox.push(NetEvent::Gateway(gateway.address.clone(), None));
+            }
+        }
+        self.update_routes();
+    }
+
+    /// Holds a slot at a gateway while this node cannot be reached directly, and gives it back when it can.
+    fn reserve(&mut self, index: usize, peer: PeerId, now: Instant) {
+        let wanted = self.settings.relay_circuit
+            && self.settings.role != NodeRole::Gateway
+            && !self.settings.listen.is_empty()
+            && self.public_addresses().is_empty();
+        let gateway = &mut self.gateways.gateways[index];
+        match gateway.reservation {
+            Some(listener) if !wanted => {
+                gateway.reservation = None;
+                self.swarm.remove_listener(listener);
+            }
+            None if wanted && gateway.next_reservation <= now => {
+                gateway.next_reservation = now + LONGEST_PAUSE;
+                let circuit = gateway
+                    .address
+                    .iter()
+                    .filter(|part| !matches!(part, Protocol::P2p(_)))
+                    .chain([Protocol::P2p(peer), Protocol::P2pCircuit])
+                    .collect();
+                match self.swarm.listen_on(circuit) {
+                    Ok(listener) => gateway.reservation = Some(listener),
+                    Err(error) => tracing::warn!("cannot reserve a slot at the gateway: {error}"),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn on_listener_closed(
+        &mut self,
+        listener: ListenerId,
+        error: Option<std::io::Error>,
+    ) {
+        let gateways = &mut self.gateways.gateways;
+        match gateways.iter_mut().find(|gateway| gateway.reservation == Some(listener)) {
+            Some(gateway) => {
+                gateway.reservation = None;
+                if let Some(error) = error {
+                    tracing::info!(gateway = %gateway.address, "lost the slot at the gateway, asking again: {error}");
+                }
+            }
+            None => {
+                if let Some(error) = error {
+                    tracing::warn!("stopped listening: {error}");
+                }
+            }
+        }
+        self.on_addresses_changed();
+    }
+
+    /// Says how this node is reached, once that is known and whenever it changes.
+    pub(super) fn report_reachability(&mut self, now: Instant) {
+        if self.settings.role == NodeRole::Gateway {
+            return;
+        }
+        let public = self.public_addresses();
+        let relayed: Vec<_> = self
+            .swarm
+            .listeners()
+            .filter(|address| address.iter().any(|part| part == Protocol::P2pCircuit))
+            .cloned()
+            .collect();
+        let since = self.gateways.first_connected;
+        let settled = since.is_some_and(|since| now >= since + SETTLED_AFTER);
+        let reached = match (public.is_empty(), relayed.is_empty()) {
+            (false, _) => Reachability::Public(public),
+            // A slot is had at once, a probe takes longer: wait before calling this node private.
+            (true, false) if settled => Reachability::Relayed(relayed),
+            (true, true) if settled => Reachability::Private,
+            _ => return,
+        };
+        let known = &mut self.gateways.reported;
+        let same_kind = known
+            .as_ref()
+            .is_some_and(|known| std::mem::discriminant(known) == std::mem::discriminant(&reached));
+        if !same_kind {
+            *known = Some(reached.clone());
+            self.outbox.push(NetEvent::Reached(reached));
+        }
+    }
+
+    /// Whether at least one gateway is connected, or none is configured.
+    pub(super) fn has_gateway(&self) -> bool {
+        self.gateways.gateways.is_empty() || !self.connected_gateways().is_empty()
+    }
+
+    pub(super) fn connected_gateways(&self) -> Vec<PeerId> {
+        let connected = |gateway: &Gateway| match gateway.state {
+            State::Connected { peer } => Some(peer),
+            _ => None,
+        };
+        self.gateways.gateways.iter().filter_map(connected).collect()
+    }
+}

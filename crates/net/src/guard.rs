@@ -1,0 +1,125 @@
+//! Keeps this node from dialling addresses that only make sense somewhere else.
+//!
+//! Peers tell each other every address they have, private ones included. An address in an excluded range is not
+//! dialled, whoever suggested it, unless the operator configured it.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
+
+use ipnet::IpNet;
+use libp2p::Multiaddr;
+use libp2p::core::transport::{DialOpts, ListenerId, TransportError, TransportEvent};
+use libp2p::core::{Transport, multiaddr::Protocol};
+
+/// Which addresses may be dialled; shared by all who dial.
+#[derive(Clone, Default)]
+pub struct Guard {
+    excluded: Arc<RwLock<Vec<IpNet>>>,
+    configured: Arc<RwLock<HashSet<IpAddr>>>,
+}
+
+impl Guard {
+    /// Nothing in `excluded` is dialled, but for what is configured later.
+    pub fn new(excluded: Vec<IpNet>) -> Guard {
+        Guard { excluded: Arc::new(RwLock::new(excluded)), ..Guard::default() }
+    }
+
+    /// The operator named this address: it is dialled whatever range it lies in.
+    pub fn configure(&self, address: IpAddr) {
+        self.configured.write().unwrap_or_else(PoisonError::into_inner).insert(address);
+    }
+
+    /// The ranges that `address` lies in are where this node lives: they are excluded no longer.
+    pub fn live_in(&self, address: IpAddr) {
+        let mut excluded = self.excluded.write().unwrap_or_else(PoisonError::into_inner);
+        excluded.retain(|range| !range.contains(&address));
+    }
+
+    /// Whether `address` may be dialled.
+    pub fn allows(&self, address: IpAddr) -> bool {
+        let excluded = self.excluded.read().unwrap_or_else(PoisonError::into_inner);
+        let configured = self.configured.read().unwrap_or_else(PoisonError::into_inner);
+        configured.contains(&address) || !excluded.iter().any(|range| range.contains(&address))
+    }
+
+    /// Whether any dial of `address` could get past: a name is decided on when it is resolved.
+    pub fn allows_address(&self, address: &Multiaddr) -> bool {
+        ip_of(address).is_none_or(|ip| self.allows(ip))
+    }
+}
+
+/// The IP address that a multiaddress begins with.
+pub fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
+    match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => Some(IpAddr::V4(ip)),
+        Some(Protocol::Ip6(ip)) => Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)),
+        _ => None,
+    }
+}
+
+/// A transport behind a guard. Listening is not its business.
+pub(crate) struct Guarded<T> {
+    pub(crate) inner: T,
+    pub(crate) guard: Guard,
+}
+
+impl<T: Transport + Unpin> Transport for Guarded<T> {
+    type Output = T::Output;
+    type Error = T::Error;
+    type ListenerUpgrade = T::ListenerUpgrade;
+    type Dial = T::Dial;
+
+    fn listen_on(
+        &mut self,
+        id: ListenerId,
+        address: Multiaddr,
+    ) -> Result<(), TransportError<T::Error>> {
+        self.inner.listen_on(id, address)
+    }
+
+    fn remove_listener(&mut self, id: ListenerId) -> bool {
+        self.inner.remove_listener(id)
+    }
+
+    fn dial(
+        &mut self,
+        address: Multiaddr,
+        options: DialOpts,
+    ) -> Result<T::Dial, TransportError<T::Error>> {
+        if !self.guard.allows_address(&address) {
+            return Err(TransportError::MultiaddrNotSupported(address));
+        }
+        self.inner.dial(address, options)
+    }
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<TransportEvent<T::ListenerUpgrade, T::Error>> {
+        Pin::new(&mut self.inner).poll(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_learned_is_filtered_and_what_is_configured_is_not() {
+        let guard = Guard::new(vec!["10.0.0.0/8".parse().unwrap(), "127.0.0.0/8".parse().unwrap()]);
+        let allowed = |text: &str| guard.allows_address(&text.parse().unwrap());
+        assert!(allowed("/ip4/203.0.113.9/tcp/1"));
+        assert!(allowed("/dns4/node.example/tcp/1"));
+        assert!(!allowed("/ip4/10.1.2.3/tcp/1"));
+        assert!(!allowed("/ip6/::ffff:10.1.2.3/tcp/1"));
+        guard.configure("10.1.2.3".parse().unwrap());
+        assert!(allowed("/ip4/10.1.2.3/tcp/7"));
+        assert!(!allowed("/ip4/10.1.2.4/tcp/7"));
+        guard.live_in("127.0.0.1".parse().unwrap());
+        assert!(allowed("/ip4/127.0.0.99/tcp/7"));
+        assert!(!allowed("/ip4/10.1.2.4/tcp/7"));
+    }
+}

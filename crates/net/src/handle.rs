@@ -1,0 +1,321 @@
+//! What the rest of a node sees of its network.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hypha_model::{CapabilityQuery, Name, NodeRole, Worker, WorkerId};
+use hypha_pki::{Pki, Reloader};
+use hypha_wire::EncodeError;
+use hypha_wire::request::{Refusal, RequestBody, ResponseBody};
+use libp2p::{Multiaddr, PeerId};
+use prometheus_client::registry::Registry;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::bulk::Shared;
+use crate::driver::{Command, Driver};
+use crate::peers::Link;
+use crate::settings::Settings;
+
+/// Commands that wait for the driver. It takes one within microseconds; more waiting means that it is behind, and
+/// then those who ask should wait too.
+const COMMANDS: usize = 256;
+
+/// Events that wait for the node.
+const EVENTS: usize = 1_024;
+
+/// A handle to the network; clones share it.
+#[derive(Clone)]
+pub struct Net {
+    own: PeerId,
+    commands: mpsc::Sender<Command>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What happens on the network.
+#[derive(Debug)]
+pub enum NetEvent {
+    /// This node listens here.
+    Listening(Multiaddr),
+    /// How this node can be reached is now known, or has changed.
+    Reached(Reachability),
+    /// The connection to a gateway stands, or is gone (None).
+    Gateway(Multiaddr, Option<PeerId>),
+    /// A peer was let in.
+    PeerJoined(Peer),
+    /// A peer's link became direct, or relayed.
+    LinkChanged(Peer),
+    /// The last connection to a peer has ended.
+    PeerLeft(PeerId),
+    /// A worker announced itself.
+    WorkerAnnounced(FoundWorker),
+    /// A node said that it leaves.
+    NodeLeft(PeerId),
+    /// A peer asks something; to be answered before the deadline.
+    Asked(Question),
+}
+
+/// A question by a peer.
+#[derive(Debug)]
+pub struct Question {
+    /// Who asks.
+    pub peer: Peer,
+    /// What.
+    pub body: RequestBody,
+    /// The trace that the question belongs to.
+    pub traceparent: Option<String>,
+    /// After this nobody waits for the answer any more.
+    pub until: Instant,
+    /// Where the answer goes; dropping it answers that something went wrong here.
+    pub answer: oneshot::Sender<ResponseBody>,
+}
+
+/// A connected peer.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Who.
+    pub id: PeerId,
+    /// Its role, by its certificate.
+    pub role: NodeRole,
+    /// Its organisation, by its certificate.
+    pub organisation: String,
+    /// Direct or relayed.
+    pub link: Link,
+    /// The last measured round trip.
+    pub rtt: Option<Duration>,
+    /// Its address as seen from here.
+    pub address: Multiaddr,
+}
+
+/// How this node can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reachability {
+    /// Directly, at these addresses.
+    Public(Vec<Multiaddr>),
+    /// Through gateways only, at these addresses.
+    Relayed(Vec<Multiaddr>),
+    /// Not at all.
+    Private,
+}
+
+/// What this node publishes of itself, refreshed until it stops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Publication {
+    /// A worker and what it offers.
+    Worker {
+        /// The offer.
+        worker: Worker,
+        /// How long a record counts without being refreshed.
+        ttl: Duration,
+    },
+    /// Data sets that it serves.
+    Datasets {
+        /// Their names.
+        names: Vec<Name>,
+        /// How long a record counts without being refreshed.
+        ttl: Duration,
+    },
+}
+
+/// A worker as the directory knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundWorker {
+    /// Who.
+    pub peer: PeerId,
+    /// Its organisation, by its certificate.
+    pub organisation: String,
+    /// What it offers.
+    pub worker: Worker,
+    /// Where it is reached.
+    pub addresses: Vec<Multiaddr>,
+    /// Where bulk transfers reach it.
+    pub bulk_addresses: Vec<Multiaddr>,
+    /// Which of its records this is.
+    pub sequence: u64,
+}
+
+/// A data set as the directory knows it, at one of its providers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundDataset {
+    /// Who serves it.
+    pub peer: PeerId,
+    /// The provider's organisation.
+    pub organisation: String,
+    /// Its name.
+    pub name: Name,
+    /// Where the provider is reached.
+    pub addresses: Vec<Multiaddr>,
+    /// Where bulk transfers reach it.
+    pub bulk_addresses: Vec<Multiaddr>,
+}
+
+/// Why the network did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// An address that nothing can listen on.
+    #[error("cannot listen on {address}: {problem}")]
+    Listen {
+        /// The address.
+        address: Multiaddr,
+        /// What the system says.
+        problem: String,
+    },
+    /// The certificate is for another role.
+    #[error(
+        "the certificate is for a {certificate}, and this node runs as a {wanted}; issue one with `hypha certutil node --role {wanted}`"
+    )]
+    Role {
+        /// What the certificate says.
+        certificate: NodeRole,
+        /// What was started.
+        wanted: NodeRole,
+    },
+    /// A protocol refused its settings; a fault of this program.
+    #[error("cannot set up the network: {0}")]
+    Setup(String),
+}
+
+/// Why a question has no answer.
+#[derive(Debug, Error)]
+pub enum AskError {
+    /// No connection, and none could be made.
+    #[error("cannot reach {peer}: {problem}")]
+    Unreachable {
+        /// Whom.
+        peer: PeerId,
+        /// What was tried.
+        problem: String,
+    },
+    /// No answer within the deadline.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The peer will not.
+    #[error("refused: {}", .0.message)]
+    Refused(Refusal),
+    /// The peer's answer makes no sense.
+    #[error("a wrong answer: {0}")]
+    Wrong(String),
+    /// The question cannot be sent.
+    #[error(transparent)]
+    Unsendable(#[from] EncodeError),
+    /// The network has stopped.
+    #[error("the network has stopped")]
+    Stopped,
+}
+
+impl Net {
+    /// Joins the network. What happens on it comes through the receiver, which must be read.
+    ///
+    /// Needs a tokio runtime. With a reloader, changed certificate files take effect within seconds. The figures of
+    /// this crate are entered into `registry`.
+    pub fn start(
+        settings: Settings,
+        pki: Pki,
+        certificates: Option<Reloader>,
+        registry: &mut Registry,
+    ) -> Result<(Net, mpsc::Receiver<NetEvent>), StartError> {
+        let (commands, commanded) = mpsc::channel(COMMANDS);
+        let (events, happened) = mpsc::channel(EVENTS);
+        let driver = Driver::new(settings, pki, certificates, registry, commanded, events)?;
+        let (own, shared) = (driver.own(), Arc::new(driver.shared()));
+        tokio::spawn(driver.run());
+        Ok((Net { own, commands, shared }, happened))
+    }
+
+    /// This node's peer id.
+    pub fn own(&self) -> PeerId {
+        self.own
+    }
+
+    /// Publishes from now on; replaces what was published before.
+    pub async fn publish(&self, publication: Publication) {
+        self.command(Command::Publish(publication)).await;
+    }
+
+    /// The workers that satisfy `query`, by the records in force.
+    pub async fn get_records_matching(&self, query: CapabilityQuery) -> Vec<FoundWorker> {
+        self.call(|reply| Command::FindWorkers { query, reply }).await.unwrap_or_default()
+    }
+
+    /// Who serves the data set `name`.
+    pub async fn find_dataset(&self, name: Name) -> Vec<FoundDataset> {
+        self.call(|reply| Command::FindDataset { name, reply }).await.unwrap_or_default()
+    }
+
+    /// Connects to `peer` and stays connected, over the best link there is, until [`Net::let_go`].
+    pub async fn keep(&self, peer: PeerId, addresses: Vec<Multiaddr>) {
+        self.command(Command::Keep { peer, addresses }).await;
+    }
+
+    /// Ends [`Net::keep`].
+    pub async fn let_go(&self, peer: PeerId) {
+        self.command(Command::LetGo(peer)).await;
+    }
+
+    /// Connects to whoever is at `address`, and says who it is.
+    pub async fn dial(&self, address: Multiaddr) -> Result<PeerId, String> {
+        let stopped = || "the network has stopped".to_owned();
+        self.call(|reply| Command::Dial { address, reply }).await.ok_or_else(stopped)?
+    }
+
+    /// Asks `peer`, and waits no longer than `deadline`.
+    pub async fn ask(
+        &self,
+        peer: PeerId,
+        body: RequestBody,
+        deadline: Duration,
+        traceparent: Option<String>,
+    ) -> Result<ResponseBody, AskError> {
+        let ask = self.call(|reply| Command::Ask { peer, body, deadline, traceparent, reply });
+        match tokio::time::timeout(deadline, ask).await {
+            Ok(Some(Ok(ResponseBody::Refused(refusal)))) => Err(AskError::Refused(refusal)),
+            Ok(Some(answer)) => answer,
+            Ok(None) => Err(AskError::Stopped),
+            Err(_) => Err(AskError::TimedOut(deadline)),
+        }
+    }
+
+    /// Who is connected.
+    pub async fn peers(&self) -> Vec<Peer> {
+        self.call(Command::Peers).await.unwrap_or_default()
+    }
+
+    /// Where this node listens and is reached.
+    pub async fn addresses(&self) -> Vec<Multiaddr> {
+        self.call(Command::Addresses).await.unwrap_or_default()
+    }
+
+    /// Leaves: says farewell, and returns when that is on its way or the time is up.
+    pub async fn stop(&self) {
+        self.call(Command::Stop).await;
+    }
+
+    pub(crate) async fn command(&self, command: Command) {
+        // Whoever commands a network that has stopped hears of it by the end of its events.
+        let _ = self.commands.send(command).await;
+    }
+
+    async fn call<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+/// The id under which schedulers know the worker with this certificate: always the same.
+pub fn worker_id(peer: &PeerId) -> WorkerId {
+    let digest = blake3::hash(&peer.to_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.as_bytes()[..16]);
+    WorkerId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Link::Direct => "direct",
+            Link::Relayed => "relayed",
+        })
+    }
+}

@@ -1,0 +1,305 @@
+//! Who is connected, over which kind of link, and which connections must stay.
+//!
+//! A behaviour of its own, because only a behaviour may deny a connection and keep one alive. A connection counts
+//! once the peer's certificate is known here; the upgrade sees to it that this is before any protocol starts.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use libp2p::core::transport::PortUse;
+use libp2p::core::upgrade::DeniedUpgrade;
+use libp2p::core::{Endpoint, Multiaddr};
+use libp2p::swarm::behaviour::{ConnectionClosed, ConnectionEstablished};
+use libp2p::swarm::handler::ConnectionEvent;
+use libp2p::swarm::{
+    CloseConnection, ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId,
+    FromSwarm, NetworkBehaviour, NotifyHandler, SubstreamProtocol, ToSwarm,
+};
+use libp2p::{PeerId, core::upgrade};
+use thiserror::Error;
+
+use crate::gatekeeper::Gatekeeper;
+use crate::guard::ip_of;
+use crate::rate::Buckets;
+
+/// Handshakes that one address may start in a second, and at once: a site with a hundred nodes behind one NAT
+/// comes back after a power cut within seconds, and a flood from one machine costs little.
+const HANDSHAKES_PER_SECOND: u32 = 50;
+const HANDSHAKES_AT_ONCE: u32 = 400;
+/// Addresses whose rate is remembered.
+const MAX_ADDRESSES: usize = 4_096;
+
+/// How long a relayed connection outlives the direct one that replaced it, so that what is under way can end.
+const SUPERSEDED_AFTER: Duration = Duration::from_secs(5);
+
+/// What kind of connection there is to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Link {
+    /// Straight, or hole-punched.
+    Direct,
+    /// Through a gateway.
+    Relayed,
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Joined(PeerId, Link),
+    LinkChanged(PeerId, Link),
+    Left(PeerId),
+}
+
+pub(crate) struct Behaviour {
+    gatekeeper: Arc<Gatekeeper>,
+    connections: HashMap<PeerId, Vec<Connection>>,
+    kept: HashSet<PeerId>,
+    handshakes: Buckets<IpAddr>,
+    actions: VecDeque<ToSwarm<Event, KeepAlive>>,
+}
+
+struct Connection {
+    id: ConnectionId,
+    link: Link,
+    since: Instant,
+    address: Multiaddr,
+    kept: bool,
+}
+
+#[derive(Debug, Error)]
+enum Denied {
+    #[error("the peer's certificate is not known")]
+    Stranger,
+    #[error("too many handshakes from this address")]
+    TooMany,
+}
+
+impl Behaviour {
+    pub(crate) fn new(gatekeeper: Arc<Gatekeeper>) -> Behaviour {
+        Behaviour {
+            gatekeeper,
+            connections: HashMap::new(),
+            kept: HashSet::new(),
+            handshakes: Buckets::new(HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE, MAX_ADDRESSES),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Keeps the connection to `peer` open though nothing may be said, over the best link there is.
+    pub(crate) fn keep(&mut self, peer: PeerId) {
+        self.kept.insert(peer);
+        self.refresh(peer);
+    }
+
+    /// Lets the connection to `peer` end when it falls idle.
+    pub(crate) fn let_go(&mut self, peer: PeerId) {
+        self.kept.remove(&peer);
+        self.refresh(peer);
+    }
+
+    pub(crate) fn link(&self, peer: &PeerId) -> Option<Link> {
+        best(self.connections.get(peer)?)
+    }
+
+    /// The remote address of the best connection.
+    pub(crate) fn address(&self, peer: &PeerId) -> Option<&Multiaddr> {
+        let connections = self.connections.get(peer)?;
+        let link = best(connections)?;
+        connections.iter().find(|one| one.link == link).map(|one| &one.address)
+    }
+
+    pub(crate) fn connected(&self) -> impl Iterator<Item = &PeerId> {
+        self.connections.keys()
+    }
+
+    /// Ends every connection to `peer`.
+    pub(crate) fn disconnect(&mut self, peer: PeerId) {
+        let connection = CloseConnection::All;
+        self.actions.push_back(ToSwarm::CloseConnection { peer_id: peer, connection });
+    }
+
+    /// Closes relayed connections that a direct one has replaced for a while: nobody should pick them again.
+    pub(crate) fn close_superseded(&mut self, now: Instant) {
+        for (peer, connections) in &self.connections {
+            let direct_since = connections
+                .iter()
+                .filter(|one| one.link == Link::Direct)
+                .map(|one| one.since)
+                .min();
+            let Some(since) = direct_since else { continue };
+            if now.saturating_duration_since(since) < SUPERSEDED_AFTER {
+                continue;
+            }
+            for relayed in connections.iter().filter(|one| one.link == Link::Relayed) {
+                let connection = CloseConnection::One(relayed.id);
+                self.actions.push_back(ToSwarm::CloseConnection { peer_id: *peer, connection });
+            }
+        }
+    }
+
+    fn admit(&self, peer: PeerId) -> Result<Handler, ConnectionDenied> {
+        match self.gatekeeper.met(&peer) {
+            Some(_) => Ok(Handler { keep: self.kept.contains(&peer) }),
+            None => Err(ConnectionDenied::new(Denied::Stranger)),
+        }
+    }
+
+    fn opened(&mut self, event: ConnectionEstablished<'_>) {
+        let (peer, link) =
+            (event.peer_id, if event.endpoint.is_relayed() { Link::Relayed } else { Link::Direct });
+        let connections = self.connections.entry(peer).or_default();
+        let before = best(connections);
+        connections.push(Connection {
+            id: event.connection_id,
+            link,
+            since: Instant::now(),
+            address: event.endpoint.get_remote_address().clone(),
+            kept: self.kept.contains(&peer),
+        });
+        let after = best(connections);
+        self.report(peer, before, after);
+        self.refresh(peer);
+    }
+
+    fn closed(&mut self, event: ConnectionClosed<'_>) {
+        let peer = event.peer_id;
+        let Some(connections) = self.connections.get_mut(&peer) else { return };
+        let before = best(connections);
+        connections.retain(|one| one.id != event.connection_id);
+        let after = best(connections);
+        if connections.is_empty() {
+            self.connections.remove(&peer);
+        }
+        self.report(peer, before, after);
+        self.refresh(peer);
+    }
+
+    fn report(&mut self, peer: PeerId, before: Option<Link>, after: Option<Link>) {
+        let event = match (before, after) {
+            (None, Some(link)) => Event::Joined(peer, link),
+            (Some(_), None) => Event::Left(peer),
+            (Some(before), Some(after)) if before != after => Event::LinkChanged(peer, after),
+            _ => return,
+        };
+        self.actions.push_back(ToSwarm::GenerateEvent(event));
+    }
+
+    fn refresh(&mut self, peer: PeerId) {
+        let kept = self.kept.contains(&peer);
+        let Some(connections) = self.connections.get_mut(&peer) else { return };
+        let best = best(connections);
+        for connection in connections {
+            let keep = kept && Some(connection.link) == best;
+            if keep != connection.kept {
+                connection.kept = keep;
+                self.actions.push_back(ToSwarm::NotifyHandler {
+                    peer_id: peer,
+                    handler: NotifyHandler::One(connection.id),
+                    event: KeepAlive(keep),
+                });
+            }
+        }
+    }
+}
+
+fn best(connections: &[Connection]) -> Option<Link> {
+    let direct = connections.iter().any(|one| one.link == Link::Direct);
+    connections.first().map(|first| if direct { Link::Direct } else { first.link })
+}
+
+impl NetworkBehaviour for Behaviour {
+    type ConnectionHandler = Handler;
+    type ToSwarm = Event;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        match ip_of(remote) {
+            Some(ip) if !self.handshakes.take(ip, Instant::now()) => {
+                Err(ConnectionDenied::new(Denied::TooMany))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        _: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<Handler, ConnectionDenied> {
+        self.admit(peer)
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<Handler, ConnectionDenied> {
+        self.admit(peer)
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        match event {
+            FromSwarm::ConnectionEstablished(event) => self.opened(event),
+            FromSwarm::ConnectionClosed(event) => self.closed(event),
+            _ => {}
+        }
+    }
+
+    fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: Infallible) {
+        match event {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, KeepAlive>> {
+        self.actions.pop_front().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// Whether a connection is to stay open though idle.
+#[derive(Debug)]
+pub(crate) struct KeepAlive(bool);
+
+/// Speaks no protocol: only keeps its connection open, or not.
+pub(crate) struct Handler {
+    keep: bool,
+}
+
+impl ConnectionHandler for Handler {
+    type FromBehaviour = KeepAlive;
+    type ToBehaviour = Infallible;
+    type InboundProtocol = DeniedUpgrade;
+    type OutboundProtocol = DeniedUpgrade;
+    type InboundOpenInfo = ();
+    type OutboundOpenInfo = ();
+
+    fn listen_protocol(&self) -> SubstreamProtocol<DeniedUpgrade> {
+        SubstreamProtocol::new(upgrade::DeniedUpgrade, ())
+    }
+
+    fn connection_keep_alive(&self) -> bool {
+        self.keep
+    }
+
+    fn on_behaviour_event(&mut self, KeepAlive(keep): KeepAlive) {
+        self.keep = keep;
+    }
+
+    fn poll(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<DeniedUpgrade, (), Infallible>> {
+        Poll::Pending
+    }
+
+    fn on_connection_event(&mut self, _: ConnectionEvent<'_, DeniedUpgrade, DeniedUpgrade>) {}
+}

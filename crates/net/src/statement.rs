@@ -1,0 +1,198 @@
+//! What a node says of itself in public: made, signed, and checked.
+//!
+//! A statement reaches most readers through others who may lie, so nothing of it is believed before the author's
+//! chain, role, signature, identity and age were checked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hypha_model::NodeRole;
+use hypha_pki::{Certificate, Pki, Rejected, verify_signature};
+use hypha_wire::record::{DatasetRecord, Farewell, Signed, SignedKind, WorkerRecord};
+use hypha_wire::{DecodeError, EncodeError, Message};
+use libp2p::PeerId;
+use rustls::pki_types::CertificateDer;
+use thiserror::Error;
+
+/// How far the clocks of two nodes may differ before they doubt each other's records. Certificates need clocks
+/// that agree about as well.
+const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(120);
+
+/// How old a farewell may be: it has no time to live, and one that was kept and replayed must do nothing.
+const MAX_FAREWELL_AGE: Duration = Duration::from_secs(60);
+
+/// Statements whose signature was checked and need not be again: each arrives from several servers, many times.
+const MAX_REMEMBERED: usize = 8_192;
+
+/// A statement by type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Statement {
+    Worker(WorkerRecord),
+    Dataset(DatasetRecord),
+    Farewell(Farewell),
+}
+
+/// A statement whose author is proven.
+#[derive(Debug)]
+pub(crate) struct Verified {
+    pub(crate) author: Certificate,
+    pub(crate) statement: Statement,
+}
+
+/// Why a statement is not believed.
+#[derive(Debug, Error)]
+pub(crate) enum Doubt {
+    #[error("its author: {0}")]
+    Author(#[from] Rejected),
+    #[error("{0}")]
+    Unreadable(#[from] DecodeError),
+    #[error("a {role} may not say this")]
+    Role { role: NodeRole },
+    #[error("its signature is wrong")]
+    Signature,
+    #[error("it speaks for someone else than its author")]
+    Identity,
+    #[error("it is {0} s old or ahead, which is too far from this node's clock")]
+    Age(u64),
+}
+
+/// Signs `record` with this node's key.
+pub(crate) fn sign<M: Message>(
+    pki: &Pki,
+    kind: SignedKind,
+    record: &M,
+) -> Result<Signed, EncodeError> {
+    let payload = hypha_wire::encode(record)?;
+    Ok(Signed {
+        signature: pki.sign(kind.context(), &payload),
+        chain: pki.own_chain().iter().map(|one| one.to_vec()).collect(),
+        kind,
+        payload,
+    })
+}
+
+/// Checks statements, and remembers what it has checked.
+pub(crate) struct Verifier {
+    remembered: HashMap<[u8; 32], Arc<Verified>>,
+}
+
+impl Verifier {
+    pub(crate) fn new() -> Verifier {
+        Verifier { remembered: HashMap::new() }
+    }
+
+    /// Certificates have changed: everything is checked anew.
+    pub(crate) fn forget(&mut self) {
+        self.remembered.clear();
+    }
+
+    pub(crate) fn verify(&mut self, pki: &Pki, signed: &Signed) -> Result<Arc<Verified>, Doubt> {
+        let digest = digest(signed);
+        let verified = match self.remembered.get(&digest) {
+            Some(verified) => verified.clone(),
+            None => {
+                let verified = Arc::new(check(pki, signed)?);
+                if self.remembered.len() >= MAX_REMEMBERED {
+                    self.remembered.clear();
+                }
+                self.remembered.insert(digest, verified.clone());
+                verified
+            }
+        };
+        verified.statement.check_age(unix_ms())?;
+        Ok(verified)
+    }
+}
+
+fn check(pki: &Pki, signed: &Signed) -> Result<Verified, Doubt> {
+    let chain: Vec<_> =
+        signed.chain.iter().map(|der| CertificateDer::from(der.as_slice())).collect();
+    let author = pki.verify(&chain, SystemTime::now())?;
+    let wanted = match signed.kind {
+        SignedKind::Worker => Some(NodeRole::Worker),
+        SignedKind::Dataset => Some(NodeRole::Data),
+        SignedKind::Farewell => None,
+    };
+    if wanted.is_some_and(|role| role != author.role) {
+        return Err(Doubt::Role { role: author.role });
+    }
+    if !verify_signature(&author, signed.kind.context(), &signed.payload, &signed.signature) {
+        return Err(Doubt::Signature);
+    }
+    let statement = match signed.kind {
+        SignedKind::Worker => Statement::Worker(hypha_wire::decode(&signed.payload)?),
+        SignedKind::Dataset => Statement::Dataset(hypha_wire::decode(&signed.payload)?),
+        SignedKind::Farewell => Statement::Farewell(hypha_wire::decode(&signed.payload)?),
+    };
+    let (peer, organisation) = match &statement {
+        Statement::Worker(record) => (&record.peer, Some(&record.organisation)),
+        Statement::Dataset(record) => (&record.peer, Some(&record.organisation)),
+        Statement::Farewell(record) => (&record.peer, None),
+    };
+    if *peer != author.peer_id.to_bytes()
+        || organisation.is_some_and(|organisation| *organisation != author.organisation)
+    {
+        return Err(Doubt::Identity);
+    }
+    Ok(Verified { author, statement })
+}
+
+impl Statement {
+    pub(crate) fn sequence(&self) -> u64 {
+        match self {
+            Statement::Worker(record) => record.sequence,
+            Statement::Dataset(record) => record.sequence,
+            Statement::Farewell(record) => record.sequence,
+        }
+    }
+
+    /// How long it counts in all.
+    pub(crate) fn ttl(&self) -> Duration {
+        match self {
+            Statement::Worker(record) => Duration::from_millis(record.ttl_ms.into()),
+            Statement::Dataset(record) => Duration::from_millis(record.ttl_ms.into()),
+            Statement::Farewell(_) => MAX_FAREWELL_AGE,
+        }
+    }
+
+    /// Whether it may still count, if both clocks are about right.
+    ///
+    /// Normally a record ends by its holder's own count of its time to live. This bounds how long a holder who
+    /// lies about that can keep it alive.
+    fn check_age(&self, now_ms: u64) -> Result<(), Doubt> {
+        let issued_ms = match self {
+            Statement::Worker(record) => record.issued_unix_ms,
+            Statement::Dataset(record) => record.issued_unix_ms,
+            Statement::Farewell(record) => record.issued_unix_ms,
+        };
+        let offset = MAX_CLOCK_OFFSET.as_millis() as u64;
+        let oldest = self.ttl().as_millis() as u64 + offset;
+        let (ahead, old) = (issued_ms.saturating_sub(now_ms), now_ms.saturating_sub(issued_ms));
+        if ahead > offset || old > oldest {
+            return Err(Doubt::Age(ahead.max(old) / 1_000));
+        }
+        Ok(())
+    }
+}
+
+/// A name for exactly these bytes by this author.
+fn digest(signed: &Signed) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(signed.kind.context().as_bytes());
+    for part in signed.chain.iter().chain([&signed.payload, &signed.signature]) {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// The wall clock.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// The peer that a record speaks of; its author was checked to be it.
+pub(crate) fn author_of(verified: &Verified) -> PeerId {
+    verified.author.peer_id
+}

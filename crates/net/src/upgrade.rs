@@ -1,0 +1,155 @@
+//! The connection upgrade: TLS 1.3 with certificates of the operator's CA on both sides, then a verdict.
+//!
+//! Under TLS 1.3 a dialler's handshake is over before the other side has looked at its certificate. So each side
+//! says in one small message whether it lets the other in, and reads the other's word before the connection counts.
+//! No protocol sees a byte earlier, on direct and on relayed connections alike.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use futures_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use hypha_pki::{Pki, Rejected};
+use hypha_wire::admission::Verdict;
+use libp2p::PeerId;
+use libp2p::core::UpgradeInfo;
+use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade};
+use thiserror::Error;
+
+use crate::gatekeeper::Gatekeeper;
+
+/// The name under which both sides agree to this upgrade.
+const PROTOCOL: &str = "/hypha/tls/1";
+
+#[derive(Clone)]
+pub(crate) struct Upgrade {
+    gatekeeper: Arc<Gatekeeper>,
+}
+
+/// Why a connection was not let in.
+#[derive(Debug, Error)]
+pub(crate) enum UpgradeError {
+    /// The handshake itself failed: no TLS, no certificate, or one that the verifier refused.
+    #[error("handshake: {0}")]
+    Handshake(#[from] io::Error),
+    /// The other side's certificate is not acceptable here.
+    #[error("refused: {0}")]
+    Refused(#[from] Rejected),
+    /// The other side does not accept this node's certificate.
+    #[error("the other side refused this node: {0}")]
+    RefusedUs(String),
+    /// The other side did not say what it must.
+    #[error("no verdict: {0}")]
+    NoVerdict(String),
+}
+
+impl Upgrade {
+    pub(crate) fn new(gatekeeper: Arc<Gatekeeper>) -> Upgrade {
+        Upgrade { gatekeeper }
+    }
+
+    async fn inbound<C>(self, socket: C) -> Result<(PeerId, TlsStream<C>), UpgradeError>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let current = self.gatekeeper.current();
+        let stream = TlsAcceptor::from(current.server.clone()).accept(socket).await?;
+        self.exchange(TlsStream::Server(stream)).await
+    }
+
+    async fn outbound<C>(self, socket: C) -> Result<(PeerId, TlsStream<C>), UpgradeError>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let current = self.gatekeeper.current();
+        let connector = TlsConnector::from(current.client.clone());
+        let stream = connector.connect(Pki::server_name(), socket).await?;
+        self.exchange(TlsStream::Client(stream)).await
+    }
+
+    async fn exchange<C>(
+        self,
+        mut stream: TlsStream<C>,
+    ) -> Result<(PeerId, TlsStream<C>), UpgradeError>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let ours = self.gatekeeper.admit(stream.get_ref().1.peer_certificates());
+        let verdict = match &ours {
+            Ok(_) => Verdict { admitted: true, reason: None },
+            Err(rejected) => Verdict { admitted: false, reason: Some(rejected.to_string()) },
+        };
+        let told = tell(&mut stream, &verdict).await;
+        let peer = ours?;
+        told?;
+        match hear(&mut stream).await {
+            Ok(Verdict { admitted: true, .. }) => Ok((peer, stream)),
+            Ok(Verdict { reason, .. }) => {
+                Err(UpgradeError::RefusedUs(reason.unwrap_or_else(|| "no reason given".into())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+async fn tell<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    verdict: &Verdict,
+) -> Result<(), UpgradeError> {
+    let bytes =
+        hypha_wire::encode(verdict).map_err(|error| UpgradeError::NoVerdict(error.to_string()))?;
+    let length = u16::try_from(bytes.len())
+        .map_err(|_| UpgradeError::NoVerdict("a verdict too long to send".into()))?;
+    stream.write_all(&length.to_be_bytes()).await?;
+    stream.write_all(&bytes).await?;
+    stream.flush().await?;
+    Ok(())
+}
+
+async fn hear<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Verdict, UpgradeError> {
+    let refused = |error: io::Error| match error.kind() {
+        // A TLS alert arrives as this kind, and says why the other side hung up.
+        io::ErrorKind::InvalidData => UpgradeError::RefusedUs(error.to_string()),
+        _ => UpgradeError::NoVerdict(error.to_string()),
+    };
+    let mut length = [0; 2];
+    stream.read_exact(&mut length).await.map_err(refused)?;
+    let mut bytes = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut bytes).await.map_err(refused)?;
+    hypha_wire::decode(&bytes).map_err(|error| UpgradeError::NoVerdict(error.to_string()))
+}
+
+type Boxed<C> = Pin<Box<dyn Future<Output = Result<(PeerId, TlsStream<C>), UpgradeError>> + Send>>;
+
+impl UpgradeInfo for Upgrade {
+    type Info = &'static str;
+    type InfoIter = std::iter::Once<&'static str>;
+    fn protocol_info(&self) -> Self::InfoIter {
+        std::iter::once(PROTOCOL)
+    }
+}
+
+impl<C> InboundConnectionUpgrade<C> for Upgrade
+where
+    C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    type Output = (PeerId, TlsStream<C>);
+    type Error = UpgradeError;
+    type Future = Boxed<C>;
+    fn upgrade_inbound(self, socket: C, _: Self::Info) -> Self::Future {
+        Box::pin(self.inbound(socket))
+    }
+}
+
+impl<C> OutboundConnectionUpgrade<C> for Upgrade
+where
+    C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    type Output = (PeerId, TlsStream<C>);
+    type Error = UpgradeError;
+    type Future = Boxed<C>;
+    fn upgrade_outbound(self, socket: C, _: Self::Info) -> Self::Future {
+        Box::pin(self.outbound(socket))
+    }
+}

@@ -1,0 +1,98 @@
+//! What this machine has, where the configuration does not say.
+
+use hypha_config::Resources;
+use hypha_model::resource::WHOLE_GPU;
+use hypha_model::{Capacity, Device, Name};
+use sysinfo::{Disks, MemoryRefreshKind, RefreshKind, System};
+
+pub(crate) fn capacity(configured: &Resources) -> Capacity {
+    Capacity {
+        cpu_milli: configured.cpu_milli.unwrap_or_else(cpu_milli),
+        memory_bytes: configured.memory_bytes.unwrap_or_else(memory_bytes),
+        storage_bytes: configured.storage_bytes.unwrap_or_else(storage_bytes),
+        devices: match &configured.gpus {
+            Some(gpus) => gpus
+                .iter()
+                .map(|gpu| Device {
+                    model: gpu.model.clone(),
+                    memory_bytes: gpu.memory_bytes,
+                    milli_gpu: WHOLE_GPU,
+                })
+                .collect(),
+            None => gpus(),
+        },
+    }
+}
+
+/// What this process may use, which in a container is less than the machine has.
+fn cpu_milli() -> u64 {
+    std::thread::available_parallelism().map_or(1_000, |cores| cores.get() as u64 * 1_000)
+}
+
+fn memory_bytes() -> u64 {
+    let wanted = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+    let Ok(system) = System::new_with_specifics(wanted) else {
+        tracing::warn!("cannot tell how much memory there is; set [resources] memory");
+        return 0;
+    };
+    let container = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
+    system.total_memory().min(container)
+}
+
+/// The free space of the largest disk.
+fn storage_bytes() -> u64 {
+    let Ok(disks) = Disks::new_with_refreshed_list() else { return 0 };
+    disks.iter().map(|disk| disk.available_space()).max().unwrap_or(0)
+}
+
+/// NVIDIA's GPUs. Without a driver there are none, which is no error.
+fn gpus() -> Vec<Device> {
+    let nvml = match nvml_wrapper::Nvml::init() {
+        Ok(nvml) => nvml,
+        Err(error) => {
+            tracing::debug!("no GPUs found: {error}");
+            return Vec::new();
+        }
+    };
+    let count = nvml.device_count().unwrap_or(0);
+    (0..count)
+        .filter_map(|index| {
+            let device = nvml.device_by_index(index).ok()?;
+            let name = device.name().unwrap_or_else(|_| "NVIDIA GPU".into());
+            Some(Device {
+                model: name.parse::<Name>().ok()?,
+                memory_bytes: device.memory_info().ok()?.total,
+                milli_gpu: WHOLE_GPU,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_configured_wins_over_what_is_there() {
+        let configured = Resources {
+            cpu_milli: Some(1_500),
+            memory_bytes: Some(7),
+            storage_bytes: Some(8),
+            gpus: Some(Vec::new()),
+        };
+        let capacity = capacity(&configured);
+        assert_eq!(
+            (capacity.cpu_milli, capacity.memory_bytes, capacity.storage_bytes),
+            (1_500, 7, 8)
+        );
+        assert!(capacity.devices.is_empty());
+    }
+
+    #[test]
+    fn this_machine_has_something() {
+        let none =
+            Resources { cpu_milli: None, memory_bytes: None, storage_bytes: None, gpus: None };
+        let capacity = capacity(&none);
+        assert!(capacity.cpu_milli >= 1_000 && capacity.memory_bytes > 1 << 20);
+    }
+}

@@ -1,0 +1,37 @@
+//! One runtime for all roles: it joins configuration, certificates, network and telemetry, and runs until told to
+//! stop. What a role does beyond that is a file of its own.
+
+mod data;
+mod gateway;
+mod hardware;
+mod look;
+mod runtime;
+mod scheduler;
+mod settings;
+mod signals;
+mod status;
+mod worker;
+
+pub use look::{Look, find_datasets, find_workers, probe};
+pub use runtime::{NodeConfig, run};
+
+/// Why a node did not start, or a question could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// What it was told makes no sense: certificates, addresses.
+    #[error("{0}")]
+    Configuration(String),
+    /// It was told well and could not do it.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl NodeError {
+    fn configuration(problem: impl std::fmt::Display) -> NodeError {
+        NodeError::Configuration(problem.to_string())
+    }
+
+    fn failed(problem: impl std::fmt::Display) -> NodeError {
+        NodeError::Failed(problem.to_string())
+    }
+}

@@ -1,0 +1,89 @@
+//! A look at the network with a node's certificates, without being that node: how one is, and who is there.
+
+use std::time::Duration;
+
+use hypha_config::NetworkConfig;
+use hypha_model::{CapabilityQuery, Name, NodeRole};
+use hypha_net::{FoundDataset, FoundWorker, Multiaddr, Net, NetEvent, Settings};
+use hypha_pki::{Certificate, Pki};
+use hypha_wire::request::Health;
+
+use crate::{NodeError, settings};
+
+/// Whose certificates and addresses are used, and how long to wait.
+pub struct Look<'a> {
+    /// The role of the certificate.
+    pub role: NodeRole,
+    /// Certificates, gateways.
+    pub network: &'a NetworkConfig,
+    /// This program's version.
+    pub version: &'static str,
+    /// In all.
+    pub timeout: Duration,
+}
+
+/// Asks the node at `address` how it is.
+pub fn probe(look: &Look<'_>, address: Multiaddr) -> Result<(Certificate, Health), NodeError> {
+    let (settings, pki) = look.prepare()?;
+    runtime()?.block_on(async {
+        hypha_net::probe(&settings, pki, address, look.timeout).await.map_err(NodeError::failed)
+    })
+}
+
+/// The workers that satisfy `query`.
+pub fn find_workers(
+    look: &Look<'_>,
+    query: CapabilityQuery,
+) -> Result<Vec<FoundWorker>, NodeError> {
+    look.ask(async |net| net.get_records_matching(query).await)
+}
+
+/// Who serves the data set `name`.
+pub fn find_datasets(look: &Look<'_>, name: Name) -> Result<Vec<FoundDataset>, NodeError> {
+    look.ask(async |net| net.find_dataset(name).await)
+}
+
+impl Look<'_> {
+    fn prepare(&self) -> Result<(Settings, Pki), NodeError> {
+        let pki = Pki::load(&settings::files(self.network)).map_err(NodeError::configuration)?;
+        let mut settings = settings::network(self.role, self.network, None, self.version);
+        // It is not the node itself: it listens nowhere and holds no slot.
+        settings.listen.clear();
+        settings.external.clear();
+        settings.bulk_listen.clear();
+        settings.relay_circuit = false;
+        Ok((settings, pki))
+    }
+
+    /// Joins through a gateway, asks, and leaves.
+    fn ask<T>(&self, question: impl AsyncFnOnce(&Net) -> T) -> Result<T, NodeError> {
+        let (settings, pki) = self.prepare()?;
+        if settings.gateways.is_empty() {
+            let problem = "no gateway to ask: set gateway_addresses, or pass --gateway";
+            return Err(NodeError::configuration(problem));
+        }
+        runtime()?.block_on(async {
+            let (net, mut events) = Net::start(settings, pki, None, &mut Default::default())
+                .map_err(NodeError::configuration)?;
+            let answer = tokio::time::timeout(self.timeout, async {
+                while let Some(event) = events.recv().await {
+                    if let NetEvent::Gateway(_, Some(_)) = event {
+                        break;
+                    }
+                }
+                question(&net).await
+            });
+            let answer = answer.await;
+            net.stop().await;
+            let timeout = self.timeout;
+            answer.map_err(|_| NodeError::failed(format!("no gateway answered within {timeout:?}")))
+        })
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, NodeError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| NodeError::failed(format!("cannot start: {error}")))
+}

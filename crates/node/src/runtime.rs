@@ -1,0 +1,262 @@
+//! The life of a node: start everything, carry events, stop everything.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hypha_config::{
+    DataConfig, GatewayConfig, NetworkConfig, ObserveConfig, SchedulerConfig, WorkerConfig,
+};
+use hypha_model::NodeRole;
+use hypha_net::{Incoming, Net, NetEvent, Question, Reachability, StartError};
+use hypha_pki::Reloader;
+use hypha_telemetry::Metrics;
+use hypha_wire::request::{Refusal, RefusalKind, RequestBody, ResponseBody};
+use tokio::sync::mpsc;
+use tracing::Instrument;
+
+use crate::scheduler::Scheduler;
+use crate::signals::Signals;
+use crate::status::{self, Status};
+use crate::{NodeError, data, gateway, settings, worker};
+
+/// How long a graceful stop may take in all; then the process ends anyway.
+const STOP_TIME: Duration = Duration::from_secs(10);
+
+/// A node of any role.
+pub enum NodeConfig {
+    /// Where others meet.
+    Gateway(GatewayConfig),
+    /// Finds workers.
+    Scheduler(SchedulerConfig),
+    /// Offers capacity.
+    Worker(WorkerConfig),
+    /// Offers data sets.
+    Data(DataConfig),
+}
+
+impl NodeConfig {
+    /// Its role.
+    pub fn role(&self) -> NodeRole {
+        match self {
+            NodeConfig::Gateway(_) => NodeRole::Gateway,
+            NodeConfig::Scheduler(_) => NodeRole::Scheduler,
+            NodeConfig::Worker(_) => NodeRole::Worker,
+            NodeConfig::Data(_) => NodeRole::Data,
+        }
+    }
+
+    fn network(&self) -> &NetworkConfig {
+        match self {
+            NodeConfig::Gateway(config) => &config.network,
+            NodeConfig::Scheduler(config) => &config.network,
+            NodeConfig::Worker(config) => &config.network,
+            NodeConfig::Data(config) => &config.network,
+        }
+    }
+
+    fn observe(&self) -> &ObserveConfig {
+        match self {
+            NodeConfig::Gateway(config) => &config.observe,
+            NodeConfig::Scheduler(config) => &config.observe,
+            NodeConfig::Worker(config) => &config.observe,
+            NodeConfig::Data(config) => &config.observe,
+        }
+    }
+}
+
+/// Runs a node until a signal stops it.
+pub fn run(config: NodeConfig, version: &'static str) -> Result<(), NodeError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| NodeError::failed(format!("cannot start: {error}")))?;
+    let outcome = runtime.block_on(serve(config, version));
+    // Whatever still runs has had its time.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(config: NodeConfig, version: &'static str) -> Result<(), NodeError> {
+    let mut signals = Signals::new()?;
+    let mut telemetry = hypha_telemetry::start(&settings::telemetry(config.observe()))
+        .map_err(NodeError::configuration)?;
+    let metrics = Metrics::new(version, config.role().as_str());
+    telemetry.export_metrics(&metrics);
+    let started = start(&config, version, &metrics).await;
+    let outcome = match started {
+        Ok(node) => {
+            let signal = node.live(&mut signals).await;
+            Ok(signal)
+        }
+        Err(error) => Err(error),
+    };
+    signals.stop_at_once();
+    telemetry.stop().await;
+    outcome
+}
+
+async fn start(
+    config: &NodeConfig,
+    version: &'static str,
+    metrics: &Metrics,
+) -> Result<Node, NodeError> {
+    let (role, network) = (config.role(), config.network());
+    let (pki, reloader) =
+        Reloader::load(settings::files(network)).map_err(NodeError::configuration)?;
+    let own = pki.own();
+    tracing::info!(peer = %own.peer_id, organisation = own.organisation, version, "starting a {role}");
+    let relay = match config {
+        NodeConfig::Gateway(config) => Some(&config.relay),
+        _ => None,
+    };
+    let net_settings = settings::network(role, network, relay, version);
+    let (net, events) = metrics
+        .with(|registry| Net::start(net_settings, pki, Some(reloader), registry))
+        .map_err(|error| match error {
+            StartError::Role { .. } => NodeError::configuration(error),
+            _ => NodeError::failed(error),
+        })?;
+    let needs_gateway = role != NodeRole::Gateway && !network.gateway_addresses.is_empty();
+    let status = Arc::new(Status::new(role, version, net.clone(), metrics.clone(), needs_gateway));
+    status::serve(status.clone(), config.observe()).await?;
+    let (_, offers) = net.bulk(hypha_net::BulkLimits::default()).await.map_err(|error| {
+        NodeError::failed(format!("cannot listen for bulk transfers on {error}"))
+    })?;
+    tokio::spawn(refuse_transfers(offers));
+    let scheduler = match config {
+        NodeConfig::Gateway(_) => None,
+        NodeConfig::Scheduler(config) => Some(Scheduler::start(config, net.clone())),
+        NodeConfig::Worker(config) => {
+            worker::start(config, &net).await?;
+            None
+        }
+        NodeConfig::Data(config) => {
+            data::start(config, &net).await?;
+            None
+        }
+    };
+    Ok(Node { role, net, events, status, scheduler })
+}
+
+struct Node {
+    role: NodeRole,
+    net: Net,
+    events: mpsc::Receiver<NetEvent>,
+    status: Arc<Status>,
+    scheduler: Option<Scheduler>,
+}
+
+impl Node {
+    /// Carries events until a signal comes, then leaves the network.
+    async fn live(mut self, signals: &mut Signals) {
+        loop {
+            tokio::select! {
+                event = self.events.recv() => match event {
+                    Some(event) => self.on_event(event),
+                    None => return tracing::error!("the network has stopped; so does this node"),
+                },
+                signal = signals.next() => {
+                    tracing::info!("{signal}: stopping");
+                    break;
+                }
+            }
+        }
+        let again = tokio::time::timeout(STOP_TIME, async {
+            tokio::select! {
+                () = self.net.stop() => None,
+                signal = signals.next() => Some(signal),
+            }
+        });
+        match again.await {
+            Ok(None) => tracing::info!("stopped"),
+            Ok(Some(signal)) => tracing::warn!("{signal} again: stopping at once"),
+            Err(_) => tracing::warn!("leaving the network took too long"),
+        }
+    }
+
+    fn on_event(&mut self, event: NetEvent) {
+        match event {
+            NetEvent::Listening(address) => tracing::info!(%address, "listening"),
+            NetEvent::Reached(reached) => self.report(&reached),
+            NetEvent::Gateway(address, peer) => {
+                match peer {
+                    Some(peer) => tracing::info!(%address, %peer, "connected to a gateway"),
+                    None => tracing::debug!(%address, "no longer connected to a gateway"),
+                }
+                self.status.gateway(address, peer.is_some());
+                self.tell_scheduler(Scheduler::look);
+            }
+            NetEvent::PeerJoined(peer) => gateway::log_peer(self.role, &peer),
+            NetEvent::LinkChanged(peer) => {
+                tracing::info!(peer = %peer.id, role = %peer.role, link = %peer.link, "link changed");
+            }
+            NetEvent::PeerLeft(peer) => tracing::debug!(%peer, "peer left"),
+            NetEvent::WorkerAnnounced(found) => {
+                self.tell_scheduler(|scheduler| scheduler.announced(found));
+            }
+            NetEvent::NodeLeft(peer) => self.tell_scheduler(|scheduler| scheduler.left(peer)),
+            NetEvent::Asked(question) => self.answer(question),
+        }
+    }
+
+    fn tell_scheduler(&mut self, tell: impl FnOnce(&mut Scheduler)) {
+        if let Some(scheduler) = &mut self.scheduler {
+            tell(scheduler);
+        }
+    }
+
+    /// One line that says how others reach this node, and what to do about it.
+    fn report(&self, reached: &Reachability) {
+        match reached {
+            Reachability::Public(addresses) => {
+                tracing::info!(addresses = %list(addresses), "reachability: public; others connect directly");
+            }
+            Reachability::Relayed(addresses) => {
+                tracing::info!(addresses = %list(addresses), "reachability: relayed through gateways; to be reached directly, forward a port and set external_addresses");
+            }
+            Reachability::Private => {
+                tracing::warn!(
+                    "reachability: private, and no gateway relays for this node; set relay_circuit = true, or forward a port and set external_addresses"
+                );
+            }
+        }
+    }
+
+    /// Answers beside the loop, so that a slow answer holds up nobody.
+    fn answer(&self, question: Question) {
+        let status = self.status.clone();
+        let span = tracing::info_span!("question", peer = %question.peer.id, body = ?question.body);
+        if let Some(traceparent) = &question.traceparent {
+            hypha_telemetry::continue_trace(&span, traceparent);
+        }
+        let answer = async move {
+            if question.until <= Instant::now() {
+                return;
+            }
+            let body = match question.body {
+                RequestBody::Health => ResponseBody::Health(status.health().await),
+                RequestBody::BulkAddresses | RequestBody::Unknown => ResponseBody::Refused(
+                    Refusal::new(RefusalKind::UnknownRequest, "this node does not answer that"),
+                ),
+            };
+            let _ = question.answer.send(body);
+        };
+        tokio::spawn(answer.instrument(span));
+    }
+}
+
+/// No role of this release takes tensors or files yet. A peer that sends some is told so.
+async fn refuse_transfers(mut offers: mpsc::Receiver<Incoming>) {
+    while let Some(offer) = offers.recv().await {
+        tracing::debug!(
+            peer = offer.peer().as_str(),
+            name = offer.header().name,
+            "refused a transfer"
+        );
+        offer.refuse("this node expects no transfers").await;
+    }
+}
+
+fn list<T: std::fmt::Display>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,136 @@
+//! A scheduler: finds workers, and stays connected to them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use hypha_config::SchedulerConfig;
+use hypha_model::CapabilityQuery;
+use hypha_net::{FoundWorker, Net, PeerId};
+use tokio::sync::mpsc;
+
+/// News that wait for the search loop. It takes one within the time of a search.
+const NEWS: usize = 1_024;
+
+/// A worker that was not found so often in a row is let go: its record has ended, and it does not come back.
+const MISSES: u32 = 3;
+
+/// The first search may come before the directory has heard of anyone; until a worker is found it is repeated soon.
+const SOON: Duration = Duration::from_secs(2);
+
+/// A handle to the search loop.
+pub(crate) struct Scheduler {
+    news: mpsc::Sender<News>,
+}
+
+enum News {
+    Look,
+    Announced(Box<FoundWorker>),
+    Left(PeerId),
+}
+
+impl Scheduler {
+    pub(crate) fn start(config: &SchedulerConfig, net: Net) -> Scheduler {
+        let (news, heard) = mpsc::channel(NEWS);
+        let search = Search { net, interval: config.discovery_interval, known: HashMap::new() };
+        tokio::spawn(search.run(heard));
+        Scheduler { news }
+    }
+
+    /// The directory may have more to say now.
+    pub(crate) fn look(&mut self) {
+        self.tell(News::Look);
+    }
+
+    pub(crate) fn announced(&mut self, found: FoundWorker) {
+        self.tell(News::Announced(Box::new(found)));
+    }
+
+    pub(crate) fn left(&mut self, peer: PeerId) {
+        self.tell(News::Left(peer));
+    }
+
+    fn tell(&mut self, news: News) {
+        // What does not fit is found by the next search.
+        let _ = self.news.try_send(news);
+    }
+}
+
+struct Search {
+    net: Net,
+    interval: Duration,
+    known: HashMap<PeerId, Known>,
+}
+
+struct Known {
+    found: FoundWorker,
+    misses: u32,
+}
+
+impl Search {
+    async fn run(mut self, mut heard: mpsc::Receiver<News>) {
+        loop {
+            self.look().await;
+            let pause = if self.known.is_empty() { SOON.min(self.interval) } else { self.interval };
+            let due = tokio::time::sleep(pause);
+            tokio::pin!(due);
+            loop {
+                tokio::select! {
+                    () = &mut due => break,
+                    news = heard.recv() => match news {
+                        Some(News::Look) => break,
+                        Some(News::Announced(found)) => self.found(*found).await,
+                        Some(News::Left(peer)) => self.lost(peer, "it said farewell").await,
+                        None => return,
+                    },
+                }
+            }
+        }
+    }
+
+    async fn look(&mut self) {
+        let found = self.net.get_records_matching(CapabilityQuery::default()).await;
+        for known in self.known.values_mut() {
+            known.misses += 1;
+        }
+        for found in found {
+            self.found(found).await;
+        }
+        let gone: Vec<_> = self
+            .known
+            .iter()
+            .filter(|(_, known)| known.misses >= MISSES)
+            .map(|(peer, _)| *peer)
+            .collect();
+        for peer in gone {
+            self.lost(peer, "its record has ended").await;
+        }
+    }
+
+    async fn found(&mut self, found: FoundWorker) {
+        let peer = found.peer;
+        match self.known.get_mut(&peer) {
+            Some(known) if known.found.sequence > found.sequence => return,
+            Some(known) => {
+                known.misses = 0;
+                if known.found.addresses == found.addresses {
+                    known.found = found;
+                    return;
+                }
+                known.found = found.clone();
+            }
+            None => {
+                let (worker, organisation) = (&found.worker, &found.organisation);
+                tracing::info!(%peer, worker = %worker.id, organisation, "found a worker");
+                self.known.insert(peer, Known { found: found.clone(), misses: 0 });
+            }
+        }
+        self.net.keep(peer, found.addresses).await;
+    }
+
+    async fn lost(&mut self, peer: PeerId, why: &str) {
+        if let Some(known) = self.known.remove(&peer) {
+            tracing::info!(%peer, worker = %known.found.worker.id, "a worker is gone: {why}");
+            self.net.let_go(peer).await;
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! SIGTERM and SIGINT: the first asks a node to stop, the second stops it at once.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::NodeError;
+
+/// What a shell reports for a process that a second Ctrl-C ended.
+const STOPPED_AT_ONCE: i32 = 130;
+
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Result<Signals, NodeError> {
+        let listen = |kind| {
+            signal(kind).map_err(|e| NodeError::failed(format!("cannot listen for signals: {e}")))
+        };
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the next of the two.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// From now on a signal ends the process without further ado.
+    pub(crate) fn stop_at_once(mut self) {
+        tokio::spawn(async move {
+            let signal = self.next().await;
+            tracing::warn!("{signal} again: stopping at once");
+            std::process::exit(STOPPED_AT_ONCE);
+        });
+    }
+}

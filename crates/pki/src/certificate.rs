@@ -1,0 +1,78 @@
+//! A node's certificate, and the rules that make it one.
+
+use std::time::SystemTime;
+
+use hypha_model::NodeRole;
+use libp2p_identity::{PeerId, PublicKey};
+
+use crate::Rejected;
+use crate::facts::Facts;
+
+/// The DNS name that every node's certificate carries besides its own. A dialler asks for this one:
+/// it knows a peer by its key, not by the host that it happens to run on, and the stock verifier
+/// wants a name.
+pub const SHARED_NAME: &str = "node.hypha.internal";
+
+/// What stands before the role in a certificate's URI.
+pub const ROLE_URI_PREFIX: &str = "hypha:role:";
+
+/// What a node's certificate says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// What the node may do.
+    pub role: NodeRole,
+    /// Whose it is; the same as its issuer's.
+    pub organisation: String,
+    /// Host names and addresses, without [`SHARED_NAME`].
+    pub names: Vec<String>,
+    /// The libp2p peer id of its key.
+    pub peer_id: PeerId,
+    /// Its Ed25519 key.
+    pub public_key: PublicKey,
+    /// In hexadecimal; unique within its issuer.
+    pub serial: String,
+    /// Valid from.
+    pub not_before: SystemTime,
+    /// Valid until.
+    pub not_after: SystemTime,
+}
+
+impl Certificate {
+    /// Applies our rules. They say nothing about who signed: that is the path's business, and it
+    /// also guarantees that the issuer's name in the leaf is the name of the authority that signed.
+    pub(crate) fn from_facts(facts: Facts) -> Result<Certificate, Rejected> {
+        let public_key = facts.public_key.ok_or(Rejected::NotEd25519)?;
+        let role = match facts.roles.as_slice() {
+            [] => return Err(Rejected::NoRole),
+            [one] => one.parse().map_err(|_| Rejected::BadRole(shortened(one)))?,
+            _ => return Err(Rejected::SeveralRoles),
+        };
+        let organisation = only(facts.organisations)?;
+        let issuer = only(facts.issuer_organisations)?;
+        if organisation != issuer {
+            return Err(Rejected::OrganisationMismatch { leaf: organisation, issuer });
+        }
+        Ok(Certificate {
+            role,
+            organisation,
+            names: facts.names,
+            peer_id: public_key.to_peer_id(),
+            public_key,
+            serial: facts.serial,
+            not_before: facts.not_before,
+            not_after: facts.not_after,
+        })
+    }
+}
+
+/// With two organisations it would depend on the reader which of them counts.
+fn only(organisations: Vec<String>) -> Result<String, Rejected> {
+    <[String; 1]>::try_from(organisations)
+        .map(|[one]| one)
+        .map_err(|several| Rejected::NotOneOrganisation(several.len()))
+}
+
+/// Enough to recognise a wrong role in a log.
+fn shortened(text: &str) -> String {
+    text.chars().take(64).collect()
+}

@@ -1,0 +1,199 @@
+//! The PEM text that a node's identity and trust are made of, and what can be wrong with it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::pem::PemObject;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::Rejected;
+use crate::key::Key;
+
+/// The largest file that is read. A revocation list has some 40 bytes an entry, so this is enough
+/// for more than a million of them; the other files have a few kilobytes.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// Where a node's certificates are; the names are those of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The node's certificate, followed by that of its issuer.
+    pub cert_pem: PathBuf,
+    /// Its private key.
+    pub key_pem: PathBuf,
+    /// The roots that are trusted.
+    pub trust_pem: PathBuf,
+    /// Revocation lists, of any number of authorities.
+    pub crls_pem: Option<PathBuf>,
+    /// Whether each authority in a chain, the root included, must have a revocation list here.
+    /// Without this, an authority without one counts as having revoked nobody.
+    pub require_crl: bool,
+}
+
+/// The contents of such files.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Material {
+    pub(crate) cert: Source,
+    pub(crate) key: Source,
+    pub(crate) trust: Source,
+    pub(crate) crls: Option<Source>,
+    pub(crate) require_crl: bool,
+}
+
+/// Text, and what to call it in a message.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) name: String,
+    text: Zeroizing<Vec<u8>>,
+}
+
+/// Why certificates cannot be used.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// A file that cannot be read.
+    #[error("cannot read {}: {error}", .path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Text that is not PEM, or not what it should hold.
+    #[error("{name} cannot be used: {reason}")]
+    Malformed {
+        /// Which file.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file without a certificate.
+    #[error("there is no certificate in {name}")]
+    NoCertificate {
+        /// Which file.
+        name: String,
+    },
+    /// Not our kind of key, or none.
+    #[error("there is no Ed25519 key in PKCS#8 in {name}: make one with `hypha certutil node`")]
+    BadKey {
+        /// Which file.
+        name: String,
+    },
+    /// Key and certificate are of different nodes.
+    #[error("the key in {key} does not belong to the certificate in {cert}")]
+    KeyMismatch {
+        /// The key's file.
+        key: String,
+        /// The certificate's file.
+        cert: String,
+    },
+    /// A node's certificate among the roots: it would let that node issue certificates.
+    #[error("{name} trusts `{}`, which is not a certificate authority", .subject.escape_debug())]
+    TrustNotAuthority {
+        /// The file of trusted roots.
+        name: String,
+        /// Who stands in it.
+        subject: String,
+    },
+    /// Revocation lists are required, and there is none at all.
+    #[error("revocation lists are required, but crls_pem names none")]
+    NoRevocationList,
+    /// Our own certificate has expired.
+    #[error(
+        "the certificate in {name} expired at {at}: issue a new one with `hypha certutil node`"
+    )]
+    OwnExpired {
+        /// Which file.
+        name: String,
+        /// When.
+        at: String,
+    },
+    /// Others would refuse our own certificate.
+    #[error("nobody would accept the certificate in {name}: {reason}")]
+    Own {
+        /// Which file.
+        name: String,
+        /// Why not.
+        reason: Rejected,
+    },
+    /// The key changed while the node runs.
+    #[error(
+        "the new certificate in {name} has another key (peer id {new} instead of {old}): restart \
+         the node to use it"
+    )]
+    PeerIdChanged {
+        /// Which file.
+        name: String,
+        /// Who the node is.
+        old: String,
+        /// Who it would become.
+        new: String,
+    },
+    /// rustls does not take it.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+impl Material {
+    /// Reads the files.
+    pub fn read(files: &Files) -> Result<Material, LoadError> {
+        Ok(Material {
+            cert: Source::read(&files.cert_pem)?,
+            key: Source::read(&files.key_pem)?,
+            trust: Source::read(&files.trust_pem)?,
+            crls: files.crls_pem.as_deref().map(Source::read).transpose()?,
+            require_crl: files.require_crl,
+        })
+    }
+
+    /// From PEM text that never was in a file.
+    pub fn from_pem(cert: &str, key: &str, trust: &str, crls: Option<&str>) -> Material {
+        Material {
+            cert: Source::given("cert_pem", cert),
+            key: Source::given("key_pem", key),
+            trust: Source::given("trust_pem", trust),
+            crls: crls.map(|crls| Source::given("crls_pem", crls)),
+            require_crl: false,
+        }
+    }
+
+    /// With [`Files::require_crl`] set as given.
+    #[must_use]
+    pub fn require_crl(self, require_crl: bool) -> Material {
+        Material { require_crl, ..self }
+    }
+}
+
+impl Source {
+    fn read(path: &Path) -> Result<Source, LoadError> {
+        let named = |error| LoadError::Read { path: path.to_owned(), error };
+        let mut text = Zeroizing::new(Vec::new());
+        let file = File::open(path).map_err(named)?;
+        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(named)?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(named(io::Error::other(format!(
+                "it is larger than {MAX_FILE_BYTES} bytes, which no certificate file is"
+            ))));
+        }
+        Ok(Source { name: path.display().to_string(), text })
+    }
+
+    fn given(name: &str, text: &str) -> Source {
+        Source { name: name.to_owned(), text: Zeroizing::new(text.as_bytes().to_vec()) }
+    }
+
+    /// Every section of this kind; others are skipped.
+    pub(crate) fn sections<T: PemObject>(&self) -> Result<Vec<T>, LoadError> {
+        let sections: Result<Vec<T>, _> = T::pem_slice_iter(&self.text).collect();
+        sections.map_err(|error| self.malformed(format!("it is not PEM text: {error}")))
+    }
+
+    pub(crate) fn private_key(&self) -> Result<Key, LoadError> {
+        let name = || self.name.clone();
+        Key::from_pem(&self.text).ok_or_else(|| LoadError::BadKey { name: name() })
+    }
+
+    pub(crate) fn malformed(&self, reason: impl ToString) -> LoadError {
+        LoadError::Malformed { name: self.name.clone(), reason: reason.to_string() }
+    }
+}

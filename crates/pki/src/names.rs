@@ -1,0 +1,90 @@
+//! What organisations and nodes may be called: the names become parts of certificates and of files.
+
+use thiserror::Error;
+
+/// The longest organisation: X.520 allows no more in a certificate.
+const MAX_ORGANISATION_CHARACTERS: usize = 64;
+
+/// The longest node name: one DNS label.
+const MAX_NODE_CHARACTERS: usize = 63;
+
+/// A name that cannot be used.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum NameError {
+    /// Not an organisation.
+    #[error(
+        "`{}` cannot name an organisation: use 1 to {MAX_ORGANISATION_CHARACTERS} letters, digits, \
+         `.`, `_`, `-` or single spaces, with a letter or digit at either end",
+        .0.escape_debug()
+    )]
+    Organisation(String),
+    /// Not a node.
+    #[error(
+        "`{}` cannot name a node: use 1 to {MAX_NODE_CHARACTERS} of a-z, A-Z, 0-9, `.`, `_` or \
+         `-` that make a host name, e.g. `worker-1`",
+        .0.escape_debug()
+    )]
+    Node(String),
+}
+
+/// Whether `text` can be an organisation.
+pub fn check_organisation(text: &str) -> Result<(), NameError> {
+    let allowed = |c: char| c.is_alphanumeric() || " ._-".contains(c);
+    let ends = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    let good = text.chars().count() <= MAX_ORGANISATION_CHARACTERS
+        && text.chars().all(allowed)
+        && !text.contains("  ")
+        && ends(text.chars().next())
+        && ends(text.chars().next_back());
+    if good { Ok(()) } else { Err(NameError::Organisation(shortened(text))) }
+}
+
+/// Whether `text` can be a node: part of a file name, and a host name in its certificate.
+pub fn check_node_name(text: &str) -> Result<(), NameError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let good = text.len() <= MAX_NODE_CHARACTERS
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(allowed)
+        && rustls::pki_types::DnsName::try_from(text).is_ok();
+    if good { Ok(()) } else { Err(NameError::Node(shortened(text))) }
+}
+
+/// How the files of an organisation begin: its name, with `-` where it has spaces.
+pub fn file_stem(organisation: &str) -> String {
+    organisation.replace(' ', "-")
+}
+
+/// What was typed may be anything, a message stays a line.
+fn shortened(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn organisations_are_safe_as_file_names() {
+        let long = "x".repeat(65);
+        for good in ["acme", "Acme Corp.1", "Société-Générale", "a_b", "9"] {
+            assert_eq!(check_organisation(good), Ok(()), "{good}");
+        }
+        for bad in
+            ["", " acme", "acme ", "../acme", "a/b", "a\\b", ".acme", "-o", "a  b", "a\nb", &long]
+        {
+            assert!(check_organisation(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(file_stem("Acme Corp"), "Acme-Corp");
+    }
+
+    #[test]
+    fn node_names_are_host_names() {
+        let long = "x".repeat(64);
+        for good in ["worker-1", "gw.example.org", "W_1"] {
+            assert_eq!(check_node_name(good), Ok(()), "{good}");
+        }
+        for bad in ["", "-w", ".w", "a b", "a/b", "a..b", "wörker", "*", "a\n", "w-", &long] {
+            assert!(check_node_name(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A node's identity and whom it trusts: loaded once, immutable, shared.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use libp2p_identity::{Keypair, PublicKey};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use webpki::{
+    CertRevocationList, EndEntityCert, KeyUsage, OwnedCertRevocationList, RevocationOptionsBuilder,
+    UnknownStatusPolicy,
+};
+
+use crate::certificate::{Certificate, SHARED_NAME};
+use crate::facts::Facts;
+use crate::key::Key;
+use crate::material::{Files, LoadError, Material, Source};
+use crate::revocation::CrlFacts;
+use crate::tls::{self, Trust};
+use crate::{Rejected, date, signature};
+
+/// The most certificates in a chain: a node, its organisation, a root, and one to spare for an
+/// operator who puts an authority of its own in between.
+const MAX_CHAIN_CERTIFICATES: usize = 4;
+
+/// The largest certificate. Ours have about 500 bytes; this leaves room for hundreds of names.
+const MAX_CERTIFICATE_BYTES: usize = 16 << 10;
+
+/// A node's certificate and key, and whom it trusts.
+pub struct Pki {
+    own: Certificate,
+    chain: Vec<CertificateDer<'static>>,
+    key: Key,
+    keypair: Keypair,
+    roots: Arc<RootCertStore>,
+    crls: Vec<CertRevocationList<'static>>,
+    require_crl: bool,
+    server: ServerConfig,
+    client: ClientConfig,
+}
+
+impl Pki {
+    /// Reads the files and checks that others will accept what is in them.
+    pub fn load(files: &Files) -> Result<Pki, LoadError> {
+        warn_of_open_key(files);
+        Pki::from_material(&Material::read(files)?, SystemTime::now())
+    }
+
+    /// The same, from what was read at `now`.
+    pub fn from_material(material: &Material, now: SystemTime) -> Result<Pki, LoadError> {
+        let key = material.key.private_key()?;
+        let chain = chain(&material.cert)?;
+        let trust = Trust {
+            roots: Arc::new(roots(&material.trust, now)?),
+            crls: material.crls.as_ref().map(newest_crls).transpose()?.unwrap_or_default(),
+            require_crl: material.require_crl,
+        };
+        // The stock verifiers do not look for revocation at all without a list.
+        if trust.require_crl && trust.crls.is_empty() {
+            return Err(LoadError::NoRevocationList);
+        }
+        let facts = chain.first().map(|leaf| Facts::parse(leaf)).transpose();
+        let facts = facts.map_err(|reason| material.cert.malformed(reason))?;
+        let Some(facts) = facts else {
+            return Err(LoadError::NoCertificate { name: material.cert.name.clone() });
+        };
+        if facts.public_key != Some(PublicKey::from(key.public())) {
+            return Err(LoadError::KeyMismatch {
+                key: material.key.name.clone(),
+                cert: material.cert.name.clone(),
+            });
+        }
+        let crls = parsed(&trust.crls, material)?;
+        let own = path(&chain, now, &trust.roots, &crls, trust.require_crl)
+            .map_err(|reason| own_refused(&material.cert, &facts, reason, now))?;
+        Ok(Pki {
+            own,
+            server: tls::server_config(&trust, &chain, &key)?,
+            client: tls::client_config(&trust, &chain, &key)?,
+            chain,
+            keypair: Keypair::from(key.pair().clone()),
+            key,
+            roots: trust.roots,
+            crls,
+            require_crl: trust.require_crl,
+        })
+    }
+
+    /// This node's certificate.
+    pub fn own(&self) -> &Certificate {
+        &self.own
+    }
+
+    /// This node's certificate and those of its issuers, without the root.
+    pub fn own_chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+
+    /// The certificate's key as libp2p uses it.
+    pub fn keypair(&self) -> &Keypair {
+        &self.keypair
+    }
+
+    /// For those who connect to us. TLS 1.3, a client certificate is mandatory, every connection is
+    /// verified anew. Call [`Pki::verify`] before the peer is admitted.
+    pub fn server_config(&self, alpn: &[&[u8]]) -> Arc<ServerConfig> {
+        let mut config = self.server.clone();
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        Arc::new(config)
+    }
+
+    /// For those whom we connect to, under [`Pki::server_name`]. Call [`Pki::verify`] before the
+    /// peer is admitted.
+    pub fn client_config(&self, alpn: &[&[u8]]) -> Arc<ClientConfig> {
+        let mut config = self.client.clone();
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        Arc::new(config)
+    }
+
+    /// The name that every node's certificate carries.
+    pub fn server_name() -> ServerName<'static> {
+        // The name is a constant and a test reads it; no certificate is for the other, so that a bad
+        // constant would refuse everyone.
+        let nobody = ServerName::IpAddress(Ipv4Addr::UNSPECIFIED.into());
+        ServerName::try_from(SHARED_NAME).unwrap_or(nobody)
+    }
+
+    /// Whether `chain`, leaf first, is that of a node of this network at `now`, and which.
+    ///
+    /// Anyone's bytes may be given: what is too long is refused unread, and nothing but the path
+    /// decides whether a certificate is looked at any further.
+    pub fn verify(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<Certificate, Rejected> {
+        path(chain, now, &self.roots, &self.crls, self.require_crl)
+    }
+
+    /// Signs `payload` with the certificate's key, for the one purpose that `context` names.
+    pub fn sign(&self, context: &'static str, payload: &[u8]) -> Vec<u8> {
+        signature::sign(self.key.pair(), context, payload)
+    }
+}
+
+impl std::fmt::Debug for Pki {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pki").field("own", &self.own).finish_non_exhaustive()
+    }
+}
+
+/// webpki builds the path and checks it against the lists; then come our rules.
+fn path(
+    chain: &[CertificateDer<'_>],
+    now: SystemTime,
+    roots: &RootCertStore,
+    crls: &[CertRevocationList<'_>],
+    require_crl: bool,
+) -> Result<Certificate, Rejected> {
+    let Some((leaf, issuers)) = chain.split_first() else {
+        return Err(Rejected::NoCertificate);
+    };
+    if chain.len() > MAX_CHAIN_CERTIFICATES {
+        return Err(Rejected::TooLong("more certificates than a chain can have"));
+    }
+    if chain.iter().any(|certificate| certificate.len() > MAX_CERTIFICATE_BYTES) {
+        return Err(Rejected::TooLong("a certificate has too many bytes"));
+    }
+    let now = now.duration_since(UNIX_EPOCH).map_err(|_| Rejected::NotYetValid)?;
+    let crls: Vec<_> = crls.iter().collect();
+    let policy = if require_crl { UnknownStatusPolicy::Deny } else { UnknownStatusPolicy::Allow };
+    let revocation = RevocationOptionsBuilder::new(&crls).ok();
+    EndEntityCert::try_from(leaf)?.verify_for_usage(
+        tls::ALGORITHMS.all,
+        &roots.roots,
+        issuers,
+        UnixTime::since_unix_epoch(now),
+        KeyUsage::client_auth(),
+        revocation.map(|options| options.with_status_policy(policy).build()),
+        None,
+    )?;
+    Certificate::from_facts(Facts::parse(leaf).map_err(Rejected::Unreadable)?)
+}
+
+/// The chain to present. A root in it is of no use to others, who trust it or do not.
+fn chain(source: &Source) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+    let mut chain: Vec<CertificateDer<'static>> = source.sections()?;
+    let mut index = 0;
+    let mut malformed = None;
+    chain.retain(|der| {
+        index += 1;
+        match Facts::parse(der) {
+            Ok(facts) => index == 1 || !facts.self_issued,
+            Err(reason) => {
+                malformed.get_or_insert(format!("certificate {index}: {reason}"));
+                true
+            }
+        }
+    });
+    match malformed {
+        Some(reason) => Err(source.malformed(reason)),
+        None => Ok(chain),
+    }
+}
+
+fn roots(source: &Source, now: SystemTime) -> Result<RootCertStore, LoadError> {
+    let mut roots = RootCertStore::empty();
+    for der in source.sections::<CertificateDer<'static>>()? {
+        let facts = Facts::parse(&der).map_err(|reason| source.malformed(reason))?;
+        if !facts.authority {
+            let (name, subject) = (source.name.clone(), facts.subject);
+            return Err(LoadError::TrustNotAuthority { name, subject });
+        }
+        // Path building takes a root as it is, whatever its dates say.
+        if facts.not_after < now {
+            tracing::warn!(
+                file = source.name,
+                root = facts.subject,
+                "a trusted root has expired; it is still trusted until it is taken out of the file"
+            );
+        }
+        roots.add(der).map_err(|error| source.malformed(error))?;
+    }
+    if roots.is_empty() {
+        return Err(LoadError::NoCertificate { name: source.name.clone() });
+    }
+    Ok(roots)
+}
+
+/// The newest list of each authority: the verifiers would take the first that they find.
+fn newest_crls(source: &Source) -> Result<Vec<CertificateRevocationListDer<'static>>, LoadError> {
+    let mut newest: Vec<(CrlFacts, CertificateRevocationListDer<'static>)> = Vec::new();
+    for der in source.sections::<CertificateRevocationListDer<'static>>()? {
+        let facts = CrlFacts::parse(&der).map_err(|reason| source.malformed(reason))?;
+        match newest.iter_mut().find(|(other, _)| other.issuer_der == facts.issuer_der) {
+            Some(other) if other.0.number < facts.number => *other = (facts, der),
+            Some(_) => {}
+            None => newest.push((facts, der)),
+        }
+    }
+    Ok(newest.into_iter().map(|(_, der)| der).collect())
+}
+
+fn parsed(
+    crls: &[CertificateRevocationListDer<'static>],
+    material: &Material,
+) -> Result<Vec<CertRevocationList<'static>>, LoadError> {
+    let source = material.crls.as_ref().unwrap_or(&material.trust);
+    let parse = |der: &CertificateRevocationListDer<'static>| {
+        let list = OwnedCertRevocationList::from_der(der);
+        list.map(CertRevocationList::from).map_err(|error| source.malformed(error))
+    };
+    crls.iter().map(parse).collect()
+}
+
+fn own_refused(cert: &Source, facts: &Facts, reason: Rejected, now: SystemTime) -> LoadError {
+    let name = cert.name.clone();
+    if reason == Rejected::Expired && facts.not_after < now {
+        return LoadError::OwnExpired { name, at: date::utc(facts.not_after) };
+    }
+    LoadError::Own { name, reason }
+}
+
+#[cfg(unix)]
+pub(crate) fn warn_of_open_key(files: &Files) {
+    use std::os::unix::fs::PermissionsExt;
+    const GROUP_AND_OTHERS: u32 = 0o077;
+    let Ok(metadata) = std::fs::metadata(&files.key_pem) else { return };
+    if metadata.permissions().mode() & GROUP_AND_OTHERS != 0 {
+        let file = files.key_pem.display();
+        tracing::warn!("others can read the private key: run `chmod 600 {file}`");
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) fn warn_of_open_key(_: &Files) {}

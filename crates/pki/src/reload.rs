@@ -1,0 +1,73 @@
+//! Certificates and revocation lists that change while a node runs.
+
+use std::time::SystemTime;
+
+use libp2p_identity::PeerId;
+
+use crate::material::{Files, LoadError, Material};
+use crate::pki::{Pki, warn_of_open_key};
+
+/// Watches the files of a [`Pki`].
+///
+/// What is compared is the contents, not time stamps: the files are small, and neither a file
+/// system with coarse times nor a link that moves can hide a change.
+pub struct Reloader {
+    files: Files,
+    peer_id: PeerId,
+    in_use: Material,
+    reported: Option<String>,
+}
+
+impl Reloader {
+    /// Loads the files as [`Pki::load`] does, and watches them from then on.
+    pub fn load(files: Files) -> Result<(Pki, Reloader), LoadError> {
+        warn_of_open_key(&files);
+        let in_use = Material::read(&files)?;
+        let pki = Pki::from_material(&in_use, SystemTime::now())?;
+        let peer_id = pki.own().peer_id;
+        Ok((pki, Reloader { files, peer_id, in_use, reported: None }))
+    }
+
+    /// Some, if the files changed: what to use from now on, or why the change cannot be used.
+    ///
+    /// After an error the previous [`Pki`] stays in use. A file that is half written is tried again
+    /// at every call, but the same error is reported once.
+    pub fn poll(&mut self) -> Option<Result<Pki, LoadError>> {
+        match self.changed() {
+            Ok(None) => {
+                self.reported = None;
+                None
+            }
+            Ok(Some((material, pki))) => {
+                self.reported = None;
+                self.in_use = material;
+                Some(Ok(pki))
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if self.reported.as_ref() == Some(&text) {
+                    return None;
+                }
+                self.reported = Some(text);
+                Some(Err(error))
+            }
+        }
+    }
+
+    fn changed(&self) -> Result<Option<(Material, Pki)>, LoadError> {
+        let material = Material::read(&self.files)?;
+        if material == self.in_use {
+            return Ok(None);
+        }
+        let pki = Pki::from_material(&material, SystemTime::now())?;
+        // The peer id is the node's name to everyone that it talks to.
+        if pki.own().peer_id != self.peer_id {
+            return Err(LoadError::PeerIdChanged {
+                name: material.cert.name,
+                old: self.peer_id.to_string(),
+                new: pki.own().peer_id.to_string(),
+            });
+        }
+        Ok(Some((material, pki)))
+    }
+}

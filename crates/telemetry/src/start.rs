@@ -1,0 +1,196 @@
+//! The start and the end: the subscriber of the process, the exporters behind it, and a bounded farewell.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use thiserror::Error;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::Subscriber;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{EnvFilter, Registry, fmt};
+
+use crate::collector::{Collector, EndpointError};
+use crate::metrics::Metrics;
+use crate::settings::{LogFormat, Settings};
+use crate::{otlp_metrics, spans};
+
+/// How long [`Telemetry::stop`] waits for the last data to be taken. A node's own farewell takes some
+/// seconds as well, and supervisors kill after ten.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Telemetry that cannot start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The filter is not understood.
+    #[error(
+        "log filter {filter:?} is not understood ({reason}); give a level such as info, or info,libp2p=debug"
+    )]
+    Filter {
+        /// What was given.
+        filter: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Not from 0 to 1.
+    #[error("the telemetry sample ratio must be from 0 to 1, not {0}")]
+    Ratio(f64),
+    /// The collector cannot be addressed.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The operating system gives no thread.
+    #[error("no thread for telemetry: {0}")]
+    Thread(#[source] std::io::Error),
+    /// There is one subscriber a process.
+    #[error("telemetry was already started in this process; start it once")]
+    AlreadyStarted,
+}
+
+/// Running telemetry. Kept until the process ends, then [stopped](Telemetry::stop); dropping it instead
+/// loses what was not yet sent.
+#[derive(Debug)]
+pub struct Telemetry {
+    export: Option<Export>,
+}
+
+/// Checks the settings and installs the subscriber of this process. Works inside and outside of a runtime,
+/// and does not wait for the collector.
+pub fn start(settings: &Settings) -> Result<Telemetry, StartError> {
+    let filter = EnvFilter::builder().parse(&settings.log_filter).map_err(|e| {
+        StartError::Filter { filter: settings.log_filter.clone(), reason: e.to_string() }
+    })?;
+    if !(0.0..=1.0).contains(&settings.sample_ratio) {
+        return Err(StartError::Ratio(settings.sample_ratio));
+    }
+    let export = match &settings.endpoint {
+        Some(endpoint) => Some(Export::new(endpoint, settings)?),
+        None => None,
+    };
+    let traces = export.as_ref().map(|it| traces(it.provider.tracer("hypha")));
+    let subscriber =
+        Registry::default().with(traces).with(console(settings.log_format).with_filter(filter));
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| StartError::AlreadyStarted)?;
+    Ok(Telemetry { export })
+}
+
+impl Telemetry {
+    /// Exports these figures from now on, if there is a collector.
+    pub fn export_metrics(&mut self, metrics: &Metrics) {
+        if let Some(export) = &mut self.export {
+            export.push(metrics.clone());
+        }
+    }
+
+    /// Sends what is left and ends, within [`STOP_TIMEOUT`]. Logging to the console goes on.
+    pub async fn stop(mut self) {
+        if let Some(export) = self.export.take() {
+            export.stop().await;
+        }
+    }
+}
+
+/// What runs while there is a collector.
+#[derive(Debug)]
+struct Export {
+    collector: Collector,
+    resource: Resource,
+    provider: SdkTracerProvider,
+    stop: watch::Sender<bool>,
+    pushes: Vec<JoinHandle<()>>,
+    /// Taken by `drop` only.
+    runtime: Option<Runtime>,
+}
+
+impl Export {
+    fn new(endpoint: &str, settings: &Settings) -> Result<Export, StartError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("telemetry")
+            .enable_all()
+            .build()
+            .map_err(StartError::Thread)?;
+        // From here on in its owner: a runtime that is dropped by an asynchronous caller panics.
+        let handle = runtime.handle().clone();
+        let runtime = Some(runtime);
+        let resource = spans::resource(settings);
+        let collector = match Collector::new(endpoint, settings, handle) {
+            Ok(collector) => collector,
+            Err(error) => {
+                runtime.into_iter().for_each(Runtime::shutdown_background);
+                return Err(error.into());
+            }
+        };
+        let provider = spans::provider(settings, resource.clone(), collector.clone());
+        let stop = watch::Sender::new(false);
+        Ok(Export { collector, resource, provider, stop, pushes: Vec::new(), runtime })
+    }
+
+    fn push(&mut self, metrics: Metrics) {
+        let Some(runtime) = &self.runtime else { return };
+        let resource = ResourceAttributesWithSchema::from(&self.resource).attributes.0;
+        let (collector, stop) = (self.collector.clone(), self.stop.subscribe());
+        self.pushes.push(runtime.spawn(otlp_metrics::export(metrics, resource, collector, stop)));
+    }
+
+    async fn stop(mut self) {
+        let provider = self.provider.clone();
+        // The SDK waits with a thread, and takes the time that it is given and no more.
+        let spans = tokio::task::spawn_blocking(move || {
+            let _ = provider.shutdown_with_timeout(STOP_TIMEOUT);
+        });
+        self.stop.send_replace(true);
+        let pushes = std::mem::take(&mut self.pushes);
+        let last = async {
+            for push in pushes {
+                let _ = push.await;
+            }
+            let _ = spans.await;
+        };
+        // The failure of each export has been said where it failed.
+        let _ = tokio::time::timeout(STOP_TIMEOUT, last).await;
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Spans from `info` up, whatever the console shows: below are each poll of the swarm and the exporter's
+/// own requests, which would feed on themselves.
+fn traces<S>(tracer: SdkTracer) -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    tracing_opentelemetry::layer()
+        .with_tracer(tracer)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        .with_context_activation(false)
+        .with_filter(LevelFilter::INFO)
+}
+
+fn console<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
+{
+    // A closed stderr must not end the process: the layer would report that by writing to stderr, and panic.
+    let layer = fmt::layer().with_writer(stderr).log_internal_errors(false);
+    match format {
+        LogFormat::Json => layer.json().boxed(),
+        LogFormat::Human => {
+            let plain = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty());
+            layer.with_ansi(stderr().is_terminal() && !plain).boxed()
+        }
+    }
+}

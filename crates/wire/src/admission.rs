@@ -1,0 +1,44 @@
+//! The first thing that each side says inside TLS, before any protocol.
+//!
+//! Under TLS 1.3 a dialer sees an established connection before the other side has judged its certificate. The
+//! verdict closes that gap: nothing counts as connected until both have said that they admit the other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::{fit, text};
+use crate::codec::{Invalid, Message};
+
+/// Bytes of a reason: one sentence.
+pub const MAX_REASON_BYTES: usize = 256;
+
+/// Whether the other side may stay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Whether it may.
+    pub admitted: bool,
+    /// Why not.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+impl Verdict {
+    /// It may stay.
+    pub fn admitted() -> Verdict {
+        Verdict { admitted: true, reason: None }
+    }
+
+    /// It may not; a reason that is too long is cut.
+    pub fn refused(reason: impl AsRef<str>) -> Verdict {
+        Verdict { admitted: false, reason: Some(fit(reason.as_ref(), MAX_REASON_BYTES)) }
+    }
+}
+
+impl Message for Verdict {
+    const NAME: &'static str = "verdict";
+    /// One sentence and room for later fields: it is read from a peer that is not admitted yet.
+    const MAX_BYTES: usize = 512;
+
+    fn validate(&self) -> Result<(), Invalid> {
+        text("reason", self.reason.as_deref().unwrap_or(""), MAX_REASON_BYTES)
+    }
+}

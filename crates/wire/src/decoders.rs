@@ -1,0 +1,93 @@
+//! Every decoder, for those who feed them garbage: the fuzz targets and the tests that repeat them.
+//!
+//! Each takes any bytes and panics only if a promise is broken: what was read is valid, and what is written of
+//! it reads the same.
+
+use std::fmt::Debug;
+
+use hypha_model::{Rng, Time, WorkerId};
+
+use crate::admission::Verdict;
+use crate::bulk;
+use crate::codec::{EncodeError, Message, decode, encode};
+use crate::frame::{FrameReader, LENGTH_BYTES};
+use crate::record::{DatasetRecord, Farewell, Signed, WorkerRecord};
+use crate::request::{Request, Response};
+use crate::shelf::Shelf;
+
+/// A name, as of the fuzz target and its corpus, and what it does with bytes.
+pub type Decoder = (&'static str, fn(&[u8]));
+
+/// All decoders of this crate. A new message is entered here, and the tests ask for the rest.
+pub const DECODERS: &[Decoder] = &[
+    ("bulk_answer", |bytes| drop(read::<bulk::Answer>(bytes))),
+    ("bulk_note", |bytes| drop(read::<bulk::Note>(bytes))),
+    ("bulk_open", |bytes| drop(read::<bulk::Open>(bytes))),
+    ("bulk_receipt", |bytes| drop(read::<bulk::Receipt>(bytes))),
+    ("dataset_record", |bytes| drop(read::<DatasetRecord>(bytes))),
+    ("farewell", |bytes| drop(read::<Farewell>(bytes))),
+    ("frame", frame),
+    ("request", |bytes| drop(read::<Request>(bytes))),
+    ("response", |bytes| drop(read::<Response>(bytes))),
+    ("shelf", |bytes| drop(read::<Shelf>(bytes))),
+    ("signed", |bytes| drop(read::<Signed>(bytes))),
+    ("verdict", |bytes| drop(read::<Verdict>(bytes))),
+    ("worker_record", worker_record),
+];
+
+/// Runs the decoder called `name`.
+///
+/// # Panics
+/// If there is none of that name, or if the decoder breaks a promise.
+pub fn run(name: &str, bytes: &[u8]) {
+    let found = DECODERS.iter().find(|(known, _)| *known == name);
+    assert!(found.is_some(), "no decoder is called {name}");
+    found.into_iter().for_each(|(_, decoder)| decoder(bytes));
+}
+
+fn read<M: Message + PartialEq + Debug>(bytes: &[u8]) -> Option<M> {
+    let message = decode::<M>(bytes).ok()?;
+    match encode(&message) {
+        Ok(written) => assert_eq!(decode::<M>(&written).as_ref(), Ok(&message)),
+        // An unknown variant is never sent; and a peer may write shorter than we do.
+        Err(EncodeError::Unwritable { .. } | EncodeError::TooLarge { .. }) => {}
+        Err(error @ EncodeError::Invalid { .. }) => panic!("read but not written: {error}"),
+    }
+    Some(message)
+}
+
+fn worker_record(bytes: &[u8]) {
+    if let Some(record) = read::<WorkerRecord>(bytes) {
+        let worker = record.worker(WorkerId::new(Time::ZERO, &mut Rng::new(0)));
+        assert!(worker.is_ok(), "a valid record holds no worker: {worker:?}");
+    }
+}
+
+/// The first byte says in which portions the rest arrives; portions must not matter.
+fn frame(bytes: &[u8]) {
+    let Some((portion, stream)) = bytes.split_first() else { return };
+    let whole = frames(stream, stream.len().max(1));
+    assert_eq!(frames(stream, usize::from(*portion).max(1)), whole);
+}
+
+/// What comes out of `stream`, in portions: how the messages are shown, and what was left over.
+fn frames(stream: &[u8], portion: usize) -> (Vec<String>, usize) {
+    let mut reader = FrameReader::<Verdict>::new();
+    let mut seen = Vec::new();
+    for mut part in stream.chunks(portion) {
+        while !part.is_empty() {
+            let taken = reader.push(part);
+            part = &part[taken..];
+            assert!(reader.held() <= LENGTH_BYTES + Verdict::MAX_BYTES, "holds too much");
+            match reader.pop() {
+                Ok(Some(message)) => seen.push(format!("{message:?}")),
+                Ok(None) => {}
+                Err(error) => seen.push(error.to_string()),
+            }
+            if taken == 0 {
+                return (seen, 0);
+            }
+        }
+    }
+    (seen, reader.held())
+}

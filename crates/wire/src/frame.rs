@@ -1,0 +1,105 @@
+//! Messages on a stream: four bytes of length, most significant first, then the message. No I/O.
+
+use std::marker::PhantomData;
+
+use crate::codec::{DecodeError, EncodeError, Message, decode, encode};
+
+/// Bytes of a length.
+pub const LENGTH_BYTES: usize = 4;
+
+/// Appends `message` to `buffer` as a frame. After an error the buffer is as it was.
+pub fn put_frame<M: Message>(buffer: &mut Vec<u8>, message: &M) -> Result<(), EncodeError> {
+    let bytes = encode(message)?;
+    let too_large = |_| EncodeError::TooLarge {
+        name: M::NAME,
+        bytes: bytes.len(),
+        max: M::MAX_BYTES.min(u32::MAX as usize),
+    };
+    let length = u32::try_from(bytes.len()).map_err(too_large)?;
+    buffer.reserve(LENGTH_BYTES + bytes.len());
+    buffer.extend_from_slice(&length.to_be_bytes());
+    buffer.extend_from_slice(&bytes);
+    Ok(())
+}
+
+/// Takes bytes as they come and gives the messages in them. It holds at most one frame:
+///
+/// ```
+/// # use hypha_wire::{DecodeError, FrameReader, Verdict};
+/// fn take(reader: &mut FrameReader<Verdict>, mut bytes: &[u8]) -> Result<(), DecodeError> {
+///     while !bytes.is_empty() {
+///         bytes = &bytes[reader.push(bytes)..];
+///         if let Some(verdict) = reader.pop()? {
+///             println!("{verdict:?}");
+///         }
+///     }
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug)]
+pub struct FrameReader<M> {
+    /// The length and what has come of the message.
+    held: Vec<u8>,
+    message: PhantomData<fn() -> M>,
+}
+
+impl<M: Message> FrameReader<M> {
+    /// One that has seen nothing.
+    pub fn new() -> FrameReader<M> {
+        FrameReader { held: Vec::new(), message: PhantomData }
+    }
+
+    /// How many bytes are missing from what comes next: the length, or the rest of the message. None if a
+    /// message can be popped, or if the stream is beyond repair.
+    pub fn wants(&self) -> usize {
+        match self.length() {
+            None => LENGTH_BYTES - self.held.len(),
+            Some(length) if length > M::MAX_BYTES => 0,
+            Some(length) => LENGTH_BYTES + length - self.held.len(),
+        }
+    }
+
+    /// Takes bytes from the front of `bytes` up to the end of a frame, and says how many it took. It takes none
+    /// while a whole message waits to be popped, or after a length that is too large.
+    pub fn push(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        // Twice at most: the length, then what it announces.
+        while taken < bytes.len() && self.wants() > 0 {
+            let end = bytes.len().min(taken + self.wants());
+            self.held.extend_from_slice(&bytes[taken..end]);
+            taken = end;
+        }
+        taken
+    }
+
+    /// The message, once all of it is there. After [`DecodeError::TooLarge`] nothing more can be read; after
+    /// another error the next frame can.
+    pub fn pop(&mut self) -> Result<Option<M>, DecodeError> {
+        let Some(length) = self.length() else { return Ok(None) };
+        if length > M::MAX_BYTES {
+            return Err(DecodeError::TooLarge { name: M::NAME, bytes: length, max: M::MAX_BYTES });
+        }
+        if self.wants() > 0 {
+            return Ok(None);
+        }
+        let message = decode(&self.held[LENGTH_BYTES..]);
+        self.held.clear();
+        message.map(Some)
+    }
+
+    /// How many bytes of a frame have come; a stream may end only at none.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    fn length(&self) -> Option<usize> {
+        let length = self.held.first_chunk::<LENGTH_BYTES>()?;
+        usize::try_from(u32::from_be_bytes(*length)).ok()
+    }
+}
+
+impl<M: Message> Default for FrameReader<M> {
+    fn default() -> FrameReader<M> {
+        FrameReader::new()
+    }
+}

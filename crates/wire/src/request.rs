@@ -1,0 +1,242 @@
+//! Questions between peers and their answers.
+//!
+//! A question that only newer peers know is read as [`RequestBody::Unknown`], so that it gets a clear refusal
+//! instead of a closed stream.
+
+use serde::de::MapAccess;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::check::{MAX_ADDRESSES, addresses, at_most, fit, text, within};
+use crate::codec::{Invalid, Message};
+use crate::field::read_list;
+use crate::tagged::{self, Tagged};
+
+/// The longest that anybody waits for an answer; what takes longer is a task, not a question.
+pub const MAX_DEADLINE_MS: u32 = 600_000;
+/// Bytes of a trace context: 55 in its first version.
+pub const MAX_TRACEPARENT_BYTES: usize = 64;
+/// Bytes of a role or a version: one word, and a version with its commit.
+pub const MAX_WORD_BYTES: usize = 64;
+/// Problems that a node lists: more than a person reads.
+pub const MAX_PROBLEMS: usize = 32;
+/// Bytes of a sentence for people.
+pub const MAX_TEXT_BYTES: usize = 512;
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Repeated by the answer.
+    pub id: u64,
+    /// How long the asker waits from sending.
+    pub deadline_ms: u32,
+    /// The trace that it belongs to, as W3C Trace Context writes it.
+    #[serde(default)]
+    pub traceparent: Option<String>,
+    /// What is asked.
+    pub body: RequestBody,
+}
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestBody {
+    /// How are you?
+    Health,
+    /// Where do bulk transfers reach you?
+    BulkAddresses,
+    /// Something that newer peers ask; never sent.
+    #[serde(skip_serializing)]
+    Unknown,
+}
+
+impl Message for Request {
+    const NAME: &'static str = "request";
+    /// Small questions; large ones are bulk transfers.
+    const MAX_BYTES: usize = 64 << 10;
+
+    fn validate(&self) -> Result<(), Invalid> {
+        within("deadline_ms", self.deadline_ms, 0..=u64::from(MAX_DEADLINE_MS))?;
+        text("traceparent", self.traceparent.as_deref().unwrap_or(""), MAX_TRACEPARENT_BYTES)
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Response {
+    /// That of the request.
+    pub id: u64,
+    /// What is answered.
+    pub body: ResponseBody,
+}
+
+/// What can be answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResponseBody {
+    /// To [`RequestBody::Health`].
+    Health(Health),
+    /// To [`RequestBody::BulkAddresses`]: multiaddresses in bytes.
+    #[serde(serialize_with = "crate::field::write_blobs")]
+    BulkAddresses(Vec<Vec<u8>>),
+    /// To a request that is not answered.
+    Refused(Refusal),
+    /// Something that newer peers answer; never sent.
+    #[serde(skip_serializing)]
+    Unknown,
+}
+
+/// How a node is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Its role.
+    pub role: String,
+    /// Its release.
+    pub version: String,
+    /// How long it has run.
+    pub uptime_ms: u64,
+    /// How many peers it is connected to.
+    pub peers: u32,
+    /// Whether it does its work.
+    pub ready: bool,
+    /// What keeps it from that, or may soon.
+    #[serde(default, deserialize_with = "read_list::<_, _, MAX_PROBLEMS>")]
+    pub problems: Vec<String>,
+}
+
+/// Why a request is not answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// For programs.
+    pub kind: RefusalKind,
+    /// For people.
+    pub message: String,
+}
+
+/// The kinds of refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// A request that this build does not know.
+    UnknownRequest,
+    /// A version that this build does not know.
+    UnknownVersion,
+    /// Bytes that are no request.
+    Malformed,
+    /// Not for the asker's role or organisation.
+    NotAllowed,
+    /// Too much to do; ask later.
+    Busy,
+    /// The asker has given up by now.
+    DeadlinePassed,
+    /// A fault on this side.
+    Internal,
+    /// A reason that newer peers have; never sent.
+    #[serde(skip_serializing)]
+    Unknown,
+}
+
+impl Refusal {
+    /// A refusal; a message that is too long is cut.
+    pub fn new(kind: RefusalKind, message: impl AsRef<str>) -> Refusal {
+        Refusal { kind, message: fit(message.as_ref(), MAX_TEXT_BYTES) }
+    }
+}
+
+impl Message for Response {
+    const NAME: &'static str = "response";
+    /// Small answers; large ones are bulk transfers.
+    const MAX_BYTES: usize = 64 << 10;
+
+    fn validate(&self) -> Result<(), Invalid> {
+        match &self.body {
+            ResponseBody::Health(health) => health.validate(),
+            ResponseBody::BulkAddresses(list) => addresses("bulk_addresses", list),
+            ResponseBody::Refused(refusal) => text("message", &refusal.message, MAX_TEXT_BYTES),
+            ResponseBody::Unknown => Ok(()),
+        }
+    }
+}
+
+impl Health {
+    fn validate(&self) -> Result<(), Invalid> {
+        text("role", &self.role, MAX_WORD_BYTES)?;
+        text("version", &self.version, MAX_WORD_BYTES)?;
+        at_most("problems", self.problems.len(), MAX_PROBLEMS)?;
+        self.problems.iter().try_for_each(|problem| text("problems", problem, MAX_TEXT_BYTES))
+    }
+}
+
+impl Tagged for RequestBody {
+    const EXPECTED: &'static str = "a request";
+
+    fn bare(tag: &str) -> Option<RequestBody> {
+        Some(match tag {
+            "health" => RequestBody::Health,
+            "bulk_addresses" => RequestBody::BulkAddresses,
+            _ => RequestBody::Unknown,
+        })
+    }
+}
+
+impl Tagged for ResponseBody {
+    const EXPECTED: &'static str = "a response";
+
+    fn bare(tag: &str) -> Option<ResponseBody> {
+        match tag {
+            "health" | "bulk_addresses" | "refused" => None,
+            _ => Some(ResponseBody::Unknown),
+        }
+    }
+
+    fn full<'de, A: MapAccess<'de>>(tag: &str, content: &mut A) -> Result<Option<Self>, A::Error> {
+        Ok(Some(match tag {
+            "health" => ResponseBody::Health(content.next_value()?),
+            "bulk_addresses" => ResponseBody::BulkAddresses(content.next_value::<Addresses>()?.0),
+            "refused" => ResponseBody::Refused(content.next_value()?),
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl Tagged for RefusalKind {
+    const EXPECTED: &'static str = "a kind of refusal";
+
+    fn bare(tag: &str) -> Option<RefusalKind> {
+        Some(match tag {
+            "unknown_request" => RefusalKind::UnknownRequest,
+            "unknown_version" => RefusalKind::UnknownVersion,
+            "malformed" => RefusalKind::Malformed,
+            "not_allowed" => RefusalKind::NotAllowed,
+            "busy" => RefusalKind::Busy,
+            "deadline_passed" => RefusalKind::DeadlinePassed,
+            "internal" => RefusalKind::Internal,
+            _ => RefusalKind::Unknown,
+        })
+    }
+}
+
+struct Addresses(Vec<Vec<u8>>);
+
+impl<'de> Deserialize<'de> for Addresses {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Addresses, D::Error> {
+        crate::field::read_blobs::<D, MAX_ADDRESSES>(reader).map(Addresses)
+    }
+}
+
+impl<'de> Deserialize<'de> for RequestBody {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<RequestBody, D::Error> {
+        tagged::read(reader)
+    }
+}
+
+impl<'de> Deserialize<'de> for ResponseBody {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<ResponseBody, D::Error> {
+        tagged::read(reader)
+    }
+}
+
+impl<'de> Deserialize<'de> for RefusalKind {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<RefusalKind, D::Error> {
+        tagged::read(reader)
+    }
+}

@@ -1,0 +1,59 @@
+//! Choices that may grow: a variant that only newer peers know is read as "unknown", whatever it holds.
+//!
+//! A variant is written as its name, or as a map from its name to its content. Derived code cannot skip the
+//! content of a variant that it does not know, so reading is done here.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+/// A choice with a variant for what this build does not know.
+pub(crate) trait Tagged: Sized {
+    /// What it is, for people: "a request".
+    const EXPECTED: &'static str;
+
+    /// The variant without content that `tag` names; for a tag that is not known, the unknown variant. None if
+    /// the variant cannot do without content.
+    fn bare(tag: &str) -> Option<Self>;
+
+    /// The variant that `tag` names, its content read from `content`; none if `tag` names none with content.
+    fn full<'de, A: MapAccess<'de>>(tag: &str, content: &mut A) -> Result<Option<Self>, A::Error> {
+        let _ = (tag, content);
+        Ok(None)
+    }
+}
+
+/// Reads a [`Tagged`].
+pub(crate) fn read<'de, T: Tagged, D: Deserializer<'de>>(reader: D) -> Result<T, D::Error> {
+    reader.deserialize_any(TaggedVisitor(PhantomData))
+}
+
+struct TaggedVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Tagged> Visitor<'de> for TaggedVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: a name, or one name with its content", T::EXPECTED)
+    }
+
+    fn visit_str<E: de::Error>(self, tag: &str) -> Result<T, E> {
+        T::bare(tag).ok_or_else(|| E::custom(format_args!("{}: content is missing", T::EXPECTED)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+        if map.size_hint().is_some_and(|count| count != 1) {
+            return Err(de::Error::invalid_length(map.size_hint().unwrap_or(0), &self));
+        }
+        let Some(tag) = map.next_key::<String>()? else {
+            return Err(de::Error::invalid_length(0, &self));
+        };
+        if let Some(variant) = T::full(&tag, &mut map)? {
+            return Ok(variant);
+        }
+        // Content that a newer peer gave to what has none here is skipped like any unknown field.
+        map.next_value::<IgnoredAny>()?;
+        self.visit_str(&tag)
+    }
+}

@@ -1,0 +1,245 @@
+//! Values that the golden bytes stand for: each message small, full, and in each of its variants.
+
+use std::fmt::Debug;
+
+use hypha_wire::worker::{Class, Device, Executor};
+use hypha_wire::*;
+
+type Reads = Box<dyn Fn(&[u8])>;
+
+/// One value and what its bytes should be read as.
+pub(crate) struct Sample {
+    /// Which decoder reads it.
+    pub(crate) decoder: &'static str,
+    /// Which of its samples.
+    pub(crate) case: &'static str,
+    /// What this build writes.
+    pub(crate) bytes: Vec<u8>,
+    /// Asserts that bytes are read as the value.
+    pub(crate) reads: Reads,
+}
+
+pub(crate) fn all() -> Vec<Sample> {
+    let mut all = records();
+    all.extend(messages());
+    all.extend(bulk());
+    all.push(frames());
+    all
+}
+
+pub(crate) fn worker() -> Worker {
+    Worker {
+        executors: vec![
+            Executor {
+                class: Class::Inference,
+                name: "vllm".into(),
+                models: vec!["llama-2-7b".into(), "qwen/qwen3-8b@main".into()],
+                concurrency: 8,
+            },
+            Executor {
+                class: Class::Train,
+                name: "diloco-transformer".into(),
+                models: vec![],
+                concurrency: 1,
+            },
+            Executor {
+                class: Class::Aggregate,
+                name: "parameter-server".into(),
+                models: vec![],
+                concurrency: 10_000,
+            },
+        ],
+        cpu_milli: 32_500,
+        memory_bytes: 128 << 30,
+        storage_bytes: 2 << 40,
+        devices: vec![
+            Device { model: "A100".into(), memory_bytes: 80 << 30, milli_gpu: 1_000 },
+            Device { model: "RTX 4090".into(), memory_bytes: 24 << 30, milli_gpu: 500 },
+        ],
+        price_micros: 1_250_000,
+        region: Some("eu-north".into()),
+        hardware: Some("dgx".into()),
+    }
+}
+
+pub(crate) fn worker_record() -> WorkerRecord {
+    WorkerRecord {
+        peer: peer(),
+        organisation: "Universität Ulm".into(),
+        sequence: 41,
+        issued_unix_ms: 1_800_000_000_123,
+        ttl_ms: 60_000,
+        worker: worker(),
+        addresses: vec![address(1), address(2)],
+        bulk_addresses: vec![address(3)],
+    }
+}
+
+pub(crate) fn dataset_record() -> DatasetRecord {
+    DatasetRecord {
+        peer: peer(),
+        organisation: "acme".into(),
+        sequence: u64::MAX,
+        issued_unix_ms: 1_800_000_000_123,
+        ttl_ms: 3_600_000,
+        name: "fineweb-edu".into(),
+        slices: Some(1_024),
+        bytes: Some(1 << 40),
+        addresses: vec![address(1)],
+        bulk_addresses: vec![],
+    }
+}
+
+pub(crate) fn farewell() -> Farewell {
+    Farewell { peer: peer(), sequence: 42, issued_unix_ms: 1_800_000_060_000 }
+}
+
+pub(crate) fn signed() -> Signed {
+    Signed {
+        kind: SignedKind::Worker,
+        payload: encode(&worker_record()).unwrap(),
+        chain: vec![ramp(500), ramp(420)],
+        signature: ramp(64),
+    }
+}
+
+pub(crate) fn shelf() -> Shelf {
+    let farewell = Signed {
+        kind: SignedKind::Farewell,
+        payload: encode(&farewell()).unwrap(),
+        chain: vec![ramp(300)],
+        ..signed()
+    };
+    Shelf {
+        entries: vec![
+            ShelfEntry { remaining_ms: 59_000, signed: signed() },
+            ShelfEntry { remaining_ms: 0, signed: farewell },
+        ],
+    }
+}
+
+pub(crate) fn health() -> Health {
+    Health {
+        role: "gateway".into(),
+        version: "0.1.0".into(),
+        uptime_ms: 86_400_000,
+        peers: 102,
+        ready: false,
+        problems: vec!["no external address: give one with --external".into()],
+    }
+}
+
+pub(crate) fn request(body: RequestBody) -> Request {
+    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    Request { id: 7, deadline_ms: 5_000, traceparent: Some(traceparent.into()), body }
+}
+
+/// An Ed25519 peer id has this shape.
+fn peer() -> Vec<u8> {
+    [&[0x00, 0x24, 0x08, 0x01, 0x12, 0x20], &ramp(32)[..]].concat()
+}
+
+/// `/ip4/127.0.0.1/tcp/…`.
+fn address(port: u8) -> Vec<u8> {
+    vec![0x04, 127, 0, 0, 1, 0x06, 0x1f, port]
+}
+
+/// Bytes that count up: not one value, for a length in a wrong place would not show.
+fn ramp(len: usize) -> Vec<u8> {
+    (0..len).map(|at| at as u8).collect()
+}
+
+fn records() -> Vec<Sample> {
+    let bare = WorkerRecord {
+        worker: Worker::default(),
+        addresses: vec![],
+        bulk_addresses: vec![],
+        ..worker_record()
+    };
+    let unsized_set = DatasetRecord { slices: None, bytes: None, ..dataset_record() };
+    let kind = |kind, payload| Signed { kind, payload, ..signed() };
+    let dataset = kind(SignedKind::Dataset, encode(&dataset_record()).unwrap());
+    let leaving = kind(SignedKind::Farewell, encode(&farewell()).unwrap());
+    vec![
+        sample("worker_record", "full", worker_record()),
+        sample("worker_record", "bare", bare),
+        sample("dataset_record", "full", dataset_record()),
+        sample("dataset_record", "unsized", unsized_set),
+        sample("farewell", "full", farewell()),
+        sample("signed", "worker", signed()),
+        sample("signed", "dataset", dataset),
+        sample("signed", "farewell", leaving),
+        sample("shelf", "full", shelf()),
+        sample("shelf", "empty", Shelf::default()),
+    ]
+}
+
+fn messages() -> Vec<Sample> {
+    let plain = Request { traceparent: None, ..request(RequestBody::Health) };
+    let response = |body| Response { id: 7, body };
+    let addresses = ResponseBody::BulkAddresses(vec![address(1), address(2)]);
+    let refused = |kind, text: &str| response(ResponseBody::Refused(Refusal::new(kind, text)));
+    vec![
+        sample("request", "health", plain),
+        sample("request", "bulk_addresses", request(RequestBody::BulkAddresses)),
+        sample("response", "health", response(ResponseBody::Health(health()))),
+        sample("response", "bulk_addresses", response(addresses)),
+        sample("response", "unknown_request", refused(RefusalKind::UnknownRequest, "no such")),
+        sample("response", "unknown_version", refused(RefusalKind::UnknownVersion, "version 2")),
+        sample("response", "malformed", refused(RefusalKind::Malformed, "no bytes")),
+        sample("response", "not_allowed", refused(RefusalKind::NotAllowed, "ask a scheduler")),
+        sample("response", "busy", refused(RefusalKind::Busy, "ask later")),
+        sample("response", "deadline_passed", refused(RefusalKind::DeadlinePassed, "too late")),
+        sample("response", "internal", refused(RefusalKind::Internal, "a fault here")),
+        sample("verdict", "admitted", Verdict::admitted()),
+        sample("verdict", "refused", Verdict::refused("the certificate was revoked")),
+    ]
+}
+
+fn bulk() -> Vec<Sample> {
+    use hypha_wire::bulk::*;
+    let header = Header {
+        job: Some(JobBytes([7; 16])),
+        round: Some(3),
+        kind: "delta".into(),
+        name: "w".into(),
+        length: 1 << 20,
+        digest: Some(Digest([9; 32])),
+    };
+    let refusal =
+        Refusal { kind: RefusalKind::Busy, message: "later".into(), retry_after_ms: Some(100) };
+    let digest = Digest([9; 32]);
+    vec![
+        sample("bulk_open", "full", Open { transfer: TransferId([1; 16]), header }),
+        sample("bulk_answer", "accept", Answer::Accept { offset: 1 << 18 }),
+        sample("bulk_answer", "refuse", Answer::Refuse(refusal.clone())),
+        sample("bulk_note", "end", Note::End { digest }),
+        sample("bulk_receipt", "done", Receipt::Done { digest }),
+        sample("bulk_receipt", "failed", Receipt::Failed(refusal)),
+    ]
+}
+
+/// Two frames that arrive in portions of three bytes.
+fn frames() -> Sample {
+    let mut bytes = vec![3];
+    put_frame(&mut bytes, &Verdict::admitted()).unwrap();
+    put_frame(&mut bytes, &Verdict::refused("no role")).unwrap();
+    let reads = |bytes: &[u8]| {
+        let mut reader = FrameReader::new();
+        let (first, rest) = (reader.push(&bytes[1..]), 1);
+        assert_eq!(reader.pop(), Ok(Some(Verdict::admitted())));
+        assert_eq!(rest + first + reader.push(&bytes[rest + first..]), bytes.len());
+        assert_eq!(reader.pop(), Ok(Some(Verdict::refused("no role"))));
+    };
+    Sample { decoder: "frame", case: "two", bytes, reads: Box::new(reads) }
+}
+
+fn sample<M: Message + PartialEq + Debug + 'static>(
+    decoder: &'static str,
+    case: &'static str,
+    value: M,
+) -> Sample {
+    let bytes = encode(&value).unwrap();
+    let reads = move |bytes: &[u8]| assert_eq!(decode::<M>(bytes).as_ref(), Ok(&value));
+    Sample { decoder, case, bytes, reads: Box::new(reads) }
+}
