@@ -37,6 +37,12 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
     let mut counts = report.as_deref().map(report::counts).unwrap_or_default();
     let skips = report.as_deref().map(skips::find).unwrap_or_default();
 
+    let mut large_passed = true;
+    if passed && filters.is_empty() {
+        println!("test: transfers again, as large and as many as a training job's");
+        large_passed = large_transfers(root)?;
+    }
+
     let mut doc_tests_passed = true;
     if !passed {
         eprintln!("test: documentation tests not run, since nextest failed");
@@ -49,7 +55,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
     }
 
     let unexcused = account_for(&skips);
-    let all_well = passed && doc_tests_passed && unexcused == 0;
+    let all_well = passed && large_passed && doc_tests_passed && unexcused == 0;
     println!("{}", closing_line(counts, skips.len()));
     Ok(if all_well { Outcome::Passed } else { Outcome::Failed })
 }
@@ -66,6 +72,16 @@ fn nextest(root: &Path, filters: &[String], scratch: &Scratch) -> anyhow::Result
         command.arg("--workspace");
     }
     cargo::run(command.args(filters))
+}
+
+/// Four transfers of 256 MiB each way at once, twenty times in a row, on each carrier: the tests of every day with
+/// other numbers. They take minutes, so they run here only.
+fn large_transfers(root: &Path) -> anyhow::Result<bool> {
+    let mut command = cargo::command(root);
+    command.args(["nextest", "run", "--locked", "--package", "hypha-net", "--test", "net"]);
+    command.args(["--no-capture", "bulk::several_at_once"]);
+    command.env("HYPHA_BULK_BYTES", (256 << 20).to_string()).env("HYPHA_BULK_ROUNDS", "20");
+    cargo::run(&mut command)
 }
 
 fn choose_packages(filters: &[String]) -> bool {

@@ -1,6 +1,7 @@
 //! `hypha bench`: what this machine can do.
 
 mod net;
+mod stream;
 
 use clap::Subcommand;
 

@@ -60,7 +60,7 @@ pub(crate) struct Given {
 #[derive(Args)]
 pub(crate) struct Probe {
     /// The node's address, such as /ip4/127.0.0.1/tcp/4001
-    address: Multiaddr,
+    address: String,
     /// A configuration file, for its certificates
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
@@ -86,6 +86,10 @@ pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
 }
 
 fn probe(role: NodeRole, probe: Probe) -> Result<(), Failure> {
+    let address: Multiaddr = probe.address.parse().map_err(|_| {
+        let expected = "expected one such as /ip4/127.0.0.1/tcp/4001";
+        Failure::usage(format!("malformed address {}: {expected}", probe.address))
+    })?;
     let given = Given::of(probe.config);
     let network = match role {
         NodeRole::Gateway => given.load::<GatewayConfig>()?.network,
@@ -94,7 +98,7 @@ fn probe(role: NodeRole, probe: Probe) -> Result<(), Failure> {
         NodeRole::Data => given.load::<DataConfig>()?.network,
     };
     let look = look(role, &network, probe.timeout)?;
-    let (certificate, health) = hypha_node::probe(&look, probe.address).map_err(failure)?;
+    let (certificate, health) = hypha_node::probe(&look, address).map_err(failure)?;
     if health.version.is_empty() {
         // The probe ran with the node's own certificate: see `hypha_net::probe`.
         let (role, organisation) = (certificate.role, certificate.organisation);

@@ -196,3 +196,67 @@ pub(crate) fn unix_ms() -> u64 {
 pub(crate) fn author_of(verified: &Verified) -> PeerId {
     verified.author.peer_id
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL_MS: u32 = 30_000;
+
+    fn record(issued_unix_ms: u64) -> Statement {
+        Statement::Dataset(DatasetRecord {
+            peer: PeerId::random().to_bytes(),
+            organisation: "acme".into(),
+            sequence: 1,
+            issued_unix_ms,
+            ttl_ms: TTL_MS,
+            name: "wiki".into(),
+            slices: None,
+            bytes: None,
+            addresses: Vec::new(),
+            bulk_addresses: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn a_statement_counts_for_its_life_and_what_clocks_may_differ() {
+        let now = 1_800_000_000_000;
+        let offset = MAX_CLOCK_OFFSET.as_millis() as u64;
+        let farewell = |issued_unix_ms| {
+            Statement::Farewell(Farewell { peer: Vec::new(), sequence: 1, issued_unix_ms })
+        };
+        let lives: [(fn(u64) -> Statement, u64); 2] =
+            [(record, TTL_MS.into()), (farewell, MAX_FAREWELL_AGE.as_millis() as u64)];
+        for (statement, life) in lives {
+            let counts = |issued: u64| statement(issued).check_age(now).is_ok();
+            assert!(counts(now));
+            assert!(counts(now - life - offset) && !counts(now - life - offset - 1));
+            assert!(counts(now + offset) && !counts(now + offset + 1));
+            // Numbers that no clock shows.
+            assert!(!counts(0) && !counts(u64::MAX));
+        }
+    }
+
+    #[test]
+    fn no_two_different_statements_are_taken_for_the_same() {
+        let signed = Signed {
+            kind: SignedKind::Worker,
+            payload: vec![1, 2, 3],
+            chain: vec![vec![4, 5], vec![6]],
+            signature: vec![7; 64],
+        };
+        let changes: [fn(&mut Signed); 5] = [
+            |signed| signed.kind = SignedKind::Dataset,
+            |signed| signed.payload[0] ^= 1,
+            |signed| signed.signature[63] ^= 1,
+            |signed| signed.chain.truncate(1),
+            // The same bytes, cut elsewhere.
+            |signed| signed.chain = vec![vec![4], vec![5, 6]],
+        ];
+        for change in changes {
+            let mut other = signed.clone();
+            change(&mut other);
+            assert_ne!(digest(&signed), digest(&other), "{other:?}");
+        }
+    }
+}

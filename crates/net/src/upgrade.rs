@@ -77,18 +77,20 @@ impl Upgrade {
     {
         let ours = self.gatekeeper.admit(stream.get_ref().1.peer_certificates());
         let verdict = match &ours {
-            Ok(_) => Verdict { admitted: true, reason: None },
-            Err(rejected) => Verdict { admitted: false, reason: Some(rejected.to_string()) },
+            Ok(_) => Verdict::admitted(),
+            Err(rejected) => Verdict::refused(rejected.to_string()),
         };
         let told = tell(&mut stream, &verdict).await;
         let peer = ours?;
-        told?;
+        // One who refuses this node's certificate has hung up by now, so telling may have failed; why stands in
+        // what it sent before.
         match hear(&mut stream).await {
-            Ok(Verdict { admitted: true, .. }) => Ok((peer, stream)),
+            Ok(Verdict { admitted: true, .. }) => told.map(|()| (peer, stream)),
             Ok(Verdict { reason, .. }) => {
                 Err(UpgradeError::RefusedUs(reason.unwrap_or_else(|| "no reason given".into())))
             }
-            Err(error) => Err(error),
+            Err(refused @ UpgradeError::RefusedUs(_)) => Err(refused),
+            Err(error) => Err(told.err().unwrap_or(error)),
         }
     }
 }

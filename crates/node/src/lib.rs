@@ -4,6 +4,7 @@
 mod data;
 mod gateway;
 mod hardware;
+mod listen;
 mod look;
 mod runtime;
 mod scheduler;

@@ -17,7 +17,7 @@ use tracing::Instrument;
 use crate::scheduler::Scheduler;
 use crate::signals::Signals;
 use crate::status::{self, Status};
-use crate::{NodeError, data, gateway, settings, worker};
+use crate::{NodeError, data, gateway, listen, settings, worker};
 
 /// How long a graceful stop may take in all; then the process ends anyway.
 const STOP_TIME: Duration = Duration::from_secs(10);
@@ -77,20 +77,18 @@ pub fn run(config: NodeConfig, version: &'static str) -> Result<(), NodeError> {
 }
 
 async fn serve(config: NodeConfig, version: &'static str) -> Result<(), NodeError> {
-    let mut signals = Signals::new()?;
+    let signals = Signals::new()?;
     let mut telemetry = hypha_telemetry::start(&settings::telemetry(config.observe()))
         .map_err(NodeError::configuration)?;
     let metrics = Metrics::new(version, config.role().as_str());
     telemetry.export_metrics(&metrics);
-    let started = start(&config, version, &metrics).await;
-    let outcome = match started {
-        Ok(node) => {
-            let signal = node.live(&mut signals).await;
-            Ok(signal)
+    let outcome = match start(&config, version, &metrics).await {
+        Ok(node) => node.live(signals).await,
+        Err(error) => {
+            signals.stop_at_once();
+            Err(error)
         }
-        Err(error) => Err(error),
     };
-    signals.stop_at_once();
     telemetry.stop().await;
     outcome
 }
@@ -103,8 +101,8 @@ async fn start(
     let (role, network) = (config.role(), config.network());
     let (pki, reloader) =
         Reloader::load(settings::files(network)).map_err(NodeError::configuration)?;
-    let own = pki.own();
-    tracing::info!(peer = %own.peer_id, organisation = own.organisation, version, "starting a {role}");
+    let own = pki.own().clone();
+    listen::refuse_taken(&network.listen_addresses)?;
     let relay = match config {
         NodeConfig::Gateway(config) => Some(&config.relay),
         _ => None,
@@ -116,6 +114,7 @@ async fn start(
             StartError::Role { .. } => NodeError::configuration(error),
             _ => NodeError::failed(error),
         })?;
+    tracing::info!(peer = %own.peer_id, organisation = own.organisation, version, "starting a {role}");
     let needs_gateway = role != NodeRole::Gateway && !network.gateway_addresses.is_empty();
     let status = Arc::new(Status::new(role, version, net.clone(), metrics.clone(), needs_gateway));
     status::serve(status.clone(), config.observe()).await?;
@@ -148,12 +147,12 @@ struct Node {
 
 impl Node {
     /// Carries events until a signal comes, then leaves the network.
-    async fn live(mut self, signals: &mut Signals) {
+    async fn live(mut self, mut signals: Signals) -> Result<(), NodeError> {
         loop {
             tokio::select! {
                 event = self.events.recv() => match event {
                     Some(event) => self.on_event(event),
-                    None => return tracing::error!("the network has stopped; so does this node"),
+                    None => return Err(NodeError::failed("the network has stopped; so does this node")),
                 },
                 signal = signals.next() => {
                     tracing::info!("{signal}: stopping");
@@ -161,17 +160,12 @@ impl Node {
                 }
             }
         }
-        let again = tokio::time::timeout(STOP_TIME, async {
-            tokio::select! {
-                () = self.net.stop() => None,
-                signal = signals.next() => Some(signal),
-            }
-        });
-        match again.await {
-            Ok(None) => tracing::info!("stopped"),
-            Ok(Some(signal)) => tracing::warn!("{signal} again: stopping at once"),
+        signals.stop_at_once();
+        match tokio::time::timeout(STOP_TIME, self.net.stop()).await {
+            Ok(()) => tracing::info!("stopped"),
             Err(_) => tracing::warn!("leaving the network took too long"),
         }
+        Ok(())
     }
 
     fn on_event(&mut self, event: NetEvent) {
@@ -186,7 +180,10 @@ impl Node {
                 self.status.gateway(address, peer.is_some());
                 self.tell_scheduler(Scheduler::look);
             }
-            NetEvent::PeerJoined(peer) => gateway::log_peer(self.role, &peer),
+            NetEvent::PeerJoined(peer) => {
+                gateway::log_peer(self.role, &peer);
+                self.tell_scheduler(|scheduler| scheduler.joined(peer.id));
+            }
             NetEvent::LinkChanged(peer) => {
                 tracing::info!(peer = %peer.id, role = %peer.role, link = %peer.link, "link changed");
             }

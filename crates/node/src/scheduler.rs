@@ -6,7 +6,9 @@ use std::time::Duration;
 use hypha_config::SchedulerConfig;
 use hypha_model::CapabilityQuery;
 use hypha_net::{FoundWorker, Net, PeerId};
+use hypha_wire::request::{RequestBody, ResponseBody};
 use tokio::sync::mpsc;
+use tracing::Instrument;
 
 /// News that wait for the search loop. It takes one within the time of a search.
 const NEWS: usize = 1_024;
@@ -17,6 +19,9 @@ const MISSES: u32 = 3;
 /// The first search may come before the directory has heard of anyone; until a worker is found it is repeated soon.
 const SOON: Duration = Duration::from_secs(2);
 
+/// How long a worker may take to answer the first question.
+const GREETING: Duration = Duration::from_secs(10);
+
 /// A handle to the search loop.
 pub(crate) struct Scheduler {
     news: mpsc::Sender<News>,
@@ -25,6 +30,7 @@ pub(crate) struct Scheduler {
 enum News {
     Look,
     Announced(Box<FoundWorker>),
+    Joined(PeerId),
     Left(PeerId),
 }
 
@@ -43,6 +49,10 @@ impl Scheduler {
 
     pub(crate) fn announced(&mut self, found: FoundWorker) {
         self.tell(News::Announced(Box::new(found)));
+    }
+
+    pub(crate) fn joined(&mut self, peer: PeerId) {
+        self.tell(News::Joined(peer));
     }
 
     pub(crate) fn left(&mut self, peer: PeerId) {
@@ -79,6 +89,7 @@ impl Search {
                     news = heard.recv() => match news {
                         Some(News::Look) => break,
                         Some(News::Announced(found)) => self.found(*found).await,
+                        Some(News::Joined(peer)) => self.greet(peer),
                         Some(News::Left(peer)) => self.lost(peer, "it said farewell").await,
                         None => return,
                     },
@@ -125,6 +136,28 @@ impl Search {
             }
         }
         self.net.keep(peer, found.addresses).await;
+    }
+
+    /// Asks a worker that has just connected how it is: a link that carries no answers is better known at once.
+    fn greet(&self, peer: PeerId) {
+        if !self.known.contains_key(&peer) {
+            return;
+        }
+        let net = self.net.clone();
+        let greeting = async move {
+            let asked =
+                net.ask(peer, RequestBody::Health, GREETING, hypha_telemetry::traceparent());
+            match asked.await {
+                Ok(ResponseBody::Health(health)) => {
+                    tracing::info!(%peer, version = health.version, ready = health.ready, "a worker answers");
+                }
+                Ok(_) => tracing::warn!(%peer, "a worker answered something else than its health"),
+                Err(error) => {
+                    tracing::warn!(%peer, "a worker is connected and does not answer: {error}")
+                }
+            }
+        };
+        tokio::spawn(greeting.instrument(tracing::info_span!("greet a worker", %peer)));
     }
 
     async fn lost(&mut self, peer: PeerId, why: &str) {

@@ -12,6 +12,7 @@ use hypha_pki::{Material, Pki};
 use indicatif::ProgressBar;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
+use super::stream::Stream;
 use crate::usage::{Failure, print};
 
 #[derive(Args)]
@@ -114,7 +115,8 @@ async fn carriers([cert, key, trust]: &Identity) -> anyhow::Result<Vec<Box<dyn C
     let pattern = Pattern::default();
     Ok(vec![
         Box::new(Plain::start(tls.clone(), pattern.clone()).await?),
-        Box::new(Dedicated::start(tls, pattern).await?),
+        Box::new(Dedicated::start(tls, pattern.clone()).await?),
+        Box::new(Stream::start(pki, pattern).await?),
     ])
 }
 

@@ -16,6 +16,7 @@ use hypha_wire::{DecodeError, decode, encode};
 use libp2p::PeerId;
 use libp2p::request_response::{self, OutboundRequestId, ResponseChannel};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::Driver;
 use super::directory::MAX_ADDRESSES;
@@ -25,14 +26,22 @@ use crate::handle::{AskError, NetEvent, Peer, Question};
 pub(super) struct Questions {
     next_id: u64,
     asked: HashMap<OutboundRequestId, Asked>,
-    answering: FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>,
-    per_peer: HashMap<PeerId, usize>,
+    answering: FuturesUnordered<Pin<Box<dyn Future<Output = Option<Answer>> + Send>>>,
+    per_peer: HashMap<PeerId, UnderWay>,
     max_per_peer: usize,
 }
 
 struct Asked {
     id: u64,
     reply: oneshot::Sender<Result<ResponseBody, AskError>>,
+}
+
+/// The questions of one peer that are being answered.
+#[derive(Default)]
+struct UnderWay {
+    count: usize,
+    /// Ends them all.
+    left: CancellationToken,
 }
 
 /// An answer on its way out.
@@ -56,15 +65,21 @@ impl Questions {
 
     /// The next answer that is ready; waits forever when nothing was asked.
     pub(super) async fn next_answer(&mut self) -> Answer {
-        match self.answering.next().await {
-            Some(answer) => answer,
-            None => std::future::pending().await,
+        loop {
+            match self.answering.next().await {
+                Some(Some(answer)) => return answer,
+                Some(None) => {}
+                None => return std::future::pending().await,
+            }
         }
     }
 
+    /// Gives up what `peer` asked: nobody can be answered any more. Left to its deadline it would either count
+    /// against the peer when it comes back, or let one that comes and goes ask without bound.
     pub(super) fn peer_left(&mut self, peer: &PeerId) {
-        // Its answers still end, one by one, and find no count to lower.
-        self.per_peer.remove(peer);
+        if let Some(under_way) = self.per_peer.remove(peer) {
+            under_way.left.cancel();
+        }
     }
 }
 
@@ -120,7 +135,7 @@ impl Driver {
     }
 
     fn on_question(&mut self, peer: PeerId, bytes: &[u8], channel: ResponseChannel<Vec<u8>>) {
-        let (asker, request) = match self.admit_question(peer, bytes) {
+        let (asker, request, left) = match self.admit_question(peer, bytes) {
             Ok(admitted) => admitted,
             Err((id, refusal)) => {
                 let body = ResponseBody::Refused(refusal);
@@ -142,7 +157,8 @@ impl Driver {
             answer,
         }));
         self.questions.answering.push(Box::pin(async move {
-            let body = match tokio::time::timeout(deadline, answered).await {
+            let answered = tokio::time::timeout(deadline, answered);
+            let body = match left.run_until_cancelled(answered).await? {
                 Ok(Ok(body)) => body,
                 Ok(Err(_)) => ResponseBody::Refused(Refusal::new(
                     RefusalKind::Internal,
@@ -153,7 +169,7 @@ impl Driver {
                     "no answer before the deadline",
                 )),
             };
-            Answer { peer, id: request.id, body, channel }
+            Some(Answer { peer, id: request.id, body, channel })
         }));
     }
 
@@ -162,7 +178,7 @@ impl Driver {
         &mut self,
         peer: PeerId,
         bytes: &[u8],
-    ) -> Result<(Peer, Request), (u64, Refusal)> {
+    ) -> Result<(Peer, Request, CancellationToken), (u64, Refusal)> {
         let refused = |id, kind, message: &str| Err((id, Refusal::new(kind, message)));
         let request: Request = match decode(bytes) {
             Ok(request) => request,
@@ -179,18 +195,19 @@ impl Driver {
             return refused(request.id, RefusalKind::NotAllowed, "not connected");
         };
         let under_way = self.questions.per_peer.entry(peer).or_default();
-        if *under_way >= self.questions.max_per_peer {
-            let message = format!("{under_way} questions of yours are being answered; ask later");
+        if under_way.count >= self.questions.max_per_peer {
+            let message =
+                format!("{} questions of yours are being answered; ask later", under_way.count);
             return refused(request.id, RefusalKind::Busy, &message);
         }
-        *under_way += 1;
-        Ok((asker, request))
+        under_way.count += 1;
+        Ok((asker, request, under_way.left.clone()))
     }
 
     pub(super) fn send_answer(&mut self, answer: Answer) {
         if let Some(under_way) = self.questions.per_peer.get_mut(&answer.peer) {
-            *under_way = under_way.saturating_sub(1);
-            if *under_way == 0 {
+            under_way.count = under_way.count.saturating_sub(1);
+            if under_way.count == 0 {
                 self.questions.per_peer.remove(&answer.peer);
             }
         }
