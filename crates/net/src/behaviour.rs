@@ -26,12 +26,16 @@ use crate::shelves::Shelves;
 pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/hypha/kad/1");
 pub(crate) const TOPIC: &str = "hypha/worker";
 
-/// Servers besides the gateways that a record is put to and asked of. Records are refreshed every few seconds, so
-/// few suffice where twenty are usual, and each costs a connection.
+/// Servers that a record is put to and asked of, besides the node's own gateways. Records are refreshed every few
+/// seconds, so few suffice where twenty are usual, and each costs a connection.
 const REPLICATION: usize = 3;
 
 /// How long a query of the directory may take in all; its answers are used as they come.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the answer to a ping may take. Two in a row without one end the connection: what waits in front of them on
+/// a slow link is some megabytes.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Neighbours in the gossip mesh that a node keeps: the protocol's own recommendation.
 const MESH: usize = 6;
@@ -74,7 +78,9 @@ impl Behaviour {
                     .with_push_listen_addr_updates(true),
             ),
             ping: ping::Behaviour::new(
-                ping::Config::new().with_interval(settings.limits.ping_interval),
+                ping::Config::new()
+                    .with_interval(settings.limits.ping_interval)
+                    .with_timeout(PING_TIMEOUT),
             ),
             kad: kad(own),
             gossip: gossip(is_gateway)?,

@@ -267,7 +267,7 @@ async fn serve_streams(mut streams: libp2p_stream::IncomingStreams, receiver: Re
     }
 }
 
-fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
+pub(crate) fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     let port = address.iter().find_map(|part| match part {
         Protocol::Tcp(port) => Some(port),
         _ => None,

@@ -9,6 +9,8 @@ mod questions;
 mod routing;
 
 use std::collections::HashMap;
+use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,9 +20,9 @@ use hypha_model::{CapabilityQuery, Name, NodeRole};
 use hypha_pki::{LoadError, Pki, Reloader};
 use hypha_wire::request::{RequestBody, ResponseBody};
 use libp2p::core::ConnectedPoint;
-use libp2p::swarm::dial_opts::DialOpts;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError, ListenError, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, Swarm, identify, kad, multiaddr::Protocol};
+use libp2p::{Multiaddr, PeerId, Swarm, identify, kad, multiaddr::Protocol, ping};
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, oneshot};
 
@@ -38,10 +40,12 @@ use crate::gatekeeper::{Gatekeeper, RECHECK_EVERY};
 use crate::guard::{Guard, ip_of};
 use crate::handle::{AskError, FoundDataset, FoundWorker, NetEvent, Peer, Publication, StartError};
 use crate::peers::{self, Link};
+use crate::port::is_free;
 use crate::rate::Buckets;
 use crate::settings::Settings;
 use crate::statement::Verifier;
 use crate::transport::transport;
+use crate::upgrade::UpgradeError;
 
 /// How often what is due is looked at.
 const TICK: Duration = Duration::from_millis(500);
@@ -135,10 +139,9 @@ impl Driver {
             .with_idle_connection_timeout(settings.limits.idle_timeout);
         let mut swarm = Swarm::new(transport, behaviour, own, config);
         for address in &settings.listen {
-            swarm.listen_on(address.clone()).map_err(|error| StartError::Listen {
-                address: address.clone(),
-                problem: with_causes(&error),
-            })?;
+            let failed = |problem| StartError::Listen { address: address.clone(), problem };
+            is_free(address).map_err(|error| failed(error.to_string()))?;
+            swarm.listen_on(address.clone()).map_err(|error| failed(with_causes(&error)))?;
         }
         for address in &settings.external {
             swarm.add_external_address(address.clone());
@@ -278,13 +281,7 @@ impl Driver {
             BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
                 self.on_identified(peer_id, info);
             }
-            BehaviourEvent::Ping(event) => {
-                if let Ok(rtt) = event.result
-                    && self.swarm.behaviour().peers.link(&event.peer).is_some()
-                {
-                    self.round_trips.insert(event.peer, rtt);
-                }
-            }
+            BehaviourEvent::Ping(event) => self.on_ping(event),
             BehaviourEvent::Kad(event) => self.on_kad(event),
             BehaviourEvent::Gossip(event) => self.on_gossip(event),
             BehaviourEvent::Requests(event) => self.on_requests(event),
@@ -302,6 +299,21 @@ impl Driver {
                 tracing::debug!(address = %event.tested_addr, result = ?event.result, "reachability probe");
             }
             _ => {}
+        }
+    }
+
+    /// Nothing but this ends a connection that has fallen silent: the kernel goes on for a quarter of an hour. A
+    /// failure is reported from the second in a row on.
+    fn on_ping(&mut self, event: ping::Event) {
+        match event.result {
+            Ok(rtt) if self.swarm.behaviour().peers.link(&event.peer).is_some() => {
+                self.round_trips.insert(event.peer, rtt);
+            }
+            Ok(_) | Err(ping::Failure::Unsupported) => {}
+            Err(failure) => {
+                tracing::info!(peer = %event.peer, "no answer any more, closing the connection: {failure}");
+                self.swarm.close_connection(event.connection);
+            }
         }
     }
 
@@ -346,6 +358,7 @@ impl Driver {
             if self.settings.role == NodeRole::Gateway && self.settings.external.is_empty() {
                 self.swarm.add_external_address(address.clone());
                 if let Some(ip) = ip_of(&address)
+                    && !self.settings.excluded_as_given
                     && (!ip.is_loopback() || self.listens_on_loopback_only())
                 {
                     self.guard.live_in(ip);
@@ -389,9 +402,11 @@ impl Driver {
     }
 
     fn on_refused(&mut self, address: &Multiaddr, error: &ListenError) {
-        // A relayed dial that lost a race against a direct one ends like this too.
-        if ip_of(address).is_none() {
-            return tracing::debug!(%address, "a relayed connection did not come about: {}", with_causes(error));
+        // A relayed dial that lost a race against a direct one ends like this too, and so does a probe of this node with
+        // its own certificate.
+        let harmless = matches!(error, ListenError::LocalPeerId { .. });
+        if ip_of(address).is_none() || harmless {
+            return tracing::debug!(%address, "a connection did not come about: {}", with_causes(error));
         }
         self.figures.refused_connections.inc();
         if self.refusals.take((), Instant::now()) {
@@ -418,7 +433,16 @@ impl Driver {
 
     fn dial(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, String>>) {
         ip_of(&address).into_iter().for_each(|ip| self.guard.configure(ip));
-        let options = DialOpts::from(address);
+        let named = DialOpts::from(address.clone()).get_peer_id();
+        // From a port of its own: the shared one may still be taken by an earlier connection to the same place.
+        let options = match named {
+            Some(peer) => {
+                let always = PeerCondition::Always;
+                let options = DialOpts::peer_id(peer).addresses(vec![address]).condition(always);
+                options.allocate_new_port().build()
+            }
+            None => DialOpts::unknown_peer_id().address(address).allocate_new_port().build(),
+        };
         let connection = options.connection_id();
         match self.swarm.dial(options) {
             Ok(()) => {
@@ -488,11 +512,12 @@ impl Driver {
         self.swarm.external_addresses().filter(direct).cloned().collect()
     }
 
-    /// Where others may try to reach this node, best first.
+    /// Where others may try to reach this node, best first: what is known to work, what may, and then by relay.
     fn own_addresses(&self) -> Vec<Multiaddr> {
         let mut addresses = self.public_addresses();
-        let more = self.swarm.external_addresses().chain(self.swarm.listeners());
-        for address in more {
+        let relayed = |address: &&Multiaddr| address.iter().any(|p| p == Protocol::P2pCircuit);
+        let direct = self.swarm.listeners().filter(|address| !relayed(address));
+        for address in direct.chain(self.swarm.listeners().filter(relayed)) {
             if !addresses.contains(address) {
                 addresses.push(address.clone());
             }
@@ -584,22 +609,29 @@ fn labels(peer: &Peer) -> PeerLabels {
     PeerLabels { role: peer.role.as_str(), link }
 }
 
-/// An error with what caused it, in one line and without saying anything twice.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
+/// The reason behind an error, in one line: libp2p wraps it in layers that say nothing more.
+pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
+    if let Some(DialError::Transport(tried)) = error.downcast_ref::<DialError>() {
+        let tried =
+            tried.iter().map(|(address, error)| format!("{address}: {}", with_causes(error)));
+        return tried.collect::<Vec<_>>().join("; ");
     }
-    one_line(&text)
+    let mut reason = error;
+    loop {
+        if reason.is::<UpgradeError>() {
+            return reason.to_string();
+        }
+        // An I/O error hides what it was made from: its source is the source of that.
+        let inner = reason.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        match inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| reason.source()) {
+            Some(deeper) => reason = deeper,
+            None => return one_line(&reason.to_string()),
+        }
+    }
 }
 
 /// libp2p lists the problems of several addresses one a line.
-pub(crate) fn one_line(text: &str) -> String {
+fn one_line(text: &str) -> String {
     let lines = text.lines().map(|line| line.trim().trim_start_matches("- "));
     let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
     lines.join(" ").replace("Multiple dial errors occurred: ", "")

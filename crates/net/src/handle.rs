@@ -93,6 +93,8 @@ pub struct Peer {
 pub enum Reachability {
     /// Directly, at these addresses.
     Public(Vec<Multiaddr>),
+    /// It is a gateway, and nobody has tried: it is taken to be reachable where it listens.
+    Assumed(Vec<Multiaddr>),
     /// Through gateways only, at these addresses.
     Relayed(Vec<Multiaddr>),
     /// Not at all.

@@ -12,6 +12,7 @@ mod gatekeeper;
 mod guard;
 mod handle;
 mod peers;
+mod port;
 mod probe;
 mod rate;
 mod settings;

@@ -21,6 +21,8 @@ pub struct Settings {
     pub gateways: Vec<Multiaddr>,
     /// Ranges that are not dialled on the word of others.
     pub excluded: Vec<IpNet>,
+    /// Whether the operator gave that list: then it is taken literally.
+    pub excluded_as_given: bool,
     /// Whether it may be reached through gateways when it cannot be reached directly.
     pub relay_circuit: bool,
     /// What it relays for others; gateways do.

@@ -143,18 +143,13 @@ impl Shelves {
         per_author.retain(|_, count| *count > 0);
     }
 
-    fn shelf(&self, key: &RecordKey, now: Instant) -> Option<Shelf> {
-        let entries: Vec<_> = self
-            .shelves
-            .get(key)?
-            .values()
-            .filter(|entry| entry.until > now)
-            .map(|entry| ShelfEntry {
-                remaining_ms: remaining_ms(entry.until, now),
-                signed: entry.signed.clone(),
-            })
-            .collect();
-        (!entries.is_empty()).then_some(Shelf { entries })
+    fn entries(&self, key: &RecordKey, now: Instant) -> Vec<ShelfEntry> {
+        let entry = |entry: &Entry| ShelfEntry {
+            remaining_ms: remaining_ms(entry.until, now),
+            signed: entry.signed.clone(),
+        };
+        let shelf = self.shelves.get(key).into_iter().flat_map(BTreeMap::values);
+        shelf.filter(|entry| entry.until > now).map(entry).collect()
     }
 }
 
@@ -169,19 +164,14 @@ impl RecordStore for Shelves {
     type ProvidedIter<'a> = std::iter::Empty<Cow<'a, ProviderRecord>>;
 
     fn get(&self, key: &RecordKey) -> Option<Cow<'_, Record>> {
-        let shelf = self.shelf(key, Instant::now())?;
-        // A shelf that grew too large for one answer loses those that end first, never all.
-        let mut entries = shelf.entries;
-        loop {
-            match hypha_wire::encode(&Shelf { entries: entries.clone() }) {
-                Ok(value) => return Some(Cow::Owned(Record::new(key.clone(), value))),
-                Err(_) if entries.len() > 1 => {
-                    entries.sort_by_key(|entry| std::cmp::Reverse(entry.remaining_ms));
-                    entries.truncate(entries.len() / 2);
-                }
-                Err(_) => return None,
-            }
+        let mut entries = self.entries(key, Instant::now());
+        if entries.is_empty() {
+            return None;
         }
+        // Those that end first are left out first, if one answer cannot hold all.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.remaining_ms));
+        let value = hypha_wire::encode(&Shelf::filled(entries)).ok()?;
+        Some(Cow::Owned(Record::new(key.clone(), value)))
     }
 
     fn put(&mut self, _: Record) -> StoreResult<()> {

@@ -218,16 +218,19 @@ mod tests {
         })
     }
 
+    fn farewell(issued_unix_ms: u64) -> Statement {
+        Statement::Farewell(Farewell { peer: Vec::new(), sequence: 1, issued_unix_ms })
+    }
+
     #[test]
     fn a_statement_counts_for_its_life_and_what_clocks_may_differ() {
         let now = 1_800_000_000_000;
         let offset = MAX_CLOCK_OFFSET.as_millis() as u64;
-        let farewell = |issued_unix_ms| {
-            Statement::Farewell(Farewell { peer: Vec::new(), sequence: 1, issued_unix_ms })
-        };
-        let lives: [(fn(u64) -> Statement, u64); 2] =
-            [(record, TTL_MS.into()), (farewell, MAX_FAREWELL_AGE.as_millis() as u64)];
-        for (statement, life) in lives {
+        assert_eq!(record(now).ttl(), Duration::from_millis(TTL_MS.into()));
+        assert_eq!(farewell(now).ttl(), MAX_FAREWELL_AGE);
+        let statements: [fn(u64) -> Statement; 2] = [record, farewell];
+        for statement in statements {
+            let life = statement(now).ttl().as_millis() as u64;
             let counts = |issued: u64| statement(issued).check_age(now).is_ok();
             assert!(counts(now));
             assert!(counts(now - life - offset) && !counts(now - life - offset - 1));

@@ -32,7 +32,7 @@ pub(crate) struct Upgrade {
 pub(crate) enum UpgradeError {
     /// The handshake itself failed: no TLS, no certificate, or one that the verifier refused.
     #[error("handshake: {0}")]
-    Handshake(#[from] io::Error),
+    Handshake(io::Error),
     /// The other side's certificate is not acceptable here.
     #[error("refused: {0}")]
     Refused(#[from] Rejected),
@@ -42,6 +42,17 @@ pub(crate) enum UpgradeError {
     /// The other side did not say what it must.
     #[error("no verdict: {0}")]
     NoVerdict(String),
+}
+
+impl From<io::Error> for UpgradeError {
+    /// In our own words, where the verifier says what is wrong with a certificate.
+    fn from(error: io::Error) -> UpgradeError {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        match tls.and_then(Rejected::from_tls) {
+            Some(rejected) => UpgradeError::Refused(rejected),
+            None => UpgradeError::Handshake(error),
+        }
+    }
 }
 
 impl Upgrade {

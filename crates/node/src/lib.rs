@@ -4,7 +4,6 @@
 mod data;
 mod gateway;
 mod hardware;
-mod listen;
 mod look;
 mod runtime;
 mod scheduler;

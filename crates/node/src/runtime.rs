@@ -17,7 +17,7 @@ use tracing::Instrument;
 use crate::scheduler::Scheduler;
 use crate::signals::Signals;
 use crate::status::{self, Status};
-use crate::{NodeError, data, gateway, listen, settings, worker};
+use crate::{NodeError, data, gateway, settings, worker};
 
 /// How long a graceful stop may take in all; then the process ends anyway.
 const STOP_TIME: Duration = Duration::from_secs(10);
@@ -102,7 +102,6 @@ async fn start(
     let (pki, reloader) =
         Reloader::load(settings::files(network)).map_err(NodeError::configuration)?;
     let own = pki.own().clone();
-    listen::refuse_taken(&network.listen_addresses)?;
     let relay = match config {
         NodeConfig::Gateway(config) => Some(&config.relay),
         _ => None,
@@ -156,6 +155,7 @@ impl Node {
                 },
                 signal = signals.next() => {
                     tracing::info!("{signal}: stopping");
+                    signals.settle().await;
                     break;
                 }
             }
@@ -207,6 +207,9 @@ impl Node {
         match reached {
             Reachability::Public(addresses) => {
                 tracing::info!(addresses = %list(addresses), "reachability: public; others connect directly");
+            }
+            Reachability::Assumed(addresses) => {
+                tracing::info!(addresses = %list(addresses), "reachability: assumed where it listens; if other machines cannot connect, forward the port and set external_addresses");
             }
             Reachability::Relayed(addresses) => {
                 tracing::info!(addresses = %list(addresses), "reachability: relayed through gateways; to be reached directly, forward a port and set external_addresses");

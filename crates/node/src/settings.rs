@@ -7,7 +7,7 @@ use hypha_pki::Files;
 use hypha_telemetry as telemetry;
 
 /// Libraries whose own lines say nothing that ours do not; the configured filter may bring them back.
-const QUIET: &str = "libp2p_swarm=warn,libp2p_kad=error";
+const QUIET: &str = "libp2p_swarm=warn,libp2p_kad=error,libp2p_autonat=error";
 
 pub(crate) fn files(network: &NetworkConfig) -> Files {
     Files {
@@ -32,6 +32,7 @@ pub(crate) fn network(
         external: network.external_addresses.clone(),
         gateways: network.gateway_addresses.clone(),
         excluded: hypha_config::excluded(network),
+        excluded_as_given: network.exclude_cidr.is_some(),
         relay_circuit: network.relay_circuit,
         relay: relay.map(relay_limits),
         bulk_listen: network.bulk_listen_addresses.clone(),

@@ -1,11 +1,16 @@
 //! SIGTERM and SIGINT: the first asks a node to stop, the second stops it at once.
 
+use std::time::Duration;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::NodeError;
 
 /// What a shell reports for a process that a second Ctrl-C ended.
 const STOPPED_AT_ONCE: i32 = 130;
+
+/// Signals this close are one.
+const TOGETHER: Duration = Duration::from_millis(150);
 
 pub(crate) struct Signals {
     terminate: Signal,
@@ -21,6 +26,17 @@ impl Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
         })
+    }
+
+    /// Takes what arrives together with the first for one signal: `timeout` and some shells signal a process and its
+    /// group.
+    pub(crate) async fn settle(&mut self) {
+        let _ = tokio::time::timeout(TOGETHER, async {
+            loop {
+                self.next().await;
+            }
+        })
+        .await;
     }
 
     /// Waits for the next of the two.

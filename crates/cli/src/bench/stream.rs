@@ -31,6 +31,7 @@ impl Stream {
             external: Vec::new(),
             gateways: Vec::new(),
             excluded: Vec::new(),
+            excluded_as_given: false,
             relay_circuit: false,
             relay: None,
             bulk_listen: Vec::new(),

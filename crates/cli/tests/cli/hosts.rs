@@ -4,7 +4,7 @@
 //! test, and the machine's own namespace gets neither a link nor an address. All of it goes away
 //! with the values, also when a test fails.
 
-mod actor;
+pub mod actor;
 mod namespace;
 mod proofs;
 

@@ -2,7 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![allow(unreachable_pub, missing_docs, reason = "nothing leaves a test binary")]
 
+mod command;
 mod hosts;
+mod http;
+mod lab;
+mod nat;
 mod process;
 mod scratch;
 mod sim;
+mod startup;
+mod swarm;
+mod traces;

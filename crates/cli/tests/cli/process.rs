@@ -20,6 +20,22 @@ const EXIT_POLL: Duration = Duration::from_millis(10);
 /// A test reads some hundred lines; past this a program is talking to itself in a loop.
 const MAX_LINES: usize = 100_000;
 
+/// How often a condition is looked at that nothing announces.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Waits until `look` returns something.
+#[track_caller]
+pub fn wait_until<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        match look() {
+            Some(seen) => return seen,
+            None if Instant::now() >= deadline => panic!("not {what} within {patience:?}"),
+            None => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
+}
+
 /// A child process, with what it prints. Killed when dropped.
 pub struct Node {
     name: String,

@@ -1,30 +1,12 @@
 //! `hypha sim …` as a person or a program meets it.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
+use crate::command::{hypha, refused, stdout};
 use crate::scratch::Scratch;
-
-fn hypha(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_hypha")).args(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-/// Exit code 2, nothing on stdout, and one line on stderr that contains `expected`.
-#[track_caller]
-fn refused(arguments: &[&str], expected: &str) {
-    let output = hypha(arguments);
-    let error = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-    assert_eq!(stdout(&output), "", "{arguments:?}");
-    assert_eq!(error.lines().count(), 1, "{arguments:?}: {error}");
-    assert!(error.contains(expected), "{arguments:?}: {error}");
-}
 
 #[test]
 fn bad_input_gets_one_line_and_exit_code_2() {

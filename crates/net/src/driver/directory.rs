@@ -23,10 +23,8 @@ use crate::rate::Buckets;
 use crate::shelves::{Kept, MAX_PER_AUTHOR, dataset_key, worker_key, worker_keys};
 use crate::statement::{Statement, Verified, author_of, sign, unix_ms};
 
-/// At gateways a record is refreshed three times before it would end, so that two lost refreshes do no harm.
+/// A record is refreshed three times before it would end, so that two lost refreshes do no harm.
 const REFRESHES_PER_TTL: u32 = 3;
-/// At the other servers twice: each takes a search for the closest ones and connections to them.
-const SPREADS_PER_TTL: u32 = 2;
 
 /// After a change, publishing waits this long for the next: at start addresses come one by one.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -34,7 +32,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 const SETTLE_AGAIN: Duration = Duration::from_secs(3);
 
 /// How long a search may take. Servers that have died are asked too, and would hold it up for ten seconds.
-const SEARCH_TIME: Duration = Duration::from_secs(3);
+const SEARCH_TIME: Duration = Duration::from_secs(4);
 
 /// Searches under way at once; more are answered with nothing, which callers take for "try again".
 const MAX_SEARCHES: usize = 256;
@@ -52,8 +50,6 @@ pub(super) struct Directory {
     /// Whether the publication was announced by gossip since it last changed.
     announced: bool,
     next_publish: Option<Instant>,
-    /// When it is next put to servers other than the gateways.
-    next_spread: Instant,
     last_sequence: u64,
     searches: HashMap<u64, Search>,
     queries: HashMap<QueryId, u64>,
@@ -81,7 +77,6 @@ impl Directory {
             publication: None,
             announced: false,
             next_publish: None,
-            next_spread: Instant::now() + SETTLE_AGAIN,
             last_sequence: 0,
             searches: HashMap::new(),
             queries: HashMap::new(),
@@ -121,14 +116,10 @@ impl Driver {
             Publication::Worker { ttl, .. } | Publication::Datasets { ttl, .. } => *ttl,
         };
         self.directory.next_publish = Some(now + ttl / REFRESHES_PER_TTL);
-        let spread = self.directory.next_spread <= now || self.connected_gateways().is_empty();
-        if spread {
-            self.directory.next_spread = now + ttl / SPREADS_PER_TTL;
-        }
         let sequence = self.directory.next_sequence();
         for (keys, signed) in self.records_of(&publication, sequence) {
             for key in keys {
-                self.put(key, &signed, sequence, ttl, spread);
+                self.put(key, &signed, sequence, ttl);
             }
             if !self.directory.announced && signed.kind == SignedKind::Worker {
                 self.directory.announced = self.gossip(&signed);
@@ -203,9 +194,9 @@ impl Driver {
         records.into_iter().filter_map(signed).collect()
     }
 
-    /// Gateways hold everything: they are the first to be asked, over a connection that everyone has. The servers
-    /// closest to the key hold it too, for those who know other gateways, and for when none is left.
-    fn put(&mut self, key: RecordKey, signed: &Signed, sequence: u64, ttl: Duration, spread: bool) {
+    /// The gateways of this node hold all that it publishes: they are the first to be asked, over a connection that
+    /// is there. The servers closest to the key hold it too, for those who know other gateways.
+    fn put(&mut self, key: RecordKey, signed: &Signed, sequence: u64, ttl: Duration) {
         let own = self.own();
         let gateways = self.connected_gateways();
         let Ok(value) = encode(signed) else { return };
@@ -216,7 +207,7 @@ impl Driver {
         if !gateways.is_empty() {
             kad.put_record_to(record.clone(), gateways.into_iter(), Quorum::One);
         }
-        if spread && let Err(error) = kad.put_record(record, Quorum::One) {
+        if let Err(error) = kad.put_record(record, Quorum::One) {
             tracing::warn!("cannot publish: {error}");
         }
     }

@@ -240,10 +240,8 @@ impl Driver {
 
     /// Says how this node is reached, once that is known and whenever it changes.
     pub(super) fn report_reachability(&mut self, now: Instant) {
-        if self.settings.role == NodeRole::Gateway {
-            return;
-        }
         let public = self.public_addresses();
+        let is_gateway = self.settings.role == NodeRole::Gateway;
         let relayed: Vec<_> = self
             .swarm
             .listeners()
@@ -253,6 +251,9 @@ impl Driver {
         let since = self.gateways.first_connected;
         let settled = since.is_some_and(|since| now >= since + SETTLED_AFTER);
         let reached = match (public.is_empty(), relayed.is_empty()) {
+            (false, _) if is_gateway && self.settings.external.is_empty() => {
+                Reachability::Assumed(public)
+            }
             (false, _) => Reachability::Public(public),
             // A slot is had at once, a probe takes longer: wait before calling this node private.
             (true, false) if settled => Reachability::Relayed(relayed),

@@ -1,7 +1,9 @@
 //! Where a query of the directory begins.
 //!
-//! Gateways hold every record and know every server, so while one is connected a query begins there and usually
-//! ends there. A node that has lost all gateways begins with the servers that it has met.
+//! Every reachable node serves the directory, but while there are gateways it lives on those: routing tables hold only
+//! gateways, so records go to them and queries are answered by them. Were other servers in the tables too, each record
+//! would travel to some of hundreds of workers that come and go, over connections made for nothing else. A node that
+//! has lost all gateways begins with the servers that it has met.
 
 use std::collections::HashMap;
 
@@ -57,7 +59,7 @@ impl Driver {
     }
 
     fn routes_by_itself(&self) -> bool {
-        self.settings.role == NodeRole::Gateway || self.connected_gateways().is_empty()
+        self.settings.role != NodeRole::Gateway && self.connected_gateways().is_empty()
     }
 
     fn role_of(&self, peer: &PeerId) -> Option<NodeRole> {

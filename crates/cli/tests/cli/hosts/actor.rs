@@ -13,6 +13,7 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use super::Host;
+use crate::http;
 use crate::process::{Node, PATIENCE};
 
 /// What the process on the other side shall do; unset in an ordinary test run.
@@ -61,7 +62,7 @@ impl Dialler {
 
     /// Dials: `seen as <address>` (by an echo), `timed out`, `refused`, or another failure.
     pub fn dial(&mut self, to: SocketAddr) -> String {
-        self.ask(&format!("dial {to}"))
+        ask(&mut self.node, &format!("dial {to}"))
     }
 
     /// Under which address an echo sees this host.
@@ -73,7 +74,7 @@ impl Dialler {
 
     /// Sends a word to the echo dialled last. It prints `came back: <word>`, whenever it does.
     pub fn send(&mut self, word: &str) {
-        assert_eq!(self.ask(&format!("send {word}")), "sent");
+        assert_eq!(ask(&mut self.node, &format!("send {word}")), "sent");
     }
 
     /// Begins to dial one who dials us. [`Dialler::has_punched`] has the outcome.
@@ -85,13 +86,33 @@ impl Dialler {
     pub fn has_punched(&mut self) -> bool {
         self.node.wait_for_line("punched: {}", PATIENCE) == "true"
     }
+}
 
-    fn ask(&mut self, order: &str) -> String {
-        let mark = self.node.mark();
-        self.node.say(order);
-        let line = self.node.wait_for_line_after(mark, ANSWER, PATIENCE);
-        line.strip_prefix(ANSWER).unwrap().to_owned()
+/// Asks what is served on its own host, also on the loopback interface.
+pub struct Browser {
+    node: Node,
+}
+
+impl Browser {
+    pub fn start(host: &Host) -> Browser {
+        let (node, _) = start(host, "browser");
+        Browser { node }
     }
+
+    /// The body of an answer, which must be one line of text with the status 200.
+    #[track_caller]
+    pub fn get(&mut self, address: &str, path: &str) -> String {
+        let answer = ask(&mut self.node, &format!("{address} {path}"));
+        let body = answer.strip_prefix("200 ").unwrap_or_else(|| panic!("{path}: {answer}"));
+        body.to_owned()
+    }
+}
+
+fn ask(node: &mut Node, order: &str) -> String {
+    let mark = node.mark();
+    node.say(order);
+    let line = node.wait_for_line_after(mark, ANSWER, PATIENCE);
+    line.strip_prefix(ANSWER).unwrap().to_owned()
 }
 
 fn start(host: &Host, role: &str) -> (Node, SocketAddr) {
@@ -115,6 +136,7 @@ fn actor() {
     match role.as_str() {
         "echo" => serve(&listener, tell_and_repeat),
         "dialler" => take_orders(listener, port),
+        "browser" => browse(),
         unknown => panic!("no actor is called {unknown}"),
     }
 }
@@ -182,6 +204,16 @@ fn take_orders(listener: TcpListener, port: u16) {
                 eprintln!("punched: {punched}");
             }
             unknown => panic!("{unknown:?} is no order"),
+        }
+    }
+}
+
+fn browse() {
+    for line in io::stdin().lines().map_while(Result::ok) {
+        let (address, path) = line.split_once(' ').unwrap();
+        match http::get(address.parse().unwrap(), path) {
+            Ok((status, body)) => eprintln!("{ANSWER}{status} {body}"),
+            Err(error) => eprintln!("{ANSWER}{}", in_words(&error)),
         }
     }
 }

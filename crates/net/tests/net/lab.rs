@@ -1,0 +1,318 @@
+//! Nodes of a test: their own authority, loopback addresses, and what they heard.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use hypha_model::{
+    Capacity, Device, Executor, ExecutorClass, Money, NodeRole, Worker, resource::WHOLE_GPU,
+};
+use hypha_net::{
+    Limits, Multiaddr, Net, NetEvent, PeerId, Question, RelayLimits, Settings, StartError,
+    multiaddr::Protocol, worker_id,
+};
+use hypha_pki::issue::{self, Authority, Issued, Validity};
+use hypha_pki::{Files, Material, Pki, Reloader};
+use hypha_wire::request::{Health, RequestBody, ResponseBody};
+use prometheus_client::registry::Registry;
+use tempfile::TempDir;
+use tokio::sync::{Notify, mpsc};
+
+/// Longer than anything here takes, on a busy machine too.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How often a condition that nothing announces is looked at.
+const POLL: Duration = Duration::from_millis(50);
+
+/// An operator with one organisation.
+pub(crate) struct Lab {
+    pub(crate) root: Authority,
+    pub(crate) ca: Authority,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Lab {
+        // `RUST_LOG=hypha_net=debug cargo nextest run …` shows what the nodes of a test do.
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+        let validity = validity();
+        let root = issue::root("lab", validity).unwrap();
+        let ca = issue::organisation(&root, "acme", validity).unwrap();
+        Lab { root, ca }
+    }
+
+    pub(crate) fn issue(&self, role: NodeRole) -> Issued {
+        issue::node(&self.ca, "node", role, &[], validity()).unwrap()
+    }
+
+    pub(crate) fn revoke(&self, issued: &Issued) -> String {
+        issue::revoke(&self.ca, None, &[&issued.cert_pem], SystemTime::now()).unwrap().crl_pem
+    }
+
+    pub(crate) fn material(&self, issued: &Issued, crls: Option<&str>) -> Material {
+        Material::from_pem(&issued.cert_pem, &issued.key_pem, &self.root.cert_pem(), crls)
+    }
+
+    pub(crate) fn pki_of(&self, issued: &Issued) -> Pki {
+        Pki::from_material(&self.material(issued, None), SystemTime::now()).unwrap()
+    }
+
+    pub(crate) fn pki(&self, role: NodeRole) -> Pki {
+        self.pki_of(&self.issue(role))
+    }
+
+    pub(crate) async fn gateway(&self) -> Node {
+        let node = Node::start(settings(NodeRole::Gateway, &[]), self.pki(NodeRole::Gateway));
+        node.listening().await;
+        node
+    }
+
+    pub(crate) async fn node(&self, role: NodeRole, gateways: &[&Node]) -> Node {
+        Node::start(settings(role, &addresses(gateways).await), self.pki(role))
+    }
+
+    /// The files of a node, in a directory that ends with the test.
+    pub(crate) fn files(&self, issued: &Issued) -> (TempDir, Files) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let empty = issue::empty_crl(&self.ca, SystemTime::now()).unwrap();
+        let files = Files {
+            cert_pem: file("cert.pem", &issued.cert_pem),
+            key_pem: file("key.pem", &issued.key_pem),
+            trust_pem: file("trust.pem", &self.root.cert_pem()),
+            crls_pem: Some(file("crls.pem", &empty)),
+            require_crl: false,
+        };
+        (directory, files)
+    }
+}
+
+pub(crate) async fn addresses(gateways: &[&Node]) -> Vec<Multiaddr> {
+    let mut addresses = Vec::new();
+    for gateway in gateways {
+        addresses.push(gateway.listening().await);
+    }
+    addresses
+}
+
+pub(crate) fn validity() -> Validity {
+    Validity::days(SystemTime::now(), 1)
+}
+
+pub(crate) fn loopback() -> Multiaddr {
+    loopback_at(Ipv4Addr::LOCALHOST)
+}
+
+/// Another address of this machine, so that one node can be excluded and the next not.
+pub(crate) fn loopback_at(ip: Ipv4Addr) -> Multiaddr {
+    Multiaddr::from(ip).with(Protocol::Tcp(0))
+}
+
+pub(crate) fn settings(role: NodeRole, gateways: &[Multiaddr]) -> Settings {
+    let is_gateway = role == NodeRole::Gateway;
+    Settings {
+        role,
+        agent: "hypha/test".into(),
+        listen: vec![loopback()],
+        external: Vec::new(),
+        gateways: gateways.to_vec(),
+        excluded: Vec::new(),
+        excluded_as_given: false,
+        relay_circuit: true,
+        relay: is_gateway.then_some(RelayLimits {
+            max_reservations: 1_024,
+            max_reservations_per_peer: 4,
+            max_circuits: 256,
+            max_circuits_per_peer: 16,
+            reservation_duration: Duration::from_secs(3_600),
+            max_circuit_duration: Duration::from_secs(3_600),
+            max_circuit_bytes: 1 << 36,
+        }),
+        bulk_listen: Vec::new(),
+        bulk_external: Vec::new(),
+        limits: if is_gateway { Limits::of_gateway() } else { Limits::of_node() },
+    }
+}
+
+/// A node that remembers what it heard, and answers health questions unless told otherwise.
+pub(crate) struct Node {
+    pub(crate) net: Net,
+    registry: Registry,
+    heard: Arc<Heard>,
+}
+
+#[derive(Default)]
+struct Heard {
+    events: Mutex<Vec<NetEvent>>,
+    more: Notify,
+}
+
+impl Node {
+    pub(crate) fn start(settings: Settings, pki: Pki) -> Node {
+        Node::try_start(settings, pki, None, answer_health).unwrap()
+    }
+
+    pub(crate) fn try_start(
+        settings: Settings,
+        pki: Pki,
+        reloader: Option<Reloader>,
+        answer: impl FnMut(Question) + Send + 'static,
+    ) -> Result<Node, StartError> {
+        let mut registry = Registry::default();
+        let (net, events) = Net::start(settings, pki, reloader, &mut registry)?;
+        let heard = Arc::new(Heard::default());
+        tokio::spawn(listen(events, heard.clone(), answer));
+        Ok(Node { net, registry, heard })
+    }
+
+    pub(crate) fn id(&self) -> PeerId {
+        self.net.own()
+    }
+
+    /// The first event for which `wanted` has a value, waiting for it if need be.
+    pub(crate) async fn heard<T>(&self, what: &str, wanted: impl Fn(&NetEvent) -> Option<T>) -> T {
+        self.heard_times(1, what, wanted).await
+    }
+
+    /// The same for the event that is the `times`-th of its kind.
+    pub(crate) async fn heard_times<T>(
+        &self,
+        times: usize,
+        what: &str,
+        wanted: impl Fn(&NetEvent) -> Option<T>,
+    ) -> T {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let more = self.heard.more.notified();
+            if let Some(found) =
+                self.heard.events.lock().unwrap().iter().filter_map(&wanted).nth(times - 1)
+            {
+                return found;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if tokio::time::timeout(left, more).await.is_err() {
+                panic!("{what} was not heard; heard: {:#?}", self.heard.events.lock().unwrap());
+            }
+        }
+    }
+
+    /// How often something was heard so far.
+    pub(crate) fn count(&self, wanted: impl Fn(&NetEvent) -> bool) -> usize {
+        self.heard.events.lock().unwrap().iter().filter(|event| wanted(event)).count()
+    }
+
+    pub(crate) async fn listening(&self) -> Multiaddr {
+        let listening = |event: &NetEvent| match event {
+            NetEvent::Listening(address) => Some(address.clone()),
+            _ => None,
+        };
+        self.heard("a listener", listening).await
+    }
+
+    pub(crate) async fn joined(&self, peer: PeerId) {
+        let joined = |event: &NetEvent| {
+            matches!(event, NetEvent::PeerJoined(joined) if joined.id == peer).then_some(())
+        };
+        self.heard("a peer that joined", joined).await;
+    }
+
+    pub(crate) async fn left(&self, peer: PeerId) {
+        let left =
+            |event: &NetEvent| matches!(event, NetEvent::PeerLeft(id) if *id == peer).then_some(());
+        self.heard("a peer that left", left).await;
+    }
+
+    /// Waits until a gateway was reached as often as `times`.
+    pub(crate) async fn has_gateway(&self, times: usize) {
+        let gateway =
+            |event: &NetEvent| matches!(event, NetEvent::Gateway(_, Some(_))).then_some(());
+        self.heard_times(times, "a gateway", gateway).await;
+    }
+
+    pub(crate) async fn healthy(&self, peer: PeerId) -> bool {
+        let asked = self.net.ask(peer, RequestBody::Health, Duration::from_secs(10), None).await;
+        matches!(asked, Ok(ResponseBody::Health(health)) if health.ready)
+    }
+
+    /// The sum of the figures whose name and labels begin so.
+    pub(crate) fn figure(&self, name: &str) -> u64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
+    }
+}
+
+pub(crate) fn answer_health(question: Question) {
+    let health = Health { ready: true, ..Health::default() };
+    let _ = question.answer.send(ResponseBody::Health(health));
+}
+
+async fn listen(
+    mut events: mpsc::Receiver<NetEvent>,
+    heard: Arc<Heard>,
+    mut answer: impl FnMut(Question),
+) {
+    while let Some(event) = events.recv().await {
+        match event {
+            NetEvent::Asked(question) => answer(question),
+            event => {
+                heard.events.lock().unwrap().push(event);
+                heard.more.notify_waiters();
+            }
+        }
+    }
+}
+
+/// Waits until `holds` does, asking again and again.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let until = Instant::now() + DEADLINE;
+    while !holds().await {
+        assert!(Instant::now() < until, "{what}: not within {DEADLINE:?}");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// A worker of a test. `gpus` are GiB of memory.
+pub(crate) fn worker(
+    peer: PeerId,
+    executor: &str,
+    models: &[&str],
+    gpus: &[u64],
+    memory_gib: u64,
+) -> Worker {
+    Worker {
+        id: worker_id(&peer),
+        capacity: Capacity {
+            cpu_milli: 4_000,
+            memory_bytes: memory_gib << 30,
+            storage_bytes: 1 << 40,
+            devices: gpus
+                .iter()
+                .map(|gib| Device {
+                    model: "A100".parse().unwrap(),
+                    memory_bytes: gib << 30,
+                    milli_gpu: WHOLE_GPU,
+                })
+                .collect(),
+        },
+        executors: vec![Executor {
+            class: ExecutorClass::Inference,
+            name: executor.parse().unwrap(),
+            models: models.iter().map(|model| model.parse().unwrap()).collect(),
+            concurrency: 2,
+        }],
+        hardware: None,
+        region: Some("lab".parse().unwrap()),
+        price: Money::from_micros(1_500_000),
+    }
+}
+
+/// A worker like any other.
+pub(crate) fn plain_worker(peer: PeerId) -> Worker {
+    worker(peer, "vllm", &["llama"], &[24], 32)
+}

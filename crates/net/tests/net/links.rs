@@ -1,0 +1,105 @@
+//! Relayed links, and addresses that are not dialled.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use hypha_model::{CapabilityQuery, NodeRole};
+use hypha_net::{Link, Multiaddr, NetEvent, PeerId, Publication, Settings, multiaddr::Protocol};
+
+use crate::lab::{Lab, Node, addresses, eventually, loopback_at, plain_worker, settings};
+
+/// Addresses of this machine; each side of a link takes those of the other for unreachable.
+const NEAR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+const FAR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+fn excluding(settings: Settings, excluded: &[Ipv4Addr]) -> Settings {
+    let excluded =
+        excluded.iter().map(|ip| ipnet::IpNet::from(std::net::IpAddr::V4(*ip))).collect();
+    Settings { excluded, ..settings }
+}
+
+fn is_circuit(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_nobody_can_dial_is_reached_through_the_gateway() {
+    let lab = Lab::new();
+    let gateway = Node::start(
+        excluding(settings(NodeRole::Gateway, &[]), &[NEAR, FAR]),
+        lab.pki(NodeRole::Gateway),
+    );
+    let gateways = addresses(&[&gateway]).await;
+    let start = |role, own, other| {
+        let mut settings = excluding(settings(role, &gateways), &[other]);
+        settings.listen = vec![loopback_at(own)];
+        Node::start(settings, lab.pki(role))
+    };
+    let worker = start(NodeRole::Worker, FAR, NEAR);
+    let scheduler = start(NodeRole::Scheduler, NEAR, FAR);
+    let publication =
+        Publication::Worker { worker: plain_worker(worker.id()), ttl: Duration::from_secs(60) };
+    worker.net.publish(publication).await;
+
+    let addresses_of_worker = || async {
+        let found = scheduler.net.get_records_matching(CapabilityQuery::default()).await;
+        found.into_iter().flat_map(|found| found.addresses).collect::<Vec<_>>()
+    };
+    eventually("the record names the way through the gateway", || async {
+        addresses_of_worker().await.iter().any(is_circuit)
+    })
+    .await;
+    let found = addresses_of_worker().await;
+    assert!(found.iter().any(|address| !is_circuit(address)), "the direct one is known too");
+    scheduler.net.keep(worker.id(), found).await;
+    for (node, other) in [(&scheduler, &worker), (&worker, &scheduler)] {
+        let link = |event: &NetEvent| match event {
+            NetEvent::PeerJoined(peer) if peer.id == other.id() => Some(peer.link),
+            _ => None,
+        };
+        assert_eq!(node.heard("the other", link).await, Link::Relayed);
+        assert!(node.healthy(other.id()).await);
+    }
+    let of_worker = |node: &Node| node.figure("hypha_net_peers{role=\"worker\",link=\"relayed\"}");
+    assert_eq!(of_worker(&scheduler), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_that_others_tell_are_filtered_and_configured_ones_are_not() {
+    let lab = Lab::new();
+    let node = Node::start(
+        excluding(settings(NodeRole::Scheduler, &[]), &[FAR]),
+        lab.pki(NodeRole::Scheduler),
+    );
+    let trap = TcpListener::bind((FAR, 0)).unwrap();
+    trap.set_nonblocking(true).unwrap();
+    let port = trap.local_addr().unwrap().port();
+    let excluded = Multiaddr::from(FAR).with(Protocol::Tcp(port));
+    let other = lab.node(NodeRole::Worker, &[]).await;
+    let reachable = other.listening().await;
+
+    // A peer's addresses are dialled at once, so when one has led there the other was left out.
+    node.net.keep(other.id(), vec![excluded.clone(), reachable]).await;
+    node.joined(other.id()).await;
+    assert!(trap.accept().is_err(), "an excluded address was dialled");
+    node.net.keep(PeerId::random(), vec![excluded.clone()]).await;
+    assert!(node.healthy(other.id()).await);
+    assert!(trap.accept().is_err(), "an excluded address was dialled");
+
+    // What the operator names is dialled.
+    let dialled = tokio::spawn({
+        let net = node.net.clone();
+        async move { net.dial(excluded).await }
+    });
+    eventually("a configured address is dialled", || async { trap.accept().is_ok() }).await;
+    assert!(dialled.await.unwrap().is_err(), "nobody of ours is there");
+
+    // So is a gateway in an excluded range.
+    let gateway = lab.gateway().await;
+    let gateways = addresses(&[&gateway]).await;
+    let behind = Node::start(
+        excluding(settings(NodeRole::Worker, &gateways), &[Ipv4Addr::LOCALHOST]),
+        lab.pki(NodeRole::Worker),
+    );
+    behind.has_gateway(1).await;
+}

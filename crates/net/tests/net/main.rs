@@ -1,0 +1,15 @@
+//! Networks of several nodes in one process, on loopback.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod bulk;
+mod datasets;
+mod discovery;
+mod forgeries;
+mod gateways;
+mod lab;
+mod links;
+mod proxy;
+mod questions;
+mod refusals;
+mod rogue;
