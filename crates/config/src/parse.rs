@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hypha_model::amount::{self, AmountError};
+use hypha_model::requirement_input::MIN_BARE_BYTES;
 use hypha_model::{ExecutorClass, Money, Name};
 use ipnet::IpNet;
 
@@ -228,7 +229,13 @@ pub(crate) fn seconds(given: &Given, min: u64, max: u64) -> Result<Duration, Pro
 pub(crate) fn bytes(given: &Given) -> Result<u64, Problem> {
     let expected = || Problem::expected("a number of bytes or a text such as \"16GiB\"", given);
     let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
-    above_zero(amount::parse_bytes("", written)?)
+    let bytes = above_zero(amount::parse_bytes("", written)?)?;
+    // Nobody offers 16 bytes of memory: a unit was forgotten.
+    if bytes < MIN_BARE_BYTES {
+        let problem = format!("{bytes} bytes are too few; write a unit, such as \"16GiB\"");
+        return Err(Problem::new(problem));
+    }
+    Ok(bytes)
 }
 
 /// Thousandths of a core.

@@ -116,6 +116,17 @@ fn malformed_addresses() {
 }
 
 #[test]
+fn an_amount_that_lacks_its_unit() {
+    check::<WorkerConfig>(
+        "[resources]\nmemory = 16\nstorage = '100'",
+        &[
+            "node.toml:5:10: `resources.memory`: 16 bytes are too few; write a unit, such as \"16GiB\"",
+            "node.toml:6:11: `resources.storage`: 100 bytes are too few; write a unit, such as \"16GiB\"",
+        ],
+    );
+}
+
+#[test]
 fn values_out_of_range() {
     check::<GatewayConfig>(
         "relay.max_circuits = 0\nrelay.max_reservations = 99999999\nrelay.max_circuit_bytes = 0\n\

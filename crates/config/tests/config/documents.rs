@@ -167,7 +167,7 @@ fn each_key_with_a_default_does_something() {
                 ("relay.max_circuits_per_peer", "7"),
                 ("relay.reservation_duration", "77"),
                 ("relay.max_circuit_duration", "77"),
-                ("relay.max_circuit_bytes", "7"),
+                ("relay.max_circuit_bytes", "7000000"),
             ][..],
         ),
         (NodeRole::Scheduler, &[("scheduler.discovery_interval", "7")]),

@@ -257,7 +257,7 @@ impl Driver {
             (false, _) => Reachability::Public(public),
             // A slot is had at once, a probe takes longer: wait before calling this node private.
             (true, false) if settled => Reachability::Relayed(relayed),
-            (true, true) if settled => Reachability::Private,
+            (true, true) if settled && self.has_gateway() => Reachability::Private,
             _ => return,
         };
         let known = &mut self.gateways.reported;
