@@ -62,6 +62,9 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
             let found = hypha_node::find_workers(&look, query).map_err(failure)?;
             match workers.how.json {
                 true => print(&format!("{:#}\n", worker_json(&found))),
+                false if found.is_empty() && workers.query.is_empty() => {
+                    print("no workers are known\n")
+                }
                 false => print(&worker_table(&found)),
             }
         }
@@ -80,12 +83,16 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
 fn parse_query(pairs: &[String]) -> Result<CapabilityQuery, Failure> {
     let mut query = CapabilityQuery::default();
     for pair in pairs {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, "true"));
+        let (key, value) = match pair.split_once('=') {
+            Some(both) => both,
+            None if pair == "gpu_required" => (pair.as_str(), "true"),
+            None => return Err(Failure::usage(format!("--query {pair}: expected KEY=VALUE"))),
+        };
         let wrong =
             |problem: &dyn std::fmt::Display| Failure::usage(format!("--query {key}: {problem}"));
         let name = || value.parse::<Name>().map_err(|error| wrong(&error));
         match key {
-            "models" | "model" => query.models.push(name()?),
+            "models" => query.models.push(name()?),
             "executor" => query.executor = Some(name()?),
             "min_memory" => {
                 query.min_memory_bytes = parse_bytes(key, value).map_err(|e| wrong(&e))?
@@ -111,8 +118,17 @@ fn worker_table(found: &[FoundWorker]) -> String {
     if found.is_empty() {
         return "no worker matches\n".into();
     }
-    let header =
-        ["worker", "organisation", "cores", "memory", "gpus", "executors", "price/h", "region"];
+    let header = [
+        "name",
+        "worker",
+        "organisation",
+        "cores",
+        "memory",
+        "gpus",
+        "executors",
+        "price/h",
+        "region",
+    ];
     let mut rows = vec![header.map(str::to_owned)];
     for one in found {
         let (worker, capacity) = (&one.worker, &one.worker.capacity);
@@ -126,6 +142,7 @@ fn worker_table(found: &[FoundWorker]) -> String {
             .iter()
             .map(|gpu| format!("{} {}", gpu.model, gigabytes(gpu.memory_bytes)));
         rows.push([
+            or_dash(one.name.clone().unwrap_or_default()),
             worker.id.to_string(),
             one.organisation.clone(),
             format!("{}", capacity.cpu_milli as f64 / 1_000.0),
@@ -155,6 +172,7 @@ fn worker_json(found: &[FoundWorker]) -> Value {
     let one = |one: &FoundWorker| {
         json!({
             "peer": one.peer.to_string(),
+            "name": one.name,
             "organisation": one.organisation,
             "worker": one.worker,
             "addresses": texts(&one.addresses),
@@ -217,6 +235,7 @@ mod tests {
         assert!(query.gpu_required);
         for (wrong, says) in [
             ("memory=4", "no such key"),
+            ("models", "expected KEY=VALUE"),
             ("gpu_required=maybe", "true or false"),
             ("min_memory=lots", "min_memory"),
         ] {

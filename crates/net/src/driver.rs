@@ -460,6 +460,10 @@ impl Driver {
                 tracing::info!("certificate files changed and are in use");
                 self.gatekeeper.renew(pki);
                 self.verifier.forget();
+                // Records of those who are revoked now must not be answered with any more.
+                let (current, verifier) = (self.gatekeeper.current(), &mut self.verifier);
+                let shelves = self.swarm.behaviour_mut().kad.store_mut();
+                shelves.keep_believed(|signed| verifier.verify(&current.pki, signed).is_ok());
                 self.directory.addresses_changed();
                 self.expel_unwelcome();
             }

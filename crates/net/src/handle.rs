@@ -125,6 +125,8 @@ pub enum Publication {
 pub struct FoundWorker {
     /// Who.
     pub peer: PeerId,
+    /// The name in its certificate.
+    pub name: Option<String>,
     /// Its organisation, by its certificate.
     pub organisation: String,
     /// What it offers.

@@ -121,11 +121,16 @@ impl Shelves {
         self.retain(|_, entry| entry.until > now);
     }
 
+    /// Drops what is no longer believed.
+    pub(crate) fn keep_believed(&mut self, mut believed: impl FnMut(&Signed) -> bool) {
+        self.retain(|_, entry| believed(&entry.signed));
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.total
     }
 
-    fn retain(&mut self, stays: impl Fn(&PeerId, &Entry) -> bool) {
+    fn retain(&mut self, mut stays: impl FnMut(&PeerId, &Entry) -> bool) {
         let (per_author, total) = (&mut self.per_author, &mut self.total);
         self.shelves.retain(|_, shelf| {
             shelf.retain(|author, entry| {
@@ -239,6 +244,17 @@ mod tests {
         assert_eq!(found(&shelves, &key), 199);
         shelves.expire(until + Duration::from_millis(1));
         assert_eq!((shelves.len(), shelves.per_author.len(), shelves.shelves.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_is_no_longer_believed_is_dropped() {
+        let (mut shelves, until) = (Shelves::new(), Instant::now() + Duration::from_secs(60));
+        let key = key("worker", "all", 0);
+        for tag in [1, 2, 3] {
+            shelves.keep(key.clone(), PeerId::random(), 1, until, signed(tag));
+        }
+        shelves.keep_believed(|signed| signed.payload[0] != 2);
+        assert_eq!((found(&shelves, &key), shelves.len()), (2, 2));
     }
 
     #[test]

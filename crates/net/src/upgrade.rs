@@ -48,6 +48,9 @@ impl From<io::Error> for UpgradeError {
     /// In our own words, where the verifier says what is wrong with a certificate.
     fn from(error: io::Error) -> UpgradeError {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::AlertReceived(alert)) = tls {
+            return UpgradeError::RefusedUs(format!("{alert:?}"));
+        }
         match tls.and_then(Rejected::from_tls) {
             Some(rejected) => UpgradeError::Refused(rejected),
             None => UpgradeError::Handshake(error),

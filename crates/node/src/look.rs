@@ -75,8 +75,14 @@ impl Look<'_> {
             });
             let answer = answer.await;
             net.stop().await;
-            let timeout = self.timeout;
-            answer.map_err(|_| NodeError::failed(format!("no gateway answered within {timeout:?}")))
+            let (timeout, gateways) = (self.timeout, &self.network.gateway_addresses);
+            let tried: Vec<_> = gateways.iter().map(ToString::to_string).collect();
+            answer.map_err(|_| {
+                let tried = tried.join(", ");
+                NodeError::failed(format!(
+                    "no gateway answered within {timeout:?}; is one running at {tried}?"
+                ))
+            })
         })
     }
 }

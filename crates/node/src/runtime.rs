@@ -113,7 +113,12 @@ async fn start(
             StartError::Role { .. } => NodeError::configuration(error),
             _ => NodeError::failed(error),
         })?;
-    tracing::info!(peer = %own.peer_id, organisation = own.organisation, version, "starting a {role}");
+    tracing::info!(peer = %own.peer_id, organisation = own.organisation, version, "starting a {role} node");
+    if role != NodeRole::Gateway && network.gateway_addresses.is_empty() {
+        tracing::warn!(
+            "no gateway is configured, so nobody will be found: set gateway_addresses, or pass --gateway"
+        );
+    }
     let needs_gateway = role != NodeRole::Gateway && !network.gateway_addresses.is_empty();
     let status = Arc::new(Status::new(role, version, net.clone(), metrics.clone(), needs_gateway));
     status::serve(status.clone(), config.observe()).await?;
@@ -186,6 +191,9 @@ impl Node {
             }
             NetEvent::LinkChanged(peer) => {
                 tracing::info!(peer = %peer.id, role = %peer.role, link = %peer.link, "link changed");
+            }
+            NetEvent::PeerLeft(peer) if self.role == NodeRole::Gateway => {
+                tracing::info!(%peer, "peer left");
             }
             NetEvent::PeerLeft(peer) => tracing::debug!(%peer, "peer left"),
             NetEvent::WorkerAnnounced(found) => {

@@ -1,10 +1,10 @@
 //! A scheduler: finds workers, and stays connected to them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use hypha_config::SchedulerConfig;
-use hypha_model::CapabilityQuery;
+use hypha_model::{CapabilityQuery, NodeRole};
 use hypha_net::{FoundWorker, Net, PeerId};
 use hypha_wire::request::{RequestBody, ResponseBody};
 use tokio::sync::mpsc;
@@ -13,8 +13,8 @@ use tracing::Instrument;
 /// News that wait for the search loop. It takes one within the time of a search.
 const NEWS: usize = 1_024;
 
-/// A worker that was not found so often in a row is let go: its record has ended, and it does not come back.
-const MISSES: u32 = 3;
+/// While a worker that was found is not connected, the next look comes this soon: it is back, or its record has ended.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// The first search may come before the directory has heard of anyone; until a worker is found it is repeated soon.
 const SOON: Duration = Duration::from_secs(2);
@@ -68,19 +68,18 @@ impl Scheduler {
 struct Search {
     net: Net,
     interval: Duration,
-    known: HashMap<PeerId, Known>,
-}
-
-struct Known {
-    found: FoundWorker,
-    misses: u32,
+    known: HashMap<PeerId, FoundWorker>,
 }
 
 impl Search {
     async fn run(mut self, mut heard: mpsc::Receiver<News>) {
         loop {
-            self.look().await;
-            let pause = if self.known.is_empty() { SOON.min(self.interval) } else { self.interval };
+            let all_connected = self.look().await;
+            let pause = match (self.known.is_empty(), all_connected) {
+                (true, _) => SOON.min(self.interval),
+                (false, false) => RETRY.min(self.interval),
+                (false, true) => self.interval,
+            };
             let due = tokio::time::sleep(pause);
             tokio::pin!(due);
             loop {
@@ -98,44 +97,42 @@ impl Search {
         }
     }
 
-    async fn look(&mut self) {
+    /// Looks who is there; whether all that are known are connected.
+    async fn look(&mut self) -> bool {
         let found = self.net.get_records_matching(CapabilityQuery::default()).await;
-        for known in self.known.values_mut() {
-            known.misses += 1;
-        }
+        let there: HashSet<_> = found.iter().map(|found| found.peer).collect();
         for found in found {
             self.found(found).await;
         }
-        let gone: Vec<_> = self
-            .known
-            .iter()
-            .filter(|(_, known)| known.misses >= MISSES)
-            .map(|(peer, _)| *peer)
-            .collect();
-        for peer in gone {
-            self.lost(peer, "its record has ended").await;
+        let peers = self.net.peers().await;
+        // Without a gateway nobody was asked: then a worker that is not found may well be there.
+        let asked = peers.iter().any(|peer| peer.role == NodeRole::Gateway);
+        let connected: HashSet<_> = peers.iter().map(|peer| peer.id).collect();
+        let apart: Vec<_> =
+            self.known.keys().filter(|peer| !connected.contains(peer)).copied().collect();
+        for peer in apart.iter().filter(|peer| asked && !there.contains(peer)) {
+            self.lost(*peer, "its record has ended").await;
         }
+        apart.is_empty()
     }
 
     async fn found(&mut self, found: FoundWorker) {
         let peer = found.peer;
-        match self.known.get_mut(&peer) {
-            Some(known) if known.found.sequence > found.sequence => return,
-            Some(known) => {
-                known.misses = 0;
-                if known.found.addresses == found.addresses {
-                    known.found = found;
-                    return;
-                }
-                known.found = found.clone();
+        match self.known.get(&peer) {
+            Some(known) if known.sequence > found.sequence => return,
+            Some(known) if known.addresses == found.addresses => {
+                self.known.insert(peer, found);
+                return;
             }
+            Some(_) => {}
             None => {
                 let (worker, organisation) = (&found.worker, &found.organisation);
-                tracing::info!(%peer, worker = %worker.id, organisation, "found a worker");
-                self.known.insert(peer, Known { found: found.clone(), misses: 0 });
+                let name = found.name.as_deref().unwrap_or_default();
+                tracing::info!(%peer, name, worker = %worker.id, organisation, "found a worker");
             }
         }
-        self.net.keep(peer, found.addresses).await;
+        self.net.keep(peer, found.addresses.clone()).await;
+        self.known.insert(peer, found);
     }
 
     /// Asks a worker that has just connected how it is: a link that carries no answers is better known at once.
@@ -162,7 +159,7 @@ impl Search {
 
     async fn lost(&mut self, peer: PeerId, why: &str) {
         if let Some(known) = self.known.remove(&peer) {
-            tracing::info!(%peer, worker = %known.found.worker.id, "a worker is gone: {why}");
+            tracing::info!(%peer, worker = %known.worker.id, "a worker is gone: {why}");
             self.net.let_go(peer).await;
         }
     }

@@ -16,7 +16,9 @@ pub enum Rejected {
     #[error("the certificate cannot be read: {0}")]
     Unreadable(String),
     /// No path to an authority that we trust.
-    #[error("the certificate was not issued under a root that is trusted here")]
+    #[error(
+        "the certificate was not issued under a root that is trusted here; compare trust_pem of both nodes"
+    )]
     UnknownIssuer,
     /// It names a trusted issuer, who did not sign it.
     #[error("the certificate's signature is not its issuer's")]

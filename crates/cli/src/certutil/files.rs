@@ -65,7 +65,7 @@ impl FileSet {
         match self.files.iter().find(exists) {
             None => Ok(()),
             Some(file) => Err(Failure::usage(format!(
-                "{} exists, nothing was written: use --force to overwrite it",
+                "{} exists, nothing was written: use --force to replace it (a new key is a new identity, and what the old one signed no longer counts)",
                 file.path.display()
             ))),
         }

@@ -42,6 +42,9 @@ const PUTS_PER_SECOND: u32 = 100;
 const PUTS_AT_ONCE: u32 = 1_024;
 const MAX_PUTTERS: usize = 16_384;
 
+/// Farewells that are remembered: longer than the records that they end.
+const MAX_FAREWELLS: usize = 8_192;
+
 /// Addresses that a record carries: those that work best come first.
 pub(super) const MAX_ADDRESSES: usize = 8;
 
@@ -51,6 +54,7 @@ pub(super) struct Directory {
     announced: bool,
     next_publish: Option<Instant>,
     last_sequence: u64,
+    farewells: HashMap<PeerId, u64>,
     searches: HashMap<u64, Search>,
     queries: HashMap<QueryId, u64>,
     next_search: u64,
@@ -78,6 +82,7 @@ impl Directory {
             announced: false,
             next_publish: None,
             last_sequence: 0,
+            farewells: HashMap::new(),
             searches: HashMap::new(),
             queries: HashMap::new(),
             next_search: 0,
@@ -91,6 +96,20 @@ impl Directory {
             let settle = if self.announced { SETTLE_AGAIN } else { SETTLE };
             self.next_publish = Some(Instant::now() + settle);
         }
+    }
+
+    /// What `author` said up to `sequence` is void, whoever still repeats it.
+    pub(super) fn remember_farewell(&mut self, author: PeerId, sequence: u64) {
+        if self.farewells.len() >= MAX_FAREWELLS {
+            self.farewells.clear();
+        }
+        self.farewells.insert(author, sequence);
+    }
+
+    /// Whether the author has said farewell since.
+    pub(super) fn has_left(&self, verified: &Verified) -> bool {
+        let farewell = self.farewells.get(&author_of(verified));
+        farewell.is_some_and(|farewell| verified.statement.sequence() <= *farewell)
     }
 
     /// Grows with every record, also over restarts: it follows the clock, and never goes back while running.
@@ -324,6 +343,7 @@ impl Driver {
         let current = self.gatekeeper.current();
         for entry in shelf.entries.iter().filter(|entry| entry.remaining_ms > 0) {
             match self.verifier.verify(&current.pki, &entry.signed) {
+                Ok(verified) if self.directory.has_left(&verified) => {}
                 Ok(verified) => {
                     let Some(search) = self.directory.searches.get_mut(&id) else { return };
                     let newest =
@@ -355,6 +375,9 @@ impl Driver {
         let current = self.gatekeeper.current();
         let Ok(verified) = self.verifier.verify(&current.pki, &signed) else { return false };
         let author = author_of(&verified);
+        if self.directory.has_left(&verified) {
+            return true;
+        }
         let belongs = match &verified.statement {
             Statement::Worker(said) => said.worker(worker_id(&author)).is_ok_and(|worker| {
                 listings_of(&worker).iter().any(|one| worker_key(one, &author) == record.key)
@@ -397,6 +420,7 @@ pub(super) fn found_worker(verified: &Verified) -> Option<FoundWorker> {
     let peer = author_of(verified);
     Some(FoundWorker {
         peer,
+        name: verified.author.names.first().cloned(),
         organisation: record.organisation.clone(),
         worker: record.worker(worker_id(&peer)).ok()?,
         addresses: read_addresses(&record.addresses),

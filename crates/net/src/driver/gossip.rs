@@ -86,6 +86,7 @@ impl Driver {
             return MessageAcceptance::Ignore;
         }
         match &verified.statement {
+            Statement::Worker(_) if self.directory.has_left(&verified) => MessageAcceptance::Ignore,
             Statement::Worker(_) => {
                 if let Some(found) = found_worker(&verified) {
                     self.outbox.push(NetEvent::WorkerAnnounced(found));
@@ -93,6 +94,7 @@ impl Driver {
                 MessageAcceptance::Accept
             }
             Statement::Farewell(farewell) => {
+                self.directory.remember_farewell(author, farewell.sequence);
                 let store = self.swarm.behaviour_mut().kad.store_mut();
                 store.say_farewell(&author, farewell.sequence);
                 self.outbox.push(NetEvent::NodeLeft(author));
