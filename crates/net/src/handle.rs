@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hypha_model::{CapabilityQuery, Name, NodeRole, Worker, WorkerId};
 use hypha_pki::{Pki, Reloader};
 use hypha_wire::EncodeError;
-use hypha_wire::request::{Refusal, RequestBody, ResponseBody};
+use hypha_wire::request::{Refusal, RefusalKind, RequestBody, ResponseBody};
 use libp2p::{Multiaddr, PeerId};
 use prometheus_client::registry::Registry;
 use thiserror::Error;
@@ -273,6 +273,12 @@ impl Net {
     ) -> Result<ResponseBody, AskError> {
         let ask = self.call(|reply| Command::Ask { peer, body, deadline, traceparent, reply });
         match tokio::time::timeout(deadline, ask).await {
+            // Both sides count; it is the same outcome whichever is first.
+            Ok(Some(Ok(ResponseBody::Refused(refusal))))
+                if refusal.kind == RefusalKind::DeadlinePassed =>
+            {
+                Err(AskError::TimedOut(deadline))
+            }
             Ok(Some(Ok(ResponseBody::Refused(refusal)))) => Err(AskError::Refused(refusal)),
             Ok(Some(answer)) => answer,
             Ok(None) => Err(AskError::Stopped),
