@@ -31,6 +31,8 @@ pub struct Step<P, S, R> {
     pub persist: Vec<P>,
     /// To be sent once that is durable.
     pub send: Vec<S>,
+    /// May be sent at once: of requests that are not stored, so that nothing durable is at stake.
+    pub at_once: Vec<S>,
     /// To be run or stopped once that is durable.
     pub run: Vec<R>,
     /// When the machine wants to be stepped with its `Woke` event at the latest. Replaces any earlier wish.
@@ -39,7 +41,13 @@ pub struct Step<P, S, R> {
 
 impl<P, S, R> Default for Step<P, S, R> {
     fn default() -> Self {
-        Step { persist: Vec::new(), send: Vec::new(), run: Vec::new(), wake_at: None }
+        Step {
+            persist: Vec::new(),
+            send: Vec::new(),
+            at_once: Vec::new(),
+            run: Vec::new(),
+            wake_at: None,
+        }
     }
 }
 
@@ -48,6 +56,7 @@ impl<P, S, R> Step<P, S, R> {
     pub fn clear(&mut self) {
         self.persist.clear();
         self.send.clear();
+        self.at_once.clear();
         self.run.clear();
         self.wake_at = None;
     }

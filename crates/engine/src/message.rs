@@ -140,6 +140,15 @@ pub enum FromWorker {
         /// How far, in thousandths.
         permille: u16,
     },
+    /// A piece of the result, of an attempt that gives it as it comes. Only the end is repeated.
+    Output {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+        /// The piece.
+        piece: Payload,
+    },
     /// The attempt has ended. Repeated until it is recorded.
     Finished {
         /// The attempt.

@@ -43,7 +43,7 @@ pub enum Record {
         reason: String,
     },
     /// The task has ended, for good.
-    Finished(Box<FinishedTask>),
+    Finished(Arc<FinishedTask>),
     /// A worker's record.
     Worker {
         /// What it says of itself.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hypha_model::{
-    Epoch, Fence, Map, Name, Rng, SchedulerId, TaskId, TaskState, Time, Worker, WorkerId,
+    Epoch, Fence, Map, Name, Payload, Rng, SchedulerId, TaskId, TaskState, Time, Worker, WorkerId,
 };
 use hypha_placement::{Action, Placement, Slot, TaskRef};
 use hypha_predict::{Predictor, Query};
@@ -27,7 +27,7 @@ pub use workers::{HOLDER_SHARE, LeaseView};
 
 use crate::message::{FromWorker, ToWorker};
 use crate::mutant::Mutant;
-use crate::record::{AcceptedTask, Record};
+use crate::record::{AcceptedTask, FinishedTask, Record};
 use workers::WorkerState;
 
 /// What a scheduler step contains.
@@ -43,7 +43,7 @@ pub enum SchedulerEvent {
         /// What is asked.
         command: Command,
     },
-    /// A worker was found, or says something new of itself.
+    /// A search found a worker, or the worker says something new of itself.
     WorkerFound(Arc<Worker>),
     /// The connection to a worker was lost.
     WorkerDisconnected(WorkerId),
@@ -87,12 +87,16 @@ pub enum Effect {
 /// What is new about a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
-    /// It changed its state.
-    State(TaskState),
+    /// It runs.
+    Running,
     /// It is bound to a worker.
     Scheduled(WorkerId),
     /// It is this far, in thousandths.
     Progress(u16),
+    /// A piece of its result has come.
+    Output(Payload),
+    /// It has ended, for good.
+    Ended(Arc<FinishedTask>),
     /// An attempt failed, and the next is not made before this.
     Delayed {
         /// When the next attempt may begin.
@@ -123,6 +127,8 @@ pub struct Scheduler {
     unmet: BTreeMap<WorkerId, Vec<TaskRef>>,
     /// Workers that are to be removed once they have nothing left.
     draining: BTreeSet<Slot>,
+    /// Workers that were removed: they are not taken back because a search finds them again.
+    removed: BTreeSet<WorkerId>,
     agenda: BTreeSet<(Time, Due)>,
     fences: u64,
     requests: u64,
@@ -147,6 +153,8 @@ enum Due {
 /// A task that has not ended.
 struct Task {
     accepted: Arc<AcceptedTask>,
+    /// Whether it survives this life.
+    stored: bool,
     state: TaskState,
     query: Query,
     attempts: u32,
@@ -160,6 +168,8 @@ struct Task {
     not_before: Time,
     due: Option<Time>,
     progress_permille: u16,
+    /// Whether a piece of the result has gone out: it cannot be taken back.
+    has_output: bool,
     last_error: Option<String>,
 }
 
@@ -178,6 +188,16 @@ struct Attempt {
     /// When the worker first said that it has it.
     acknowledged: Option<Time>,
     resends: u32,
+}
+
+impl Effect {
+    /// Adds it to `step`: to leave when what was before it is durable, or at once if nothing of it is stored.
+    fn of_task(self, stored: bool, step: &mut SchedulerStep) {
+        match stored {
+            true => step.send.push(self),
+            false => step.at_once.push(self),
+        }
+    }
 }
 
 impl Scheduler {

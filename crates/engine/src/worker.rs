@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hypha_model::{
-    AttemptId, Epoch, Fence, Fit, LeaseId, Ledger, Refusal, RefusalKind, Rng, SchedulerId, Span,
-    Time, Worker,
+    AttemptId, Epoch, Fence, Fit, LeaseId, Ledger, Payload, Refusal, RefusalKind, Rng, SchedulerId,
+    Span, Time, Worker,
 };
 use hypha_placement::MAX_PREFETCH_PER_SLOT;
 
@@ -82,6 +82,13 @@ pub enum WorkerEvent {
         id: RunId,
         /// How far.
         permille: u16,
+    },
+    /// A run has given a piece of its result.
+    Produced {
+        /// The run.
+        id: RunId,
+        /// The piece.
+        piece: Payload,
     },
     /// A run has ended and its executor is gone.
     Ended {
@@ -178,6 +185,7 @@ impl WorkerMachine {
                 self.said(now, scheduler, message, step);
             }
             WorkerEvent::Progressed { id, permille } => self.progressed(id, permille, step),
+            WorkerEvent::Produced { id, piece } => self.produced(id, piece, step),
             WorkerEvent::Ended { id, outcome } => self.ended(now, id, outcome, step),
             WorkerEvent::Woke => self.woke(now, step),
         }
@@ -320,7 +328,7 @@ impl WorkerMachine {
             step.send.push(Said { to: from, message });
             return;
         }
-        if !self.named(from, dispatch.lease, dispatch.epoch) {
+        if from != SchedulerId::LOCAL && !self.named(from, dispatch.lease, dispatch.epoch) {
             let message = FromWorker::LeaseUnknown { lease: dispatch.lease, epoch: dispatch.epoch };
             step.send.push(Said { to: from, message });
             return;
@@ -396,6 +404,16 @@ impl WorkerMachine {
         {
             let (attempt, fence) = (run.dispatch.attempt, id.fence);
             let message = FromWorker::Progress { attempt, fence, permille };
+            step.send.push(Said { to: id.scheduler, message });
+        }
+    }
+
+    fn produced(&mut self, id: RunId, piece: Payload, step: &mut WorkerStep) {
+        if let Some(run) = self.runs.get(&id)
+            && matches!(run.phase, Phase::Running { .. })
+        {
+            let (attempt, fence) = (run.dispatch.attempt, id.fence);
+            let message = FromWorker::Output { attempt, fence, piece };
             step.send.push(Said { to: id.scheduler, message });
         }
     }

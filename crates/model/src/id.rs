@@ -117,6 +117,11 @@ uuid_id!(
     SchedulerId, "a scheduler id", ""
 );
 
+impl SchedulerId {
+    /// A worker's own surface: what comes from there needs no lease, and room like everything else.
+    pub const LOCAL: SchedulerId = SchedulerId::from_uuid(Uuid::nil());
+}
+
 /// Counts the lives of a node: it grows by one with each start, and what an earlier life granted is void.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

@@ -42,6 +42,6 @@ pub use requirement::{Priority, Refusal, RefusalKind, Requirement};
 pub use requirement_input::RequirementInput;
 pub use resource::{Capacity, Device};
 pub use rng::Rng;
-pub use task::{TaskSpec, TaskState};
+pub use task::{Form, ServerError, TaskSpec, TaskState};
 pub use time::{Span, Time};
 pub use worker::Worker;

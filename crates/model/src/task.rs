@@ -25,7 +25,55 @@ pub struct TaskSpec {
     pub tenant: Option<Name>,
     /// How long one attempt may take; the scheduler's `task_timeout` if not said.
     pub timeout: Option<Span>,
+    /// How the input is to be read.
+    #[serde(default)]
+    pub form: Form,
+    /// Whether the result is wanted piece by piece, as it comes.
+    #[serde(default)]
+    pub stream: bool,
 }
+
+/// How an input is to be read, and so which question it is to an executor that calls a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// Any JSON; the executor knows what to make of it.
+    #[default]
+    Task,
+    /// The body of `/v1/chat/completions`.
+    Chat,
+    /// The body of `/v1/completions`.
+    Completion,
+    /// The body of `/v1/embeddings`.
+    Embedding,
+}
+
+/// What a server that an executor called answered instead of a result: its status and the body of the answer.
+/// As the text of a failure it is passed from the executor to the client, who learns both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerError {
+    /// The HTTP status.
+    pub status: u16,
+    /// What the server said.
+    pub body: String,
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SERVER_ANSWERED}{}: {}", self.status, self.body)
+    }
+}
+
+impl ServerError {
+    /// The answer in the text of a failure, if it is one.
+    pub fn in_failure(text: &str) -> Option<ServerError> {
+        let (status, body) = text.strip_prefix(SERVER_ANSWERED)?.split_once(": ")?;
+        let status = status.parse().ok().filter(|status| (100..1_000).contains(status))?;
+        Some(ServerError { status, body: body.to_owned() })
+    }
+}
+
+const SERVER_ANSWERED: &str = "the server answered ";
 
 /// Where a task is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -115,6 +163,15 @@ mod tests {
             error.to_string().starts_with("`done` is not a task state: use one of queued,"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_server_s_answer_is_found_in_the_text_of_a_failure() {
+        let error = ServerError { status: 422, body: "{\"error\": \"x: y\"}".to_owned() };
+        assert_eq!(ServerError::in_failure(&error.to_string()), Some(error));
+        for other in ["", "it broke", "the server answered", "the server answered 7: a"] {
+            assert_eq!(ServerError::in_failure(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -236,6 +236,7 @@ impl Arrivals for Requests {
             spec: Arc::new(spec(self.model.clone(), index, metadata)),
             idempotency_key: None,
             bind_at_once: false,
+            stored: true,
         }
     }
 

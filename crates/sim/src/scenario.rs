@@ -306,6 +306,7 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
             spec: Arc::new(spec),
             idempotency_key: Some(Arc::from(format!("key-{index}"))),
             bind_at_once: rng.chance(0.05),
+            stored: true,
         };
         // Some outlive time-outs and leases.
         let long = if rng.chance(0.05) { 10.0 } else { 1.0 };

@@ -297,6 +297,7 @@ impl World {
         let mut step = std::mem::take(&mut node.step);
         step.clear();
         machine.step(now, event, &mut step);
+        debug_assert!(step.at_once.is_empty(), "every task here is stored");
         let crash = node.crash.take();
         if crash != Some(CrashPoint::BeforePersist) {
             for record in &step.persist {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_model::{AttemptId, Fence, Refusal, Set, Span, TaskState, Time, WorkerId};
+use hypha_model::{AttemptId, Fence, Payload, Refusal, Set, Span, TaskState, Time, WorkerId};
 use hypha_placement::{Ending, MAX_PREFETCH_PER_SLOT, Slot, TaskRef};
 
 use super::{Attempt, Effect, Notice, Scheduler, SchedulerStep, Task};
@@ -63,8 +63,8 @@ impl Scheduler {
         let Some(worker) = self.placement.worker_id(slot) else { return };
         let Some(entry) = self.task_mut(task) else { return };
         entry.state = TaskState::Scheduled;
-        let task = entry.accepted.id;
-        step.send.push(Effect::Notice { task, notice: Notice::Scheduled(worker) });
+        let (task, stored) = (entry.accepted.id, entry.stored);
+        Effect::Notice { task, notice: Notice::Scheduled(worker) }.of_task(stored, step);
     }
 
     /// Hands the task to a worker.
@@ -91,11 +91,13 @@ impl Scheduler {
             acknowledged: None,
             resends: 0,
         });
-        let attempt = entry.attempt_id();
-        step.persist.push(Record::Attempted { attempt, fence, worker, at: now });
+        let (attempt, stored) = (entry.attempt_id(), entry.stored);
+        if stored {
+            step.persist.push(Record::Attempted { attempt, fence, worker, at: now });
+        }
         if newly_bound {
             let notice = Notice::Scheduled(worker);
-            step.send.push(Effect::Notice { task: attempt.task, notice });
+            Effect::Notice { task: attempt.task, notice }.of_task(stored, step);
         }
         self.send_dispatch(task, step);
         self.arm(task);
@@ -115,7 +117,7 @@ impl Scheduler {
             spec: Arc::clone(&entry.accepted.spec),
             timeout: entry.timeout(self.settings.task_timeout),
         }));
-        step.send.push(Effect::ToWorker { worker: current.worker, message });
+        Effect::ToWorker { worker: current.worker, message }.of_task(entry.stored, step);
     }
 
     /// The time at which a task wants attention if nothing else happens.
@@ -257,8 +259,7 @@ impl Scheduler {
         // If something earlier is due, that finds the end of this attempt as well.
         let ends_by = now + task.timeout(usual) + grace;
         let due_too_late = task.due.is_none_or(|due| due > ends_by);
-        let notice = Notice::State(TaskState::Running);
-        step.send.push(Effect::Notice { task: attempt.task, notice });
+        Effect::Notice { task: attempt.task, notice: Notice::Running }.of_task(task.stored, step);
         self.placement.begin(reference, now);
         if due_too_late {
             self.arm(reference);
@@ -279,7 +280,23 @@ impl Scheduler {
         {
             task.progress_permille = permille;
             let notice = Notice::Progress(permille);
-            step.send.push(Effect::Notice { task: attempt.task, notice });
+            Effect::Notice { task: attempt.task, notice }.of_task(task.stored, step);
+        }
+    }
+
+    /// A piece of a result has come: it is passed on, and not kept.
+    pub(super) fn produced(
+        &mut self,
+        worker: WorkerId,
+        (attempt, fence): (AttemptId, Fence),
+        piece: Payload,
+        step: &mut SchedulerStep,
+    ) {
+        self.plan_wanted = false;
+        if let Some((_, task)) = self.live(worker, attempt, fence) {
+            task.has_output = true;
+            let notice = Notice::Output(piece);
+            Effect::Notice { task: attempt.task, notice }.of_task(task.stored, step);
         }
     }
 
@@ -307,8 +324,10 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) {
         let message = ToWorker::Recorded { attempt, fence };
-        step.send.push(Effect::ToWorker { worker, message });
-        let Some((reference, task)) = self.live(worker, attempt, fence) else {
+        let live = self.live(worker, attempt, fence);
+        let stored = live.as_ref().is_none_or(|(_, task)| task.stored);
+        Effect::ToWorker { worker, message }.of_task(stored, step);
+        let Some((reference, task)) = live else {
             self.counts.late_results += 1;
             self.plan_wanted = false;
             return;
@@ -387,16 +406,22 @@ impl Scheduler {
         if !task.tried.contains(&current.worker) {
             task.tried.push(current.worker);
         }
-        let pause = policy.pause(task.failures.max(task.refusals), jitter);
+        let stored = task.stored;
+        // Someone waits on the line for what is not stored.
+        let pause = match stored {
+            true => policy.pause(task.failures.max(task.refusals), jitter),
+            false => self.settings.least_pause,
+        };
         task.last_error = Some(reason.clone());
         task.state = TaskState::Queued;
         task.progress_permille = 0;
-        let gives_up = !again || task.failures >= policy.max_attempts;
+        let cannot_be_taken_back = task.has_output && !stored;
+        let gives_up = !again || cannot_be_taken_back || task.failures >= policy.max_attempts;
         let ending = if blame { Ending::Failed } else { Ending::Withdrawn };
         self.placement.finish(reference, ending, now);
         // The attempt is void: a worker that still runs it should not.
         let message = ToWorker::Cancel { attempt, fence: current.fence };
-        step.send.push(Effect::ToWorker { worker: current.worker, message });
+        Effect::ToWorker { worker: current.worker, message }.of_task(stored, step);
         if let Some(slot) = current.slot
             && blame
         {
@@ -414,8 +439,10 @@ impl Scheduler {
         task.not_before = not_before;
         let (task, failures) = (task.accepted.id, task.failures);
         let notice = Notice::Delayed { until: not_before, reason: reason.clone() };
-        step.persist.push(Record::Requeued { task, failures, not_before, reason });
-        step.send.push(Effect::Notice { task, notice });
+        if stored {
+            step.persist.push(Record::Requeued { task, failures, not_before, reason });
+        }
+        Effect::Notice { task, notice }.of_task(stored, step);
         self.arm(reference);
     }
 

@@ -46,6 +46,7 @@ impl Scheduler {
             slot_of: Map::default(),
             unmet: BTreeMap::new(),
             draining: BTreeSet::new(),
+            removed: BTreeSet::new(),
             agenda: BTreeSet::new(),
             fences: 0,
             requests: 0,
@@ -88,7 +89,7 @@ impl Scheduler {
             }
             return;
         }
-        let reference = self.enter(stored.accepted);
+        let reference = self.enter(stored.accepted, true);
         let Some(task) = self.task_mut(reference) else { return };
         task.attempts = stored.attempts;
         task.failures = stored.failures;

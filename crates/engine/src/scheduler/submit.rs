@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_model::{TaskId, TaskSpec, TaskState, Time, WorkerId};
+use hypha_model::{TaskId, TaskSpec, TaskState, Time, Worker, WorkerId};
 use hypha_placement::{Ending, Strategy, StrategyError, TaskRef, Ticket};
 use hypha_predict::{LookupTable, Mode, NoTable};
 
@@ -24,6 +24,8 @@ pub enum Command {
     SetMode(Mode),
     /// Use this table for `lookup_table`.
     SetTable(LookupTable),
+    /// Take this worker, also if it was removed before.
+    RegisterWorker(Arc<Worker>),
     /// Give this worker nothing more, and forget it when it has finished what it has.
     RemoveWorker(WorkerId),
 }
@@ -37,6 +39,9 @@ pub struct NewTask {
     pub idempotency_key: Option<Arc<str>>,
     /// Bind it to a worker at once, or refuse it.
     pub bind_at_once: bool,
+    /// Whether it is to survive this life of the scheduler. A request whose client waits on the line is not
+    /// stored: what is to be sent about it leaves at once.
+    pub stored: bool,
 }
 
 /// The answer.
@@ -52,6 +57,8 @@ pub enum Reply {
     ModeSet(Result<(), NoTable>),
     /// The table is in use.
     TableSet,
+    /// The worker is known.
+    WorkerRegistered,
     /// Whether there was such a worker.
     WorkerRemoved(bool),
 }
@@ -87,8 +94,10 @@ impl Scheduler {
         command: Command,
         step: &mut SchedulerStep,
     ) {
+        let mut stored = true;
         let reply = match command {
             Command::SubmitTasks(tasks) => {
+                stored = tasks.iter().any(|task| task.stored);
                 let answers = tasks.into_iter().map(|task| self.submit(now, task, step)).collect();
                 Reply::Submitted(answers)
             }
@@ -107,9 +116,14 @@ impl Scheduler {
                 self.predictor.set_table(table);
                 Reply::TableSet
             }
+            Command::RegisterWorker(worker) => {
+                self.removed.remove(&worker.id);
+                self.worker_found(now, worker, step);
+                Reply::WorkerRegistered
+            }
             Command::RemoveWorker(worker) => Reply::WorkerRemoved(self.drain_worker(now, worker)),
         };
-        step.send.push(Effect::Reply { request, reply });
+        Effect::Reply { request, reply }.of_task(stored, step);
     }
 
     fn submit(
@@ -140,11 +154,12 @@ impl Scheduler {
             bind_at_once: task.bind_at_once,
         });
         let id = accepted.id;
-        let reference = self.enter(Arc::clone(&accepted));
+        let reference = self.enter(Arc::clone(&accepted), task.stored);
         self.wait(reference);
         // The record goes before whatever the plan adds: a store applies them in order.
         let record_at = step.persist.len();
-        if !(self.is(Mutant::LostPersist) && id.uuid().as_bytes()[15] < 16) {
+        let lost = self.is(Mutant::LostPersist) && id.uuid().as_bytes()[15] < 16;
+        if task.stored && !lost {
             step.persist.push(Record::Accepted(accepted));
         }
         let mut worker = None;
@@ -152,7 +167,7 @@ impl Scheduler {
             self.carry_out_plan(now, step);
             worker = self.worker_of(reference);
             if worker.is_none() {
-                // Nobody has seen the record yet. (A planted fault may have left it out.)
+                // Nobody has seen the record yet. (There is none of a task that is not stored.)
                 if matches!(step.persist.get(record_at), Some(Record::Accepted(a)) if a.id == id) {
                     step.persist.remove(record_at);
                 }
@@ -171,11 +186,12 @@ impl Scheduler {
     }
 
     /// Gives a task its place among those that have not ended.
-    pub(super) fn enter(&mut self, accepted: Arc<AcceptedTask>) -> TaskRef {
+    pub(super) fn enter(&mut self, accepted: Arc<AcceptedTask>, stored: bool) -> TaskRef {
         let id = accepted.id;
         let query = self.predictor.query(&accepted.spec);
         let task = Task {
             accepted,
+            stored,
             state: TaskState::Queued,
             query,
             attempts: 0,
@@ -187,6 +203,7 @@ impl Scheduler {
             not_before: Time::ZERO,
             due: None,
             progress_permille: 0,
+            has_output: false,
             last_error: None,
         };
         let reference = match self.free.pop() {
@@ -236,9 +253,10 @@ impl Scheduler {
     /// Tells the worker to stop what it runs for a task, and takes the task from it.
     pub(super) fn stop_attempt(&mut self, now: Time, reference: TaskRef, step: &mut SchedulerStep) {
         self.placement.finish(reference, Ending::Withdrawn, now);
+        let stored = self.task(reference).is_none_or(|task| task.stored);
         if let Some((attempt, current)) = self.take_attempt(reference) {
             let message = ToWorker::Cancel { attempt, fence: current.fence };
-            step.send.push(Effect::ToWorker { worker: current.worker, message });
+            Effect::ToWorker { worker: current.worker, message }.of_task(stored, step);
         }
     }
 
@@ -262,7 +280,7 @@ impl Scheduler {
         if self.is(Mutant::LostResult) && id.uuid().as_bytes()[15] < 16 {
             return;
         }
-        step.persist.push(Record::Finished(Box::new(FinishedTask {
+        let finished = Arc::new(FinishedTask {
             task: id,
             state,
             attempts: task.attempts,
@@ -279,8 +297,11 @@ impl Scheduler {
                 }),
                 _ => task.last_error,
             },
-        })));
-        step.send.push(Effect::Notice { task: id, notice: Notice::State(state) });
+        });
+        if task.stored {
+            step.persist.push(Record::Finished(Arc::clone(&finished)));
+        }
+        Effect::Notice { task: id, notice: Notice::Ended(finished) }.of_task(task.stored, step);
     }
 
     fn worker_of(&self, reference: TaskRef) -> Option<WorkerId> {

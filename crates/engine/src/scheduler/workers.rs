@@ -17,6 +17,8 @@ pub const HOLDER_SHARE: f64 = 0.8;
 /// A lease that is shorter than the interval of heartbeats is renewed this often within its time, so that
 /// one lost heartbeat does not end it.
 const HEARTBEATS_PER_LEASE: f64 = 3.0;
+/// Removed workers that are remembered; more are removed by stopping them.
+const MAX_REMOVED: usize = 10_000;
 
 /// A worker that the scheduler knows.
 pub(super) struct WorkerState {
@@ -86,6 +88,9 @@ impl Scheduler {
         worker: Arc<Worker>,
         step: &mut SchedulerStep,
     ) {
+        if self.removed.contains(&worker.id) {
+            return;
+        }
         if let Some(slot) = self.slot_of.get(&worker.id).copied() {
             let Some(Some(known)) = self.workers.get_mut(slot.0 as usize) else { return };
             if known.worker == worker {
@@ -178,6 +183,9 @@ impl Scheduler {
             }
             FromWorker::Progress { attempt, fence, permille } => {
                 self.progressed(worker, (attempt, fence), permille, step);
+            }
+            FromWorker::Output { attempt, fence, piece } => {
+                self.produced(worker, (attempt, fence), piece, step);
             }
             FromWorker::Refused { attempt, fence, refusal } => {
                 self.refused(now, worker, (attempt, fence), refusal, step);
@@ -391,6 +399,10 @@ impl Scheduler {
     pub(super) fn drain_worker(&mut self, now: Time, worker: WorkerId) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
         state.draining = true;
+        if self.removed.len() >= MAX_REMOVED {
+            self.removed.pop_first();
+        }
+        self.removed.insert(worker);
         self.draining.insert(slot);
         self.placement.set_available(slot, false, now);
         self.release_bound(now, slot);

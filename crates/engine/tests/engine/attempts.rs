@@ -63,7 +63,7 @@ fn progress_never_goes_back() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, given) = rig.dispatched(task());
     rig.start(&given);
-    assert_eq!(rig.notices(id), [Notice::State(TaskState::Running)]);
+    assert_eq!(rig.notices(id), [Notice::Running]);
     let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
     let mut seen = Vec::new();
     for permille in [100, 50, 100, 700, 60_000, 3] {

@@ -360,7 +360,12 @@ pub(crate) fn worker(n: u8) -> Worker {
 }
 
 pub(crate) fn task() -> NewTask {
-    NewTask { spec: Arc::new(TaskSpec::default()), idempotency_key: None, bind_at_once: false }
+    NewTask {
+        spec: Arc::new(TaskSpec::default()),
+        idempotency_key: None,
+        bind_at_once: false,
+        stored: true,
+    }
 }
 
 pub(crate) fn keyed(key: &str) -> NewTask {

@@ -213,14 +213,21 @@ fn an_idle_worker_is_removed_at_once_and_its_late_grant_is_given_back() {
 }
 
 #[test]
-fn a_worker_that_is_found_again_while_it_is_removed_stays() {
-    let mut rig = Rig::with_workers(&[1]);
-    let (_, given) = rig.dispatched(task());
-    rig.ask(Command::RemoveWorker(worker_id(1)));
-    rig.submit(task());
-    rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
-    rig.finish(&given);
-    assert_eq!(rig.dispatches().len(), 1, "it is given the next");
+fn a_removed_worker_comes_back_when_it_is_registered_and_not_when_it_is_found() {
+    for registered in [false, true] {
+        let mut rig = Rig::with_workers(&[1]);
+        let (_, given) = rig.dispatched(task());
+        rig.ask(Command::RemoveWorker(worker_id(1)));
+        rig.submit(task());
+        rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+        if registered {
+            rig.ask(Command::RegisterWorker(Arc::new(worker(1))));
+        }
+        rig.finish(&given);
+        assert_eq!(rig.dispatches().len(), usize::from(registered), "registered: {registered}");
+        rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+        assert_eq!(rig.scheduler.workers(rig.now).len(), usize::from(registered));
+    }
 }
 
 #[test]
