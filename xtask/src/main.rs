@@ -1,6 +1,7 @@
 //! `cargo xtask`: the chores of this repository, one file per subcommand.
 
 mod cargo;
+mod chaos;
 mod check;
 mod test;
 mod tidy;
@@ -38,6 +39,12 @@ const SUBCOMMANDS: &[Subcommand] = &[
         arguments: "[-- <nextest arguments>]",
         summary: "install what the tests need, run them all, and account for every skip",
         run: test::run,
+    },
+    Subcommand {
+        name: "chaos",
+        arguments: "[--rounds N] [--seed N]",
+        summary: "kill schedulers and workers under load; nothing acknowledged may be lost",
+        run: chaos::run,
     },
 ];
 

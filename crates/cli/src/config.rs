@@ -79,10 +79,10 @@ mod tests {
         };
         assert!(error("log_level = 'info'", None).ends_with("give --role"));
         assert!(error("[relay]\n[resources]\n", None).ends_with("give --role"));
-        let asked = error("region = 5", None);
-        assert!(asked.contains("node.toml:1:10: `region`: expected a name"), "{asked}");
-        let other = error("region = 5", Some(NodeRole::Gateway));
-        assert!(other.contains("unknown key `region`; it is for a worker node"), "{other}");
+        let asked = error("hardware = 5", None);
+        assert!(asked.contains("node.toml:1:12: `hardware`: expected a name"), "{asked}");
+        let other = error("hardware = 5", Some(NodeRole::Gateway));
+        assert!(other.contains("unknown key `hardware`; it is for a worker node"), "{other}");
         let missing = check(&directory.path().join("none"), None, &[]).unwrap_err();
         assert!(missing.to_string().contains("cannot read the configuration"), "{missing}");
         assert_eq!(

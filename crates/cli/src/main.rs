@@ -7,6 +7,8 @@ mod init;
 mod role;
 mod scheduler;
 mod sim;
+mod tasks;
+mod up;
 mod usage;
 
 use std::process::ExitCode;
@@ -48,9 +50,18 @@ enum Command {
     /// Run the scheduler in virtual time: compare strategies, check the guarantees under faults
     #[command(subcommand)]
     Sim(sim::Command),
+    #[command(flatten)]
+    Tasks(tasks::Command),
+    /// Run a whole network on this machine: gateway, scheduler and workers with built-in models
+    Up(up::Up),
 }
 
 fn main() -> ExitCode {
+    // Not part of the command line for people: what a worker starts to confine a task's program.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == hypha_node::LAUNCHER) {
+        return hypha_executor::launcher::main(arguments);
+    }
     let result = match Arguments::parse().command {
         Command::Bench(command) => bench::run(command),
         Command::Certutil(command) => certutil::run(command),
@@ -60,6 +71,8 @@ fn main() -> ExitCode {
         Command::Scheduler(command) => scheduler::run(command),
         Command::Worker(command) => role::run(NodeRole::Worker, command),
         Command::Sim(command) => sim::run(command),
+        Command::Tasks(command) => tasks::run(command),
+        Command::Up(arguments) => up::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

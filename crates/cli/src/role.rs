@@ -32,6 +32,9 @@ pub(crate) enum Command {
 pub(crate) struct Run {
     #[command(flatten)]
     given: Given,
+    /// Stop when standard input ends: for a parent that may die without a word
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
 }
 
 /// A configuration file, and flags that win over it.
@@ -73,6 +76,9 @@ pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
     match command {
         Command::Init(init) => init::run(role, init),
         Command::Run(run) => {
+            if run.stop_with_stdin {
+                stop_with_stdin();
+            }
             let config = match role {
                 NodeRole::Gateway => NodeConfig::Gateway(run.given.load()?),
                 NodeRole::Scheduler => NodeConfig::Scheduler(run.given.load()?),
@@ -83,6 +89,16 @@ pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
         }
         Command::Probe(probe) => self::probe(role, probe),
     }
+}
+
+/// Asks this process to stop, as a signal would, when standard input ends.
+fn stop_with_stdin() {
+    std::thread::spawn(|| {
+        // Whatever is read, or cannot be: afterwards there is nobody left.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+    });
 }
 
 fn probe(role: NodeRole, probe: Probe) -> Result<(), Failure> {

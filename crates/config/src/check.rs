@@ -1,6 +1,7 @@
 //! The tree against the table of keys: unknown and missing keys, wrong types, files that are not there. All
 //! faults at once, so that a configuration is put right in one go.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use hypha_model::NodeRole;
@@ -33,6 +34,16 @@ impl Context<'_> {
             Origin::Flag(name) => (Place::Flag(name), message.to_owned()),
         };
         Diagnostic { place, message }
+    }
+
+    /// Where a value came from, for a warning: the file and the line, or the variable or flag.
+    pub(crate) fn at(&self, origin: &Origin) -> String {
+        match origin {
+            Origin::File(position) => format!("{}:{}", self.file.display(), position.line),
+            Origin::Variable(name) => name.clone(),
+            Origin::Flag(name) => (*name).to_owned(),
+            Origin::Default => self.file.display().to_string(),
+        }
     }
 
     /// The path that `written` means: in the file, relative to the file, so that a node can be started from
@@ -90,7 +101,15 @@ impl Checker<'_> {
         }
         let below: Vec<&Key> = key.below().iter().collect();
         match (key.kind, &given.raw) {
-            (Kind::File | Kind::Path, _) => self.exists(key, given, path),
+            (Kind::File | Kind::Path | Kind::Directory, _) => self.exists(key.kind, given, path),
+            // A bare name is looked for when it is run.
+            (Kind::Program, _) if given.text().is_some_and(|text| text.contains('/')) => {
+                self.exists(Kind::File, given, path);
+            }
+            (Kind::Paths, Raw::List(items)) => {
+                items.iter().for_each(|item| self.exists(Kind::Path, item, path));
+            }
+            (Kind::Environment, _) => {}
             (_, Raw::Table(table)) => self.table(table, &below, path, Some(&given.origin)),
             (Kind::Entries(_), Raw::List(entries)) => {
                 for entry in entries {
@@ -103,18 +122,22 @@ impl Checker<'_> {
         }
     }
 
-    fn exists(&mut self, key: &Key, given: &Given, path: &str) {
+    fn exists(&mut self, kind: Kind, given: &Given, path: &str) {
         let file = self.context.path(given.text().unwrap_or(""), &given.origin);
         let shown = file.display();
-        let message = match std::fs::metadata(&file) {
-            Ok(found) if matches!(key.kind, Kind::File) && found.is_dir() => {
+        let message = match (std::fs::metadata(&file), kind) {
+            (Ok(found), Kind::File) if found.is_dir() => {
                 format!("expected a file, found the directory {shown}")
             }
-            Ok(_) => return,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            (Ok(found), Kind::Directory) if !found.is_dir() => {
+                format!("expected a directory, found the file {shown}")
+            }
+            (Ok(_), _) => return,
+            (Err(error), Kind::Directory) if error.kind() == ErrorKind::NotFound => return,
+            (Err(error), _) if error.kind() == ErrorKind::NotFound => {
                 format!("there is no file {shown}: put it there or change the path")
             }
-            Err(error) => format!("cannot look at {shown}: {error}"),
+            (Err(error), _) => format!("cannot look at {shown}: {error}"),
         };
         self.found.push(self.context.diagnostic(&given.origin, path, &message));
     }
@@ -144,16 +167,38 @@ fn elsewhere(name: &str, section: &str, role: NodeRole) -> Option<String> {
     if !section.is_empty() && keys::of(role).any(|key| key.name == name) {
         return Some("; it belongs at the top, above the first section".to_owned());
     }
-    let inside = |key: &&Key| key.below().iter().any(|below| below.name == name);
-    if let Some(outer) = keys::of(role).find(inside).filter(|outer| outer.name != section) {
-        let header = match outer.kind {
-            Kind::Entries(_) => format!("[[{}]]", outer.name),
-            _ => format!("[{}]", outer.name),
-        };
+    let mut headers = Vec::new();
+    headers_with(name, keys::of(role), "", &mut headers);
+    headers.retain(|(path, _)| path != section);
+    // What is nearer below is rather meant than what is far away.
+    let below = |path: &str| path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
+    let nearest = headers.iter().find(|(path, _)| below(path)).or(headers.first());
+    if let Some((_, header)) = nearest {
         return Some(format!("; it belongs under `{header}`"));
     }
-    let other = NodeRole::ALL
-        .into_iter()
-        .find(|other| keys::own(*other).iter().any(|key| key.name == name))?;
-    section.is_empty().then(|| format!("; it is for a {other} node, and this is a {role} node's"))
+    let has = |role: &NodeRole| keys::own(*role).iter().any(|key| key.name == name);
+    let others: Vec<_> =
+        NodeRole::ALL.iter().filter(|role| has(role)).map(|r| r.as_str()).collect();
+    let others = (section.is_empty() && !others.is_empty()).then(|| others.join(" or "))?;
+    Some(format!("; it is for a {others} node, and this is a {role} node's"))
+}
+
+/// The path and the header of each section that has a key `name`.
+fn headers_with<'a>(
+    name: &str,
+    keys: impl Iterator<Item = &'a Key>,
+    within: &str,
+    found: &mut Vec<(String, String)>,
+) {
+    for key in keys {
+        let path = join(within, key.name);
+        if key.below().iter().any(|below| below.name == name) {
+            let header = match key.kind {
+                Kind::Entries(_) => format!("[[{path}]]"),
+                _ => format!("[{path}]"),
+            };
+            found.push((path.clone(), header));
+        }
+        headers_with(name, key.below().iter(), &path, found);
+    }
 }

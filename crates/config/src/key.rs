@@ -1,10 +1,12 @@
 //! What a key is: its kind, its default, its documentation. Everything that knows the keys (unknown-key
 //! checks, types, template, schema) reads it from here and from the tables in [`crate::keys`].
 
+use std::time::Duration;
+
 use hypha_model::NodeRole;
 
 use crate::given::{self, Given, Origin, Raw};
-use crate::parse::{self, AddressUse, Problem};
+use crate::parse::{self, AddressUse, Problem, UrlUse};
 
 /// One key of a configuration file.
 #[derive(Debug)]
@@ -36,29 +38,54 @@ pub(crate) enum Kind {
     File,
     /// A file or a directory that must exist.
     Path,
+    /// A list of files or directories that must exist.
+    Paths,
+    /// A directory that is made if it is not there.
+    Directory,
+    /// A program: a path to one that exists, or a bare name.
+    Program,
     Switch,
     Addresses(AddressUse),
     Networks,
     Socket,
     Choice(fn() -> Vec<&'static str>),
+    Strategy,
     LogFilter,
     Attributes,
     Headers,
-    Url,
+    Url(UrlUse),
+    /// The path of an address, such as `/health`.
+    UrlPath,
     Ratio,
+    Number,
     Count {
         min: u32,
         max: u32,
     },
     Seconds {
+        min: Duration,
+        max: Duration,
+    },
+    /// A length of time whose bare number counts milliseconds.
+    Millis {
+        min: Duration,
+        max: Duration,
+    },
+    /// An amount of memory or disk.
+    Bytes,
+    /// The size of something that may be small.
+    Size {
         min: u64,
         max: u64,
     },
-    Bytes,
     Cores,
     Price,
     Label,
     Labels,
+    /// A list of texts of any kind.
+    Texts,
+    /// A table of texts.
+    Environment,
     Section(&'static [Key]),
     Entries(&'static [Key]),
 }
@@ -97,24 +124,34 @@ impl Kind {
     /// Whether `given` is a value of this kind.
     pub(crate) fn check(self, given: &Given) -> Result<(), Problem> {
         match self {
-            Kind::File | Kind::Path => parse::text(given, parse::PATH).map(drop),
+            Kind::File | Kind::Path | Kind::Directory | Kind::Program => {
+                parse::text(given, parse::PATH).map(drop)
+            }
+            Kind::Paths => parse::paths(given).map(drop),
             Kind::Switch => parse::switch(given).map(drop),
             Kind::Addresses(purpose) => parse::addresses(given, purpose).map(drop),
             Kind::Networks => parse::networks(given).map(drop),
             Kind::Socket => parse::socket(given).map(drop),
             Kind::Choice(names) => parse::one_of(given, &names()).map(drop),
+            Kind::Strategy => parse::strategy(given).map(drop),
             Kind::LogFilter => parse::log_filter(given).map(drop),
             Kind::Attributes => parse::attributes(given).map(drop),
             Kind::Headers => parse::headers(given).map(drop),
-            Kind::Url => parse::url(given).map(drop),
+            Kind::Url(purpose) => parse::url(given, purpose).map(drop),
+            Kind::UrlPath => parse::url_path(given).map(drop),
             Kind::Ratio => parse::ratio(given).map(drop),
+            Kind::Number => parse::number(given).map(drop),
             Kind::Count { min, max } => parse::count(given, min, max).map(drop),
             Kind::Seconds { min, max } => parse::seconds(given, min, max).map(drop),
+            Kind::Millis { min, max } => parse::millis(given, min, max).map(drop),
             Kind::Bytes => parse::bytes(given).map(drop),
+            Kind::Size { min, max } => parse::size(given, min, max).map(drop),
             Kind::Cores => parse::cores(given).map(drop),
             Kind::Price => parse::price(given).map(drop),
             Kind::Label => parse::label(given).map(drop),
             Kind::Labels => parse::labels(given).map(drop),
+            Kind::Texts => parse::texts(given).map(drop),
+            Kind::Environment => parse::environment(given).map(drop),
             Kind::Section(_) => match given.raw {
                 Raw::Table(_) => Ok(()),
                 _ => Err(Problem::expected("a section such as [name]", given)),
@@ -131,6 +168,14 @@ impl Kind {
 
     /// Whether it takes a list, so that the environment may separate by commas.
     pub(crate) fn is_list(self) -> bool {
-        matches!(self, Kind::Addresses(_) | Kind::Networks | Kind::Labels | Kind::Entries(_))
+        matches!(
+            self,
+            Kind::Addresses(_)
+                | Kind::Networks
+                | Kind::Labels
+                | Kind::Texts
+                | Kind::Paths
+                | Kind::Entries(_)
+        )
     }
 }

@@ -1,11 +1,17 @@
 //! The keys, in the order of the template: one table for each role, and one that all roles share.
 
-use hypha_model::{ExecutorClass, NodeRole};
+mod data;
+mod gateway;
+mod scheduler;
+mod worker;
+
+use std::time::Duration;
+
+use hypha_model::NodeRole;
 
 use crate::key::{Key, Kind, Preset};
 use crate::observe::{LogFormat, Protocol, Sampler};
-use crate::parse::{AddressUse, names};
-use crate::roles::Runtime;
+use crate::parse::{AddressUse, UrlUse, names};
 
 /// The keys of `role`: those of all roles, then its own.
 pub(crate) fn of(role: NodeRole) -> impl Iterator<Item = &'static Key> + Clone {
@@ -15,22 +21,25 @@ pub(crate) fn of(role: NodeRole) -> impl Iterator<Item = &'static Key> + Clone {
 /// The keys that only some roles have.
 pub(crate) fn own(role: NodeRole) -> &'static [Key] {
     match role {
-        NodeRole::Gateway => GATEWAY,
-        NodeRole::Scheduler => SCHEDULER,
-        NodeRole::Worker => WORKER,
-        NodeRole::Data => DATA,
+        NodeRole::Gateway => gateway::KEYS,
+        NodeRole::Scheduler => scheduler::KEYS,
+        NodeRole::Worker => worker::KEYS,
+        NodeRole::Data => data::KEYS,
     }
 }
 
-/// A day: no length of time below is meant to be longer.
-const DAY: u64 = 86_400;
+/// A day: most lengths of time below are not meant to be longer.
+const DAY: Duration = seconds(86_400);
 /// Records that live for less would be refreshed more often than they are read.
-const MIN_RECORD_TTL: u64 = 5;
-/// More than any machine has room for; a slip of two zeros is caught.
-const MAX_CONCURRENCY: u32 = 4_096;
-/// A reservation or a circuit costs the gateway a few file descriptors and buffers; beyond this it needs
-/// more of them than one process gets.
-const MAX_RELAYED: u32 = 65_536;
+const MIN_RECORD_TTL: Duration = seconds(5);
+/// What is sent inside a message and kept in a row of the store: more would hold up everything behind it.
+const MAX_INLINE: u64 = 8 << 20;
+/// Below this a unit was forgotten.
+const MIN_SIZE: u64 = 1 << 10;
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
 
 const EVERYWHERE: &str = "[\"/ip4/0.0.0.0/tcp/0\"]";
 
@@ -157,7 +166,7 @@ const COMMON: &[Key] = &[
     },
     Key {
         name: "telemetry_endpoint",
-        kind: Kind::Url,
+        kind: Kind::Url(UrlUse::Collector),
         preset: Preset::Absent("\"https://collector.example.org:4318\""),
         doc: "Where OpenTelemetry traces and metrics are sent: the collector's base address. Nothing is \
               sent without it. OTEL_EXPORTER_OTLP_ENDPOINT wins.",
@@ -192,74 +201,6 @@ const COMMON: &[Key] = &[
     },
 ];
 
-const GATEWAY: &[Key] = &[Key {
-    name: "relay",
-    kind: Kind::Section(RELAY),
-    preset: Preset::Absent(""),
-    doc: "What the gateway carries for nodes that cannot be connected to directly. Tensors must fit through: \
-          a limit that cuts them off costs the whole transfer again.",
-}];
-
-const RELAY: &[Key] = &[
-    Key {
-        name: "max_reservations",
-        kind: Kind::Count { min: 1, max: MAX_RELAYED },
-        preset: Preset::Is("1024"),
-        doc: "How many places for nodes to be reached through this gateway there are.",
-    },
-    Key {
-        name: "max_reservations_per_peer",
-        kind: Kind::Count { min: 1, max: MAX_RELAYED },
-        preset: Preset::Is("4"),
-        doc: "How many of them one node may hold: a few, for a node with several addresses or one that is \
-              just reconnecting.",
-    },
-    Key {
-        name: "max_circuits",
-        kind: Kind::Count { min: 1, max: MAX_RELAYED },
-        preset: Preset::Is("256"),
-        doc: "How many relayed connections are open at once.",
-    },
-    Key {
-        name: "max_circuits_per_peer",
-        kind: Kind::Count { min: 1, max: MAX_RELAYED },
-        preset: Preset::Is("16"),
-        doc: "How many of them one node may have, so that no node takes them all.",
-    },
-    Key {
-        name: "reservation_duration",
-        kind: Kind::Seconds { min: 60, max: DAY },
-        preset: Preset::Is("3600"),
-        doc: "Seconds that a reservation lasts unless it is renewed.",
-    },
-    Key {
-        name: "max_circuit_duration",
-        kind: Kind::Seconds { min: 60, max: 7 * DAY },
-        preset: Preset::Is("3600"),
-        doc: "Seconds after which a relayed connection is closed. A tensor of 10 GB takes 53 minutes at 25 \
-              Mbit/s, and a connection that is gone must be made anew in the middle of it.",
-    },
-    Key {
-        name: "max_circuit_bytes",
-        kind: Kind::Bytes,
-        preset: Preset::Is("\"64GiB\""),
-        doc: "Bytes after which a relayed connection is closed. The parameters of a model with 16 billion \
-              of them are 64 GB in single precision.",
-    },
-];
-
-const SCHEDULER: &[Key] = &[Key {
-    name: "scheduler",
-    kind: Kind::Section(&[Key {
-        name: "discovery_interval",
-        kind: Kind::Seconds { min: 1, max: DAY },
-        preset: Preset::Is("60"),
-        doc: "Seconds between searches for workers.",
-    }]),
-    preset: Preset::Absent(""),
-    doc: "How work is placed.",
-}];
-
 const RECORD_TTL: Key = Key {
     name: "record_ttl",
     kind: Kind::Seconds { min: MIN_RECORD_TTL, max: DAY },
@@ -267,134 +208,3 @@ const RECORD_TTL: Key = Key {
     doc: "Seconds for which others believe what this node last said about itself. It says so again well \
           before; once it has vanished, it is found for at most this long.",
 };
-
-const WORKER: &[Key] = &[
-    Key {
-        name: "price",
-        kind: Kind::Price,
-        preset: Preset::Is("0"),
-        doc: "What an hour of this worker costs, in the unit that the members of the network agreed on.",
-    },
-    Key {
-        name: "region",
-        kind: Kind::Label,
-        preset: Preset::Absent("\"eu-west\""),
-        doc: "Where it stands. A task may ask for a region by this name.",
-    },
-    Key {
-        name: "hardware",
-        kind: Kind::Label,
-        preset: Preset::Absent("\"a100\""),
-        doc: "What it is. Run times are learned for each hardware: equal machines should have equal names.",
-    },
-    RECORD_TTL,
-    Key {
-        name: "resources",
-        kind: Kind::Section(RESOURCES),
-        preset: Preset::Absent(""),
-        doc: "What the worker offers. What is not given is detected.",
-    },
-    Key {
-        name: "executors",
-        kind: Kind::Entries(EXECUTORS),
-        preset: Preset::Absent(""),
-        doc: "What the worker can run, one entry for each.",
-    },
-];
-
-const RESOURCES: &[Key] = &[
-    Key { name: "cpu", kind: Kind::Cores, preset: Preset::Absent("3.5"), doc: "Cores." },
-    Key {
-        name: "memory",
-        kind: Kind::Bytes,
-        preset: Preset::Absent("\"16GiB\""),
-        doc: "Main memory: bytes, or a text with a unit.",
-    },
-    Key {
-        name: "storage",
-        kind: Kind::Bytes,
-        preset: Preset::Absent("\"100GB\""),
-        doc: "Disk space: bytes, or a text with a unit.",
-    },
-    Key {
-        name: "gpu",
-        kind: Kind::Entries(GPUS),
-        preset: Preset::Absent(""),
-        doc: "The GPUs, one entry for each; `gpu = []` under [resources] offers none of those that are \
-              there.",
-    },
-];
-
-const GPUS: &[Key] = &[
-    Key {
-        name: "model",
-        kind: Kind::Label,
-        preset: Preset::Required("\"NVIDIA A100\""),
-        doc: "What it is.",
-    },
-    Key {
-        name: "memory",
-        kind: Kind::Bytes,
-        preset: Preset::Required("\"80GiB\""),
-        doc: "Its memory: bytes, or a text with a unit.",
-    },
-];
-
-const EXECUTORS: &[Key] = &[
-    Key {
-        name: "name",
-        kind: Kind::Label,
-        preset: Preset::Required("\"chat\""),
-        doc: "The name that a task may ask for.",
-    },
-    Key {
-        name: "class",
-        kind: Kind::Choice(names::<ExecutorClass>),
-        preset: Preset::Is("\"inference\""),
-        doc: "The kind of work: \"inference\", \"train\" or \"aggregate\".",
-    },
-    Key {
-        name: "runtime",
-        kind: Kind::Choice(names::<Runtime>),
-        preset: Preset::Required("\"http\""),
-        doc: "How it runs: \"process\" starts a program, \"http\" calls a server, \"builtin\" is part of the \
-              worker.",
-    },
-    Key {
-        name: "models",
-        kind: Kind::Labels,
-        preset: Preset::Is("[]"),
-        doc: "The models it serves; none means any.",
-    },
-    Key {
-        name: "concurrency",
-        kind: Kind::Count { min: 1, max: MAX_CONCURRENCY },
-        preset: Preset::Is("1"),
-        doc: "How many tasks it runs at once.",
-    },
-];
-
-const DATA: &[Key] = &[
-    RECORD_TTL,
-    Key {
-        name: "datasets",
-        kind: Kind::Entries(DATASETS),
-        preset: Preset::Absent(""),
-        doc: "The data sets that are served, one entry for each.",
-    },
-];
-
-const DATASETS: &[Key] = &[
-    Key {
-        name: "name",
-        kind: Kind::Label,
-        preset: Preset::Required("\"imagenet\""),
-        doc: "The name that a job asks for.",
-    },
-    Key {
-        name: "path",
-        kind: Kind::Path,
-        preset: Preset::Required("\"data/imagenet\""),
-        doc: "The file or directory that holds it.",
-    },
-];

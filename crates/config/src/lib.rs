@@ -8,6 +8,7 @@
 //!
 //! The environment is an argument: nothing here reads it.
 
+mod backend;
 mod check;
 mod diagnostic;
 mod given;
@@ -19,25 +20,30 @@ mod overlay;
 mod parse;
 mod reader;
 mod roles;
+mod scheduler;
 mod schema;
 mod suggest;
 mod template;
+mod worker;
 
 use std::io::Read;
 use std::path::Path;
 
 use hypha_model::NodeRole;
 
+pub use backend::{BackendConfig, BackendFormat};
 pub use diagnostic::{Diagnostic, Diagnostics, Place, Position};
 pub use network::{NetworkConfig, RESERVED_RANGES, excluded};
 pub use observe::{Headers, LogFormat, ObserveConfig, Protocol, Sampler, TelemetrySettings};
 pub use overlay::Flags;
-pub use roles::{
-    DataConfig, Dataset, ExecutorConfig, GatewayConfig, Gpu, RelayLimits, Resources, Runtime,
-    SchedulerConfig, WorkerConfig,
-};
+pub use roles::{DataConfig, Dataset, GatewayConfig, RelayLimits};
+pub use scheduler::{ApiConfig, SchedulerConfig};
 pub use schema::schema;
 pub use template::{Filled, template};
+pub use worker::{
+    Confinement, Environment, ExecutorConfig, Gpu, LimitsConfig, ProgramConfig, Resources, Runtime,
+    ServerConfig, TaskInstanceConfig, WorkerConfig,
+};
 
 use crate::check::Context;
 use crate::given::{Malformed, Table};
@@ -100,24 +106,29 @@ pub fn parse<R: RoleConfig>(
     Ok(R::build(&reader, network, observe)?)
 }
 
-/// [`load`] for a role that is only known at run time, for the sake of its diagnostics.
+/// [`load`] for a role that is only known at run time, for the sake of its diagnostics. Gives what is allowed
+/// but probably not meant, a line each.
 pub fn check(
     role: NodeRole,
     path: &Path,
     environment: &[(String, String)],
     flags: &Flags,
-) -> Result<(), Diagnostics> {
+) -> Result<Vec<String>, Diagnostics> {
+    let none = Vec::new();
     match role {
-        NodeRole::Gateway => load::<GatewayConfig>(path, environment, flags).map(drop),
-        NodeRole::Scheduler => load::<SchedulerConfig>(path, environment, flags).map(drop),
-        NodeRole::Worker => load::<WorkerConfig>(path, environment, flags).map(drop),
-        NodeRole::Data => load::<DataConfig>(path, environment, flags).map(drop),
+        NodeRole::Gateway => load::<GatewayConfig>(path, environment, flags).map(|_| none),
+        NodeRole::Scheduler => {
+            load::<SchedulerConfig>(path, environment, flags).map(|c| c.warnings)
+        }
+        NodeRole::Worker => load::<WorkerConfig>(path, environment, flags).map(|_| none),
+        NodeRole::Data => load::<DataConfig>(path, environment, flags).map(|_| none),
     }
 }
 
 /// The role that the file at `path` is for, if its keys say so: `[relay]` is a gateway's, `[scheduler]` a
-/// scheduler's, `[resources]`, `[[executors]]`, `price`, `region` and `hardware` are a worker's,
-/// `[[datasets]]` is a data node's. Keys of two roles, or none of these, leave it open.
+/// scheduler's, `[resources]`, `[[executors]]`, `[task_instance]`, `price`, `hardware` and
+/// `max_result_size` are a worker's, `[[datasets]]` is a data node's. Keys of two roles, or none of these,
+/// leave it open.
 pub fn guess_role(path: &Path) -> Result<Option<NodeRole>, Diagnostics> {
     let tree = tree(path, &read(path)?)?;
     Ok(roles::role_with(tree.keys().map(String::as_str)))

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::diagnostic::Diagnostic;
 use crate::given::{Given, Origin, Raw};
-use crate::parse::{self, Choice, Problem};
+use crate::parse::{self, Choice, Problem, UrlUse};
 use crate::reader::Reader;
 
 /// Logs, metrics and traces of a node.
@@ -141,7 +141,7 @@ impl Settings<'_> {
             endpoint: self.optional(
                 "OTEL_EXPORTER_OTLP_ENDPOINT",
                 "telemetry_endpoint",
-                parse::url,
+                |given| parse::url(given, UrlUse::Collector),
             )?,
             headers: Headers(
                 self.optional("OTEL_EXPORTER_OTLP_HEADERS", "telemetry_headers", parse::headers)?

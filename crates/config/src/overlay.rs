@@ -86,13 +86,22 @@ pub(crate) fn environment(
 fn variables(role: NodeRole) -> Vec<(String, Vec<&'static str>, &'static Key)> {
     let mut all = Vec::new();
     for key in keys::of(role) {
-        match key.kind {
-            Kind::Section(below) => all.extend(below.iter().map(|b| (vec![key.name, b.name], b))),
-            _ => all.push((vec![key.name], key)),
-        }
+        below(key, &[], &mut all);
     }
     let name = |path: &[&str]| format!("{PREFIX}{}", path.join("__").to_uppercase());
     all.into_iter().map(|(path, key)| (name(&path), path, key)).collect()
+}
+
+fn below(
+    key: &'static Key,
+    within: &[&'static str],
+    all: &mut Vec<(Vec<&'static str>, &'static Key)>,
+) {
+    let path = [within, &[key.name]].concat();
+    match key.kind {
+        Kind::Section(keys) => keys.iter().for_each(|inner| below(inner, &path, all)),
+        _ => all.push((path, key)),
+    }
 }
 
 /// The prefix is left out of the comparison: it would make short names look alike.

@@ -3,6 +3,8 @@
 
 mod address;
 mod pairs;
+mod texts;
+mod url;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,10 +12,13 @@ use std::time::Duration;
 use hypha_model::amount::{self, AmountError};
 use hypha_model::requirement_input::MIN_BARE_BYTES;
 use hypha_model::{ExecutorClass, Money, Name};
+use hypha_placement::Strategy;
 use ipnet::IpNet;
 
 pub(crate) use self::address::{AddressUse, addresses};
 pub(crate) use self::pairs::{attributes, headers};
+pub(crate) use self::texts::{environment, paths, texts};
+pub(crate) use self::url::{UrlUse, url, url_path};
 use crate::given::{Given, Origin, Raw};
 
 pub(crate) const PATH: &str = "a path in quotes";
@@ -22,7 +27,7 @@ const NETWORKS: &str = "a list of address ranges such as [\"10.0.0.0/8\", \"fc00
 const LABELS: &str = "a list of names such as [\"llama-2-7b\"]";
 const LOG_FILTER: &str = "a level (off, error, warn, info, debug or trace), or levels by target such as \
                           \"info,hypha_net=debug\"";
-const URL: &str = "an address such as \"https://collector.example.org:4318\"";
+const NUMBER: &str = "a number such as 0.5";
 const RATIO: &str = "a number from 0 to 1 such as 0.1";
 
 /// What is wrong with a value.
@@ -75,14 +80,16 @@ pub(crate) fn choice<C: Choice>(given: &Given) -> Result<C, Problem> {
 
 pub(crate) fn one_of(given: &Given, names: &[&str]) -> Result<usize, Problem> {
     let found = given.text().and_then(|text| names.iter().position(|name| *name == text));
-    found.ok_or_else(|| {
-        let quoted: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
-        let what = format!("one of {}", quoted.join(", "));
-        match given.text() {
-            Some(_) => Problem::new(format!("expected {what}")),
-            None => Problem::expected(&what, given),
-        }
-    })
+    found.ok_or_else(|| none_of(given, names))
+}
+
+fn none_of(given: &Given, names: &[&str]) -> Problem {
+    let quoted: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
+    let what = format!("one of {}", quoted.join(", "));
+    match given.text() {
+        Some(_) => Problem::new(format!("expected {what}")),
+        None => Problem::expected(&what, given),
+    }
 }
 
 impl Choice for ExecutorClass {
@@ -177,22 +184,21 @@ pub(crate) fn log_filter(given: &Given) -> Result<String, Problem> {
     if fine { Ok(filter.to_owned()) } else { Err(Problem::new(format!("expected {LOG_FILTER}"))) }
 }
 
-/// The collector's address. One with a password in it is refused: addresses are logged, headers are not.
-pub(crate) fn url(given: &Given) -> Result<String, Problem> {
-    let url = given.text().ok_or_else(|| Problem::expected(URL, given))?;
-    let wrong = || Problem::new(format!("expected {URL}"));
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-    let rest = rest.ok_or_else(wrong)?;
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or("");
-    if authority.contains('@') {
-        return Err(Problem::new(
-            "credentials do not belong into the address: put them into `telemetry_headers`",
-        ));
-    }
-    if authority.is_empty() || url.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err(wrong());
-    }
-    Ok(url.to_owned())
+/// A strategy with its default parameters. The parser's own message is not used: it repeats what was given.
+pub(crate) fn strategy(given: &Given) -> Result<Strategy, Problem> {
+    let found = given.text().and_then(|text| text.parse().ok());
+    found.ok_or_else(|| none_of(given, &Strategy::all().map(|strategy| strategy.name())))
+}
+
+/// The names of all strategies, in both spellings.
+pub(crate) fn strategy_names() -> Vec<String> {
+    let both = |strategy: Strategy| {
+        let name = strategy.name();
+        let hyphens = name.replace('_', "-");
+        let other = (hyphens != name).then_some(hyphens);
+        std::iter::once(name.to_owned()).chain(other)
+    };
+    Strategy::all().into_iter().flat_map(both).collect()
 }
 
 pub(crate) fn ratio(given: &Given) -> Result<f64, Problem> {
@@ -201,6 +207,12 @@ pub(crate) fn ratio(given: &Given) -> Result<f64, Problem> {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
         _ => Err(Problem::new(format!("expected {RATIO}"))),
     }
+}
+
+pub(crate) fn number(given: &Given) -> Result<f64, Problem> {
+    let number = given.number().ok_or_else(|| Problem::expected(NUMBER, given))?;
+    let finite = number.parse().ok().filter(|number: &f64| number.is_finite());
+    finite.ok_or_else(|| Problem::new(format!("expected {NUMBER}")))
 }
 
 pub(crate) fn count(given: &Given, min: u32, max: u32) -> Result<u32, Problem> {
@@ -212,17 +224,55 @@ pub(crate) fn count(given: &Given, min: u32, max: u32) -> Result<u32, Problem> {
     Ok(count)
 }
 
-pub(crate) fn seconds(given: &Given, min: u64, max: u64) -> Result<Duration, Problem> {
+pub(crate) fn seconds(given: &Given, min: Duration, max: Duration) -> Result<Duration, Problem> {
     let expected =
         || Problem::expected("a number of seconds such as 60, or a text such as \"5m\"", given);
     let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
-    let span = Duration::from_micros(amount::parse_seconds("", written)?.as_micros());
-    if span < Duration::from_secs(min) {
-        Err(Problem::new(format!("the value is too small: the least is {min} seconds")))
-    } else if span > Duration::from_secs(max) {
-        Err(Problem::new(format!("the value is too large: the most is {max} seconds")))
+    within(Duration::from_micros(amount::parse_seconds("", written)?.as_micros()), min, max)
+}
+
+/// A bare number counts milliseconds; a text says its unit.
+pub(crate) fn millis(given: &Given, min: Duration, max: Duration) -> Result<Duration, Problem> {
+    let expected =
+        || Problem::expected("a number of milliseconds such as 100, or \"100ms\"", given);
+    let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
+    let micros = amount::parse_seconds("", written)?.as_micros();
+    let bare = written.trim_end().ends_with(|last: char| last.is_ascii_digit() || last == '.');
+    within(Duration::from_micros(if bare { micros / 1_000 } else { micros }), min, max)
+}
+
+fn within(span: Duration, min: Duration, max: Duration) -> Result<Duration, Problem> {
+    let shown = |bound: Duration| match bound.subsec_nanos() {
+        0 => format!("{} seconds", bound.as_secs()),
+        _ => format!("{} milliseconds", bound.as_micros() as f64 / 1e3),
+    };
+    if span < min {
+        Err(Problem::new(format!("the value is too small: the least is {}", shown(min))))
+    } else if span > max {
+        Err(Problem::new(format!("the value is too large: the most is {}", shown(max))))
     } else {
         Ok(span)
+    }
+}
+
+/// A size that may be small. The bounds are powers of two.
+pub(crate) fn size(given: &Given, min: u64, max: u64) -> Result<u64, Problem> {
+    let expected = || Problem::expected("a number of bytes or a text such as \"1MiB\"", given);
+    let shown = |bytes: u64| match bytes.trailing_zeros() / 10 {
+        0 => format!("{bytes} bytes"),
+        1 => format!("{}KiB", bytes >> 10),
+        2 => format!("{}MiB", bytes >> 20),
+        _ => format!("{}GiB", bytes >> 30),
+    };
+    let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
+    let bytes = amount::parse_bytes("", written)?;
+    if bytes < min {
+        let problem = format!("{bytes} bytes are too few: the least is {}", shown(min));
+        Err(Problem::new(problem + "; write a unit, such as \"1MiB\""))
+    } else if bytes > max {
+        Err(Problem::new(format!("the value is too large: the most is {}", shown(max))))
+    } else {
+        Ok(bytes)
     }
 }
 

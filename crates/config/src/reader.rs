@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::check::Context;
 use crate::diagnostic::Diagnostic;
-use crate::given::{Given, Raw, Table};
+use crate::given::{Given, Origin, Raw, Table};
 use crate::key::Key;
 use crate::keys;
 use crate::parse::{self, Problem};
@@ -60,6 +60,24 @@ impl<'a> Reader<'a> {
         self.path(name)?.ok_or_else(|| self.fault(name, "is missing"))
     }
 
+    pub(crate) fn paths(&self, name: &str) -> Result<Vec<PathBuf>, Diagnostic> {
+        self.get(name, |given| {
+            let written = parse::paths(given)?;
+            Ok(written.into_iter().map(|(text, origin)| self.context.path(text, origin)).collect())
+        })
+    }
+
+    /// A program: a bare name stays one, anything else is a path.
+    pub(crate) fn program(&self, name: &str) -> Result<Option<PathBuf>, Diagnostic> {
+        self.optional(name, |given| {
+            let written = parse::text(given, parse::PATH)?;
+            Ok(match written.contains('/') {
+                true => self.context.path(written, &given.origin),
+                false => PathBuf::from(written),
+            })
+        })
+    }
+
     /// The section `name`, empty if it was not given.
     pub(crate) fn section(&self, name: &str) -> Result<Reader<'a>, Diagnostic> {
         let keys = self.key(name)?.below().iter().collect();
@@ -89,9 +107,22 @@ impl<'a> Reader<'a> {
         self.table.get(name).map(|(_, given)| given)
     }
 
+    /// Where the value of `name` came from, if it was given and is not what holds without it.
+    pub(crate) fn changed<T: PartialEq>(
+        &self,
+        name: &str,
+        parse: impl Fn(&Given) -> Result<T, Problem>,
+    ) -> Result<Option<&'a Origin>, Diagnostic> {
+        let Some(given) = self.given(name) else { return Ok(None) };
+        let default = self.key(name)?.default_value(self.context.role);
+        let usual = default.and_then(|default| parse(&default).ok());
+        let same = usual.is_some() && self.optional(name, parse)? == usual;
+        Ok((!same).then_some(&given.origin))
+    }
+
     /// A fault of the value of `name` that only shows beside other values.
     pub(crate) fn fault(&self, name: &str, message: &str) -> Diagnostic {
-        let origin = self.given(name).map_or(&crate::given::Origin::Default, |given| &given.origin);
+        let origin = self.given(name).map_or(&Origin::Default, |given| &given.origin);
         self.context.diagnostic(origin, name, message)
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::given::{Given, Raw};
 use crate::key::{Key, Kind};
-use crate::keys;
+use crate::{keys, parse};
 
 /// The JSON schema (draft 2020-12) of a `role`'s configuration file.
 pub fn schema(role: NodeRole) -> Value {
@@ -50,29 +50,44 @@ fn property(key: &Key, role: NodeRole) -> Value {
 fn kind(kind: Kind) -> Value {
     let texts = json!({ "type": "array", "items": { "type": "string" } });
     match kind {
-        Kind::File | Kind::Path | Kind::Label => json!({ "type": "string", "minLength": 1 }),
+        Kind::File | Kind::Path | Kind::Directory | Kind::Program | Kind::Label => {
+            json!({ "type": "string", "minLength": 1 })
+        }
         Kind::Switch => json!({ "type": "boolean" }),
         Kind::Addresses(_) => json!({
             "type": "array",
             "items": { "type": "string", "pattern": "^/(ip4|ip6|dns|dns4|dns6)/[^/]+/tcp/[0-9]+" },
         }),
-        Kind::Networks | Kind::Labels => texts,
+        Kind::Networks | Kind::Labels | Kind::Texts | Kind::Paths => texts,
+        Kind::Environment => {
+            json!({ "type": "object", "additionalProperties": { "type": "string" } })
+        }
         Kind::Socket | Kind::LogFilter | Kind::Attributes | Kind::Headers => {
             json!({ "type": "string" })
         }
         Kind::Choice(names) => json!({ "enum": names() }),
-        Kind::Url => json!({ "type": "string", "pattern": "^https?://" }),
+        Kind::Strategy => json!({ "enum": parse::strategy_names() }),
+        Kind::Url(_) => json!({ "type": "string", "pattern": "^https?://" }),
+        Kind::UrlPath => json!({ "type": "string", "pattern": "^/" }),
         Kind::Ratio => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
         Kind::Count { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        Kind::Seconds { min, max } => {
-            json!({ "type": ["number", "string"], "minimum": min, "maximum": max })
-        }
+        Kind::Number => json!({ "type": "number" }),
+        Kind::Seconds { min, max } => span(min.as_secs_f64(), max.as_secs_f64()),
+        Kind::Millis { min, max } => span(min.as_secs_f64() * 1e3, max.as_secs_f64() * 1e3),
         Kind::Bytes => json!({ "type": ["integer", "string"], "minimum": 1 }),
+        Kind::Size { min, max } => {
+            json!({ "type": ["integer", "string"], "minimum": min, "maximum": max })
+        }
         Kind::Cores => json!({ "type": "number", "exclusiveMinimum": 0 }),
         Kind::Price => json!({ "type": "number", "minimum": 0 }),
         Kind::Section(_) => Value::Null,
         Kind::Entries(_) => json!({ "type": "array" }),
     }
+}
+
+/// A length of time: a number within bounds, or a text with a unit.
+fn span(min: f64, max: f64) -> Value {
+    json!({ "type": ["number", "string"], "minimum": min, "maximum": max })
 }
 
 /// A default as JSON.

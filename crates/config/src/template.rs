@@ -75,19 +75,21 @@ pub fn template(role: NodeRole, filled: &Filled) -> String {
         entry(&mut out, key, role, Some(filled));
     }
     for key in below {
-        tables(&mut out, key, role, key.name);
+        tables(&mut out, key, role, key.name, false);
     }
     out
 }
 
 /// A section's header is there for its keys to be uncommented one by one; an entry's is not, because an
-/// entry without its required keys is a fault.
-fn tables(out: &mut String, key: &Key, role: NodeRole, path: &str) {
+/// entry without its required keys is a fault; nor is that of a section in an entry.
+fn tables(out: &mut String, key: &Key, role: NodeRole, path: &str, in_entry: bool) {
     out.push('\n');
     prose(out, key.doc);
-    let header = match key.kind {
-        Kind::Entries(_) => format!("#[[{path}]]\n"),
-        _ => format!("[{path}]\n"),
+    let entries = matches!(key.kind, Kind::Entries(_));
+    let header = match (entries, in_entry) {
+        (true, _) => format!("#[[{path}]]\n"),
+        (false, true) => format!("#[{path}]\n"),
+        (false, false) => format!("[{path}]\n"),
     };
     out.push_str(&header);
     let (inner, below): (Vec<&Key>, Vec<&Key>) =
@@ -96,7 +98,7 @@ fn tables(out: &mut String, key: &Key, role: NodeRole, path: &str) {
         entry(out, inner, role, None);
     }
     for inner in below {
-        tables(out, inner, role, &format!("{path}.{}", inner.name));
+        tables(out, inner, role, &format!("{path}.{}", inner.name), in_entry || entries);
     }
 }
 

@@ -130,7 +130,7 @@ pub struct StoredTask {
     /// Not to be tried before this.
     pub not_before: Time,
     /// How it ended.
-    pub finished: Option<FinishedTask>,
+    pub finished: Option<Arc<FinishedTask>>,
 }
 
 impl Image {
@@ -164,7 +164,7 @@ impl Image {
             Record::Finished(finished) => {
                 if let Some(task) = self.tasks.get_mut(&finished.task) {
                     task.current = None;
-                    task.finished.get_or_insert_with(|| (**finished).clone());
+                    task.finished.get_or_insert_with(|| Arc::clone(finished));
                 }
             }
             Record::Worker { worker, health } => {

@@ -96,7 +96,12 @@ pub enum Notice {
     /// A piece of its result has come.
     Output(Payload),
     /// It has ended, for good.
-    Ended(Arc<FinishedTask>),
+    Ended {
+        /// As it was accepted.
+        accepted: Arc<AcceptedTask>,
+        /// How it ended.
+        finished: Arc<FinishedTask>,
+    },
     /// An attempt failed, and the next is not made before this.
     Delayed {
         /// When the next attempt may begin.

@@ -1,7 +1,7 @@
 //! The worker: grants its capacity, runs what the holder of the lease dispatches, and keeps each result
 //! until it is recorded.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hypha_model::{
@@ -42,7 +42,7 @@ pub struct Said {
 }
 
 /// Names an attempt on this worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId {
     /// Whose attempt it is.
     pub scheduler: SchedulerId,
@@ -59,6 +59,8 @@ pub enum Run {
         id: RunId,
         /// What.
         dispatch: Arc<Dispatch>,
+        /// By which of the worker's executors.
+        executor: usize,
         /// On which devices.
         devices: Vec<u32>,
     },
@@ -111,6 +113,8 @@ pub struct WorkerMachine {
     runs: BTreeMap<RunId, RunState>,
     /// Runs that wait for room, oldest first.
     queue: VecDeque<RunId>,
+    /// When something is due for a run: its end, or its result again. Each run has at most one entry.
+    agenda: BTreeSet<(Time, RunId)>,
     used: Vec<u32>,
     mutant: Option<Mutant>,
 }
@@ -129,6 +133,7 @@ struct RunState {
     dispatch: Arc<Dispatch>,
     executor: usize,
     phase: Phase,
+    due: Option<Time>,
 }
 
 enum Phase {
@@ -145,7 +150,6 @@ enum Phase {
     Ended {
         run: Span,
         outcome: Outcome,
-        resend_at: Time,
     },
 }
 
@@ -166,6 +170,7 @@ impl WorkerMachine {
             ledger: Ledger::new(&worker.capacity),
             runs: BTreeMap::new(),
             queue: VecDeque::new(),
+            agenda: BTreeSet::new(),
             used: vec![0; worker.executors.len()],
             worker,
             mutant: None,
@@ -217,6 +222,10 @@ impl WorkerMachine {
                 booked += 1;
             }
         }
+        let due = self.runs.values().filter(|run| run.due.is_some()).count();
+        if due != self.agenda.len() {
+            return Err(format!("{due} runs want a time and {} have one", self.agenda.len()));
+        }
         if used != self.used {
             return Err(format!("executors run {used:?} and {:?} are counted", self.used));
         }
@@ -258,7 +267,7 @@ impl WorkerMachine {
                 let id = RunId { scheduler: from, fence };
                 let ended = |run: &RunState| matches!(run.phase, Phase::Ended { .. });
                 if self.runs.get(&id).is_some_and(ended) {
-                    self.runs.remove(&id);
+                    self.forget(id);
                 }
             }
             ToWorker::ReleaseLease { lease, epoch } => {
@@ -321,7 +330,7 @@ impl WorkerMachine {
                 Phase::Waiting => FromWorker::Accepted { attempt, fence },
                 Phase::Running { .. } => FromWorker::Started { attempt, fence },
                 Phase::Stopping { .. } => return,
-                Phase::Ended { run, outcome, .. } => {
+                Phase::Ended { run, outcome } => {
                     FromWorker::Finished { attempt, fence, run: *run, outcome: outcome.clone() }
                 }
             };
@@ -345,7 +354,8 @@ impl WorkerMachine {
         };
         match executor {
             Ok(executor) => {
-                self.runs.insert(id, RunState { dispatch, executor, phase: Phase::Waiting });
+                let phase = Phase::Waiting;
+                self.runs.insert(id, RunState { dispatch, executor, phase, due: None });
                 self.queue.push_back(id);
                 if !self.fits(id) {
                     step.send
@@ -389,12 +399,14 @@ impl WorkerMachine {
             }
             self.used[run.executor] += 1;
             run.phase = Phase::Running { since: now };
+            let ends_by = now + run.dispatch.timeout;
             let devices = self.ledger.devices_of(id).map(<[u32]>::to_vec).unwrap_or_default();
-            let dispatch = Arc::clone(&run.dispatch);
+            let (dispatch, executor) = (Arc::clone(&run.dispatch), run.executor);
             let (attempt, fence) = (dispatch.attempt, dispatch.fence);
             step.send
                 .push(Said { to: id.scheduler, message: FromWorker::Started { attempt, fence } });
-            step.run.push(Run::Start { id, dispatch, devices });
+            step.run.push(Run::Start { id, dispatch, executor, devices });
+            self.set_due(id, Some(ends_by));
         }
     }
 
@@ -429,17 +441,15 @@ impl WorkerMachine {
         // It was booked when it began; `check` would tell if it were not.
         let _ = self.ledger.release(id);
         match outcome {
-            None => {
-                self.runs.remove(&id);
-            }
+            None => self.forget(id),
             Some(outcome) => {
                 let elapsed = now.since(since);
                 let (attempt, fence) = (run.dispatch.attempt, id.fence);
                 let message =
                     FromWorker::Finished { attempt, fence, run: elapsed, outcome: outcome.clone() };
                 step.send.push(Said { to: id.scheduler, message });
-                let resend_at = now + RESEND_AFTER;
-                run.phase = Phase::Ended { run: elapsed, outcome, resend_at };
+                run.phase = Phase::Ended { run: elapsed, outcome };
+                self.set_due(id, Some(now + RESEND_AFTER));
             }
         }
     }
@@ -449,45 +459,56 @@ impl WorkerMachine {
         let Some(run) = self.runs.get_mut(&id) else { return };
         match run.phase {
             Phase::Waiting => {
-                self.runs.remove(&id);
+                self.forget(id);
                 self.queue.retain(|other| *other != id);
             }
             Phase::Running { since } => {
                 run.phase = Phase::Stopping { timed_out, since };
                 step.run.push(Run::Stop(id));
+                self.set_due(id, None);
             }
             Phase::Stopping { since, .. } => run.phase = Phase::Stopping { timed_out, since },
-            Phase::Ended { .. } => {
-                self.runs.remove(&id);
-            }
+            Phase::Ended { .. } => self.forget(id),
+        }
+    }
+
+    fn forget(&mut self, id: RunId) {
+        self.set_due(id, None);
+        self.runs.remove(&id);
+    }
+
+    fn set_due(&mut self, id: RunId, at: Option<Time>) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        if let Some(old) = run.due {
+            self.agenda.remove(&(old, id));
+        }
+        run.due = at;
+        if let Some(at) = at {
+            self.agenda.insert((at, id));
         }
     }
 
     fn woke(&mut self, now: Time, step: &mut WorkerStep) {
-        let late: Vec<RunId> = self
-            .runs
-            .iter()
-            .filter(|(_, run)| match run.phase {
-                Phase::Running { since } => since + run.dispatch.timeout <= now,
-                _ => false,
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in late {
-            self.stop(id, true, step);
-        }
-        for (id, run) in &mut self.runs {
-            if let Phase::Ended { run: elapsed, outcome, resend_at } = &mut run.phase
-                && *resend_at <= now
-            {
-                *resend_at = now + RESEND_AFTER;
-                let message = FromWorker::Finished {
-                    attempt: run.dispatch.attempt,
-                    fence: id.fence,
-                    run: *elapsed,
-                    outcome: outcome.clone(),
-                };
-                step.send.push(Said { to: id.scheduler, message });
+        while let Some((at, id)) = self.agenda.first().copied()
+            && at <= now
+            // The end of time never comes: what is due then would come up again and again.
+            && at < Time::MAX
+        {
+            self.set_due(id, None);
+            let Some(run) = self.runs.get(&id) else { continue };
+            match &run.phase {
+                Phase::Running { .. } => self.stop(id, true, step),
+                Phase::Ended { run: elapsed, outcome } => {
+                    let message = FromWorker::Finished {
+                        attempt: run.dispatch.attempt,
+                        fence: id.fence,
+                        run: *elapsed,
+                        outcome: outcome.clone(),
+                    };
+                    step.send.push(Said { to: id.scheduler, message });
+                    self.set_due(id, Some(now + RESEND_AFTER));
+                }
+                Phase::Waiting | Phase::Stopping { .. } => {}
             }
         }
     }
@@ -512,11 +533,7 @@ impl WorkerMachine {
     }
 
     fn wake_at(&self) -> Option<Time> {
-        let of_runs = self.runs.values().filter_map(|run| match run.phase {
-            Phase::Running { since } => Some(since + run.dispatch.timeout),
-            Phase::Ended { resend_at, .. } => Some(resend_at),
-            Phase::Waiting | Phase::Stopping { .. } => None,
-        });
-        of_runs.chain(self.lease.map(|lease| lease.until)).min()
+        let of_runs = self.agenda.first().map(|(at, _)| *at);
+        of_runs.into_iter().chain(self.lease.map(|lease| lease.until)).min()
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypha_model::{CapabilityQuery, Name, NodeRole, Worker, WorkerId};
+use hypha_model::{CapabilityQuery, Name, NodeRole, SchedulerId, Worker, WorkerId};
 use hypha_pki::{Pki, Reloader};
 use hypha_wire::EncodeError;
 use hypha_wire::request::{Refusal, RefusalKind, RequestBody, ResponseBody};
@@ -315,10 +315,19 @@ impl Net {
 
 /// The id under which schedulers know the worker with this certificate: always the same.
 pub fn worker_id(peer: &PeerId) -> WorkerId {
+    WorkerId::from_uuid(uuid_of(peer))
+}
+
+/// The id under which workers know the scheduler with this certificate: always the same.
+pub fn scheduler_id(peer: &PeerId) -> SchedulerId {
+    SchedulerId::from_uuid(uuid_of(peer))
+}
+
+fn uuid_of(peer: &PeerId) -> uuid::Uuid {
     let digest = blake3::hash(&peer.to_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.as_bytes()[..16]);
-    WorkerId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
 impl fmt::Display for Link {

@@ -5,6 +5,7 @@
 
 mod behaviour;
 mod bulk;
+mod channel;
 mod codec;
 mod driver;
 mod figures;
@@ -22,10 +23,11 @@ mod transport;
 mod upgrade;
 
 pub use bulk::{Bulk, Carrier};
+pub use channel::{ChannelReader, ChannelWriter, WorkerChannel};
 pub use guard::{Guard, ip_of};
 pub use handle::{
     AskError, FoundDataset, FoundWorker, Net, NetEvent, Peer, Publication, Question, Reachability,
-    StartError, worker_id,
+    StartError, scheduler_id, worker_id,
 };
 pub use hypha_bulk::{
     Header, Incoming, Limits as BulkLimits, Outgoing, SendError, Sent, Sink, Source,

@@ -1,10 +1,13 @@
 //! One runtime for all roles: it joins configuration, certificates, network and telemetry, and runs until told to
 //! stop. What a role does beyond that is a file of its own.
 
+mod clock;
+mod crash;
 mod data;
 mod gateway;
 mod hardware;
 mod look;
+mod object;
 mod runtime;
 mod scheduler;
 mod settings;
@@ -14,6 +17,7 @@ mod worker;
 
 pub use look::{Look, find_datasets, find_workers, probe};
 pub use runtime::{NodeConfig, run};
+pub use worker::LAUNCHER;
 
 /// Why a node did not start, or a question could not be asked.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use hypha_wire::request::{Refusal, RefusalKind, RequestBody, ResponseBody};
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, Searching};
 use crate::signals::Signals;
 use crate::status::{self, Status};
 use crate::{NodeError, data, gateway, settings, worker};
@@ -122,23 +122,28 @@ async fn start(
     let needs_gateway = role != NodeRole::Gateway && !network.gateway_addresses.is_empty();
     let status = Arc::new(Status::new(role, version, net.clone(), metrics.clone(), needs_gateway));
     status::serve(status.clone(), config.observe()).await?;
-    let (_, offers) = net.bulk(hypha_net::BulkLimits::default()).await.map_err(|error| {
+    let (bulk, offers) = net.bulk(hypha_net::BulkLimits::default()).await.map_err(|error| {
         NodeError::failed(format!("cannot listen for bulk transfers on {error}"))
     })?;
-    tokio::spawn(refuse_transfers(offers));
-    let scheduler = match config {
-        NodeConfig::Gateway(_) => None,
-        NodeConfig::Scheduler(config) => Some(Scheduler::start(config, net.clone())),
+    let duty = match config {
+        NodeConfig::Gateway(_) => {
+            tokio::spawn(refuse_transfers(offers));
+            Duty::Others
+        }
+        NodeConfig::Scheduler(config) => Duty::Scheduler(Box::new(
+            Scheduler::start(config, net.clone(), metrics, offers, version).await?,
+        )),
         NodeConfig::Worker(config) => {
-            worker::start(config, &net).await?;
-            None
+            tokio::spawn(refuse_transfers(offers));
+            Duty::Worker(worker::start(config, &net, bulk).await?)
         }
         NodeConfig::Data(config) => {
+            tokio::spawn(refuse_transfers(offers));
             data::start(config, &net).await?;
-            None
+            Duty::Others
         }
     };
-    Ok(Node { role, net, events, status, scheduler })
+    Ok(Node { role, net, events, status, duty })
 }
 
 struct Node {
@@ -146,7 +151,14 @@ struct Node {
     net: Net,
     events: mpsc::Receiver<NetEvent>,
     status: Arc<Status>,
-    scheduler: Option<Scheduler>,
+    duty: Duty,
+}
+
+/// What a node does beyond being there.
+enum Duty {
+    Scheduler(Box<Scheduler>),
+    Worker(worker::Running),
+    Others,
 }
 
 impl Node {
@@ -166,9 +178,18 @@ impl Node {
             }
         }
         signals.stop_at_once();
-        match tokio::time::timeout(STOP_TIME, self.net.stop()).await {
+        let net = self.net.clone();
+        let stop = async {
+            match self.duty {
+                Duty::Scheduler(scheduler) => scheduler.stop().await,
+                Duty::Worker(worker) => worker.stop().await,
+                Duty::Others => {}
+            }
+            net.stop().await;
+        };
+        match tokio::time::timeout(STOP_TIME, stop).await {
             Ok(()) => tracing::info!("stopped"),
-            Err(_) => tracing::warn!("leaving the network took too long"),
+            Err(_) => tracing::warn!("stopping took too long"),
         }
         Ok(())
     }
@@ -183,11 +204,11 @@ impl Node {
                     None => tracing::debug!(%address, "no longer connected to a gateway"),
                 }
                 self.status.gateway(address, peer.is_some());
-                self.tell_scheduler(Scheduler::look);
+                self.tell_search(Searching::look);
             }
             NetEvent::PeerJoined(peer) => {
                 gateway::log_peer(self.role, &peer);
-                self.tell_scheduler(|scheduler| scheduler.joined(peer.id));
+                self.tell_search(|search| search.joined(peer.id));
             }
             NetEvent::LinkChanged(peer) => {
                 tracing::info!(peer = %peer.id, role = %peer.role, link = %peer.link, "link changed");
@@ -197,16 +218,16 @@ impl Node {
             }
             NetEvent::PeerLeft(peer) => tracing::debug!(%peer, "peer left"),
             NetEvent::WorkerAnnounced(found) => {
-                self.tell_scheduler(|scheduler| scheduler.announced(found));
+                self.tell_search(|search| search.announced(found));
             }
-            NetEvent::NodeLeft(peer) => self.tell_scheduler(|scheduler| scheduler.left(peer)),
+            NetEvent::NodeLeft(peer) => self.tell_search(|search| search.left(peer)),
             NetEvent::Asked(question) => self.answer(question),
         }
     }
 
-    fn tell_scheduler(&mut self, tell: impl FnOnce(&mut Scheduler)) {
-        if let Some(scheduler) = &mut self.scheduler {
-            tell(scheduler);
+    fn tell_search(&self, tell: impl FnOnce(&Searching)) {
+        if let Duty::Scheduler(scheduler) = &self.duty {
+            tell(scheduler.searching());
         }
     }
 

@@ -1,166 +1,239 @@
-//! A scheduler: finds workers, and stays connected to them.
+//! A scheduler: accepts tasks over HTTP, places them on workers of the swarm and on HTTP servers, and answers.
 
-use std::collections::{HashMap, HashSet};
+mod backend;
+mod core;
+mod figures;
+mod links;
+mod objects;
+mod pump;
+mod search;
+
+use std::sync::Arc;
 use std::time::Duration;
 
+use hypha_backends::{HttpWorkers, NewServer, RegisterError};
 use hypha_config::SchedulerConfig;
-use hypha_model::{CapabilityQuery, NodeRole};
-use hypha_net::{FoundWorker, Net, PeerId};
-use hypha_wire::request::{RequestBody, ResponseBody};
+use hypha_engine::{Command, FromWorker, SchedulerEvent, SchedulerStep, ToWorker};
+use hypha_model::{Span, Time, WorkerId};
+use hypha_net::{Incoming, Net, scheduler_id};
+use hypha_predict::{LookupTable, Mode};
+use hypha_store::Store;
+use hypha_telemetry::Metrics;
 use tokio::sync::mpsc;
-use tracing::Instrument;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
-/// News that wait for the search loop. It takes one within the time of a search.
-const NEWS: usize = 1_024;
+use crate::clock::Clock;
+use crate::{NodeError, settings};
+use backend::Service;
+use core::{Core, Ways};
+use figures::{Figures, Present};
+use links::Links;
+use objects::Objects;
+use pump::Pump;
+pub(crate) use search::Searching;
 
-/// While a worker that was found is not connected, the next look comes this soon: it is back, or its record has ended.
-const RETRY: Duration = Duration::from_secs(10);
+/// What HTTP workers said and the loop has not taken.
+const MAX_SAID: usize = 4_096;
 
-/// The first search may come before the directory has heard of anyone; until a worker is found it is repeated soon.
-const SOON: Duration = Duration::from_secs(2);
+/// How often results that are older than `result_ttl` are forgotten, at the least.
+const FORGET_EVERY: Duration = Duration::from_secs(600);
 
-/// How long a worker may take to answer the first question.
-const GREETING: Duration = Duration::from_secs(10);
-
-/// A handle to the search loop.
+/// A running scheduler.
 pub(crate) struct Scheduler {
-    news: mpsc::Sender<News>,
-}
-
-enum News {
-    Look,
-    Announced(Box<FoundWorker>),
-    Joined(PeerId),
-    Left(PeerId),
+    searching: Searching,
+    service: Service,
+    stop: CancellationToken,
+    api: JoinHandle<()>,
+    pump_stop: CancellationToken,
+    pump: JoinHandle<()>,
 }
 
 impl Scheduler {
-    pub(crate) fn start(config: &SchedulerConfig, net: Net) -> Scheduler {
-        let (news, heard) = mpsc::channel(NEWS);
-        let search = Search { net, interval: config.discovery_interval, known: HashMap::new() };
-        tokio::spawn(search.run(heard));
-        Scheduler { news }
-    }
+    pub(crate) async fn start(
+        config: &SchedulerConfig,
+        net: Net,
+        metrics: &Metrics,
+        offers: mpsc::Receiver<Incoming>,
+        version: &'static str,
+    ) -> Result<Scheduler, NodeError> {
+        config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let listener = settings::listen(&config.api).await?;
+        let address = listener.local_addr().map_err(NodeError::failed)?;
+        std::fs::create_dir_all(&config.data_dir).map_err(|error| {
+            NodeError::failed(format!("cannot use data_dir {}: {error}", config.data_dir.display()))
+        })?;
+        let table = settings::lookup_table(config.lookup_table.as_deref())?;
+        let objects = Objects::open(&config.object_store)?;
+        let path = config.data_dir.join("tasks.sqlite");
+        let opened = tokio::task::spawn_blocking(move || Store::open(&path)).await;
+        let (store, recovered) = opened.map_err(NodeError::failed)?.map_err(NodeError::failed)?;
+        let store = Arc::new(store);
 
-    /// The directory may have more to say now.
-    pub(crate) fn look(&mut self) {
-        self.tell(News::Look);
-    }
+        let (said, heard) = mpsc::channel(MAX_SAID);
+        let http = HttpWorkers::open(settings::http_workers(config, address), said)
+            .map_err(NodeError::failed)?;
+        let links = Arc::new(Links::default());
+        let ways = WaysToWorkers { links: links.clone(), http: http.clone() };
+        let figures = metrics.with(Figures::new);
+        let (clock, id) = (Clock::new(), scheduler_id(&net.own()));
+        let mut step = SchedulerStep::default();
+        let mode = recovered.image.mode;
+        let open = recovered.image.tasks.values().filter(|task| task.finished.is_none()).count();
+        let mut machine = hypha_engine::Scheduler::recover(
+            id,
+            config.settings.clone(),
+            recovered.image,
+            rand::random(),
+            clock.now(),
+            &mut step,
+        );
+        give_table(&mut machine, &table, mode, clock.now(), &mut step);
+        let core = Arc::new(Core::new(machine, step, clock, figures, Box::new(ways)));
+        metrics.with(|registry| {
+            registry.register_collector(Box::new(Present::of(Arc::downgrade(&core))));
+        });
 
-    pub(crate) fn announced(&mut self, found: FoundWorker) {
-        self.tell(News::Announced(Box::new(found)));
-    }
-
-    pub(crate) fn joined(&mut self, peer: PeerId) {
-        self.tell(News::Joined(peer));
-    }
-
-    pub(crate) fn left(&mut self, peer: PeerId) {
-        self.tell(News::Left(peer));
-    }
-
-    fn tell(&mut self, news: News) {
-        // What does not fit is found by the next search.
-        let _ = self.news.try_send(news);
-    }
-}
-
-struct Search {
-    net: Net,
-    interval: Duration,
-    known: HashMap<PeerId, FoundWorker>,
-}
-
-impl Search {
-    async fn run(mut self, mut heard: mpsc::Receiver<News>) {
-        loop {
-            let all_connected = self.look().await;
-            let pause = match (self.known.is_empty(), all_connected) {
-                (true, _) => SOON.min(self.interval),
-                (false, false) => RETRY.min(self.interval),
-                (false, true) => self.interval,
-            };
-            let due = tokio::time::sleep(pause);
-            tokio::pin!(due);
-            loop {
-                tokio::select! {
-                    () = &mut due => break,
-                    news = heard.recv() => match news {
-                        Some(News::Look) => break,
-                        Some(News::Announced(found)) => self.found(*found).await,
-                        Some(News::Joined(peer)) => self.greet(peer),
-                        Some(News::Left(peer)) => self.lost(peer, "it said farewell").await,
-                        None => return,
-                    },
-                }
-            }
-        }
-    }
-
-    /// Looks who is there; whether all that are known are connected.
-    async fn look(&mut self) -> bool {
-        let found = self.net.get_records_matching(CapabilityQuery::default()).await;
-        let there: HashSet<_> = found.iter().map(|found| found.peer).collect();
-        for found in found {
-            self.found(found).await;
-        }
-        let peers = self.net.peers().await;
-        // Without a gateway nobody was asked: then a worker that is not found may well be there.
-        let asked = peers.iter().any(|peer| peer.role == NodeRole::Gateway);
-        let connected: HashSet<_> = peers.iter().map(|peer| peer.id).collect();
-        let apart: Vec<_> =
-            self.known.keys().filter(|peer| !connected.contains(peer)).copied().collect();
-        for peer in apart.iter().filter(|peer| asked && !there.contains(peer)) {
-            self.lost(*peer, "its record has ended").await;
-        }
-        apart.is_empty()
-    }
-
-    async fn found(&mut self, found: FoundWorker) {
-        let peer = found.peer;
-        match self.known.get(&peer) {
-            Some(known) if known.sequence > found.sequence => return,
-            Some(known) if known.addresses == found.addresses => {
-                self.known.insert(peer, found);
-                return;
-            }
-            Some(_) => {}
-            None => {
-                let (worker, organisation) = (&found.worker, &found.organisation);
-                let name = found.name.as_deref().unwrap_or_default();
-                tracing::info!(%peer, name, worker = %worker.id, organisation, "found a worker");
-            }
-        }
-        self.net.keep(peer, found.addresses.clone()).await;
-        self.known.insert(peer, found);
-    }
-
-    /// Asks a worker that has just connected how it is: a link that carries no answers is better known at once.
-    fn greet(&self, peer: PeerId) {
-        if !self.known.contains_key(&peer) {
-            return;
-        }
-        let net = self.net.clone();
-        let greeting = async move {
-            let asked =
-                net.ask(peer, RequestBody::Health, GREETING, hypha_telemetry::traceparent());
-            match asked.await {
-                Ok(ResponseBody::Health(health)) => {
-                    tracing::info!(%peer, version = health.version, ready = health.ready, "a worker answers");
-                }
-                Ok(_) => tracing::warn!(%peer, "a worker answered something else than its health"),
-                Err(error) => {
-                    tracing::warn!(%peer, "a worker is connected and does not answer: {error}")
-                }
-            }
+        let stop = CancellationToken::new();
+        let pump = Pump {
+            core: core.clone(),
+            store: store.clone(),
+            id,
+            settings: config.settings.clone(),
+            table,
         };
-        tokio::spawn(greeting.instrument(tracing::info_span!("greet a worker", %peer)));
+        // It stops last: what the others still want durable is committed.
+        let pump_stop = CancellationToken::new();
+        let pump = tokio::spawn(pump.run(pump_stop.clone()));
+        tokio::spawn(hear(core.clone(), heard));
+        tokio::spawn(objects.clone().receive(net.clone(), offers));
+        tokio::spawn(forget(store.clone(), objects.clone(), clock, config.result_ttl));
+        let searching =
+            Searching::start(net, config.discovery_interval, Arc::downgrade(&core), links);
+        let service = Service { core, store, http, objects, metrics: metrics.clone() };
+        for server in &config.backends {
+            tokio::spawn(register(service.clone(), settings::server(server)?));
+        }
+        let api = settings::api(config, version)?;
+        let backend: Arc<dyn hypha_api::Backend> = Arc::new(service.clone());
+        let stopped = stop.clone();
+        let scheme = if config.api.tls.is_some() { "https" } else { "http" };
+        tracing::info!(tasks = open, "serving the API at {scheme}://{address}");
+        let api = tokio::spawn(async move {
+            let stopped = async move { stopped.cancelled().await };
+            if let Err(error) = hypha_api::serve(api, listener, backend, stopped).await {
+                tracing::error!("the API is no longer served: {error}");
+            }
+        });
+        Ok(Scheduler { searching, service, stop, api, pump_stop, pump })
     }
 
-    async fn lost(&mut self, peer: PeerId, why: &str) {
-        if let Some(known) = self.known.remove(&peer) {
-            tracing::info!(%peer, worker = %known.worker.id, "a worker is gone: {why}");
-            self.net.let_go(peer).await;
+    pub(crate) fn searching(&self) -> &Searching {
+        &self.searching
+    }
+
+    /// Why this scheduler should get no requests at present.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        hypha_api::Backend::problems(&self.service)
+    }
+
+    /// Stops taking requests, commits what was taken, and returns.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.api.await;
+        self.pump_stop.cancel();
+        let _ = self.pump.await;
+    }
+}
+
+/// A worker is reached over HTTP, or over its stream.
+struct WaysToWorkers {
+    links: Arc<Links>,
+    http: HttpWorkers,
+}
+
+impl Ways for WaysToWorkers {
+    fn send(&self, worker: WorkerId, message: ToWorker) {
+        match self.http.knows(worker) {
+            true => self.http.send(worker, message),
+            false => self.links.send(worker, message),
+        }
+    }
+
+    fn forget(&self, worker: WorkerId) {
+        self.http.forget(worker);
+    }
+}
+
+/// Takes the table for the mode `lookup_table` into use, and the mode if it was chosen before.
+fn give_table(
+    machine: &mut hypha_engine::Scheduler,
+    table: &LookupTable,
+    mode: Option<Mode>,
+    now: Time,
+    step: &mut SchedulerStep,
+) {
+    let ask = |command| SchedulerEvent::Asked { request: NOBODY, command };
+    machine.step(now, ask(Command::SetTable(table.clone())), step);
+    if let Some(mode) = mode {
+        machine.step(now, ask(Command::SetMode(mode)), step);
+    }
+}
+
+/// The number of requests that nobody waits for the answers of.
+const NOBODY: u64 = 0;
+
+/// Registers a configured server, as soon as it is there.
+async fn register(service: Service, server: NewServer) {
+    let url = server.config.url.clone();
+    loop {
+        match service.http.register_server(server.clone()).await {
+            Ok(worker) => {
+                let models = worker.executors.iter().flat_map(|executor| &executor.models).count();
+                tracing::info!(url, worker = %worker.id, models, "using an HTTP server");
+                if service.enter(worker).await.is_ok() {
+                    return;
+                }
+            }
+            Err(error @ RegisterError::Unhealthy(_)) => {
+                tracing::warn!(url, "an HTTP server is not used yet: {error}");
+            }
+            Err(error) => return tracing::error!(url, "an HTTP server is not used: {error}"),
+        }
+        tokio::time::sleep(REGISTER_AGAIN).await;
+    }
+}
+
+/// How long after a failure a configured server is tried again.
+const REGISTER_AGAIN: Duration = Duration::from_secs(10);
+
+/// Carries what HTTP workers say to the machine, all that waits at once.
+async fn hear(core: Arc<Core>, mut heard: mpsc::Receiver<(WorkerId, FromWorker)>) {
+    let mut said = Vec::new();
+    while heard.recv_many(&mut said, MAX_SAID).await > 0 {
+        for (worker, message) in said.drain(..) {
+            core.worker_said(worker, std::iter::once(message));
+        }
+    }
+}
+
+/// Forgets results whose time is over.
+async fn forget(store: Arc<Store>, objects: Objects, clock: Clock, ttl: Duration) {
+    loop {
+        tokio::time::sleep(FORGET_EVERY.min(ttl)).await;
+        let age = Span::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX));
+        let before = Time::ZERO + clock.now().since(Time::ZERO + age);
+        match store.forget_finished_before(before).await {
+            Ok(0) => {}
+            Ok(tasks) => {
+                tracing::info!(tasks, "forgot tasks that ended longer ago than result_ttl")
+            }
+            Err(error) => tracing::warn!("cannot forget old tasks: {error}"),
+        }
+        let objects = objects.clone();
+        let forgotten = tokio::task::spawn_blocking(move || objects.forget_older_than(ttl)).await;
+        if let Ok(Err(error)) = forgotten {
+            tracing::warn!("cannot forget old large results: {error}");
         }
     }
 }

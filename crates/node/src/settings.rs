@@ -1,10 +1,22 @@
 //! A configuration in the words of the crates that it steers.
 
-use hypha_config::{NetworkConfig, ObserveConfig};
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use hypha_backends::{HttpSettings, NewServer, ServerConfig};
+use hypha_config::{
+    ApiConfig, BackendConfig, BackendFormat, NetworkConfig, ObserveConfig, SchedulerConfig,
+};
 use hypha_model::NodeRole;
 use hypha_net::{Limits, RelayLimits, Settings};
 use hypha_pki::Files;
+use hypha_predict::LookupTable;
 use hypha_telemetry as telemetry;
+use tokio::net::TcpListener;
+
+use crate::NodeError;
 
 /// Libraries whose own lines say nothing that ours do not; the configured filter may bring them back.
 const QUIET: &str = "libp2p_swarm=warn,libp2p_kad=error,libp2p_autonat=error";
@@ -16,6 +28,107 @@ pub(crate) fn files(network: &NetworkConfig) -> Files {
         trust_pem: network.trust_pem.clone(),
         crls_pem: network.crls_pem.clone(),
         require_crl: network.require_crl,
+    }
+}
+
+/// A secret from a file: one line, without its end.
+pub(crate) fn secret(path: &Path) -> Result<String, NodeError> {
+    let read = std::fs::read_to_string(path);
+    let text = read.map_err(|error| {
+        NodeError::configuration(format!("cannot read {}: {error}", path.display()))
+    })?;
+    match text.trim() {
+        "" => Err(NodeError::configuration(format!("{} is empty", path.display()))),
+        secret => Ok(secret.to_owned()),
+    }
+}
+
+/// The table for the predictor's mode `lookup_table`: JSON or CSV, by the name of the file.
+///
+/// Without one, that mode falls back to what was measured, as it does for models that a table does not have.
+pub(crate) fn lookup_table(path: Option<&Path>) -> Result<LookupTable, NodeError> {
+    let Some(path) = path else { return Ok(LookupTable::empty()) };
+    let wrong = |problem: &dyn Display| {
+        NodeError::configuration(format!("lookup_table {}: {problem}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let table = match path.extension().is_some_and(|extension| extension == "json") {
+        true => LookupTable::from_json(&text),
+        false => LookupTable::from_csv(&text),
+    };
+    table.map_err(|error| wrong(&error))
+}
+
+/// The listener of a scheduler's API. The default port may be taken by another scheduler on this machine; that is
+/// an error too: clients would talk to the other one.
+pub(crate) async fn listen(api: &ApiConfig) -> Result<TcpListener, NodeError> {
+    let address = api.bind_address;
+    TcpListener::bind(address).await.map_err(|error| {
+        NodeError::failed(format!(
+            "cannot listen on {address} for the API: {error}; choose another bind_address in [scheduler.api], or port 0 for any"
+        ))
+    })
+}
+
+/// The settings of the HTTP surfaces.
+pub(crate) fn api(
+    config: &SchedulerConfig,
+    version: &'static str,
+) -> Result<hypha_api::Settings, NodeError> {
+    let given = &config.api;
+    let tokens = given.tokens_file.as_ref().map(hypha_api::Tokens::load).transpose();
+    Ok(hypha_api::Settings {
+        max_request_bytes: usize::try_from(given.max_request_bytes).unwrap_or(usize::MAX),
+        tokens: tokens.map_err(NodeError::configuration)?,
+        tls: given.tls.as_ref().map(|(certificates, key)| hypha_api::TlsFiles {
+            certificates: certificates.clone(),
+            key: key.clone(),
+        }),
+        task_timeout: config.settings.task_timeout,
+        version,
+        ..hypha_api::Settings::default()
+    })
+}
+
+/// The settings of workers that are reached over HTTP, for a scheduler whose API is at `address`.
+pub(crate) fn http_workers(config: &SchedulerConfig, address: SocketAddr) -> HttpSettings {
+    let scheme = if config.api.tls.is_some() { "https" } else { "http" };
+    // Instances on this machine reach an address that means "all" at the loopback one; others need `public_url`.
+    let reached = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], address.port())),
+        IpAddr::V6(ip) if ip.is_unspecified() => {
+            SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()))
+        }
+        _ => address,
+    };
+    let own = format!("{scheme}://{reached}");
+    let micros = config.settings.health_check_timeout.as_micros();
+    HttpSettings {
+        allowed_networks: config.api.allowed_networks.clone(),
+        public_url: Some(config.api.public_url.clone().unwrap_or(own)),
+        health_timeout: Duration::from_micros(micros),
+        ..HttpSettings::new(&config.data_dir)
+    }
+}
+
+/// A configured HTTP server in the words of the crate that calls it.
+pub(crate) fn server(config: &BackendConfig) -> Result<NewServer, NodeError> {
+    Ok(NewServer {
+        config: ServerConfig {
+            api_key: config.api_key_file.as_deref().map(secret).transpose()?,
+            health_path: config.health_path.clone(),
+            ..ServerConfig::new(config.url.clone(), format_of(config.format))
+        },
+        models: config.models.clone(),
+        concurrency: config.concurrency,
+        trusted: true,
+    })
+}
+
+pub(crate) fn format_of(format: BackendFormat) -> hypha_backends::Format {
+    match format {
+        BackendFormat::Openai => hypha_backends::Format::Openai,
+        BackendFormat::Json => hypha_backends::Format::Json,
     }
 }
 

@@ -1,16 +1,51 @@
-//! A worker: says what it offers, and stays findable.
+//! A worker: says what it offers, runs what the holder of its lease dispatches, and reports.
 
-use hypha_config::WorkerConfig;
+mod channels;
+mod cores;
+mod driver;
+mod epoch;
+mod instance;
+mod objects;
+mod runners;
+
+use std::sync::Arc;
+
+use hypha_api::InstanceSettings;
+use hypha_config::{TaskInstanceConfig, WorkerConfig};
+use hypha_engine::{FromWorker, WorkerMachine, WorkerStep};
 use hypha_model::Worker;
-use hypha_net::{Net, Publication, worker_id};
+use hypha_net::{Bulk, Net, Publication, worker_id};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
 use crate::{NodeError, hardware};
+use driver::{Driver, Event, MAX_EVENTS};
+use instance::LocalInstance;
+use objects::Uploads;
+pub use runners::LAUNCHER;
+use runners::Runners;
 
-pub(crate) async fn start(config: &WorkerConfig, net: &Net) -> Result<(), NodeError> {
-    let capacity = hardware::capacity(&config.resources);
+/// Messages to the worker's own surface that wait for it.
+const MAX_LOCAL: usize = 4_096;
+
+/// A running worker.
+pub(crate) struct Running {
+    stop: CancellationToken,
+    driver: JoinHandle<()>,
+    runners: Arc<Runners>,
+}
+
+pub(crate) async fn start(
+    config: &WorkerConfig,
+    net: &Net,
+    bulk: Bulk,
+) -> Result<Running, NodeError> {
     let worker = Worker {
         id: worker_id(&net.own()),
-        capacity,
+        capacity: hardware::capacity(&config.resources),
         executors: config.executors.iter().map(|executor| executor.executor()).collect(),
         hardware: config.hardware.clone(),
         region: config.region.clone(),
@@ -21,6 +56,18 @@ pub(crate) async fn start(config: &WorkerConfig, net: &Net) -> Result<(), NodeEr
             "no [[executors]] are configured: this worker will be found, and can run nothing"
         );
     }
+    let unusable = |error| {
+        NodeError::failed(format!("cannot use data_dir {}: {error}", config.data_dir.display()))
+    };
+    std::fs::create_dir_all(&config.data_dir).map_err(unusable)?;
+    let last = epoch::read(&config.data_dir).map_err(unusable)?;
+    let mut step = WorkerStep::default();
+    let machine = WorkerMachine::start(Arc::new(worker.clone()), last, rand::random(), &mut step);
+    // Before anything is granted in its name, so that a disk that cannot be written is noticed.
+    epoch::write(&config.data_dir, last.next()).map_err(unusable)?;
+    let uploads = Uploads::new(bulk, config.max_result_bytes);
+    let runners = Arc::new(Runners::open(&config.executors, &config.data_dir, uploads)?);
+    let channels = net.channels().map_err(NodeError::failed)?;
     tracing::info!(
         worker = %worker.id,
         cores = worker.capacity.cpu_milli / 1_000,
@@ -29,6 +76,65 @@ pub(crate) async fn start(config: &WorkerConfig, net: &Net) -> Result<(), NodeEr
         executors = worker.executors.len(),
         "offering"
     );
+    let (events, happened) = mpsc::channel(MAX_EVENTS);
+    let (local, heard) = mpsc::channel(MAX_LOCAL);
+    let (clock, stop) = (Clock::new(), CancellationToken::new());
+    if let Some(config) = &config.task_instance {
+        let worker = Arc::new(worker.clone());
+        serve_instance(config, worker, clock, events.clone(), heard, stop.clone()).await?;
+    }
+    let driver = Driver::new(
+        machine,
+        clock,
+        config.data_dir.clone(),
+        runners.clone(),
+        events.clone(),
+        local,
+    );
+    tokio::spawn(channels::serve(channels, events, runners.clone()));
+    let driver = tokio::spawn(driver.run(happened, step, stop.clone()));
     net.publish(Publication::Worker { worker, ttl: config.record_ttl }).await;
+    Ok(Running { stop, driver, runners })
+}
+
+/// Serves this worker as a task instance.
+async fn serve_instance(
+    config: &TaskInstanceConfig,
+    worker: Arc<Worker>,
+    clock: Clock,
+    events: mpsc::Sender<Event>,
+    heard: mpsc::Receiver<FromWorker>,
+    stop: CancellationToken,
+) -> Result<(), NodeError> {
+    let Some(model) = config.model.clone() else {
+        let problem = "[task_instance] needs a model: set `model`, or name models in [[executors]]";
+        return Err(NodeError::configuration(problem));
+    };
+    let listener = TcpListener::bind(config.bind).await.map_err(|error| {
+        NodeError::failed(format!("cannot listen on {} for [task_instance]: {error}", config.bind))
+    })?;
+    let tokens = config.tokens_file.as_ref().map(hypha_api::Tokens::load).transpose();
+    let settings = InstanceSettings {
+        tokens: tokens.map_err(NodeError::configuration)?,
+        ..InstanceSettings::default()
+    };
+    let address = listener.local_addr().map_err(NodeError::failed)?;
+    tracing::info!(%model, "a task instance at http://{address}");
+    let instance = Arc::new(LocalInstance::start(worker, model, clock, events, heard));
+    tokio::spawn(async move {
+        hypha_api::serve_instance(settings, listener, instance, async move {
+            stop.cancelled().await;
+        })
+        .await;
+    });
     Ok(())
+}
+
+impl Running {
+    /// Ends everything that runs, and returns when it is gone.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.driver.await;
+        self.runners.stop().await;
+    }
 }

@@ -64,6 +64,8 @@ pub(crate) struct Member {
     pub(crate) hardware: HardwareKey,
     pub(crate) factor: f64,
     pub(crate) available: bool,
+    /// Not available, but it still gets what was bound to it before.
+    pub(crate) draining: bool,
     pub(crate) rtt_s: f64,
     pub(crate) local: bool,
     pub(crate) health: Health,
@@ -155,6 +157,7 @@ impl Member {
             hardware,
             factor: 1.0,
             available: false,
+            draining: false,
             rtt_s: 0.0,
             local,
             health,

@@ -226,7 +226,7 @@ impl Placement {
 
     fn hand_over_bound(&mut self, slot: Slot, now: Time, actions: &mut Vec<Action>) {
         while let Some(member) = self.pool.member(slot)
-            && member.available
+            && (member.available || member.draining)
             && member.wants_bound()
             && let Some(task) = member.bound.front().copied()
         {

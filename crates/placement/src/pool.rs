@@ -431,7 +431,18 @@ impl Placement {
 
     /// A worker may be given tasks, or not any more; what it has, it keeps.
     pub fn set_available(&mut self, slot: Slot, available: bool, now: Time) {
-        self.pool.change(slot, now, |member| member.available = available);
+        self.pool.change(slot, now, |member| {
+            member.available = available;
+            member.draining = false;
+        });
+    }
+
+    /// A worker gets what was bound to it, and nothing new.
+    pub fn drain(&mut self, slot: Slot, now: Time) {
+        self.pool.change(slot, now, |member| {
+            member.available = false;
+            member.draining = true;
+        });
     }
 
     /// A worker was heard of, `rtt` away.
@@ -498,6 +509,11 @@ impl Placement {
     pub fn given_to(&self, slot: Slot) -> Vec<TaskRef> {
         let given = |member: &Member| member.in_flight.iter().map(|entry| entry.task).collect();
         self.pool.member(slot).map(given).unwrap_or_default()
+    }
+
+    /// Whether nothing is given or bound to a worker.
+    pub fn has_nothing(&self, slot: Slot) -> bool {
+        self.pool.member(slot).is_none_or(|member| member.load() == 0)
     }
 
     /// A worker, to be read.

@@ -39,6 +39,11 @@ struct Group {
 }
 
 impl LookupTable {
+    /// A table that says nothing: what it is asked for is then predicted from what was measured.
+    pub fn empty() -> LookupTable {
+        LookupTable { columns: Vec::new(), models: BTreeMap::new(), rows: 0 }
+    }
+
     /// Reads rows from JSON: a list of objects.
     pub fn from_json(text: &str) -> Result<LookupTable, TableError> {
         LookupTable::of(json::parse(text)?)
@@ -63,7 +68,7 @@ impl LookupTable {
         Ok(LookupTable { columns, models, rows: count })
     }
 
-    /// How many rows there are, at least one.
+    /// How many rows there are.
     pub fn rows(&self) -> usize {
         self.rows
     }

@@ -500,6 +500,11 @@ impl World {
         for scheduler in self.workers[at].setup.known_to.clone() {
             let found = SchedulerEvent::WorkerFound(Arc::clone(&worker));
             self.step_scheduler(scheduler, found)?;
+            // One that an operator removed before is registered again, or is never used any more.
+            let machine = self.schedulers[scheduler].machine.as_ref();
+            if machine.is_some_and(|machine| !machine.knows_worker(worker.id)) {
+                self.ask(scheduler, Command::RegisterWorker(Arc::clone(&worker)))?;
+            }
         }
         Ok(())
     }

@@ -27,6 +27,11 @@ pub trait Message: Serialize + DeserializeOwned {
 
     /// Checks what the types cannot say: bounds of amounts, lengths and counts.
     fn validate(&self) -> Result<(), Invalid>;
+
+    /// How many of its parts were left out because this build cannot read them.
+    fn skipped(&self) -> usize {
+        0
+    }
 }
 
 /// What is wrong with a message whose bytes could be read.
@@ -113,19 +118,9 @@ pub enum DecodeError {
 
 /// The bytes of a message.
 pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, EncodeError> {
-    let name = M::NAME;
-    message.validate().map_err(|source| EncodeError::Invalid { name, source })?;
-    let mut bytes = vec![VERSION];
-    let mut writer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
-    message
-        .serialize(&mut writer)
-        .map_err(|error| EncodeError::Unwritable { name, problem: error.to_string() })?;
-    match bytes.len() {
-        len if len > M::MAX_BYTES => {
-            Err(EncodeError::TooLarge { name, bytes: len, max: M::MAX_BYTES })
-        }
-        _ => Ok(bytes),
-    }
+    let mut bytes = Vec::new();
+    encode_onto(&mut bytes, message)?;
+    Ok(bytes)
 }
 
 /// The message that `bytes` hold, checked.
@@ -141,14 +136,52 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     if *version != VERSION {
         return Err(DecodeError::Version { name, got: *version });
     }
-    let mut reader = rmp_serde::Deserializer::from_read_ref(body);
-    reader.set_max_depth(MAX_DEPTH);
-    let message = M::deserialize(&mut reader).map_err(|error| malformed(&error.to_string()))?;
-    // A marker can be read only if bytes are left; the kind of value does not matter.
-    match bool::deserialize(&mut reader) {
-        Err(rmp_serde::decode::Error::InvalidMarkerRead(_)) => {}
-        _ => return Err(malformed("bytes follow its end")),
-    }
+    let message: M = read_value(body).map_err(|error| malformed(&error.to_string()))?;
     message.validate().map_err(|source| DecodeError::Invalid { name, source })?;
     Ok(message)
+}
+
+/// Appends the bytes of a message. After an error the buffer is as it was.
+pub(crate) fn encode_onto<M: Message>(
+    buffer: &mut Vec<u8>,
+    message: &M,
+) -> Result<(), EncodeError> {
+    let (name, before) = (M::NAME, buffer.len());
+    message.validate().map_err(|source| EncodeError::Invalid { name, source })?;
+    buffer.push(VERSION);
+    let written = match write_value(buffer, message) {
+        Ok(()) => match buffer.len() - before {
+            bytes if bytes > M::MAX_BYTES => {
+                Err(EncodeError::TooLarge { name, bytes, max: M::MAX_BYTES })
+            }
+            _ => Ok(()),
+        },
+        Err(error) => Err(EncodeError::Unwritable { name, problem: error.to_string() }),
+    };
+    if written.is_err() {
+        buffer.truncate(before);
+    }
+    written
+}
+
+/// Appends a value in the format of messages, without a version.
+pub(crate) fn write_value<T: Serialize>(
+    buffer: &mut Vec<u8>,
+    value: &T,
+) -> Result<(), rmp_serde::encode::Error> {
+    value.serialize(&mut rmp_serde::Serializer::new(buffer).with_struct_map())
+}
+
+/// The value that is all of `bytes`.
+pub(crate) fn read_value<'de, T: Deserialize<'de>>(
+    bytes: &'de [u8],
+) -> Result<T, rmp_serde::decode::Error> {
+    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
+    reader.set_max_depth(MAX_DEPTH);
+    let value = T::deserialize(&mut reader)?;
+    // A marker can be read only if bytes are left; the kind of value does not matter.
+    match bool::deserialize(&mut reader) {
+        Err(rmp_serde::decode::Error::InvalidMarkerRead(_)) => Ok(value),
+        _ => Err(serde::de::Error::custom("bytes follow its end")),
+    }
 }

@@ -5,8 +5,10 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
-use serde::ser::Serializer;
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, SeqAccess, Visitor};
+use serde::ser::{self, Serialize, SerializeSeq, Serializer};
+
+use crate::codec::{read_value, write_value};
 
 /// A byte string; serde would write each byte as a number.
 pub(crate) mod bytes {
@@ -19,6 +21,55 @@ pub(crate) mod bytes {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<u8>, D::Error> {
         Blob::deserialize(reader).map(|blob| blob.0)
     }
+}
+
+/// A digest as a byte string.
+pub(crate) mod digest {
+    use hypha_model::Digest;
+
+    use super::*;
+    use crate::bulk;
+
+    pub(crate) fn serialize<S: Serializer>(digest: &Digest, writer: S) -> Result<S::Ok, S::Error> {
+        writer.serialize_bytes(digest.as_bytes())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(reader: D) -> Result<Digest, D::Error> {
+        bulk::Digest::deserialize(reader).map(|digest| Digest::from_bytes(digest.0))
+    }
+}
+
+/// Values that were written each as a byte string of its own.
+pub(crate) struct Pieces<T> {
+    /// Those that could be read.
+    pub(crate) read: Vec<T>,
+    /// How many could not.
+    pub(crate) skipped: usize,
+}
+
+/// Values, each as a byte string of its own.
+pub(crate) fn write_pieces<T: Serialize, S: Serializer>(
+    values: &[T],
+    writer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut list = writer.serialize_seq(Some(values.len()))?;
+    let mut bytes = Vec::new();
+    for value in values {
+        bytes.clear();
+        write_value(&mut bytes, value).map_err(ser::Error::custom)?;
+        list.serialize_element(&Piece(&bytes))?;
+    }
+    list.end()
+}
+
+/// At most `MAX` of those.
+pub(crate) fn read_pieces<'de, T: DeserializeOwned, D: Deserializer<'de>, const MAX: usize>(
+    reader: D,
+) -> Result<Pieces<T>, D::Error> {
+    let list = read_list::<Part<T>, D, MAX>(reader)?;
+    let count = list.len();
+    let read: Vec<T> = list.into_iter().filter_map(|part| part.0).collect();
+    Ok(Pieces { skipped: count - read.len(), read })
 }
 
 /// Several byte strings, written.
@@ -43,9 +94,32 @@ pub(crate) fn read_list<'de, T: Deserialize<'de>, D: Deserializer<'de>, const MA
 
 struct Piece<'a>(&'a [u8]);
 
-impl serde::Serialize for Piece<'_> {
+impl Serialize for Piece<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self.0)
+    }
+}
+
+/// What a byte string holds, if it can be read.
+struct Part<T>(Option<T>);
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Part<T> {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Part<T>, D::Error> {
+        reader.deserialize_bytes(PartVisitor(PhantomData))
+    }
+}
+
+struct PartVisitor<T>(PhantomData<T>);
+
+impl<T: DeserializeOwned> Visitor<'_> for PartVisitor<T> {
+    type Value = Part<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a byte string")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Part<T>, E> {
+        Ok(Part(read_value(bytes).ok()))
     }
 }
 

@@ -2,24 +2,34 @@
 
 use std::marker::PhantomData;
 
-use crate::codec::{DecodeError, EncodeError, Message, decode, encode};
+use crate::codec::{DecodeError, EncodeError, Message, decode, encode_onto};
 
 /// Bytes of a length.
 pub const LENGTH_BYTES: usize = 4;
 
+/// Room that a reader keeps from one frame to the next. Ordinary frames fit; of a large one nothing remains, for
+/// thousands of readers may each have seen one.
+const KEPT_BYTES: usize = 128 << 10;
+
 /// Appends `message` to `buffer` as a frame. After an error the buffer is as it was.
 pub fn put_frame<M: Message>(buffer: &mut Vec<u8>, message: &M) -> Result<(), EncodeError> {
-    let bytes = encode(message)?;
-    let too_large = |_| EncodeError::TooLarge {
-        name: M::NAME,
-        bytes: bytes.len(),
-        max: M::MAX_BYTES.min(u32::MAX as usize),
-    };
-    let length = u32::try_from(bytes.len()).map_err(too_large)?;
-    buffer.reserve(LENGTH_BYTES + bytes.len());
-    buffer.extend_from_slice(&length.to_be_bytes());
-    buffer.extend_from_slice(&bytes);
-    Ok(())
+    let start = buffer.len();
+    buffer.extend_from_slice(&[0; LENGTH_BYTES]);
+    let written = encode_onto(buffer, message).and_then(|()| {
+        let bytes = buffer.len() - start - LENGTH_BYTES;
+        let max = M::MAX_BYTES.min(u32::MAX as usize);
+        u32::try_from(bytes).map_err(|_| EncodeError::TooLarge { name: M::NAME, bytes, max })
+    });
+    match written {
+        Ok(length) => {
+            buffer[start..start + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+            Ok(())
+        }
+        Err(error) => {
+            buffer.truncate(start);
+            Err(error)
+        }
+    }
 }
 
 /// Takes bytes as they come and gives the messages in them. It holds at most one frame:
@@ -84,6 +94,7 @@ impl<M: Message> FrameReader<M> {
         }
         let message = decode(&self.held[LENGTH_BYTES..]);
         self.held.clear();
+        self.held.shrink_to(KEPT_BYTES);
         message.map(Some)
     }
 

@@ -6,6 +6,7 @@ pub mod check;
 pub mod codec;
 #[doc(hidden)]
 pub mod decoders;
+pub mod dispatch;
 mod field;
 pub mod frame;
 pub mod record;
@@ -16,6 +17,7 @@ pub mod worker;
 
 pub use admission::Verdict;
 pub use codec::{DecodeError, EncodeError, Invalid, Message, decode, encode};
+pub use dispatch::{Order, Orders, Report, Reports};
 pub use frame::{FrameReader, put_frame};
 pub use record::{DatasetRecord, Farewell, Signed, SignedKind, WorkerRecord};
 pub use request::{Health, Refusal, RefusalKind, Request, RequestBody, Response, ResponseBody};

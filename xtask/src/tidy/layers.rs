@@ -22,6 +22,7 @@ const EDGES: &[&str] = &[
     "net",
     "store",
     "executor",
+    "backends",
     "params",
     "data",
     "api",

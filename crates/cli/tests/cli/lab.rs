@@ -56,6 +56,14 @@ impl Lab {
         keys: &str,
     ) -> Member {
         let peer = self.certify(role, name);
+        let own = match role {
+            "scheduler" | "worker" => format!("data_dir = \"{name}-data\"\n"),
+            _ => String::new(),
+        };
+        let api = match role == "scheduler" && !keys.contains("[scheduler.api]") {
+            true => "[scheduler.api]\nbind_address = \"127.0.0.1:0\"\n",
+            false => "",
+        };
         let config = format!(
             "cert_pem = \"{name}-cert.pem\"\n\
              key_pem = \"{name}-key.pem\"\n\
@@ -63,7 +71,7 @@ impl Lab {
              listen_addresses = [\"{listen}\"]\n\
              gateway_addresses = {gateways:?}\n\
              metrics_address = \"127.0.0.1:0\"\n\
-             {keys}\n"
+             {own}{keys}\n{api}"
         );
         Member { role, peer, config: self.scratch.file(&format!("{name}.toml"), &config) }
     }

@@ -14,7 +14,7 @@ const OFFER: &str = "record_ttl = 5
 region = \"here\"
 [[executors]]
 name = \"chat\"
-runtime = \"http\"
+runtime = \"builtin\"
 models = [\"llama\"]";
 
 /// Far longer than [`OFFER`] is believed, and shorter than a worker's default of a minute.

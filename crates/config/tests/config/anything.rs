@@ -33,6 +33,12 @@ fn value() -> impl Strategy<Value = String> {
         Just("[[{ name = 'x' }], 1979-05-27, -0x1]".to_owned()),
         Just("[{ name = 'x', path = '/', runtime = 'http' }]".to_owned()),
         Just("{ max_circuits = 1 }".to_owned()),
+        Just("'0.0.0.0:1'".to_owned()),
+        Just("'http://127.0.0.1:1/'".to_owned()),
+        Just("'round-robin'".to_owned()),
+        Just("'constant'".to_owned()),
+        Just("'builtin'".to_owned()),
+        Just("1e-400".to_owned()),
         Just("-99999999999999999999999999999999999999999999".to_owned()),
         Just("1e999".to_owned()),
         Just("nan".to_owned()),
@@ -52,7 +58,8 @@ fn mutated() -> impl Strategy<Value = String> {
             text.lines().map(|line| line.strip_prefix('#').unwrap_or(line).to_owned()).collect();
         lines.retain(|line| !line.starts_with(' '));
         for (index, value) in edits {
-            let line = &mut lines[index.index(text.lines().count()) % 40];
+            let at = index.index(lines.len());
+            let line = &mut lines[at];
             if let Some((key, _)) = line.split_once(" = ") {
                 *line = format!("{key} = {value}");
             }
@@ -82,7 +89,11 @@ proptest! {
         name in prop::sample::select(vec![
             "HYPHA_", "HYPHA_LISTEN_ADDRESSES", "HYPHA_RELAY__MAX_CIRCUITS", "HYPHA_EXECUTORS",
             "HYPHA_TELEMETRY_HEADERS", "HYPHA_PRICE", "OTEL_RESOURCE_ATTRIBUTES",
-            "OTEL_TRACES_SAMPLER_ARG", "HYPHA_LOG_LEVEL",
+            "OTEL_TRACES_SAMPLER_ARG", "HYPHA_LOG_LEVEL", "HYPHA_SCHEDULER__TASK_TIMEOUT",
+            "HYPHA_SCHEDULER__SELECTION_ALGORITHM", "HYPHA_SCHEDULER__API__ALLOWED_NETWORKS",
+            "HYPHA_SCHEDULER__LOAD_BALANCING__MAX_NETWORK_LATENCY", "HYPHA_SCHEDULER__BACKENDS",
+            "HYPHA_SCHEDULER__PARAMETERS__AGEING", "HYPHA_MAX_RESULT_SIZE", "HYPHA_DATA_DIR",
+            "HYPHA_TASK_INSTANCE__BIND",
         ]),
         value in "\\PC{0,40}",
     ) {

@@ -36,12 +36,36 @@ fn unknown_keys() {
         ],
     );
     check::<WorkerConfig>(
-        "[[executors]]\nname = 'x'\nruntime = 'process'\ncmd = 'y'",
-        &["node.toml:7:1: unknown key `cmd` in `[executors]`"],
+        "[[executors]]\nname = 'x'\nruntime = 'process'\ncommand = 'y'\nmemory = 5",
+        &[
+            "node.toml:7:1: unknown key `command` in `[executors]`",
+            "node.toml:8:1: unknown key `memory` in `[executors]`; it belongs under \
+             `[executors.limits]`",
+        ],
     );
     check::<SchedulerConfig>(
-        "scheduler.task_timeout = 300",
-        &["node.toml:4:11: unknown key `task_timeout` in `[scheduler]`"],
+        "scheduler.task_timout = 300\ntask_timeout = 300\nmax_attempts = 3\nhardware = 'x'\n\
+         [scheduler.retry]\nurl = 'x'\nregion = 'y'\nbind_address = 'z'",
+        &[
+            "node.toml:4:11: unknown key `task_timout` in `[scheduler]`; did you mean `task_timeout`?",
+            "node.toml:5:1: unknown key `task_timeout`; it belongs under `[scheduler]`",
+            "node.toml:6:1: unknown key `max_attempts`; it belongs under `[scheduler.retry]`",
+            "node.toml:7:1: unknown key `hardware`; it is for a worker node, and this is a scheduler \
+             node's",
+            "node.toml:9:1: unknown key `url` in `[scheduler.retry]`; it belongs under \
+             `[[scheduler.backends]]`",
+            "node.toml:10:1: unknown key `region` in `[scheduler.retry]`; it belongs at the top, above \
+             the first section",
+            "node.toml:11:1: unknown key `bind_address` in `[scheduler.retry]`; it belongs under \
+             `[scheduler.api]`",
+        ],
+    );
+    check::<GatewayConfig>(
+        "region = 'x'",
+        &[
+            "node.toml:4:1: unknown key `region`; it is for a scheduler or worker node, and this is a \
+           gateway node's",
+        ],
     );
 }
 
@@ -180,7 +204,7 @@ fn missing_keys_and_files() {
         &["node.toml:8:8: `name`: another data set has this name"],
     );
     check::<WorkerConfig>(
-        "[[executors]]\nname = 'a'\nruntime = 'http'\n[[executors]]\nname = 'a'\nruntime = 'http'",
+        "[[executors]]\nname = 'a'\nruntime = 'builtin'\n[[executors]]\nname = 'a'\nruntime = 'builtin'",
         &["node.toml:8:8: `name`: another executor of this class has this name"],
     );
     check::<DataConfig>(

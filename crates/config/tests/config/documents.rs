@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::Home;
 
-/// The configuration of a role, as text, but for whether the metrics address was given: a default that is
-/// written down is given.
+/// The configuration of a role, as text, but for whether an address was given: a default that is written
+/// down is given.
 fn shown<R: RoleConfig + std::fmt::Debug>(home: &Home, text: &str) -> Result<String, String> {
     let config = home.load::<R>(text, &[], &Flags::default())?;
-    Ok(format!("{config:?}").replace("metrics_address_given: true", "metrics_address_given: false"))
+    Ok(format!("{config:?}").replace("_address_given: true", "_address_given: false"))
 }
 
 fn load(role: NodeRole, home: &Home, text: &str) -> Result<String, String> {
@@ -36,7 +36,17 @@ fn filled() -> Filled {
 
 fn home_of_x() -> Home {
     let home = Home::new();
-    for file in ["x-cert.pem", "x-key.pem", "x-trust.pem", "x-crls.pem"] {
+    for file in [
+        "x-cert.pem",
+        "x-key.pem",
+        "x-trust.pem",
+        "x-crls.pem",
+        "run-times.csv",
+        "tokens.toml",
+        "api-cert.pem",
+        "api-key.pem",
+        "backend.key",
+    ] {
         std::fs::write(home.path(file), "").unwrap();
     }
     std::fs::create_dir_all(home.path("data/imagenet")).unwrap();
@@ -106,14 +116,15 @@ fn every_key_is_in_template_and_schema() {
 fn a_template_loads_and_shows_the_defaults() {
     let home = home_of_x();
     for role in NodeRole::ALL {
-        let text = template(role, &filled());
+        // A scheduler without a region says that it has no effect to ask for local workers.
+        let text = template(role, &filled()).replace("#region = ", "region = ");
         let base = load(role, &home, &text).unwrap();
         let mut tried = 0;
         for (number, path, example) in commented(&text) {
             let own_line = text.lines().nth(number).unwrap();
             // A key of an entry cannot stand alone; those are tried below.
-            let entry =
-                ["executors.", "datasets.", "resources.gpu."].iter().any(|e| path.starts_with(e));
+            let entries = ["executors.", "datasets.", "resources.gpu.", "scheduler.backends."];
+            let entry = entries.iter().any(|entries| path.starts_with(entries));
             if !own_line.starts_with('#') || example || entry {
                 continue;
             }
@@ -125,12 +136,58 @@ fn a_template_loads_and_shows_the_defaults() {
     }
 }
 
+/// The templates; a worker's for each runtime, without the keys that it does not have. Lines keep their
+/// numbers.
+fn templates() -> Vec<(NodeRole, String)> {
+    let mut all = Vec::new();
+    for role in NodeRole::ALL {
+        let text = template(role, &filled());
+        if role != NodeRole::Worker {
+            all.push((role, text));
+            continue;
+        }
+        let runtimes = ["process", "http", "builtin"];
+        all.extend(runtimes.map(|runtime| (role, of_runtime(&text, runtime))));
+    }
+    all
+}
+
+fn of_runtime(text: &str, runtime: &str) -> String {
+    let mut section = String::new();
+    // The documentation of such a key begins with its runtime.
+    let mut owner = String::new();
+    let mut out = String::new();
+    for line in text.lines() {
+        let bare = line.trim_start_matches('#');
+        if bare.starts_with('[') {
+            section = bare.trim_matches(['[', ']']).to_owned();
+        } else if let Some(prose) = line.strip_prefix("# ") {
+            let word = prose.split_once(": ").map(|(word, _)| word);
+            if let Some(word @ ("process" | "http")) = word {
+                owner = word.to_owned();
+            }
+        }
+        let foreign = section.starts_with("executors") && !owner.is_empty() && owner != runtime;
+        if bare.starts_with("runtime = ") {
+            out.push_str(&format!("#runtime = \"{runtime}\" # example\n"));
+        } else if foreign && !line.starts_with("# ") {
+            out.push_str("# of another runtime\n");
+        } else {
+            out.push_str(&format!("{line}\n"));
+        }
+        // Within limits, only the section says whose the keys are.
+        if line.is_empty() && section != "executors.limits" {
+            owner.clear();
+        }
+    }
+    out
+}
+
 /// With every line uncommented the file still loads, examples included, and each example means something.
 #[test]
 fn every_line_of_a_template_can_be_uncommented() {
     let home = home_of_x();
-    for role in NodeRole::ALL {
-        let text = template(role, &filled());
+    for (role, text) in templates() {
         let all = uncommented(&text, |_| true);
         let full = load(role, &home, &all).unwrap_or_else(|fault| panic!("{role}: {fault}\n{all}"));
         for (number, path, _) in commented(&text).into_iter().filter(|(_, _, example)| *example) {
@@ -144,9 +201,10 @@ fn every_line_of_a_template_can_be_uncommented() {
 #[test]
 fn each_key_with_a_default_does_something() {
     let home = home_of_x();
-    for (role, others) in [
+    for (role, runtime, others) in [
         (
             NodeRole::Gateway,
+            "",
             &[
                 ("require_crl", "true"),
                 ("gateway_addresses", "[]"),
@@ -170,20 +228,88 @@ fn each_key_with_a_default_does_something() {
                 ("relay.max_circuit_bytes", "7000000"),
             ][..],
         ),
-        (NodeRole::Scheduler, &[("scheduler.discovery_interval", "7")]),
+        (
+            NodeRole::Scheduler,
+            "",
+            &[
+                ("data_dir", "'d'"),
+                ("scheduler.selection_algorithm", "'fifo'"),
+                ("scheduler.task_timeout", "7"),
+                ("scheduler.discovery_interval", "7"),
+                ("scheduler.max_queue", "7"),
+                ("scheduler.lease_ttl", "7"),
+                ("scheduler.result_ttl", "7"),
+                ("scheduler.max_result_size", "'7KiB'"),
+                ("scheduler.object_store", "'o'"),
+                ("scheduler.api.bind_address", "'127.0.0.1:1'"),
+                ("scheduler.api.max_request_size", "'7KiB'"),
+                ("scheduler.api.allow_unauthenticated", "true"),
+                ("scheduler.api.allowed_networks", "[]"),
+                ("scheduler.load_balancing.strategy", "'random'"),
+                ("scheduler.load_balancing.load_metric", "'cpu-usage'"),
+                ("scheduler.load_balancing.prefer_local_workers", "false"),
+                ("scheduler.fault_tolerance.health_check_interval", "7"),
+                ("scheduler.fault_tolerance.health_check_timeout", "7"),
+                ("scheduler.fault_tolerance.max_consecutive_failures", "7"),
+                ("scheduler.fault_tolerance.quarantine", "7"),
+                ("scheduler.fault_tolerance.enable_retries", "false"),
+                ("scheduler.fault_tolerance.max_retries", "7"),
+                ("scheduler.fault_tolerance.retry_backoff", "'none'"),
+                ("scheduler.retry.max_attempts", "7"),
+                ("scheduler.retry.backoff_base", "7"),
+                ("scheduler.retry.backoff_max", "7"),
+                ("scheduler.retry.retry_on_timeout", "false"),
+                ("scheduler.retry.retry_on_worker_failure", "false"),
+                ("scheduler.parameters.ageing", "0.7"),
+                ("scheduler.parameters.wait_surcharge", "0.7"),
+                ("scheduler.parameters.lookahead", "17"),
+                ("scheduler.parameters.exploration", "0.7"),
+                ("scheduler.parameters.weight", "0.7"),
+                ("scheduler.parameters.learning_rate", "0.7"),
+                ("scheduler.parameters.steal_threshold", "7"),
+                ("scheduler.parameters.penalty_half_life_s", "0.7"),
+                ("scheduler.backends.models", "['m']"),
+                ("scheduler.backends.format", "'json'"),
+                ("scheduler.backends.concurrency", "7"),
+            ],
+        ),
         (
             NodeRole::Worker,
+            "process",
             &[
                 ("price", "7"),
                 ("record_ttl", "7"),
+                ("data_dir", "'d'"),
+                ("max_result_size", "'7KiB'"),
                 ("executors.class", "'train'"),
-                ("executors.models", "['m']"),
+                ("executors.models", "['m', 'llama-2-7b']"),
                 ("executors.concurrency", "7"),
+                ("executors.args", "['']"),
+                ("executors.warm", "true"),
+                ("executors.read", "['data']"),
+                ("executors.write", "['data']"),
+                ("executors.confinement", "'best-effort'"),
             ],
         ),
-        (NodeRole::Data, &[("record_ttl", "7")]),
+        (
+            NodeRole::Worker,
+            "http",
+            &[
+                ("price", "7"),
+                ("record_ttl", "7"),
+                ("data_dir", "'d'"),
+                ("max_result_size", "'7KiB'"),
+                ("executors.class", "'train'"),
+                ("executors.models", "['m', 'llama-2-7b']"),
+                ("executors.concurrency", "7"),
+                ("executors.format", "'json'"),
+            ],
+        ),
+        (NodeRole::Data, "", &[("record_ttl", "7")]),
     ] {
-        let text = uncommented(&template(role, &filled()), |_| true);
+        let text = template(role, &filled());
+        let text = if runtime.is_empty() { text } else { of_runtime(&text, runtime) };
+        let text = uncommented(&text, |_| true);
         let base = load(role, &home, &text).unwrap();
         let lines = commented(&text);
         for (path, value) in others {
@@ -258,4 +384,53 @@ fn a_schema_says_what_the_loader_demands() {
     );
     assert_eq!(gateway["properties"]["metrics_address"]["default"], "127.0.0.1:9101");
     assert_eq!(worker["properties"]["metrics_address"]["default"], "127.0.0.1:9103");
+}
+
+#[test]
+fn the_schema_of_a_scheduler_knows_both_spellings_and_bounds() {
+    let scheduler = &schema(NodeRole::Scheduler)["properties"]["scheduler"]["properties"];
+    let names = scheduler["selection_algorithm"]["enum"].as_array().unwrap();
+    for name in ["predictive", "round_robin", "round-robin"] {
+        assert_eq!(names.iter().filter(|known| *known == name).count(), 1, "{name}");
+    }
+    let size = &scheduler["max_result_size"];
+    assert_eq!((&size["minimum"], &size["maximum"]), (&1_024.into(), &(8 << 20).into()));
+    assert_eq!(scheduler["task_timeout"]["minimum"], 0.01);
+    let latency = &scheduler["load_balancing"]["properties"]["max_network_latency"];
+    assert_eq!(latency["maximum"], 60_000.0);
+    assert_eq!(scheduler["backends"]["items"]["required"], serde_json::json!(["url"]));
+    let worker = schema(NodeRole::Worker);
+    let executor = &worker["properties"]["executors"]["items"]["properties"];
+    assert_eq!(executor["environment"]["additionalProperties"]["type"], "string");
+    assert_eq!(executor["limits"]["properties"]["grace"]["maximum"], 3_600.0);
+}
+
+/// `docs/configuration.md` has every key of every role, below the header of its section.
+#[test]
+fn every_key_is_documented() {
+    let document = include_str!("../../../../docs/configuration.md");
+    for role in NodeRole::ALL {
+        for path in paths(&schema(role), "") {
+            let Some((section, name)) = path.rsplit_once('.') else {
+                assert!(document.contains(&format!("`{path}`")) || has_table(document, &path));
+                continue;
+            };
+            if has_table(document, &path) {
+                continue;
+            }
+            let table = table_of(document, section).unwrap_or_else(|| panic!("{role}: {section}"));
+            assert!(table.contains(&format!("| `{name}` |")), "{role}: {path}\n{table}");
+        }
+    }
+}
+
+fn has_table(document: &str, section: &str) -> bool {
+    table_of(document, section).is_some()
+}
+
+fn table_of<'a>(document: &'a str, section: &str) -> Option<&'a str> {
+    let headers =
+        [format!("| Key under `[{section}]` |"), format!("| Key under `[[{section}]]` |")];
+    let start = headers.iter().find_map(|header| document.find(header))?;
+    document.get(start..)?.split("\n\n").next()
 }

@@ -72,7 +72,7 @@ fn an_environment_can_do_without_a_key_in_the_file() {
 #[test]
 fn lists_of_tables_come_from_the_environment_as_toml() {
     let home = Home::new();
-    let executors = "[{ name = 'chat', runtime = 'http' }, { name = 'gpt', class = 'train', \
+    let executors = "[{ name = 'chat', runtime = 'http', url = 'http://h' }, { name = 'gpt', class = 'train', \
                      runtime = 'builtin', models = ['m'], concurrency = 3 }]";
     let environment = [("HYPHA_EXECUTORS", executors)];
     let config: WorkerConfig = home.load(CERTIFICATES, &environment, &Flags::default()).unwrap();

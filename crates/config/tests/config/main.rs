@@ -6,6 +6,9 @@ mod diagnostics;
 mod documents;
 mod layers;
 mod network;
+mod retry;
+mod scheduler;
+mod worker;
 
 use std::path::{Path, PathBuf};
 

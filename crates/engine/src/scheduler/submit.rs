@@ -301,7 +301,8 @@ impl Scheduler {
         if task.stored {
             step.persist.push(Record::Finished(Arc::clone(&finished)));
         }
-        Effect::Notice { task: id, notice: Notice::Ended(finished) }.of_task(task.stored, step);
+        let notice = Notice::Ended { accepted: task.accepted, finished };
+        Effect::Notice { task: id, notice }.of_task(task.stored, step);
     }
 
     fn worker_of(&self, reference: TaskRef) -> Option<WorkerId> {

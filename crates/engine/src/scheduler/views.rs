@@ -116,6 +116,11 @@ impl Scheduler {
         self.placement.explain_fully(reference, &self.predictor, now)
     }
 
+    /// Whether there is such a worker.
+    pub fn knows_worker(&self, worker: WorkerId) -> bool {
+        self.slot_of.contains(&worker)
+    }
+
     /// How many tasks have not ended.
     pub fn open_tasks(&self) -> usize {
         self.by_id.len()

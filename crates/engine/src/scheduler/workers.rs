@@ -233,7 +233,10 @@ impl Scheduler {
 
     fn update_availability(&mut self, now: Time, slot: Slot) {
         if let Some(Some(state)) = self.workers.get(slot.0 as usize) {
-            self.placement.set_available(slot, state.is_usable(), now);
+            match state.draining && state.lease().is_some() {
+                true => self.placement.drain(slot, now),
+                false => self.placement.set_available(slot, state.is_usable(), now),
+            }
         }
     }
 
@@ -399,13 +402,16 @@ impl Scheduler {
     pub(super) fn drain_worker(&mut self, now: Time, worker: WorkerId) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
         state.draining = true;
+        let has_lease = state.lease().is_some();
         if self.removed.len() >= MAX_REMOVED {
             self.removed.pop_first();
         }
         self.removed.insert(worker);
         self.draining.insert(slot);
-        self.placement.set_available(slot, false, now);
-        self.release_bound(now, slot);
+        self.update_availability(now, slot);
+        if !has_lease {
+            self.release_bound(now, slot);
+        }
         true
     }
 
@@ -414,7 +420,7 @@ impl Scheduler {
         if self.draining.is_empty() {
             return;
         }
-        let idle = |slot: &&Slot| self.placement.given_to(**slot).is_empty();
+        let idle = |slot: &&Slot| self.placement.has_nothing(**slot);
         let drained: Vec<Slot> = self.draining.iter().filter(idle).copied().collect();
         for slot in drained {
             if let Some(Some(state)) = self.workers.get(slot.0 as usize)

@@ -7,5 +7,6 @@ mod noise;
 mod recovery;
 mod stages;
 mod submit;
+mod unstored;
 mod worker_machine;
 mod workers;

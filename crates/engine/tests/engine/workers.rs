@@ -307,3 +307,25 @@ fn settings_of_zero_do_not_stop_time() {
     rig.submit(keyed("a"));
     rig.wait(Span::from_millis(500));
 }
+
+#[test]
+fn what_is_bound_to_a_worker_that_is_removed_is_run_by_it() {
+    let mut rig = Rig::with_workers(&[1]);
+    let mut given = Vec::new();
+    let mut submit = || {
+        let task = rig.submit(bound_at_once());
+        given.extend(rig.dispatches());
+        task
+    };
+    let tasks = [submit(), submit(), submit()];
+    rig.ask(Command::RemoveWorker(worker_id(1)));
+    assert!(rig.try_submit(bound_at_once()).is_err(), "nothing new");
+    while let Some(next) = given.pop() {
+        rig.finish(&next);
+        given.extend(rig.dispatches());
+    }
+    for task in tasks {
+        assert_eq!(rig.ended(task).state, TaskState::Completed);
+    }
+    assert!(rig.scheduler.workers(rig.now).is_empty(), "then it is forgotten");
+}

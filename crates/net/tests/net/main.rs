@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod bulk;
+mod channels;
 mod datasets;
 mod discovery;
 mod forgeries;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod corpus;
+mod dispatch;
 mod framing;
 mod golden;
 mod limits;

@@ -1,7 +1,13 @@
 //! Values that the golden bytes stand for: each message small, full, and in each of its variants.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
+use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
+use hypha_model::{
+    AttemptId, Epoch, ExecutorClass, Fence, Form, LeaseId, Metadata, Payload, Priority,
+    Requirement, Rng, Span, TaskId, TaskSpec, Time, Value,
+};
 use hypha_wire::worker::{Class, Device, Executor};
 use hypha_wire::*;
 
@@ -23,6 +29,7 @@ pub(crate) fn all() -> Vec<Sample> {
     let mut all = records();
     all.extend(messages());
     all.extend(bulk());
+    all.extend(dispatches());
     all.push(frames());
     all
 }
@@ -134,6 +141,108 @@ pub(crate) fn request(body: RequestBody) -> Request {
     Request { id: 7, deadline_ms: 5_000, traceparent: Some(traceparent.into()), body }
 }
 
+pub(crate) fn attempt() -> (AttemptId, Fence) {
+    let task = TaskId::new(Time::from_micros(1_800_000_000_123_000), &mut Rng::new(1));
+    (AttemptId { task, number: 3 }, Fence(1 << 40))
+}
+
+pub(crate) fn lease() -> LeaseId {
+    LeaseId::new(Time::from_micros(1_800_000_000_000_000), &mut Rng::new(2))
+}
+
+/// A dispatch that says everything there is to say.
+pub(crate) fn dispatch() -> Dispatch {
+    let (attempt, fence) = attempt();
+    let text = |text: &str| Value::Text(Arc::from(text));
+    let metadata = [("tokens".into(), Value::Number(100.5)), ("hardware".into(), text("A100"))];
+    let timeout = Span::from_secs(300);
+    let requirement = Requirement {
+        model: Some("qwen/qwen3-8b@main".parse().unwrap()),
+        class: ExecutorClass::Train,
+        executor: Some("vllm".parse().unwrap()),
+        cpu_milli: 1_500,
+        memory_bytes: 16 << 30,
+        storage_bytes: 1 << 30,
+        min_gpus: 2,
+        gpu_memory_bytes: 24 << 30,
+        milli_gpu: 500,
+        estimated_time: Some(Span::from_millis(1_500)),
+        priority: Priority(-900),
+        deadline: Some(Span::from_secs(60)),
+    };
+    let spec = TaskSpec {
+        requirement,
+        input: Payload::from(ramp(200)),
+        metadata: Metadata::new(metadata).unwrap(),
+        tenant: Some("acme".parse().unwrap()),
+        timeout: Some(timeout),
+        form: Form::Chat,
+        stream: true,
+    };
+    Dispatch { lease: lease(), epoch: Epoch(7), attempt, fence, spec: Arc::new(spec), timeout }
+}
+
+/// A dispatch that says as little as possible.
+pub(crate) fn bare_dispatch() -> Dispatch {
+    let spec = TaskSpec { timeout: Some(Span::ZERO), ..TaskSpec::default() };
+    Dispatch { spec: Arc::new(spec), timeout: Span::ZERO, ..dispatch() }
+}
+
+/// One of each.
+pub(crate) fn to_worker() -> Vec<ToWorker> {
+    let ((attempt, fence), lease, epoch) = (attempt(), lease(), Epoch(7));
+    vec![
+        ToWorker::RequestLease { request: 1, ttl: Span::from_secs(15) },
+        ToWorker::Heartbeat { lease, epoch, nonce: u64::MAX },
+        ToWorker::Dispatch(Arc::new(dispatch())),
+        ToWorker::Dispatch(Arc::new(bare_dispatch())),
+        ToWorker::Cancel { attempt, fence },
+        ToWorker::Recorded { attempt, fence },
+        ToWorker::ReleaseLease { lease, epoch },
+    ]
+}
+
+/// One of each, and of each outcome and reason.
+pub(crate) fn from_worker() -> Vec<FromWorker> {
+    let ((attempt, fence), lease, epoch) = (attempt(), lease(), Epoch(7));
+    let (ttl, run) = (Span::from_secs(15), Span::from_micros(1_234));
+    let payload = Payload::from(ramp(300));
+    let completed = Outcome::Completed { result: payload.clone(), digest: payload.digest() };
+    let failed = Outcome::Failed { error: "out of memory €".into(), retry: true };
+    let other = AttemptId { number: 4, ..attempt };
+    let mut all = vec![
+        FromWorker::LeaseGranted { request: 1, lease, epoch, ttl, holding: vec![] },
+        FromWorker::Alive {
+            lease,
+            epoch,
+            nonce: 0,
+            holding: vec![(attempt, fence), (other, Fence(1))],
+        },
+        FromWorker::LeaseUnknown { lease, epoch },
+        FromWorker::Accepted { attempt, fence },
+        FromWorker::Started { attempt, fence },
+        FromWorker::Progress { attempt, fence, permille: 999 },
+        FromWorker::Output { attempt, fence, piece: Payload::from(ramp(3)) },
+        FromWorker::Finished { attempt, fence, run, outcome: completed },
+        FromWorker::Finished { attempt, fence, run, outcome: failed },
+        FromWorker::Finished { attempt, fence, run, outcome: Outcome::TimedOut },
+    ];
+    for kind in hypha_model::RefusalKind::ALL {
+        let refusal = hypha_model::Refusal { kind, needed: 2, present: 1 };
+        all.push(FromWorker::LeaseRefused { request: 1, refusal });
+        all.push(FromWorker::Refused { attempt, fence, refusal });
+    }
+    all
+}
+
+pub(crate) fn orders(messages: Vec<ToWorker>) -> Orders {
+    Orders { orders: messages.into_iter().map(Order::from).collect(), skipped: 0 }
+}
+
+pub(crate) fn reports(messages: Vec<FromWorker>) -> Reports {
+    Reports { reports: messages.into_iter().map(Report::from).collect(), skipped: 0 }
+}
+
 /// An Ed25519 peer id has this shape.
 fn peer() -> Vec<u8> {
     [&[0x00, 0x24, 0x08, 0x01, 0x12, 0x20], &ramp(32)[..]].concat()
@@ -216,6 +325,15 @@ fn bulk() -> Vec<Sample> {
         sample("bulk_note", "end", Note::End { digest }),
         sample("bulk_receipt", "done", Receipt::Done { digest }),
         sample("bulk_receipt", "failed", Receipt::Failed(refusal)),
+    ]
+}
+
+fn dispatches() -> Vec<Sample> {
+    vec![
+        sample("orders", "all", orders(to_worker())),
+        sample("orders", "empty", Orders::default()),
+        sample("reports", "all", reports(from_worker())),
+        sample("reports", "greeting", Reports::default()),
     ]
 }
 

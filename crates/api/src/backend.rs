@@ -1,0 +1,149 @@
+//! What the surfaces need of a scheduler. The node gives it; the tests have one in memory.
+
+use std::net::IpAddr;
+
+use futures::future::BoxFuture;
+use hypha_engine::record::StoredTask;
+use hypha_engine::{Command, NewTask, Reject, Reply, Scheduler, Submitted};
+use hypha_model::{Digest, Name, TaskId, TaskState, Time, WorkerId};
+use thiserror::Error;
+
+use crate::watch::Watch;
+
+/// Something that is answered later, or not at all.
+pub type Answer<T> = BoxFuture<'static, Result<T, Unavailable>>;
+
+/// A scheduler, as the surfaces see it.
+pub trait Backend: Send + Sync + 'static {
+    /// The time that the scheduler goes by.
+    fn now(&self) -> Time;
+
+    /// Asks the scheduler. The answer comes when what it relies on is durable.
+    fn ask(&self, command: Command) -> Answer<Reply>;
+
+    /// Submits tasks, and watches each that is accepted if `watch`, without missing anything of it.
+    fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>>;
+
+    /// Watches a task from now on. Of one that has ended nothing will come: look first at [`Backend::stored`]
+    /// *after* this call.
+    fn watch(&self, task: TaskId) -> Watch;
+
+    /// Reads the scheduler's machine as it is now, for as short as possible: everybody else waits.
+    fn read(&self, look: &mut dyn FnMut(&mut Scheduler, Time));
+
+    /// A task as it is on the disk. Of tasks that have not ended, the machine knows more.
+    fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>>;
+
+    /// Tasks on the disk, the latest first, from behind `behind` on.
+    fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page>;
+
+    /// A result that was too large to be kept with its task, in pieces.
+    fn object(&self, digest: Digest) -> Answer<Option<Object>>;
+
+    /// Looks whether there is a healthy task instance, and takes it as a worker.
+    fn register_instance(&self, host: String, port: u16) -> Registering;
+
+    /// Looks whether there is a healthy HTTP server that does the work of a model, and takes it as a worker.
+    fn register_server(&self, server: NewServer) -> Registering;
+
+    /// A task instance says that it is done with a task. What this does not prove is looked up there.
+    fn notified(&self, notification: Notification);
+
+    /// Why this scheduler should get no requests at present; nothing if it should.
+    fn problems(&self) -> Vec<String>;
+
+    /// The figures in the text format of Prometheus.
+    fn metrics(&self) -> String;
+}
+
+/// A worker is being looked at.
+pub type Registering = BoxFuture<'static, Result<WorkerId, RegisterError>>;
+
+/// What became of a submitted task.
+pub type Accepted = Result<(Submitted, Option<Watch>), Reject>;
+
+/// The scheduler cannot acknowledge anything at present: its store fails, or it stops.
+#[derive(Clone, Debug, Error)]
+#[error("{0}")]
+pub struct Unavailable(pub String);
+
+/// Which tasks are wanted; what is `None` does not matter.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// In this state. The disk does not know `Running` from `Scheduled`.
+    pub state: Option<TaskState>,
+    /// For this model.
+    pub model: Option<Name>,
+    /// With this worker at present, or at the end.
+    pub worker: Option<WorkerId>,
+    /// Submitted then or later.
+    pub since: Option<Time>,
+}
+
+/// Some tasks, the latest first.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// The tasks; perhaps fewer than asked for, perhaps none, although there are more.
+    pub tasks: Vec<StoredTask>,
+    /// Behind which the next page begins; `None` if this was the last.
+    pub next: Option<TaskId>,
+}
+
+/// A large result.
+pub struct Object {
+    /// Its size.
+    pub bytes: u64,
+    /// Its pieces, in order.
+    pub pieces: futures::stream::BoxStream<'static, std::io::Result<bytes::Bytes>>,
+}
+
+/// An HTTP server to be registered.
+#[derive(Clone, Debug)]
+pub struct NewServer {
+    /// Its base address, such as `http://127.0.0.1:8000`.
+    pub url: String,
+    /// The models that it serves; none to ask the server.
+    pub models: Vec<Name>,
+    /// Whether it speaks OpenAI's protocol, or takes any JSON.
+    pub openai: bool,
+    /// How many requests it gets at once.
+    pub concurrency: u32,
+    /// What it wants as a bearer token.
+    pub api_key: Option<String>,
+}
+
+/// Why a worker was not registered.
+#[derive(Clone, Debug, Error)]
+pub enum RegisterError {
+    /// It is not to be looked at.
+    #[error(
+        "{0} is outside of the allowed networks; an operator may add it to allowed_networks in [scheduler.api]"
+    )]
+    NotAllowed(IpAddr),
+    /// What was given makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// Nobody is there, or nobody healthy.
+    #[error("{0}")]
+    Unhealthy(String),
+    /// It was taken, and could not be recorded.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+/// What a task instance says at the end of a task.
+#[derive(Clone, Debug, Default)]
+pub struct Notification {
+    /// The id of the task, as the instance knows it.
+    pub task: String,
+    /// The secret of the attempt, if the address that was called had one.
+    pub secret: Option<String>,
+    /// `completed` or `failed`.
+    pub status: Option<String>,
+    /// The result as JSON, if it is there.
+    pub result: Option<serde_json::Value>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// How long it ran, in milliseconds.
+    pub execution_time_ms: Option<f64>,
+}

@@ -1,0 +1,142 @@
+//! Reads the body of a request, with bounds on its size and on the time that it takes.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CONTENT_LENGTH, EXPECT};
+use axum::http::{HeaderMap, StatusCode};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use thiserror::Error;
+
+/// The largest body that is allowed takes less than this on any line worth using.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// What is read and thrown away of a body that is too large: most clients send all of it before they look at
+/// the answer, and would only see a broken connection.
+const MAX_DISCARDED: usize = 64 << 20;
+
+/// Why a body could not be read.
+#[derive(Debug, Error)]
+pub(crate) enum BodyError {
+    /// More than is allowed.
+    #[error(
+        "the body is larger than {0} bytes, the most that this scheduler takes (max_request_size)"
+    )]
+    TooLarge(usize),
+    /// It did not arrive in time.
+    #[error("the body did not arrive within {} s", READ_TIMEOUT.as_secs())]
+    TooSlow,
+    /// The connection broke, or what arrived was not HTTP.
+    #[error("the body could not be read to its end")]
+    Broken,
+}
+
+impl BodyError {
+    /// The status that fits.
+    pub(crate) const fn status(&self) -> StatusCode {
+        match self {
+            BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            BodyError::Broken => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// A word for programs.
+    pub(crate) const fn code(&self) -> &'static str {
+        match self {
+            BodyError::TooLarge(_) => "too_large",
+            BodyError::TooSlow => "too_slow",
+            BodyError::Broken => "bad_request",
+        }
+    }
+}
+
+/// The body of `request`, at most `limit` bytes.
+pub(crate) async fn read(request: Request, limit: usize) -> Result<Bytes, BodyError> {
+    let (parts, body) = request.into_parts();
+    read_body(&parts.headers, body, limit).await
+}
+
+/// The body of a request with these headers, at most `limit` bytes.
+pub(crate) async fn read_body(
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+) -> Result<Bytes, BodyError> {
+    let announced =
+        headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|length: u64| length > limit as u64) && headers.contains_key(EXPECT) {
+        // The client waits for our word before it sends anything.
+        return Err(BodyError::TooLarge(limit));
+    }
+    match tokio::time::timeout(READ_TIMEOUT, collect(body, limit)).await {
+        Ok(read) => read,
+        Err(_) => Err(BodyError::TooSlow),
+    }
+}
+
+async fn collect(mut body: Body, limit: usize) -> Result<Bytes, BodyError> {
+    let mut whole = Bytes::new();
+    let mut pieces = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+        if whole.len() + pieces.len() + data.len() > limit {
+            drop((whole, pieces));
+            return Err(discard(body, limit).await);
+        }
+        // Nearly always there is one piece, which is not copied.
+        if whole.is_empty() && pieces.is_empty() {
+            whole = data;
+        } else {
+            pieces.extend_from_slice(&std::mem::take(&mut whole));
+            pieces.extend_from_slice(&data);
+        }
+    }
+    Ok(if pieces.is_empty() { whole } else { pieces.freeze() })
+}
+
+async fn discard(mut body: Body, limit: usize) -> BodyError {
+    let mut discarded = 0;
+    while discarded < MAX_DISCARDED
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        discarded += frame.data_ref().map_or(0, Bytes::len);
+    }
+    BodyError::TooLarge(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+
+    async fn read_pieces(pieces: &[&'static str], limit: usize) -> Result<Bytes, BodyError> {
+        let pieces: Vec<Result<&str, std::io::Error>> = pieces.iter().map(|p| Ok(*p)).collect();
+        let body = Body::from_stream(stream::iter(pieces));
+        read_body(&HeaderMap::new(), body, limit).await
+    }
+
+    #[tokio::test]
+    async fn pieces_are_joined_up_to_the_limit() {
+        assert_eq!(read_pieces(&[], 0).await.unwrap(), "");
+        assert_eq!(read_pieces(&["abc"], 3).await.unwrap(), "abc");
+        assert_eq!(read_pieces(&["a", "", "b", "c"], 3).await.unwrap(), "abc");
+        assert!(matches!(read_pieces(&["abcd"], 3).await, Err(BodyError::TooLarge(3))));
+        assert!(matches!(read_pieces(&["ab", "cd"], 3).await, Err(BodyError::TooLarge(3))));
+    }
+
+    #[tokio::test]
+    async fn a_broken_body_is_an_error() {
+        let pieces = [Ok("a"), Err(std::io::Error::other("gone"))];
+        let body = Body::from_stream(stream::iter(pieces));
+        assert!(matches!(read_body(&HeaderMap::new(), body, 9).await, Err(BodyError::Broken)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_given_up() {
+        let body = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+        assert!(matches!(read_body(&HeaderMap::new(), body, 9).await, Err(BodyError::TooSlow)));
+    }
+}

@@ -1,0 +1,89 @@
+//! Who is asking, and what they may do.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use hypha_model::{Name, Priority, TaskSpec};
+use serde::Deserialize;
+
+use crate::error::Error;
+use crate::surface::Surface;
+
+/// Whoever sent a request. Put into the request's extensions before it is routed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// On whose behalf.
+    pub(crate) tenant: Option<Name>,
+    /// What they may do.
+    pub(crate) role: Role,
+    /// The highest priority that they may ask for.
+    pub(crate) priority_ceiling: Option<Priority>,
+    /// How many tasks of the tenant may be open.
+    pub(crate) quota: Option<u32>,
+}
+
+/// What a caller may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Submit tasks, and see and cancel those of the same tenant.
+    #[default]
+    User,
+    /// Everything.
+    Admin,
+}
+
+impl Role {
+    /// The word that an operator writes.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Role::User => "user",
+            Role::Admin => "admin",
+        }
+    }
+}
+
+impl Caller {
+    /// Everybody, where there are no tokens.
+    pub(crate) const ANYBODY: Caller =
+        Caller { tenant: None, role: Role::Admin, priority_ceiling: None, quota: None };
+
+    /// Whether a task is any business of theirs.
+    pub(crate) fn may_see(&self, spec: &TaskSpec) -> bool {
+        self.role == Role::Admin || self.tenant == spec.tenant
+    }
+
+    /// Refuses who is not an administrator.
+    pub(crate) fn require_admin(&self) -> Result<(), Error> {
+        match self.role {
+            Role::Admin => Ok(()),
+            Role::User => Err(Error::forbidden(
+                "this needs a token with the role admin, and yours has the role user",
+            )),
+        }
+    }
+
+    /// Refuses a priority above the ceiling.
+    pub(crate) fn check_priority(&self, asked: Priority) -> Result<(), Error> {
+        match self.priority_ceiling {
+            Some(ceiling) if asked > ceiling => Err(Error::unprocessable(format!(
+                "priority {} is above {}, the most that this token may ask for",
+                thousandths(asked),
+                thousandths(ceiling)
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn thousandths(priority: Priority) -> f64 {
+    f64::from(priority.0) / 1_000.0
+}
+
+impl FromRequestParts<Surface> for Caller {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Surface) -> Result<Caller, Error> {
+        // Only a request that was let in has one: what was not must not become an administrator.
+        parts.extensions.get::<Caller>().cloned().ok_or_else(Error::unauthorized)
+    }
+}

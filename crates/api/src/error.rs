@@ -1,0 +1,148 @@
+//! The one shape of an error on the surfaces of the scheduler: `{"error": {"code": …, "message": …}}`.
+
+use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use hypha_engine::Reject;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::backend::Unavailable;
+use crate::reply;
+
+/// How long to wait before asking a scheduler again that cannot acknowledge anything, in seconds.
+pub(crate) const UNAVAILABLE_RETRY_S: u32 = 2;
+
+/// Why a request was not served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Error {
+    pub(crate) status: StatusCode,
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+    pub(crate) retry_after_s: Option<u32>,
+}
+
+/// An error.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Error)]
+pub(crate) struct ErrorBody<'a> {
+    error: ErrorDetail<'a>,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorDetail<'a> {
+    /// A word for programs.
+    #[schema(example = "not_found")]
+    code: &'a str,
+    /// A sentence for people.
+    message: &'a str,
+}
+
+impl Error {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Error {
+        Error { status, code, message: message.into(), retry_after_s: None }
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Error {
+        Error::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    pub(crate) fn unauthorized() -> Error {
+        let message = "give a token that this scheduler knows: `Authorization: Bearer …`";
+        Error::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    }
+
+    pub(crate) fn forbidden(message: impl Into<String>) -> Error {
+        Error::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Error {
+        Error::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    pub(crate) fn conflict(message: impl Into<String>) -> Error {
+        Error::new(StatusCode::CONFLICT, "conflict", message)
+    }
+
+    pub(crate) fn unprocessable(message: impl Into<String>) -> Error {
+        Error::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message)
+    }
+
+    pub(crate) fn too_many(message: impl Into<String>, retry_after_s: u32) -> Error {
+        let error = Error::new(StatusCode::TOO_MANY_REQUESTS, "too_many_tasks", message);
+        Error { retry_after_s: Some(retry_after_s), ..error }
+    }
+
+    pub(crate) fn wrong_method(method: &Method) -> Error {
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        let message = format!("{method} is not for this route; the header `Allow` lists what is");
+        Error::new(status, "method_not_allowed", message)
+    }
+
+    /// The scheduler answered something that is no answer to the question: a fault of ours.
+    pub(crate) fn internal() -> Error {
+        let message = "the scheduler answered another question; try again";
+        Error::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    }
+
+    /// The part of it that goes into a body.
+    pub(crate) fn detail(&self) -> ErrorDetail<'_> {
+        ErrorDetail { code: self.code, message: &self.message }
+    }
+
+    /// Adds the headers that belong to it.
+    pub(crate) fn decorate(&self, response: &mut Response) {
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let realm = HeaderValue::from_static("Bearer realm=\"hypha\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, realm);
+        }
+    }
+}
+
+impl From<Unavailable> for Error {
+    fn from(unavailable: Unavailable) -> Error {
+        let error = Error::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            format!("the scheduler cannot acknowledge anything at present: {unavailable}"),
+        );
+        Error { retry_after_s: Some(UNAVAILABLE_RETRY_S), ..error }
+    }
+}
+
+impl From<Reject> for Error {
+    fn from(reject: Reject) -> Error {
+        match reject {
+            Reject::QueueFull { retry_after_s } => {
+                Error::too_many("the queue is full; try again later", retry_after_s)
+            }
+            Reject::NoWorker => {
+                let message = "no worker can run this; see /api/v1/workers";
+                let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_worker", message);
+                Error { retry_after_s: Some(UNAVAILABLE_RETRY_S), ..error }
+            }
+        }
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let mut response = reply::json(self.status, &ErrorBody { error: self.detail() });
+        self.decorate(&mut response);
+        response
+    }
+}
+
+/// For routes that do not exist.
+pub(crate) async fn no_such_route() -> Error {
+    Error::not_found("there is nothing here; /openapi.json lists what there is")
+}
+
+/// For methods that a route does not have. The router adds `Allow`.
+pub(crate) async fn no_such_method(method: Method) -> Error {
+    Error::wrong_method(&method)
+}

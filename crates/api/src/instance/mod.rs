@@ -1,0 +1,70 @@
+//! A worker's own surface of the task instance protocol, for schedulers that reach it over HTTP.
+
+mod routes;
+mod types;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::net::TcpListener;
+
+use crate::serve::{Door, accept};
+use crate::settings::Settings;
+use crate::tokens::Tokens;
+
+pub use types::{
+    Enqueue, Enqueued, InstanceHealth, InstanceResult, InstanceStage, InstanceStatus, Refused,
+};
+
+/// A task instance, as its surface sees it. The worker gives it; the tests have one in memory.
+pub trait Instance: Send + Sync + 'static {
+    /// How it is.
+    fn status(&self) -> InstanceStatus;
+
+    /// Takes a task into the queue; does not wait for it to run. If a task with this id waits or runs, that one
+    /// stays and gets the new callback; if one is done, it is run again.
+    fn enqueue(&self, task: Enqueue) -> BoxFuture<'static, Result<Enqueued, Refused>>;
+
+    /// What came of a task; `None` if it is not known.
+    fn result(&self, id: &str) -> BoxFuture<'static, Option<InstanceResult>>;
+}
+
+/// Settings of a task instance's surface.
+#[derive(Debug)]
+pub struct InstanceSettings {
+    /// The largest body of a request.
+    pub max_request_bytes: usize,
+    /// Whose requests are answered; with `None` everybody's are.
+    pub tokens: Option<Tokens>,
+    /// Connections at a time; more wait to be accepted.
+    pub max_connections: usize,
+}
+
+impl InstanceSettings {
+    /// A handful of schedulers with some connections each.
+    pub const DEFAULT_MAX_CONNECTIONS: usize = 256;
+}
+
+impl Default for InstanceSettings {
+    fn default() -> InstanceSettings {
+        InstanceSettings {
+            max_request_bytes: Settings::DEFAULT_MAX_REQUEST_BYTES,
+            tokens: None,
+            max_connections: InstanceSettings::DEFAULT_MAX_CONNECTIONS,
+        }
+    }
+}
+
+/// Serves a task instance on `listener` until `stop`; requests under way then get ten seconds to end.
+pub async fn serve_instance(
+    settings: InstanceSettings,
+    listener: TcpListener,
+    instance: Arc<dyn Instance>,
+    stop: impl Future<Output = ()>,
+) {
+    let most = settings.max_connections;
+    let router = routes::router(instance, settings);
+    // Who may ask is decided behind the router: it has the shape of this surface's errors.
+    accept(listener, None, most, Door { router, admit: |_: &mut _| Ok(()) }, stop).await;
+}

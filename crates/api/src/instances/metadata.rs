@@ -1,0 +1,59 @@
+//! Takes from a client's metadata what a predictor can learn from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hypha_model::{Metadata, Value};
+
+use crate::error::Error;
+
+/// Numbers, short texts and truth values of `given`. Clients of this surface may put anything there, so what
+/// nobody can learn from is passed over; only more than [`Metadata::MAX_ENTRIES`] of the rest are refused.
+pub(crate) fn known(given: &BTreeMap<String, serde_json::Value>) -> Result<Metadata, Error> {
+    let entries = given.iter().filter_map(|(key, value)| {
+        let value = match value {
+            serde_json::Value::Number(number) => Value::Number(number.as_f64()?),
+            serde_json::Value::String(text) => Value::Text(Arc::from(text.as_str())),
+            serde_json::Value::Bool(true) => Value::Text(Arc::from("true")),
+            serde_json::Value::Bool(false) => Value::Text(Arc::from("false")),
+            _ => return None,
+        };
+        let too_long = |text: &str| text.len() > Metadata::MAX_TEXT_BYTES;
+        let passed_over = too_long(key) || matches!(&value, Value::Text(text) if too_long(text));
+        (!passed_over).then(|| (Arc::from(key.as_str()), value))
+    });
+    Metadata::new(entries).map_err(|error| Error::unprocessable(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(given: serde_json::Value) -> Result<String, Error> {
+        let given = serde_json::from_value(given).unwrap();
+        known(&given).map(|metadata| serde_json::to_string(&metadata).unwrap())
+    }
+
+    #[test]
+    fn what_can_be_learned_from_is_kept() {
+        let long = "x".repeat(257);
+        let given = serde_json::json!({
+            "hardware": "A100", "input_tokens": 100, "half": 0.5, "flash": true,
+            "none": null, "list": [1], "object": {"a": 1}, "long": long, long.clone(): 1,
+        });
+        let kept = r#"{"flash":"true","half":0.5,"hardware":"A100","input_tokens":100.0}"#;
+        assert_eq!(check(given).unwrap(), kept);
+        assert_eq!(check(serde_json::json!({})).unwrap(), "{}");
+    }
+
+    #[test]
+    fn too_many_are_refused() {
+        let many = |count: usize| {
+            (0..count).map(|i| (format!("k{i}"), i.into())).collect::<serde_json::Map<_, _>>()
+        };
+        assert!(check(many(64).into()).is_ok());
+        let error = check(many(65).into()).unwrap_err();
+        assert_eq!(error.status.as_u16(), 422);
+        assert!(error.message.contains("at most 64"), "{}", error.message);
+    }
+}

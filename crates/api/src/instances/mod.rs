@@ -1,0 +1,116 @@
+//! The task instances' surface: strategy, predictor, registration, queue and task queries.
+//!
+//! Every answer has the fields that a client of this surface expects, also an error, whose HTTP status says more.
+
+pub(crate) mod answer;
+mod metadata;
+mod notify;
+mod queue;
+mod steer;
+mod task;
+mod workers;
+
+use axum::Router;
+use axum::http::Method;
+use axum::response::Response;
+use axum::routing::{get, post};
+use utoipa::OpenApi;
+
+use crate::error::Error;
+use crate::surface::Surface;
+
+pub(crate) use metadata::known;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Surface> {
+    Router::new()
+        .route("/scheduler/set", post(steer::set_strategy))
+        .route("/scheduler/predict_mode", post(steer::set_mode))
+        .route("/ti/register", post(workers::register))
+        .route("/ti/remove", post(workers::remove))
+        .route("/queue/submit", post(queue::submit))
+        .route("/queue/info", get(queue::info).post(queue::info_of_body))
+        .route("/task/query", get(task::query).post(task::query_of_body))
+        .route("/notify/task_complete", post(notify::task_complete))
+        .route("/notify/task_complete/{secret}", post(notify::task_complete_at))
+        .method_not_allowed_fallback(wrong_method)
+}
+
+/// What the routes take and give.
+pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    paths(
+        steer::set_strategy,
+        steer::set_mode,
+        workers::register,
+        workers::remove,
+        queue::submit,
+        queue::info,
+        queue::info_of_body,
+        task::query,
+        task::query_of_body,
+        notify::task_complete,
+        notify::task_complete_at,
+    ),
+    tags((name = "task instances", description = "Queues of task instances, with predicted waiting times"))
+)]
+struct Document;
+
+async fn wrong_method(method: Method) -> Response {
+    answer::plain_refusal(&Error::wrong_method(&method))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Every schema that `value` refers to.
+    fn references(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("$ref").and_then(|to| to.as_str().map(str::to_owned)));
+                fields.values().for_each(|value| references(value, found));
+            }
+            Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_route_is_described_with_schemas_that_exist() {
+        let document = serde_json::to_value(openapi()).unwrap();
+        let described: Vec<String> = (document["paths"].as_object().unwrap().iter())
+            .flat_map(|(path, methods)| {
+                let methods = methods.as_object().unwrap().keys();
+                methods.map(move |method| format!("{method} {path}"))
+            })
+            .collect();
+        let expected = [
+            "post /notify/task_complete",
+            "post /notify/task_complete/{secret}",
+            "get /queue/info",
+            "post /queue/info",
+            "post /queue/submit",
+            "post /scheduler/predict_mode",
+            "post /scheduler/set",
+            "get /task/query",
+            "post /task/query",
+            "post /ti/register",
+            "post /ti/remove",
+        ];
+        assert_eq!(described, expected);
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        assert!(!found.is_empty());
+        for reference in found {
+            let path = reference.strip_prefix('#').unwrap();
+            assert!(document.pointer(path).is_some(), "{reference}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! `/notify/task_complete`: task instances say here that they are done with a task.
+//!
+//! No token is asked for: the secret in the address is the proof, and what it does not prove the scheduler looks
+//! up at the instance itself. Nobody learns from the answer whether the secret was right.
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::answer::{self, Plain, Status};
+use crate::backend::Notification;
+use crate::error::Error;
+use crate::json::Json;
+use crate::reply;
+use crate::surface::Surface;
+
+/// The end of a task, as a task instance tells it. Further fields are passed over.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = InstancesNotification)]
+pub(crate) struct NotifyBody {
+    /// The id that the instance knows the task by.
+    task_id: String,
+    /// The instance's own id; not looked at.
+    #[serde(default, rename = "instance_id")]
+    #[schema(value_type = Option<String>)]
+    _instance: Option<serde::de::IgnoredAny>,
+    /// How long it ran, in milliseconds.
+    #[serde(default)]
+    execution_time: Option<f64>,
+    /// `completed` or `failed`.
+    #[serde(default)]
+    status: Option<String>,
+    /// The result; fetched from the instance if it is left out.
+    #[serde(default)]
+    #[schema(value_type = Value, nullable)]
+    result: Option<serde_json::Value>,
+    /// What went wrong.
+    #[serde(default)]
+    #[schema(value_type = Value, nullable)]
+    error: Option<serde_json::Value>,
+}
+
+/// The proof.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Proof {
+    /// The secret of the attempt.
+    #[serde(default)]
+    secret: Option<String>,
+}
+
+/// The notification has arrived.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = InstancesNotified)]
+pub(crate) struct Notified {
+    status: Status,
+}
+
+/// A task instance is done with a task.
+#[utoipa::path(
+    post, path = "/notify/task_complete", tag = "task instances", params(Proof), request_body = NotifyBody,
+    responses(
+        (status = 200, description = "It has arrived, whatever comes of it", body = Notified),
+        (status = "4XX", description = "It cannot be read", body = Plain),
+    )
+)]
+pub(crate) async fn task_complete(
+    State(surface): State<Surface>,
+    proof: Result<Query<Proof>, QueryRejection>,
+    body: Result<Json<NotifyBody>, Error>,
+) -> Response {
+    notified(&surface, proof.ok().and_then(|proof| proof.0.secret), body)
+}
+
+/// A task instance is done with a task.
+#[utoipa::path(
+    post, path = "/notify/task_complete/{secret}", tag = "task instances",
+    params(("secret" = String, Path, description = "The secret of the attempt")), request_body = NotifyBody,
+    responses(
+        (status = 200, description = "It has arrived, whatever comes of it", body = Notified),
+        (status = "4XX", description = "It cannot be read", body = Plain),
+    )
+)]
+pub(crate) async fn task_complete_at(
+    State(surface): State<Surface>,
+    secret: Result<Path<String>, PathRejection>,
+    body: Result<Json<NotifyBody>, Error>,
+) -> Response {
+    notified(&surface, secret.ok().map(|secret| secret.0), body)
+}
+
+fn notified(
+    surface: &Surface,
+    secret: Option<String>,
+    body: Result<Json<NotifyBody>, Error>,
+) -> Response {
+    match body {
+        Ok(Json(body)) => {
+            surface.backend.notified(Notification {
+                task: body.task_id,
+                secret,
+                status: body.status,
+                result: body.result,
+                error: body.error.map(text),
+                execution_time_ms: body.execution_time,
+            });
+            reply::json(StatusCode::OK, &Notified { status: Status::Success })
+        }
+        Err(error) => answer::plain_refusal(&error),
+    }
+}
+
+/// An error is a text; what is not is shown as it is.
+fn text(error: serde_json::Value) -> String {
+    match error {
+        serde_json::Value::String(text) => text,
+        other => other.to_string(),
+    }
+}

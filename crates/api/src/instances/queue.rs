@@ -1,0 +1,307 @@
+//! `/queue/submit` and `/queue/info`: gives a task to a task instance, and says how long it would wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use hypha_engine::{NewTask, Reject, Submitted};
+use hypha_model::{Executor, ExecutorClass, Name, Payload, Requirement, TaskSpec, Worker};
+use hypha_placement::WorkerView;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+
+use super::answer::{self, Status};
+use super::metadata;
+use crate::caller::Caller;
+use crate::error::{Error, ErrorBody, UNAVAILABLE_RETRY_S};
+use crate::json::{self, Json, Readable};
+use crate::reply;
+use crate::surface::Surface;
+
+/// The `model_name` of a worker that takes tasks for any model.
+const ANY_MODEL: &str = "*";
+
+/// A task.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = InstancesTask)]
+pub(crate) struct SubmitBody {
+    /// The model; only workers that serve it are chosen from.
+    #[schema(example = "echo", min_length = 1, max_length = 256)]
+    model_name: String,
+    /// What the task instance is given, unchanged.
+    #[schema(value_type = Object)]
+    task_input: Box<RawValue>,
+    /// What the predictor is told: numbers, short texts and truth values. Anything else is passed over.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<BTreeMap<String, serde_json::Value>>,
+}
+
+/// What became of a submitted task.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = InstancesSubmitted)]
+pub(crate) struct SubmitAnswer {
+    status: Status,
+    /// Why it was not accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    /// The task; empty if it was not accepted.
+    task_id: String,
+    /// The task instance that it was given to; empty if it was not accepted.
+    scheduled_ti: String,
+}
+
+/// Which queues.
+#[derive(Debug, Default, Deserialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[schema(as = InstancesQueueFilter)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct InfoQuery {
+    /// Only those of this model; all if it is left out or empty.
+    #[serde(default)]
+    model_name: Option<String>,
+}
+
+/// The queues.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = InstancesQueues)]
+pub(crate) struct InfoAnswer {
+    status: Status,
+    /// Why there is no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    queues: Vec<QueueRow>,
+}
+
+/// The queue of one task instance for one model.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = InstancesQueue)]
+pub(crate) struct QueueRow {
+    /// The model; `*` for an instance that takes any, if none was asked for.
+    model_name: String,
+    ti_uuid: String,
+    /// How long a new task is expected to wait there before it begins, in milliseconds.
+    waiting_time_expect: f64,
+    /// The standard deviation of that, in milliseconds.
+    waiting_time_error: f64,
+}
+
+/// Gives a task to the best task instance. It is bound at once, under every strategy.
+#[utoipa::path(
+    post, path = "/queue/submit", tag = "task instances", request_body = SubmitBody,
+    responses(
+        (status = 200, description = "It is durable, and bound to a task instance", body = SubmitAnswer),
+        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
+        (
+            status = "4XX",
+            description = "It was not accepted; 404 if nobody serves the model, 429 if there are too many",
+            body = SubmitAnswer
+        ),
+        (
+            status = 503,
+            description = "No task instance of the model can take it at present, or the scheduler cannot",
+            body = SubmitAnswer
+        ),
+    )
+)]
+pub(crate) async fn submit(
+    State(surface): State<Surface>,
+    caller: Result<Caller, Error>,
+    body: Result<Json<SubmitBody>, Error>,
+) -> Response {
+    let accepted = async {
+        let caller = caller?;
+        let spec = spec(body?.0, &caller)?;
+        accept(&surface, &caller, spec).await
+    };
+    match accepted.await {
+        Ok(submitted) => {
+            let body = SubmitAnswer {
+                status: Status::Success,
+                message: None,
+                task_id: submitted.task.to_string(),
+                scheduled_ti: submitted.worker.map(|id| id.to_string()).unwrap_or_default(),
+            };
+            reply::json(StatusCode::OK, &body)
+        }
+        Err(error) => {
+            let body = SubmitAnswer {
+                status: Status::Error,
+                message: Some(error.message.clone()),
+                task_id: String::new(),
+                scheduled_ti: String::new(),
+            };
+            answer::refusal(&error, &body)
+        }
+    }
+}
+
+fn spec(body: SubmitBody, caller: &Caller) -> Result<TaskSpec, Error> {
+    let input = body.task_input.get();
+    if !input.starts_with('{') {
+        return Err(Error::unprocessable("task_input must be an object"));
+    }
+    json::parse::<Readable>(input.as_bytes())?;
+    Ok(TaskSpec {
+        requirement: Requirement { model: Some(model(&body.model_name)?), ..Default::default() },
+        input: Payload::from(input.as_bytes()),
+        metadata: metadata::known(&body.metadata.unwrap_or_default())?,
+        tenant: caller.tenant.clone(),
+        ..Default::default()
+    })
+}
+
+async fn accept(surface: &Surface, caller: &Caller, spec: TaskSpec) -> Result<Submitted, Error> {
+    caller.check_priority(spec.requirement.priority)?;
+    let mut room = surface.quotas.room(caller, 1, &*surface.backend)?;
+    let model = spec.requirement.model.clone();
+    let task =
+        NewTask { spec: Arc::new(spec), idempotency_key: None, bind_at_once: true, stored: true };
+    match surface.backend.submit(vec![task], false).await?.pop() {
+        Some(Ok((submitted, _))) => {
+            room.take(submitted.task);
+            Ok(submitted)
+        }
+        Some(Err(Reject::NoWorker)) => Err(nobody_for(surface, model.as_ref())),
+        Some(Err(reject)) => Err(reject.into()),
+        None => Err(Error::internal()),
+    }
+}
+
+/// Tells a model that nobody serves from one whose workers are all away.
+fn nobody_for(surface: &Surface, model: Option<&Name>) -> Error {
+    let shown = model.map_or("", Name::as_str);
+    let (mut any, mut serving) = (false, false);
+    surface.backend.read(&mut |scheduler, now| {
+        for (view, _) in scheduler.workers(now) {
+            any = true;
+            serving |= model.is_some_and(|model| serves(&view.worker, model));
+        }
+    });
+    if serving {
+        let message =
+            format!("no TaskInstance for `{shown}` takes tasks at present; try again later");
+        let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_worker", message);
+        return Error { retry_after_s: Some(UNAVAILABLE_RETRY_S), ..error };
+    }
+    Error::not_found(match any {
+        true => format!("no TaskInstance serves `{shown}`; /queue/info lists what is served"),
+        false => "no TaskInstance is registered; POST one to /ti/register".to_owned(),
+    })
+}
+
+/// How long a new task would wait with each task instance.
+#[utoipa::path(
+    get, path = "/queue/info", tag = "task instances", params(InfoQuery),
+    responses(
+        (status = 200, description = "A row for each model of each task instance", body = InfoAnswer),
+        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
+        (status = "4XX", description = "The question makes no sense", body = InfoAnswer),
+    )
+)]
+pub(crate) async fn info(
+    State(surface): State<Surface>,
+    caller: Result<Caller, Error>,
+    query: Result<Query<InfoQuery>, QueryRejection>,
+) -> Response {
+    let query = query.map(|query| query.0).map_err(|error| Error::bad_request(error.body_text()));
+    info_answer(&surface, caller.and(query))
+}
+
+/// How long a new task would wait with each task instance.
+#[utoipa::path(
+    post, path = "/queue/info", tag = "task instances", request_body = InfoQuery,
+    responses(
+        (status = 200, description = "A row for each model of each task instance", body = InfoAnswer),
+        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
+        (status = "4XX", description = "The question makes no sense", body = InfoAnswer),
+    )
+)]
+pub(crate) async fn info_of_body(
+    State(surface): State<Surface>,
+    caller: Result<Caller, Error>,
+    body: Result<json::Bytes, Error>,
+) -> Response {
+    let query = body.and_then(|body| match body.0.is_empty() {
+        true => Ok(InfoQuery::default()),
+        false => json::parse(&body.0),
+    });
+    info_answer(&surface, caller.and(query))
+}
+
+fn info_answer(surface: &Surface, query: Result<InfoQuery, Error>) -> Response {
+    let wanted = query.and_then(|query| {
+        query.model_name.filter(|name| !name.is_empty()).map(|name| model(&name)).transpose()
+    });
+    match wanted {
+        Ok(wanted) => {
+            let mut queues = Vec::new();
+            surface.backend.read(&mut |scheduler, now| {
+                let workers = scheduler.workers(now);
+                queues = workers.iter().flat_map(|(view, _)| rows(view, wanted.as_ref())).collect();
+            });
+            reply::json(
+                StatusCode::OK,
+                &InfoAnswer { status: Status::Success, message: None, queues },
+            )
+        }
+        Err(error) => {
+            let message = Some(error.message.clone());
+            let body = InfoAnswer { status: Status::Error, message, queues: Vec::new() };
+            answer::refusal(&error, &body)
+        }
+    }
+}
+
+/// One row for each model of a worker, or one for the model that is wanted if the worker serves it.
+fn rows(view: &WorkerView, wanted: Option<&Name>) -> Vec<QueueRow> {
+    // Whoever takes no tasks has no queue to choose, unless it still has some to finish.
+    if !view.available && view.queued + view.in_flight == 0 {
+        return Vec::new();
+    }
+    let row = |model_name: &str| QueueRow {
+        model_name: model_name.to_owned(),
+        ti_uuid: view.worker.id.to_string(),
+        waiting_time_expect: milliseconds(view.waiting_mean_s),
+        waiting_time_error: milliseconds(view.waiting_error_s),
+    };
+    match wanted {
+        Some(model) if serves(&view.worker, model) => vec![row(model.as_str())],
+        Some(_) => Vec::new(),
+        None => models(&view.worker).into_iter().map(row).collect(),
+    }
+}
+
+/// The executors that tasks of this surface run on.
+fn executors(worker: &Worker) -> impl Iterator<Item = &Executor> {
+    worker.executors.iter().filter(|executor| executor.class == ExecutorClass::Inference)
+}
+
+fn serves(worker: &Worker, model: &Name) -> bool {
+    executors(worker).any(|executor| executor.serves(model))
+}
+
+/// The models of a worker, each once, in order.
+fn models(worker: &Worker) -> BTreeSet<&str> {
+    let mut models = BTreeSet::new();
+    for executor in executors(worker) {
+        models.extend(executor.models.iter().map(Name::as_str));
+        models.extend(executor.models.is_empty().then_some(ANY_MODEL));
+    }
+    models
+}
+
+/// JSON has no word for what is not finite; the largest number says it as well.
+fn milliseconds(seconds: f64) -> f64 {
+    let milliseconds = seconds * 1_000.0;
+    if milliseconds.is_finite() { milliseconds } else { f64::MAX }
+}
+
+fn model(given: &str) -> Result<Name, Error> {
+    given.parse().map_err(|error| Error::unprocessable(format!("model_name: {error}")))
+}

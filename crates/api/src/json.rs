@@ -1,0 +1,182 @@
+//! Strict JSON in requests: errors say which field, and where.
+
+use std::fmt;
+
+use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::error::Category;
+
+use crate::body;
+use crate::error::Error;
+use crate::surface::Surface;
+
+/// A body as JSON. What is not JSON is refused with 400, what does not fit `T` with 422, another content type
+/// with 415 and too large a body with 413. A missing content type is taken as JSON.
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Surface> for Json<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, surface: &Surface) -> Result<Json<T>, Error> {
+        let bytes = Bytes::from_request(request, surface).await?.0;
+        Ok(Json(parse(&bytes)?))
+    }
+}
+
+/// The bytes of a body that says that it is JSON, or says nothing; see [`Json`].
+pub(crate) struct Bytes(pub(crate) bytes::Bytes);
+
+impl FromRequest<Surface> for Bytes {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, surface: &Surface) -> Result<Bytes, Error> {
+        check_type(request.headers())?;
+        match body::read(request, surface.settings.max_request_bytes).await {
+            Ok(bytes) => Ok(Bytes(bytes)),
+            Err(error) => Err(Error::new(error.status(), error.code(), error.to_string())),
+        }
+    }
+}
+
+/// Refuses a content type that is not JSON.
+pub(crate) fn check_type(headers: &HeaderMap) -> Result<(), Error> {
+    let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let essence = kind.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
+    let (class, rest) = essence.split_once('/').unwrap_or(("", ""));
+    let rest = rest.to_ascii_lowercase();
+    if class.eq_ignore_ascii_case("application") && (rest == "json" || rest.ends_with("+json")) {
+        return Ok(());
+    }
+    let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    let message = "the body must be JSON: send it with `Content-Type: application/json`";
+    Err(Error::new(status, "unsupported_media_type", message))
+}
+
+/// What `bytes` say.
+pub(crate) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
+    serde_json::from_slice(bytes).map_err(|error| refusal(&error))
+}
+
+/// An error of ours for one of the parser's.
+pub(crate) fn refusal(error: &serde_json::Error) -> Error {
+    match error.classify() {
+        Category::Data => Error::unprocessable(error.to_string()),
+        Category::Syntax | Category::Eof | Category::Io => Error::new(
+            StatusCode::BAD_REQUEST,
+            "malformed_json",
+            format!("the body is not JSON: {error}"),
+        ),
+    }
+}
+
+/// Any JSON that others will be able to read, too: nested no deeper than the parser follows, numbers within the
+/// range of floats, texts without half characters. Nothing is kept of it.
+pub(crate) struct Readable;
+
+impl<'de> Deserialize<'de> for Readable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Readable, D::Error> {
+        deserializer.deserialize_any(Readable)
+    }
+}
+
+impl<'de> Visitor<'de> for Readable {
+    type Value = Readable;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<Readable, E> {
+        Ok(Readable)
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<Readable, E> {
+        Ok(Readable)
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<Readable, E> {
+        Ok(Readable)
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<Readable, E> {
+        Ok(Readable)
+    }
+    fn visit_str<E>(self, _: &str) -> Result<Readable, E> {
+        Ok(Readable)
+    }
+    fn visit_unit<E>(self) -> Result<Readable, E> {
+        Ok(Readable)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Readable, A::Error> {
+        while seq.next_element::<Readable>()?.is_some() {}
+        Ok(Readable)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Readable, A::Error> {
+        while map.next_entry::<Readable, Readable>()?.is_some() {}
+        Ok(Readable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only read")]
+    struct Sample {
+        name: String,
+        size: Option<u8>,
+    }
+
+    fn refused(text: &[u8]) -> (u16, String) {
+        let error = parse::<Sample>(text).unwrap_err();
+        (error.status.as_u16(), error.message)
+    }
+
+    #[test]
+    fn refusals_tell_syntax_from_meaning() {
+        let cases: [(&[u8], u16, &str); 8] = [
+            (b"{", 400, "EOF"),
+            (b"", 400, "EOF"),
+            (b"{\"name\": NaN}", 400, "expected value"),
+            (b"{\"name\": \"\xff\"}", 400, "invalid unicode"),
+            (b"{\"name\": \"a\", \"name\": \"b\"}", 422, "duplicate field `name`"),
+            (b"{\"size\": 1}", 422, "missing field `name`"),
+            (b"{\"name\": \"a\", \"siez\": 1}", 422, "unknown field `siez`"),
+            (b"{\"name\": \"a\", \"size\": 256}", 422, "256"),
+        ];
+        for (text, status, message) in cases {
+            let (got, said) = refused(text);
+            assert_eq!(got, status, "{}: {said}", String::from_utf8_lossy(text));
+            assert!(said.contains(message), "{said}");
+        }
+    }
+
+    #[test]
+    fn readable_is_what_other_parsers_take() {
+        let readable = |text: &str| serde_json::from_str::<Readable>(text).is_ok();
+        assert!(readable(r#"{"a": [1, -2, 3.5e300, "\u00e9", null, true, {}]}"#));
+        assert!(readable(
+            &"[".repeat(100).chars().chain("]".repeat(100).chars()).collect::<String>()
+        ));
+        assert!(!readable(&"[".repeat(10_000)));
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        assert!(!readable(&deep));
+        for bad in ["1e999", r#""\ud800""#, r#"{"\ud800": 1}"#, "NaN", "[1,]", "'a'", "01"] {
+            assert!(!readable(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_json_is_taken_as_json() {
+        let of = |kind: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+            check_type(&headers).is_ok()
+        };
+        assert!(check_type(&HeaderMap::new()).is_ok());
+        assert!(of("application/json") && of("Application/JSON; charset=utf-8"));
+        assert!(of("application/problem+json"));
+        assert!(!of("text/plain") && !of("application/x-www-form-urlencoded") && !of("json"));
+    }
+}

@@ -1,0 +1,143 @@
+//! A request on its way through the scheduler, from submission to its end. Whoever drops it before that
+//! has lost interest, and it is cancelled.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hypha_engine::record::FinishedTask;
+use hypha_engine::{Command, NewTask, Notice};
+use hypha_model::{Payload, TaskId};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
+
+use super::error::Error;
+use crate::backend::{Accepted, Answer, Backend, Unavailable};
+use crate::watch::Watch;
+
+/// See the head of this file.
+pub(super) struct Call {
+    backend: Arc<dyn Backend>,
+    task: TaskId,
+    watch: Watch,
+    /// When it is given up if it does not run by then.
+    patience: Instant,
+    /// Whether no worker runs it at present.
+    waits: bool,
+    ended: bool,
+}
+
+/// What a client is told.
+pub(super) enum News {
+    /// A piece of the answer.
+    Piece(Payload),
+    /// It has ended.
+    Ended(Arc<FinishedTask>),
+    /// No worker took it for as long as it may wait.
+    NoWorker,
+    /// Nothing more will be heard of it.
+    Lost,
+}
+
+impl Call {
+    /// Submits a task, and watches it.
+    pub(super) async fn place(
+        backend: Arc<dyn Backend>,
+        task: NewTask,
+        patience: Instant,
+    ) -> Result<Call, Error> {
+        let answer = Some(backend.submit(vec![task], true));
+        let accepted = Submitting { backend: Arc::clone(&backend), answer }.await?;
+        let Some(first) = accepted.into_iter().next() else { return Err(Error::lost()) };
+        let (submitted, watch) = first?;
+        // It was asked for, hence it is there.
+        let Some(watch) = watch else { return Err(Error::lost()) };
+        Ok(Call { backend, task: submitted.task, watch, patience, waits: true, ended: false })
+    }
+
+    /// The task.
+    pub(super) fn task(&self) -> TaskId {
+        self.task
+    }
+
+    /// What comes next. After anything but a piece, nothing does.
+    pub(super) async fn next(&mut self) -> News {
+        loop {
+            let notice = match self.waits {
+                false => self.watch.next().await,
+                true => match timeout_at(self.patience, self.watch.next()).await {
+                    Ok(notice) => notice,
+                    Err(_) => return News::NoWorker,
+                },
+            };
+            match notice {
+                Some(Notice::Output(piece)) => {
+                    self.waits = false;
+                    if !piece.bytes().is_empty() {
+                        return News::Piece(piece);
+                    }
+                }
+                Some(Notice::Ended { finished, .. }) => {
+                    self.ended = true;
+                    return News::Ended(finished);
+                }
+                Some(Notice::Running | Notice::Progress(_)) => self.waits = false,
+                Some(Notice::Delayed { .. }) => self.waits = true,
+                // Bound to a worker, it still waits for its turn, and may be taken away again.
+                Some(Notice::Scheduled(_)) => {}
+                None => return News::Lost,
+            }
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.ended {
+            let cancelled = self.backend.ask(Command::CancelTask(self.task));
+            in_background(async move {
+                // A scheduler that cannot answer is stopping, and the request ends with it.
+                let _ = cancelled.await;
+            });
+        }
+    }
+}
+
+/// The submission itself. The client may go before it is known which task it became.
+struct Submitting {
+    backend: Arc<dyn Backend>,
+    answer: Option<Answer<Vec<Accepted>>>,
+}
+
+impl Future for Submitting {
+    type Output = Result<Vec<Accepted>, Unavailable>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(answer) = &mut self.answer else { return Poll::Pending };
+        let polled = answer.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.answer = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Submitting {
+    fn drop(&mut self) {
+        let Some(answer) = self.answer.take() else { return };
+        let backend = Arc::clone(&self.backend);
+        in_background(async move {
+            for accepted in answer.await.into_iter().flatten().flatten() {
+                let _ = backend.ask(Command::CancelTask(accepted.0.task)).await;
+            }
+        });
+    }
+}
+
+fn in_background(work: impl Future<Output = ()> + Send + 'static) {
+    // Without a runtime the process is ending, and every request with it.
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(work);
+    }
+}

@@ -1,0 +1,206 @@
+//! The one shape of errors on this surface: the one that clients of OpenAI's protocol know.
+
+use std::borrow::Cow;
+
+use axum::http::header::{ALLOW, RETRY_AFTER};
+use axum::http::{HeaderValue, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use hypha_engine::Reject;
+use hypha_engine::record::FinishedTask;
+use hypha_model::{ServerError, TaskState};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::backend::Unavailable;
+use crate::error::UNAVAILABLE_RETRY_S;
+use crate::reply;
+
+/// How much of a client's own words is repeated to it.
+const MAX_SHOWN_CHARS: usize = 64;
+
+/// How much of a server's words is passed on in an error of ours.
+const MAX_SERVER_CHARS: usize = 500;
+
+/// A request that was not answered as asked.
+#[derive(Debug)]
+pub(super) struct Error {
+    status: StatusCode,
+    retry_after_s: Option<u32>,
+    detail: ErrorDetail,
+}
+
+/// An error, as it is written.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct OpenAiError {
+    /// What went wrong.
+    error: ErrorDetail,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = OpenAiErrorDetail)]
+pub(super) struct ErrorDetail {
+    /// For people.
+    #[schema(value_type = String)]
+    message: Cow<'static, str>,
+    /// For programs: whose fault it is.
+    #[serde(rename = "type")]
+    #[schema(value_type = String)]
+    kind: &'static str,
+    /// The field of the request that is meant.
+    param: Option<&'static str>,
+    /// For programs: what it is.
+    code: Option<&'static str>,
+}
+
+impl Error {
+    fn new(
+        status: StatusCode,
+        kind: &'static str,
+        code: Option<&'static str>,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Error {
+        let detail = ErrorDetail { message: message.into(), kind, param: None, code };
+        Error { status, retry_after_s: None, detail }
+    }
+
+    fn retry_after(mut self, seconds: u32) -> Error {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// The request makes no sense.
+    pub(super) fn invalid(
+        param: Option<&'static str>,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Error {
+        let mut error = Error::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, None, message);
+        error.detail.param = param;
+        error
+    }
+
+    /// No worker serves the model.
+    pub(super) fn unknown_model(model: &str) -> Error {
+        let shown: String = model.chars().take(MAX_SHOWN_CHARS).collect();
+        let message =
+            format!("the model `{shown}` does not exist here; GET /v1/models lists those that do");
+        let code = Some("model_not_found");
+        let mut error = Error::new(StatusCode::NOT_FOUND, INVALID_REQUEST, code, message);
+        error.detail.param = Some("model");
+        error
+    }
+
+    /// The route does not do this.
+    pub(super) fn wrong_method(method: &Method) -> Error {
+        let message = format!("{method} is not for this route; the header {ALLOW} lists what is");
+        let code = Some("method_not_allowed");
+        Error::new(StatusCode::METHOD_NOT_ALLOWED, INVALID_REQUEST, code, message)
+    }
+
+    /// Every worker that serves the model was busy or away for as long as a request waits.
+    pub(super) fn no_worker(waited_s: u64) -> Error {
+        let message = format!("no worker was free for this model within {waited_s} s; try again");
+        let code = Some("no_worker");
+        Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
+            .retry_after(UNAVAILABLE_RETRY_S)
+    }
+
+    /// Nobody will say how it ended: the scheduler stops, or the client was too slow for its stream.
+    pub(super) fn lost() -> Error {
+        let message = "the request was given up: the scheduler is stopping, or the answer was read \
+                       too slowly";
+        let code = Some("unavailable");
+        Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
+            .retry_after(UNAVAILABLE_RETRY_S)
+    }
+
+    /// A task that ended without a result.
+    pub(super) fn ended(finished: &FinishedTask) -> Error {
+        let text = finished.error.as_deref().unwrap_or("no attempt succeeded");
+        match finished.state {
+            TaskState::Cancelled => {
+                let message = "the request was cancelled at the scheduler";
+                Error::new(StatusCode::GONE, SERVER, Some("cancelled"), message)
+            }
+            TaskState::Expired => {
+                let code = Some("timeout");
+                Error::new(StatusCode::GATEWAY_TIMEOUT, SERVER, code, text.to_owned())
+            }
+            _ => {
+                let message = match ServerError::in_failure(text) {
+                    Some(error) => said_by_server(&error, finished.attempts),
+                    None => text.to_owned(),
+                };
+                Error::new(StatusCode::BAD_GATEWAY, SERVER, Some("worker_failed"), message)
+            }
+        }
+    }
+
+    /// As the last event of a stream that cannot go on.
+    pub(super) fn event(self) -> Vec<u8> {
+        let mut event = b"data: ".to_vec();
+        // Writing texts into memory does not fail.
+        drop(serde_json::to_writer(&mut event, &OpenAiError { error: self.detail }));
+        event.extend(b"\n\n");
+        event
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let mut response = reply::json(self.status, &OpenAiError { error: self.detail });
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// What is wrong on every surface alike is said in the same words on this one, in its shape.
+impl From<crate::error::Error> for Error {
+    fn from(error: crate::error::Error) -> Error {
+        let kind = match error.status {
+            StatusCode::TOO_MANY_REQUESTS => RATE_LIMIT,
+            status if status.is_client_error() => INVALID_REQUEST,
+            _ => SERVER,
+        };
+        let told = Error::new(error.status, kind, Some(error.code), error.message);
+        Error { retry_after_s: error.retry_after_s, ..told }
+    }
+}
+
+impl From<Unavailable> for Error {
+    fn from(unavailable: Unavailable) -> Error {
+        crate::error::Error::from(unavailable).into()
+    }
+}
+
+impl From<Reject> for Error {
+    fn from(reject: Reject) -> Error {
+        crate::error::Error::from(reject).into()
+    }
+}
+
+/// What a server that failed said of it, if it said it as servers of this protocol do. Anything else (a page,
+/// a trace) is not for the client.
+fn said_by_server(error: &ServerError, attempts: u32) -> String {
+    #[derive(serde::Deserialize)]
+    struct Said {
+        error: Detail,
+    }
+    #[derive(serde::Deserialize)]
+    struct Detail {
+        message: String,
+    }
+    let status = error.status;
+    let mut text = format!("the model's server answered {status}, attempt {attempts} was the last");
+    if let Ok(said) = serde_json::from_str::<Said>(&error.body) {
+        text.push_str(": ");
+        text.extend(said.error.message.chars().take(MAX_SERVER_CHARS));
+    }
+    text
+}
+
+const INVALID_REQUEST: &str = "invalid_request_error";
+const RATE_LIMIT: &str = "rate_limit_error";
+const SERVER: &str = "server_error";

@@ -1,0 +1,109 @@
+//! The surface that clients of OpenAI's protocol know: models, chat, completions, embeddings.
+//!
+//! A request is placed like a task, and not stored: its client is waiting on the line. What the client sends
+//! goes to the model's server unchanged, and what the server answers comes back unchanged, streamed or not.
+
+mod call;
+mod catalogue;
+mod error;
+mod forms;
+mod models;
+mod peek;
+mod relay;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::Method;
+use axum::response::Response;
+use axum::routing::{MethodRouter, get, post};
+use utoipa::OpenApi;
+
+use crate::caller::Caller;
+use crate::surface::Surface;
+use catalogue::Catalogue;
+use relay::Desk;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Surface> {
+    let catalogue = Arc::<Catalogue>::default();
+    let desk = Arc::new(Desk::new(Arc::clone(&catalogue)));
+    let list = Arc::clone(&catalogue);
+    Router::new()
+        .route("/v1/chat/completions", relay(&desk, forms::chat_completions))
+        .route("/v1/completions", relay(&desk, forms::completions))
+        .route("/v1/embeddings", relay(&desk, forms::embeddings))
+        .route(
+            "/v1/models",
+            get(async move |State(surface), _: Caller| models::list(&list, surface).await),
+        )
+        .route(
+            // Names of models have slashes in them.
+            "/v1/models/{*id}",
+            get(async move |State(surface), _: Caller, id: Result<Path<String>, PathRejection>| {
+                models::show(&catalogue, surface, id.map(|Path(id)| id).ok()).await
+            }),
+        )
+        .method_not_allowed_fallback(wrong_method)
+}
+
+/// The desk is captured, and not an extension: that would cost every request a lookup and an allocation.
+fn relay<F: Future<Output = Response> + Send + 'static>(
+    desk: &Arc<Desk>,
+    answer: fn(Arc<Desk>, Surface, Caller, Request) -> F,
+) -> MethodRouter<Surface> {
+    let desk = Arc::clone(desk);
+    post(move |State(surface), caller, request| answer(desk, surface, caller, request))
+}
+
+/// What the routes take and give.
+pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    paths(
+        forms::chat_completions,
+        forms::completions,
+        forms::embeddings,
+        models::list,
+        models::show,
+    ),
+    components(schemas(error::OpenAiError)),
+    tags((name = "openai", description = "OpenAI's protocol, for the clients that speak it"))
+)]
+struct Document;
+
+async fn wrong_method(method: Method) -> error::Error {
+    error::Error::wrong_method(&method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_has_every_route_and_every_schema_that_it_names() {
+        let document = serde_json::to_value(openapi()).unwrap();
+        let routes: Vec<_> = document["paths"].as_object().unwrap().keys().collect();
+        let expected = [
+            "/v1/chat/completions",
+            "/v1/completions",
+            "/v1/embeddings",
+            "/v1/models",
+            "/v1/models/{id}",
+        ];
+        assert_eq!(routes, expected);
+        let text = document.to_string();
+        let named = text.split("#/components/schemas/").skip(1);
+        let names: Vec<_> = named.filter_map(|rest| rest.split('"').next()).collect();
+        assert!(names.len() > 5, "{names:?}");
+        for name in names {
+            assert!(document["components"]["schemas"][name].is_object(), "{name} is missing");
+        }
+    }
+}

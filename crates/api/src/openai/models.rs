@@ -1,0 +1,78 @@
+//! `/v1/models`: the models of the workers that the scheduler knows.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use hypha_model::Name;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::catalogue::Catalogue;
+use super::error::{Error, OpenAiError};
+use crate::reply;
+use crate::surface::Surface;
+
+/// All models.
+#[derive(Serialize, ToSchema)]
+#[schema(as = OpenAiModelList)]
+struct ModelList {
+    /// Always `list`.
+    object: &'static str,
+    /// In the order of their names.
+    data: Vec<Model>,
+}
+
+/// A model that some worker serves.
+#[derive(Serialize, ToSchema)]
+#[schema(as = OpenAiModel)]
+struct Model {
+    /// Its name, for the field `model` of a request.
+    #[schema(value_type = String)]
+    id: Name,
+    /// Always `model`.
+    object: &'static str,
+    /// When this scheduler first saw a worker that serves it, in seconds since 1970.
+    created: u64,
+    /// Always `hypha`.
+    owned_by: &'static str,
+}
+
+impl Model {
+    fn new((id, created): (Name, u64)) -> Model {
+        Model { id, object: "model", created, owned_by: "hypha" }
+    }
+}
+
+/// Lists the models that can be asked for.
+///
+/// Workers that take any model add none to the list.
+#[utoipa::path(
+    get, path = "/v1/models", tag = "openai", operation_id = "list_models",
+    responses(
+        (status = 200, description = "The models", body = ModelList),
+        (status = 401, description = "No token that is known", body = crate::error::ErrorBody),
+    )
+)]
+pub(super) async fn list(catalogue: &Catalogue, surface: Surface) -> Response {
+    let models = catalogue.list(&*surface.backend).await;
+    let data = models.into_iter().map(Model::new).collect();
+    reply::json(StatusCode::OK, &ModelList { object: "list", data })
+}
+
+/// Shows one model.
+#[utoipa::path(
+    get, path = "/v1/models/{id}", tag = "openai", operation_id = "show_model",
+    params(("id" = String, Path, description = "The name of the model; slashes may stand as they are")),
+    responses(
+        (status = 200, description = "The model", body = Model),
+        (status = 401, description = "No token that is known", body = crate::error::ErrorBody),
+        (status = 404, description = "No worker serves it", body = OpenAiError),
+    )
+)]
+pub(super) async fn show(catalogue: &Catalogue, surface: Surface, id: Option<String>) -> Response {
+    // What is not UTF-8 is nobody's name.
+    let Some(id) = id else { return Error::unknown_model("?").into_response() };
+    match catalogue.created(&*surface.backend, &id).await {
+        Some(model) => reply::json(StatusCode::OK, &Model::new(model)),
+        None => Error::unknown_model(&id).into_response(),
+    }
+}

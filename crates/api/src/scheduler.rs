@@ -1,0 +1,236 @@
+//! `/api/v1/scheduler`: the strategy, the predictor, and what they have done.
+
+use std::collections::BTreeMap;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use hypha_engine::scheduler::Counts;
+use hypha_engine::{Command, Reply, Scheduler};
+use hypha_model::{SchedulerId, Time, WorkerId};
+use hypha_placement::{Statistics, Strategy};
+use hypha_predict::Mode;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{OpenApi, ToSchema};
+
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::json::{self, Json};
+use crate::reply;
+use crate::surface::Surface;
+use crate::workers::HealthBody;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Surface> {
+    Router::new().route("/api/v1/scheduler", get(show).put(change))
+}
+
+/// What the routes take and give.
+pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
+    #[derive(OpenApi)]
+    #[openapi(
+        paths(show, change),
+        tags((name = "scheduler", description = "How tasks are placed"))
+    )]
+    struct Document;
+    Document::openapi()
+}
+
+/// The scheduler.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Scheduler)]
+pub(crate) struct SchedulerBody {
+    #[schema(value_type = String, format = "uuid")]
+    id: SchedulerId,
+    version: &'static str,
+    /// Which life this is: grows by one with each start.
+    epoch: u64,
+    /// The strategy in use with its parameters, such as `{"name": "weighted", "weight": 1.0}`.
+    #[schema(value_type = Object)]
+    strategy: Strategy,
+    /// The names of all strategies.
+    strategies: Vec<&'static str>,
+    /// `default` or `lookup_table`.
+    predictor_mode: &'static str,
+    statistics: StatisticsBody,
+    /// Counts since the start.
+    #[schema(value_type = Object)]
+    counts: Counts,
+    tasks: TaskCounts,
+    workers: WorkerCounts,
+}
+
+/// What the strategy has done since it was chosen.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Statistics)]
+pub(crate) struct StatisticsBody {
+    /// `assigned`, `completed`, `failed`, `waited`, `held_back`, `explored`, `steals` and `refusals` by reason.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    counts: Statistics,
+    /// How each worker has done.
+    #[schema(value_type = std::collections::HashMap<String, HealthBody>)]
+    worker_performance: BTreeMap<WorkerId, HealthBody>,
+}
+
+/// Tasks that have not ended.
+#[derive(Default, Serialize, ToSchema)]
+pub(crate) struct TaskCounts {
+    /// All of them.
+    open: usize,
+    /// Those without a worker.
+    waiting: usize,
+}
+
+/// Workers.
+#[derive(Default, Serialize, ToSchema)]
+pub(crate) struct WorkerCounts {
+    known: usize,
+    /// Those that take tasks.
+    available: usize,
+}
+
+/// What to change. What is left out stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SchedulerChange)]
+pub(crate) struct ChangeForm {
+    /// A name, or an object with a name and parameters.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, pattern = "^(fifo|random|weighted|predictive|shortest_queue)$")]
+    strategy: Option<Box<RawValue>>,
+    /// `default` or `lookup_table`.
+    #[serde(default)]
+    #[schema(pattern = "^default$")]
+    predictor_mode: Option<String>,
+}
+
+/// The strategy, the predictor's mode, and what they have done.
+#[utoipa::path(
+    get, path = "/api/v1/scheduler", tag = "scheduler",
+    responses((status = 200, description = "The scheduler", body = SchedulerBody))
+)]
+async fn show(State(surface): State<Surface>, _: Caller) -> Result<Response, Error> {
+    shown(&surface)
+}
+
+/// Chooses another strategy or another predictor. Nothing is lost: what waits is decided anew.
+#[utoipa::path(
+    put, path = "/api/v1/scheduler", tag = "scheduler", request_body = ChangeForm,
+    responses(
+        (status = 200, description = "The scheduler, changed", body = SchedulerBody),
+        (status = 409, description = "There is no lookup table", body = crate::error::ErrorBody),
+        (status = 413, description = "The body is too large", body = crate::error::ErrorBody),
+        (status = 415, description = "The body is not JSON", body = crate::error::ErrorBody),
+        (status = 422, description = "There is no such strategy or mode", body = crate::error::ErrorBody),
+    )
+)]
+async fn change(
+    State(surface): State<Surface>,
+    caller: Caller,
+    Json(form): Json<ChangeForm>,
+) -> Result<Response, Error> {
+    caller.require_admin()?;
+    let strategy = form.strategy.as_deref().map(strategy).transpose()?;
+    let mode = form.predictor_mode.as_deref().map(mode).transpose()?;
+    // The mode first: it is the one that may still be refused.
+    if let Some(mode) = mode {
+        match surface.backend.ask(Command::SetMode(mode)).await? {
+            Reply::ModeSet(set) => set.map_err(|error| Error::conflict(error.to_string()))?,
+            _ => return Err(Error::internal()),
+        }
+    }
+    if let Some(strategy) = strategy {
+        match surface.backend.ask(Command::SetStrategy(strategy)).await? {
+            Reply::StrategySet(set) => set.map_err(|e| Error::unprocessable(e.to_string()))?,
+            _ => return Err(Error::internal()),
+        }
+    }
+    shown(&surface)
+}
+
+/// A strategy as a name, or as an object with parameters.
+pub(crate) fn strategy(raw: &RawValue) -> Result<Strategy, Error> {
+    let refused =
+        |error: &dyn std::fmt::Display| Error::unprocessable(format!("strategy: {error}"));
+    let strategy = match serde_json::from_str::<String>(raw.get()) {
+        Ok(name) => name.parse::<Strategy>().map_err(|error| refused(&error))?,
+        Err(_) => json::parse(raw.get().as_bytes()).map_err(|error| refused(&error.message))?,
+    };
+    strategy.validate().map_err(|error| refused(&error))?;
+    Ok(strategy)
+}
+
+fn mode(text: &str) -> Result<Mode, Error> {
+    text.parse().map_err(|error| Error::unprocessable(format!("predictor_mode: {error}")))
+}
+
+fn shown(surface: &Surface) -> Result<Response, Error> {
+    let mut body = None;
+    surface.backend.read(&mut |scheduler, now| {
+        body = Some(SchedulerBody::of(scheduler, now, surface.settings.version));
+    });
+    Ok(reply::json(StatusCode::OK, &body.ok_or_else(Error::internal)?))
+}
+
+impl SchedulerBody {
+    fn of(scheduler: &Scheduler, now: Time, version: &'static str) -> SchedulerBody {
+        let (strategy, statistics) = scheduler.strategy();
+        let workers = scheduler.workers(now);
+        let performance = workers.iter().map(|(it, _)| (it.worker.id, HealthBody::of(&it.health)));
+        SchedulerBody {
+            id: scheduler.id(),
+            version,
+            epoch: scheduler.epoch().0,
+            strategy: *strategy,
+            strategies: Strategy::all().iter().map(Strategy::name).collect(),
+            predictor_mode: scheduler.mode().as_str(),
+            statistics: StatisticsBody {
+                counts: *statistics,
+                worker_performance: performance.collect(),
+            },
+            counts: *scheduler.counts(),
+            tasks: TaskCounts { open: scheduler.open_tasks(), waiting: scheduler.waiting_tasks() },
+            workers: WorkerCounts {
+                known: workers.len(),
+                available: workers.iter().filter(|(it, _)| it.available).count(),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strategy_is_a_name_or_an_object() {
+        let read = |text: &str| {
+            let raw = serde_json::from_str::<&RawValue>(text).unwrap();
+            strategy(raw).map_err(|error| (error.status.as_u16(), error.message))
+        };
+        assert_eq!(read("\"fifo\""), Ok(Strategy::Fifo));
+        assert_eq!(read("\"round-robin\""), Ok(Strategy::RoundRobin));
+        assert_eq!(
+            read(r#"{"name":"weighted","weight":2}"#),
+            Ok(Strategy::Weighted { weight: 2.0 })
+        );
+        assert_eq!(read(r#"{"name":"round-robin"}"#), Ok(Strategy::RoundRobin));
+        for bad in [
+            "\"best\"",
+            "7",
+            "{}",
+            r#"{"name":"weighted","weight":-1}"#,
+            "null",
+            "[]",
+            r#"{"name":"weighted","wieght":1}"#,
+        ] {
+            let (status, message) = read(bad).unwrap_err();
+            assert_eq!(status, 422, "{bad}");
+            assert!(message.starts_with("strategy: "), "{message}");
+        }
+    }
+}

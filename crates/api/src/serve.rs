@@ -1,0 +1,200 @@
+//! Accepts connections and serves HTTP/1.1 on them, with or without TLS, until told to stop.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::future::RouteFuture;
+use futures::future::{Either, Ready, ready};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+use tower::Service;
+
+use crate::backend::Backend;
+use crate::settings::{Settings, TlsFiles};
+use crate::surface::Surface;
+use crate::{admission, error, routes};
+
+/// How long the head of a request may take, and how long a connection may stay open without one.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+/// How long the two ends may take to agree on keys.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long requests may go on after the stop.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// The pause after a connection could not be accepted: the cause (no more files) does not go away at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why the surfaces could not be served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// A file for TLS is not usable.
+    #[error("{path} cannot be used for TLS: {problem}")]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+}
+
+/// Serves all surfaces of a scheduler on `listener` until `stop`; requests under way then get ten seconds to end.
+pub async fn serve(
+    settings: Settings,
+    listener: TcpListener,
+    backend: Arc<dyn Backend>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let tls = settings.tls.as_ref().map(acceptor).transpose()?;
+    let most = settings.max_connections;
+    let surface = Surface::new(backend, settings);
+    let shared = surface.clone();
+    let admit = move |request: &mut Request| admission::admit(&shared.settings, request);
+    accept(listener, tls, most, Door { router: routes(surface), admit }, stop).await;
+    Ok(())
+}
+
+/// A router behind a function that lets requests in or refuses them. A function, and not a layer: a layer would
+/// cost every request an allocation or two.
+#[derive(Clone)]
+pub(crate) struct Door<F> {
+    pub(crate) router: Router,
+    pub(crate) admit: F,
+}
+
+impl<F> hyper::service::Service<hyper::Request<Incoming>> for Door<F>
+where
+    F: Fn(&mut Request) -> Result<(), error::Error>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Either<Ready<Result<Response, Infallible>>, RouteFuture<Infallible>>;
+
+    fn call(&self, request: hyper::Request<Incoming>) -> Self::Future {
+        let mut request = request.map(Body::new);
+        match (self.admit)(&mut request) {
+            Ok(()) => Either::Right(self.router.clone().call(request)),
+            Err(error) => Either::Left(ready(Ok(error.into_response()))),
+        }
+    }
+}
+
+/// Accepts connections until `stop`, at most `most` at a time.
+pub(crate) async fn accept<F>(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    most: usize,
+    door: Door<F>,
+    stop: impl Future<Output = ()>,
+) where
+    F: Fn(&mut Request) -> Result<(), error::Error> + Clone + Send + Sync + 'static,
+{
+    let room = Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
+    let (stopping, stopped) = watch::channel(());
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let next = async {
+            let permit = Arc::clone(&room).acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            next = next => next,
+            () = &mut stop => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (door, tls, stopped) = (door.clone(), tls.clone(), stopped.clone());
+        tokio::spawn(async move {
+            connection(stream, tls, door, stopped).await;
+            drop(permit);
+        });
+    }
+    drop((listener, stopped));
+    let _ = stopping.send(());
+    let all_gone = stopping.closed();
+    if tokio::time::timeout(STOP_GRACE, all_gone).await.is_err() {
+        tracing::warn!("connections that did not end in time after the stop are left");
+    }
+}
+
+async fn connection<F>(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    door: Door<F>,
+    stopped: watch::Receiver<()>,
+) where
+    F: Fn(&mut Request) -> Result<(), error::Error>,
+{
+    // Answers are written whole: waiting for more to send only adds latency.
+    drop(stream.set_nodelay(true));
+    match tls {
+        None => converse(stream, door, stopped).await,
+        Some(tls) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+            Ok(Ok(stream)) => converse(stream, door, stopped).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+            Err(_) => tracing::debug!("a TLS handshake took too long"),
+        },
+    }
+}
+
+async fn converse<F>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    door: Door<F>,
+    mut stopped: watch::Receiver<()>,
+) where
+    F: Fn(&mut Request) -> Result<(), error::Error>,
+{
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), door);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        _ = stopped.changed() => {
+            connection.as_mut().graceful_shutdown();
+            tokio::time::timeout(STOP_GRACE, connection).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+/// What makes TLS of these files.
+pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ServeError> {
+    let refused = |path: &PathBuf, problem: String| ServeError::Tls { path: path.clone(), problem };
+    let certificates = CertificateDer::pem_file_iter(&files.certificates)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| refused(&files.certificates, error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(refused(&files.certificates, "there is no certificate in it".to_owned()));
+    }
+    let key = PrivateKeyDer::from_pem_file(&files.key)
+        .map_err(|error| refused(&files.key, error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(certificates, key))
+        .map_err(|error| refused(&files.certificates, error.to_string()))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

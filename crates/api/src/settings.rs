@@ -1,0 +1,53 @@
+//! What an operator sets for the HTTP surfaces.
+
+use std::path::PathBuf;
+
+use hypha_model::Span;
+
+use crate::tokens::Tokens;
+
+/// Settings of the HTTP surfaces.
+#[derive(Debug)]
+pub struct Settings {
+    /// The largest body of a request.
+    pub max_request_bytes: usize,
+    /// Who may do what; with `None` everybody is an administrator without a tenant.
+    pub tokens: Option<Tokens>,
+    /// TLS, if connections are to be encrypted.
+    pub tls: Option<TlsFiles>,
+    /// Connections at a time; more wait to be accepted.
+    pub max_connections: usize,
+    /// How long one attempt of a task may take if the task does not say.
+    pub task_timeout: Span,
+    /// The version that `/openapi.json` and `/api/v1/scheduler` show.
+    pub version: &'static str,
+}
+
+/// Files for TLS, in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The certificate with the chain up to the root.
+    pub certificates: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+impl Settings {
+    /// The seed's `max_request_size = "10MB"`.
+    pub const DEFAULT_MAX_REQUEST_BYTES: usize = 10_000_000;
+    /// Each holds a socket and some ten kilobytes of buffers: 80 MB at most.
+    pub const DEFAULT_MAX_CONNECTIONS: usize = 8_192;
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            max_request_bytes: Settings::DEFAULT_MAX_REQUEST_BYTES,
+            tokens: None,
+            tls: None,
+            max_connections: Settings::DEFAULT_MAX_CONNECTIONS,
+            task_timeout: Span::from_secs(300),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}

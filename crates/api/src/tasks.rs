@@ -1,0 +1,47 @@
+//! Tasks: `/api/v1/tasks` and what is below it.
+
+mod events;
+mod explain;
+mod form;
+mod look;
+mod query;
+mod reason;
+mod result;
+mod submit;
+mod view;
+
+use axum::Router;
+use axum::routing::get;
+use utoipa::OpenApi;
+
+use crate::surface::Surface;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Surface> {
+    Router::new()
+        .route("/api/v1/tasks", get(query::list).post(submit::submit))
+        .route("/api/v1/tasks/{id}", get(query::get).delete(query::cancel))
+        .route("/api/v1/tasks/{id}/events", get(events::events))
+        .route("/api/v1/tasks/{id}/explain", get(explain::explain))
+        .route("/api/v1/tasks/{id}/result", get(result::result))
+}
+
+/// What the routes take and give.
+pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
+    #[derive(OpenApi)]
+    #[openapi(
+        paths(
+            submit::submit,
+            query::list,
+            query::get,
+            query::cancel,
+            events::events,
+            explain::explain,
+            result::result,
+        ),
+        components(schemas(events::EventBody)),
+        tags((name = "tasks", description = "Requests to a model, each for one result"))
+    )]
+    struct Document;
+    Document::openapi()
+}

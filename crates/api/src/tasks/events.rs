@@ -1,0 +1,219 @@
+//! `GET /api/v1/tasks/{id}/events`: what happens to a task, as server-sent events.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, HeaderValue};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::stream;
+use hypha_engine::Notice;
+use hypha_model::{Payload, TaskId, TaskState, WorkerId};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::look::{self, Seen};
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::params::TaskPath;
+use crate::reply;
+use crate::stamp::Stamp;
+use crate::surface::Surface;
+use crate::watch::Watch;
+
+/// A comment after so long without an event: proxies close what is silent for a minute.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// What is new about a task. The first event and the last have the whole task instead.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TaskEvent)]
+pub(crate) struct EventBody<'a> {
+    #[schema(value_type = String)]
+    id: TaskId,
+    #[schema(value_type = String)]
+    status: TaskState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    worker: Option<WorkerId>,
+    /// With `progress`: how far, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<f64>,
+    /// With `output`: a piece of the result, if it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<&'a str>,
+    /// With `output`: a piece of the result, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base64: Option<String>,
+    /// With `delayed`: when it is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    delayed_until: Option<Stamp>,
+    /// With `delayed`: why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+/// What happens to a task: `queued`, `scheduled`, `running`, `progress`, `output`, `delayed`, and at the end
+/// `completed`, `failed`, `cancelled` or `expired`.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/events", tag = "tasks",
+    params(("id" = String, Path, description = "The task", pattern = "^task-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")),
+    responses(
+        (status = 200, description = "Events up to the end of the task", content_type = "text/event-stream", body = String),
+        (status = 404, description = "It is not known", body = crate::error::ErrorBody),
+    )
+)]
+pub(crate) async fn events(
+    State(surface): State<Surface>,
+    caller: Caller,
+    TaskPath(id): TaskPath,
+) -> Result<Response, Error> {
+    let backend = &*surface.backend;
+    let mut seen = look::find(backend, &caller, id).await?;
+    let mut watch = None;
+    if seen.finished().is_none() {
+        // Nobody is told of what happened before the watch: look again.
+        watch = Some(backend.watch(id));
+        seen = look::find(backend, &caller, id).await?;
+    }
+    if seen.finished().is_some() {
+        watch = None;
+    }
+    let body = seen.body();
+    let feed =
+        Feed { surface: surface.clone(), id, state: body.status, worker: body.worker, watch };
+    let first = event(body.status.as_str(), &body);
+    let later = stream::unfold(feed, |mut feed| async { Some((feed.next().await?, feed)) });
+    let all = futures::StreamExt::chain(stream::iter([first]), later);
+    let all = futures::StreamExt::map(all, Ok::<Bytes, Infallible>);
+    let kind = HeaderValue::from_static("text/event-stream");
+    let mut response = reply::with_type(StatusCode::OK, kind, Body::from_stream(all));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(response)
+}
+
+struct Feed {
+    surface: Surface,
+    id: TaskId,
+    /// What was told last.
+    state: TaskState,
+    worker: Option<WorkerId>,
+    /// None after the end.
+    watch: Option<Watch>,
+}
+
+impl Feed {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let watch = self.watch.as_mut()?;
+            match tokio::time::timeout(KEEP_ALIVE, watch.next()).await {
+                Err(_) => return Some(Bytes::from_static(b": still here\n\n")),
+                Ok(None) => {
+                    // Nothing more will come: what has become of it is on the disk, if anywhere.
+                    self.watch = None;
+                    let seen = look::look(&*self.surface.backend, self.id).await.ok()??;
+                    return seen.finished().is_some().then(|| ended(&seen));
+                }
+                Ok(Some(notice)) => {
+                    if let Some(event) = self.told(notice) {
+                        return Some(event);
+                    }
+                }
+            }
+        }
+    }
+
+    fn told(&mut self, notice: Notice) -> Option<Bytes> {
+        match notice {
+            // The first event may have been newer than these.
+            Notice::Scheduled(worker)
+                if self.worker == Some(worker) && self.state != TaskState::Queued =>
+            {
+                None
+            }
+            Notice::Running if self.state == TaskState::Running => None,
+            Notice::Scheduled(worker) => {
+                (self.state, self.worker) = (TaskState::Scheduled, Some(worker));
+                Some(event("scheduled", &self.body()))
+            }
+            Notice::Running => {
+                self.state = TaskState::Running;
+                Some(event("running", &self.body()))
+            }
+            Notice::Progress(permille) => {
+                let progress = Some(f64::from(permille) / 1_000.0);
+                Some(event("progress", &EventBody { progress, ..self.body() }))
+            }
+            Notice::Output(piece) => Some(self.output(&piece)),
+            Notice::Delayed { until, reason } => {
+                (self.state, self.worker) = (TaskState::Queued, None);
+                let delayed_until = Some(Stamp(until));
+                let body = EventBody { delayed_until, reason: Some(&reason), ..self.body() };
+                Some(event("delayed", &body))
+            }
+            Notice::Ended { accepted, finished } => {
+                self.watch = None;
+                Some(ended(&Seen::Ended(accepted, finished)))
+            }
+        }
+    }
+
+    fn output(&self, piece: &Payload) -> Bytes {
+        let (output, base64) = match std::str::from_utf8(piece.bytes()) {
+            Ok(text) => (Some(text), None),
+            Err(_) => (None, Some(data_encoding::BASE64.encode(piece.bytes()))),
+        };
+        event("output", &EventBody { output, base64, ..self.body() })
+    }
+
+    fn body(&self) -> EventBody<'_> {
+        EventBody {
+            id: self.id,
+            status: self.state,
+            worker: self.worker,
+            progress: None,
+            output: None,
+            base64: None,
+            delayed_until: None,
+            reason: None,
+        }
+    }
+}
+
+fn ended(seen: &Seen) -> Bytes {
+    let body = seen.body();
+    event(body.status.as_str(), &body)
+}
+
+/// An event with JSON as its data, on one line.
+fn event<T: Serialize>(name: &str, body: &T) -> Bytes {
+    let mut text = format!("event: {name}\ndata: ").into_bytes();
+    let from = text.len();
+    if serde_json::to_writer(&mut text, body).is_err() {
+        text.truncate(from);
+        text.extend_from_slice(b"{}");
+    }
+    // A result may have line breaks between its parts, never within a text: there they are escaped.
+    for byte in &mut text[from..] {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
+    }
+    text.extend_from_slice(b"\n\n");
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_two_lines_whatever_the_data() {
+        let raw =
+            serde_json::from_str::<&serde_json::value::RawValue>("{\r\n\"a\":\n\"\\n\"}").unwrap();
+        assert_eq!(event("x", &raw), "event: x\ndata: {  \"a\": \"\\n\"}\n\n");
+    }
+}

@@ -1,0 +1,213 @@
+//! `GET /api/v1/tasks/{id}/explain`: why this worker, and why not the others.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use hypha_model::{TaskId, TaskState, WorkerId};
+use hypha_placement::{Candidate, Explanation, FullExplanation, Terms, Verdict};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::look::{self, Seen};
+use super::reason;
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::params::TaskPath;
+use crate::reply;
+use crate::stamp::Stamp;
+use crate::surface::Surface;
+
+/// Why a task is where it is.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Explanation)]
+pub(crate) struct ExplainBody {
+    #[schema(value_type = String)]
+    id: TaskId,
+    #[schema(value_type = String)]
+    status: TaskState,
+    /// The worker that has it, or had it at the end.
+    #[schema(value_type = Option<String>, required)]
+    worker: Option<WorkerId>,
+    /// Attempts so far.
+    attempts: u32,
+    /// All of it in one sentence.
+    summary: String,
+    /// The last decision; none of a task that has ended.
+    #[schema(required)]
+    decision: Option<DecisionBody>,
+    /// Whether `workers` is the state that was decided on; otherwise it is the present one.
+    as_decided: bool,
+    /// Every worker's answer, the best first, those that refuse last.
+    workers: Vec<VerdictBody>,
+    /// How many workers were left off.
+    left_off: u64,
+}
+
+/// A decision.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Decision)]
+pub(crate) struct DecisionBody {
+    strategy: &'static str,
+    #[schema(value_type = String, format = DateTime)]
+    at: Stamp,
+    /// The worker that was chosen; none if no worker would do.
+    #[schema(required)]
+    chosen: Option<CandidateBody>,
+    /// Whether it was chosen to learn about it.
+    explored: bool,
+    runners_up: Vec<CandidateBody>,
+    /// Refusals among the workers that were looked at.
+    refusals: Vec<RefusalCount>,
+    /// Workers that an index ruled out or ranked behind without a look.
+    not_looked_at: u64,
+}
+
+/// A reason, and how often it was given.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RefusalCount {
+    reason: String,
+    count: u32,
+}
+
+/// A worker with its score.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Candidate)]
+pub(crate) struct CandidateBody {
+    #[schema(value_type = String)]
+    worker: WorkerId,
+    /// What the strategy minimises: seconds for those that predict, otherwise their own unit.
+    #[schema(required)]
+    score: Option<f64>,
+    /// The parts of a score in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    terms: Option<Terms>,
+}
+
+/// One worker's answer.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Verdict)]
+pub(crate) struct VerdictBody {
+    #[schema(value_type = String)]
+    worker: WorkerId,
+    /// Its score, if it does not refuse.
+    #[schema(required)]
+    score: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    terms: Option<Terms>,
+    /// Why it is refused.
+    refusals: Vec<String>,
+}
+
+/// Why a task is where it is: the last decision, and every worker's answer.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/explain", tag = "tasks",
+    params(("id" = String, Path, description = "The task", pattern = "^task-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")),
+    responses(
+        (status = 200, description = "Why it is where it is", body = ExplainBody),
+        (status = 404, description = "It is not known", body = crate::error::ErrorBody),
+    )
+)]
+pub(crate) async fn explain(
+    State(surface): State<Surface>,
+    caller: Caller,
+    TaskPath(id): TaskPath,
+) -> Result<Response, Error> {
+    let backend = &*surface.backend;
+    let seen = look::find(backend, &caller, id).await?;
+    let mut full = None;
+    if let Seen::Open(..) = &seen {
+        backend.read(&mut |scheduler, now| full = scheduler.explain(id, now));
+    }
+    Ok(reply::json(StatusCode::OK, &body(&seen, full)))
+}
+
+fn body(seen: &Seen, full: Option<FullExplanation>) -> ExplainBody {
+    let task = seen.body();
+    let decision = match seen {
+        Seen::Open(view, _) => view.explanation.as_ref(),
+        Seen::Stored(_) | Seen::Ended(..) => None,
+    };
+    let (as_decided, left_off) =
+        full.as_ref().map_or((false, 0), |full| (full.as_decided, full.left_off));
+    ExplainBody {
+        id: task.id,
+        status: task.status,
+        worker: task.worker,
+        attempts: task.attempts,
+        summary: summary(seen, decision, full.as_ref()),
+        decision: decision.map(DecisionBody::of),
+        as_decided,
+        workers: full.into_iter().flat_map(|full| full.verdicts).map(VerdictBody::of).collect(),
+        left_off,
+    }
+}
+
+fn summary(seen: &Seen, decision: Option<&Explanation>, full: Option<&FullExplanation>) -> String {
+    let task = seen.body();
+    let verdicts = full.map_or(&[][..], |full| &full.verdicts);
+    let undecided = decision.is_none_or(|decision| decision.chosen.is_none());
+    if undecided
+        && task.delayed_until.is_none()
+        && !verdicts.is_empty()
+        && verdicts.iter().all(|verdict| verdict.candidate.is_none())
+    {
+        let mut counts = BTreeMap::new();
+        let refusals = verdicts.iter().flat_map(|verdict| &verdict.refusals);
+        refusals.for_each(|refusal| *counts.entry(refusal.kind).or_insert(0) += 1);
+        return reason::refused_by_all(counts.into_iter().collect());
+    }
+    if let Some(reason) = task.reason {
+        return reason;
+    }
+    let tries = match task.attempts {
+        1 => "1 attempt".to_owned(),
+        count => format!("{count} attempts"),
+    };
+    match (task.status.is_final(), task.worker) {
+        (true, Some(worker)) => {
+            format!("{} after {tries}, the last on worker {worker}", task.status)
+        }
+        (true, None) => format!("{} without a worker", task.status),
+        (false, _) => decision.map_or_else(|| task.status.to_string(), reason::in_short),
+    }
+}
+
+impl DecisionBody {
+    fn of(explanation: &Explanation) -> DecisionBody {
+        let count = |(kind, count): (hypha_model::RefusalKind, u32)| RefusalCount {
+            reason: kind.to_string(),
+            count,
+        };
+        DecisionBody {
+            strategy: explanation.strategy,
+            at: Stamp(explanation.at),
+            chosen: explanation.chosen.map(CandidateBody::of),
+            explored: explanation.explored,
+            runners_up: explanation.runners_up.iter().copied().map(CandidateBody::of).collect(),
+            refusals: explanation.refusals.iter().map(count).collect(),
+            not_looked_at: explanation.not_looked_at,
+        }
+    }
+}
+
+impl CandidateBody {
+    fn of(candidate: Candidate) -> CandidateBody {
+        let Candidate { worker, score, terms } = candidate;
+        CandidateBody { worker, score: score.is_finite().then_some(score), terms }
+    }
+}
+
+impl VerdictBody {
+    fn of(verdict: Verdict) -> VerdictBody {
+        VerdictBody {
+            worker: verdict.worker,
+            score: verdict.candidate.map(|it| it.score).filter(|score| score.is_finite()),
+            terms: verdict.candidate.and_then(|candidate| candidate.terms),
+            refusals: verdict.refusals.iter().map(reason::of_refusal).collect(),
+        }
+    }
+}

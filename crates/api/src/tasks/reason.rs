@@ -1,0 +1,108 @@
+//! Why a task is where it is, in words.
+
+use hypha_engine::scheduler::TaskView;
+use hypha_model::{Refusal, RefusalKind, Time};
+use hypha_placement::Explanation;
+
+use crate::stamp::Stamp;
+
+/// Why a task waits.
+pub(crate) fn of_waiting(view: &TaskView, delayed: Option<Time>, now: Time) -> String {
+    if let Some(until) = delayed {
+        let seconds = until.since(now).as_secs_f64();
+        let error = view.last_error.as_deref().unwrap_or("an attempt failed");
+        return format!("is tried again in {seconds:.1} s (at {}): {error}", Stamp(until));
+    }
+    view.explanation.as_ref().map_or_else(|| "has not been looked at yet".to_owned(), in_short)
+}
+
+/// A decision in one sentence.
+pub(crate) fn in_short(explanation: &Explanation) -> String {
+    if let Some(chosen) = &explanation.chosen {
+        return format!("goes to worker {} by {}", chosen.worker, explanation.strategy);
+    }
+    match (explanation.refusals.total(), explanation.not_looked_at) {
+        (0, 0) => "there is no worker".to_owned(),
+        (0, others) => {
+            format!("none of {others} workers fits; ask for /explain below the task to see why")
+        }
+        _ => refused_by_all(explanation.refusals.iter().collect()),
+    }
+}
+
+/// Why no worker takes a task: what they say, the most frequent first.
+pub(crate) fn refused_by_all(mut refusals: Vec<(RefusalKind, u32)>) -> String {
+    refusals.sort_by_key(|(kind, count)| (std::cmp::Reverse(*count), *kind));
+    let reasons: Vec<String> =
+        refusals.iter().map(|(kind, count)| format!("{count} × {kind}")).collect();
+    format!("no worker can take it: {}", reasons.join(", "))
+}
+
+/// Why a worker refuses a task.
+pub(crate) fn of_refusal(refusal: &Refusal) -> String {
+    let Refusal { kind, needed, present } = *refusal;
+    if needed == 0 {
+        return kind.to_string();
+    }
+    match kind {
+        RefusalKind::Cpu => {
+            format!("needs {} cores, has {}", thousandths(needed), thousandths(present))
+        }
+        RefusalKind::Memory => format!("needs {} of memory, has {}", bytes(needed), bytes(present)),
+        RefusalKind::Storage => format!("needs {} of disk, has {}", bytes(needed), bytes(present)),
+        RefusalKind::Gpus => format!("needs {needed} GPU(s), has {present}"),
+        RefusalKind::GpuMemory => {
+            format!("needs {needed} GPUs with that much memory, has {present}")
+        }
+        RefusalKind::GpuShare => format!("needs {needed} GPUs with that share free, has {present}"),
+        RefusalKind::TooFar => {
+            format!("is {} ms away, allowed are {} ms", thousandths(present), thousandths(needed))
+        }
+        RefusalKind::TooSlow => format!(
+            "would take {:.1} s, and {:.1} s are left",
+            present as f64 / 1e6,
+            needed as f64 / 1e6
+        ),
+        RefusalKind::Unavailable
+        | RefusalKind::Executor
+        | RefusalKind::Model
+        | RefusalKind::Busy
+        | RefusalKind::TriedBefore => refusal.to_string(),
+    }
+}
+
+fn thousandths(amount: u64) -> f64 {
+    amount as f64 / 1_000.0
+}
+
+/// Bytes with a unit, to two digits behind the point.
+fn bytes(amount: u64) -> String {
+    let units = [(1e18, "EB"), (1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    let unit = units.into_iter().find(|(size, _)| amount as f64 >= *size);
+    let (size, name) = unit.unwrap_or((1.0, "B"));
+    let rounded = (amount as f64 / size * 100.0).round() / 100.0;
+    format!("{rounded} {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_words() {
+        let say = |kind, needed, present| of_refusal(&Refusal { kind, needed, present });
+        assert_eq!(
+            say(RefusalKind::Memory, 1_000_000_000_000_000_000, 16_000_000_000),
+            "needs 1 EB of memory, has 16 GB"
+        );
+        assert_eq!(say(RefusalKind::Cpu, 4_000, 500), "needs 4 cores, has 0.5");
+        assert_eq!(
+            say(RefusalKind::Storage, 1_555_000_000, 999),
+            "needs 1.56 GB of disk, has 999 B"
+        );
+        assert_eq!(say(RefusalKind::Gpus, 1, 0), "needs 1 GPU(s), has 0");
+        assert_eq!(say(RefusalKind::Model, 0, 0), "model not served");
+        assert_eq!(say(RefusalKind::Busy, 0, 0), "busy");
+        assert!(!RefusalKind::ALL.map(|kind| say(kind, 1, 0)).contains(&String::new()));
+    }
+}

@@ -1,0 +1,110 @@
+//! `GET /api/v1/tasks/{id}/result`: the bytes of a result, however many.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, HeaderValue};
+use axum::response::Response;
+use data_encoding::HEXLOWER;
+use hypha_model::{Digest, Payload};
+use serde::Deserialize;
+
+use super::look;
+use crate::backend::Object;
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::json::Readable;
+use crate::params::TaskPath;
+use crate::reply;
+use crate::surface::Surface;
+
+/// The result of a task as it is: JSON, text or any bytes.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/result", tag = "tasks",
+    params(("id" = String, Path, description = "The task", pattern = "^task-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")),
+    responses(
+        (
+            status = 200, description = "The result",
+            content(("application/json"), ("text/plain"), ("application/octet-stream"))
+        ),
+        (status = 404, description = "There is no such task, or no result of it", body = crate::error::ErrorBody),
+        (status = 409, description = "The task has not ended", body = crate::error::ErrorBody),
+    )
+)]
+pub(crate) async fn result(
+    State(surface): State<Surface>,
+    caller: Caller,
+    TaskPath(id): TaskPath,
+) -> Result<Response, Error> {
+    let seen = look::find(&*surface.backend, &caller, id).await?;
+    let Some(finished) = seen.finished() else {
+        let message = format!("{id} has not ended; wait for it with /api/v1/tasks/{id}?wait=60");
+        return Err(Error::conflict(message));
+    };
+    let Some((payload, _)) = &finished.result else {
+        let error = finished.error.as_deref().unwrap_or("no reason is known");
+        let state = finished.state;
+        return Err(Error::not_found(format!("{id} has no result, it is {state}: {error}")));
+    };
+    if let Some(digest) = reference(payload)
+        && let Some(object) = surface.backend.object(digest).await?
+    {
+        return Ok(streamed(object));
+    }
+    let kind = HeaderValue::from_static(kind_of(payload.bytes()));
+    Ok(reply::with_type(StatusCode::OK, kind, Body::from(payload.bytes().to_vec())))
+}
+
+/// What stands for a result that is kept elsewhere.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reference {
+    object: String,
+    #[serde(rename = "bytes")]
+    _bytes: u64,
+}
+
+fn reference(payload: &Payload) -> Option<Digest> {
+    let reference: Reference = serde_json::from_slice(payload.bytes()).ok()?;
+    let digest = HEXLOWER.decode(reference.object.as_bytes()).ok()?;
+    Some(Digest::from_bytes(digest.try_into().ok()?))
+}
+
+fn streamed(object: Object) -> Response {
+    let kind = HeaderValue::from_static("application/octet-stream");
+    let mut response = reply::with_type(StatusCode::OK, kind, Body::from_stream(object.pieces));
+    response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(object.bytes));
+    response
+}
+
+fn kind_of(bytes: &[u8]) -> &'static str {
+    if serde_json::from_slice::<Readable>(bytes).is_ok() {
+        "application/json"
+    } else if std::str::from_utf8(bytes).is_ok() {
+        "text/plain; charset=utf-8"
+    } else {
+        "application/octet-stream"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_called_what_they_are() {
+        assert_eq!(kind_of(b"{\"a\": 1}"), "application/json");
+        assert_eq!(kind_of(b"hello"), "text/plain; charset=utf-8");
+        assert_eq!(kind_of(b"\xff\xd8"), "application/octet-stream");
+    }
+
+    #[test]
+    fn only_a_reference_is_taken_for_one() {
+        let digest = Payload::from(&b"x"[..]).digest();
+        let of = |text: String| reference(&Payload::from(text.into_bytes()));
+        assert_eq!(of(format!("{{\"object\":\"{digest}\",\"bytes\":7}}")), Some(digest));
+        assert_eq!(of(format!("{{\"object\":\"{digest}\"}}")), None);
+        assert_eq!(of(format!("{{\"object\":\"{digest}\",\"bytes\":7,\"x\":1}}")), None);
+        assert_eq!(of("{\"object\":\"abc\",\"bytes\":7}".to_owned()), None);
+    }
+}

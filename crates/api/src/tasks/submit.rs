@@ -1,0 +1,325 @@
+//! `POST /api/v1/tasks`: accepts a task, or many.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use hypha_engine::{NewTask, Submitted};
+use hypha_model::TaskSpec;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use utoipa::{IntoParams, ToSchema};
+
+use super::form::{Batch, TaskForm};
+use super::look::{self, Seen};
+use super::view::TaskBody;
+use crate::backend::Accepted;
+use crate::caller::Caller;
+use crate::error::{Error, ErrorDetail};
+use crate::surface::Surface;
+use crate::watch::Watch;
+use crate::{body, json, params, reply};
+
+/// Long enough for any id with a prefix.
+const MAX_KEY_BYTES: usize = 255;
+
+/// Whether to wait.
+#[derive(Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WaitParams {
+    /// Waits for the end of the task, for up to so many seconds.
+    #[param(minimum = 0.0, maximum = 300.0)]
+    pub(crate) wait: Option<f64>,
+}
+
+/// One task or several.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a schema; which of the two it is, is seen from the first character")]
+pub(crate) enum NewTasks<'a> {
+    One(Box<TaskForm<'a>>),
+    /// At most 10000. Each is accepted or refused on its own.
+    Many(Vec<TaskForm<'a>>),
+}
+
+/// What became of the request.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a schema")]
+pub(crate) enum SubmitAnswer<'a> {
+    One(Box<TaskBody<'a>>),
+    Many(BatchBody<'a>),
+}
+
+/// What became of several tasks, in their order.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Batch)]
+pub(crate) struct BatchBody<'a> {
+    /// Why none was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorDetail<'a>>,
+    tasks: Vec<OutcomeBody<'a>>,
+}
+
+/// A task, or why it was not accepted.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = Outcome)]
+enum OutcomeBody<'a> {
+    Task(Box<TaskBody<'a>>),
+    Refused { error: ErrorDetail<'a> },
+}
+
+/// The same before it is written.
+enum Outcome {
+    New(Arc<TaskSpec>, Submitted),
+    Seen(Seen),
+    Refused(Error),
+}
+
+/// Submits a task, or an array of tasks. The answer comes when they are durable.
+#[utoipa::path(
+    post, path = "/api/v1/tasks", tag = "tasks", request_body = NewTasks,
+    params(
+        WaitParams,
+        ("Idempotency-Key" = Option<String>, Header,
+            description = "A repeat with the same key returns the first task",
+            min_length = 1, max_length = 255, pattern = "^[!-~]+$"),
+    ),
+    responses(
+        (status = 200, description = "They have ended, or were submitted before", body = SubmitAnswer),
+        (status = 202, description = "They are accepted", body = SubmitAnswer),
+        (status = 409, description = "Another task has the key", body = crate::error::ErrorBody),
+        (status = 413, description = "The body is too large", body = crate::error::ErrorBody),
+        (status = 415, description = "The body is not JSON", body = crate::error::ErrorBody),
+        (status = 422, description = "The body makes no sense", body = crate::error::ErrorBody),
+        (status = 429, description = "The queue is full, or the quota used up", body = crate::error::ErrorBody),
+    )
+)]
+pub(crate) async fn submit(
+    State(surface): State<Surface>,
+    request: Request,
+) -> Result<Response, Error> {
+    // By hand and not by extractors, which would copy headers and look at more than is needed.
+    let (mut parts, body) = request.into_parts();
+    let caller = parts.extensions.remove::<Caller>().ok_or_else(Error::unauthorized)?;
+    let wait = match parts.uri.query() {
+        None => None,
+        Some(_) => match Query::<WaitParams>::try_from_uri(&parts.uri) {
+            Ok(Query(params)) => params::wait(params.wait)?,
+            Err(rejection) => return Err(Error::bad_request(rejection.body_text())),
+        },
+    };
+    let key = idempotency_key(&parts.headers)?;
+    json::check_type(&parts.headers)?;
+    let bytes = body::read_body(&parts.headers, body, surface.settings.max_request_bytes)
+        .await
+        .map_err(|error| Error::new(error.status(), error.code(), error.to_string()))?;
+    let request = Submission { surface, caller, key, wait };
+    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    if first == Some(&b'[') {
+        let (news, places) = request.read_batch(&bytes)?;
+        drop(bytes);
+        return request.submit_batch(news, places).await;
+    }
+    let spec = json::parse::<TaskForm>(&bytes)?.into_spec(&request.caller)?;
+    drop(bytes);
+    request.submit_one(Arc::new(spec)).await
+}
+
+struct Submission {
+    surface: Surface,
+    caller: Caller,
+    key: Option<String>,
+    wait: Option<Duration>,
+}
+
+/// For each task of a batch, why it is refused; `None` for the next of those that are to be submitted.
+type Places = Vec<Option<Error>>;
+
+impl Submission {
+    async fn submit_one(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {
+        let backend = &*self.surface.backend;
+        let mut room = self.surface.quotas.room(&self.caller, 1, backend)?;
+        let new = new_task(Arc::clone(&spec), self.key.as_deref().map(Arc::from));
+        let accepted = backend.submit(vec![new], self.wait.is_some()).await?;
+        let (submitted, watch) = accepted.into_iter().next().ok_or_else(Error::internal)??;
+        if submitted.repeated {
+            let seen = self.repeated(&spec, submitted).await?;
+            return Ok(reply::json(StatusCode::OK, &seen.body()));
+        }
+        room.take(submitted.task);
+        drop(room);
+        let until = self.wait.map(|wait| Instant::now() + wait);
+        let Some(seen) = self.end(submitted, watch, until).await else {
+            let body = TaskBody::submitted(submitted.task, &spec, submitted.worker);
+            return Ok(reply::json(StatusCode::ACCEPTED, &body));
+        };
+        let ended = seen.finished().is_some();
+        let status = if ended { StatusCode::OK } else { StatusCode::ACCEPTED };
+        Ok(reply::json(status, &seen.body()))
+    }
+
+    /// The first task of a key, if it is the same.
+    async fn repeated(&self, spec: &TaskSpec, submitted: Submitted) -> Result<Seen, Error> {
+        let (backend, id) = (&*self.surface.backend, submitted.task);
+        // Keys are the tenant's own, so the task is, too.
+        let seen = match look::find_ended(backend, &self.caller, id, self.wait).await {
+            Err(error) if error.status == StatusCode::NOT_FOUND => {
+                let message =
+                    format!("the task of this key, {id}, has ended and is not kept any more");
+                return Err(Error::conflict(message));
+            }
+            other => other?,
+        };
+        if *seen.spec() == *spec {
+            return Ok(seen);
+        }
+        Err(Error::conflict(format!(
+            "the key was used for another task, {id}: repeat the same body, or choose another key"
+        )))
+    }
+
+    fn read_batch(&self, bytes: &[u8]) -> Result<(Vec<NewTask>, Places), Error> {
+        let Batch(raw) = json::parse(bytes)?;
+        let mut news = Vec::with_capacity(raw.len());
+        let read = |task: &RawValue| {
+            let form = json::parse::<TaskForm>(task.get().as_bytes())?;
+            form.into_spec(&self.caller)
+        };
+        let mut place = |(at, task): (usize, &RawValue)| match read(task) {
+            Err(error) => Some(error),
+            Ok(spec) => {
+                let key = self.key.as_ref().map(|key| Arc::from(format!("{key}#{at}")));
+                news.push(new_task(Arc::new(spec), key));
+                None
+            }
+        };
+        let places = raw.into_iter().enumerate().map(&mut place).collect();
+        Ok((news, places))
+    }
+
+    async fn submit_batch(&self, news: Vec<NewTask>, places: Places) -> Result<Response, Error> {
+        let backend = &*self.surface.backend;
+        let specs: Vec<Arc<TaskSpec>> = news.iter().map(|new| Arc::clone(&new.spec)).collect();
+        let until = self.wait.map(|wait| Instant::now() + wait);
+        let mut accepted = Vec::new();
+        let mut refused = None;
+        if !news.is_empty() {
+            match self.surface.quotas.room(&self.caller, news.len(), backend) {
+                Err(error) => refused = Some(error),
+                Ok(mut room) => {
+                    accepted = backend.submit(news, until.is_some()).await?;
+                    let new = accepted.iter().flatten().filter(|(task, _)| !task.repeated);
+                    new.for_each(|(submitted, _)| room.take(submitted.task));
+                }
+            }
+        }
+        let mut submitted = specs.into_iter().zip(accepted);
+        let mut outcomes = Vec::with_capacity(places.len());
+        for place in places {
+            outcomes.push(match (place, &refused) {
+                (Some(error), _) => Outcome::Refused(error),
+                (None, Some(error)) => Outcome::Refused(error.clone()),
+                (None, None) => match submitted.next() {
+                    Some((spec, accepted)) => self.outcome(spec, accepted, until).await,
+                    None => Outcome::Refused(Error::internal()),
+                },
+            });
+        }
+        Ok(answer(&outcomes))
+    }
+
+    async fn outcome(
+        &self,
+        spec: Arc<TaskSpec>,
+        accepted: Accepted,
+        until: Option<Instant>,
+    ) -> Outcome {
+        let (submitted, watch) = match accepted {
+            Ok(accepted) => accepted,
+            Err(reject) => return Outcome::Refused(reject.into()),
+        };
+        if submitted.repeated {
+            return match self.repeated(&spec, submitted).await {
+                Ok(seen) => Outcome::Seen(seen),
+                Err(error) => Outcome::Refused(error),
+            };
+        }
+        match self.end(submitted, watch, until).await {
+            Some(seen) => Outcome::Seen(seen),
+            None => Outcome::New(spec, submitted),
+        }
+    }
+
+    /// How it ended, or how it is when the time is over; nothing if it is not waited for.
+    async fn end(
+        &self,
+        submitted: Submitted,
+        watch: Option<Watch>,
+        until: Option<Instant>,
+    ) -> Option<Seen> {
+        let (watch, until) = (watch?, until?);
+        match look::end_of(watch, until).await {
+            Some(ended) => Some(ended),
+            None => look::look(&*self.surface.backend, submitted.task).await.ok().flatten(),
+        }
+    }
+}
+
+impl Outcome {
+    fn refusal(&self) -> Option<&Error> {
+        match self {
+            Outcome::Refused(error) => Some(error),
+            Outcome::New(..) | Outcome::Seen(_) => None,
+        }
+    }
+}
+
+/// The answer to a batch: 200 if all have ended, the first refusal's status if none was accepted, else 202.
+fn answer(outcomes: &[Outcome]) -> Response {
+    let ended =
+        |outcome: &Outcome| matches!(outcome, Outcome::Seen(seen) if seen.finished().is_some());
+    let first = outcomes.first().and_then(Outcome::refusal);
+    let refused = first.filter(|_| outcomes.iter().all(|it| it.refusal().is_some()));
+    let status = match refused {
+        Some(error) => error.status,
+        None if !outcomes.is_empty() && outcomes.iter().all(ended) => StatusCode::OK,
+        None => StatusCode::ACCEPTED,
+    };
+    let tasks = outcomes.iter().map(|outcome| match outcome {
+        Outcome::New(spec, submitted) => {
+            OutcomeBody::Task(Box::new(TaskBody::submitted(submitted.task, spec, submitted.worker)))
+        }
+        Outcome::Seen(seen) => OutcomeBody::Task(Box::new(seen.body())),
+        Outcome::Refused(error) => OutcomeBody::Refused { error: error.detail() },
+    });
+    let body = BatchBody { error: refused.map(Error::detail), tasks: tasks.collect() };
+    let mut response = reply::json(status, &body);
+    if let Some(error) = refused {
+        error.decorate(&mut response);
+    }
+    response
+}
+
+fn new_task(spec: Arc<TaskSpec>, idempotency_key: Option<Arc<str>>) -> NewTask {
+    NewTask { spec, idempotency_key, bind_at_once: false, stored: true }
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let bytes = value.as_bytes();
+    let visible = bytes.iter().all(u8::is_ascii_graphic);
+    match std::str::from_utf8(bytes) {
+        Ok(key) if visible && (1..=MAX_KEY_BYTES).contains(&bytes.len()) => {
+            Ok(Some(key.to_owned()))
+        }
+        _ => Err(Error::bad_request(format!(
+            "Idempotency-Key: give 1 to {MAX_KEY_BYTES} visible ASCII characters"
+        ))),
+    }
+}

@@ -1,0 +1,281 @@
+//! A task as it is shown.
+
+use std::borrow::Cow;
+
+use data_encoding::BASE64;
+use hypha_engine::record::{AcceptedTask, FinishedTask, StoredTask};
+use hypha_engine::scheduler::TaskView;
+use hypha_model::{Name, Payload, Requirement, TaskId, TaskSpec, TaskState, Time, WorkerId};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::reason;
+use crate::json::Readable;
+use crate::stamp::Stamp;
+
+/// A task.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Task)]
+pub(crate) struct TaskBody<'a> {
+    /// Its id, `task-` and a UUID.
+    #[schema(value_type = String, example = "task-018bcfe5-6800-7000-8000-000000000000")]
+    pub(crate) id: TaskId,
+    /// `queued`, `scheduled`, `running`, `completed`, `failed`, `cancelled` or `expired`.
+    #[schema(value_type = String, example = "completed")]
+    pub(crate) status: TaskState,
+    /// The model.
+    #[schema(required)]
+    pub(crate) model: Option<&'a str>,
+    /// What the executor is given; only where one task is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub(crate) input: Option<Cow<'a, RawValue>>,
+    /// The worker that has it, or had it at the end.
+    #[schema(value_type = Option<String>, required)]
+    pub(crate) worker: Option<WorkerId>,
+    /// When it was submitted.
+    #[schema(value_type = String, format = DateTime)]
+    pub(crate) submitted_at: Stamp,
+    /// When the last attempt began to run.
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    pub(crate) started_at: Option<Stamp>,
+    /// When it ended.
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    pub(crate) finished_at: Option<Stamp>,
+    /// Attempts so far.
+    pub(crate) attempts: u32,
+    /// How far the attempt is, from 0 to 1, if the executor tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) progress: Option<f64>,
+    /// The result, as JSON; what is not JSON is `{"base64": …}`.
+    #[schema(value_type = Option<serde_json::Value>, required)]
+    pub(crate) result: Option<Cow<'a, RawValue>>,
+    /// Why it did not complete.
+    #[schema(required)]
+    pub(crate) error: Option<Cow<'a, str>>,
+    /// Until when it is left alone after a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub(crate) delayed_until: Option<Stamp>,
+    /// Why the last attempt failed, while there may be another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_error: Option<Cow<'a, str>>,
+    /// Why it waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// When it is no longer wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub(crate) deadline_at: Option<Stamp>,
+    /// On whose behalf it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tenant: Option<&'a str>,
+    /// What the worker must have.
+    #[serde(skip_serializing_if = "RequirementsBody::is_empty")]
+    #[schema(value_type = Option<RequirementsBody>)]
+    pub(crate) requirements: RequirementsBody<'a>,
+    /// What the predictor was told.
+    #[serde(skip_serializing_if = "is_none_or_empty")]
+    #[schema(value_type = Option<Object>)]
+    pub(crate) metadata: Option<&'a hypha_model::Metadata>,
+}
+
+/// What a task needs; what was not asked for is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[schema(as = TaskRequirements)]
+pub(crate) struct RequirementsBody<'a> {
+    #[serde(skip_serializing_if = "is_zero")]
+    min_memory: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_cores: Option<f64>,
+    #[serde(skip_serializing_if = "is_zero")]
+    min_storage: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    min_gpus: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    min_gpu_memory: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimated_time: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    executor_class: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    executor: Option<&'a str>,
+}
+
+impl<'a> TaskBody<'a> {
+    /// A task that was accepted a moment ago.
+    pub(crate) fn submitted(id: TaskId, spec: &'a TaskSpec, worker: Option<WorkerId>) -> Self {
+        let status = if worker.is_some() { TaskState::Scheduled } else { TaskState::Queued };
+        TaskBody { worker, ..TaskBody::bare(id, status, spec, submitted_of(id)) }
+    }
+
+    /// A task that has not ended, as the machine sees it.
+    pub(crate) fn open(view: &'a TaskView, now: Time) -> Self {
+        let accepted = &view.accepted;
+        let delayed = view.not_before.filter(|until| *until > now && view.worker.is_none());
+        let waits = view.state == TaskState::Queued;
+        TaskBody {
+            worker: view.worker,
+            started_at: view.started.map(Stamp),
+            attempts: view.attempts,
+            progress: (view.state == TaskState::Running)
+                .then(|| f64::from(view.progress_permille) / 1_000.0),
+            delayed_until: delayed.map(Stamp),
+            last_error: view.last_error.as_deref().map(Cow::Borrowed),
+            reason: waits.then(|| reason::of_waiting(view, delayed, now)),
+            ..TaskBody::of(accepted, view.state)
+        }
+    }
+
+    /// A task as it is on the disk.
+    pub(crate) fn stored(stored: &'a StoredTask) -> Self {
+        if let Some(finished) = &stored.finished {
+            return TaskBody::ended(&stored.accepted, finished);
+        }
+        let status = match stored.current {
+            Some(_) => TaskState::Scheduled,
+            None => TaskState::Queued,
+        };
+        TaskBody {
+            worker: stored.current.map(|(_, worker, _)| worker),
+            attempts: stored.attempts,
+            ..TaskBody::of(&stored.accepted, status)
+        }
+    }
+
+    /// A task that has ended.
+    pub(crate) fn ended(accepted: &'a AcceptedTask, finished: &'a FinishedTask) -> Self {
+        TaskBody {
+            worker: finished.worker,
+            started_at: finished.started.map(Stamp),
+            finished_at: Some(Stamp(finished.finished)),
+            attempts: finished.attempts,
+            progress: (finished.state == TaskState::Completed).then_some(1.0),
+            result: finished.result.as_ref().map(|(payload, _)| shown(payload)),
+            error: finished.error.as_deref().map(Cow::Borrowed),
+            ..TaskBody::of(accepted, finished.state)
+        }
+    }
+
+    /// The same with its input.
+    pub(crate) fn with_input(mut self, spec: &'a TaskSpec) -> Self {
+        self.input = Some(shown(&spec.input));
+        self
+    }
+
+    fn of(accepted: &'a AcceptedTask, status: TaskState) -> Self {
+        TaskBody {
+            deadline_at: accepted.deadline.map(Stamp),
+            ..TaskBody::bare(accepted.id, status, &accepted.spec, accepted.submitted)
+        }
+    }
+
+    fn bare(id: TaskId, status: TaskState, spec: &'a TaskSpec, submitted: Time) -> Self {
+        TaskBody {
+            id,
+            status,
+            model: spec.requirement.model.as_ref().map(Name::as_str),
+            input: None,
+            worker: None,
+            submitted_at: Stamp(submitted),
+            started_at: None,
+            finished_at: None,
+            attempts: 0,
+            progress: None,
+            result: None,
+            error: None,
+            delayed_until: None,
+            last_error: None,
+            reason: None,
+            deadline_at: None,
+            tenant: spec.tenant.as_ref().map(Name::as_str),
+            requirements: RequirementsBody::of(&spec.requirement),
+            metadata: Some(&spec.metadata),
+        }
+    }
+}
+
+impl<'a> RequirementsBody<'a> {
+    fn of(requirement: &'a Requirement) -> Self {
+        let usual = Requirement::default();
+        let milli = |milli: u64| milli as f64 / 1_000.0;
+        RequirementsBody {
+            min_memory: requirement.memory_bytes,
+            cpu_cores: (requirement.cpu_milli > 0).then(|| milli(requirement.cpu_milli)),
+            min_storage: requirement.storage_bytes,
+            min_gpus: requirement.min_gpus.into(),
+            min_gpu_memory: requirement.gpu_memory_bytes,
+            gpu_share: (requirement.milli_gpu != usual.milli_gpu)
+                .then(|| milli(requirement.milli_gpu.into())),
+            estimated_time: requirement.estimated_time.map(|span| span.as_secs_f64()),
+            priority: (requirement.priority != usual.priority)
+                .then(|| f64::from(requirement.priority.0) / 1_000.0),
+            deadline: requirement.deadline.map(|span| span.as_secs_f64()),
+            executor_class: (requirement.class != usual.class)
+                .then(|| requirement.class.to_string()),
+            executor: requirement.executor.as_ref().map(Name::as_str),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == RequirementsBody::default()
+    }
+}
+
+/// When a task with this id was submitted, to the millisecond: the id begins with it.
+pub(crate) fn submitted_of(id: TaskId) -> Time {
+    let millis = id.uuid().as_u128() >> 80;
+    Time::from_micros((millis as u64).saturating_mul(1_000))
+}
+
+/// A payload as JSON.
+pub(crate) fn shown(payload: &Payload) -> Cow<'_, RawValue> {
+    let bytes = payload.bytes();
+    if serde_json::from_slice::<Readable>(bytes).is_ok()
+        && let Ok(raw) = serde_json::from_slice::<&RawValue>(bytes)
+    {
+        return Cow::Borrowed(raw);
+    }
+    let text = format!("{{\"base64\":\"{}\"}}", BASE64.encode(bytes));
+    Cow::Owned(RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+}
+
+fn is_zero(amount: &u64) -> bool {
+    *amount == 0
+}
+
+fn is_none_or_empty(metadata: &Option<&hypha_model::Metadata>) -> bool {
+    metadata.is_none_or(hypha_model::Metadata::is_empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use hypha_model::Rng;
+
+    use super::*;
+
+    #[test]
+    fn payloads_are_shown_as_json_or_in_base64() {
+        let show = |bytes: &[u8]| shown(&Payload::from(bytes)).get().to_owned();
+        assert_eq!(show(b" {\"n\": 1.50} "), "{\"n\": 1.50}");
+        assert_eq!(show(b"\"a\""), "\"a\"");
+        assert_eq!(show(b"plain"), "{\"base64\":\"cGxhaW4=\"}");
+        assert_eq!(show(b"\xff"), "{\"base64\":\"/w==\"}");
+        assert_eq!(show(b""), "{\"base64\":\"\"}");
+        assert_eq!(show(b"1e999"), "{\"base64\":\"MWU5OTk=\"}");
+    }
+
+    #[test]
+    fn an_id_tells_when_its_task_was_submitted() {
+        let now = Time::from_micros(1_700_000_000_123_456);
+        let id = TaskId::new(now, &mut Rng::new(1));
+        assert_eq!(submitted_of(id).as_millis(), now.as_millis());
+    }
+}

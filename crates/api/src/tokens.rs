@@ -1,0 +1,286 @@
+//! Bearer tokens: a file says whose they are and what they may do. Only their hashes are written down.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use data_encoding::BASE64URL_NOPAD;
+use hypha_model::amount::{AmountError, parse_priority};
+use hypha_model::given::Given;
+use hypha_model::{Name, Priority};
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::caller::{Caller, Role};
+
+/// How every token begins, so that it is recognised where it should not be.
+pub const TOKEN_PREFIX: &str = "hypha_";
+/// The file is looked at no more often than this.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Larger than ten thousand entries; what is larger is not a file of tokens.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Randomness in a token: nobody guesses 256 bits.
+const TOKEN_BYTES: usize = 32;
+
+/// The tokens of a file, read again when it changes.
+#[derive(Debug)]
+pub struct Tokens {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    known: Arc<Known>,
+    stamp: Option<Stamp>,
+    looked: Instant,
+}
+
+type Known = HashMap<[u8; 32], Caller>;
+/// What changes when a file is written again.
+type Stamp = (SystemTime, u64);
+
+/// What a new token is for.
+#[derive(Clone, Debug, Default)]
+pub struct NewToken {
+    /// A note for people.
+    pub name: Option<String>,
+    /// On whose behalf it acts.
+    pub tenant: Option<Name>,
+    /// What it may do.
+    pub role: Role,
+    /// The highest priority that it may ask for.
+    pub max_priority: Option<Priority>,
+    /// How many tasks of the tenant may be open.
+    pub quota: Option<u32>,
+}
+
+/// Why a file of tokens is not used.
+#[derive(Debug, Error)]
+pub enum TokensError {
+    /// It cannot be read.
+    #[error("the token file {path} cannot be read: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is too large to be one.
+    #[error("the token file {0} is larger than {MAX_FILE_BYTES} bytes")]
+    TooLarge(PathBuf),
+    /// It is not as it should be.
+    #[error("the token file {path} is refused: {problem}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileForm {
+    #[serde(default)]
+    tokens: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    hash: String,
+    #[serde(default, rename = "name")]
+    _name: Option<String>,
+    tenant: Option<Name>,
+    #[serde(default)]
+    role: Role,
+    max_priority: Option<Given>,
+    quota: Option<u32>,
+}
+
+impl Tokens {
+    /// The tokens of the file at `path`.
+    pub fn load(path: impl Into<PathBuf>) -> Result<Tokens, TokensError> {
+        let path = path.into();
+        let stamp = stamp_of(&path);
+        let known = Arc::new(read(&path)?);
+        Ok(Tokens { path, state: Mutex::new(State { known, stamp, looked: Instant::now() }) })
+    }
+
+    /// Makes a token: what its owner is given, and the entry for the file.
+    pub fn issue(new: &NewToken) -> (String, String) {
+        let random: [u8; TOKEN_BYTES] = rand::random();
+        let token = format!("{TOKEN_PREFIX}{}", BASE64URL_NOPAD.encode(&random));
+        let mut entry = format!("[[tokens]]\nhash = \"{}\"\n", blake3::hash(token.as_bytes()));
+        let mut line =
+            |key: &str, value: toml::Value| entry.push_str(&format!("{key} = {value}\n"));
+        if let Some(name) = &new.name {
+            line("name", toml::Value::String(name.clone()));
+        }
+        if let Some(tenant) = &new.tenant {
+            line("tenant", toml::Value::String(tenant.to_string()));
+        }
+        line("role", toml::Value::String(new.role.as_str().to_owned()));
+        if let Some(priority) = new.max_priority {
+            line("max_priority", toml::Value::Float(f64::from(priority.0) / 1_000.0));
+        }
+        if let Some(quota) = new.quota {
+            line("quota", toml::Value::Integer(quota.into()));
+        }
+        (token, entry)
+    }
+
+    /// Whose token this is. The file is read again first if it has changed; one that has become unreadable or
+    /// wrong leaves what was known in force.
+    pub(crate) fn caller(&self, token: &str) -> Option<Caller> {
+        self.known().get(blake3::hash(token.as_bytes()).as_bytes()).cloned()
+    }
+
+    fn known(&self) -> Arc<Known> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.looked.elapsed() >= LOOK_EVERY {
+            state.looked = Instant::now();
+            self.look_again(&mut state);
+        }
+        Arc::clone(&state.known)
+    }
+
+    fn look_again(&self, state: &mut State) {
+        let stamp = stamp_of(&self.path);
+        if stamp == state.stamp {
+            return;
+        }
+        // The stamp was taken before reading: what is written in between is noticed the next time.
+        state.stamp = stamp;
+        match read(&self.path) {
+            Ok(known) => {
+                tracing::info!(path = %self.path.display(), tokens = known.len(), "tokens were read again");
+                state.known = Arc::new(known);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the tokens that were known before stay in force");
+            }
+        }
+    }
+}
+
+fn stamp_of(path: &Path) -> Option<Stamp> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+fn read(path: &Path) -> Result<Known, TokensError> {
+    let unreadable = |source| TokensError::Unreadable { path: path.to_owned(), source };
+    if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
+        return Err(TokensError::TooLarge(path.to_owned()));
+    }
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    parse(&text).map_err(|problem| TokensError::Invalid { path: path.to_owned(), problem })
+}
+
+fn parse(text: &str) -> Result<Known, String> {
+    let file: FileForm = toml::from_str(text).map_err(|error| error.to_string())?;
+    let mut known = Known::with_capacity(file.tokens.len());
+    for (at, entry) in file.tokens.into_iter().enumerate() {
+        let number = at + 1;
+        let hash = blake3::Hash::from_hex(entry.hash.as_bytes()).map_err(|_| {
+            format!("`hash` of token {number} is not the BLAKE3 hash of a token, 64 digits of hex")
+        })?;
+        let ceiling = |given: &Given| parse_priority("max_priority", given.as_str());
+        let caller = Caller {
+            tenant: entry.tenant,
+            role: entry.role,
+            priority_ceiling: entry
+                .max_priority
+                .as_ref()
+                .map(ceiling)
+                .transpose()
+                .map_err(|error: AmountError| format!("token {number}: {error}"))?,
+            quota: entry.quota,
+        };
+        if caller.quota.is_some() && caller.tenant.is_none() {
+            return Err(format!("token {number} has a quota and no tenant whose tasks to count"));
+        }
+        if known.insert(*hash.as_bytes(), caller).is_some() {
+            return Err(format!("token {number} has the hash of one before it"));
+        }
+    }
+    Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    /// As if the file had last been looked at long ago.
+    fn let_time_pass(tokens: &Tokens) {
+        tokens.state.lock().unwrap().looked = Instant::now() - 2 * LOOK_EVERY;
+    }
+
+    #[test]
+    fn an_issued_token_is_known_once_its_entry_is_in_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        let new = NewToken {
+            name: Some("ci \"x\"\nrole = \"admin\"".to_owned()),
+            tenant: Some(name("acme")),
+            role: Role::User,
+            max_priority: Some(Priority(500)),
+            quota: Some(1_000),
+        };
+        let (token, entry) = Tokens::issue(&new);
+        let (admin, admin_entry) =
+            Tokens::issue(&NewToken { role: Role::Admin, ..Default::default() });
+        assert!(token.starts_with(TOKEN_PREFIX) && token.len() > 40, "{token}");
+        assert!(!entry.contains(&token[TOKEN_PREFIX.len()..]), "only the hash is written down");
+        std::fs::write(&path, entry.clone() + &admin_entry).unwrap();
+        let tokens = Tokens::load(&path).unwrap();
+        let caller = Caller {
+            tenant: Some(name("acme")),
+            role: Role::User,
+            priority_ceiling: Some(Priority(500)),
+            quota: Some(1_000),
+        };
+        assert_eq!(tokens.caller(&token), Some(caller));
+        assert_eq!(tokens.caller(&admin).unwrap().role, Role::Admin);
+        assert_eq!(tokens.caller(""), None);
+        assert_eq!(tokens.caller(&token[..token.len() - 1]), None);
+
+        std::fs::write(&path, &entry).unwrap();
+        let_time_pass(&tokens);
+        assert_eq!(tokens.caller(&admin), None, "a token that was taken out is not known any more");
+        std::fs::write(&path, "hash = ").unwrap();
+        let_time_pass(&tokens);
+        assert!(tokens.caller(&token).is_some(), "a broken file changes nothing");
+        std::fs::remove_file(&path).unwrap();
+        let_time_pass(&tokens);
+        assert!(tokens.caller(&token).is_some(), "nor does a file that is gone");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let hash = "a".repeat(64);
+        let cases = [
+            ("[[tokens]]\ntenant = \"a\"".to_owned(), "missing field `hash`"),
+            ("[[tokens]]\nhash = \"abc\"".to_owned(), "`hash` of token 1 is not the BLAKE3 hash"),
+            (format!("[[tokens]]\nhash = \"{hash}\"\nrole = \"root\""), "unknown variant `root`"),
+            (format!("[[tokens]]\nhash = \"{hash}\"\ntoken = \"x\""), "unknown field `token`"),
+            (format!("[[tokens]]\nhash = \"{hash}\"\nquota = -1"), "quota"),
+            (format!("[[tokens]]\nhash = \"{hash}\"\nquota = 1"), "no tenant"),
+            (format!("[[tokens]]\nhash = \"{hash}\"\nmax_priority = \"x\""), "max_priority"),
+            (format!("[[tokens]]\nhash = \"{hash}\"\n").repeat(2), "token 2 has the hash of one"),
+        ];
+        for (text, expected) in cases {
+            let error = parse(&text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        assert!(parse("").unwrap().is_empty());
+        assert!(matches!(Tokens::load("/nowhere/at/all"), Err(TokensError::Unreadable { .. })));
+    }
+}

@@ -1,0 +1,385 @@
+//! `/api/v1/workers`: who there is, how they do, and HTTP servers as further workers.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{delete, get};
+use hypha_engine::scheduler::LeaseView;
+use hypha_engine::{Command, Reply};
+use hypha_model::ledger::Utilisation;
+use hypha_model::{Capacity, Executor, Name, WorkerId};
+use hypha_placement::{Health, WorkerView};
+use serde::{Deserialize, Serialize};
+use utoipa::{OpenApi, ToSchema};
+
+use crate::backend::{NewServer, RegisterError};
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::json::Json;
+use crate::params::WorkerPath;
+use crate::reply;
+use crate::stamp::Stamp;
+use crate::surface::Surface;
+
+/// Requests that a server gets at once if nobody says: what one GPU with batching takes without slowing down much.
+const DEFAULT_CONCURRENCY: u32 = 8;
+/// More than any server takes at once.
+const MAX_CONCURRENCY: u32 = 65_536;
+/// Models of one server.
+const MAX_MODELS: usize = 1_000;
+/// Longer than any address or key.
+const MAX_TEXT: usize = 4_096;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Surface> {
+    Router::new()
+        .route("/api/v1/workers", get(list).post(register))
+        .route("/api/v1/workers/{id}", delete(drain))
+}
+
+/// What the routes take and give.
+pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
+    #[derive(OpenApi)]
+    #[openapi(
+        paths(list, register, drain),
+        tags((name = "workers", description = "Machines that run tasks"))
+    )]
+    struct Document;
+    Document::openapi()
+}
+
+/// All workers.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Workers)]
+pub(crate) struct WorkersBody {
+    workers: Vec<WorkerBody>,
+}
+
+/// A worker.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Worker)]
+pub(crate) struct WorkerBody {
+    #[schema(value_type = String, format = "uuid")]
+    id: WorkerId,
+    /// `available`, `busy` (it runs as much as it can at once) or `unavailable` (not leased, failing, being drained).
+    status: &'static str,
+    /// The models that it serves; none if it takes any.
+    #[schema(value_type = Vec<String>)]
+    models: Vec<Name>,
+    executors: Vec<ExecutorBody>,
+    capacity: CapacityBody,
+    health: HealthBody,
+    /// The measured round trip.
+    rtt_ms: f64,
+    /// Tasks that wait for it, here or there.
+    queued: u32,
+    /// Tasks that have begun.
+    running: u32,
+    /// How long a new task is expected to wait for it.
+    waiting_ms: f64,
+    /// The standard deviation of that.
+    waiting_error_ms: f64,
+    #[schema(value_type = Option<String>, required)]
+    region: Option<Name>,
+    #[schema(value_type = Option<String>, required)]
+    hardware: Option<Name>,
+    /// What an hour of it costs.
+    price: f64,
+    /// Run time relative to its hardware: 2 is twice as slow.
+    slowness: f64,
+    /// The booked share of each resource, from 0 to 1.
+    #[schema(value_type = Object)]
+    utilisation: Utilisation,
+    /// The lease that the scheduler holds on it.
+    #[schema(required)]
+    lease: Option<LeaseBody>,
+}
+
+/// What a worker can run.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Executor)]
+pub(crate) struct ExecutorBody {
+    class: String,
+    #[schema(value_type = String)]
+    name: Name,
+    #[schema(value_type = Vec<String>)]
+    models: Vec<Name>,
+    concurrency: u32,
+}
+
+/// What a worker has.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Capacity)]
+pub(crate) struct CapacityBody {
+    cpu_cores: f64,
+    memory_bytes: u64,
+    storage_bytes: u64,
+    gpus: Vec<GpuBody>,
+}
+
+/// A GPU.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Gpu)]
+pub(crate) struct GpuBody {
+    #[schema(value_type = String)]
+    model: Name,
+    memory_bytes: u64,
+    /// How much of it is offered, up to 1.
+    share: f64,
+}
+
+/// How a worker has done.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WorkerHealth)]
+pub(crate) struct HealthBody {
+    /// Moving share of attempts that succeeded.
+    success_rate: f64,
+    /// Moving average of run times, in seconds.
+    avg_completion_time: f64,
+    /// When it was last heard of.
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    last_seen: Option<Stamp>,
+    /// Failures since the last success.
+    consecutive_failures: u32,
+    /// Attempts that ended well.
+    completed: u64,
+    /// Attempts that did not.
+    failed: u64,
+}
+
+/// A lease.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Lease)]
+pub(crate) struct LeaseBody {
+    id: String,
+    epoch: u64,
+    #[schema(value_type = String, format = DateTime)]
+    until: Stamp,
+}
+
+/// An HTTP server that does the work of some models.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewServer)]
+pub(crate) struct ServerForm {
+    /// Its base address.
+    #[schema(example = "http://127.0.0.1:8000", max_length = 4096)]
+    url: String,
+    /// The models that it serves; the server is asked if there are none.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    models: Vec<Name>,
+    /// `openai` if it speaks that protocol, `json` if it takes any.
+    #[serde(default)]
+    format: Format,
+    /// How many requests it gets at once.
+    #[serde(default = "default_concurrency")]
+    #[schema(minimum = 1, maximum = 65_536)]
+    concurrency: u32,
+    /// What it wants as a bearer token.
+    #[schema(max_length = 4096)]
+    api_key: Option<String>,
+}
+
+/// How to speak to a server.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    #[default]
+    Openai,
+    Json,
+}
+
+/// A worker that was taken.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WorkerRegistered)]
+pub(crate) struct RegisteredBody {
+    #[schema(value_type = String, format = "uuid")]
+    id: WorkerId,
+}
+
+/// A worker that is being removed.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WorkerDraining)]
+pub(crate) struct DrainingBody {
+    #[schema(value_type = String, format = "uuid")]
+    id: WorkerId,
+    /// `draining`
+    status: &'static str,
+}
+
+fn default_concurrency() -> u32 {
+    DEFAULT_CONCURRENCY
+}
+
+/// All workers, with what they have, how they have done and how long a new task would wait there.
+#[utoipa::path(
+    get, path = "/api/v1/workers", tag = "workers",
+    responses((status = 200, description = "All workers", body = WorkersBody))
+)]
+async fn list(State(surface): State<Surface>, _: Caller) -> Response {
+    let mut views = Vec::new();
+    surface.backend.read(&mut |scheduler, now| views = scheduler.workers(now));
+    let workers = views.into_iter().map(|(view, lease)| WorkerBody::of(&view, lease)).collect();
+    reply::json(StatusCode::OK, &WorkersBody { workers })
+}
+
+/// Takes an HTTP server as a worker, once it has answered.
+#[utoipa::path(
+    post, path = "/api/v1/workers", tag = "workers", request_body = ServerForm,
+    responses(
+        (status = 201, description = "It is a worker now, or was before", body = RegisteredBody),
+        (status = 413, description = "The body is too large", body = crate::error::ErrorBody),
+        (status = 415, description = "The body is not JSON", body = crate::error::ErrorBody),
+        (status = 422, description = "It makes no sense, or no healthy server answers", body = crate::error::ErrorBody),
+    )
+)]
+async fn register(
+    State(surface): State<Surface>,
+    caller: Caller,
+    Json(form): Json<ServerForm>,
+) -> Result<Response, Error> {
+    caller.require_admin()?;
+    let id = surface.backend.register_server(form.read()?).await.map_err(refused)?;
+    Ok(reply::json(StatusCode::CREATED, &RegisteredBody { id }))
+}
+
+/// Gives a worker nothing more, and forgets it when it has finished what it has.
+#[utoipa::path(
+    delete, path = "/api/v1/workers/{id}", tag = "workers",
+    params(("id" = String, Path, format = "uuid", description = "The worker")),
+    responses(
+        (status = 200, description = "It is being drained", body = DrainingBody),
+        (status = 404, description = "There is no such worker", body = crate::error::ErrorBody),
+    )
+)]
+async fn drain(
+    State(surface): State<Surface>,
+    caller: Caller,
+    WorkerPath(id): WorkerPath,
+) -> Result<Response, Error> {
+    caller.require_admin()?;
+    match surface.backend.ask(Command::RemoveWorker(id)).await? {
+        Reply::WorkerRemoved(true) => {
+            Ok(reply::json(StatusCode::OK, &DrainingBody { id, status: "draining" }))
+        }
+        Reply::WorkerRemoved(false) => Err(Error::not_found(format!("there is no worker {id}"))),
+        _ => Err(Error::internal()),
+    }
+}
+
+impl ServerForm {
+    fn read(self) -> Result<NewServer, Error> {
+        let refuse = |problem: String| Err(Error::unprocessable(problem));
+        if self.url.len() > MAX_TEXT || self.api_key.as_ref().is_some_and(|k| k.len() > MAX_TEXT) {
+            return refuse(format!("url and api_key have at most {MAX_TEXT} bytes"));
+        }
+        if !(1..=MAX_CONCURRENCY).contains(&self.concurrency) {
+            return refuse(format!("concurrency: give 1 to {MAX_CONCURRENCY}"));
+        }
+        if self.models.len() > MAX_MODELS {
+            return refuse(format!("models: at most {MAX_MODELS} are taken"));
+        }
+        Ok(NewServer {
+            url: self.url,
+            models: self.models,
+            openai: self.format == Format::Openai,
+            concurrency: self.concurrency,
+            api_key: self.api_key,
+        })
+    }
+}
+
+fn refused(error: RegisterError) -> Error {
+    match error {
+        RegisterError::NotAllowed(_) => Error::forbidden(error.to_string()),
+        RegisterError::Invalid(problem) => Error::unprocessable(problem),
+        // The client named it, so it is the client's error: a scheduler without faults answers no 5xx.
+        RegisterError::Unhealthy(problem) => {
+            Error::new(StatusCode::UNPROCESSABLE_ENTITY, "unhealthy", problem)
+        }
+        RegisterError::Unavailable(unavailable) => unavailable.into(),
+    }
+}
+
+impl WorkerBody {
+    fn of(view: &WorkerView, lease: Option<LeaseView>) -> WorkerBody {
+        let worker = &view.worker;
+        let any = worker.executors.iter().any(|executor| executor.models.is_empty());
+        let mut models: Vec<Name> = match any {
+            true => Vec::new(),
+            false => worker.executors.iter().flat_map(|it| it.models.clone()).collect(),
+        };
+        models.sort();
+        models.dedup();
+        WorkerBody {
+            id: worker.id,
+            status: match view.available {
+                false => "unavailable",
+                true if view.in_flight >= worker.concurrency() => "busy",
+                true => "available",
+            },
+            models,
+            executors: worker.executors.iter().map(ExecutorBody::of).collect(),
+            capacity: CapacityBody::of(&worker.capacity),
+            health: HealthBody::of(&view.health),
+            rtt_ms: view.rtt.as_millis_f64(),
+            queued: view.queued + view.in_flight.saturating_sub(view.running),
+            running: view.running,
+            waiting_ms: view.waiting_mean_s * 1e3,
+            waiting_error_ms: view.waiting_error_s * 1e3,
+            region: worker.region.clone(),
+            hardware: worker.hardware.clone(),
+            price: worker.price.as_f64(),
+            slowness: view.factor,
+            utilisation: view.utilisation,
+            lease: lease.map(|lease| LeaseBody {
+                id: lease.lease.to_string(),
+                epoch: lease.epoch.0,
+                until: Stamp(lease.until),
+            }),
+        }
+    }
+}
+
+impl ExecutorBody {
+    fn of(executor: &Executor) -> ExecutorBody {
+        ExecutorBody {
+            class: executor.class.to_string(),
+            name: executor.name.clone(),
+            models: executor.models.clone(),
+            concurrency: executor.concurrency,
+        }
+    }
+}
+
+impl CapacityBody {
+    fn of(capacity: &Capacity) -> CapacityBody {
+        let gpus = capacity.devices.iter().map(|device| GpuBody {
+            model: device.model.clone(),
+            memory_bytes: device.memory_bytes,
+            share: f64::from(device.milli_gpu) / 1_000.0,
+        });
+        CapacityBody {
+            cpu_cores: capacity.cpu_milli as f64 / 1_000.0,
+            memory_bytes: capacity.memory_bytes,
+            storage_bytes: capacity.storage_bytes,
+            gpus: gpus.collect(),
+        }
+    }
+}
+
+impl HealthBody {
+    pub(crate) fn of(health: &Health) -> HealthBody {
+        let seen = health.last_seen;
+        HealthBody {
+            success_rate: health.success_rate,
+            avg_completion_time: health.avg_completion_time.as_secs_f64(),
+            last_seen: (seen > hypha_model::Time::ZERO).then_some(Stamp(seen)),
+            consecutive_failures: health.consecutive_failures,
+            completed: health.completed,
+            failed: health.failed,
+        }
+    }
+}

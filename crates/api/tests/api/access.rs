@@ -1,0 +1,176 @@
+//! Tokens: who may do what.
+
+use hypha_api::{NewToken, Role, Settings, Tokens};
+use hypha_model::Priority;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::memory::{Memory, PATIENCE};
+use crate::server::{Server, answer};
+use crate::tasks::path_of;
+
+struct Door {
+    server: Server,
+    admin: String,
+    acme: String,
+    umbrella: String,
+}
+
+async fn door() -> Door {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tokens.toml");
+    let user = |tenant: &str, quota| NewToken {
+        tenant: Some(tenant.parse().unwrap()),
+        max_priority: Some(Priority(500)),
+        quota,
+        ..NewToken::default()
+    };
+    let (admin, first) = Tokens::issue(&NewToken { role: Role::Admin, ..NewToken::default() });
+    let (acme, second) = Tokens::issue(&user("acme", Some(3)));
+    let (umbrella, third) = Tokens::issue(&user("umbrella", None));
+    std::fs::write(&path, first + &second + &third).unwrap();
+    let settings = Settings { tokens: Some(Tokens::load(&path).unwrap()), ..Settings::default() };
+    let server = Server::with(Memory::new(), settings).await;
+    Door { server, admin, acme, umbrella }
+}
+
+impl Door {
+    fn as_(&mut self, token: &str) -> &Server {
+        self.server.token = Some(token.to_owned());
+        &self.server
+    }
+}
+
+#[tokio::test]
+async fn without_a_token_only_health_is_told() {
+    let door = door().await;
+    for path in ["/healthz", "/readyz", "/openapi.json"] {
+        assert_eq!(door.server.get(path).await.0, 200, "{path}");
+    }
+    for path in
+        ["/api/v1/tasks", "/api/v1/workers", "/metrics", "/v1/models", "/no-such", "/queue/info"]
+    {
+        let response = door.server.request(Method::GET, path).send().await.unwrap();
+        assert_eq!(response.status(), 401, "{path}");
+        assert!(response.headers()["www-authenticate"].to_str().unwrap().starts_with("Bearer"));
+        let body: serde_json::Value =
+            serde_json::from_str(&response.text().await.unwrap()).unwrap();
+        assert_eq!(body["error"]["code"], "unauthorized");
+    }
+    for wrong in ["", "Bearer", "Bearer hypha_wrong", "Basic YTpi", &format!("bearer{}", door.acme)]
+    {
+        let request =
+            door.server.request(Method::GET, "/api/v1/tasks").header("authorization", wrong);
+        assert_eq!(answer(request).await.0, 401, "{wrong}");
+    }
+    let submit = door.server.json(Method::POST, "/api/v1/tasks", r#"{"model": "echo"}"#);
+    assert_eq!(answer(submit).await.0, 401);
+}
+
+#[tokio::test]
+async fn tenants_see_their_own_tasks_and_admins_all() {
+    let mut door = door().await;
+    let (acme, umbrella, admin) = (door.acme.clone(), door.umbrella.clone(), door.admin.clone());
+    let (status, task) = door.as_(&acme).post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
+    assert_eq!((status, &task["tenant"]), (202, &json!("acme")));
+    let count = |body: serde_json::Value| body["tasks"].as_array().unwrap().len();
+    let path = path_of(&task);
+    for (token, status, listed) in [(&acme, 200, 1), (&admin, 200, 1), (&umbrella, 404, 0)] {
+        let server = door.as_(token);
+        for suffix in ["", "?wait=0.01", "/explain"] {
+            assert_eq!(server.get(&format!("{path}{suffix}")).await.0, status);
+        }
+        if status == 404 {
+            for suffix in ["/events", "/result"] {
+                assert_eq!(server.get(&format!("{path}{suffix}")).await.0, status);
+            }
+        }
+        assert_eq!(count(server.get("/api/v1/tasks").await.1), listed);
+    }
+    assert_eq!(door.as_(&umbrella).delete(&path).await.0, 404);
+    assert_eq!(door.as_(&acme).get(&path).await.1["status"], "running", "nobody else cancelled it");
+    assert_eq!(door.as_(&acme).delete(&path).await.0, 200);
+}
+
+#[tokio::test]
+async fn keys_belong_to_tenants() {
+    let mut door = door().await;
+    let mut ids = Vec::new();
+    for token in [door.acme.clone(), door.umbrella.clone()] {
+        let request = door.as_(&token).json(Method::POST, "/api/v1/tasks", r#"{"model": "sleep"}"#);
+        let (status, task) = answer(request.header("idempotency-key", "k")).await;
+        assert_eq!(status, 202);
+        ids.push(task["id"].clone());
+    }
+    assert_ne!(ids[0], ids[1]);
+}
+
+#[tokio::test]
+async fn users_may_not_steer() {
+    let mut door = door().await;
+    let (acme, admin) = (door.acme.clone(), door.admin.clone());
+    let worker = format!("/api/v1/workers/{}", crate::memory::worker_id(1));
+    let server = door.as_(&acme);
+    let strategy = r#"{"strategy": "fifo"}"#;
+    let new = r#"{"url": "http://127.0.0.1:9"}"#;
+    for (status, body) in [
+        server.put("/api/v1/scheduler", strategy).await,
+        server.post("/api/v1/workers", new).await,
+        server.delete(&worker).await,
+    ] {
+        assert_eq!((status, &body["error"]["code"]), (403, &json!("forbidden")));
+    }
+    assert_eq!(server.get("/api/v1/workers").await.0, 200);
+    assert_eq!(server.get("/metrics").await.0, 200);
+    let server = door.as_(&admin);
+    assert_eq!(server.put("/api/v1/scheduler", strategy).await.0, 200);
+    assert_eq!(server.delete(&worker).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_priority_above_the_ceiling_is_refused() {
+    let mut door = door().await;
+    let (acme, admin) = (door.acme.clone(), door.admin.clone());
+    let with = |priority: f64| json!({"model": "echo", "priority": priority}).to_string();
+    let server = door.as_(&acme);
+    assert_eq!(server.post("/api/v1/tasks", with(0.5)).await.0, 202);
+    let (status, body) = server.post("/api/v1/tasks", with(0.501)).await;
+    assert_eq!(status, 422);
+    assert!(body["error"]["message"].as_str().unwrap().contains("0.501 is above 0.5"), "{body}");
+    let nested = json!({"model": "echo", "requirements": {"priority": 9}}).to_string();
+    assert_eq!(server.post("/api/v1/tasks", nested).await.0, 422);
+    assert_eq!(door.as_(&admin).post("/api/v1/tasks", with(9.0)).await.0, 202);
+}
+
+#[tokio::test]
+async fn a_quota_counts_open_tasks() {
+    let mut door = door().await;
+    let (acme, umbrella) = (door.acme.clone(), door.umbrella.clone());
+    let (echo, sleep) = (r#"{"model": "echo"}"#, r#"{"model": "sleep"}"#);
+    let server = door.as_(&acme);
+    // What has ended does not count, however much it was. It is looked for now and then, so ask again.
+    let accepted = async |body: &str| {
+        let asking = async {
+            loop {
+                match server.post("/api/v1/tasks", body).await {
+                    (429, _) => {}
+                    (status, body) => return (status, body),
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, asking).await.expect("there is room again")
+    };
+    for _ in 0..8 {
+        assert_eq!(accepted(echo).await.0, 202);
+    }
+    let (status, batch) = accepted(&format!("[{sleep},{sleep},{sleep}]")).await;
+    assert_eq!(status, 202, "{batch}");
+    let response = server.json(Method::POST, "/api/v1/tasks", sleep).send().await.unwrap();
+    assert_eq!(response.status(), 429);
+    assert!(response.headers().contains_key("retry-after"));
+    assert!(response.text().await.unwrap().contains("may have 3"));
+    assert_eq!(server.post("/api/v1/tasks", format!("[{sleep},{sleep}]")).await.0, 429);
+    server.delete(&path_of(&batch["tasks"][0])).await;
+    assert_eq!(accepted(sleep).await.0, 202);
+    assert_eq!(door.as_(&umbrella).post("/api/v1/tasks", sleep).await.0, 202);
+}

@@ -1,0 +1,13 @@
+//! The surfaces over HTTP, on a scheduler in memory.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod access;
+mod events;
+mod http;
+mod instance;
+mod instances;
+mod memory;
+mod openai;
+mod operators;
+mod server;
+mod tasks;

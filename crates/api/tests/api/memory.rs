@@ -1,0 +1,536 @@
+//! A scheduler in memory: a real machine, an image of what is durable, and workers that do what they are told.
+//!
+//! Time stands still but for a millisecond an event; [`Memory::advance`] lets more of it pass. Workers `1` and
+//! `2` serve `echo` (returns its input), `fail` (fails at once, and is tried again if the input is `"retry"`)
+//! and `sleep`. Attempts of `sleep` and of all other models stay [`Held`] until the test ends them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::stream::{self, StreamExt};
+use hypha_api::{
+    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, Page, RegisterError,
+    Registering, Unavailable, Watch, Watched, watch,
+};
+use hypha_engine::record::StoredTask;
+use hypha_engine::{
+    Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Reply, Scheduler,
+    SchedulerEvent, SchedulerStep, Settings, ToWorker,
+};
+use hypha_model::{
+    AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, Fence, LeaseId, Money, Name,
+    Payload, Rng, SchedulerId, Span, TaskId, TaskState, Time, Worker, WorkerId,
+};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
+/// A condition that has not come true by then never will.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Memory {
+    state: Mutex<State>,
+    news: Notify,
+}
+
+pub(crate) struct State {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) image: Image,
+    now: Time,
+    wake_at: Option<Time>,
+    requests: u64,
+    rng: Rng,
+    workers: BTreeMap<WorkerId, u8>,
+    /// What workers will say next.
+    said: VecDeque<(WorkerId, FromWorker)>,
+    held: Vec<Held>,
+    /// Attempts that workers were told to stop.
+    cancelled: Vec<AttemptId>,
+    watched: Vec<(TaskId, Watched)>,
+    unavailable: Option<String>,
+    objects: BTreeMap<Digest, Vec<u8>>,
+    /// Healthy task instances and servers, with their models.
+    healthy: BTreeMap<String, Vec<Name>>,
+    pub(crate) servers: Vec<NewServer>,
+    pub(crate) notifications: Vec<Notification>,
+}
+
+/// An attempt that a worker has begun and not ended.
+#[derive(Clone)]
+pub(crate) struct Held {
+    pub(crate) worker: WorkerId,
+    pub(crate) dispatch: Arc<Dispatch>,
+}
+
+impl Held {
+    pub(crate) fn task(&self) -> TaskId {
+        self.dispatch.attempt.task
+    }
+    pub(crate) fn input(&self) -> &[u8] {
+        self.dispatch.spec.input.bytes()
+    }
+}
+
+impl Memory {
+    /// With two workers.
+    pub(crate) fn new() -> Arc<Memory> {
+        let memory = Memory::with(Settings::default());
+        for n in [1, 2] {
+            memory.add_worker(n, &["echo", "sleep", "fail"]);
+        }
+        memory
+    }
+
+    /// With these settings and no workers.
+    pub(crate) fn with(settings: Settings) -> Arc<Memory> {
+        let mut step = SchedulerStep::default();
+        let id = SchedulerId::from_uuid(Uuid::from_u128(9));
+        let image = Image::default();
+        let scheduler = Scheduler::recover(id, settings, image.clone(), 1, START, &mut step);
+        let mut state = State {
+            scheduler,
+            image,
+            now: START,
+            wake_at: None,
+            requests: 0,
+            rng: Rng::new(3),
+            workers: BTreeMap::new(),
+            said: VecDeque::new(),
+            held: Vec::new(),
+            cancelled: Vec::new(),
+            watched: Vec::new(),
+            unavailable: None,
+            objects: BTreeMap::new(),
+            healthy: BTreeMap::new(),
+            servers: Vec::new(),
+            notifications: Vec::new(),
+        };
+        state.carry_out(step);
+        Arc::new(Memory { state: Mutex::new(state), news: Notify::new() })
+    }
+
+    /// A worker that serves these models (none: any), four tasks at once.
+    pub(crate) fn add_worker(&self, n: u8, models: &[&str]) -> WorkerId {
+        let worker = worker(n, models);
+        let id = worker.id;
+        self.with_state(|state| {
+            state.workers.insert(id, n);
+            state.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
+        });
+        id
+    }
+
+    pub(crate) fn lose_worker(&self, n: u8) {
+        self.with_state(|state| {
+            let id = worker_id(n);
+            state.workers.remove(&id);
+            state.held.retain(|held| held.worker != id);
+            state.event(SchedulerEvent::WorkerDisconnected(id));
+        });
+    }
+
+    /// Lets nothing be acknowledged from now on, or everything again.
+    pub(crate) fn set_unavailable(&self, reason: Option<&str>) {
+        self.with_state(|state| state.unavailable = reason.map(str::to_owned));
+    }
+
+    /// Lets time pass.
+    pub(crate) fn advance(&self, span: Span) {
+        self.with_state(|state| {
+            let end = state.now + span;
+            while let Some(wake) = state.wake_at
+                && wake <= end
+            {
+                state.now = state.now.max(wake);
+                state.event(SchedulerEvent::Woke);
+            }
+            state.now = state.now.max(end);
+        });
+    }
+
+    /// The attempts that workers have begun and not ended.
+    pub(crate) fn held(&self) -> Vec<Held> {
+        self.lock().held.clone()
+    }
+
+    /// Waits for an attempt of a task for `model` that has begun.
+    pub(crate) async fn begun(&self, model: &str) -> Held {
+        let of_model = |held: &Held| {
+            held.dispatch.spec.requirement.model.as_ref().is_some_and(|name| name.as_str() == model)
+        };
+        self.until(|state| state.held.iter().find(|held| of_model(held)).cloned()).await
+    }
+
+    /// Waits until a worker was told to stop an attempt of `task`.
+    pub(crate) async fn stopped(&self, task: TaskId) -> AttemptId {
+        self.until(|state| state.cancelled.iter().find(|one| one.task == task).copied()).await
+    }
+
+    /// Waits until there is something.
+    pub(crate) async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                let news = self.news.notified();
+                tokio::pin!(news);
+                news.as_mut().enable();
+                if let Some(found) = look(&mut self.lock()) {
+                    return found;
+                }
+                news.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.expect("what was waited for did not come")
+    }
+
+    pub(crate) fn progress(&self, held: &Held, permille: u16) {
+        let (attempt, fence) = held.ids();
+        self.say(held, FromWorker::Progress { attempt, fence, permille });
+    }
+
+    pub(crate) fn output(&self, held: &Held, piece: &[u8]) {
+        let (attempt, fence) = held.ids();
+        self.say(held, FromWorker::Output { attempt, fence, piece: Payload::from(piece) });
+    }
+
+    pub(crate) fn complete(&self, held: &Held, result: &[u8]) {
+        let result = Payload::from(result);
+        let digest = result.digest();
+        self.finish(held, Outcome::Completed { result, digest });
+    }
+
+    pub(crate) fn fail(&self, held: &Held, error: &str, retry: bool) {
+        self.finish(held, Outcome::Failed { error: error.to_owned(), retry });
+    }
+
+    /// Lets a day pass, after which no key is remembered.
+    pub(crate) fn forget_keys(&self) {
+        self.advance(Span::from_secs(25 * 3_600));
+    }
+
+    /// Puts a large result aside, and gives back what stands for it.
+    pub(crate) fn put_object(&self, bytes: &[u8]) -> Vec<u8> {
+        let digest = Payload::from(bytes).digest();
+        self.with_state(|state| state.objects.insert(digest, bytes.to_vec()));
+        format!("{{\"object\":\"{digest}\",\"bytes\":{}}}", bytes.len()).into_bytes()
+    }
+
+    /// From now on there is a healthy task instance or server at `host:port`, for these models.
+    pub(crate) fn set_healthy(&self, address: &str, models: &[&str]) {
+        let models = models.iter().map(|model| model.parse().unwrap()).collect();
+        self.with_state(|state| state.healthy.insert(address.to_owned(), models));
+    }
+
+    fn finish(&self, held: &Held, outcome: Outcome) {
+        let (attempt, fence) = held.ids();
+        let run = Span::from_millis(5);
+        self.with_state(|state| {
+            state.held.retain(|other| other.ids() != held.ids());
+            let message = FromWorker::Finished { attempt, fence, run, outcome };
+            state.event(SchedulerEvent::WorkerSaid { worker: held.worker, message });
+        });
+    }
+
+    fn say(&self, held: &Held, message: FromWorker) {
+        let event = SchedulerEvent::WorkerSaid { worker: held.worker, message };
+        self.with_state(|state| state.event(event));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn with_state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.news.notify_waiters();
+        result
+    }
+
+    fn answer<T: Send + 'static>(&self, give: impl FnOnce(&mut State) -> T) -> Answer<T> {
+        let result = self.with_state(|state| match &state.unavailable {
+            Some(reason) => Err(Unavailable(reason.clone())),
+            None => Ok(give(state)),
+        });
+        futures::future::ready(result).boxed()
+    }
+
+    fn register(&self, address: &str, models: &[Name], concurrency: u32) -> Registering {
+        let registered = self.with_state(|state| {
+            let served =
+                state.healthy.get(address).cloned().ok_or_else(|| {
+                    RegisterError::Unhealthy(format!("nobody answers at {address}"))
+                })?;
+            // The same address is the same worker.
+            let uuid =
+                Uuid::from_slice(&blake3::hash(address.as_bytes()).as_bytes()[..16]).unwrap();
+            let id = WorkerId::from_uuid(uuid);
+            let mut worker = worker(0, &[]);
+            worker.id = id;
+            worker.executors[0].models = if models.is_empty() { served } else { models.to_vec() };
+            worker.executors[0].concurrency = concurrency;
+            state.workers.insert(id, 0);
+            state.ask(Command::RegisterWorker(Arc::new(worker)), false);
+            Ok(id)
+        });
+        futures::future::ready(registered).boxed()
+    }
+}
+
+impl Held {
+    fn ids(&self) -> (AttemptId, Fence) {
+        (self.dispatch.attempt, self.dispatch.fence)
+    }
+}
+
+impl State {
+    /// How many watches there are.
+    pub(crate) fn watchers(&self) -> usize {
+        self.watched.len()
+    }
+
+    fn event(&mut self, event: SchedulerEvent) {
+        self.step(event);
+        while let Some((worker, message)) = self.said.pop_front() {
+            self.step(SchedulerEvent::WorkerSaid { worker, message });
+        }
+    }
+
+    fn step(&mut self, event: SchedulerEvent) -> Vec<Reply> {
+        self.now = self.now + Span::from_millis(1);
+        let mut step = SchedulerStep::default();
+        self.scheduler.step(self.now, event, &mut step);
+        self.carry_out(step)
+    }
+
+    fn ask(&mut self, command: Command, watching: bool) -> (Reply, Vec<Watch>) {
+        self.requests += 1;
+        self.now = self.now + Span::from_millis(1);
+        let event = SchedulerEvent::Asked { request: self.requests, command };
+        let mut step = SchedulerStep::default();
+        self.scheduler.step(self.now, event, &mut step);
+        let mut watches = Vec::new();
+        let reply = step.at_once.iter().chain(&step.send).find_map(|effect| match effect {
+            Effect::Reply { reply, .. } => Some(reply.clone()),
+            _ => None,
+        });
+        let reply = reply.expect("every question is answered");
+        if let (true, Reply::Submitted(answers)) = (watching, &reply) {
+            for submitted in answers.iter().flatten() {
+                let (watched, watch) = watch();
+                self.watched.push((submitted.task, watched));
+                watches.push(watch);
+            }
+        }
+        self.carry_out(step);
+        while let Some((worker, message)) = self.said.pop_front() {
+            self.step(SchedulerEvent::WorkerSaid { worker, message });
+        }
+        (reply, watches)
+    }
+
+    fn carry_out(&mut self, step: SchedulerStep) -> Vec<Reply> {
+        step.persist.iter().for_each(|record| self.image.apply(record));
+        self.wake_at = step.wake_at;
+        let mut replies = Vec::new();
+        for effect in step.at_once.into_iter().chain(step.send) {
+            match effect {
+                Effect::Reply { reply, .. } => replies.push(reply),
+                Effect::Notice { task, notice } => self.tell(task, &notice),
+                Effect::ToWorker { worker, message } => self.told(worker, message),
+            }
+        }
+        replies
+    }
+
+    fn tell(&mut self, task: TaskId, notice: &Notice) {
+        let ended = matches!(notice, Notice::Ended { .. });
+        self.watched.retain(|(watching, watched)| {
+            *watching != task || (watched.tell(notice.clone()) && !ended)
+        });
+    }
+
+    /// What a worker does about a message.
+    fn told(&mut self, worker: WorkerId, message: ToWorker) {
+        if !self.workers.contains_key(&worker) {
+            return;
+        }
+        let mut say = |message| self.said.push_back((worker, message));
+        match message {
+            ToWorker::RequestLease { request, ttl } => {
+                let lease = LeaseId::new(self.now, &mut self.rng);
+                let epoch = Epoch(1);
+                say(FromWorker::LeaseGranted { request, lease, epoch, ttl, holding: Vec::new() });
+            }
+            ToWorker::Heartbeat { lease, epoch, nonce } => {
+                let of_worker = |held: &&Held| held.worker == worker;
+                let holding = self.held.iter().filter(of_worker).map(Held::ids).collect();
+                say(FromWorker::Alive { lease, epoch, nonce, holding });
+            }
+            ToWorker::Dispatch(dispatch) => {
+                let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+                say(FromWorker::Accepted { attempt, fence });
+                say(FromWorker::Started { attempt, fence });
+                let input = dispatch.spec.input.clone();
+                let model = dispatch.spec.requirement.model.as_ref().map_or("", Name::as_str);
+                let outcome = match model {
+                    "echo" => Outcome::Completed { digest: input.digest(), result: input },
+                    "fail" => {
+                        let retry = input.bytes() == b"\"retry\"";
+                        Outcome::Failed { error: "it was told to fail".to_owned(), retry }
+                    }
+                    _ => return self.held.push(Held { worker, dispatch }),
+                };
+                let run = Span::from_millis(2);
+                say(FromWorker::Finished { attempt, fence, run, outcome });
+            }
+            ToWorker::Cancel { attempt, fence } => {
+                self.held.retain(|held| held.ids() != (attempt, fence));
+                self.cancelled.push(attempt);
+            }
+            ToWorker::Recorded { .. } | ToWorker::ReleaseLease { .. } => {}
+        }
+    }
+}
+
+impl Backend for Memory {
+    fn now(&self) -> Time {
+        self.lock().now
+    }
+
+    fn ask(&self, command: Command) -> Answer<Reply> {
+        self.answer(|state| state.ask(command, false).0)
+    }
+
+    fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
+        self.answer(|state| {
+            let (reply, watches) = state.ask(Command::SubmitTasks(tasks), watch);
+            let Reply::Submitted(answers) = reply else { panic!("{reply:?} to a submit") };
+            let mut watches = watches.into_iter();
+            answers.into_iter().map(|answer| answer.map(|ok| (ok, watches.next()))).collect()
+        })
+    }
+
+    fn watch(&self, task: TaskId) -> Watch {
+        let (watched, watch) = watch();
+        self.with_state(|state| state.watched.push((task, watched)));
+        watch
+    }
+
+    fn read(&self, look: &mut dyn FnMut(&mut Scheduler, Time)) {
+        let mut state = self.lock();
+        let now = state.now;
+        look(&mut state.scheduler, now);
+    }
+
+    fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>> {
+        self.answer(|state| state.image.tasks.get(&task).cloned())
+    }
+
+    fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
+        self.answer(|state| {
+            let fits = |task: &&StoredTask| {
+                let requirement = &task.accepted.spec.requirement;
+                let worker = match &task.finished {
+                    Some(finished) => finished.worker,
+                    None => task.current.map(|(_, worker, _)| worker),
+                };
+                filter.state.is_none_or(|state| state == state_of(task))
+                    && filter.model.as_ref().is_none_or(|m| requirement.model.as_ref() == Some(m))
+                    && filter.worker.is_none_or(|wanted| worker == Some(wanted))
+                    && filter.since.is_none_or(|since| task.accepted.submitted >= since)
+            };
+            let before = |task: &&StoredTask| behind.is_none_or(|behind| task.accepted.id < behind);
+            let mut tasks: Vec<StoredTask> = (state.image.tasks.values().rev())
+                .filter(before)
+                .filter(fits)
+                .take(limit + 1)
+                .cloned()
+                .collect();
+            let more = tasks.len() > limit;
+            tasks.truncate(limit);
+            let next = tasks.last().filter(|_| more).map(|task| task.accepted.id);
+            Page { tasks, next }
+        })
+    }
+
+    fn object(&self, digest: Digest) -> Answer<Option<Object>> {
+        self.answer(|state| {
+            let bytes = state.objects.get(&digest)?;
+            let pieces: Vec<std::io::Result<bytes::Bytes>> =
+                bytes.chunks(1_000).map(|piece| Ok(piece.to_vec().into())).collect();
+            Some(Object { bytes: bytes.len() as u64, pieces: stream::iter(pieces).boxed() })
+        })
+    }
+
+    fn register_instance(&self, host: String, port: u16) -> Registering {
+        if port == 0 {
+            let problem = "port 0 is not a port".to_owned();
+            return futures::future::ready(Err(RegisterError::Invalid(problem))).boxed();
+        }
+        match host.parse::<IpAddr>() {
+            Ok(ip) if !ip.is_loopback() => {
+                futures::future::ready(Err(RegisterError::NotAllowed(ip))).boxed()
+            }
+            _ => self.register(&format!("{host}:{port}"), &[], 4),
+        }
+    }
+
+    fn register_server(&self, server: NewServer) -> Registering {
+        let address = server.url.trim_start_matches("http://").to_owned();
+        if address == server.url {
+            let problem = format!("`{address}` is not an http:// address");
+            return futures::future::ready(Err(RegisterError::Invalid(problem))).boxed();
+        }
+        let registered = self.register(&address, &server.models, server.concurrency);
+        self.with_state(|state| state.servers.push(server));
+        registered
+    }
+
+    fn notified(&self, notification: Notification) {
+        self.with_state(|state| state.notifications.push(notification));
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.lock().unavailable.iter().cloned().collect()
+    }
+
+    fn metrics(&self) -> String {
+        let completed = self.lock().scheduler.counts().completed;
+        format!("hypha_scheduler_tasks_completed_total {completed}\n")
+    }
+}
+
+fn state_of(task: &StoredTask) -> TaskState {
+    match (&task.finished, &task.current) {
+        (Some(finished), _) => finished.state,
+        (None, Some(_)) => TaskState::Scheduled,
+        (None, None) => TaskState::Queued,
+    }
+}
+
+pub(crate) fn worker_id(n: u8) -> WorkerId {
+    WorkerId::from_uuid(Uuid::from_u128(n.into()))
+}
+
+fn worker(n: u8, models: &[&str]) -> Worker {
+    Worker {
+        id: worker_id(n),
+        capacity: Capacity {
+            cpu_milli: 8_000,
+            memory_bytes: 16_000_000_000,
+            storage_bytes: 100_000_000_000,
+            devices: Vec::new(),
+        },
+        executors: vec![Executor {
+            class: ExecutorClass::Inference,
+            name: "builtin".parse().unwrap(),
+            models: models.iter().map(|model| model.parse().unwrap()).collect(),
+            concurrency: 4,
+        }],
+        hardware: None,
+        region: None,
+        price: Money::from_micros(1_500_000),
+    }
+}

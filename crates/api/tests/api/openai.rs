@@ -1,0 +1,647 @@
+//! OpenAI's protocol: bodies pass unchanged, streams as they come, and failures as the protocol has them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use hypha_api::{
+    Accepted, Answer, Backend, Filter, NewServer, NewToken, Notification, Object, Page,
+    Registering, Settings, Tokens, Watch,
+};
+use hypha_engine::record::StoredTask;
+use hypha_engine::{Command, NewTask, Reply, Scheduler};
+use hypha_model::{Digest, Form, Priority, ServerError, Span, TaskId, Time};
+use reqwest::{Method, Response};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::memory::{Held, Memory, PATIENCE, worker_id};
+use crate::server::Server;
+
+const CHAT: &str = "/v1/chat/completions";
+const STREAM: &str = r#"{"model":"m","stream":true}"#;
+
+/// A scheduler with two workers that serve `m` and `org/m`, and do with it what the test says.
+async fn start() -> Server {
+    let memory = Memory::with(hypha_engine::Settings::default());
+    for n in [1, 2] {
+        memory.add_worker(n, &["m", "org/m"]);
+    }
+    Server::with(memory, Settings::default()).await
+}
+
+/// Sends a request, to be answered while the test goes on.
+fn send(server: &Server, path: &str, body: &str) -> tokio::task::JoinHandle<Response> {
+    let request = server.json(Method::POST, path, body);
+    let answer = async move { request.send().await.unwrap() };
+    let answer = tokio::time::timeout(PATIENCE, answer);
+    tokio::spawn(async move { answer.await.expect("no answer came") })
+}
+
+/// The status and the JSON of the answer.
+async fn post(server: &Server, path: &str, body: &str) -> (u16, Value) {
+    let response = send(server, path, body).await.unwrap();
+    (response.status().as_u16(), json_of(response).await)
+}
+
+async fn json_of(response: Response) -> Value {
+    serde_json::from_str(&response.text().await.unwrap()).unwrap()
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+    response.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+async fn chunk(response: &mut Response) -> String {
+    let chunk = tokio::time::timeout(PATIENCE, response.chunk()).await.expect("no piece came");
+    String::from_utf8(chunk.unwrap().expect("the stream has ended").to_vec()).unwrap()
+}
+
+/// Lets the pause before the next attempt pass.
+fn pass_pause(server: &Server) {
+    server.memory.advance(Span::from_millis(10));
+}
+
+async fn no_task_is_open(memory: &Memory) {
+    memory.until(|state| (state.scheduler.open_tasks() == 0).then_some(())).await;
+}
+
+/// The error of an answer, which must have all four fields.
+fn error(body: &Value) -> &serde_json::Map<String, Value> {
+    let error = body["error"].as_object().unwrap_or_else(|| panic!("no error in {body}"));
+    let fields: Vec<_> = error.keys().map(String::as_str).collect();
+    assert_eq!(fields, ["code", "message", "param", "type"], "{body}");
+    assert!(error["message"].is_string() && error["type"].is_string(), "{body}");
+    error
+}
+
+#[tokio::test]
+async fn bodies_pass_unchanged_both_ways() {
+    let server = start().await;
+    let body = " {\n\"messages\" : [ {\"content\":\"\\u00e4\\/ß 🍄\"} ],\t\"model\":\"m\", \"max_tokens\": 1e2}\r\n";
+    let answer = "{ \"choices\":[],\n\t\"id\":1, \"id\" : 2.50, \"text\":\"\\u00e4ß\" }\n";
+    let cases = [
+        (CHAT, Form::Chat),
+        ("/v1/completions", Form::Completion),
+        ("/v1/embeddings", Form::Embedding),
+    ];
+    for (path, form) in cases {
+        let response = send(&server, path, body);
+        let held = server.memory.begun("m").await;
+        assert_eq!(held.input(), body.as_bytes());
+        let spec = &held.dispatch.spec;
+        assert_eq!((spec.form, spec.stream), (form, false));
+        let numbers: Vec<_> =
+            spec.metadata.iter().map(|(name, value)| format!("{name} {value:?}")).collect();
+        assert_eq!(
+            numbers,
+            [
+                "max_tokens Number(100.0)".to_owned(),
+                format!("prompt_bytes Number({:.1})", body.len() as f64)
+            ]
+        );
+        server.memory.complete(&held, answer.as_bytes());
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(header(&response, "content-type"), "application/json");
+        assert_eq!(header(&response, "content-length"), answer.len().to_string());
+        assert_eq!(header(&response, "x-request-id"), held.task().to_string());
+        assert_eq!(response.text().await.unwrap(), answer);
+    }
+    let stored = server.memory.with_state(|state| state.image.tasks.len());
+    assert_eq!(stored, 0, "requests are not stored");
+    no_task_is_open(&server.memory).await;
+}
+
+#[tokio::test]
+async fn pieces_arrive_as_they_come_and_in_order() {
+    let server = start().await;
+    let response = send(&server, CHAT, STREAM);
+    let held = server.memory.begun("m").await;
+    assert!(held.dispatch.spec.stream);
+    server.memory.output(&held, b"data: {\"n\":1}\n\n");
+    let mut response = response.await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(header(&response, "content-type"), "text/event-stream");
+    assert_eq!(header(&response, "cache-control"), "no-cache");
+    assert_eq!(header(&response, "x-request-id"), held.task().to_string());
+    // Each arrives before the next exists.
+    assert_eq!(chunk(&mut response).await, "data: {\"n\":1}\n\n");
+    for n in 2..50 {
+        // Cut anywhere, and not all of it text.
+        let piece = format!("data: {{\"n\":{n}");
+        server.memory.output(&held, piece.as_bytes());
+        assert_eq!(chunk(&mut response).await, piece);
+        server.memory.output(&held, b"");
+        server.memory.output(&held, b"}\n\n");
+        assert_eq!(chunk(&mut response).await, "}\n\n");
+    }
+    server.memory.output(&held, b"data: [DONE]\n\n");
+    server.memory.complete(&held, b"");
+    assert_eq!(response.text().await.unwrap(), "data: [DONE]\n\n");
+    no_task_is_open(&server.memory).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_fails_before_the_first_byte_is_replaced() {
+    let server = start().await;
+    for (body, stream) in [(r#"{"model":"m"}"#, false), (STREAM, true)] {
+        let response = send(&server, CHAT, body);
+        let first = server.memory.begun("m").await;
+        server.memory.fail(&first, "the connection was refused", true);
+        pass_pause(&server);
+        let second = server.memory.begun("m").await;
+        assert_ne!(first.worker, second.worker);
+        assert_eq!(second.input(), body.as_bytes());
+        if stream {
+            server.memory.output(&second, b"data: 1\n\n");
+            server.memory.complete(&second, b"");
+        } else {
+            server.memory.complete(&second, b"data: 1\n\n");
+        }
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.text().await.unwrap(), "data: 1\n\n");
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_is_lost_before_the_first_byte_is_replaced() {
+    let server = start().await;
+    let response = send(&server, CHAT, STREAM);
+    let first = server.memory.begun("m").await;
+    server.memory.lose_worker(if first.worker == worker_id(1) { 1 } else { 2 });
+    pass_pause(&server);
+    let second = server.memory.begun("m").await;
+    assert_ne!(first.worker, second.worker);
+    server.memory.output(&second, b"data: [DONE]\n\n");
+    server.memory.complete(&second, b"");
+    assert_eq!(response.await.unwrap().text().await.unwrap(), "data: [DONE]\n\n");
+}
+
+#[tokio::test]
+async fn a_failure_after_the_first_byte_ends_the_stream_with_an_error() {
+    let server = start().await;
+    // The second was cut off within an event.
+    for (passed, between) in
+        [("data: {\"n\":1}\n\n", ""), ("data: {\"n\":1}\n\ndata: {\"n", "\n\n")]
+    {
+        let response = send(&server, CHAT, STREAM);
+        let held = server.memory.begun("m").await;
+        server.memory.output(&held, passed.as_bytes());
+        server.memory.fail(&held, "the server hung up", true);
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        let text = response.text().await.unwrap();
+        let event = text.strip_prefix(passed).unwrap().strip_prefix(between).unwrap();
+        let event = event.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
+        let event: Value = serde_json::from_str(event).unwrap();
+        assert_eq!(error(&event)["message"], "the server hung up");
+        assert_eq!(error(&event)["code"], "worker_failed");
+        no_task_is_open(&server.memory).await;
+        pass_pause(&server);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_while_it_runs_cancels() {
+    let server = start().await;
+    for body in [r#"{"model":"m"}"#, STREAM] {
+        let response = send(&server, CHAT, body);
+        let held = server.memory.begun("m").await;
+        response.abort();
+        server.memory.stopped(held.task()).await;
+        no_task_is_open(&server.memory).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_while_it_waits_cancels() {
+    let server = start().await;
+    let mut running = Vec::new();
+    for _ in 0..8 {
+        running.push(send(&server, CHAT, r#"{"model":"m"}"#));
+    }
+    server.memory.until(|state| (state.scheduler.open_tasks() == 8).then_some(())).await;
+    let waiting = send(&server, CHAT, r#"{"model":"m"}"#);
+    server.memory.until(|state| (state.scheduler.open_tasks() == 9).then_some(())).await;
+    waiting.abort();
+    server.memory.until(|state| (state.scheduler.open_tasks() == 8).then_some(())).await;
+    running.iter().for_each(tokio::task::JoinHandle::abort);
+    no_task_is_open(&server.memory).await;
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_within_a_stream_cancels() {
+    let server = start().await;
+    let response = send(&server, CHAT, STREAM);
+    let held = server.memory.begun("m").await;
+    server.memory.output(&held, b"data: 1\n\n");
+    let mut response = response.await.unwrap();
+    chunk(&mut response).await;
+    drop(response);
+    server.memory.stopped(held.task()).await;
+    no_task_is_open(&server.memory).await;
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_before_it_is_accepted_cancels() {
+    let memory = Memory::with(hypha_engine::Settings::default());
+    memory.add_worker(1, &["m"]);
+    let gate = Arc::new(Semaphore::new(0));
+    let gated = Gated { memory: Arc::clone(&memory), gate: Arc::clone(&gate) };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let never = std::future::pending();
+    tokio::spawn(hypha_api::serve(Settings::default(), listener, Arc::new(gated), never));
+    let mut server = Server::with(Arc::clone(&memory), Settings::default()).await;
+    server.address = address;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#);
+    // Accepted, and not told so yet.
+    let held = memory.begun("m").await;
+    response.abort();
+    // The abort is seen before the answer comes, or after: the task must end in both cases.
+    tokio::task::yield_now().await;
+    gate.add_permits(1);
+    memory.stopped(held.task()).await;
+    no_task_is_open(&memory).await;
+}
+
+#[tokio::test]
+async fn bad_requests_are_refused_in_the_shape_of_the_protocol() {
+    let server = start().await;
+    let cases = [
+        ("", Value::Null, "the body is not understood"),
+        ("{\"model\":", Value::Null, "the body is not understood"),
+        ("[]", Value::Null, "expected an object"),
+        (r#"{"model":"m","model":"m"}"#, Value::Null, "duplicate field `model`"),
+        (r#"{"messages":[]}"#, "model".into(), "must name a `model`"),
+        (r#"{"model":7}"#, "model".into(), "`model` must be a string"),
+        (r#"{"model":"m","stream":1}"#, "stream".into(), "`stream` must be true or false"),
+    ];
+    for path in [CHAT, "/v1/completions", "/v1/embeddings"] {
+        for (body, param, message) in &cases {
+            let (status, answer) = post(&server, path, body).await;
+            assert_eq!(status, 400, "{body}: {answer}");
+            let error = error(&answer);
+            assert_eq!(error["type"], "invalid_request_error");
+            assert_eq!(&error["param"], param, "{body}");
+            assert!(error["message"].as_str().unwrap().contains(message), "{body}: {answer}");
+        }
+    }
+    let plain = server.request(Method::POST, CHAT).header("content-type", "text/plain");
+    let (status, answer) = crate::server::answer(plain.body(r#"{"model":"m"}"#)).await;
+    assert_eq!((status, &error(&answer)["code"]), (415, &"unsupported_media_type".into()));
+    let response = server.request(Method::GET, CHAT).send().await.unwrap();
+    assert_eq!((response.status().as_u16(), header(&response, "allow")), (405, "POST"));
+    let (status, answer) = server.delete("/v1/models/m").await;
+    assert_eq!((status, &error(&answer)["code"]), (405, &"method_not_allowed".into()));
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused() {
+    let settings = Settings { max_request_bytes: 100, ..Settings::default() };
+    let server = Server::with(Memory::new(), settings).await;
+    let body = format!(r#"{{"model":"echo","prompt":"{}"}}"#, "x".repeat(100));
+    let (status, answer) = post(&server, CHAT, &body).await;
+    assert_eq!((status, &error(&answer)["code"]), (413, &"too_large".into()));
+    let (status, _) = post(&server, CHAT, r#"{"model":"echo"}"#).await;
+    assert_eq!(status, 200);
+}
+
+#[tokio::test]
+async fn a_model_that_nobody_serves_is_not_found_until_somebody_does() {
+    let server = start().await;
+    for model in ["x", "M", "m ", &"x".repeat(1_000), "a\\nb"] {
+        let (status, answer) = post(&server, CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
+        assert_eq!(status, 404, "{model}: {answer}");
+        let error = error(&answer);
+        assert_eq!((&error["code"], &error["param"]), (&"model_not_found".into(), &"model".into()));
+        assert!(answer.to_string().len() < 300, "{answer}");
+    }
+    server.memory.add_worker(3, &["x"]);
+    let response = send(&server, CHAT, r#"{"model":"x"}"#);
+    let held = server.memory.begun("x").await;
+    server.memory.complete(&held, b"{}");
+    assert_eq!(response.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_worker_that_takes_any_model_is_asked_for_the_rest() {
+    let server = start().await;
+    server.memory.add_worker(3, &[]);
+    let response = send(&server, CHAT, r#"{"model":"x"}"#);
+    let held = server.memory.begun("x").await;
+    server.memory.complete(&held, b"{}");
+    assert_eq!(response.await.unwrap().status(), 200);
+    let (status, _) = server.get("/v1/models/x").await;
+    assert_eq!(status, 200);
+    let (status, _) = post(&server, CHAT, r#"{"model":" x"}"#).await;
+    assert_eq!(status, 404, "no name at all");
+}
+
+#[tokio::test]
+async fn models_are_listed_and_shown() {
+    let server = start().await;
+    let (status, body) = server.get("/v1/models").await;
+    assert_eq!(status, 200);
+    let expected = serde_json::json!({"object": "list", "data": [
+        {"id": "m", "object": "model", "created": 1_700_000_000, "owned_by": "hypha"},
+        {"id": "org/m", "object": "model", "created": 1_700_000_000, "owned_by": "hypha"},
+    ]});
+    assert_eq!(body, expected);
+    server.memory.advance(Span::from_secs(2));
+    server.memory.add_worker(3, &["z"]);
+    for path in ["/v1/models/org/m", "/v1/models/org%2Fm"] {
+        assert_eq!(server.get(path).await, (200, expected["data"][1].clone()));
+    }
+    let (_, body) = server.get("/v1/models/z").await;
+    assert_eq!(body["created"], 1_700_000_002);
+    for path in ["/v1/models/none", "/v1/models/%ff", "/v1/models/m%2F", "/v1/models/org"] {
+        let (status, body) = server.get(path).await;
+        assert_eq!((status, &error(&body)["code"]), (404, &"model_not_found".into()), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn models_go_with_their_last_worker() {
+    let server = start().await;
+    server.memory.add_worker(3, &["x"]);
+    let models = async || server.get("/v1/models").await.1["data"].as_array().unwrap().len();
+    assert_eq!(models().await, 3);
+    server.memory.ask(Command::RemoveWorker(worker_id(3))).await.unwrap();
+    assert_eq!(models().await, 2);
+    assert_eq!(post(&server, CHAT, r#"{"model":"x"}"#).await.0, 404);
+    server.memory.ask(Command::RemoveWorker(worker_id(2))).await.unwrap();
+    assert_eq!(models().await, 2, "the other worker serves them, too");
+}
+
+#[tokio::test]
+async fn a_full_queue_is_429_with_a_time() {
+    let memory = Memory::with(hypha_engine::Settings { max_queue: 1, ..Default::default() });
+    memory.add_worker(1, &["m"]);
+    let server = Server::with(memory, Settings::default()).await;
+    let first = send(&server, CHAT, r#"{"model":"m"}"#);
+    let held = server.memory.begun("m").await;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#).await.unwrap();
+    assert_eq!(response.status(), 429);
+    assert!(header(&response, "retry-after").parse::<u32>().unwrap() >= 1);
+    let body = json_of(response).await;
+    assert_eq!(error(&body)["type"], "rate_limit_error");
+    server.memory.complete(&held, b"{}");
+    assert_eq!(first.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_scheduler_that_takes_nothing_is_503_with_a_time() {
+    let server = start().await;
+    server.memory.set_unavailable(Some("the disk is full"));
+    let response = send(&server, CHAT, r#"{"model":"m"}"#).await.unwrap();
+    assert_eq!(response.status(), 503);
+    assert!(header(&response, "retry-after").parse::<u32>().unwrap() >= 1);
+    let body = json_of(response).await;
+    assert!(error(&body)["message"].as_str().unwrap().contains("the disk is full"), "{body}");
+}
+
+#[tokio::test]
+async fn a_request_that_no_worker_takes_in_time_is_503_and_cancelled() {
+    let memory = Memory::with(hypha_engine::Settings::default());
+    memory.add_worker(1, &["m"]);
+    memory.lose_worker(1);
+    let settings = Settings { task_timeout: Span::from_millis(20), ..Settings::default() };
+    let server = Server::with(memory, settings).await;
+    let (status, body) = post(&server, CHAT, r#"{"model":"m"}"#).await;
+    assert_eq!((status, &error(&body)["code"]), (503, &"no_worker".into()));
+    no_task_is_open(&server.memory).await;
+}
+
+#[tokio::test]
+async fn a_request_that_runs_is_not_given_up_for_waiting() {
+    let memory = Memory::with(hypha_engine::Settings::default());
+    memory.add_worker(1, &["m"]);
+    let settings = Settings { task_timeout: Span::from_millis(20), ..Settings::default() };
+    let server = Server::with(memory, settings).await;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#);
+    let held = server.memory.begun("m").await;
+    // Longer than it may wait.
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    server.memory.complete(&held, b"{}");
+    assert_eq!(response.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_fault_that_the_server_finds_is_passed_on() {
+    let server = start().await;
+    let cases = [
+        (400, "{ \"error\": {\"message\": \"no such field: x\"} }", "application/json"),
+        (422, "{\"detail\":[]}", "application/json"),
+        (429, "slow down: please", "text/plain; charset=utf-8"),
+    ];
+    for (status, body, kind) in cases {
+        for request in [r#"{"model":"m"}"#, STREAM] {
+            let response = send(&server, CHAT, request);
+            let held = server.memory.begun("m").await;
+            let error = ServerError { status, body: body.to_owned() };
+            server.memory.fail(&held, &error.to_string(), false);
+            let response = response.await.unwrap();
+            assert_eq!(response.status().as_u16(), status);
+            assert_eq!(header(&response, "content-type"), kind);
+            assert_eq!(header(&response, "x-request-id"), held.task().to_string());
+            assert_eq!(response.text().await.unwrap(), body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_fails_on_every_attempt_is_502() {
+    let cases = [
+        (
+            ServerError {
+                status: 500,
+                body: r#"{"error":{"message":"out of memory"}}"#.to_owned(),
+            }
+            .to_string(),
+            "the model's server answered 500, attempt 3 was the last: out of memory",
+        ),
+        (
+            ServerError { status: 503, body: "<html>trace</html>".to_owned() }.to_string(),
+            "the model's server answered 503, attempt 3 was the last",
+        ),
+        (
+            ServerError { status: 302, body: String::new() }.to_string(),
+            "the model's server answered 302, attempt 3 was the last",
+        ),
+        ("nobody listens there".to_owned(), "nobody listens there"),
+    ];
+    for (text, expected) in cases {
+        let server = start().await;
+        let response = send(&server, CHAT, STREAM);
+        for _ in 0..3 {
+            let held: Held = server.memory.begun("m").await;
+            server.memory.fail(&held, &text, true);
+            pass_pause(&server);
+        }
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 502);
+        let body = json_of(response).await;
+        assert_eq!(error(&body)["message"], expected);
+        assert_eq!(error(&body)["type"], "server_error");
+    }
+}
+
+#[tokio::test]
+async fn what_somebody_cancels_at_the_scheduler_is_gone() {
+    let server = start().await;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#);
+    let held = server.memory.begun("m").await;
+    server.memory.ask(Command::CancelTask(held.task())).await.unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.status(), 410);
+    let body = json_of(response).await;
+    assert_eq!(error(&body)["code"], "cancelled");
+}
+
+#[tokio::test]
+async fn a_large_result_is_fetched() {
+    let server = start().await;
+    let result = format!("{{\"data\":\"{}\"}}", "x".repeat(100_000));
+    let stands_for_it = server.memory.put_object(result.as_bytes());
+    let response = send(&server, "/v1/embeddings", r#"{"model":"m"}"#);
+    let held = server.memory.begun("m").await;
+    server.memory.complete(&held, &stands_for_it);
+    let response = response.await.unwrap();
+    assert_eq!(header(&response, "content-length"), result.len().to_string());
+    assert_eq!(header(&response, "content-type"), "application/json");
+    assert_eq!(response.text().await.unwrap(), result);
+}
+
+#[tokio::test]
+async fn results_of_executors_that_are_no_servers_are_passed_on() {
+    let server = Server::start().await;
+    for body in [r#"{"model":"echo","stream":true}"#, r#"{"model":"echo"}"#] {
+        let response = send(&server, CHAT, body).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(header(&response, "content-type"), "application/json");
+        assert_eq!(response.text().await.unwrap(), body);
+    }
+    let server = start().await;
+    let cases = [
+        (&b"[1]"[..], "application/json"),
+        (b"\"text\"", "application/json"),
+        (b"\xff\x00", "application/octet-stream"),
+        (b"{\"object\":\"list\",\"bytes\":1}", "application/json"),
+        (b"data: [DONE]\n\n", "text/event-stream"),
+        (b"", "application/octet-stream"),
+    ];
+    for (result, kind) in cases {
+        let response = send(&server, CHAT, STREAM);
+        let held = server.memory.begun("m").await;
+        server.memory.complete(&held, result);
+        let response = response.await.unwrap();
+        assert_eq!(header(&response, "content-type"), kind);
+        assert_eq!(response.bytes().await.unwrap(), result);
+    }
+}
+
+#[tokio::test]
+async fn embeddings_are_not_streamed() {
+    let server = start().await;
+    let response = send(&server, "/v1/embeddings", STREAM);
+    let held = server.memory.begun("m").await;
+    assert!(!held.dispatch.spec.stream);
+    server.memory.output(&held, b"unasked");
+    server.memory.complete(&held, b"{}");
+    assert_eq!(response.await.unwrap().text().await.unwrap(), "{}");
+}
+
+#[tokio::test]
+async fn requests_run_under_the_tenant_s_name_quota_and_ceiling() {
+    let directory = tempfile::tempdir().unwrap();
+    let (token, entry) = Tokens::issue(&NewToken {
+        tenant: Some("acme".parse().unwrap()),
+        quota: Some(1),
+        max_priority: Some(Priority(-500)),
+        ..NewToken::default()
+    });
+    let path = directory.path().join("tokens.toml");
+    std::fs::write(&path, entry).unwrap();
+    let tokens = Some(Tokens::load(&path).unwrap());
+    let memory = Memory::with(hypha_engine::Settings::default());
+    memory.add_worker(1, &["m", "echo"]);
+    let mut server = Server::with(memory, Settings { tokens, ..Settings::default() }).await;
+    for path in ["/v1/models", "/v1/models/m"] {
+        assert_eq!(server.get(path).await.0, 401);
+    }
+    assert_eq!(post(&server, CHAT, r#"{"model":"m"}"#).await.0, 401);
+    server.token = Some(token);
+    let first = send(&server, CHAT, r#"{"model":"m"}"#);
+    let held = server.memory.begun("m").await;
+    assert_eq!(held.dispatch.spec.tenant.as_ref().unwrap().as_str(), "acme");
+    assert_eq!(held.dispatch.spec.requirement.priority, Priority(-500));
+    let refused = send(&server, CHAT, r#"{"model":"echo"}"#).await.unwrap();
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (429, "1"));
+    let body = json_of(refused).await;
+    assert_eq!(error(&body)["type"], "rate_limit_error");
+    server.memory.complete(&held, b"{}");
+    assert_eq!(first.await.unwrap().status(), 200);
+    // The place is free as soon as the answer is there, each time.
+    for _ in 0..20 {
+        let (status, body) = post(&server, CHAT, r#"{"model":"echo"}"#).await;
+        assert_eq!(status, 200, "{body}");
+    }
+}
+
+/// A scheduler that accepts at once, and says so when it is let.
+struct Gated {
+    memory: Arc<Memory>,
+    gate: Arc<Semaphore>,
+}
+
+impl Backend for Gated {
+    fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
+        let accepted = self.memory.submit(tasks, watch);
+        let gate = Arc::clone(&self.gate);
+        async move {
+            drop(gate.acquire().await);
+            accepted.await
+        }
+        .boxed()
+    }
+    fn now(&self) -> Time {
+        self.memory.now()
+    }
+    fn ask(&self, command: Command) -> Answer<Reply> {
+        self.memory.ask(command)
+    }
+    fn watch(&self, task: TaskId) -> Watch {
+        Backend::watch(&*self.memory, task)
+    }
+    fn read(&self, look: &mut dyn FnMut(&mut Scheduler, Time)) {
+        self.memory.read(look);
+    }
+    fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>> {
+        self.memory.stored(task)
+    }
+    fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
+        self.memory.list(filter, behind, limit)
+    }
+    fn object(&self, digest: Digest) -> Answer<Option<Object>> {
+        self.memory.object(digest)
+    }
+    fn register_instance(&self, host: String, port: u16) -> Registering {
+        self.memory.register_instance(host, port)
+    }
+    fn register_server(&self, server: NewServer) -> Registering {
+        self.memory.register_server(server)
+    }
+    fn notified(&self, notification: Notification) {
+        self.memory.notified(notification);
+    }
+    fn problems(&self) -> Vec<String> {
+        self.memory.problems()
+    }
+    fn metrics(&self) -> String {
+        self.memory.metrics()
+    }
+}

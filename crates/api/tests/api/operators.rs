@@ -1,0 +1,177 @@
+//! Workers, the scheduler itself, health, figures and the OpenAPI document.
+
+use serde_json::{Value, json};
+
+use crate::memory::worker_id;
+use crate::server::Server;
+
+#[tokio::test]
+async fn workers_are_shown_with_all_that_is_known() {
+    let server = Server::start().await;
+    server.post("/api/v1/tasks?wait=9", r#"{"model": "echo"}"#).await;
+    for _ in 0..4 {
+        server.post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
+    }
+    let (status, body) = server.get("/api/v1/workers").await;
+    assert_eq!(status, 200);
+    let workers = body["workers"].as_array().unwrap();
+    assert_eq!(workers.len(), 2);
+    let worker = &workers[0];
+    assert_eq!(worker["id"], json!(worker_id(1)));
+    assert_eq!(worker["models"], json!(["echo", "fail", "sleep"]));
+    assert_eq!(worker["executors"][0]["concurrency"], 4);
+    assert_eq!(worker["capacity"]["memory_bytes"], 16_000_000_000_u64);
+    assert_eq!(worker["capacity"]["cpu_cores"], 8.0);
+    assert_eq!(worker["price"], 1.5);
+    assert!(worker["lease"]["id"].as_str().unwrap().starts_with("lease-"));
+    for field in ["rtt_ms", "waiting_ms", "queued", "running", "slowness"] {
+        assert!(worker[field].is_number(), "{field}: {worker}");
+    }
+    let sum =
+        |field: &str| workers.iter().map(|it| it["health"][field].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("completed"), sum("consecutive_failures")), (1, 0));
+    for field in ["success_rate", "avg_completion_time"] {
+        assert!(worker["health"][field].is_number());
+    }
+    assert!(worker["health"]["last_seen"].as_str().unwrap().starts_with("2023-"));
+    let running: u64 = workers.iter().map(|it| it["running"].as_u64().unwrap()).sum();
+    assert_eq!(running, 4);
+
+    server.memory.lose_worker(2);
+    let (_, body) = server.get("/api/v1/workers").await;
+    assert_eq!(body["workers"][1]["status"], "unavailable");
+    assert_eq!(body["workers"][1]["lease"], Value::Null);
+    for _ in 0..4 {
+        server.post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
+    }
+    let (_, body) = server.get("/api/v1/workers").await;
+    assert_eq!(body["workers"][0]["status"], "busy", "{body}");
+}
+
+#[tokio::test]
+async fn a_worker_is_drained_and_forgotten() {
+    let server = Server::start().await;
+    let path = format!("/api/v1/workers/{}", worker_id(1));
+    let (status, body) = server.delete(&path).await;
+    assert_eq!((status, &body["status"]), (200, &json!("draining")));
+    assert_eq!(server.get("/api/v1/workers").await.1["workers"].as_array().unwrap().len(), 1);
+    assert_eq!(server.delete(&path).await.0, 404);
+    assert_eq!(server.delete("/api/v1/workers/x").await.0, 400);
+}
+
+#[tokio::test]
+async fn a_server_becomes_a_worker() {
+    let server = Server::start().await;
+    server.memory.set_healthy("127.0.0.1:9000", &["llama"]);
+    let path = "/api/v1/workers";
+    let form =
+        r#"{"url": "http://127.0.0.1:9000", "format": "json", "concurrency": 3, "api_key": "k"}"#;
+    let (status, body) = server.post(path, form).await;
+    assert_eq!(status, 201, "{body}");
+    let (again, same) = server.post(path, r#"{"url": "http://127.0.0.1:9000"}"#).await;
+    assert_eq!((again, &same["id"]), (201, &body["id"]));
+    let given = server.memory.with_state(|state| state.servers.clone());
+    assert_eq!((given[0].openai, given[0].concurrency), (false, 3));
+    assert_eq!(given[0].api_key.as_deref(), Some("k"));
+    assert_eq!((given[1].openai, given[1].concurrency), (true, 8));
+    let (_, workers) = server.get(path).await;
+    assert_eq!(workers["workers"][2]["models"], json!(["llama"]));
+    assert!(!workers.to_string().contains("\"k\""), "a key is not told");
+    for (form, code) in [
+        (r#"{"url": "http://127.0.0.1:1"}"#, "unhealthy"),
+        (r#"{"url": "ftp://x"}"#, "invalid"),
+        (r#"{"url": 7}"#, "invalid"),
+        ("{}", "invalid"),
+        (r#"{"url": "http://127.0.0.1:9000", "concurrency": 0}"#, "invalid"),
+        (r#"{"url": "http://127.0.0.1:9000", "format": "xml"}"#, "invalid"),
+        (r#"{"url": "http://127.0.0.1:9000", "models": [""]}"#, "invalid"),
+        (r#"{"url": "http://127.0.0.1:9000", "uri": 1}"#, "invalid"),
+    ] {
+        let (status, body) = server.post(path, form).await;
+        assert_eq!((status, &body["error"]["code"]), (422, &json!(code)), "{form}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn the_strategy_is_shown_and_changed() {
+    let server = Server::start().await;
+    let path = "/api/v1/scheduler";
+    let (status, body) = server.get(path).await;
+    assert_eq!((status, &body["strategy"]["name"]), (200, &json!("predictive")));
+    assert_eq!(body["predictor_mode"], "default");
+    assert_eq!(body["strategies"].as_array().unwrap().len(), 17);
+    assert_eq!(body["workers"], json!({"known": 2, "available": 2}));
+    server.post("/api/v1/tasks?wait=9", r#"{"model": "echo"}"#).await;
+    server.post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
+    let (_, body) = server.get(path).await;
+    assert_eq!(
+        (&body["statistics"]["assigned"], &body["statistics"]["completed"]),
+        (&json!(2), &json!(1))
+    );
+    assert_eq!((&body["counts"]["submitted"], &body["tasks"]["open"]), (&json!(2), &json!(1)));
+    let performance = &body["statistics"]["worker_performance"];
+    assert!(performance[worker_id(1).to_string()]["success_rate"].is_number(), "{body}");
+
+    let (status, body) =
+        server.put(path, r#"{"strategy": {"name": "weighted", "weight": 2}}"#).await;
+    assert_eq!((status, &body["strategy"]), (200, &json!({"name": "weighted", "weight": 2.0})));
+    let (status, body) =
+        server.put(path, r#"{"strategy": "round-robin", "predictor_mode": "default"}"#).await;
+    assert_eq!((status, &body["strategy"]), (200, &json!({"name": "round_robin"})));
+    let (status, body) =
+        server.put(path, r#"{"strategy": "fifo", "predictor_mode": "lookup_table"}"#).await;
+    assert_eq!((status, &body["error"]["code"]), (409, &json!("conflict")), "there is no table");
+    assert_eq!(
+        server.get(path).await.1["strategy"]["name"],
+        "round_robin",
+        "and nothing was changed"
+    );
+    assert_eq!(server.put(path, "{}").await.0, 200, "what is left out stays");
+    for bad in [
+        r#"{"strategy": "best"}"#,
+        r#"{"strategy": 7}"#,
+        r#"{"predictor_mode": "x"}"#,
+        r#"{"strategy": {"name": "weighted", "weight": -1}}"#,
+        r#"{"strat": "fifo"}"#,
+    ] {
+        assert_eq!(server.put(path, bad).await.0, 422, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn health_figures_and_document_are_served() {
+    let server = Server::start().await;
+    assert_eq!(server.get("/healthz").await, (200, json!({"status": "ok"})));
+    assert_eq!(server.get("/readyz").await, (200, json!({"status": "ok"})));
+    server.memory.set_unavailable(Some("no disk"));
+    assert_eq!(
+        server.get("/healthz").await.0,
+        200,
+        "a scheduler that waits for its disk is not restarted"
+    );
+    let (status, body) = server.get("/readyz").await;
+    assert_eq!((status, body), (503, json!({"status": "not ready", "problems": ["no disk"]})));
+    let (status, text) = server.get("/metrics").await;
+    assert_eq!(status, 200);
+    assert!(text.as_str().unwrap().contains("hypha_scheduler_tasks_completed_total 0"));
+
+    let (status, document) = server.get("/openapi.json").await;
+    assert_eq!(status, 200);
+    assert!(document["openapi"].as_str().unwrap().starts_with("3."), "{document}");
+    for path in [
+        "/api/v1/tasks",
+        "/api/v1/tasks/{id}",
+        "/api/v1/tasks/{id}/events",
+        "/api/v1/tasks/{id}/explain",
+        "/api/v1/tasks/{id}/result",
+        "/api/v1/workers",
+        "/api/v1/workers/{id}",
+        "/api/v1/scheduler",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    ] {
+        assert!(document["paths"][path].is_object(), "{path}");
+    }
+    assert!(document["paths"]["/api/v1/tasks"]["post"]["responses"]["503"].is_object());
+}

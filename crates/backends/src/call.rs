@@ -1,0 +1,155 @@
+//! One request to a server that does a task: its pieces as they come, and how it ends.
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use hyper::header::CONTENT_LENGTH;
+use hypha_model::{Form, Name, Payload};
+
+use crate::question::question;
+use crate::server::{Server, read_error};
+use crate::transport::{Exchange, HttpError};
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// With a result: the body of the server's answer, all pieces together if it was streamed.
+    Completed {
+        /// The result.
+        payload: Payload,
+    },
+    /// Without one.
+    Failed {
+        /// What went wrong; a [`hypha_model::ServerError`] as text if the server said so.
+        error: String,
+        /// Whether another server may do better.
+        retry: bool,
+    },
+}
+
+/// A request to a server. Dropping it ends the request.
+pub struct Call {
+    state: State,
+    stream: bool,
+    limit_bytes: usize,
+}
+
+enum State {
+    /// Until the head of the answer is there, or, of a failure, all of it.
+    Asking(BoxFuture<'static, Result<Exchange, HttpError>>),
+    Reading {
+        exchange: Exchange,
+        read: Read,
+    },
+    Ended(Answer),
+}
+
+/// What has been read: most answers come in one part, which is not copied twice.
+#[derive(Default)]
+struct Read {
+    first: Bytes,
+    rest: Vec<u8>,
+}
+
+impl Call {
+    pub(crate) fn new(
+        server: &Server,
+        model: Option<&Name>,
+        form: Form,
+        input: &Payload,
+        stream: bool,
+    ) -> Call {
+        let limit_bytes = server.max_response_bytes();
+        let state = match question(server.format(), form, model, input, stream) {
+            Ok((route, body)) => {
+                let server = server.clone();
+                State::Asking(Box::pin(async move {
+                    let mut exchange = server.post(route, body).await?;
+                    match exchange.status.is_success() {
+                        true => Ok(exchange),
+                        false => Err(HttpError::Status(read_error(&mut exchange).await)),
+                    }
+                }))
+            }
+            Err(error) => State::Ended(Answer::Failed { error, retry: false }),
+        };
+        Call { state, stream, limit_bytes }
+    }
+
+    /// The next piece, of a call that was started with `stream`, as the server sent it; `None` when the call has
+    /// ended. Nothing comes before the server has begun to answer well. May be dropped and called again.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            match &mut self.state {
+                State::Asking(asking) => match asking.await {
+                    Ok(exchange) => self.begin(exchange),
+                    Err(error) => self.fail(error),
+                },
+                State::Reading { exchange, read } => match exchange.next().await {
+                    Ok(Some(piece)) if read.len() + piece.len() > self.limit_bytes => {
+                        self.fail(HttpError::TooLarge { limit_bytes: self.limit_bytes });
+                    }
+                    Ok(Some(piece)) => {
+                        read.add(&piece);
+                        if self.stream {
+                            return Some(piece);
+                        }
+                    }
+                    Ok(None) => {
+                        let payload = std::mem::take(read).into_payload();
+                        self.state = State::Ended(Answer::Completed { payload });
+                    }
+                    Err(error) => self.fail(error),
+                },
+                State::Ended(_) => return None,
+            }
+        }
+    }
+
+    /// Waits for the end. Pieces that have not been taken are part of the result all the same.
+    pub async fn answer(mut self) -> Answer {
+        loop {
+            if let State::Ended(answer) = self.state {
+                return answer;
+            }
+            self.next().await;
+        }
+    }
+
+    fn begin(&mut self, exchange: Exchange) {
+        let length = exchange.headers.get(CONTENT_LENGTH);
+        let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+        if length.is_some_and(|length| length > self.limit_bytes) {
+            return self.fail(HttpError::TooLarge { limit_bytes: self.limit_bytes });
+        }
+        self.state = State::Reading { exchange, read: Read::default() };
+    }
+
+    fn fail(&mut self, error: HttpError) {
+        let (error, retry) = (error.to_string(), error.retry());
+        self.state = State::Ended(Answer::Failed { error, retry });
+    }
+}
+
+impl Read {
+    fn len(&self) -> usize {
+        self.first.len().max(self.rest.len())
+    }
+
+    fn add(&mut self, piece: &Bytes) {
+        if self.first.is_empty() {
+            self.first = piece.clone();
+            return;
+        }
+        if self.rest.is_empty() {
+            self.rest.extend_from_slice(&self.first);
+        }
+        self.rest.extend_from_slice(piece);
+    }
+
+    fn into_payload(self) -> Payload {
+        match self.rest.is_empty() {
+            true => Payload::from(&*self.first),
+            false => Payload::from(self.rest),
+        }
+    }
+}

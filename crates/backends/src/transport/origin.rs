@@ -1,0 +1,268 @@
+//! One server's address: looked up and checked for each connection, with the connections that are kept.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, Uri};
+use ipnet::IpNet;
+use tokio::time::timeout;
+
+use super::link::{Exchange, Link};
+use super::{CONNECT_TIMEOUT, HttpError, locked};
+
+/// Connections that are kept for one server: as many as busy proxies use for one, few enough that a thousand
+/// servers do not use up the descriptors of a process.
+const MAX_IDLE: usize = 256;
+/// A connection that was not used for this long is closed; most servers do it sooner.
+const IDLE_FOR: Duration = Duration::from_secs(60);
+/// More addresses than this for one name are not tried.
+const MAX_ADDRESSES: usize = 16;
+/// The longest name of a host that the domain name system has.
+const MAX_HOST_BYTES: usize = 253;
+
+/// Where a URL points to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// In lower case, without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// With the query; at least `/`.
+    pub(crate) path: String,
+}
+
+/// A server that is called again and again.
+pub(crate) struct Origin {
+    host: String,
+    port: u16,
+    header: HeaderValue,
+    /// Every address of the host must be in one of these; `None` allows all.
+    allowed: Option<Arc<[IpNet]>>,
+    idle: Mutex<Vec<(Box<Link>, Instant)>>,
+}
+
+impl Target {
+    /// Reads an `http://` address.
+    pub(crate) fn parse(url: &str) -> Result<Target, HttpError> {
+        let shown: String = url.chars().take(200).collect();
+        let refuse = |why: &str| Err(HttpError::Address(format!("`{shown}` {why}")));
+        let Ok(uri) = url.parse::<Uri>() else {
+            return refuse("is not a URL: give one such as http://127.0.0.1:8000");
+        };
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => {
+                return refuse(
+                    "is an https address, which is not supported: put the server where it can be \
+                     reached over plain http, such as behind a local proxy",
+                );
+            }
+            _ => return refuse("does not begin with http://"),
+        }
+        let Some(authority) = uri.authority().filter(|it| !it.as_str().contains('@')) else {
+            return refuse("must not contain a user or a password: use an API key");
+        };
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Target::new(authority.host(), authority.port_u16().unwrap_or(80), path)
+    }
+
+    /// From a host as people write it: a name or an address, in brackets or not.
+    pub(crate) fn new(host: &str, port: u16, path: String) -> Result<Target, HttpError> {
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        let is_name = |text: &str| {
+            let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            !text.is_empty() && text.len() <= MAX_HOST_BYTES && text.bytes().all(known)
+        };
+        if bare.parse::<IpAddr>().is_err() && !is_name(bare) {
+            let shown: String = host.chars().take(64).collect();
+            return Err(HttpError::Address(format!("`{shown}` is not a host name or an address")));
+        }
+        if port == 0 {
+            return Err(HttpError::Address("0 is not a port that can be called".to_owned()));
+        }
+        Ok(Target { host: bare.to_ascii_lowercase(), port, path })
+    }
+
+    /// The host and the port as they stand in a URL.
+    pub(crate) fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl Origin {
+    pub(crate) fn new(
+        target: &Target,
+        allowed: Option<Arc<[IpNet]>>,
+    ) -> Result<Arc<Origin>, HttpError> {
+        let authority = target.authority();
+        let header = HeaderValue::from_str(&authority)
+            .map_err(|_| HttpError::Address(format!("`{authority}` is not a server's address")))?;
+        let (host, port) = (target.host.clone(), target.port);
+        Ok(Arc::new(Origin { host, port, header, allowed, idle: Mutex::default() }))
+    }
+
+    /// Sends a request over a connection that is kept, or a new one, and waits for the head of the answer.
+    pub(crate) async fn send(
+        self: &Arc<Origin>,
+        method: Method,
+        path: Uri,
+        authorization: Option<&HeaderValue>,
+        body: Bytes,
+    ) -> Result<Exchange, HttpError> {
+        let with_body = method == Method::POST;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = path;
+        let headers = request.headers_mut();
+        headers.insert(HOST, self.header.clone());
+        if with_body {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        if let Some(authorization) = authorization {
+            headers.insert(hyper::header::AUTHORIZATION, authorization.clone());
+        }
+        while let Some(link) = self.take_kept() {
+            match link.send(request, Arc::clone(self)).await {
+                Ok(exchange) => return Ok(exchange),
+                // It was closed at the last moment and nothing was sent: the next one.
+                Err(not_sent) => match not_sent.request {
+                    Some(unsent) => request = unsent,
+                    None => return Err(not_sent.error),
+                },
+            }
+        }
+        let link = self.connect().await?;
+        link.send(request, Arc::clone(self)).await.map_err(|not_sent| not_sent.error)
+    }
+
+    /// Whether the server accepts connections. A new one is made: one that is kept says nothing about that.
+    pub(crate) async fn reach(&self) -> Result<(), HttpError> {
+        self.close_old();
+        let link = self.connect().await?;
+        if locked(&self.idle).is_empty() {
+            self.keep(link);
+        }
+        Ok(())
+    }
+
+    /// Keeps a connection for the next request.
+    pub(super) fn keep(&self, link: Box<Link>) {
+        let mut idle = locked(&self.idle);
+        if idle.len() < MAX_IDLE {
+            idle.push((link, Instant::now()));
+        }
+    }
+
+    /// The connection that was used last and is still good.
+    fn take_kept(&self) -> Option<Box<Link>> {
+        self.close_old();
+        loop {
+            let (mut link, _) = locked(&self.idle).pop()?;
+            if link.is_usable() {
+                return Some(link);
+            }
+        }
+    }
+
+    /// Closes what has not been used for long: the first ones, because the last ones are taken first.
+    fn close_old(&self) {
+        let mut idle = locked(&self.idle);
+        let old = idle.iter().take_while(|(_, since)| since.elapsed() > IDLE_FOR).count();
+        let old: Vec<_> = idle.drain(..old).collect();
+        // Closed outside of the lock.
+        drop(idle);
+        drop(old);
+    }
+
+    async fn connect(&self) -> Result<Box<Link>, HttpError> {
+        let failed =
+            |reason: String| HttpError::Connect { server: self.shown().to_owned(), reason };
+        let connecting = async {
+            let mut reason = "it has no address".to_owned();
+            for address in self.addresses().await? {
+                match Link::open(address).await {
+                    Ok(link) => return Ok(link),
+                    Err(error) => reason = error.to_string(),
+                }
+            }
+            Err(failed(reason))
+        };
+        let late = |_| failed(format!("nobody accepted it within {CONNECT_TIMEOUT:?}"));
+        timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?
+    }
+
+    fn shown(&self) -> &str {
+        self.header.to_str().unwrap_or("the server")
+    }
+
+    /// The addresses to try. They were checked, and are used as they are: a second look-up might give others.
+    async fn addresses(&self) -> Result<Vec<SocketAddr>, HttpError> {
+        let addresses = match self.host.parse::<IpAddr>() {
+            Ok(address) => vec![SocketAddr::new(address, self.port)],
+            Err(_) => match tokio::net::lookup_host((self.host.as_str(), self.port)).await {
+                Ok(found) => found.take(MAX_ADDRESSES).collect(),
+                Err(error) => {
+                    let (host, reason) = (self.host.clone(), error.to_string());
+                    return Err(HttpError::Lookup { host, reason });
+                }
+            },
+        };
+        for address in &addresses {
+            // What is written as IPv6 and reached as IPv4 is judged as IPv4.
+            let ip = address.ip().to_canonical();
+            let allowed = self.allowed.as_ref();
+            if !allowed.is_none_or(|networks| networks.iter().any(|net| net.contains(&ip))) {
+                return Err(HttpError::NotAllowed(ip));
+            }
+        }
+        Ok(addresses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_nonsense_is_named() {
+        let check = |url: &str, expected: &str| {
+            let read = match Target::parse(url) {
+                Ok(target) => format!("{} {}", target.authority(), target.path),
+                Err(error) => error.to_string(),
+            };
+            assert!(read.contains(expected), "{url}: {read}");
+        };
+        check("http://Host.example:8000", "host.example:8000 /");
+        check("http://host/a/b?c=d", "host:80 /a/b?c=d");
+        check("http://[::1]:9/x", "[::1]:9 /x");
+        check("https://host", "is an https address, which is not supported");
+        check("ftp://host", "does not begin with http://");
+        check("host:80", "does not begin with http://");
+        check("/path", "does not begin with http://");
+        check("http://user:secret@host", "must not contain a user");
+        check("http://host:0", "0 is not a port");
+        check("http://", "is not a URL");
+        check(&format!("http://{}", "x".repeat(300)), "is not a host name");
+    }
+
+    #[tokio::test]
+    async fn every_address_must_be_allowed_however_it_is_written() {
+        let networks: Arc<[IpNet]> = Arc::from(["127.0.0.0/8".parse::<IpNet>().unwrap()]);
+        let addresses = async |host: &str| {
+            let target = Target::new(host, 80, "/".to_owned()).unwrap();
+            Origin::new(&target, Some(Arc::clone(&networks))).unwrap().addresses().await
+        };
+        assert!(addresses("127.1.2.3").await.is_ok());
+        assert!(addresses("::ffff:127.0.0.1").await.is_ok());
+        for refused in ["10.0.0.1", "::ffff:10.0.0.1", "::1", "0.0.0.0"] {
+            let error = addresses(refused).await.unwrap_err();
+            assert!(matches!(error, HttpError::NotAllowed(_)), "{refused}: {error}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `http-workers.json`: where the registered workers are, so that they are found again after a restart.
+//!
+//! Keys are not written: a server that needs one is registered again, by the configuration or by whoever did.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use hypha_model::Worker;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::server::Format;
+
+const FILE: &str = "http-workers.json";
+const NEW_FILE: &str = "http-workers.json.new";
+/// A worker takes some hundred bytes: room for all that are taken, with long names.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// Why the list of workers could not be read.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The file cannot be read.
+    #[error(
+        "{path} could not be read ({source}): make it readable, or move it away to begin without HTTP workers"
+    )]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not what was written.
+    #[error("{path} is damaged ({reason}): move it away and register the HTTP workers again")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A worker that is to be found again.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) worker: Worker,
+    pub(super) place: Place,
+}
+
+/// Where a worker is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Place {
+    Instance { host: String, port: u16 },
+    Server { url: String, format: Format, health_path: Option<String> },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document<R> {
+    workers: R,
+}
+
+pub(super) fn read(directory: &Path) -> Result<Vec<Row>, OpenError> {
+    let path = directory.join(FILE);
+    let failed = |source| OpenError::Read { path: path.clone(), source };
+    let size = match std::fs::metadata(&path) {
+        Ok(about) => about.len(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let damaged = |reason: String| OpenError::Damaged { path: path.clone(), reason };
+    if size > MAX_FILE_BYTES {
+        return Err(damaged(format!("it has {size} bytes, more than was ever written")));
+    }
+    let text = std::fs::read(&path).map_err(failed)?;
+    let document: Document<Vec<Row>> =
+        serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    Ok(document.workers)
+}
+
+/// Writes all of it beside the old file, then puts it in its place.
+pub(super) fn write(directory: &Path, rows: &[Row]) -> std::io::Result<()> {
+    let text = serde_json::to_vec_pretty(&Document { workers: rows })?;
+    std::fs::create_dir_all(directory)?;
+    let new = directory.join(NEW_FILE);
+    // An address may hold what others should not read.
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(&text)?;
+    file.sync_all()?;
+    std::fs::rename(&new, directory.join(FILE))?;
+    std::fs::File::open(directory)?.sync_all()
+}

@@ -1,0 +1,344 @@
+//! What is said to a task instance and what it says, in JSON. Instances are many people's programs: what is read
+//! is read generously, and bounded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{Method, Uri};
+use hypha_engine::{Dispatch, Outcome};
+use hypha_model::{Payload, Span};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::line::Verdict;
+use crate::server::{get, read_success};
+use crate::transport::{HttpError, Origin};
+
+/// The longest id of its own that an instance may give a task.
+const MAX_ID_BYTES: usize = 256;
+/// The longest answer to an enqueue that is read: an id, a number and a time.
+const MAX_ENQUEUED_BYTES: usize = 64 << 10;
+/// Words of an instance's status that say that it cannot work.
+const NOT_WELL: [&str; 9] = [
+    "error",
+    "failed",
+    "stopped",
+    "stopping",
+    "unhealthy",
+    "down",
+    "initializing",
+    "starting",
+    "loading",
+];
+
+/// What an instance says of itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::workers) struct Status {
+    pub(super) instance: Option<String>,
+    pub(in crate::workers) model: Option<String>,
+    /// How many tasks it runs at once; at least 1.
+    pub(in crate::workers) replicas: u32,
+    word: Option<String>,
+}
+
+/// What an instance says of a task.
+#[derive(Debug, Default)]
+pub(in crate::workers) struct Report {
+    pub(in crate::workers) status: Option<String>,
+    pub(in crate::workers) result: Option<Value>,
+    pub(in crate::workers) error: Option<String>,
+    pub(in crate::workers) execution_time_ms: Option<f64>,
+}
+
+/// What `/results/{id}` gave.
+pub(super) enum Fetched {
+    Report(Report),
+    /// There is nothing under that id, yet.
+    Unknown,
+}
+
+/// Why an instance did not take a task.
+pub(super) enum EnqueueError {
+    /// It has too much to do.
+    Busy,
+    Failed {
+        outcome: Outcome,
+        /// Whether it did not answer at all.
+        silent: bool,
+    },
+}
+
+/// How the instance is called.
+#[derive(Clone)]
+pub(super) struct Instance {
+    pub(super) origin: Arc<Origin>,
+    pub(super) public_url: Option<String>,
+    pub(super) within: Duration,
+    pub(super) limit_bytes: usize,
+}
+
+/// Asks an instance what it is and how it is: at `/status`, or at `/info` where that is missing.
+pub(in crate::workers) async fn probe(
+    origin: &Arc<Origin>,
+    within: Duration,
+) -> Result<Status, HttpError> {
+    let asking = async {
+        match get(origin, Uri::from_static("/status"), None, within).await {
+            Err(HttpError::Status(answer)) if matches!(answer.status, 404 | 405 | 501) => {
+                get(origin, Uri::from_static("/info"), None, within).await
+            }
+            other => other,
+        }
+    };
+    let body = timeout(within, asking).await.map_err(|_| HttpError::Late(within))??;
+    let value: Value = serde_json::from_slice(&body).map_err(|error| {
+        HttpError::Broken(format!("what it says of itself is not JSON ({error})"))
+    })?;
+    Ok(Status::read(&value))
+}
+
+impl Status {
+    fn read(value: &Value) -> Status {
+        let text = |value: &Value| match value {
+            Value::String(text) if !text.is_empty() => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        let replicas = value["replicas_running"].as_u64().unwrap_or(1).max(1);
+        Status {
+            instance: text(&value["instance_id"]),
+            model: text(&value["model_type"])
+                .or_else(|| text(&value["deployed_model"]["model_name"])),
+            replicas: u32::try_from(replicas).unwrap_or(u32::MAX).min(MAX_REPLICAS),
+            word: text(&value["status"]),
+        }
+    }
+
+    /// Why it cannot work at present, if it says so.
+    pub(in crate::workers) fn problem(&self) -> Option<String> {
+        let word = self.word.as_ref()?;
+        let not_well = NOT_WELL.iter().any(|other| other.eq_ignore_ascii_case(word));
+        let shown: String = word.chars().take(64).collect();
+        not_well.then(|| format!("the task instance says that its status is `{shown}`"))
+    }
+}
+
+/// How many tasks at once an instance is believed to run: each is polled for.
+const MAX_REPLICAS: u32 = 256;
+
+impl Report {
+    fn read(value: &mut Value) -> Report {
+        let result = value.get_mut("result").map(Value::take);
+        let error = match &value["error"] {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        };
+        Report {
+            status: value["status"].as_str().map(str::to_owned),
+            // Of a task that is done, `null` is a result like another when the instance itself hands it out.
+            result,
+            error,
+            execution_time_ms: value["execution_time"].as_f64(),
+        }
+    }
+
+    /// What it means for the task.
+    pub(super) fn verdict(self) -> Verdict {
+        let word = self.status.unwrap_or_default().to_ascii_lowercase();
+        let execution = self
+            .execution_time_ms
+            .filter(|ms| ms.is_finite() && *ms > 0.0)
+            .map(|ms| Span::from_secs_f64(ms / 1_000.0));
+        match (word.as_str(), self.result) {
+            ("completed" | "success" | "succeeded" | "done" | "finished", Some(result)) => {
+                let result = Payload::from(result.to_string().into_bytes());
+                let digest = result.digest();
+                Verdict::Ended { outcome: Outcome::Completed { result, digest }, execution }
+            }
+            ("completed" | "success" | "succeeded" | "done" | "finished", None) => {
+                Verdict::NoResult
+            }
+            ("failed" | "error" | "failure", _) => {
+                let error =
+                    self.error.unwrap_or_else(|| "the task instance does not say why".into());
+                let error = format!("the task instance failed: {error}");
+                Verdict::Ended { outcome: Outcome::Failed { error, retry: true }, execution }
+            }
+            _ => Verdict::NotYet,
+        }
+    }
+}
+
+impl Instance {
+    /// Hands over a task; gives the id that the instance has for it, if that is another.
+    pub(super) async fn enqueue(
+        &self,
+        dispatch: &Dispatch,
+        secret: &str,
+    ) -> Result<Option<String>, EnqueueError> {
+        let failed = |error: String, retry| EnqueueError::Failed {
+            outcome: Outcome::Failed { error, retry },
+            silent: false,
+        };
+        let body = self.body(dispatch, secret).map_err(|error| failed(error, false))?;
+        let path = Uri::from_static("/queue/enqueue");
+        let asking = async {
+            let exchange = self.origin.send(Method::POST, path, None, body).await?;
+            read_success(exchange, MAX_ENQUEUED_BYTES).await
+        };
+        match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
+            Ok(body) => Ok(own_id(&body)),
+            Err(HttpError::Status(answer)) if matches!(answer.status, 429 | 503) => {
+                Err(EnqueueError::Busy)
+            }
+            Err(error @ (HttpError::Status(_) | HttpError::TooLarge { .. })) => {
+                Err(failed(error.to_string(), error.retry()))
+            }
+            Err(error) => {
+                let error = format!("the task instance did not take it: {error}");
+                let outcome = Outcome::Failed { error, retry: true };
+                Err(EnqueueError::Failed { outcome, silent: true })
+            }
+        }
+    }
+
+    fn body(&self, dispatch: &Dispatch, secret: &str) -> Result<Bytes, String> {
+        let input = dispatch.spec.input.bytes();
+        serde_json::from_slice::<IgnoredAny>(input).map_err(|error| {
+            format!("the input is not JSON, which task instances take ({error})")
+        })?;
+        let callback = self.public_url.as_ref().map(|url| {
+            format!("{}/notify/task_complete?secret={secret}", url.trim_end_matches('/'))
+        });
+        let about = serde_json::json!({
+            "task_id": dispatch.attempt.task,
+            "metadata": dispatch.spec.metadata,
+            "callback_url": callback,
+        });
+        // The input goes in as it is, neither parsed nor written again: numbers keep their digits.
+        let mut body = about.to_string().into_bytes();
+        body.pop();
+        body.extend_from_slice(b",\"input_data\":");
+        body.extend_from_slice(input);
+        body.push(b'}');
+        Ok(Bytes::from(body))
+    }
+
+    /// Asks what became of a task.
+    pub(super) async fn fetch(&self, id: &str) -> Result<Fetched, HttpError> {
+        let path = format!("/results/{}", escaped(id));
+        let path = path.parse::<Uri>().map_err(|error| HttpError::Address(error.to_string()))?;
+        let asking = async {
+            let exchange = self.origin.send(Method::GET, path, None, Bytes::new()).await?;
+            read_success(exchange, self.limit_bytes).await
+        };
+        match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
+            Ok(body) => {
+                let mut value: Value = serde_json::from_slice(&body).map_err(|error| {
+                    HttpError::Broken(format!("the result is not JSON ({error})"))
+                })?;
+                Ok(Fetched::Report(Report::read(&mut value)))
+            }
+            Err(HttpError::Status(answer)) if answer.status == 404 => Ok(Fetched::Unknown),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The id that an instance gave a task, if there is one that can be used.
+fn own_id(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Enqueued {
+        task_id: Value,
+    }
+    let id = match serde_json::from_slice::<Enqueued>(body).ok()?.task_id {
+        Value::String(id) => id,
+        Value::Number(id) => id.to_string(),
+        _ => return None,
+    };
+    (!id.is_empty() && id.len() <= MAX_ID_BYTES).then_some(id)
+}
+
+/// An id as a part of a path: a lying instance must not choose the path that is called.
+fn escaped(id: &str) -> String {
+    let mut path = String::with_capacity(id.len());
+    for byte in id.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => path.push(byte.into()),
+            _ => path.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn statuses_are_read_generously() {
+        let check = |value: Value, model: Option<&str>, replicas: u32, well: bool| {
+            let status = Status::read(&value);
+            assert_eq!(status.model.as_deref(), model, "{value}");
+            assert_eq!(status.replicas, replicas, "{value}");
+            assert_eq!(status.problem().is_none(), well, "{value}");
+        };
+        let full = json!({"instance_id": "i", "model_type": "m", "replicas_running": 3,
+                          "queue_size": 1, "status": "running"});
+        check(full, Some("m"), 3, true);
+        check(json!({"deployed_model": {"model_name": "m"}}), Some("m"), 1, true);
+        check(json!({"model_type": "m", "replicas_running": 0}), Some("m"), 1, true);
+        check(json!({"model_type": "m", "replicas_running": u64::MAX}), Some("m"), 256, true);
+        check(
+            json!({"model_type": "m", "replicas_running": "x", "status": "ERROR"}),
+            Some("m"),
+            1,
+            false,
+        );
+        check(json!([1, 2]), None, 1, true);
+        check(json!({"model_type": "", "deployed_model": null}), None, 1, true);
+    }
+
+    #[test]
+    fn reports_are_judged() {
+        let check = |value: Value, expected: &str| {
+            let shown = match Report::read(&mut value.clone()).verdict() {
+                Verdict::NotYet => "not yet".to_owned(),
+                Verdict::NoResult => "no result".to_owned(),
+                Verdict::Ended { outcome: Outcome::Completed { result, .. }, execution } => {
+                    format!("{} {execution:?}", String::from_utf8_lossy(result.bytes()))
+                }
+                Verdict::Ended { outcome, .. } => format!("{outcome:?}"),
+            };
+            assert!(shown.contains(expected), "{value}: {shown}");
+        };
+        check(
+            json!({"status": "completed", "result": {"a": 1}, "execution_time": 20}),
+            "{\"a\":1} Some(",
+        );
+        check(json!({"status": "completed", "result": 1, "execution_time": -1}), "1 None");
+        check(json!({"status": "completed", "result": 1, "execution_time": "x"}), "1 None");
+        check(json!({"status": "completed", "result": null}), "null");
+        check(json!({"status": "completed"}), "no result");
+        check(json!({"status": "running"}), "not yet");
+        check(json!({"status": "failed", "error": {"code": 7}}), "failed: {\\\"code\\\":7}");
+        check(json!({"status": 7}), "not yet");
+        check(json!("completed"), "not yet");
+    }
+
+    #[test]
+    fn an_id_stays_one_part_of_a_path() {
+        assert_eq!(escaped("../a b?c#d/é"), "%2E%2E%2Fa%20b%3Fc%23d%2F%C3%A9");
+        assert_eq!(own_id(br#"{"task_id": 7}"#), Some("7".to_owned()));
+        for none in ["", "[]", "{}", r#"{"task_id": ""}"#, r#"{"task_id": {}}"#] {
+            assert_eq!(own_id(none.as_bytes()), None, "{none}");
+        }
+        let long = format!("{{\"task_id\": \"{}\"}}", "x".repeat(300));
+        assert_eq!(own_id(long.as_bytes()), None);
+    }
+}

@@ -1,0 +1,272 @@
+//! Taking a worker: look whether it is there and well, learn what it serves, and note where it is.
+
+use std::sync::Arc;
+
+use hypha_model::name::NameError;
+use hypha_model::{Capacity, Executor, ExecutorClass, Money, Name, Payload, Worker, WorkerId};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use super::file::{self, Place, Row};
+use super::instance::{self, INBOX};
+use super::server::ServerHand;
+use super::{Hand, HttpWorkers, MAX_WORKERS, Member};
+use crate::server::{Format, Server, ServerConfig, ServerConfigError};
+use crate::transport::{HttpError, Origin, Target, locked};
+
+/// Requests that one server gets at once, at most: more than any serves well.
+const MAX_CONCURRENCY: u32 = 4_096;
+
+/// A server to be registered.
+#[derive(Clone, Debug)]
+pub struct NewServer {
+    /// How it is reached. The allowed networks in it do not matter here.
+    pub config: ServerConfig,
+    /// The models that it serves; none to ask the server, if it can be asked.
+    pub models: Vec<Name>,
+    /// How many requests it gets at once.
+    pub concurrency: u32,
+    /// Whether the operator's configuration names it. Such a server may be anywhere, and need not be well yet if
+    /// its models are given; and it is not noted, because the configuration will name it again.
+    pub trusted: bool,
+}
+
+/// Why a worker was not registered.
+#[derive(Debug, Error)]
+pub enum RegisterError {
+    /// What was given makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// It is where nobody is called on a client's word.
+    #[error("{0} is outside of the allowed networks")]
+    NotAllowed(std::net::IpAddr),
+    /// Nobody is there, or nobody healthy.
+    #[error("{0}")]
+    Unhealthy(String),
+    /// There are too many.
+    #[error("there are {MAX_WORKERS} HTTP workers already: remove one first")]
+    TooMany,
+    /// It cannot be noted on the disk.
+    #[error("the worker could not be noted on the disk: {0}")]
+    NotNoted(std::io::Error),
+}
+
+/// Loopback and the private ranges.
+pub fn default_networks() -> Vec<IpNet> {
+    let v4 = |a, b, bits| IpNet::from(Ipv4Net::new_assert([a, b, 0, 0].into(), bits));
+    let v6 = |address: [u16; 8], bits| IpNet::from(Ipv6Net::new_assert(address.into(), bits));
+    vec![
+        v4(127, 0, 8),
+        v4(10, 0, 8),
+        v4(172, 16, 12),
+        v4(192, 168, 16),
+        v6([0, 0, 0, 0, 0, 0, 0, 1], 128),
+        v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7),
+    ]
+}
+
+impl HttpWorkers {
+    /// Takes the task instance at `host` and `port`, if it is there and well. The same place is the same worker,
+    /// also in later lives.
+    ///
+    /// A task instance says nothing of its machine, so its capacity is empty: tasks that ask for memory or
+    /// GPUs by amount go to workers that promise them.
+    pub async fn register_instance(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<Arc<Worker>, RegisterError> {
+        let target = Target::new(host, port, "/".to_owned())?;
+        let origin = Origin::new(&target, Some(Arc::clone(&self.0.allowed)))?;
+        let status = instance::probe(&origin, self.0.settings.health_timeout).await?;
+        if let Some(problem) = status.problem() {
+            return Err(RegisterError::Unhealthy(problem));
+        }
+        let model = status.model.as_deref().ok_or_else(|| {
+            RegisterError::Unhealthy("the task instance does not say which model it has".to_owned())
+        })?;
+        let model: Name = model.parse().map_err(|error: NameError| {
+            RegisterError::Unhealthy(format!("the name of the task instance's model: {error}"))
+        })?;
+        let id = id_of(&format!("task-instance {}", target.authority()));
+        let worker = worker(id, "task-instance", vec![model], status.replicas)?;
+        let place = Place::Instance { host: target.host, port };
+        let hand = self.hand_for(&worker, &place)?;
+        self.enter(worker, Some(place), hand).await
+    }
+
+    /// Takes a server, if it is there and well. The same address is the same worker, also in later lives.
+    pub async fn register_server(&self, new: NewServer) -> Result<Arc<Worker>, RegisterError> {
+        let allowed = (!new.trusted).then(|| Arc::clone(&self.0.allowed));
+        let config = ServerConfig {
+            allowed_networks: allowed,
+            check_timeout: self.0.settings.health_timeout,
+            ..new.config
+        };
+        let target = Target::parse(&config.url)?;
+        let url = format!("http://{}{}", target.authority(), target.path.trim_end_matches('/'));
+        let place = Place::Server {
+            url: config.url.clone(),
+            format: config.format,
+            health_path: config.health_path.clone(),
+        };
+        let noted = (!new.trusted && config.api_key.is_none()).then_some(place);
+        let format = config.format;
+        let server = Server::new(config)?;
+        let models = match (new.models.is_empty(), format) {
+            (false, _) => new.models,
+            (true, Format::Openai) => server.models().await?,
+            (true, Format::Json) => {
+                return Err(RegisterError::Invalid(
+                    "a server of format json cannot be asked which models it serves: name them"
+                        .to_owned(),
+                ));
+            }
+        };
+        if models.is_empty() {
+            return Err(RegisterError::Unhealthy(
+                "the server says that it has no model".to_owned(),
+            ));
+        }
+        if !new.trusted {
+            server.health().await?;
+        }
+        let id = id_of(&format!("server {format:?} {}", url.trim_end_matches("/v1")));
+        let worker = worker(id, "http", models, new.concurrency)?;
+        let hand = self.server_hand(server, &worker);
+        self.enter(worker, noted, hand).await
+    }
+
+    /// What carries out the messages to a worker at `place`.
+    pub(super) fn hand_for(&self, worker: &Worker, place: &Place) -> Result<Hand, RegisterError> {
+        let shared = &self.0;
+        match place {
+            Place::Instance { host, port } => {
+                let target = Target::new(host, *port, "/".to_owned())?;
+                let origin = Origin::new(&target, Some(Arc::clone(&shared.allowed)))?;
+                let (inbox, messages) = mpsc::channel(INBOX);
+                let context = instance::Context {
+                    worker: Arc::new(worker.clone()),
+                    origin,
+                    said: shared.said.clone(),
+                    epoch: shared.epoch,
+                    secrets: Arc::clone(&shared.secrets),
+                    settings: shared.settings.clone(),
+                };
+                shared.runtime.spawn(instance::run(context, messages));
+                Ok(Hand::Instance(inbox))
+            }
+            Place::Server { url, format, health_path } => {
+                let server = Server::new(ServerConfig {
+                    health_path: health_path.clone(),
+                    check_timeout: shared.settings.health_timeout,
+                    max_response_bytes: shared.settings.max_response_bytes,
+                    allowed_networks: Some(Arc::clone(&shared.allowed)),
+                    ..ServerConfig::new(url, *format)
+                })?;
+                Ok(self.server_hand(server, worker))
+            }
+        }
+    }
+
+    fn server_hand(&self, server: Server, worker: &Worker) -> Hand {
+        let shared = &self.0;
+        let (said, runtime) = (shared.said.clone(), shared.runtime.clone());
+        let worker = Arc::new(worker.clone());
+        Hand::Server(ServerHand::new(worker, server, said, shared.epoch, runtime))
+    }
+
+    /// Takes the worker in, unless it is here exactly so already, and notes it.
+    async fn enter(
+        &self,
+        worker: Worker,
+        row: Option<Place>,
+        hand: Hand,
+    ) -> Result<Arc<Worker>, RegisterError> {
+        let (id, noted) = (worker.id, row.is_some());
+        let worker = Arc::new(worker);
+        let replaced = {
+            let mut workers = locked(&self.0.workers);
+            match workers.get(&id) {
+                // With a key that may have changed, a server is always new; its tasks are tried again.
+                Some(known) if noted && known.worker == worker && known.row == row => {
+                    return Ok(Arc::clone(&known.worker));
+                }
+                None if workers.len() >= MAX_WORKERS => return Err(RegisterError::TooMany),
+                _ => workers.insert(id, Member { worker: Arc::clone(&worker), row, hand }),
+            }
+        };
+        if let Some(old) = &replaced {
+            old.hand.stop();
+        }
+        let to_be_noted = noted || replaced.as_ref().is_some_and(|old| old.row.is_some());
+        if to_be_noted && let Err(error) = self.save().await {
+            // What is not on the disk is not acknowledged; but one that was here before stays.
+            let is_new = replaced.is_none();
+            if is_new && let Some(member) = locked(&self.0.workers).remove(&id) {
+                member.hand.stop();
+            }
+            return Err(RegisterError::NotNoted(error));
+        }
+        Ok(worker)
+    }
+
+    /// Writes down where the workers are.
+    pub(super) async fn save(&self) -> std::io::Result<()> {
+        let _one_at_a_time = self.0.file.lock().await;
+        let row = |member: &Member| {
+            let place = member.row.clone()?;
+            Some(Row { worker: Worker::clone(&member.worker), place })
+        };
+        let rows: Vec<Row> = locked(&self.0.workers).values().filter_map(row).collect();
+        let directory = self.0.settings.directory.clone();
+        tokio::task::spawn_blocking(move || file::write(&directory, &rows))
+            .await
+            .map_err(std::io::Error::other)?
+    }
+}
+
+fn worker(
+    id: WorkerId,
+    name: &str,
+    models: Vec<Name>,
+    concurrency: u32,
+) -> Result<Worker, RegisterError> {
+    let name =
+        name.parse().map_err(|error: NameError| RegisterError::Invalid(error.to_string()))?;
+    let concurrency = concurrency.clamp(1, MAX_CONCURRENCY);
+    let executor = Executor { class: ExecutorClass::Inference, name, models, concurrency };
+    Ok(Worker {
+        id,
+        capacity: Capacity::default(),
+        executors: vec![executor],
+        hardware: None,
+        region: None,
+        price: Money::default(),
+    })
+}
+
+/// The same text gives the same id on every machine and in every life.
+fn id_of(text: &str) -> WorkerId {
+    let digest = Payload::from(text.as_bytes()).digest();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.as_bytes()[..16]);
+    WorkerId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+}
+
+impl From<HttpError> for RegisterError {
+    fn from(error: HttpError) -> RegisterError {
+        match error {
+            HttpError::Address(reason) => RegisterError::Invalid(reason),
+            HttpError::NotAllowed(address) => RegisterError::NotAllowed(address),
+            other => RegisterError::Unhealthy(other.to_string()),
+        }
+    }
+}
+
+impl From<ServerConfigError> for RegisterError {
+    fn from(error: ServerConfigError) -> RegisterError {
+        RegisterError::Invalid(error.to_string())
+    }
+}

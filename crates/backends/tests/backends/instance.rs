@@ -1,0 +1,318 @@
+//! A task instance as a worker of a scheduler.
+
+use std::time::Duration;
+
+use hypha_backends::Notification;
+use hypha_engine::{FromWorker, Outcome, ToWorker};
+use hypha_model::{Metadata, Span, TaskSpec};
+use serde_json::json;
+
+use super::fake::Instance;
+use super::lab::{Lab, Leased, attempt, spec};
+
+/// A lab with one instance of which `replicas` tasks are under way at once.
+async fn with_instance(replicas: u32) -> (Lab, Instance, Leased) {
+    let instance = Instance::start("m", replicas).await;
+    let mut lab = Lab::new();
+    let leased = lab.instance(&instance).await;
+    (lab, instance, leased)
+}
+
+fn done(instance: &Instance, index: usize, result: serde_json::Value) -> Notification {
+    Notification {
+        task: instance.id(index),
+        secret: Some(instance.secret(index)),
+        status: Some("completed".to_owned()),
+        result: Some(result),
+        ..Notification::default()
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_handed_over_and_its_notification_ends_it() {
+    let (mut lab, instance, leased) = with_instance(1).await;
+    let metadata = Metadata::of_numbers(&[("input_tokens", 5.0)]);
+    lab.dispatch_spec(&leased, 1, TaskSpec { metadata, ..spec("{not json") });
+    assert!(lab.short().await.starts_with("failed 1 false: the input is not JSON"));
+    lab.recorded(&leased, 1);
+    let metadata = Metadata::of_numbers(&[("input_tokens", 5.0)]);
+    lab.dispatch_spec(&leased, 2, TaskSpec { metadata, ..spec("{\"prompt\": \"p\"}") });
+    assert_eq!(lab.short().await, "started 2");
+    let got = instance.state.lock().unwrap().got[0].clone();
+    assert_eq!(got["input_data"], json!({"prompt": "p"}));
+    assert_eq!(got["metadata"], json!({"input_tokens": 5.0}));
+    assert_eq!(got["task_id"], json!(attempt(2).task));
+    let url = got["callback_url"].as_str().unwrap();
+    assert!(url.starts_with("http://127.0.0.1:9/notify/task_complete?secret="), "{url}");
+    assert_eq!(instance.secret(0).len(), 32, "128 bits");
+    lab.workers.notified(done(&instance, 0, json!({"echo": 7})));
+    assert_eq!(lab.short().await, "completed 2: {\"echo\":7}");
+    // Repeated, and with another result: nothing changes.
+    lab.workers.notified(done(&instance, 0, json!(8)));
+    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [2]");
+    lab.recorded(&leased, 2);
+    assert_eq!(lab.beat(&leased, 2).await, "alive 2, holding []");
+    lab.workers.notified(done(&instance, 0, json!(9)));
+    assert_eq!(lab.beat(&leased, 3).await, "alive 3, holding []");
+}
+
+#[tokio::test]
+async fn the_order_of_the_line_says_what_has_begun() {
+    let (mut lab, instance, leased) = with_instance(1).await;
+    for fence in 1..=3 {
+        lab.dispatch(&leased, fence, "1");
+    }
+    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.short().await, "accepted 2");
+    assert_eq!(lab.short().await, "accepted 3");
+    lab.workers.notified(done(&instance, 0, json!(1)));
+    assert_eq!(lab.short().await, "completed 1: 1");
+    assert_eq!(lab.short().await, "started 2");
+}
+
+#[tokio::test]
+async fn a_notification_without_a_result_has_it_fetched() {
+    let (mut lab, instance, leased) = with_instance(1).await;
+    instance.state.lock().unwrap().own_ids = true;
+    lab.dispatch(&leased, 1, "1");
+    assert_eq!(lab.short().await, "started 1");
+    let result = json!({"status": "completed", "result": [7], "execution_time": 0.001});
+    instance.state.lock().unwrap().results.insert("own/0".to_owned(), result);
+    let bare = Notification { result: None, ..done(&instance, 0, json!(0)) };
+    lab.workers.notified(bare);
+    match lab.hears().await.1 {
+        FromWorker::Finished { run, outcome: Outcome::Completed { result, .. }, .. } => {
+            assert_eq!(result.bytes(), b"[7]");
+            assert_eq!(run, Span::from_micros(1), "as the instance says, in milliseconds");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(instance.state.lock().unwrap().polls, ["own/0"], "under the instance's own id");
+}
+
+#[tokio::test]
+async fn what_is_not_proven_is_asked_for_at_the_instance() {
+    let (mut lab, instance, leased) = with_instance(1).await;
+    instance.state.lock().unwrap().own_ids = true;
+    lab.dispatch(&leased, 1, "1");
+    assert_eq!(lab.short().await, "started 1");
+    let forged = |secret: Option<&str>, task: &str| Notification {
+        secret: secret.map(str::to_owned),
+        task: task.to_owned(),
+        ..done(&instance, 0, json!("forged"))
+    };
+    lab.workers.notified(forged(None, "no such task"));
+    lab.workers.notified(forged(Some(&"0".repeat(32)), &instance.id(0)));
+    instance.until(|state| state.polls.len() == 1).await;
+    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [1]", "nothing came of it");
+    let result = json!({"status": "completed", "result": "real"});
+    instance.state.lock().unwrap().results.insert("own/0".to_owned(), result);
+    lab.workers.notified(forged(None, "own/0"));
+    assert_eq!(lab.short().await, "completed 1: \"real\"");
+}
+
+#[tokio::test]
+async fn a_secret_is_good_for_its_own_attempt_only() {
+    let (mut lab, instance, leased) = with_instance(2).await;
+    lab.dispatch(&leased, 1, "1");
+    lab.dispatch(&leased, 2, "2");
+    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.short().await, "started 2");
+    assert_ne!(instance.secret(0), instance.secret(1));
+    // The task that it names does not matter: the secret of the second ends the second.
+    let crossed = Notification { task: instance.id(0), ..done(&instance, 1, json!("two")) };
+    lab.workers.notified(crossed);
+    assert_eq!(lab.short().await, "completed 2: \"two\"");
+    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [1, 2]");
+}
+
+#[tokio::test]
+async fn without_notifications_results_are_found_by_polling() {
+    let instance = Instance::start("m", 1).await;
+    let mut lab = Lab::with(|settings| {
+        settings.poll_interval = Duration::from_millis(10);
+        settings.public_url = None;
+    });
+    let leased = lab.instance(&instance).await;
+    lab.dispatch(&leased, 1, "1");
+    lab.dispatch(&leased, 2, "2");
+    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.short().await, "accepted 2");
+    instance.until(|state| state.polls.len() >= 3).await;
+    let (first, second) = (instance.id(0), instance.id(1));
+    {
+        let mut state = instance.state.lock().unwrap();
+        assert!(state.polls.iter().all(|id| *id == first), "what waits is not polled for");
+        assert_eq!(state.got[0]["callback_url"], json!(null));
+        state.results.insert(first, json!({"status": "failed", "error": "broke"}));
+        state.results.insert(second, json!({"status": "completed", "result": null}));
+    }
+    assert_eq!(lab.short().await, "failed 1 true: the task instance failed: broke");
+    assert_eq!(lab.short().await, "started 2");
+    assert_eq!(lab.short().await, "completed 2: null");
+}
+
+#[tokio::test]
+async fn results_that_are_malformed_huge_or_errors_do_no_harm() {
+    let instance = Instance::start("m", 1).await;
+    let mut lab = Lab::with(|settings| {
+        settings.poll_interval = Duration::from_millis(10);
+        settings.max_response_bytes = 1_000;
+    });
+    let leased = lab.instance(&instance).await;
+    lab.dispatch(&leased, 1, "1");
+    assert_eq!(lab.short().await, "started 1");
+    for odd in [json!("completed"), json!({"status": 5}), json!([]), json!({"result": 1})] {
+        let polls = {
+            let mut state = instance.state.lock().unwrap();
+            let id = state.got[0]["task_id"].as_str().unwrap().to_owned();
+            state.results.insert(id, odd);
+            state.polls.len()
+        };
+        instance.until(|state| state.polls.len() >= polls + 2).await;
+        assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [1]");
+    }
+    let huge = json!({"status": "completed", "result": "x".repeat(2_000)});
+    let id = instance.id(0);
+    instance.state.lock().unwrap().results.insert(id, huge);
+    let said = lab.short().await;
+    assert!(said.starts_with("failed 1 false: the answer is larger than the 1000 bytes"), "{said}");
+}
+
+#[tokio::test]
+async fn an_instance_that_does_not_take_a_task_is_believed() {
+    for (status, expected) in [
+        (429, "refused 1: busy"),
+        (503, "refused 1: busy"),
+        (422, "failed 1 false: the server answered 422: no"),
+        (500, "failed 1 true: the server answered 500: no"),
+    ] {
+        let (mut lab, instance, leased) = with_instance(1).await;
+        instance.state.lock().unwrap().refuse = Some(status);
+        lab.dispatch(&leased, 1, "1");
+        assert_eq!(lab.short().await, expected);
+        instance.state.lock().unwrap().refuse = None;
+        lab.dispatch(&leased, 2, "1");
+        assert_eq!(lab.short().await, "started 2", "the next is handed over all the same");
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_task_says_nothing_and_those_behind_it_wait_for_it() {
+    let (mut lab, instance, leased) = with_instance(1).await;
+    lab.dispatch(&leased, 1, "1");
+    lab.dispatch(&leased, 2, "2");
+    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.short().await, "accepted 2");
+    lab.cancel(&leased, 1);
+    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [2]");
+    lab.workers.notified(done(&instance, 0, json!("late")));
+    assert_eq!(lab.short().await, "started 2");
+    assert_eq!(lab.beat(&leased, 2).await, "alive 2, holding [2]");
+}
+
+#[tokio::test]
+async fn what_takes_too_long_is_given_up() {
+    let (mut lab, instance, leased) = with_instance(1).await;
+    lab.dispatch_spec(&leased, 1, TaskSpec { timeout: Some(Span::from_millis(20)), ..spec("1") });
+    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.short().await, "timed out 1");
+    lab.workers.notified(done(&instance, 0, json!("late")));
+    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [1]", "until it is recorded");
+}
+
+#[tokio::test]
+async fn an_instance_that_was_started_anew_has_lost_its_tasks() {
+    let (mut lab, instance, leased) = with_instance(1).await;
+    lab.dispatch(&leased, 1, "1");
+    lab.dispatch(&leased, 2, "2");
+    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.short().await, "accepted 2");
+    instance.state.lock().unwrap().status["instance_id"] = json!("two");
+    let said = lab.beat(&leased, 1).await;
+    assert!(said.starts_with("failed 1 true: the task instance was started anew"), "{said}");
+    assert!(lab.short().await.starts_with("failed 2 true"));
+    assert_eq!(lab.short().await, "alive 1, holding [1, 2]");
+    instance.state.lock().unwrap().status["model_type"] = json!("other");
+    lab.workers
+        .send(leased.worker.id, ToWorker::RequestLease { request: 5, ttl: Span::from_secs(9) });
+    assert_eq!(lab.short().await, "lease refused: not available", "it is not what it was");
+}
+
+#[tokio::test]
+async fn silence_costs_nobody_else_anything() {
+    let mut lab = Lab::with(|settings| {
+        settings.call_timeout = Duration::from_secs(600);
+        settings.health_timeout = Duration::from_secs(600);
+    });
+    let (well, frozen) = (Instance::start("m", 1).await, Instance::start("m", 1).await);
+    let (at_well, at_frozen) = (lab.instance(&well).await, lab.instance(&frozen).await);
+    frozen.state.lock().unwrap().frozen = true;
+    let (lease, epoch) = (at_frozen.lease, at_frozen.epoch);
+    for fence in 100..200 {
+        lab.dispatch(&at_frozen, fence, "1");
+        let beat = ToWorker::Heartbeat { lease, epoch, nonce: fence };
+        lab.workers.send(at_frozen.worker.id, beat);
+    }
+    let mut refused = 0;
+    for fence in 1..=20 {
+        lab.dispatch(&at_well, fence, "1");
+        let mut said = lab.short().await;
+        while said.starts_with("refused 1") {
+            refused += 1;
+            said = lab.short().await;
+        }
+        assert_eq!(said, format!("started {fence}"));
+        lab.workers.notified(done(&well, fence as usize - 1, json!(fence)));
+        assert_eq!(lab.short().await, format!("completed {fence}: {fence}"));
+        lab.recorded(&at_well, fence);
+    }
+    assert_eq!(lab.beat(&at_well, 1).await, "alive 1, holding []");
+    assert_eq!(refused, 35, "one would run, sixty-four would wait");
+}
+
+#[tokio::test]
+async fn what_waits_for_an_instance_that_does_not_answer_does_not_wait_long() {
+    let mut lab = Lab::with(|settings| settings.call_timeout = Duration::from_millis(50));
+    let instance = Instance::start("m", 1).await;
+    let leased = lab.instance(&instance).await;
+    instance.state.lock().unwrap().frozen = true;
+    for fence in 1..=3 {
+        lab.dispatch(&leased, fence, "1");
+    }
+    for fence in 1..=3 {
+        let said = lab.short().await;
+        let expected =
+            format!("failed {fence} true: the task instance did not take it: the server");
+        assert!(said.starts_with(&expected), "{said}");
+    }
+    assert_eq!(instance.state.lock().unwrap().asked, 1, "those behind it were not tried in turn");
+}
+
+#[tokio::test]
+async fn a_fast_instance_may_be_done_before_it_has_answered() {
+    let (mut lab, instance, leased) = with_instance(1).await;
+    instance.state.lock().unwrap().frozen_after_enqueue = true;
+    lab.dispatch(&leased, 1, "1");
+    instance.until(|state| state.got.len() == 1).await;
+    lab.workers.notified(done(&instance, 0, json!("early")));
+    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.short().await, "completed 1: \"early\"");
+}
+
+#[tokio::test]
+async fn a_dispatch_that_comes_twice_is_handed_over_once() {
+    let (mut lab, instance, leased) = with_instance(1).await;
+    lab.dispatch(&leased, 1, "1");
+    assert_eq!(lab.short().await, "started 1");
+    lab.dispatch(&leased, 1, "1");
+    assert_eq!(lab.short().await, "started 1");
+    let (lease, epoch) = (leased.lease, leased.epoch);
+    lab.workers.send(leased.worker.id, ToWorker::ReleaseLease { lease, epoch });
+    lab.dispatch(&leased, 2, "1");
+    assert_eq!(lab.short().await, "lease unknown");
+    assert_eq!(instance.state.lock().unwrap().got.len(), 1);
+    lab.workers.forget(leased.worker.id);
+    lab.dispatch(&leased, 3, "1");
+    assert_eq!(lab.short().await, "refused 3: busy");
+}

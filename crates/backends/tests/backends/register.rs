@@ -1,0 +1,223 @@
+//! Taking workers, and finding them again.
+
+use std::time::Duration;
+
+use axum::response::IntoResponse;
+use hypha_backends::{
+    Format, HttpSettings, HttpWorkers, OpenError, RegisterError, default_networks,
+};
+use hypha_model::Worker;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::fake::{self, Instance};
+use super::lab::{Lab, name, new_server};
+
+#[tokio::test]
+async fn an_instance_tells_its_model_and_how_much_it_runs_at_once() {
+    let instance = Instance::start("alpha", 3).await;
+    let lab = Lab::new();
+    let port = instance.address.port();
+    let worker = lab.workers.register_instance("127.0.0.1", port).await.unwrap();
+    assert_eq!(worker.executors[0].models, [name("alpha")]);
+    assert_eq!(worker.concurrency(), 3);
+    assert!(lab.workers.knows(worker.id));
+    let again = lab.workers.register_instance("127.0.0.1", port).await.unwrap();
+    assert_eq!(again.id, worker.id);
+    assert_eq!(lab.workers.all(), [worker]);
+    let other = Instance::start("alpha", 1).await;
+    let other = lab.workers.register_instance("127.0.0.1", other.address.port()).await.unwrap();
+    assert_ne!(other.id, again.id);
+}
+
+#[tokio::test]
+async fn info_is_asked_where_there_is_no_status() {
+    let instance = Instance::start("alpha", 1).await;
+    let lab = Lab::new();
+    instance.state.lock().unwrap().info = Some(json!({"deployed_model": {"model_name": "beta"}}));
+    let port = instance.address.port();
+    let worker = lab.workers.register_instance("127.0.0.1", port).await.unwrap();
+    assert_eq!(worker.executors[0].models, [name("beta")]);
+}
+
+#[tokio::test]
+async fn what_is_not_there_or_not_well_is_refused() {
+    let instance = Instance::start("alpha", 1).await;
+    let lab = Lab::with(|settings| settings.health_timeout = Duration::from_millis(100));
+    let refused = async |port| match lab.workers.register_instance("127.0.0.1", port).await {
+        Err(RegisterError::Unhealthy(reason)) => reason,
+        other => panic!("{other:?}"),
+    };
+    let check = async |status: serde_json::Value, expected: &str| {
+        instance.state.lock().unwrap().status = status;
+        let reason = refused(instance.address.port()).await;
+        assert!(reason.contains(expected), "{reason}");
+    };
+    check(json!({"model_type": "m", "status": "error"}), "status is `error`").await;
+    check(json!({"status": "running"}), "does not say which model").await;
+    check(json!({"model_type": " m "}), "the name of the task instance's model").await;
+    check(json!(7), "does not say which model").await;
+    let (silent, _count) = fake::silent().await;
+    assert!(refused(silent.port()).await.contains("did not answer within"));
+    assert!(refused(fake::nobody().await.port()).await.contains("no connection to 127.0.0.1:"));
+    let malformed = fake::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{x}", false).await;
+    assert!(refused(malformed.port()).await.contains("is not JSON"));
+    let endless = fake::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n{", false).await;
+    assert!(refused(endless.port()).await.contains("did not answer within"));
+    let headers =
+        Box::leak(format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(2 << 20)).into_boxed_str());
+    let headers = fake::raw(headers.as_bytes(), false).await;
+    refused(headers.port()).await;
+    let redirect = format!(
+        "HTTP/1.1 302 Found\r\nlocation: http://{}/status\r\ncontent-length: 0\r\n\r\n",
+        instance.address
+    );
+    let redirect = fake::raw(Box::leak(redirect.into_boxed_str()).as_bytes(), false).await;
+    assert!(refused(redirect.port()).await.contains("302"));
+    assert!(lab.workers.all().is_empty());
+}
+
+#[tokio::test]
+async fn only_allowed_networks_are_called() {
+    let instance = Instance::start("alpha", 1).await;
+    let lab = Lab::with(|settings| settings.allowed_networks = vec!["10.0.0.0/8".parse().unwrap()]);
+    let port = instance.address.port();
+    for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "::1"] {
+        let result = lab.workers.register_instance(host, port).await;
+        assert!(matches!(result, Err(RegisterError::NotAllowed(ip)) if ip.is_loopback()), "{host}");
+    }
+    let url = format!("http://localhost:{port}");
+    let server = || new_server(url.clone(), Format::Json, 1);
+    let result = lab.workers.register_server(server()).await;
+    assert!(matches!(result, Err(RegisterError::NotAllowed(_))));
+    // What the operator configures may be anywhere.
+    let mut trusted = server();
+    trusted.trusted = true;
+    assert!(lab.workers.register_server(trusted).await.is_ok());
+
+    let usual = Lab::new();
+    assert!(usual.workers.register_instance("localhost", port).await.is_ok());
+    for host in ["", "a b", "http://x", "x/y", "x@y", &"x".repeat(300)] {
+        let result = usual.workers.register_instance(host, port).await;
+        assert!(matches!(result, Err(RegisterError::Invalid(_))), "{host}");
+    }
+    assert!(matches!(
+        usual.workers.register_instance("127.0.0.1", 0).await,
+        Err(RegisterError::Invalid(_))
+    ));
+    let defaults = default_networks();
+    let allowed = |ip: &str| {
+        defaults.iter().any(|net| net.contains(&ip.parse::<std::net::IpAddr>().unwrap()))
+    };
+    for (ip, expected) in [
+        ("127.9.9.9", true),
+        ("10.1.2.3", true),
+        ("172.31.0.1", true),
+        ("172.32.0.1", false),
+        ("192.168.3.4", true),
+        ("169.254.169.254", false),
+        ("8.8.8.8", false),
+        ("::1", true),
+        ("fd00::1", true),
+        ("2001:db8::1", false),
+    ] {
+        assert_eq!(allowed(ip), expected, "{ip}");
+    }
+}
+
+#[tokio::test]
+async fn servers_are_taken_with_their_models() {
+    let (address, _) = fake::answering(|_| r#"{"data":[{"id":"a"}]}"#.into_response()).await;
+    let lab = Lab::new();
+    let register = |url: String, format, models: &[&str]| {
+        let mut new = new_server(url, format, 5);
+        new.models = models.iter().map(|model| name(model)).collect();
+        lab.workers.register_server(new)
+    };
+    let url = format!("http://{address}");
+    let worker = register(url.clone(), Format::Openai, &[]).await.unwrap();
+    assert_eq!((worker.concurrency(), worker.executors[0].models.clone()), (5, vec![name("a")]));
+    let same = register(format!("{url}/v1/"), Format::Openai, &[]).await.unwrap();
+    assert_eq!(same.id, worker.id);
+    let json = register(url.clone(), Format::Json, &["x"]).await.unwrap();
+    assert_ne!(json.id, worker.id);
+    let result = register(url, Format::Json, &[]).await;
+    assert!(matches!(result, Err(RegisterError::Invalid(reason)) if reason.contains("name them")));
+    let nobody = fake::nobody().await;
+    let result = register(format!("http://{nobody}"), Format::Openai, &["x"]).await;
+    assert!(matches!(result, Err(RegisterError::Unhealthy(_))));
+    let result = register(format!("https://{nobody}"), Format::Openai, &["x"]).await;
+    assert!(matches!(result, Err(RegisterError::Invalid(reason)) if reason.contains("https")));
+}
+
+#[tokio::test]
+async fn workers_are_found_again_and_keys_are_not_written() {
+    let instance = Instance::start("m", 2).await;
+    let (address, seen) = fake::answering(|seen| seen.body.clone().into_response()).await;
+    let url = format!("http://{address}/run");
+    let mut lab = Lab::new();
+    let first = lab.instance(&instance).await.worker;
+    let second = lab.server(url.clone(), Format::Json, 4).await.worker;
+    let mut keyed = new_server(format!("{url}/keyed"), Format::Json, 1);
+    keyed.config.api_key = Some("sesame".to_owned());
+    let keyed = lab.workers.register_server(keyed).await.unwrap();
+    let mut trusted = new_server(format!("{url}/trusted"), Format::Json, 1);
+    trusted.trusted = true;
+    lab.workers.register_server(trusted).await.unwrap();
+    assert_eq!(lab.workers.all().len(), 4);
+    let directory = lab.directory;
+    let text = std::fs::read_to_string(directory.path().join("http-workers.json")).unwrap();
+    assert!(!text.contains("sesame") && !text.contains("keyed") && !text.contains("trusted"));
+
+    let mut lab = Lab::opened(directory, |_| {});
+    let mut known: Vec<Worker> = lab.workers.all().iter().map(|it| Worker::clone(it)).collect();
+    known.sort_by_key(|worker| worker.concurrency());
+    assert_eq!(known, [Worker::clone(&first), Worker::clone(&second)]);
+    assert!(!lab.workers.knows(keyed.id));
+    let leased = lab.lease(&first).await;
+    lab.dispatch(&leased, 1, "1");
+    assert_eq!(lab.short().await, "started 1");
+    let leased = lab.lease(&second).await;
+    lab.dispatch(&leased, 2, "7");
+    assert_eq!(lab.short().await, "started 2");
+    assert_eq!(lab.short().await, "completed 2: 7");
+    assert_eq!(seen.lock().unwrap()[0].path, "/run");
+    let again = lab.workers.register_instance("127.0.0.1", instance.address.port()).await.unwrap();
+    assert_eq!(again.id, first.id, "also in the next life");
+}
+
+#[tokio::test]
+async fn a_changed_instance_takes_the_old_one_s_place() {
+    let instance = Instance::start("m", 1).await;
+    let mut lab = Lab::new();
+    let old = lab.instance(&instance).await;
+    instance.state.lock().unwrap().status["replicas_running"] = json!(4);
+    let new = lab.instance(&instance).await;
+    assert_eq!(new.worker.id, old.worker.id);
+    assert_eq!(new.worker.concurrency(), 4);
+    assert_eq!(lab.beat(&old, 1).await, "lease unknown");
+}
+
+#[tokio::test]
+async fn a_damaged_or_unwritable_file_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("http-workers.json");
+    let open = || {
+        let (said, _) = mpsc::channel(1);
+        HttpWorkers::open(HttpSettings::new(directory.path()), said)
+    };
+    for damaged in ["", "{", "{\"workers\": [{}]}", "\u{0}"] {
+        std::fs::write(&path, damaged).unwrap();
+        let error = open().err().unwrap();
+        assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+        assert!(error.to_string().contains("move it away"), "{error}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let workers = open().unwrap();
+    // Where the new file would be written there is a directory.
+    std::fs::create_dir(directory.path().join("http-workers.json.new")).unwrap();
+    let instance = Instance::start("m", 1).await;
+    let result = workers.register_instance("127.0.0.1", instance.address.port()).await;
+    assert!(matches!(result, Err(RegisterError::NotNoted(_))));
+    assert!(workers.all().is_empty(), "what is not noted is not acknowledged");
+}

@@ -1,0 +1,290 @@
+//! One server and calls to it.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::IntoResponse;
+use hypha_backends::{Answer, Format, HttpError, Server, ServerConfig};
+use hypha_model::{Form, Payload, ServerError};
+
+use super::fake;
+use super::lab::{DEADLINE, name};
+
+fn openai(address: std::net::SocketAddr) -> Server {
+    Server::new(ServerConfig::new(format!("http://{address}"), Format::Openai)).unwrap()
+}
+
+async fn answer(server: &Server, form: Form, input: &str) -> Answer {
+    let call = server.start(Some(&name("m")), form, &Payload::from(input.as_bytes()), false);
+    tokio::time::timeout(DEADLINE, call.answer()).await.expect("no answer")
+}
+
+fn completed(text: &str) -> Answer {
+    Answer::Completed { payload: Payload::from(text.as_bytes()) }
+}
+
+#[tokio::test]
+async fn bodies_go_to_their_routes_unchanged_and_with_the_key() {
+    let (address, seen) = fake::answering(|seen| seen.path.clone().into_response()).await;
+    let mut config = ServerConfig::new(format!("http://{address}/base/v1"), Format::Openai);
+    config.api_key = Some("sesame".to_owned());
+    let server = Server::new(config).unwrap();
+    let odd = "{ \"messages\" : [],\n \"n\": 1.0000000000000000001 }";
+    for (form, path) in [
+        (Form::Chat, "/base/v1/chat/completions"),
+        (Form::Completion, "/base/v1/completions"),
+        (Form::Embedding, "/base/v1/embeddings"),
+    ] {
+        assert_eq!(answer(&server, form, odd).await, completed(path));
+    }
+    assert_eq!(answer(&server, Form::Task, "\"hi\"").await, completed("/base/v1/chat/completions"));
+    let seen = seen.lock().unwrap();
+    assert!(seen[..3].iter().all(|seen| seen.body == odd.as_bytes()));
+    assert!(seen.iter().all(|seen| seen.authorization.as_deref() == Some("Bearer sesame")));
+    let body: serde_json::Value = serde_json::from_slice(&seen[3].body).unwrap();
+    assert_eq!(body["messages"][0]["content"], "hi");
+    assert_eq!(body["model"], "m");
+}
+
+#[tokio::test]
+async fn a_json_server_is_asked_at_its_address() {
+    let (address, seen) = fake::answering(|seen| seen.body.clone().into_response()).await;
+    let config = ServerConfig::new(format!("http://{address}/run?x=1"), Format::Json);
+    let server = Server::new(config).unwrap();
+    assert_eq!(answer(&server, Form::Task, "[1, 2]").await, completed("[1, 2]"));
+    assert_eq!(seen.lock().unwrap()[0].path, "/run?x=1");
+    assert!(server.health().await.is_ok());
+    assert_eq!(seen.lock().unwrap().len(), 1, "a connection is enough");
+}
+
+#[tokio::test]
+async fn an_input_that_makes_no_question_is_not_sent() {
+    let server = openai(fake::nobody().await);
+    match answer(&server, Form::Task, "{}").await {
+        Answer::Failed { error, retry: false } => assert!(error.contains("`messages`"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn statuses_say_whether_to_try_elsewhere() {
+    let (address, seen) = fake::answering(|seen| {
+        let status: u16 = std::str::from_utf8(&seen.body).unwrap().parse().unwrap();
+        let status = StatusCode::from_u16(status).unwrap();
+        (status, [(LOCATION, "/elsewhere")], "because").into_response()
+    })
+    .await;
+    let server = openai(address);
+    let cases = [
+        (200, None),
+        (201, None),
+        (302, Some(false)),
+        (400, Some(false)),
+        (404, Some(false)),
+        (408, Some(true)),
+        (422, Some(false)),
+        (429, Some(true)),
+        (500, Some(true)),
+        (503, Some(true)),
+    ];
+    for (status, expected) in cases {
+        match (answer(&server, Form::Chat, &status.to_string()).await, expected) {
+            (Answer::Completed { .. }, None) => {}
+            (Answer::Failed { error, retry }, Some(expected)) => {
+                let body = "because".to_owned();
+                assert_eq!(ServerError::in_failure(&error), Some(ServerError { status, body }));
+                assert_eq!(retry, expected, "{status}");
+            }
+            other => panic!("{status}: {other:?}"),
+        }
+    }
+    assert_eq!(seen.lock().unwrap().len(), cases.len(), "a redirect is not followed");
+}
+
+#[tokio::test]
+async fn what_is_not_an_answer_fails_and_may_be_tried_elsewhere() {
+    let addresses = [
+        fake::nobody().await,
+        fake::raw(b"", true).await,
+        fake::raw(b"garbage\r\n\r\n", true).await,
+        fake::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf", true).await,
+        fake::raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", false).await,
+    ];
+    for (index, address) in addresses.into_iter().enumerate() {
+        match answer(&openai(address), Form::Chat, "{}").await {
+            Answer::Failed { retry: true, error } => {
+                assert!(ServerError::in_failure(&error).is_none(), "{index}: {error}");
+            }
+            other => panic!("{index}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_are_bounded_also_when_they_do_not_say_how_long_they_are() {
+    let big = || "x".repeat(1_000);
+    let (address, _) = fake::answering(move |seen| match seen.body.first() {
+        Some(b'a') => big().into_response(),
+        Some(b'b') => {
+            let pieces =
+                futures::stream::iter((0..10).map(|_| Ok::<_, std::io::Error>("x".repeat(100))));
+            axum::body::Body::from_stream(pieces).into_response()
+        }
+        _ => (StatusCode::BAD_REQUEST, "e".repeat(1 << 20)).into_response(),
+    })
+    .await;
+    let with_limit = |limit| {
+        let mut config = ServerConfig::new(format!("http://{address}"), Format::Json);
+        config.max_response_bytes = limit;
+        Server::new(config).unwrap()
+    };
+    for input in ["a", "b"] {
+        assert_eq!(answer(&with_limit(1_000), Form::Task, input).await, completed(&big()));
+        match answer(&with_limit(999), Form::Task, input).await {
+            Answer::Failed { retry: false, error } => {
+                assert!(error.contains("larger than the 999 bytes"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    match answer(&with_limit(1_000), Form::Task, "c").await {
+        Answer::Failed { error, .. } => assert!(error.len() < 20_000, "{}", error.len()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_stream_is_passed_on_piece_by_piece_and_is_the_result() {
+    let (pieces, response) = fake::by_hand();
+    let response = std::sync::Mutex::new(Some(response));
+    let response = std::sync::Arc::new(response);
+    let (address, _) = fake::answering(move |_| response.lock().unwrap().take().unwrap()).await;
+    let server = openai(address);
+    let mut call = server.start(None, Form::Chat, &Payload::from(&b"{}"[..]), true);
+    for piece in ["data: 1\n\n", "data: 2\n\n"] {
+        pieces.send(piece.into()).await.unwrap();
+        let next = tokio::time::timeout(DEADLINE, call.next()).await.unwrap();
+        assert_eq!(next.as_deref(), Some(piece.as_bytes()), "as it came, before the next is sent");
+    }
+    drop(pieces);
+    assert_eq!(call.next().await, None);
+    assert_eq!(call.next().await, None);
+    assert_eq!(call.answer().await, completed("data: 1\n\ndata: 2\n\n"));
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_at_once_gives_no_piece() {
+    let (address, _) = fake::answering(|_| (StatusCode::BAD_GATEWAY, "no").into_response()).await;
+    let mut call = openai(address).start(None, Form::Chat, &Payload::from(&b"{}"[..]), true);
+    assert_eq!(call.next().await, None);
+    assert!(matches!(call.answer().await, Answer::Failed { retry: true, .. }));
+}
+
+#[tokio::test]
+async fn dropping_a_call_ends_the_request() {
+    let (pieces, response) = fake::by_hand();
+    let response = std::sync::Arc::new(std::sync::Mutex::new(Some(response)));
+    let (address, _) = fake::answering(move |_| response.lock().unwrap().take().unwrap()).await;
+    let mut call = openai(address).start(None, Form::Chat, &Payload::from(&b"{}"[..]), true);
+    pieces.send("a".into()).await.unwrap();
+    assert!(call.next().await.is_some());
+    drop(call);
+    tokio::time::timeout(DEADLINE, pieces.closed()).await.expect("the server was not told");
+}
+
+#[tokio::test]
+async fn waiting_for_a_piece_can_be_given_up_and_taken_up_again() {
+    let (pieces, response) = fake::by_hand();
+    let response = std::sync::Arc::new(std::sync::Mutex::new(Some(response)));
+    let (address, _) = fake::answering(move |_| response.lock().unwrap().take().unwrap()).await;
+    let mut call = openai(address).start(None, Form::Chat, &Payload::from(&b"{}"[..]), true);
+    for piece in ["a", "b", "c"] {
+        let given_up = tokio::time::timeout(Duration::from_millis(1), call.next()).await;
+        assert!(given_up.is_err());
+        pieces.send(piece.into()).await.unwrap();
+        assert_eq!(call.next().await.as_deref(), Some(piece.as_bytes()));
+    }
+}
+
+#[tokio::test]
+async fn connections_are_used_again_and_closed_ones_are_not() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (accepted, mut opened) = tokio::sync::watch::channel(0);
+    let (dropped, mut closed) = tokio::sync::watch::channel(0);
+    // Answers three requests on each connection, then closes it without a word.
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        while let Ok((mut stream, _)) = listener.accept().await {
+            accepted.send_modify(|count| *count += 1);
+            for _ in 0..3 {
+                let mut read = vec![0; 4_096];
+                let _ = stream.read(&mut read).await;
+                let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                let _ = stream.write_all(ok).await;
+            }
+            drop(stream);
+            dropped.send_modify(|count| *count += 1);
+        }
+    });
+    let server = Server::new(ServerConfig::new(format!("http://{address}"), Format::Json)).unwrap();
+    let (other, _) = fake::answering(|_| "ok".into_response()).await;
+    let other = Server::new(ServerConfig::new(format!("http://{other}"), Format::Json)).unwrap();
+    for round in 1..=3 {
+        for _ in 0..3 {
+            assert_eq!(answer(&server, Form::Task, "1").await, completed("ok"));
+            assert_eq!(*opened.borrow_and_update(), round);
+        }
+        closed.wait_for(|count| *count == round).await.unwrap();
+        // What happened on the network before this is known after it.
+        assert_eq!(answer(&other, Form::Task, "1").await, completed("ok"));
+    }
+}
+
+#[tokio::test]
+async fn models_and_health_are_asked_for() {
+    let (address, _) = fake::answering(|seen| match seen.path.as_str() {
+        "/v1/models" => {
+            r#"{"object":"list","data":[{"id":"a"},{"id":" no name "},{"id":"b"}]}"#.into_response()
+        }
+        "/well" => "yes".into_response(),
+        _ => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    })
+    .await;
+    let server = openai(address);
+    assert_eq!(server.models().await.unwrap(), [name("a"), name("b")]);
+    assert!(server.health().await.is_ok());
+    let with_path = |path: &str| {
+        let mut config = ServerConfig::new(format!("http://{address}"), Format::Openai);
+        config.health_path = Some(path.to_owned());
+        Server::new(config).unwrap()
+    };
+    assert!(with_path("/well").health().await.is_ok());
+    assert!(matches!(with_path("/ill").health().await, Err(HttpError::Status(_))));
+    let (malformed, _) = fake::answering(|_| "[]".into_response()).await;
+    assert!(openai(malformed).models().await.is_err());
+    assert!(matches!(openai(fake::nobody().await).health().await, Err(HttpError::Connect { .. })));
+    let (silent, _count) = fake::silent().await;
+    let mut config = ServerConfig::new(format!("http://{silent}"), Format::Openai);
+    config.check_timeout = Duration::from_millis(20);
+    assert!(matches!(Server::new(config).unwrap().health().await, Err(HttpError::Late(_))));
+}
+
+#[tokio::test]
+async fn many_calls_at_once_do_not_mix() {
+    let (address, _) = fake::answering(|seen| seen.body.clone().into_response()).await;
+    let server = Server::new(ServerConfig::new(format!("http://{address}"), Format::Json)).unwrap();
+    let calls = (0..300).map(|number| {
+        let server = server.clone();
+        tokio::spawn(async move {
+            for round in 0..5 {
+                let text = format!("{number} {round} {}", "y".repeat(number * 300));
+                assert_eq!(answer(&server, Form::Task, &text).await, completed(&text));
+            }
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+}

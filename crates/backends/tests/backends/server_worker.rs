@@ -1,0 +1,176 @@
+//! A server as a worker of a scheduler.
+
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use hypha_backends::Format;
+use hypha_engine::ToWorker;
+use hypha_model::{Span, TaskSpec};
+
+use super::fake;
+use super::lab::{DEADLINE, Lab, name, new_server, spec};
+
+#[tokio::test]
+async fn a_task_is_started_and_completed() {
+    let (address, _) = fake::answering(|seen| seen.body.clone().into_response()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 2).await;
+    lab.dispatch(&leased, 1, "{\"a\": 1}");
+    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.short().await, "completed 1: {\"a\": 1}");
+    lab.dispatch(&leased, 1, "{\"a\": 1}");
+    assert_eq!(lab.short().await, "completed 1: {\"a\": 1}", "it came twice and ran once");
+    assert_eq!(lab.beat(&leased, 3).await, "alive 3, holding [1]");
+    lab.recorded(&leased, 1);
+    assert_eq!(lab.beat(&leased, 4).await, "alive 4, holding []");
+    // The scheduler may be on a thread of its own.
+    std::thread::scope(|scope| {
+        scope.spawn(|| lab.dispatch(&leased, 5, "5"));
+    });
+    assert_eq!(lab.short().await, "started 5");
+    assert_eq!(lab.short().await, "completed 5: 5");
+    std::thread::scope(|scope| {
+        scope.spawn(|| lab.workers.forget(leased.worker.id));
+    });
+}
+
+#[tokio::test]
+async fn failures_and_timeouts_are_told() {
+    let (address, _) = fake::answering(|seen| match seen.body.first() {
+        Some(b'1') => StatusCode::BAD_REQUEST.into_response(),
+        Some(b'2') => StatusCode::BAD_GATEWAY.into_response(),
+        _ => fake::by_hand().1,
+    })
+    .await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    for (fence, expected) in [
+        (1, "failed 1 false: the server answered 400: "),
+        (2, "failed 2 true: the server answered 502: "),
+    ] {
+        lab.dispatch(&leased, fence, &fence.to_string());
+        assert_eq!(lab.short().await, format!("started {fence}"));
+        assert_eq!(lab.short().await, expected);
+    }
+    let (silent, _count) = fake::silent().await;
+    let leased = lab.server(format!("http://{silent}"), Format::Json, 1).await;
+    let hurried = TaskSpec { timeout: Some(Span::from_millis(20)), ..spec("3") };
+    lab.dispatch_spec(&leased, 3, hurried);
+    assert_eq!(lab.short().await, "started 3");
+    assert_eq!(lab.short().await, "timed out 3");
+}
+
+#[tokio::test]
+async fn no_more_runs_at_once_than_it_takes_and_the_rest_waits_in_order() {
+    let (address, mut count) = fake::silent().await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 2).await;
+    for fence in 1..=4 {
+        lab.dispatch(&leased, fence, "1");
+    }
+    let mut heard = vec![];
+    for _ in 0..4 {
+        heard.push(lab.short().await);
+    }
+    heard.sort();
+    assert_eq!(heard, ["accepted 3", "accepted 4", "started 1", "started 2"]);
+    lab.dispatch(&leased, 4, "1");
+    assert_eq!(lab.short().await, "accepted 4");
+    lab.cancel(&leased, 3);
+    lab.cancel(&leased, 1);
+    assert_eq!(lab.short().await, "started 4");
+    // One for each look at its health, of which the first was kept for 1; one for 2, and one for 4.
+    tokio::time::timeout(DEADLINE, count.wait_for(|count| *count >= 4)).await.unwrap().unwrap();
+    lab.workers.forget(leased.worker.id);
+    assert!(!lab.workers.knows(leased.worker.id));
+    lab.dispatch(&leased, 5, "1");
+    assert_eq!(lab.short().await, "refused 5: busy");
+}
+
+#[tokio::test]
+async fn pieces_come_before_the_end() {
+    let (pieces, response) = fake::by_hand();
+    let response = std::sync::Arc::new(std::sync::Mutex::new(Some(response)));
+    let (address, _) = fake::answering(move |_| response.lock().unwrap().take().unwrap()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    lab.dispatch_spec(&leased, 1, TaskSpec { stream: true, ..spec("1") });
+    assert_eq!(lab.short().await, "started 1");
+    for piece in ["a", "b"] {
+        pieces.send(piece.into()).await.unwrap();
+        assert_eq!(lab.short().await, format!("output 1: {piece}"));
+    }
+    drop(pieces);
+    assert_eq!(lab.short().await, "completed 1: ab");
+}
+
+#[tokio::test]
+async fn cancelling_ends_the_request_and_says_nothing() {
+    let (pieces, response) = fake::by_hand();
+    let response = std::sync::Arc::new(std::sync::Mutex::new(Some(response)));
+    let (address, _) = fake::answering(move |_| response.lock().unwrap().take().unwrap()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    lab.dispatch_spec(&leased, 1, TaskSpec { stream: true, ..spec("1") });
+    assert_eq!(lab.short().await, "started 1");
+    pieces.send("a".into()).await.unwrap();
+    assert_eq!(lab.short().await, "output 1: a");
+    lab.cancel(&leased, 1);
+    tokio::time::timeout(DEADLINE, pieces.closed()).await.expect("the server was not told");
+    assert_eq!(lab.beat(&leased, 2).await, "alive 2, holding []");
+}
+
+#[tokio::test]
+async fn what_it_does_not_serve_and_what_has_no_lease_is_refused() {
+    let (address, seen) = fake::answering(|_| "1".into_response()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    let mut other = spec("1");
+    other.requirement.model = Some(name("other"));
+    lab.dispatch_spec(&leased, 1, other);
+    assert_eq!(lab.short().await, "refused 1: model not served");
+    let again = lab.lease(&leased.worker).await;
+    lab.dispatch(&leased, 2, "1");
+    assert_eq!(lab.short().await, "lease unknown");
+    assert_eq!(lab.beat(&leased, 3).await, "lease unknown");
+    let (lease, epoch) = (again.lease, again.epoch);
+    lab.workers.send(again.worker.id, ToWorker::ReleaseLease { lease, epoch });
+    assert_eq!(lab.beat(&again, 4).await, "lease unknown");
+    assert!(seen.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn too_much_is_refused() {
+    let (address, _count) = fake::silent().await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    let mut refused = 0;
+    for fence in 1..=70 {
+        lab.dispatch(&leased, fence, "1");
+        refused += u32::from(lab.short().await.starts_with("refused"));
+    }
+    assert_eq!(refused, 5, "one runs, sixty-four wait");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_well_gets_no_lease() {
+    let healthy = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let switch = std::sync::Arc::clone(&healthy);
+    let (address, _) =
+        fake::answering(move |_| match switch.load(std::sync::atomic::Ordering::SeqCst) {
+            true => r#"{"data":[{"id":"m"}]}"#.into_response(),
+            false => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        })
+        .await;
+    let mut lab = Lab::new();
+    let mut new = new_server(format!("http://{address}"), Format::Openai, 1);
+    new.models.clear();
+    let worker = lab.workers.register_server(new).await.unwrap();
+    assert_eq!(worker.executors[0].models, [name("m")]);
+    let leased = lab.lease(&worker).await;
+    healthy.store(false, std::sync::atomic::Ordering::SeqCst);
+    let (lease, epoch) = (leased.lease, leased.epoch);
+    lab.workers.send(worker.id, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
+    lab.workers.send(worker.id, ToWorker::RequestLease { request: 9, ttl: Span::from_secs(1) });
+    assert_eq!(lab.short().await, "lease refused: not available", "and no word before that");
+    lab.silent();
+}

@@ -1,0 +1,40 @@
+//! What people do with a running scheduler: submit, look, cancel, ask why.
+
+mod batch;
+mod cancel;
+mod explain;
+mod follow;
+mod list;
+mod reach;
+mod show;
+mod submit;
+mod text;
+mod workers;
+
+use clap::Subcommand;
+
+use crate::usage::Failure;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Submit a task, or a file of them, to a running scheduler
+    Submit(Box<submit::Submit>),
+    /// List the tasks of a running scheduler, or show one
+    Tasks(list::Tasks),
+    /// Cancel tasks
+    Cancel(cancel::Cancel),
+    /// List the workers that a running scheduler has
+    Workers(workers::Workers),
+    /// Say why a task is with its worker, or why it waits
+    Explain(explain::Explain),
+}
+
+pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Submit(submit) => submit::run(&submit),
+        Command::Tasks(tasks) => list::run(&tasks),
+        Command::Cancel(cancel) => cancel::run(&cancel),
+        Command::Workers(workers) => workers::run(&workers),
+        Command::Explain(explain) => explain::run(&explain),
+    }
+}

@@ -1,0 +1,130 @@
+//! The results of a batch: a file with one in each line, in the order in which they came.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use hypha_client::{TaskState, TaskStatus};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::usage::Failure;
+
+/// Larger than any result that is kept in one piece.
+const MAX_LINE_BYTES: u64 = 256 << 20;
+
+/// The file, and what is in it.
+pub(super) struct Results {
+    path: PathBuf,
+    file: File,
+    done: BTreeMap<u64, Done>,
+}
+
+/// A line that has its result.
+pub(super) struct Done {
+    pub(super) key: String,
+    pub(super) status: TaskState,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    line: u64,
+    key: String,
+    status: TaskState,
+}
+
+impl Results {
+    /// The results at `path`, which may be none yet. What a run that was killed left half written is cut off.
+    pub(super) fn open(path: &Path) -> Result<Results, Failure> {
+        let failed = |error| Failure::usage(format!("{}: {error}", path.display()));
+        let options =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file = options.map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let problem = "another run writes its results there; wait for it, or use another";
+                return Err(Failure::usage(format!("{}: {problem}", path.display())));
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        let mut results = Results { path: path.to_owned(), file, done: BTreeMap::new() };
+        let whole = results.read()?;
+        results.file.set_len(whole).map_err(failed)?;
+        results.file.seek(SeekFrom::Start(whole)).map_err(failed)?;
+        Ok(results)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is known of a line.
+    pub(super) fn of(&self, line: u64) -> Option<&Done> {
+        self.done.get(&line)
+    }
+
+    /// How many lines have their result.
+    pub(super) fn lines(&self) -> u64 {
+        self.done.len() as u64
+    }
+
+    /// Adds what became of a line.
+    pub(super) fn add(&mut self, line: u64, key: &str, task: TaskStatus) -> Result<(), Failure> {
+        let status = task.status;
+        let mut row = json!(task);
+        if let Value::Object(row) = &mut row {
+            // The input is in the other file.
+            row.remove("input");
+            row.insert("line".to_owned(), json!(line));
+            row.insert("key".to_owned(), json!(key));
+        }
+        // In one piece, so that a run that is killed leaves at most one torn line.
+        let written = self.file.write_all(format!("{row}\n").as_bytes());
+        written.map_err(|error| self.failed(&error))?;
+        self.done.insert(line, Done { key: key.to_owned(), status });
+        Ok(())
+    }
+
+    /// Makes what was written last.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        self.file.sync_all().map_err(|error| self.failed(&error))
+    }
+
+    /// Reads what is there, and returns where its last whole line ends.
+    fn read(&mut self) -> Result<u64, Failure> {
+        let mut reader = BufReader::new(&self.file);
+        let (mut whole, mut number) = (0, 0);
+        loop {
+            let mut bytes = Vec::new();
+            let read = (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut bytes);
+            number += 1;
+            let at = |problem: &dyn std::fmt::Display| {
+                Failure::usage(format!("{}:{number}: {problem}", self.path.display()))
+            };
+            match read {
+                Ok(0) => return Ok(whole),
+                Ok(_) if !bytes.ends_with(b"\n") => {
+                    // Only our own torn line is cut off: nobody else's file is shortened.
+                    let torn = number > 1 || bytes.starts_with(b"{");
+                    let ours = torn && (bytes.len() as u64) < MAX_LINE_BYTES;
+                    return if ours { Ok(whole) } else { Err(at(&NOT_A_RESULT)) };
+                }
+                Ok(length) => whole += length as u64,
+                Err(error) => return Err(at(&error)),
+            }
+            let row: Row = serde_json::from_slice(&bytes).map_err(|_| at(&NOT_A_RESULT))?;
+            self.done.insert(row.line, Done { key: row.key, status: row.status });
+        }
+    }
+
+    fn failed(&self, error: &dyn std::fmt::Display) -> Failure {
+        Failure::work(format!(
+            "{}: {error}; make room and run the same command again",
+            self.path.display()
+        ))
+    }
+}
+
+const NOT_A_RESULT: &str = "is not a result of a batch; use another --out";

@@ -1,0 +1,153 @@
+//! `hypha tasks`: many tasks as a table, or one in full.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use clap::Args;
+use hypha_client::{Scheduler, TaskFilter, TaskId, TaskState, TaskStatus, WorkerId};
+use serde_json::json;
+
+use super::follow::{as_it_happens, for_programs, line};
+use super::reach::{Reach, block_on, failure};
+use super::show::{details, lines};
+use super::text::now;
+use crate::usage::{Failure, print};
+
+/// The largest page that a scheduler gives.
+const MAX_PAGE: usize = 1_000;
+/// Often enough to look alive, seldom enough to cost nothing.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
+/// Puts the cursor to the top and clears what is below.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+#[derive(Args)]
+pub(crate) struct Tasks {
+    /// The task to show; without it, all are listed, the latest first
+    id: Option<TaskId>,
+    /// Only those that are queued, scheduled, running, completed, failed, cancelled or expired
+    #[arg(long, conflicts_with = "id")]
+    status: Option<TaskState>,
+    /// Only those for this model
+    #[arg(long, conflicts_with = "id")]
+    model: Option<String>,
+    /// Only those of this worker
+    #[arg(long, value_name = "ID", conflicts_with = "id")]
+    worker: Option<WorkerId>,
+    /// How many are listed
+    #[arg(
+        long,
+        value_name = "TASKS",
+        default_value_t = 20,
+        conflicts_with = "id",
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
+    limit: u32,
+    /// Go on showing what changes, until Ctrl-C or the end of the task
+    #[arg(long)]
+    watch: bool,
+    /// Print the result of the task, all of it and as it is
+    #[arg(long, requires = "id", conflicts_with_all = ["watch", "json"])]
+    result: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(super) fn run(tasks: &Tasks) -> Result<(), Failure> {
+    let scheduler = tasks.reach.connect()?;
+    block_on(async {
+        match tasks.id {
+            Some(id) if tasks.result => download(&scheduler, id).await,
+            Some(id) if tasks.watch => follow(&scheduler, id, tasks.json).await,
+            Some(id) => {
+                let task = scheduler.task(id).await.map_err(failure)?;
+                match tasks.json {
+                    true => print(&format!("{:#}\n", json!(task))),
+                    false => print(&details(&task, now())),
+                }
+            }
+            None if tasks.watch => tasks.watch_list(&scheduler).await,
+            None => {
+                let found = tasks.list(&scheduler).await?;
+                match tasks.json {
+                    true => print(&format!("{:#}\n", json!(found))),
+                    false if found.is_empty() => print("no tasks\n"),
+                    false => print(&lines(&found, now())),
+                }
+            }
+        }
+    })
+}
+
+impl Tasks {
+    async fn list(&self, scheduler: &Scheduler) -> Result<Vec<TaskStatus>, Failure> {
+        let limit = self.limit as usize;
+        let mut found = Vec::new();
+        let mut pages = scheduler.tasks(TaskFilter {
+            status: self.status,
+            model: self.model.clone(),
+            worker: self.worker,
+            since: None,
+            limit: Some(limit.min(MAX_PAGE)),
+        });
+        while found.len() < limit
+            && let Some(page) = pages.next().await.map_err(failure)?
+        {
+            found.extend(page.tasks);
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Until Ctrl-C. The listener is set up once: one that is made anew does not hear what came before.
+    async fn watch_list(&self, scheduler: &Scheduler) -> Result<(), Failure> {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => Ok(()),
+            ended = self.list_again_and_again(scheduler) => ended,
+        }
+    }
+
+    async fn list_again_and_again(&self, scheduler: &Scheduler) -> Result<(), Failure> {
+        let clear = if std::io::stdout().is_terminal() && !self.json { CLEAR } else { "" };
+        loop {
+            match self.list(scheduler).await {
+                Ok(found) if self.json => print(&format!("{}\n", json!(found)))?,
+                Ok(found) => print(&format!("{clear}{}\n", lines(&found, now())))?,
+                // It may be restarting; whoever watches wants to see it come back.
+                Err(failure) => eprintln!("hypha: {failure}"),
+            }
+            tokio::time::sleep(WATCH_PAUSE).await;
+        }
+    }
+}
+
+async fn follow(scheduler: &Scheduler, id: TaskId, json: bool) -> Result<(), Failure> {
+    let (task, _) = match json {
+        true => as_it_happens(scheduler, id, &for_programs).await?,
+        false => {
+            let show = |event: &hypha_client::Event| match event.is_last() {
+                true => Ok(true),
+                false => print(&format!("{}\n", line(event))).map(|()| true),
+            };
+            as_it_happens(scheduler, id, &show).await?
+        }
+    };
+    match json {
+        true => Ok(()),
+        false => print(&format!("\n{}", details(&task, now()))),
+    }
+}
+
+async fn download(scheduler: &Scheduler, id: TaskId) -> Result<(), Failure> {
+    let mut result = scheduler.result(id).await.map_err(failure)?;
+    let mut out = std::io::stdout().lock();
+    while let Some(piece) = result.chunk().await.map_err(failure)? {
+        match out.write_all(&piece) {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(|error| Failure::work(format!("cannot print: {error}")))?,
+        }
+    }
+    out.flush().map_err(|error| Failure::work(format!("cannot print: {error}")))
+}

@@ -1,0 +1,175 @@
+//! One task, and many, as text.
+
+use hypha_client::{TaskState, TaskStatus, Timestamp};
+use hypha_model::{Span, Time};
+use serde_json::Value;
+
+use super::text::{ago, clean, cut, fit, took};
+use crate::scheduler::{or_dash, table};
+
+/// A result or an input is shown to be recognised; `--result` and `--json` give all of it.
+const MAX_SHOWN_CHARS: usize = 400;
+
+/// A line for each task.
+pub(super) fn lines(tasks: &[TaskStatus], now: Time) -> String {
+    let header = ["task", "status", "model", "submitted", "took", "tries"];
+    let mut rows = vec![header.map(str::to_owned)];
+    for task in tasks {
+        rows.push([
+            task.id.to_string(),
+            task.status.to_string(),
+            or_dash(clean(task.model.as_deref().unwrap_or_default())),
+            or_dash(task.submitted_at.as_ref().map_or(String::new(), |at| ago(now, at))),
+            or_dash(run_time(task).unwrap_or_default()),
+            task.attempts.to_string(),
+        ]);
+    }
+    fit(&mut rows, 2);
+    table(&rows)
+}
+
+/// Everything about one task.
+pub(super) fn details(task: &TaskStatus, now: Time) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: Option<String>| {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            text += &format!("{name:<13}{}\n", clean(&value));
+        }
+    };
+    let at = |at: &Option<Timestamp>| at.as_ref().map(|at| format!("{at} ({})", ago(now, at)));
+    let more = |key: &str| task.more.get(key).and_then(shown);
+    line("task", Some(task.id.to_string()));
+    line("status", Some(status(task)));
+    line("model", task.model.clone());
+    line("worker", task.worker.map(|worker| worker.to_string()));
+    line("submitted", at(&task.submitted_at));
+    line("started", at(&task.started_at));
+    line("finished", at(&task.finished_at));
+    line("took", run_time(task));
+    line("tries", Some(task.attempts.to_string()));
+    line("waits for", task.reason().map(str::to_owned));
+    line("next try", more("delayed_until"));
+    line("last error", task.last_error().map(str::to_owned));
+    line("error", task.error.clone());
+    line("deadline", more("deadline_at"));
+    line("tenant", more("tenant"));
+    line("requirements", more("requirements"));
+    line("metadata", more("metadata"));
+    line("input", more("input"));
+    line("result", shown(&task.result));
+    text
+}
+
+/// The state, and how far it is where that is known.
+pub(super) fn status(task: &TaskStatus) -> String {
+    match task.progress {
+        Some(progress) if task.status == TaskState::Running && progress > 0.0 => {
+            format!("{} ({:.0} %)", task.status, progress * 100.0)
+        }
+        _ => task.status.to_string(),
+    }
+}
+
+/// A result as a person or a program wants it: text as it is, everything else as JSON.
+pub(super) fn result(value: &Value) -> String {
+    match value {
+        Value::String(text) if text.ends_with('\n') => text.clone(),
+        Value::String(text) => format!("{text}\n"),
+        json => format!("{json:#}\n"),
+    }
+}
+
+/// How a task ended that did not complete.
+pub(super) fn ending(task: &TaskStatus) -> String {
+    let error = task.error.as_deref().map(clean).unwrap_or_else(|| "no reason is known".to_owned());
+    match task.status {
+        TaskState::Cancelled => format!("{} was cancelled", task.id),
+        status => format!("{} {status}: {error}", task.id),
+    }
+}
+
+fn run_time(task: &TaskStatus) -> Option<String> {
+    match task.finished_at.as_ref()?.since(task.started_at.as_ref()?) {
+        // The API tells times to the millisecond.
+        Span::ZERO => Some("< 1 ms".to_owned()),
+        span => Some(took(span)),
+    }
+}
+
+fn shown(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::Object(empty) if empty.is_empty() => None,
+        Value::String(text) => Some(cut(text, MAX_SHOWN_CHARS)),
+        json => Some(cut(&json.to_string(), MAX_SHOWN_CHARS)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn task(more: Value) -> TaskStatus {
+        let mut json = json!({
+            "id": "task-01890000-0000-7000-8000-000000000001",
+            "status": "completed",
+            "model": "meta-llama/Llama-2-7b-chat-hf-with-a-long-name",
+            "submitted_at": "2026-01-01T00:00:00.000Z",
+            "started_at": "2026-01-01T00:00:01.000Z",
+            "finished_at": "2026-01-01T00:00:02.200Z",
+            "attempts": 2,
+        });
+        json.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn now() -> Time {
+        "2026-01-01T00:12:00Z".parse::<Timestamp>().unwrap().time()
+    }
+
+    #[test]
+    fn a_table_of_tasks_fits_a_terminal_with_their_ids_whole() {
+        let text = lines(&[task(json!({})), task(json!({"model": "echo\u{1b}"}))], now());
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let row = text.lines().nth(1).unwrap();
+        assert!(row.starts_with("task-01890000-0000-7000-8000-000000000001  completed"), "{row}");
+        assert!(row.contains("12m ago") && row.contains("1.20 s") && row.ends_with('2'), "{row}");
+        assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn the_details_have_what_is_known() {
+        let text = details(
+            &task(json!({
+                "worker": "01890000-0000-7000-8000-000000000002",
+                "result": {"text": "line\nline \u{1b}[2J"},
+                "reason": "no worker serves it",
+                "input": "x".repeat(1_000),
+            })),
+            now(),
+        );
+        assert!(text.contains("worker       01890000-0000-7000-8000-000000000002\n"), "{text}");
+        assert!(text.contains("waits for    no worker serves it\n"), "{text}");
+        assert!(text.contains("finished     2026-01-01T00:00:02.200Z (11m ago)\n"), "{text}");
+        assert!(text.contains("result       {\"text\":\"line\\nline \\u001b[2J\"}\n"), "{text}");
+        assert!(!text.contains("metadata") && text.len() < 1_200, "{text}");
+    }
+
+    #[test]
+    fn an_ending_says_why() {
+        let failed = task(json!({"status": "failed", "error": "out of memory"}));
+        assert!(ending(&failed).ends_with(" failed: out of memory"));
+        assert!(ending(&task(json!({"status": "cancelled"}))).ends_with(" was cancelled"));
+        let running = task(json!({"status": "running", "progress": 0.4}));
+        assert_eq!(status(&running), "running (40 %)");
+    }
+
+    #[test]
+    fn a_text_is_printed_as_it_is_and_the_rest_as_json() {
+        assert_eq!(result(&json!("a \"b\"")), "a \"b\"\n");
+        assert_eq!(result(&json!("a\n")), "a\n");
+        assert_eq!(result(&json!(null)), "null\n");
+        assert_eq!(result(&json!([1])), "[\n  1\n]\n");
+    }
+}

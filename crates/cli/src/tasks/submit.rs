@@ -1,0 +1,334 @@
+//! `hypha submit`: one task from the command line, or many from a file.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use hypha_client::{Task, TaskState, TaskStatus};
+use serde_json::{Map, Value, json};
+
+use super::batch;
+use super::follow::{as_it_happens, for_people, for_programs, to_its_end};
+use super::reach::{Reach, block_on, failure};
+use super::show;
+use crate::usage::{Failure, print, read_text};
+
+/// More than any scheduler takes in one request.
+const MAX_INPUT_BYTES: u64 = 1 << 30;
+
+#[derive(Args)]
+pub(crate) struct Submit {
+    #[command(flatten)]
+    one: One,
+    #[command(flatten)]
+    batch: Batch,
+    /// Print JSON: the task, or what became of a batch
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Args)]
+struct One {
+    /// The model that is asked
+    #[arg(long, value_name = "MODEL", required_unless_present = "batch")]
+    model: Option<String>,
+    /// What it is asked: a text, @FILE for a file, or - for standard input
+    #[arg(
+        long,
+        value_name = "TEXT|@FILE|-",
+        required_unless_present = "batch",
+        allow_hyphen_values = true
+    )]
+    input: Option<String>,
+    /// The input is JSON and not a text
+    #[arg(long)]
+    json_input: bool,
+    #[command(flatten)]
+    needs: Needs,
+    /// How long one attempt may take, in seconds or with a unit
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<String>,
+    /// What helps to predict the run time, as a JSON object of numbers and texts
+    #[arg(long, value_name = "JSON")]
+    metadata: Option<String>,
+    /// A name for this submission: under the same one nothing is submitted twice
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Wait for the end and print the result; exits 1 if the task does not complete
+    #[arg(long)]
+    wait: bool,
+    /// Wait for the end, and show what happens and pieces of the result as they come
+    #[arg(long)]
+    stream: bool,
+}
+
+/// What the worker must have.
+#[derive(Args)]
+struct Needs {
+    /// All requirements as one JSON object, as the API takes them
+    #[arg(long, value_name = "JSON")]
+    requirements: Option<String>,
+    /// Memory that the worker must have, such as 16GB
+    #[arg(long, value_name = "BYTES")]
+    min_memory: Option<String>,
+    /// The worker must have a GPU
+    #[arg(long)]
+    gpu: bool,
+    /// Cores that the worker must have
+    #[arg(long, value_name = "CORES")]
+    cpu_cores: Option<String>,
+    /// Higher goes first
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    priority: Option<String>,
+    /// How long after submission the result is still wanted, in seconds or with a unit
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<String>,
+}
+
+#[derive(Args)]
+pub(super) struct Batch {
+    /// A file with a task in each line, as JSON. Run again, it goes on where it was
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "out",
+        conflicts_with_all = [
+            "model", "input", "json_input", "requirements", "min_memory", "gpu", "cpu_cores",
+            "priority", "deadline", "timeout", "metadata", "key", "wait", "stream",
+        ]
+    )]
+    pub(super) batch: Option<PathBuf>,
+    /// The file that the results of a batch are added to, as they come
+    #[arg(long, value_name = "FILE", requires = "batch", conflicts_with = "model")]
+    pub(super) out: Option<PathBuf>,
+    /// How many tasks of a batch are submitted and not finished at any time
+    #[arg(
+        long,
+        value_name = "TASKS",
+        requires = "batch",
+        conflicts_with = "model",
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u16).range(1..=4_096)
+    )]
+    pub(super) in_flight: u16,
+    /// A name for this run of a batch: under another one the same lines are new tasks
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "batch",
+        conflicts_with = "model",
+        default_value = ""
+    )]
+    pub(super) run: String,
+}
+
+pub(super) fn run(submit: &Submit) -> Result<(), Failure> {
+    if let (Some(file), Some(out)) = (&submit.batch.batch, &submit.batch.out) {
+        return batch::run(&submit.batch, file, out, &submit.reach.connect()?, submit.json);
+    }
+    let (one, json) = (&submit.one, submit.json);
+    let task = one.task()?;
+    let scheduler = submit.reach.connect()?;
+    block_on(async {
+        let task = scheduler.submit_task(task).await.map_err(failure)?;
+        let id = task.id;
+        if !one.wait && !one.stream {
+            return match json {
+                true => print(&format!("{:#}\n", json!(task))),
+                false => print(&format!("{id}\n")),
+            };
+        }
+        if !json {
+            eprintln!("{id} submitted");
+        }
+        let (task, pieces) = match (one.stream, json) {
+            (true, true) => as_it_happens(&scheduler, id, &for_programs).await?,
+            (true, false) => as_it_happens(&scheduler, id, &|event| for_people(id, event)).await?,
+            (false, _) => (to_its_end(&scheduler, id, json).await?, false),
+        };
+        finish(&task, pieces, json)
+    })
+}
+
+/// Prints what came out of a task, unless it was printed in pieces.
+fn finish(task: &TaskStatus, pieces: bool, json: bool) -> Result<(), Failure> {
+    let completed = task.status == TaskState::Completed;
+    match (json, pieces) {
+        // The last event was the task.
+        (true, true) => {}
+        (true, false) => print(&format!("{:#}\n", json!(task)))?,
+        (false, true) => print("\n")?,
+        (false, false) if completed => print(&show::result(&task.result))?,
+        (false, false) => {}
+    }
+    match completed {
+        true => Ok(()),
+        false => Err(Failure::work(show::ending(task))),
+    }
+}
+
+impl One {
+    /// The task, checked as far as that is possible without a scheduler.
+    fn task(&self) -> Result<Task, Failure> {
+        let mut json = Map::new();
+        let mut put = |key: &str, value: Value| json.insert(key.to_owned(), value);
+        put("model", json!(self.model.as_deref().unwrap_or_default()));
+        put("input", self.input()?);
+        put("requirements", Value::Object(self.needs.requirements()?));
+        if let Some(timeout) = &self.timeout {
+            put("timeout", json!(timeout));
+        }
+        if let Some(metadata) = &self.metadata {
+            put("metadata", Value::Object(object("--metadata", metadata)?));
+        }
+        if let Some(key) = &self.key {
+            put("key", json!(key));
+        }
+        Task::from_json(Value::Object(json)).map_err(Failure::usage)
+    }
+
+    fn input(&self) -> Result<Value, Failure> {
+        let given = self.input.as_deref().unwrap_or_default();
+        let text = match given.strip_prefix('@') {
+            Some(file) => read_text(Path::new(file))?,
+            None if given == "-" => standard_input()?,
+            None => given.to_owned(),
+        };
+        match self.json_input {
+            true => serde_json::from_str(&text)
+                .map_err(|error| Failure::usage(format!("--json-input: not JSON: {error}"))),
+            false => Ok(Value::String(text)),
+        }
+    }
+}
+
+impl Needs {
+    fn requirements(&self) -> Result<Map<String, Value>, Failure> {
+        let mut all = match &self.requirements {
+            Some(text) => object("--requirements", text)?,
+            None => Map::new(),
+        };
+        let flags = [
+            ("--min-memory", "min_memory", self.min_memory.as_ref().map(|text| json!(text))),
+            ("--gpu", "gpu_required", self.gpu.then_some(Value::Bool(true))),
+            ("--cpu-cores", "cpu_cores", self.cpu_cores.as_ref().map(|text| json!(text))),
+            ("--priority", "priority", self.priority.as_ref().map(|text| json!(text))),
+            ("--deadline", "deadline", self.deadline.as_ref().map(|text| json!(text))),
+        ];
+        for (flag, key, value) in flags {
+            let Some(value) = value else { continue };
+            if all.insert(key.to_owned(), value).is_some() {
+                let problem = format!("{flag}: {key} is in --requirements too; give it once");
+                return Err(Failure::usage(problem));
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn object(flag: &str, text: &str) -> Result<Map<String, Value>, Failure> {
+    serde_json::from_str(text)
+        .map_err(|error| Failure::usage(format!("{flag}: expected a JSON object: {error}")))
+}
+
+fn standard_input() -> Result<String, Failure> {
+    let mut text = String::new();
+    let mut input = std::io::stdin().lock().take(MAX_INPUT_BYTES + 1);
+    match input.read_to_string(&mut text) {
+        Ok(_) if text.len() as u64 > MAX_INPUT_BYTES => {
+            Err(Failure::usage(format!("--input -: more than {MAX_INPUT_BYTES} bytes")))
+        }
+        Ok(_) => Ok(text),
+        Err(error) => Err(Failure::usage(format!("--input -: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use hypha_client::TaskInput;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        submit: Submit,
+    }
+
+    fn parse(line: &[&str]) -> Result<Submit, String> {
+        let line = Line::try_parse_from([&["submit"], line].concat());
+        line.map(|line| line.submit).map_err(|error| error.to_string())
+    }
+
+    fn task(line: &[&str]) -> Result<Task, String> {
+        parse(line)?.one.task().map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn flags_become_requirements() {
+        let task = task(&[
+            "--model=m",
+            "--input=hi",
+            "--min-memory=16GB",
+            "--gpu",
+            "--priority",
+            "-5",
+            "--deadline=2m",
+            "--requirements",
+            r#"{"cpu_cores": 2}"#,
+            "--timeout=30s",
+            "--metadata",
+            r#"{"input_tokens": 7}"#,
+            "--key=k",
+        ])
+        .unwrap();
+        assert_eq!(task.input, TaskInput::Text("hi".to_owned()));
+        assert_eq!(
+            Value::Object(task.requirements.to_json()),
+            json!({"min_memory": "16GB", "gpu_required": true, "priority": "-5",
+                   "deadline": "2m", "cpu_cores": 2})
+        );
+        assert_eq!(task.timeout, Some(std::time::Duration::from_secs(30)));
+        assert_eq!(task.key.as_str(), Some("k"));
+    }
+
+    #[test]
+    fn an_input_is_a_text_a_file_or_json() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("input");
+        std::fs::write(&file, "{\"ms\": 5}").unwrap();
+        let at = format!("@{}", file.display());
+        let input = |line: &[&str]| task(line).map(|task| task.input);
+        let text = TaskInput::Text("{\"ms\": 5}".to_owned());
+        assert_eq!(input(&["--model=m", "--input", &at]), Ok(text));
+        let json = TaskInput::Json(json!({"ms": 5}));
+        assert_eq!(input(&["--model=m", "--input", &at, "--json-input"]), Ok(json));
+        assert!(input(&["--model=m", "--input=@/nowhere/at/all"]).is_err());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said_before_anything_is_sent() {
+        for (line, says) in [
+            (&["--model=m"][..], "--input"),
+            (&["--batch=f"], "--out"),
+            (&["--batch=f", "--out=o", "--wait"], "cannot be used with"),
+            (&["--out=o", "--model=m", "--input=x"], "cannot be used with"),
+            (&["--run=r", "--model=m", "--input=x"], "cannot be used with"),
+            (&["--in-flight=2", "--model=m", "--input=x"], "cannot be used with"),
+            (&["--out=o"], "--batch"),
+            (&["--model=m", "--input=x", "--min-memory=16"], "write \"16GB\" for gigabytes"),
+            (&["--model=m", "--input={", "--json-input"], "--json-input: not JSON"),
+            (&["--model=m", "--input=x", "--requirements=[]"], "expected a JSON object"),
+            (&["--model=", "--input=x"], "a name must not be empty"),
+            (
+                &["--model=m", "--input=x", "--gpu", "--requirements={\"gpu_required\":true}"],
+                "give it once",
+            ),
+        ] {
+            let error = task(line).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

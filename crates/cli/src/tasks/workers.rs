@@ -1,0 +1,74 @@
+//! `hypha workers`: who works for a scheduler.
+
+use clap::Args;
+use hypha_client::WorkerStatus;
+use hypha_model::Time;
+use serde_json::json;
+
+use super::reach::{Reach, block_on, failure};
+use super::text::{ago, clean, fit, now, took_millis};
+use crate::scheduler::{or_dash, table};
+use crate::usage::{Failure, print};
+
+#[derive(Args)]
+pub(crate) struct Workers {
+    /// Print JSON, with everything that the scheduler says of them
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(super) fn run(workers: &Workers) -> Result<(), Failure> {
+    let scheduler = workers.reach.connect()?;
+    let found = block_on(async { scheduler.workers().await.map_err(failure) })?;
+    match workers.json {
+        true => print(&format!("{:#}\n", json!(found))),
+        false if found.is_empty() => print("no workers yet; start one with `hypha worker run`\n"),
+        false => print(&lines(&found, now())),
+    }
+}
+
+fn lines(workers: &[WorkerStatus], now: Time) -> String {
+    let header = ["worker", "status", "models", "run", "queue", "wait", "seen"];
+    let mut rows = vec![header.map(str::to_owned)];
+    for worker in workers {
+        rows.push([
+            worker.id.to_string(),
+            clean(&worker.status),
+            match worker.models.is_empty() {
+                true => "any".to_owned(),
+                false => clean(&worker.models.join(", ")),
+            },
+            worker.running.to_string(),
+            worker.queued.to_string(),
+            or_dash(worker.waiting_ms.map_or(String::new(), took_millis)),
+            or_dash(worker.health.last_seen.as_ref().map_or(String::new(), |at| ago(now, at))),
+        ]);
+    }
+    fit(&mut rows, 2);
+    table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hypha_client::Timestamp;
+
+    #[test]
+    fn a_table_of_workers_fits_a_terminal_with_their_ids_whole() {
+        let id = "01890000-0000-7000-8000-000000000001";
+        let worker: WorkerStatus = serde_json::from_value(json!({
+            "id": id, "status": "unavailable", "running": 12, "queued": 3, "waiting_ms": 999.9,
+            "models": ["meta-llama/Llama-2-7b-chat-hf", "stable-diffusion-xl"],
+            "health": {"last_seen": "2026-01-01T00:00:00.000Z"},
+        }))
+        .unwrap();
+        let at: Timestamp = "2026-01-01T00:00:03Z".parse().unwrap();
+        let text = lines(&[worker], at.time());
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let row = text.lines().nth(1).unwrap();
+        assert!(row.starts_with(id) && row.ends_with("999.9 ms  3s ago"), "{text}");
+        assert!(row.contains("meta-llama/Llama-2"), "{text}");
+    }
+}

@@ -1,0 +1,207 @@
+//! The nodes as child processes: started, started again when they die, and stopped together.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{self, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::usage::Failure;
+
+/// How long a node may take to stop before it is killed: a little more than it takes by itself.
+const STOP_TIME: Duration = Duration::from_secs(15);
+
+/// How long after its death a node is started again, the first time; doubled each time.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// The longest that we wait for that.
+const AGAIN_AT_MOST: Duration = Duration::from_secs(30);
+
+/// One that ran for this long was well, and is started again soon.
+const WAS_WELL: Duration = Duration::from_secs(30);
+
+/// A node to be run.
+#[derive(Clone)]
+pub(crate) struct Child {
+    name: String,
+    role: &'static str,
+    config: PathBuf,
+    flags: Vec<String>,
+    variables: Vec<(String, String)>,
+}
+
+impl Child {
+    pub(crate) fn new(name: &str, role: &'static str, config: PathBuf) -> Child {
+        Child { name: name.to_owned(), role, config, flags: Vec::new(), variables: Vec::new() }
+    }
+
+    pub(crate) fn flag(mut self, name: &str, value: &str) -> Child {
+        self.flags.extend([name.to_owned(), value.to_owned()]);
+        self
+    }
+
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Child {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// What starts it. Its input must be held open; its output goes where ours goes.
+    pub(crate) fn command(&self) -> process::Command {
+        let mut command = process::Command::new("/proc/self/exe");
+        command
+            .arg(self.role)
+            .args(["run", "--stop-with-stdin", "-c"])
+            .arg(&self.config)
+            .args(&self.flags)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            // Held open for as long as we live: when it closes, the node stops, however we died.
+            .stdin(Stdio::piped())
+            // A Ctrl-C is for us, and we tell them.
+            .process_group(0);
+        command
+    }
+
+    fn spawn(&self) -> io::Result<tokio::process::Child> {
+        Command::from(self.command())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+    }
+
+    /// Runs the node, again and again, until told to stop.
+    async fn live(self, mut stop: watch::Receiver<bool>) {
+        let mut pause = AGAIN_AFTER;
+        loop {
+            let began = tokio::time::Instant::now();
+            let ended = self.once(&mut stop).await;
+            if *stop.borrow() {
+                return;
+            }
+            if began.elapsed() >= WAS_WELL {
+                pause = AGAIN_AFTER;
+            }
+            eprintln!("hypha up: {} {ended}; starting it again in {pause:?}", self.name);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = stop.changed() => return,
+            }
+            pause = (2 * pause).min(AGAIN_AT_MOST);
+        }
+    }
+
+    /// Runs it once, and says how it ended.
+    async fn once(&self, stop: &mut watch::Receiver<bool>) -> String {
+        let mut child = match self.spawn() {
+            Ok(child) => child,
+            Err(error) => return format!("cannot be started: {error}"),
+        };
+        let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        spawn_lines(&self.name, child.stdout.take());
+        spawn_lines(&self.name, child.stderr.take());
+        // Kept until the end of this function: dropping it would stop the node.
+        let _stdin = child.stdin.take();
+        let ended = tokio::select! {
+            ended = child.wait() => ended,
+            _ = stop.changed() => {
+                if let Some(id) = id {
+                    // It may have died just now.
+                    let _ = kill_process(id, Signal::TERM);
+                }
+                match tokio::time::timeout(STOP_TIME, child.wait()).await {
+                    Ok(ended) => ended,
+                    Err(_) => {
+                        eprintln!("hypha up: {} does not stop; killing it", self.name);
+                        let _ = child.start_kill();
+                        child.wait().await
+                    }
+                }
+            }
+        };
+        match ended {
+            Ok(status) => format!("has ended ({status})"),
+            Err(error) => format!("was lost: {error}"),
+        }
+    }
+}
+
+/// Shows a node's lines with its name before them.
+fn spawn_lines(name: &str, output: Option<impl AsyncRead + Unpin + Send + 'static>) {
+    let Some(output) = output else { return };
+    let name = name.to_owned();
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(output).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            eprintln!("{name:<10} {line}");
+        }
+    });
+}
+
+pub(super) struct Children {
+    running: JoinSet<()>,
+    stop: watch::Sender<bool>,
+    signals: Signals,
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+impl Children {
+    pub(super) fn start(plan: Vec<Child>) -> Result<Children, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::work(format!("cannot hear signals: {error}")))
+        };
+        let signals = Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        };
+        let (stop, stopping) = watch::channel(false);
+        let mut running = JoinSet::new();
+        for child in plan {
+            running.spawn(child.live(stopping.clone()));
+        }
+        Ok(Children { running, stop, signals })
+    }
+
+    /// Waits for `something`; none if a signal comes first.
+    pub(super) async fn meanwhile<T>(
+        &mut self,
+        something: impl Future<Output = T>,
+    ) -> Result<Option<T>, Failure> {
+        tokio::select! {
+            done = something => Ok(Some(done)),
+            () = self.signals.next() => Ok(None),
+        }
+    }
+
+    /// Runs until a signal comes, then stops them all.
+    pub(super) async fn run(mut self) -> Result<(), Failure> {
+        self.signals.next().await;
+        self.stop().await
+    }
+
+    pub(super) async fn stop(mut self) -> Result<(), Failure> {
+        eprintln!("hypha up: stopping");
+        let _ = self.stop.send(true);
+        while self.running.join_next().await.is_some() {}
+        Ok(())
+    }
+}

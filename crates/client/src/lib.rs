@@ -1,0 +1,51 @@
+//! The HTTP API of a scheduler, from Rust.
+//!
+//! ```no_run
+//! use hypha_client::{Requirements, Scheduler, Task, TaskInput, TaskKey};
+//!
+//! # async fn example(prompt: String) -> Result<(), hypha_client::ClientError> {
+//! let scheduler = Scheduler::connect("http://127.0.0.1:8080", None)?;
+//!
+//! let task = Task {
+//!     key: TaskKey::new(),
+//!     model: "llama-2-7b".into(),
+//!     input: TaskInput::Text(prompt),
+//!     requirements: Requirements {
+//!         min_memory: 16_000_000_000, // 16 GB
+//!         gpu_required: true,
+//!         cpu_cores: 4,
+//!         ..Requirements::default()
+//!     },
+//!     ..Task::default()
+//! };
+//!
+//! let submitted = scheduler.submit_task(task).await?;
+//! println!("{} is {}", submitted.id, submitted.status);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The scheduler gives each task its id. The key is what the client names its submission by: after a lost
+//! connection the same submission is made again and cannot become a second task.
+
+mod error;
+mod events;
+mod http;
+mod requirements;
+mod scheduler;
+mod sse;
+mod status;
+mod task;
+mod timestamp;
+mod workers;
+
+pub use error::ClientError;
+pub use events::{Event, EventKind, Events};
+pub use http::{Download, MAX_ANSWER_BYTES, Options};
+pub use hypha_model::{TaskId, TaskState, WorkerId};
+pub use requirements::Requirements;
+pub use scheduler::{MAX_WAIT, Pages, Scheduler};
+pub use status::{Explanation, SchedulerStatus, TaskFilter, TaskPage, TaskStatus, Verdict};
+pub use task::{Task, TaskError, TaskInput, TaskKey};
+pub use timestamp::Timestamp;
+pub use workers::{WorkerHealth, WorkerStatus};

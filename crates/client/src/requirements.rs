@@ -1,0 +1,109 @@
+//! What a task asks of a worker, as the API takes it.
+
+use hypha_model::amount::AmountError;
+use hypha_model::{Requirement, RequirementInput};
+use serde_json::{Map, Value, json};
+
+/// What a worker must have. What is zero, `false` or empty is not asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Requirements {
+    /// Main memory, in bytes.
+    pub min_memory: u64,
+    /// Whether a GPU is needed at all.
+    pub gpu_required: bool,
+    /// Cores.
+    pub cpu_cores: u32,
+    /// How many GPUs.
+    pub min_gpus: u32,
+    /// Memory on each of them, in bytes.
+    pub min_gpu_memory: u64,
+    /// Disk, in bytes.
+    pub min_storage: u64,
+    /// Higher goes first.
+    pub priority: f64,
+    /// For how many seconds after submission the result is still wanted.
+    pub deadline: Option<f64>,
+    /// Any other key that the API knows, or one of the above in another way: `"cpu_cores": 0.5`,
+    /// `"min_memory": "16GB"`. What stands here wins.
+    pub more: Map<String, Value>,
+}
+
+impl Requirements {
+    /// The requirements in JSON, if they are ones that a scheduler takes.
+    pub fn from_json(json: Map<String, Value>) -> Result<Requirements, String> {
+        check(json.clone())?;
+        Ok(Requirements { more: json, ..Requirements::default() })
+    }
+
+    /// As the API takes them.
+    pub fn to_json(&self) -> Map<String, Value> {
+        let mut json = Map::new();
+        let mut put = |key: &str, given: bool, value: Value| {
+            if given {
+                json.insert(key.to_owned(), value);
+            }
+        };
+        put("min_memory", self.min_memory > 0, json!(self.min_memory));
+        put("gpu_required", self.gpu_required, json!(true));
+        put("cpu_cores", self.cpu_cores > 0, json!(self.cpu_cores));
+        put("min_gpus", self.min_gpus > 0, json!(self.min_gpus));
+        put("min_gpu_memory", self.min_gpu_memory > 0, json!(self.min_gpu_memory));
+        put("min_storage", self.min_storage > 0, json!(self.min_storage));
+        put("priority", self.priority != 0.0, json!(self.priority));
+        put("deadline", self.deadline.is_some(), json!(self.deadline));
+        json.extend(self.more.clone());
+        json
+    }
+}
+
+/// Reads requirements as the scheduler will.
+fn check(json: Map<String, Value>) -> Result<(), String> {
+    let input: RequirementInput =
+        serde_json::from_value(Value::Object(json)).map_err(|error| error.to_string())?;
+    Requirement::try_from(input).map_err(|error: AmountError| error.to_string())?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_a_scheduler_reads() {
+        let requirements = Requirements {
+            min_memory: 16_000_000_000,
+            gpu_required: true,
+            cpu_cores: 4,
+            min_gpus: 2,
+            min_gpu_memory: 8_000_000_000,
+            min_storage: 2_000_000,
+            priority: 0.9,
+            deadline: Some(1.5),
+            more: Map::new(),
+        };
+        let json = requirements.to_json();
+        let input: RequirementInput = serde_json::from_value(Value::Object(json.clone())).unwrap();
+        let read = Requirement::try_from(input).unwrap();
+        assert_eq!(
+            (read.memory_bytes, read.cpu_milli, read.min_gpus, read.gpu_memory_bytes),
+            (16_000_000_000, 4_000, 2, 8_000_000_000)
+        );
+        assert_eq!((read.storage_bytes, read.priority.0), (2_000_000, 900));
+        assert_eq!(read.deadline, Some(hypha_model::Span::from_millis(1_500)));
+        assert!(Requirements::default().to_json().is_empty());
+        assert_eq!(Requirements::from_json(json.clone()).unwrap().to_json(), json);
+    }
+
+    #[test]
+    fn what_a_scheduler_would_refuse_is_refused_here() {
+        let read = |json: Value| Requirements::from_json(json.as_object().unwrap().clone());
+        assert!(read(json!({"min_mem": 1})).unwrap_err().contains("min_mem"));
+        assert!(read(json!({"min_memory": 16})).unwrap_err().contains("16GB"));
+        let half = Requirements {
+            cpu_cores: 4,
+            more: read(json!({"cpu_cores": 0.5})).unwrap().more,
+            ..Requirements::default()
+        };
+        assert_eq!(half.to_json()["cpu_cores"], 0.5);
+    }
+}

@@ -1,0 +1,273 @@
+//! The calls that a scheduler answers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hypha_model::{Payload, TaskId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::error::ClientError;
+use crate::events::Events;
+use crate::http::{Call, DEFAULT_RETRY_AFTER, Download, ErrorDetail, Http, Options, quoted};
+use crate::status::{Explanation, SchedulerStatus, TaskFilter, TaskPage, TaskStatus};
+use crate::task::Task;
+use crate::workers::WorkerStatus;
+
+/// The longest that one request asks the scheduler to wait. Longer waits are made of several: what stands
+/// between may cut a connection that is silent for minutes.
+pub const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// Tasks in one request. The API takes ten thousand; fewer keep one answer small and the next request early.
+const MAX_BATCH: usize = 1_000;
+/// Bytes of tasks in one request: well below the usual `max_request_size` of 10 MB.
+const MAX_BATCH_BYTES: usize = 4 << 20;
+
+/// A scheduler. Cheap to clone; clones share their connections.
+#[derive(Clone)]
+pub struct Scheduler {
+    http: Arc<Http>,
+}
+
+impl Scheduler {
+    /// The scheduler at `base_url`, such as `http://127.0.0.1:8080`. Nothing is sent before the first call.
+    pub fn connect(base_url: &str, token: Option<&str>) -> Result<Scheduler, ClientError> {
+        let token = token.map(str::to_owned);
+        Scheduler::connect_with(base_url, Options { token, ..Options::default() })
+    }
+
+    /// The same with more to say.
+    pub fn connect_with(base_url: &str, options: Options) -> Result<Scheduler, ClientError> {
+        Ok(Scheduler { http: Arc::new(Http::new(base_url, options)?) })
+    }
+
+    /// The address, as messages show it.
+    pub fn address(&self) -> &str {
+        self.http.address()
+    }
+
+    /// Submits a task. It is durable when this returns.
+    pub async fn submit_task(&self, task: Task) -> Result<TaskStatus, ClientError> {
+        self.submit_and_wait(task, Duration::ZERO).await
+    }
+
+    /// Submits a task and waits for its end, in one request, at most [`MAX_WAIT`]: look at the status
+    /// whether it has ended.
+    pub async fn submit_and_wait(
+        &self,
+        mut task: Task,
+        wait: Duration,
+    ) -> Result<TaskStatus, ClientError> {
+        let key = std::mem::take(&mut task.key);
+        let body = task.into_json().to_string();
+        let call = Call::post(vec!["tasks"], body, key.as_str());
+        self.http.json(&call.waiting(wait.min(MAX_WAIT))).await
+    }
+
+    /// Submits tasks in as few requests as fit. Each has an outcome of its own, in their order. The tasks of
+    /// one call are repeated safely together: if all have keys, and the call is made again with the same
+    /// tasks in the same order, no task is made twice.
+    pub async fn submit_tasks(&self, tasks: Vec<Task>) -> Vec<Result<TaskStatus, ClientError>> {
+        let mut outcomes = Vec::with_capacity(tasks.len());
+        let mut batch = Batch::default();
+        for mut task in tasks {
+            let key = std::mem::take(&mut task.key);
+            let json = task.into_json().to_string();
+            if !batch.has_room(json.len()) {
+                outcomes.extend(self.submit_batch(std::mem::take(&mut batch)).await);
+            }
+            batch.push(&json, key.as_str());
+        }
+        outcomes.extend(self.submit_batch(batch).await);
+        outcomes
+    }
+
+    /// A task as it is now.
+    pub async fn task(&self, id: TaskId) -> Result<TaskStatus, ClientError> {
+        self.look(id, Duration::ZERO).await
+    }
+
+    /// Waits until a task has ended, at most `timeout`: look at the status whether it has.
+    pub async fn wait(&self, id: TaskId, timeout: Duration) -> Result<TaskStatus, ClientError> {
+        let began = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(began.elapsed());
+            let task = self.look(id, left.min(MAX_WAIT)).await?;
+            if task.has_ended() || left <= MAX_WAIT {
+                return Ok(task);
+            }
+        }
+    }
+
+    /// The tasks that `filter` lets through, the latest first, page by page.
+    pub fn tasks(&self, filter: TaskFilter) -> Pages {
+        Pages { scheduler: self.clone(), filter, cursor: Cursor::Start }
+    }
+
+    /// Cancels a task. One that has ended stays as it is.
+    pub async fn cancel(&self, id: TaskId) -> Result<TaskStatus, ClientError> {
+        self.http.json(&Call::delete(vec!["tasks", &id.to_string()])).await
+    }
+
+    /// What happens to a task from now on, beginning with how it is.
+    pub async fn events(&self, id: TaskId) -> Result<Events, ClientError> {
+        let id = id.to_string();
+        self.http.stream(&Call::get(vec!["tasks", &id, "events"])).await.map(Events::new)
+    }
+
+    /// Why a task is where it is, or waits.
+    pub async fn explain(&self, id: TaskId) -> Result<Explanation, ClientError> {
+        self.http.json(&Call::get(vec!["tasks", &id.to_string(), "explain"])).await
+    }
+
+    /// The bytes of a task's result, however large.
+    pub async fn result(&self, id: TaskId) -> Result<Download, ClientError> {
+        let id = id.to_string();
+        self.http.stream(&Call::get(vec!["tasks", &id, "result"])).await.map(Download::new)
+    }
+
+    /// The workers that the scheduler knows.
+    pub async fn workers(&self) -> Result<Vec<WorkerStatus>, ClientError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            workers: Vec<WorkerStatus>,
+        }
+        let answer: Answer = self.http.json(&Call::get(vec!["workers"])).await?;
+        Ok(answer.workers)
+    }
+
+    /// What the scheduler goes by, and what it has done.
+    pub async fn scheduler(&self) -> Result<SchedulerStatus, ClientError> {
+        self.http.json(&Call::get(vec!["scheduler"])).await
+    }
+
+    /// Changes the strategy: a name such as `"predictive"`, or an object with `name` and its parameters.
+    pub async fn set_strategy(&self, strategy: &Value) -> Result<SchedulerStatus, ClientError> {
+        let body = json!({ "strategy": strategy }).to_string();
+        self.http.json(&Call::put(vec!["scheduler"], body)).await
+    }
+
+    async fn look(&self, id: TaskId, wait: Duration) -> Result<TaskStatus, ClientError> {
+        let id = id.to_string();
+        self.http.json(&Call::get(vec!["tasks", &id]).waiting(wait)).await
+    }
+
+    async fn submit_batch(&self, batch: Batch) -> Vec<Result<TaskStatus, ClientError>> {
+        #[derive(Deserialize)]
+        struct Answer {
+            tasks: Vec<Value>,
+        }
+        let expected = batch.tasks;
+        if expected == 0 {
+            return Vec::new();
+        }
+        let (body, key) = batch.into_body();
+        let call = Call::post(vec!["tasks"], body, key.as_deref());
+        let outcome = match self.http.json_of_each::<Answer>(&call).await {
+            Ok(answer) if answer.tasks.len() == expected => Ok(answer.tasks),
+            Ok(answer) => {
+                let got = answer.tasks.len();
+                Err(self.http.malformed(&format!("{got} outcomes for {expected} tasks")))
+            }
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(tasks) => tasks.into_iter().map(|task| self.outcome(task)).collect(),
+            Err(error) => vec![Err(error); expected],
+        }
+    }
+
+    /// One element of the answer to a batch: a task, or why it is none.
+    fn outcome(&self, json: Value) -> Result<TaskStatus, ClientError> {
+        #[derive(Deserialize)]
+        struct Refused {
+            error: ErrorDetail,
+        }
+        if json.get("id").is_some() {
+            return serde_json::from_value(json).map_err(|error| self.http.malformed(&error));
+        }
+        let refused: Refused =
+            serde_json::from_value(json).map_err(|error| self.http.malformed(&error))?;
+        let (code, message) = (quoted(&refused.error.code), quoted(&refused.error.message));
+        // Within a batch only the word tells what the status would have been.
+        Err(match code.as_str() {
+            "too_many_tasks" | "unavailable" | "no_worker" => {
+                ClientError::Busy { retry_after: DEFAULT_RETRY_AFTER, message }
+            }
+            "conflict" => ClientError::Refused { status: 409, code, message },
+            _ => ClientError::Refused { status: 422, code, message },
+        })
+    }
+}
+
+/// Tasks for one request.
+#[derive(Default)]
+struct Batch {
+    tasks: usize,
+    json: String,
+    keys: String,
+    unnamed: bool,
+}
+
+impl Batch {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.tasks == 0
+            || (self.tasks < MAX_BATCH && self.json.len() + bytes + 2 <= MAX_BATCH_BYTES)
+    }
+
+    fn push(&mut self, json: &str, key: Option<&str>) {
+        self.json.push(if self.tasks == 0 { '[' } else { ',' });
+        self.json.push_str(json);
+        self.tasks += 1;
+        match key {
+            Some(key) => {
+                self.keys.push_str(key);
+                self.keys.push('\n');
+            }
+            None => self.unnamed = true,
+        }
+    }
+
+    /// A request has one key, and its tasks are numbered under it: it stands for all of theirs, so that the
+    /// same tasks in the same order have the same.
+    fn into_body(mut self) -> (String, Option<String>) {
+        self.json.push(']');
+        let key = Payload::from(self.keys.into_bytes()).digest().to_string();
+        (self.json, (!self.unnamed).then_some(key))
+    }
+}
+
+/// Pages of tasks, each asked for when it is wanted.
+pub struct Pages {
+    scheduler: Scheduler,
+    filter: TaskFilter,
+    cursor: Cursor,
+}
+
+enum Cursor {
+    Start,
+    At(String),
+    End,
+}
+
+impl Pages {
+    /// The next page; `None` after the last. A page may be empty although more follow.
+    pub async fn next(&mut self) -> Result<Option<TaskPage>, ClientError> {
+        let cursor = match &self.cursor {
+            Cursor::Start => None,
+            Cursor::At(cursor) => Some(cursor.clone()),
+            Cursor::End => return Ok(None),
+        };
+        let filter = &self.filter;
+        let call = Call::get(vec!["tasks"])
+            .query("status", filter.status.map(|status| status.to_string()))
+            .query("model", filter.model.clone())
+            .query("worker", filter.worker.map(|worker| worker.to_string()))
+            .query("since", filter.since.map(|since| format!("{:.3}", since.as_secs_f64())))
+            .query("limit", filter.limit.map(|limit| limit.to_string()))
+            .query("cursor", cursor);
+        let page: TaskPage = self.scheduler.http.json(&call).await?;
+        self.cursor = page.next.clone().map_or(Cursor::End, Cursor::At);
+        Ok(Some(page))
+    }
+}

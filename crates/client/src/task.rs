@@ -1,0 +1,292 @@
+//! A task as a client gives it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hypha_model::amount::parse_seconds;
+use hypha_model::given::Given;
+use hypha_model::{Metadata, Name, Rng, TaskId, Time};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use crate::requirements::Requirements;
+
+/// What is to be done. A default has a key of its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Task {
+    /// What the client names this submission by: submitting twice under one key makes one task.
+    pub key: TaskKey,
+    /// The model that is asked.
+    pub model: String,
+    /// What it is asked.
+    pub input: TaskInput,
+    /// What the worker must have.
+    pub requirements: Requirements,
+    /// What helps to predict the run time: numbers and categories such as `input_tokens`.
+    pub metadata: Metadata,
+    /// How long one attempt may take; the scheduler's `task_timeout` if not said.
+    pub timeout: Option<Duration>,
+}
+
+/// What a model is given.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TaskInput {
+    /// A text, such as a prompt.
+    Text(String),
+    /// Any JSON.
+    Json(Value),
+}
+
+/// What a client names a submission by.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct TaskKey(Option<String>);
+
+/// Something that is no task.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum TaskError {
+    /// It is JSON, but not of the right form.
+    #[error("not a task: {0}")]
+    Form(String),
+    /// A field has a value that it cannot have.
+    #[error("{field}: {problem}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A key that cannot be one.
+    #[error("a key has 1 to {max} visible ASCII characters", max = TaskKey::MAX_CHARS)]
+    Key,
+}
+
+impl Task {
+    /// A task for `model` with a key of its own.
+    pub fn new(model: impl Into<String>, input: TaskInput) -> Task {
+        Task { model: model.into(), input, ..Task::default() }
+    }
+
+    /// Reads a task as `POST /api/v1/tasks` takes it, with its key as `key` if it has one. Whatever the
+    /// scheduler would refuse for its form is refused here.
+    pub fn from_json(json: Value) -> Result<Task, TaskError> {
+        let form: Form =
+            serde_json::from_value(json).map_err(|error| TaskError::Form(error.to_string()))?;
+        let wrong = |field| move |problem: String| TaskError::Field { field, problem };
+        form.model.parse::<Name>().map_err(|error| wrong("model")(error.to_string()))?;
+        let timeout = match form.timeout {
+            None => None,
+            Some(given) => {
+                let span = parse_seconds("timeout", given.as_str())
+                    .map_err(|error| TaskError::Form(error.to_string()))?;
+                Some(Duration::from_micros(span.as_micros()))
+            }
+        };
+        let mut requirements = form.requirements.unwrap_or_default();
+        for (field, outer) in [("priority", form.priority), ("deadline", form.deadline)] {
+            let Some(outer) = outer else { continue };
+            if requirements.insert(field.to_owned(), outer).is_some_and(|inner| !inner.is_null()) {
+                let problem = "is given twice; leave it out of `requirements`".to_owned();
+                return Err(wrong(field)(problem));
+            }
+        }
+        Ok(Task {
+            key: match form.key {
+                Some(key) => TaskKey::from_text(key)?,
+                None => TaskKey::new(),
+            },
+            model: form.model,
+            input: match form.input {
+                Value::String(text) => TaskInput::Text(text),
+                json => TaskInput::Json(json),
+            },
+            requirements: Requirements::from_json(requirements).map_err(wrong("requirements"))?,
+            metadata: metadata(form.metadata.unwrap_or_default()).map_err(wrong("metadata"))?,
+            timeout,
+        })
+    }
+
+    /// As the API takes it.
+    pub(crate) fn into_json(self) -> Value {
+        let mut json = Map::new();
+        json.insert("model".to_owned(), Value::String(self.model));
+        json.insert(
+            "input".to_owned(),
+            match self.input {
+                TaskInput::Text(text) => Value::String(text),
+                TaskInput::Json(json) => json,
+            },
+        );
+        let requirements = self.requirements.to_json();
+        if !requirements.is_empty() {
+            json.insert("requirements".to_owned(), Value::Object(requirements));
+        }
+        if !self.metadata.is_empty() {
+            json.insert("metadata".to_owned(), json!(self.metadata));
+        }
+        if let Some(timeout) = self.timeout {
+            json.insert("timeout".to_owned(), json!(timeout.as_secs_f64()));
+        }
+        Value::Object(json)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    key: Option<String>,
+    model: String,
+    #[serde(default)]
+    input: Value,
+    requirements: Option<Map<String, Value>>,
+    metadata: Option<Map<String, Value>>,
+    timeout: Option<Given>,
+    priority: Option<Value>,
+    deadline: Option<Value>,
+}
+
+/// A switch is a category with two values.
+fn metadata(json: Map<String, Value>) -> Result<Metadata, String> {
+    let entry = |(key, value): (String, Value)| {
+        let value = match value {
+            Value::Bool(on) => Value::String(on.to_string()),
+            other => other,
+        };
+        let value = serde_json::from_value(value);
+        let value = value.map_err(|_| format!("`{key}` is neither a number nor a text"))?;
+        Ok((Arc::from(key), value))
+    };
+    let entries: Vec<_> = json.into_iter().map(entry).collect::<Result<_, String>>()?;
+    Metadata::new(entries).map_err(|error| error.to_string())
+}
+
+impl Default for TaskInput {
+    fn default() -> TaskInput {
+        TaskInput::Text(String::new())
+    }
+}
+
+impl From<&str> for TaskInput {
+    fn from(text: &str) -> TaskInput {
+        TaskInput::Text(text.to_owned())
+    }
+}
+
+impl From<String> for TaskInput {
+    fn from(text: String) -> TaskInput {
+        TaskInput::Text(text)
+    }
+}
+
+impl From<Value> for TaskInput {
+    fn from(json: Value) -> TaskInput {
+        TaskInput::Json(json)
+    }
+}
+
+impl TaskKey {
+    /// What the API takes.
+    pub const MAX_CHARS: usize = 255;
+
+    /// A new key, unlike all others.
+    pub fn new() -> TaskKey {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let micros = since_epoch.map_or(0, |since| since.as_micros() as u64);
+        let id = TaskId::new(Time::from_micros(micros), &mut Rng::new(rand::random()));
+        TaskKey(Some(id.uuid().to_string()))
+    }
+
+    /// No key: a submission that is cut off is not repeated, and reported as one whose fate is not known.
+    pub const fn none() -> TaskKey {
+        TaskKey(None)
+    }
+
+    /// A key of the caller's choice.
+    pub fn from_text(text: impl Into<String>) -> Result<TaskKey, TaskError> {
+        let text = text.into();
+        let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+        match visible && (1..=TaskKey::MAX_CHARS).contains(&text.len()) {
+            true => Ok(TaskKey(Some(text))),
+            false => Err(TaskError::Key),
+        }
+    }
+
+    /// The key, if there is one.
+    pub fn as_str(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+/// A new key each time.
+impl Default for TaskKey {
+    fn default() -> TaskKey {
+        TaskKey::new()
+    }
+}
+
+impl fmt::Debug for TaskKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str().unwrap_or("none"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_written_as_it_was_read() {
+        let json = json!({
+            "model": "echo",
+            "input": {"ms": 5},
+            "requirements": {"min_memory": "16GB", "cpu_cores": 0.5},
+            "metadata": {"input_tokens": 100.0, "hardware": "A100"},
+            "timeout": 1.5,
+        });
+        assert_eq!(Task::from_json(json.clone()).unwrap().into_json(), json);
+        let text = Task::from_json(json!({"model": "echo", "input": "hi", "key": "k"})).unwrap();
+        assert_eq!((text.key.as_str(), &text.input), (Some("k"), &TaskInput::from("hi")));
+        assert_eq!(text.into_json(), json!({"model": "echo", "input": "hi"}));
+        let outer = json!({"model": "m", "priority": 1, "deadline": "2h", "metadata": {"a": true}});
+        assert_eq!(
+            Task::from_json(outer).unwrap().into_json(),
+            json!({"model": "m", "input": null, "metadata": {"a": "true"},
+                   "requirements": {"priority": 1, "deadline": "2h"}})
+        );
+    }
+
+    #[test]
+    fn what_is_no_task_says_which_field() {
+        for (json, says) in [
+            (json!([]), "not a task"),
+            (json!({"input": 1}), "missing field `model`"),
+            (json!({"model": "m", "metadata": {"a": []}}), "metadata: `a` is neither"),
+            (
+                json!({"model": "m", "priority": 1, "requirements": {"priority": 2}}),
+                "priority: is given twice",
+            ),
+            (json!({"model": "", "input": 1}), "model: a name must not be empty"),
+            (json!({"model": "m", "input": 1, "prioritty": 1}), "unknown field `prioritty`"),
+            (json!({"model": "m", "input": 1, "timeout": "-1s"}), "timeout: `-1s` is negative"),
+            (
+                json!({"model": "m", "input": 1, "requirements": {"cpu_cores": -1}}),
+                "requirements: cpu_cores: `-1` is negative",
+            ),
+            (json!({"model": "m", "input": 1, "key": "a b"}), "visible ASCII"),
+            (json!({"model": "m", "input": 1, "key": ""}), "visible ASCII"),
+        ] {
+            let error = Task::from_json(json).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn keys_differ() {
+        assert_ne!(TaskKey::new(), TaskKey::new());
+        assert_ne!(Task::default().key, Task::default().key);
+        assert_eq!(TaskKey::none().as_str(), None);
+        assert!(TaskKey::from_text("x".repeat(255)).is_ok());
+        assert!(TaskKey::from_text("x".repeat(256)).is_err());
+    }
+}

@@ -1,0 +1,58 @@
+//! A worker as the API shows it.
+
+use hypha_model::WorkerId;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::timestamp::Timestamp;
+
+/// A worker that the scheduler knows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Its id.
+    pub id: WorkerId,
+    /// `available`, `busy`, `unavailable` and the like.
+    #[serde(default)]
+    pub status: String,
+    /// The models that it serves; none if it takes any.
+    #[serde(default)]
+    pub models: Vec<String>,
+    /// How it has done.
+    #[serde(default)]
+    pub health: WorkerHealth,
+    /// The measured round trip, in milliseconds.
+    #[serde(default)]
+    pub rtt_ms: Option<f64>,
+    /// Tasks bound to it that it has not been given.
+    #[serde(default)]
+    pub queued: u64,
+    /// Tasks that have begun.
+    #[serde(default)]
+    pub running: u64,
+    /// How long a new task would wait, in milliseconds.
+    #[serde(default)]
+    pub waiting_ms: Option<f64>,
+    /// What else the scheduler says.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// How a worker has done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerHealth {
+    /// The moving share of attempts that ended well, from 0 to 1.
+    #[serde(default)]
+    pub success_rate: Option<f64>,
+    /// The moving average of run times, in seconds.
+    #[serde(default)]
+    pub avg_completion_time: Option<f64>,
+    /// When it was last heard of.
+    #[serde(default)]
+    pub last_seen: Option<Timestamp>,
+    /// Failures since the last success.
+    #[serde(default)]
+    pub consecutive_failures: u64,
+    /// What else the scheduler says.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}

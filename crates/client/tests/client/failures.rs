@@ -1,0 +1,138 @@
+//! What goes wrong says what it is, and only what is safe is tried again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+use hypha_client::{ClientError, Scheduler, Task, TaskKey};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::stub::{Stub, id, reply, task};
+
+#[tokio::test]
+async fn nobody_there_says_so() {
+    // Bound and closed: nothing listens there.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let scheduler = Scheduler::connect(&address, None).unwrap();
+    let error = scheduler.task(id()).await.unwrap_err();
+    assert!(matches!(&error, ClientError::Unreachable { .. }), "{error:?}");
+    let said = error.to_string();
+    assert!(said.starts_with(&format!("no scheduler answers at {address} (")), "{said}");
+    assert!(said.contains("refused") && said.ends_with("is one running?"), "{said}");
+}
+
+#[tokio::test]
+async fn a_refusal_is_repeated_in_the_scheduler_s_words() {
+    let stub = Stub::new(|asked, _| {
+        let error = json!({"error": {"code": "not_found", "message": "no such task\u{1b}[2J"}});
+        match asked.line.as_str() {
+            line if line.contains("explain") => {
+                let mut busy = reply(429, &error);
+                busy.headers_mut().insert("retry-after", HeaderValue::from_static("7"));
+                busy
+            }
+            line if line.contains("workers") => reply(503, &json!("gone")),
+            line if line.contains("scheduler") => reply(200, &json!("hello")),
+            _ => reply(404, &error),
+        }
+    })
+    .await;
+    let scheduler = &stub.scheduler;
+    let missing = scheduler.task(id()).await.unwrap_err();
+    assert!(missing.is_not_found());
+    assert_eq!(missing.to_string(), "no such task [2J", "nothing moves the cursor");
+    let busy = scheduler.explain(id()).await.unwrap_err();
+    assert!(
+        matches!(busy, ClientError::Busy { retry_after, .. } if retry_after.as_secs() == 7),
+        "{busy:?}"
+    );
+    let busy = scheduler.workers().await.unwrap_err();
+    assert!(matches!(busy, ClientError::Busy { .. }), "{busy:?}");
+    let other = scheduler.scheduler().await.unwrap_err();
+    assert!(matches!(other, ClientError::Malformed { .. }), "{other:?}");
+    // An answer is an answer: nothing of this was asked twice.
+    assert_eq!(stub.lines().len(), 4);
+}
+
+/// A server that closes the first `broken` connections after it has read a request, and answers the others.
+async fn breaking(broken: usize) -> (Scheduler, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&requests);
+    tokio::spawn(async move {
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4_096];
+            let _ = connection.read(&mut request).await;
+            if counted.fetch_add(1, Ordering::SeqCst) >= broken {
+                let body = task("queued", &json!({})).to_string();
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len());
+                let answer = format!("{head}connection: close\r\n\r\n{body}");
+                let _ = connection.write_all(answer.as_bytes()).await;
+            }
+        }
+    });
+    (Scheduler::connect(&address, None).unwrap(), requests)
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_tried_again_where_that_does_no_harm() {
+    let count = |requests: &AtomicUsize| requests.load(Ordering::SeqCst);
+    let keyed = || Task::new("echo", "x".into());
+    let unkeyed = || Task { key: TaskKey::none(), ..keyed() };
+
+    let (scheduler, requests) = breaking(2).await;
+    scheduler.task(id()).await.unwrap();
+    assert_eq!(count(&requests), 3);
+
+    let (scheduler, requests) = breaking(1).await;
+    scheduler.submit_task(keyed()).await.unwrap();
+    assert_eq!(count(&requests), 2);
+
+    let (scheduler, requests) = breaking(1).await;
+    let error = scheduler.submit_task(unkeyed()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Lost { known: false, .. }), "{error:?}");
+    assert_eq!(count(&requests), 1, "it may have been accepted");
+
+    let (scheduler, requests) = breaking(usize::MAX).await;
+    let error = scheduler.submit_task(keyed()).await.unwrap_err();
+    assert!(error.may_pass() && matches!(error, ClientError::Lost { .. }), "{error:?}");
+    assert_eq!(count(&requests), 3, "not for ever");
+}
+
+#[tokio::test]
+async fn a_redirect_does_not_carry_the_token_away() {
+    let elsewhere = Stub::new(|_, _| reply(200, &task("queued", &json!({})))).await;
+    let target = HeaderValue::from_str(&elsewhere.address).unwrap();
+    let stub = Stub::new(move |_, _| {
+        let mut redirect = reply(307, &json!({}));
+        redirect.headers_mut().insert("location", target.clone());
+        redirect
+    })
+    .await;
+    let error = stub.scheduler.task(id()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Refused { status: 307, .. }), "{error:?}");
+    assert!(elsewhere.asked().is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut request = [0; 4_096];
+        let _ = connection.read(&mut request).await;
+        let _ = connection.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
+        while connection.write_all(&[b' '; 65_536]).await.is_ok() {}
+    });
+    let scheduler = Scheduler::connect(&address, None).unwrap();
+    let error = scheduler.wait(id(), Duration::ZERO).await.unwrap_err();
+    assert!(matches!(error, ClientError::TooLarge { .. }), "{error:?}");
+}

@@ -1,0 +1,92 @@
+//! A scheduler that answers what it is told to, and remembers what it was asked.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use hypha_client::{Scheduler, TaskId};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+pub(crate) const ID: &str = "task-01890000-0000-7000-8000-000000000001";
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) line: String,
+    pub(crate) key: Option<String>,
+    pub(crate) authorization: Option<String>,
+    pub(crate) body: Value,
+}
+
+type Answer = Arc<dyn Fn(&Asked, usize) -> Response + Send + Sync>;
+
+/// The played scheduler.
+pub(crate) struct Stub {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) address: String,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Stub {
+    /// Answers each request with what `answer` makes of it and of how many came before.
+    pub(crate) async fn new(
+        answer: impl Fn(&Asked, usize) -> Response + Send + Sync + 'static,
+    ) -> Stub {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::<Mutex<Vec<Asked>>>::default();
+        let answer: Answer = Arc::new(answer);
+        let app = Router::new().fallback(handle).with_state((Arc::clone(&asked), answer));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let scheduler = Scheduler::connect(&address, Some("hypha_secret")).unwrap();
+        Stub { scheduler, address, asked }
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.asked().into_iter().map(|asked| asked.line).collect()
+    }
+}
+
+async fn handle(
+    State((all, answer)): State<(Arc<Mutex<Vec<Asked>>>, Answer)>,
+    request: Request,
+) -> Response {
+    let (head, body) = request.into_parts();
+    let header =
+        |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let (key, authorization) = (header("idempotency-key"), header("authorization"));
+    let line = format!("{} {}", head.method, head.uri);
+    let body = to_bytes(body, usize::MAX).await.unwrap();
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let asked = Asked { line, key, authorization, body };
+    let before = {
+        let mut all = all.lock().unwrap();
+        all.push(asked.clone());
+        all.len() - 1
+    };
+    answer(&asked, before)
+}
+
+pub(crate) fn id() -> TaskId {
+    ID.parse().unwrap()
+}
+
+pub(crate) fn reply(status: u16, body: &Value) -> Response {
+    let response = Response::builder().status(StatusCode::from_u16(status).unwrap());
+    response.body(Body::from(body.to_string())).unwrap()
+}
+
+/// A task in this state, with more fields.
+pub(crate) fn task(status: &str, more: &Value) -> Value {
+    let mut task = json!({"id": ID, "status": status, "model": "echo", "attempts": 1});
+    task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    task
+}

@@ -1,0 +1,416 @@
+//! A scheduler's keys.
+
+use std::time::Duration;
+
+use super::{DAY, MAX_INLINE, MIN_SIZE, seconds};
+use crate::backend::BackendFormat;
+use crate::key::{Key, Kind, Preset};
+use crate::parse::{UrlUse, names};
+use crate::scheduler::{Backoff, LoadBy, PickBy};
+
+/// A month: what takes longer is a training job, not a task.
+const MAX_TASK_TIMEOUT: Duration = seconds(30 * 86_400);
+/// A year: results that are wanted for longer belong into somebody's files.
+const MAX_RESULT_TTL: Duration = seconds(365 * 86_400);
+/// A million waiting tasks take up to a gigabyte of memory: ten of them are what a large machine has.
+const MAX_QUEUE: u32 = 10_000_000;
+/// More than any pool works on at once; a slip of some zeros is caught.
+const MAX_GIVEN: u32 = 10_000_000;
+/// A request is held in memory while it is read.
+const MAX_REQUEST: u64 = 1 << 30;
+/// Each attempt is kept with its task, and nothing succeeds the hundredth time.
+const MAX_ATTEMPTS: u32 = 100;
+/// Shorter waits than this would mostly measure the network.
+const SHORTEST: Duration = Duration::from_millis(10);
+/// Farther away than this is nowhere on this planet.
+const FARTHEST: Duration = seconds(60);
+/// More than any server takes at once.
+const MAX_CONCURRENCY: u32 = 65_536;
+
+pub(super) const KEYS: &[Key] = &[
+    Key {
+        name: "data_dir",
+        kind: Kind::Directory,
+        preset: Preset::Is("\"scheduler-data\""),
+        doc: "The directory for what must survive a restart: tasks, results, what was learned. It is made if \
+              it is not there.",
+    },
+    Key {
+        name: "region",
+        kind: Kind::Label,
+        preset: Preset::Absent("\"eu-west\""),
+        doc: "Where it stands. With `prefer_local_workers`, workers of the same region go first.",
+    },
+    Key {
+        name: "scheduler",
+        kind: Kind::Section(SCHEDULER),
+        preset: Preset::Absent(""),
+        doc: "How work is placed.",
+    },
+];
+
+const SCHEDULER: &[Key] = &[
+    Key {
+        name: "max_concurrent_tasks",
+        kind: Kind::Count { min: 1, max: MAX_GIVEN },
+        preset: Preset::Absent("100"),
+        doc: "How many tasks are in the hands of workers at a time; the rest waits. Without it, as many as \
+              the workers take.",
+    },
+    Key {
+        name: "selection_algorithm",
+        kind: Kind::Strategy,
+        preset: Preset::Is("\"predictive\""),
+        doc: "How a worker is chosen for a task: fifo, priority, round_robin, capability_based, \
+              performance_aware, load_balancing, work_stealing, adaptive, shortest_queue, weighted, \
+              probabilistic, first_fit, best_fit, worst_fit, random, power_of_two or predictive; with \
+              hyphens or underscores.",
+    },
+    Key {
+        name: "task_timeout",
+        kind: Kind::Seconds { min: SHORTEST, max: MAX_TASK_TIMEOUT },
+        preset: Preset::Is("300"),
+        doc: "Seconds that one attempt at a task may take, if the task does not say.",
+    },
+    Key {
+        name: "discovery_interval",
+        kind: Kind::Seconds { min: seconds(1), max: DAY },
+        preset: Preset::Is("60"),
+        doc: "Seconds between searches for workers.",
+    },
+    Key {
+        name: "max_queue",
+        kind: Kind::Count { min: 1, max: MAX_QUEUE },
+        preset: Preset::Is("1000000"),
+        doc: "How many tasks that have not ended are kept; more are refused.",
+    },
+    Key {
+        name: "lease_ttl",
+        kind: Kind::Seconds { min: seconds(1), max: DAY },
+        preset: Preset::Is("120"),
+        doc: "Seconds for which a worker is leased. The lease is renewed well before; a scheduler that \
+              vanished keeps its workers from others for at most this long.",
+    },
+    Key {
+        name: "result_ttl",
+        kind: Kind::Seconds { min: seconds(1), max: MAX_RESULT_TTL },
+        preset: Preset::Is("86400"),
+        doc: "Seconds for which an ended task with its result, and its idempotency key, are kept.",
+    },
+    Key {
+        name: "max_result_size",
+        kind: Kind::Size { min: MIN_SIZE, max: MAX_INLINE },
+        preset: Preset::Is("\"1MiB\""),
+        doc: "Results up to this size are kept beside the task, larger ones in the object store.",
+    },
+    Key {
+        name: "object_store",
+        kind: Kind::Directory,
+        preset: Preset::Is("\"scheduler-data/objects\""),
+        doc: "The directory for large results. The default is `objects` in `data_dir`. It is made if it is \
+              not there.",
+    },
+    Key {
+        name: "lookup_table",
+        kind: Kind::File,
+        preset: Preset::Absent("\"run-times.csv\""),
+        doc: "A CSV file of run times, for the predictor's mode lookup_table.",
+    },
+    Key {
+        name: "api",
+        kind: Kind::Section(API),
+        preset: Preset::Absent(""),
+        doc: "The HTTP interface.",
+    },
+    Key {
+        name: "load_balancing",
+        kind: Kind::Section(LOAD_BALANCING),
+        preset: Preset::Absent(""),
+        doc: "Which workers are taken.",
+    },
+    Key {
+        name: "fault_tolerance",
+        kind: Kind::Section(FAULT_TOLERANCE),
+        preset: Preset::Absent(""),
+        doc: "How failing workers are noticed, and what becomes of their tasks.",
+    },
+    Key {
+        name: "retry",
+        kind: Kind::Section(RETRY),
+        preset: Preset::Absent(""),
+        doc: "How failed attempts are repeated. A key here wins over what [scheduler.fault_tolerance] says \
+              of the same.",
+    },
+    Key {
+        name: "parameters",
+        kind: Kind::Section(PARAMETERS),
+        preset: Preset::Absent(""),
+        doc: "The numbers of the strategy that `selection_algorithm` names; those of others have no effect.",
+    },
+    Key {
+        name: "backends",
+        kind: Kind::Entries(BACKENDS),
+        preset: Preset::Absent(""),
+        doc: "HTTP servers that the scheduler uses directly, without a worker between, one entry for each.",
+    },
+];
+
+const API: &[Key] = &[
+    Key {
+        name: "bind_address",
+        kind: Kind::Socket,
+        preset: Preset::Is("\"127.0.0.1:8080\""),
+        doc: "Where requests are served. Any address but loopback needs `tokens_file`, or \
+              `allow_unauthenticated`.",
+    },
+    Key {
+        name: "max_request_size",
+        kind: Kind::Size { min: MIN_SIZE, max: MAX_REQUEST },
+        preset: Preset::Is("\"10MB\""),
+        doc: "The largest body of a request.",
+    },
+    Key {
+        name: "tokens_file",
+        kind: Kind::File,
+        preset: Preset::Absent("\"tokens.toml\""),
+        doc: "The bearer tokens that are let in, as hashes, each with a tenant, a role, a priority ceiling and \
+              a quota.",
+    },
+    Key {
+        name: "allow_unauthenticated",
+        kind: Kind::Switch,
+        preset: Preset::Is("false"),
+        doc: "Whether everyone who can reach an address other than loopback may use the scheduler without a \
+              token.",
+    },
+    Key {
+        name: "tls_cert_pem",
+        kind: Kind::File,
+        preset: Preset::Absent("\"api-cert.pem\""),
+        doc: "The certificate to serve HTTPS with, followed by its chain, PEM. Needs `tls_key_pem`.",
+    },
+    Key {
+        name: "tls_key_pem",
+        kind: Kind::File,
+        preset: Preset::Absent("\"api-key.pem\""),
+        doc: "Its private key, PEM.",
+    },
+    Key {
+        name: "public_url",
+        kind: Kind::Url(UrlUse::Public),
+        preset: Preset::Absent("\"https://scheduler.example.org\""),
+        doc: "Where others reach this interface. Task instances are told to report there. The default is \
+              `bind_address`, if that is an address that can be called.",
+    },
+    Key {
+        name: "allowed_networks",
+        kind: Kind::Networks,
+        preset: Preset::Is(
+            "[\"127.0.0.0/8\", \"10.0.0.0/8\", \"172.16.0.0/12\", \"192.168.0.0/16\", \"::1/128\", \
+             \"fc00::/7\"]",
+        ),
+        doc: "The address ranges that task instances may be registered in; the scheduler calls nobody \
+              elsewhere on a client's word. The default is loopback and the private ranges.",
+    },
+];
+
+const LOAD_BALANCING: &[Key] = &[
+    Key {
+        name: "strategy",
+        kind: Kind::Choice(names::<PickBy>),
+        preset: Preset::Is("\"least-loaded\""),
+        doc: "How `capability-based` picks among the workers that fit: \"least-loaded\", \"random\" or \
+              \"performance\", the best record. Other algorithms do not look at it.",
+    },
+    Key {
+        name: "load_metric",
+        kind: Kind::Choice(names::<LoadBy>),
+        preset: Preset::Is("\"task-count\""),
+        doc: "What \"least-loaded\" counts: \"task-count\", \"cpu-usage\" or \"memory-usage\", the share of \
+              cores or memory that the worker's tasks asked for.",
+    },
+    Key {
+        name: "prefer_local_workers",
+        kind: Kind::Switch,
+        preset: Preset::Is("true"),
+        doc: "Whether workers of the scheduler's own `region` go first. Without a `region` it has no effect.",
+    },
+    Key {
+        name: "max_network_latency",
+        kind: Kind::Millis { min: Duration::from_micros(1), max: FARTHEST },
+        preset: Preset::Absent("100"),
+        doc: "Milliseconds: workers whose round trip takes longer are not used.",
+    },
+];
+
+const FAULT_TOLERANCE: &[Key] = &[
+    Key {
+        name: "health_check_interval",
+        kind: Kind::Seconds { min: SHORTEST, max: DAY },
+        preset: Preset::Is("30"),
+        doc: "Seconds between two questions to a worker whether it is there.",
+    },
+    Key {
+        name: "health_check_timeout",
+        kind: Kind::Seconds { min: SHORTEST, max: DAY },
+        preset: Preset::Is("5"),
+        doc: "Seconds that its answer may take.",
+    },
+    Key {
+        name: "max_consecutive_failures",
+        kind: Kind::Count { min: 1, max: 1_000 },
+        preset: Preset::Is("3"),
+        doc: "After how many failures in a row a worker is given no work for a while.",
+    },
+    Key {
+        name: "quarantine",
+        kind: Kind::Seconds { min: SHORTEST, max: DAY },
+        preset: Preset::Is("30"),
+        doc: "For how many seconds, the first time; doubled each further time, up to 16 times.",
+    },
+    Key {
+        name: "enable_retries",
+        kind: Kind::Switch,
+        preset: Preset::Is("true"),
+        doc: "Whether failed attempts are repeated at all.",
+    },
+    Key {
+        name: "max_retries",
+        kind: Kind::Count { min: 0, max: MAX_ATTEMPTS - 1 },
+        preset: Preset::Is("2"),
+        doc: "How many times, after the first attempt.",
+    },
+    Key {
+        name: "retry_backoff",
+        kind: Kind::Choice(names::<Backoff>),
+        preset: Preset::Is("\"exponential\""),
+        doc: "The pause before each: \"exponential\" doubles from `backoff_base` to `backoff_max`, \
+              \"constant\" stays at `backoff_base`, \"none\" does not wait.",
+    },
+];
+
+const RETRY: &[Key] = &[
+    Key {
+        name: "max_attempts",
+        kind: Kind::Count { min: 1, max: MAX_ATTEMPTS },
+        preset: Preset::Is("3"),
+        doc: "Attempts in all, the first among them. Wins over `max_retries` and `enable_retries`.",
+    },
+    Key {
+        name: "backoff_base",
+        kind: Kind::Seconds { min: Duration::ZERO, max: DAY },
+        preset: Preset::Is("2"),
+        doc: "Seconds before the second attempt; doubled before each further one. Wins over `retry_backoff`.",
+    },
+    Key {
+        name: "backoff_max",
+        kind: Kind::Seconds { min: Duration::ZERO, max: DAY },
+        preset: Preset::Is("60"),
+        doc: "The longest pause, in seconds. Wins over `retry_backoff`.",
+    },
+    Key {
+        name: "retry_on_timeout",
+        kind: Kind::Switch,
+        preset: Preset::Is("true"),
+        doc: "Whether an attempt that took longer than its timeout is repeated.",
+    },
+    Key {
+        name: "retry_on_worker_failure",
+        kind: Kind::Switch,
+        preset: Preset::Is("true"),
+        doc: "Whether an attempt whose worker failed or vanished is repeated.",
+    },
+];
+
+/// Their ranges are the strategies' own business.
+const PARAMETERS: &[Key] = &[
+    Key {
+        name: "ageing",
+        kind: Kind::Number,
+        preset: Preset::Is("2.0"),
+        doc: "predictive: how far a long task is put back behind shorter ones while there is a backlog. 0 is \
+              first come, first served.",
+    },
+    Key {
+        name: "wait_surcharge",
+        kind: Kind::Number,
+        preset: Preset::Is("3.0"),
+        doc: "predictive: how much dearer a second of waiting for a busy worker is than a second of running.",
+    },
+    Key {
+        name: "lookahead",
+        kind: Kind::Count { min: 0, max: u32::MAX },
+        preset: Preset::Is("16"),
+        doc: "predictive: how many waiting tasks are looked at before a free worker is left idle, 8 to 1024.",
+    },
+    Key {
+        name: "exploration",
+        kind: Kind::Number,
+        preset: Preset::Is("0.01"),
+        doc: "predictive: how often a worker that was not tried for long is tried although another looks \
+              better, 0 to 1.",
+    },
+    Key {
+        name: "weight",
+        kind: Kind::Number,
+        preset: Preset::Is("1.0"),
+        doc: "weighted: how much an uncertain estimate counts against a worker.",
+    },
+    Key {
+        name: "learning_rate",
+        kind: Kind::Number,
+        preset: Preset::Is("0.1"),
+        doc: "adaptive: the weight of the newest completion in the moving averages, above 0 to 1.",
+    },
+    Key {
+        name: "steal_threshold",
+        kind: Kind::Count { min: 0, max: u32::MAX },
+        preset: Preset::Is("2"),
+        doc: "work_stealing: a worker's queue is stolen from when it is longer than this.",
+    },
+    Key {
+        name: "penalty_half_life_s",
+        kind: Kind::Number,
+        preset: Preset::Is("300.0"),
+        doc: "load_balancing: after how many seconds half of a failure's penalty is forgotten.",
+    },
+];
+
+const BACKENDS: &[Key] = &[
+    Key {
+        name: "url",
+        kind: Kind::Url(UrlUse::Server),
+        preset: Preset::Required("\"http://127.0.0.1:8000\""),
+        doc: "The server's base address.",
+    },
+    Key {
+        name: "models",
+        kind: Kind::Labels,
+        preset: Preset::Is("[]"),
+        doc: "The models it serves; with none given, the server is asked.",
+    },
+    Key {
+        name: "format",
+        kind: Kind::Choice(names::<BackendFormat>),
+        preset: Preset::Is("\"openai\""),
+        doc: "What it speaks: \"openai\", the routes under /v1, or \"json\", a task's input as it is.",
+    },
+    Key {
+        name: "concurrency",
+        kind: Kind::Count { min: 1, max: MAX_CONCURRENCY },
+        preset: Preset::Is("8"),
+        doc: "How many requests it is given at once.",
+    },
+    Key {
+        name: "api_key_file",
+        kind: Kind::File,
+        preset: Preset::Absent("\"backend.key\""),
+        doc: "A file that holds the key to send it as a bearer token, and nothing else.",
+    },
+    Key {
+        name: "health_path",
+        kind: Kind::UrlPath,
+        preset: Preset::Absent("\"/health\""),
+        doc: "What to ask it for to see that it is well.",
+    },
+];

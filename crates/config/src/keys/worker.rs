@@ -1,0 +1,279 @@
+//! A worker's keys.
+
+use hypha_model::ExecutorClass;
+use hypha_model::amount::MAX_BYTES;
+
+use super::{MAX_INLINE, MIN_SIZE, RECORD_TTL, seconds};
+use crate::backend::BackendFormat;
+use crate::key::{Key, Kind, Preset};
+use crate::parse::{UrlUse, names};
+use crate::worker::{Confinement, RuntimeName};
+
+/// More than any machine has room for; a slip of two zeros is caught.
+const MAX_CONCURRENCY: u32 = 4_096;
+/// The kernel's own bound on processes, and more files than any program has open.
+const MAX_HANDLES: u32 = 4_194_304;
+/// The end of a program's output goes into the task's error: nobody reads more there.
+const MAX_OUTPUT: u64 = 1 << 20;
+
+pub(super) const KEYS: &[Key] = &[
+    Key {
+        name: "price",
+        kind: Kind::Price,
+        preset: Preset::Is("0"),
+        doc: "What an hour of this worker costs, in the unit that the members of the network agreed on.",
+    },
+    Key {
+        name: "region",
+        kind: Kind::Label,
+        preset: Preset::Absent("\"eu-west\""),
+        doc: "Where it stands. A task may ask for a region by this name.",
+    },
+    Key {
+        name: "hardware",
+        kind: Kind::Label,
+        preset: Preset::Absent("\"a100\""),
+        doc: "What it is. Run times are learned for each hardware: equal machines should have equal names.",
+    },
+    RECORD_TTL,
+    Key {
+        name: "data_dir",
+        kind: Kind::Directory,
+        preset: Preset::Is("\"worker-data\""),
+        doc: "The directory for what the worker keeps: work directories of running tasks, large results on \
+              their way. It is made if it is not there.",
+    },
+    Key {
+        name: "max_result_size",
+        kind: Kind::Size { min: MIN_SIZE, max: MAX_INLINE },
+        preset: Preset::Is("\"1MiB\""),
+        doc: "Results up to this size are sent in the message that ends a task, larger ones as a stream.",
+    },
+    Key {
+        name: "resources",
+        kind: Kind::Section(RESOURCES),
+        preset: Preset::Absent(""),
+        doc: "What the worker offers. What is not given is detected.",
+    },
+    Key {
+        name: "executors",
+        kind: Kind::Entries(EXECUTORS),
+        preset: Preset::Absent(""),
+        doc: "What the worker can run, one entry for each.",
+    },
+    Key {
+        name: "task_instance",
+        kind: Kind::Section(TASK_INSTANCE),
+        preset: Preset::Absent(""),
+        doc: "The task instance protocol, for schedulers that reach this worker over HTTP. Off unless `bind` \
+              is given.",
+    },
+];
+
+const RESOURCES: &[Key] = &[
+    Key { name: "cpu", kind: Kind::Cores, preset: Preset::Absent("3.5"), doc: "Cores." },
+    Key {
+        name: "memory",
+        kind: Kind::Bytes,
+        preset: Preset::Absent("\"16GiB\""),
+        doc: "Main memory: bytes, or a text with a unit.",
+    },
+    Key {
+        name: "storage",
+        kind: Kind::Bytes,
+        preset: Preset::Absent("\"100GB\""),
+        doc: "Disk space: bytes, or a text with a unit.",
+    },
+    Key {
+        name: "gpu",
+        kind: Kind::Entries(GPUS),
+        preset: Preset::Absent(""),
+        doc: "The GPUs, one entry for each; `gpu = []` under [resources] offers none of those that are \
+              there.",
+    },
+];
+
+const GPUS: &[Key] = &[
+    Key {
+        name: "model",
+        kind: Kind::Label,
+        preset: Preset::Required("\"NVIDIA A100\""),
+        doc: "What it is.",
+    },
+    Key {
+        name: "memory",
+        kind: Kind::Bytes,
+        preset: Preset::Required("\"80GiB\""),
+        doc: "Its memory: bytes, or a text with a unit.",
+    },
+];
+
+const EXECUTORS: &[Key] = &[
+    Key {
+        name: "name",
+        kind: Kind::Label,
+        preset: Preset::Required("\"chat\""),
+        doc: "The name that a task may ask for.",
+    },
+    Key {
+        name: "class",
+        kind: Kind::Choice(names::<ExecutorClass>),
+        preset: Preset::Is("\"inference\""),
+        doc: "The kind of work: \"inference\", \"train\" or \"aggregate\".",
+    },
+    Key {
+        name: "runtime",
+        kind: Kind::Choice(names::<RuntimeName>),
+        preset: Preset::Required("\"process\""),
+        doc: "How it runs: \"process\" starts a program, \"http\" calls a server, \"builtin\" is part of the \
+              worker.",
+    },
+    Key {
+        name: "models",
+        kind: Kind::Labels,
+        preset: Preset::Is("[]"),
+        doc: "The models it serves; none means any.",
+    },
+    Key {
+        name: "concurrency",
+        kind: Kind::Count { min: 1, max: MAX_CONCURRENCY },
+        preset: Preset::Is("1"),
+        doc: "How many tasks it runs at once.",
+    },
+    Key {
+        name: "cmd",
+        kind: Kind::Program,
+        preset: Preset::Absent("\"python3\""),
+        doc: "process: the program, by its path, or by a name that is looked for in the system's \
+              directories. Required there.",
+    },
+    Key {
+        name: "args",
+        kind: Kind::Texts,
+        preset: Preset::Is("[]"),
+        doc: "process: its arguments.",
+    },
+    Key {
+        name: "environment",
+        kind: Kind::Environment,
+        preset: Preset::Absent("{ HF_HUB_OFFLINE = \"1\" }"),
+        doc: "process: its environment, besides what every task gets; nothing of the worker's own is passed \
+              on.",
+    },
+    Key {
+        name: "warm",
+        kind: Kind::Switch,
+        preset: Preset::Is("false"),
+        doc: "process: whether it is kept running and fed one task after the other, rather than started for \
+              each.",
+    },
+    Key {
+        name: "read",
+        kind: Kind::Paths,
+        preset: Preset::Is("[]"),
+        doc: "process: files and directories that it may read, besides the system's programs and libraries.",
+    },
+    Key {
+        name: "write",
+        kind: Kind::Paths,
+        preset: Preset::Is("[]"),
+        doc: "process: files and directories that it may write, besides its own work directory.",
+    },
+    Key {
+        name: "confinement",
+        kind: Kind::Choice(names::<Confinement>),
+        preset: Preset::Is("\"required\""),
+        doc: "process: what happens where the kernel cannot confine its files: \"required\" does not run it, \
+              \"best-effort\" runs it with what confinement there is.",
+    },
+    Key {
+        name: "url",
+        kind: Kind::Url(UrlUse::Server),
+        preset: Preset::Absent("\"http://127.0.0.1:8000\""),
+        doc: "http: the server's base address. Required there.",
+    },
+    Key {
+        name: "format",
+        kind: Kind::Choice(names::<BackendFormat>),
+        preset: Preset::Is("\"openai\""),
+        doc: "http: what it speaks: \"openai\", the routes under /v1, or \"json\", a task's input as it is.",
+    },
+    Key {
+        name: "health_path",
+        kind: Kind::UrlPath,
+        preset: Preset::Absent("\"/health\""),
+        doc: "http: what to ask it for to see that it is well.",
+    },
+    Key {
+        name: "api_key_file",
+        kind: Kind::File,
+        preset: Preset::Absent("\"backend.key\""),
+        doc: "http: a file that holds the key to send it as a bearer token, and nothing else.",
+    },
+    Key {
+        name: "limits",
+        kind: Kind::Section(LIMITS),
+        preset: Preset::Absent(""),
+        doc: "process: what one task's program may use.",
+    },
+];
+
+const LIMITS: &[Key] = &[
+    Key {
+        name: "memory",
+        kind: Kind::Bytes,
+        preset: Preset::Absent("\"16GiB\""),
+        doc: "Main memory of all its processes together, where the task does not say.",
+    },
+    Key {
+        name: "processes",
+        kind: Kind::Count { min: 1, max: MAX_HANDLES },
+        preset: Preset::Absent("1024"),
+        doc: "Processes at once.",
+    },
+    Key {
+        name: "open_files",
+        kind: Kind::Count { min: 16, max: MAX_HANDLES },
+        preset: Preset::Absent("65536"),
+        doc: "Files that each of its processes may have open.",
+    },
+    Key {
+        name: "file_size",
+        kind: Kind::Size { min: MIN_SIZE, max: MAX_BYTES },
+        preset: Preset::Absent("\"10GiB\""),
+        doc: "The largest file that it may write.",
+    },
+    Key {
+        name: "output",
+        kind: Kind::Size { min: MIN_SIZE, max: MAX_OUTPUT },
+        preset: Preset::Absent("\"16KiB\""),
+        doc: "How much of the end of its output is told when it fails.",
+    },
+    Key {
+        name: "grace",
+        kind: Kind::Seconds { min: seconds(0), max: seconds(3_600) },
+        preset: Preset::Absent("10"),
+        doc: "Seconds that it has to end by itself once it was told to, before it is killed.",
+    },
+];
+
+const TASK_INSTANCE: &[Key] = &[
+    Key {
+        name: "bind",
+        kind: Kind::Socket,
+        preset: Preset::Absent("\"127.0.0.1:8100\""),
+        doc: "Where it is served. Any address but loopback needs `tokens_file`.",
+    },
+    Key {
+        name: "tokens_file",
+        kind: Kind::File,
+        preset: Preset::Absent("\"tokens.toml\""),
+        doc: "The bearer tokens that are let in, as hashes.",
+    },
+    Key {
+        name: "model",
+        kind: Kind::Label,
+        preset: Preset::Absent("\"llama-2-7b\""),
+        doc: "The model that it says it serves. The default is the first that an executor names.",
+    },
+];

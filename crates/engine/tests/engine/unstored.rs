@@ -1,0 +1,93 @@
+//! Requests whose client waits on the line: placed like tasks, never durable, and nothing about them waits for a disk.
+
+use hypha_engine::{Command, Effect, FromWorker, Notice, Record, SchedulerStep};
+use hypha_model::{Payload, TaskState};
+
+use crate::harness::*;
+
+/// What is durable of tasks, and what waits for it.
+fn of_tasks(steps: &[SchedulerStep]) -> (usize, usize) {
+    let durable = |record: &&Record| {
+        !matches!(record, Record::Worker { .. } | Record::Predictor(_) | Record::Started { .. })
+    };
+    let persisted = steps.iter().flat_map(|step| &step.persist).filter(durable).count();
+    (persisted, steps.iter().map(|step| step.send.len()).sum())
+}
+
+fn ended(rig: &Rig) -> Option<TaskState> {
+    rig.sent().find_map(|effect| match effect {
+        Effect::Notice { notice: Notice::Ended { finished, .. }, .. } => Some(finished.state),
+        _ => None,
+    })
+}
+
+#[test]
+fn nothing_of_it_is_durable_and_everything_leaves_at_once() {
+    let mut rig = Rig::with_workers(&[1]);
+    rig.unstored = 1;
+    let (_, given) = rig.dispatched(unstored());
+    assert_eq!(of_tasks(&rig.steps), (0, 0));
+    rig.start(&given);
+    assert_eq!(of_tasks(&rig.steps), (0, 0));
+    rig.unstored = 0;
+    rig.finish(&given);
+    assert_eq!((of_tasks(&rig.steps), ended(&rig)), ((0, 0), Some(TaskState::Completed)));
+    rig.restart();
+    assert_eq!(rig.scheduler.open_tasks(), 0);
+}
+
+#[test]
+fn a_worker_that_fails_before_the_first_piece_is_replaced_and_nobody_is_told() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    rig.unstored = 1;
+    let (_, given) = rig.dispatched(unstored());
+    rig.finish_with(&given, failed(true));
+    rig.wait(rig.settings.least_pause);
+    let again = rig.dispatches();
+    assert_eq!(again.len(), 1, "at once, not after the pause of stored tasks");
+    assert_ne!(again[0].worker, given.worker);
+    assert_eq!(of_tasks(&rig.steps).0, 0);
+    rig.unstored = 0;
+    rig.finish(&again[0]);
+    assert_eq!(ended(&rig), Some(TaskState::Completed));
+}
+
+#[test]
+fn after_the_first_piece_a_failure_is_the_end() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    rig.unstored = 1;
+    let (id, given) = rig.dispatched(unstored());
+    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    let piece = Payload::from(&b"data: 1"[..]);
+    rig.say(given.n(), FromWorker::Output { attempt, fence, piece: piece.clone() });
+    assert_eq!(rig.notices(id), [Notice::Output(piece)]);
+    rig.unstored = 0;
+    rig.finish_with(&given, failed(true));
+    assert_eq!(ended(&rig), Some(TaskState::Failed));
+}
+
+#[test]
+fn a_client_that_hangs_up_stops_the_worker() {
+    let mut rig = Rig::with_workers(&[1]);
+    rig.unstored = 1;
+    let (id, given) = rig.dispatched(unstored());
+    rig.unstored = 0;
+    rig.ask(Command::CancelTask(id));
+    assert!(rig.is_cancelled(&given));
+    assert_eq!(ended(&rig), Some(TaskState::Cancelled));
+}
+
+#[test]
+fn what_a_worker_holds_of_an_earlier_life_is_stopped() {
+    let mut rig = Rig::with_workers(&[1]);
+    rig.unstored = 1;
+    let (_, given) = rig.dispatched(unstored());
+    rig.unstored = 0;
+    rig.workers
+        .get_mut(&given.worker)
+        .unwrap()
+        .holding
+        .push((given.dispatch.attempt, given.dispatch.fence));
+    rig.restart();
+    assert!(rig.is_cancelled(&given), "nobody waits for it any more");
+}

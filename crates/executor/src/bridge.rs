@@ -1,0 +1,143 @@
+//! The job bridge: how a program talks to the worker that runs it, in any language. HTTP over a unix socket in
+//! its work directory.
+//!
+//! | Route | What |
+//! |---|---|
+//! | `GET /v1/input` | what the job was given |
+//! | `GET /v1/status` | `{"job", "model", "stream", "input_bytes", "progress", "result"}` |
+//! | `POST /v1/progress` | `{"permille": 0…1000}`: how far it is |
+//! | `POST /v1/output` | a piece of its output, which is passed on at once; together they are the result |
+//! | `PUT /v1/result` | the result, instead of pieces or standard output |
+//! | `POST /v1/failure` | what went wrong, instead of a result |
+//! | `GET /v1/next` | waits for a job and returns its input: for programs that are kept warm |
+//! | `GET /openapi.json` | this table, for programs |
+//!
+//! The socket's mode keeps other users out, and the secret (`Authorization: Bearer`) keeps out other jobs of the
+//! same user.
+
+mod current;
+mod listener;
+mod openapi;
+mod routes;
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::net::UnixListener;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::Job;
+use crate::process::Directory;
+use crate::running::Reports;
+pub(crate) use current::{Answer, Current};
+use listener::Bounded;
+
+/// For its owner alone.
+const SOCKET_MODE: u32 = 0o600;
+/// What the kernel takes as the name of a socket, without the zero at its end.
+pub(crate) const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// Nobody guesses 256 bits.
+const SECRET_BYTES: usize = 32;
+
+/// A bridge to one process and what it starts. Closed when it is dropped.
+pub(crate) struct Bridge {
+    path: PathBuf,
+    token: String,
+    shared: Arc<Shared>,
+    server: JoinHandle<()>,
+}
+
+/// How many jobs come over a bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Jobs {
+    One,
+    OneAfterAnother,
+}
+
+struct Shared {
+    /// Compared by digest: how long that takes says nothing about the secret.
+    token: blake3::Hash,
+    jobs: Jobs,
+    result_bytes: usize,
+    current: Mutex<Option<Current>>,
+    /// A job has arrived.
+    arrived: Notify,
+    /// A job was answered.
+    answered: Notify,
+}
+
+impl Bridge {
+    /// A bridge in `directory`, which nobody else can enter: there is no moment at which others reach the socket.
+    pub(crate) fn open(
+        directory: &Directory,
+        jobs: Jobs,
+        result_bytes: usize,
+    ) -> io::Result<Bridge> {
+        let path = directory.bridge();
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
+        let token = data_encoding::HEXLOWER.encode(&rand::random::<[u8; SECRET_BYTES]>());
+        let shared = Arc::new(Shared {
+            token: blake3::hash(token.as_bytes()),
+            jobs,
+            result_bytes,
+            current: Mutex::new(None),
+            arrived: Notify::new(),
+            answered: Notify::new(),
+        });
+        let routes = routes::all(Arc::clone(&shared));
+        let server = tokio::spawn(async move {
+            // Serving ends with the task: it returns no error of its own.
+            let _ = axum::serve(Bounded::new(listener), routes).await;
+        });
+        Ok(Bridge { path, token, shared, server })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Makes `job` the one at hand.
+    pub(crate) fn give(&self, job: &Job, reports: Reports) {
+        *self.shared.current() = Some(Current::new(job, reports));
+        self.shared.arrived.notify_waiters();
+    }
+
+    /// Returns once the job at hand was answered.
+    pub(crate) async fn answered(&self) {
+        loop {
+            let answered = self.shared.answered.notified();
+            tokio::pin!(answered);
+            // Listening begins before the look, so that no answer falls between the two.
+            answered.as_mut().enable();
+            if self.shared.current().as_ref().is_some_and(Current::is_answered) {
+                return;
+            }
+            answered.await;
+        }
+    }
+
+    /// The job at hand with what came of it; the program hears no more of it.
+    pub(crate) fn take(&self) -> Option<Current> {
+        self.shared.current().take()
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Shared {
+    fn current(&self) -> MutexGuard<'_, Option<Current>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

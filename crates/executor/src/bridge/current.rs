@@ -1,0 +1,99 @@
+//! The job that a program has at hand, and its answer so far.
+
+use axum::body::Bytes;
+use hypha_model::Payload;
+use tokio::sync::mpsc;
+
+use crate::Job;
+use crate::running::Reports;
+
+pub(crate) struct Current {
+    pub(super) job: String,
+    pub(super) model: String,
+    pub(super) stream: bool,
+    pub(super) input: Payload,
+    reports: Reports,
+    taken: bool,
+    pieces: Option<Vec<u8>>,
+    answer: Option<Answer>,
+}
+
+/// What a program says came of its job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Result(Payload),
+    Failure(String),
+}
+
+/// What does not fit any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooLarge;
+
+impl Current {
+    pub(super) fn new(job: &Job, reports: Reports) -> Current {
+        Current {
+            job: job.id.to_string(),
+            model: job.model.to_string(),
+            stream: job.stream,
+            input: job.input.clone(),
+            reports,
+            taken: false,
+            pieces: None,
+            answer: None,
+        }
+    }
+
+    /// Whether the program has asked for it.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken
+    }
+
+    /// What came of it, and where it was to report to.
+    pub(crate) fn into_parts(self) -> (Option<Answer>, Reports) {
+        let pieces = self.pieces.map(|bytes| Answer::Result(Payload::from(bytes)));
+        (self.answer.or(pieces), self.reports)
+    }
+
+    /// Whether the program has said that it is done with it.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    pub(super) fn take(&mut self) {
+        self.taken = true;
+    }
+
+    pub(super) fn answer(&mut self, answer: Answer) {
+        self.answer = Some(answer);
+    }
+
+    /// The pieces so far are all; whether there were any.
+    pub(super) fn finish_pieces(&mut self) -> bool {
+        let Some(bytes) = self.pieces.take() else { return false };
+        self.answer = Some(Answer::Result(Payload::from(bytes)));
+        true
+    }
+
+    pub(super) fn permille(&self) -> u16 {
+        *self.reports.progress.borrow()
+    }
+
+    pub(super) fn progress(&self, permille: u16) {
+        self.reports.progress.send_replace(permille);
+    }
+
+    /// Keeps a piece for the result; where it is to be sent as well, if somebody listens.
+    pub(super) fn append(
+        &mut self,
+        piece: &Bytes,
+        most: usize,
+    ) -> Result<Option<mpsc::Sender<Bytes>>, TooLarge> {
+        let pieces = self.pieces.get_or_insert_default();
+        if pieces.len() + piece.len() > most {
+            return Err(TooLarge);
+        }
+        pieces.extend_from_slice(piece);
+        let heard = self.stream && !piece.is_empty();
+        Ok(heard.then(|| self.reports.output.clone()))
+    }
+}

@@ -1,0 +1,77 @@
+//! A unix socket that takes a bounded number of connections at once.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::unix::SocketAddr;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A program talks to its worker from one place, or a few. More would be the worker's open files and memory:
+/// each may hold a result.
+const MAX_CONNECTIONS: usize = 8;
+
+pub(super) struct Bounded {
+    listener: UnixListener,
+    permits: Arc<Semaphore>,
+}
+
+/// A connection that counts until it is dropped.
+pub(super) struct Counted {
+    stream: UnixStream,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Bounded {
+    pub(super) fn new(listener: UnixListener) -> Bounded {
+        Bounded { listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
+    }
+}
+
+impl Listener for Bounded {
+    type Io = Counted;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Counted, SocketAddr) {
+        // The semaphore is never closed, so there always is a permit in the end.
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        (Counted { stream, _permit: permit }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,73 @@
+//! What the bridge offers, for programs that read OpenAPI.
+
+use serde_json::{Value, json};
+
+pub(super) fn document() -> Value {
+    let done = |what: &str| json!({ "204": { "description": what } });
+    let bytes = json!({ "application/octet-stream": { "schema": { "type": "string", "format": "binary" } } });
+    let permille = json!({ "type": "integer", "minimum": 0, "maximum": 1000 });
+    let header = || json!({ "schema": { "type": "string" } });
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Hypha job bridge", "version": "1" },
+        "security": [{ "job": [] }],
+        "components": { "securitySchemes": { "job": { "type": "http", "scheme": "bearer" } } },
+        "paths": {
+            "/v1/input": { "get": {
+                "summary": "What the job was given",
+                "responses": { "200": { "description": "the input", "content": bytes } }
+            } },
+            "/v1/status": { "get": {
+                "summary": "Where the job stands",
+                "responses": { "200": { "description": "the status", "content": {
+                    "application/json": { "schema": { "type": "object", "properties": {
+                        "job": { "type": "string" },
+                        "model": { "type": "string" },
+                        "stream": { "type": "boolean" },
+                        "input_bytes": { "type": "integer" },
+                        "progress": permille,
+                        "result": { "type": "boolean" }
+                    } } }
+                } } }
+            } },
+            "/v1/progress": { "post": {
+                "summary": "How far it is",
+                "requestBody": { "required": true, "content": { "application/json": { "schema": {
+                    "type": "object",
+                    "required": ["permille"],
+                    "properties": { "permille": permille },
+                    "additionalProperties": false
+                } } } },
+                "responses": done("noted")
+            } },
+            "/v1/output": { "post": {
+                "summary": "A piece of the output, passed on at once; together they are the result",
+                "requestBody": { "required": true, "content": bytes },
+                "responses": done("passed on")
+            } },
+            "/v1/result": { "put": {
+                "summary": "The result, instead of pieces or standard output",
+                "requestBody": { "required": true, "content": bytes },
+                "responses": done("taken")
+            } },
+            "/v1/failure": { "post": {
+                "summary": "What went wrong, instead of a result",
+                "requestBody": { "required": true, "content": { "text/plain": {
+                    "schema": { "type": "string" }
+                } } },
+                "responses": done("noted")
+            } },
+            "/v1/next": { "get": {
+                "summary": "Waits for a job and returns its input; the output of the last one is complete",
+                "responses": {
+                    "200": { "description": "the input", "content": bytes, "headers": {
+                        "hypha-job": header(), "hypha-model": header(), "hypha-stream": header()
+                    } },
+                    "204": { "description": "none yet: ask again" },
+                    "409": { "description": "the job at hand has no answer yet" },
+                    "410": { "description": "there will be none: end" }
+                }
+            } }
+        }
+    })
+}

@@ -1,0 +1,99 @@
+//! The two small processes between a node and a program that it runs.
+//!
+//! ```text
+//! node ── supervisor ── launcher, which becomes the program ── whatever that starts
+//! ```
+//!
+//! The supervisor stands outside the sandbox. It adopts orphans, so that nothing that the program starts escapes
+//! it, also not by `setsid`; it watches memory, ends the tree and reaps it. Its standard input is a socket to the
+//! node: one order in, one report out, and when the node closes its half, or dies, the tree is ended.
+//! The launcher puts the sandbox on itself and then becomes the program. Both are the node's own program under a
+//! hidden subcommand: nothing runs between a fork and an exec, where hardly anything is allowed.
+
+pub(crate) mod cgroup;
+mod confine;
+mod supervise;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::Confinement;
+
+/// The argument that makes the launcher a supervisor.
+pub(crate) const SUPERVISE: &str = "supervise";
+/// The argument that makes the launcher become the program.
+const BECOME: &str = "become";
+/// Carries the [`Launch`] to the launcher. The environment can be read by its owner alone, arguments by anyone.
+const LAUNCH_VARIABLE: &str = "HYPHA_LAUNCH";
+/// The running program, also after its file was replaced by a newer one.
+pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
+/// What the launcher ends with if it could not become the program, as shells do.
+const EXIT_NOT_STARTED: u8 = 127;
+
+/// What the supervisor is told to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) launch: Launch,
+    /// The file that becomes the program's standard input.
+    pub(crate) input: PathBuf,
+    /// None where the kernel gives us none: then the limits below are watched instead.
+    pub(crate) cgroup: Option<cgroup::Plan>,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) processes: u64,
+    pub(crate) grace_ms: u64,
+}
+
+/// What the launcher does to itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Launch {
+    pub(crate) command: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) directory: PathBuf,
+    /// The control group to enter.
+    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) confinement: Confinement,
+    pub(crate) read: Vec<PathBuf>,
+    pub(crate) write: Vec<PathBuf>,
+    pub(crate) gpu: bool,
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) open_files: u64,
+    pub(crate) file_bytes: Option<u64>,
+    pub(crate) address_space_bytes: Option<u64>,
+}
+
+/// How it went. Nothing of the program is left when it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Ending {
+    Exited { code: i32 },
+    Signalled { signal: i32 },
+    Stopped,
+    Memory { used_bytes: u64, limit_bytes: u64 },
+    Processes { count: u64, limit: u64 },
+}
+
+/// What the supervisor answers: how it went, or why it did not go at all.
+pub(crate) type Report = Result<Ending, String>;
+
+/// Runs the launcher with the arguments that follow its subcommand. It never asks anything of the rest of the
+/// program that it is part of.
+pub fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let stage = args.next();
+    match stage.as_ref().and_then(|stage| stage.to_str()) {
+        Some(SUPERVISE) => supervise::main(),
+        Some(BECOME) => {
+            let why = confine::become_program();
+            eprintln!("hypha: {why}");
+            ExitCode::from(EXIT_NOT_STARTED)
+        }
+        _ => {
+            eprintln!("hypha: the launcher is started by a worker, not by hand");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Starts the launcher, watches what becomes of it, and leaves nothing behind.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitStatus, getpid, pidfd_open, set_child_subreaper,
+};
+use thiserror::Error;
+
+use super::cgroup::Cgroup;
+use super::{BECOME, Ending, LAUNCH_VARIABLE, Launch, Order, Report, THIS_PROGRAM, tree};
+
+/// Between two looks at memory. A look walks `/proc`, about 2 ms on a machine with 200 processes: a fiftieth of
+/// a core for each job.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A look that takes long, among thousands of processes, is taken less often, so that it costs no more.
+const LOOK_SHARE: u32 = 50;
+/// But never less often than this: a program that grows must not fill the machine first.
+const LOOK_AT_LAST: Duration = Duration::from_secs(1);
+/// Between two rounds of killing: what was killed needs a moment to be gone.
+const KILL_EVERY: Duration = Duration::from_millis(2);
+/// A process in the middle of a device's work cannot be killed; what waits for it must not wait for ever.
+const KILL_FOR: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Error)]
+enum SuperviseError {
+    #[error("cannot talk to the node: {0}")]
+    Node(io::Error),
+    #[error("the order cannot be read: {0}")]
+    Order(#[from] serde_json::Error),
+    #[error("cannot adopt orphans: {0}")]
+    Adopt(rustix::io::Errno),
+    #[error("cannot open the input: {0}")]
+    Input(io::Error),
+    #[error("cannot start the launcher: {0}")]
+    Start(io::Error),
+    #[error("cannot watch the program: {0}")]
+    Watch(rustix::io::Errno),
+    #[error("some of the program's processes could not be killed in {} s", KILL_FOR.as_secs())]
+    Unkillable,
+}
+
+pub(super) fn main() -> ExitCode {
+    let node = match io::stdin().as_fd().try_clone_to_owned() {
+        Ok(fd) => UnixStream::from(fd),
+        Err(_) => return ExitCode::FAILURE,
+    };
+    let report: Report = supervise(&node).map_err(|error| error.to_string());
+    let sent = serde_json::to_vec(&report).map(|line| (&node).write_all(&line));
+    // A node that is gone needs no report; everything is tidied up all the same.
+    if matches!(sent, Ok(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn supervise(node: &UnixStream) -> Result<Ending, SuperviseError> {
+    let mut line = String::new();
+    // The node sends nothing after the order, so nothing but its end can be lost in this buffer.
+    BufReader::new(node).read_line(&mut line).map_err(SuperviseError::Node)?;
+    let order: Order = serde_json::from_str(&line)?;
+    set_child_subreaper(Some(getpid())).map_err(SuperviseError::Adopt)?;
+    let cgroup = order.cgroup.as_ref().and_then(|plan| match Cgroup::make(plan) {
+        Ok(cgroup) => Some(cgroup),
+        Err(error) => {
+            // The limits hold all the same: they are watched below.
+            eprintln!("hypha: cannot make a control group: {error}");
+            None
+        }
+    });
+    let main = start(&order, cgroup.as_ref())?;
+    let ending = watch(node, main, &order, cgroup.as_ref());
+    // Whatever came of it, and also if the watching itself failed, nothing stays.
+    let gone = kill_all(main, cgroup.as_ref());
+    let ending = ending?;
+    if !gone {
+        return Err(SuperviseError::Unkillable);
+    }
+    let ran_out = cgroup.as_ref().and_then(Cgroup::ran_out);
+    Ok(match (ending, ran_out) {
+        // The kernel ended it without asking us.
+        (
+            Ending::Exited { code: 1.. } | Ending::Signalled { .. },
+            Some((used_bytes, limit_bytes)),
+        ) => Ending::Memory { used_bytes, limit_bytes },
+        (ending, _) => ending,
+    })
+}
+
+fn start(order: &Order, cgroup: Option<&Cgroup>) -> Result<Pid, SuperviseError> {
+    let input = File::open(&order.input).map_err(SuperviseError::Input)?;
+    // The arguments before the stage are the node's way to this code, e.g. its subcommand.
+    let mut way: Vec<_> = std::env::args_os().skip(1).collect();
+    way.pop();
+    let group = cgroup.map(|cgroup| cgroup.path().to_owned());
+    let launch = Launch { cgroup: group, ..order.launch.clone() };
+    let child = Command::new(THIS_PROGRAM)
+        .args(way)
+        .arg(BECOME)
+        .env_clear()
+        .env(LAUNCH_VARIABLE, serde_json::to_string(&launch)?)
+        .stdin(Stdio::from(input))
+        .spawn()
+        .map_err(SuperviseError::Start)?;
+    // It is reaped below together with all that is adopted, never through this handle.
+    Ok(Pid::from_child(&child))
+}
+
+/// Returns when the program itself has ended, or the whole tree after being told to stop, or its time to do so
+/// is over, or it took too much.
+fn watch(
+    node: &UnixStream,
+    main: Pid,
+    order: &Order,
+    cgroup: Option<&Cgroup>,
+) -> Result<Ending, SuperviseError> {
+    let memory_bytes = match cgroup {
+        // The kernel counts better: a page that two processes share counts once.
+        Some(cgroup) if cgroup.limits_memory() => None,
+        _ => order.memory_bytes,
+    };
+    let program = pidfd_open(main, PidfdFlags::empty()).map_err(SuperviseError::Watch)?;
+    let mut stop_by: Option<Instant> = None;
+    let mut ended = false;
+    let mut look_every = LOOK_EVERY;
+    loop {
+        let left = match stop_by {
+            Some(by) => by.saturating_duration_since(Instant::now()).min(LOOK_EVERY),
+            None => look_every,
+        };
+        let node_spoke =
+            wait_for(stop_by.is_none().then_some(node), (!ended).then_some(&program), left)?;
+        if let Some(status) = tree::reap(main) {
+            ended = true;
+            if stop_by.is_none() {
+                return Ok(ending_of(status));
+            }
+        }
+        let looked = Instant::now();
+        let members = tree::members();
+        look_every = (looked.elapsed() * LOOK_SHARE).clamp(LOOK_EVERY, LOOK_AT_LAST);
+        if let Some(by) = stop_by {
+            if members.is_empty() || Instant::now() >= by {
+                return Ok(Ending::Stopped);
+            }
+        } else if node_spoke {
+            // The node has nothing to say after its order: it closed its half, or it is no more.
+            stop_by = Some(Instant::now() + Duration::from_millis(order.grace_ms));
+            tree::signal(&members, Signal::TERM);
+        }
+        if let Some(over) = over_limit(&members, memory_bytes, order.processes) {
+            return Ok(over);
+        }
+    }
+}
+
+/// Waits for the node, the program or the time; whether it was the node.
+fn wait_for(
+    node: Option<&UnixStream>,
+    program: Option<&OwnedFd>,
+    time: Duration,
+) -> Result<bool, SuperviseError> {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    let mut watched = Vec::new();
+    watched.extend(node.map(|node| PollFd::new(node, PollFlags::IN)));
+    watched.extend(program.map(|program| PollFd::new(program, PollFlags::IN)));
+    match poll(&mut watched, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {
+            let spoke = |first: &PollFd<'_>| !first.revents().is_empty();
+            Ok(node.is_some() && watched.first().is_some_and(spoke))
+        }
+        Err(error) => Err(SuperviseError::Watch(error)),
+    }
+}
+
+fn over_limit(
+    members: &[tree::Member],
+    memory_bytes: Option<u64>,
+    processes: u64,
+) -> Option<Ending> {
+    let used_bytes = tree::resident_bytes(members);
+    if let Some(limit_bytes) = memory_bytes.filter(|limit| used_bytes > *limit) {
+        return Some(Ending::Memory { used_bytes, limit_bytes });
+    }
+    let count = members.len() as u64;
+    (count > processes).then_some(Ending::Processes { count, limit: processes })
+}
+
+fn ending_of(status: WaitStatus) -> Ending {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Ending::Exited { code },
+        (None, signal) => Ending::Signalled { signal: signal.unwrap_or(0) },
+    }
+}
+
+/// Kills until nothing is left; whether that succeeded in time. A process that forks while it is being killed
+/// leaves a child for the next round, so all are halted before the first one dies.
+fn kill_all(main: Pid, cgroup: Option<&Cgroup>) -> bool {
+    if let Some(cgroup) = cgroup {
+        cgroup.kill();
+    }
+    let give_up = Instant::now() + KILL_FOR;
+    loop {
+        tree::reap(main);
+        let members = tree::members();
+        if members.is_empty() {
+            tree::reap(main);
+            return true;
+        }
+        if Instant::now() >= give_up {
+            return false;
+        }
+        tree::signal(&members, Signal::STOP);
+        tree::signal(&members, Signal::KILL);
+        std::thread::sleep(KILL_EVERY);
+    }
+}

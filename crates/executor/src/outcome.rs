@@ -1,0 +1,110 @@
+//! How a job ended.
+
+use hypha_model::Payload;
+use thiserror::Error;
+
+/// How a job ended. Whatever it started is gone by then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With a result.
+    Completed {
+        /// The result.
+        payload: Payload,
+    },
+    /// Without one.
+    Failed(Failure),
+    /// It was told to stop.
+    Cancelled,
+}
+
+/// Why there is no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What went wrong.
+    pub error: JobError,
+    /// The last that the job wrote, bounded; empty if it wrote nothing.
+    pub output: String,
+}
+
+/// What went wrong with a job.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum JobError {
+    /// No builtin has this name.
+    #[error("there is no builtin model `{0}`: use `echo`, `sleep` or `burn`")]
+    UnknownModel(String),
+    /// The input is not what the model takes.
+    #[error("the input is not what the model takes: {0}")]
+    Input(String),
+    /// The program said that it failed.
+    #[error("the program ended with exit code {0}")]
+    Exit(i32),
+    /// The program was ended by a signal that we did not send.
+    #[error("the program was ended by signal {0}")]
+    Signal(i32),
+    /// It took more memory than it may.
+    #[error(
+        "the program used {used_bytes} bytes of memory and may use {limit_bytes}: \
+         ask for more memory or make it smaller"
+    )]
+    Memory {
+        /// What it and its children used together.
+        used_bytes: u64,
+        /// What they may.
+        limit_bytes: u64,
+    },
+    /// It started more processes than it may.
+    #[error("the program started {count} processes and may start {limit}")]
+    Processes {
+        /// How many there were at once.
+        count: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// The program said over the bridge what went wrong.
+    #[error("the program failed: {0}")]
+    Reported(String),
+    /// A program that is kept warm ended well in the middle of a job.
+    #[error(
+        "the program ended without a result: one that is kept warm asks for the next job and goes on"
+    )]
+    NoResult,
+    /// The result does not fit.
+    #[error("the result is larger than the {limit_bytes} bytes that are taken")]
+    ResultTooLarge {
+        /// What is taken.
+        limit_bytes: u64,
+    },
+    /// The worker could not run it.
+    #[error("the worker could not run the program: {0}")]
+    Worker(String),
+}
+
+impl Failure {
+    pub(crate) fn silent(error: JobError) -> Failure {
+        Failure { error, output: String::new() }
+    }
+}
+
+impl JobError {
+    /// Whether another worker may do better. What follows from the task itself would fail there too.
+    pub fn retry(&self) -> bool {
+        match self {
+            JobError::Exit(_)
+            | JobError::Signal(_)
+            | JobError::Reported(_)
+            | JobError::NoResult
+            | JobError::Worker(_) => true,
+            JobError::UnknownModel(_)
+            | JobError::Input(_)
+            | JobError::Memory { .. }
+            | JobError::Processes { .. }
+            | JobError::ResultTooLarge { .. } => false,
+        }
+    }
+}
+
+impl From<JobError> for Outcome {
+    fn from(error: JobError) -> Outcome {
+        Outcome::Failed(Failure::silent(error))
+    }
+}

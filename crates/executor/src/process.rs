@@ -1,0 +1,237 @@
+//! A program as an executor: what it is, within which bounds it runs, and when all of it ends.
+
+mod cgroups;
+mod cold;
+mod directory;
+mod order;
+mod output;
+mod supervised;
+mod warm;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::Job;
+use crate::launcher::THIS_PROGRAM;
+use crate::outcome::JobError;
+use crate::running::Running;
+
+pub(crate) use directory::Directory;
+use directory::RootError;
+use warm::Pool;
+
+/// Runs one program. Dropping the last handle cancels all of its jobs and ends what is kept warm.
+#[derive(Clone, Debug)]
+pub struct Process(Arc<Handle>);
+
+/// What to run and within which bounds.
+#[derive(Clone, Debug)]
+pub struct ProcessConfig {
+    /// How to start the launcher.
+    pub launcher: Launcher,
+    /// The program, by path or by a name to be looked for in the system's directories.
+    pub command: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its environment, besides what every job gets; nothing of the worker's own is passed on.
+    pub environment: BTreeMap<String, String>,
+    /// How many processes are kept warm and fed over the bridge; none starts one for each job. A warm process is
+    /// kept for one model and one choice of devices, CPUs and memory.
+    pub warm: Option<NonZeroUsize>,
+    /// Where work directories are made: a directory for this executor alone, locked while it is open.
+    pub work_root: PathBuf,
+    /// What it may read besides the system's libraries.
+    pub read: Vec<PathBuf>,
+    /// What it may write besides its work directory.
+    pub write: Vec<PathBuf>,
+    /// Whether it may run where its files cannot be confined.
+    pub confinement: Confinement,
+    /// What it may use.
+    pub limits: Limits,
+}
+
+/// How the worker starts the launcher.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    /// The program.
+    pub program: PathBuf,
+    /// The arguments that lead to [`crate::launcher::main`].
+    pub args: Vec<String>,
+}
+
+/// What happens where the kernel cannot confine a program's files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Confinement {
+    /// It does not run.
+    #[default]
+    Required,
+    /// It runs with what confinement there is.
+    BestEffort,
+}
+
+/// What a program may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory of the whole tree, where a job does not say.
+    pub memory_bytes: Option<u64>,
+    /// Addresses; not applied with a GPU.
+    pub address_space_bytes: Option<u64>,
+    /// The largest file that it may write.
+    pub file_bytes: Option<u64>,
+    /// Files that each process may have open.
+    pub open_files: u64,
+    /// Processes at once.
+    pub processes: u64,
+    /// The largest result that is taken.
+    pub result_bytes: usize,
+    /// How much of the end of its output is kept for a failure.
+    pub output_bytes: usize,
+    /// How long it has to end itself before it is killed.
+    pub grace: Duration,
+}
+
+/// An executor that cannot be used.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The directory for work directories is unusable.
+    #[error("cannot use `{path}` for work directories: {error}; set another one")]
+    WorkRoot {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The sockets in it would have names that the kernel does not take.
+    #[error(
+        "the path `{path}` is too long for the sockets in it: use one of at most {most} bytes for work \
+         directories"
+    )]
+    TooLong {
+        /// Which.
+        path: PathBuf,
+        /// How long it may be.
+        most: usize,
+    },
+    /// Another executor is at work there.
+    #[error("another executor works in `{0}`: give each its own directory")]
+    InUse(PathBuf),
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            memory_bytes: None,
+            address_space_bytes: None,
+            file_bytes: None,
+            // What current distributions let a service open.
+            open_files: 65_536,
+            // A data loader on a large machine starts a hundred; a fork bomb starts more.
+            processes: 1_024,
+            // What travels inside a message rather than through the object store.
+            result_bytes: 8 * 1024 * 1024,
+            // Some screens of a traceback.
+            output_bytes: 16 * 1024,
+            // What container runtimes give by default.
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Launcher {
+    /// This very program, which shows [`crate::launcher::main`] as `subcommand`.
+    pub fn this_program(subcommand: &str) -> Launcher {
+        Launcher { program: PathBuf::from(THIS_PROGRAM), args: vec![subcommand.to_owned()] }
+    }
+}
+
+impl Process {
+    /// Makes ready to run jobs: work directories that an earlier life left behind are removed.
+    pub fn open(mut config: ProcessConfig) -> Result<Process, OpenError> {
+        let (root, lock) = match directory::open_root(&config.work_root) {
+            Ok(opened) => opened,
+            Err(RootError::InUse) => return Err(OpenError::InUse(config.work_root)),
+            Err(RootError::Io(error)) => {
+                return Err(OpenError::WorkRoot { path: config.work_root, error });
+            }
+        };
+        if root.as_os_str().len() > directory::MAX_ROOT_BYTES {
+            return Err(OpenError::TooLong { path: root, most: directory::MAX_ROOT_BYTES });
+        }
+        // Absolute: the program's own directory is another one.
+        config.work_root = root;
+        let stopping = CancellationToken::new();
+        let house = Arc::new(House {
+            cgroups: cgroups::detected(),
+            pool: config.warm.map(Pool::new),
+            config,
+            stopping: stopping.clone(),
+            tasks: TaskTracker::new(),
+        });
+        Ok(Process(Arc::new(Handle { house, _stopping: stopping.drop_guard(), _lock: lock })))
+    }
+
+    pub(crate) fn start(&self, job: Job) -> Running {
+        let house = Arc::clone(&self.0.house);
+        let cancel = house.stopping.child_token();
+        Running::spawn(&self.0.house.tasks, cancel, move |reins| async move {
+            let outcome = match &house.pool {
+                Some(pool) => warm::run(&house, pool, job, reins).await,
+                None => cold::run(&house, job, reins).await,
+            };
+            outcome.unwrap_or_else(|error| JobError::Worker(error.to_string()).into())
+        })
+    }
+
+    pub(crate) async fn stop(&self) {
+        let house = &self.0.house;
+        house.stopping.cancel();
+        house.tasks.close();
+        house.tasks.wait().await;
+        if let Some(pool) = &house.pool {
+            pool.clear();
+        }
+    }
+}
+
+/// What users of an executor hold; jobs do not, so that the last user's going ends them.
+#[derive(Debug)]
+struct Handle {
+    house: Arc<House>,
+    _stopping: DropGuard,
+    /// Says to other executors that the directory is taken.
+    _lock: File,
+}
+
+/// What users and jobs share.
+#[derive(Debug)]
+struct House {
+    config: ProcessConfig,
+    cgroups: Option<PathBuf>,
+    pool: Option<Pool>,
+    stopping: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// What the worker could not do; the job itself is not to blame.
+#[derive(Debug, Error)]
+enum RunError {
+    #[error("cannot make its work directory: {0}")]
+    Directory(io::Error),
+    #[error("cannot open the bridge: {0}")]
+    Bridge(io::Error),
+    #[error("cannot start the launcher: {0}")]
+    Start(io::Error),
+    #[error("lost the supervisor: {0}")]
+    Supervisor(String),
+}

@@ -1,0 +1,94 @@
+//! What is built in.
+
+use hypha_executor::{Event, Executor, JobError, Outcome};
+
+use crate::support::{failure, job, text, within};
+
+async fn run(model: &str, input: &str) -> Outcome {
+    within(Executor::Builtin.start(job(model, input)).outcome()).await
+}
+
+#[tokio::test]
+async fn echo_returns_its_input() {
+    assert_eq!(text(&run("echo", "anything \u{fc}").await), "anything \u{fc}");
+}
+
+#[tokio::test]
+async fn echo_streams_words_if_asked_to() {
+    let mut running = Executor::Builtin.start(job("echo", "in words"));
+    assert_eq!(running.next().await, None);
+    let mut wanted = job("echo", "in words");
+    wanted.stream = true;
+    let mut running = Executor::Builtin.start(wanted);
+    assert_eq!(running.next().await, Some(Event::Output("in ".into())));
+    assert_eq!(running.next().await, Some(Event::Output("words".into())));
+    assert_eq!(running.next().await, None);
+    assert_eq!(text(&running.outcome().await), "in words");
+}
+
+/// No runtime: nothing of one is needed.
+#[test]
+fn what_needs_no_waiting_is_done_at_once() {
+    let outcome = Executor::Builtin.run_at_once(&job("echo", "quick")).unwrap();
+    assert_eq!(text(&outcome), "quick");
+    let mut streamed = job("echo", "quick");
+    streamed.stream = true;
+    assert_eq!(Executor::Builtin.run_at_once(&streamed), None);
+    assert_eq!(Executor::Builtin.run_at_once(&job("sleep", r#"{"ms": 0}"#)), None);
+    assert_eq!(Executor::Builtin.run_at_once(&job("nothing", "")), None);
+}
+
+#[tokio::test]
+async fn progress_is_told_as_it_comes() {
+    let mut running = Executor::Builtin.start(job("sleep", r#"{"ms": 20}"#));
+    let mut last = 0;
+    while let Some(event) = within(running.next()).await {
+        let Event::Progress(permille) = event else { panic!("{event:?}") };
+        assert!(permille > last, "{permille} after {last}");
+        last = permille;
+    }
+    assert_eq!(last, 1_000);
+}
+
+#[tokio::test]
+async fn sleep_reports_progress_and_ends() {
+    let running = Executor::Builtin.start(job("sleep", r#"{"ms": 20}"#));
+    let progress = running.progress();
+    assert_eq!(text(&within(running.outcome()).await), r#"{"ms": 20}"#);
+    assert_eq!(*progress.borrow(), 1_000);
+}
+
+#[tokio::test]
+async fn what_runs_can_be_cancelled() {
+    let check = async |model, input| {
+        let running = Executor::Builtin.start(job(model, input));
+        let canceller = running.canceller();
+        canceller.cancel();
+        assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+    };
+    check("sleep", r#"{"ms": 3600000}"#).await;
+    check("sleep", r#"{"ms": 18446744073709551615}"#).await;
+    check("burn", r#"{"size": 2048}"#).await;
+}
+
+#[tokio::test]
+async fn burn_multiplies() {
+    let result: serde_json::Value =
+        serde_json::from_str(&text(&run("burn", r#"{"size": 2}"#).await)).unwrap();
+    assert_eq!((result["size"].as_u64(), result["trace"].as_f64()), (Some(2), Some(13.0)));
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_for_good() {
+    for (model, input) in [
+        ("sleep", ""),
+        ("sleep", r#"{"ms": -1}"#),
+        ("burn", r#"{"size": 100000}"#),
+        ("burn", r#"{"ms": 1}"#),
+        ("llama", "{}"),
+    ] {
+        let error = failure(run(model, input).await).error;
+        assert!(matches!(error, JobError::Input(_) | JobError::UnknownModel(_)), "{error}");
+        assert!(!error.retry(), "{error}");
+    }
+}

@@ -1,0 +1,11 @@
+//! Jobs that behave, and jobs that do not.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod bridge;
+mod builtin;
+mod document;
+mod process;
+mod sandbox;
+mod support;
+mod warm;

@@ -1,0 +1,306 @@
+//! Channels between schedulers and workers: in order, for schedulers alone, and over with the connection.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hypha_model::{
+    Digest, Form, LeaseId, Metadata, NodeRole, Payload, Requirement, Rng, TaskId, Time,
+};
+use hypha_net::{ChannelReader, ChannelWriter, Multiaddr, Net, PeerId, WorkerChannel};
+use hypha_pki::Reloader;
+use hypha_wire::Message;
+use hypha_wire::dispatch::{Attempt, Order, Orders, Report, Reports, Work};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::lab::{DEADLINE, Lab, Node, answer_health, eventually, settings};
+
+/// Frames that are sent one behind the other.
+const FRAMES: u64 = 300;
+/// Messages in each.
+const MESSAGES: u64 = 20;
+
+/// Schedulers that open channels at once, how many each, and how often.
+const SCHEDULERS: usize = 5;
+const CHANNELS_EACH: usize = 3;
+const ROUNDS: usize = 5;
+
+type Opened = (ChannelWriter<Orders>, ChannelReader<Reports>);
+
+/// A worker that takes channels.
+struct Desk {
+    lab: Lab,
+    node: Node,
+    address: Multiaddr,
+    channels: mpsc::Receiver<WorkerChannel>,
+}
+
+impl Desk {
+    async fn new() -> Desk {
+        let lab = Lab::new();
+        let node = lab.node(NodeRole::Worker, &[]).await;
+        let address = node.listening().await;
+        let channels = node.net.channels().unwrap();
+        Desk { lab, node, address, channels }
+    }
+
+    /// A node that is connected to the worker.
+    async fn visitor(&self, role: NodeRole) -> Node {
+        let node = self.lab.node(role, &[]).await;
+        node.net.dial(self.address.clone()).await.unwrap();
+        node
+    }
+
+    /// A channel from `scheduler`, and the worker's end of it.
+    async fn channel(&mut self, scheduler: &Node) -> (Opened, WorkerChannel) {
+        let opened = within(scheduler.net.open_channel(self.node.id())).await.unwrap();
+        let channel = within(self.channels.recv()).await.unwrap();
+        assert_eq!(channel.peer, scheduler.id());
+        (opened, channel)
+    }
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future).await.expect("it takes too long")
+}
+
+fn attempt(fence: u64) -> Attempt {
+    let task = TaskId::new(Time::from_micros(fence), &mut Rng::new(fence));
+    Attempt { task, number: 1, fence }
+}
+
+fn work(fence: u64, input: Payload) -> Order {
+    let work = Work {
+        lease: LeaseId::new(Time::ZERO, &mut Rng::new(1)),
+        epoch: 1,
+        attempt: attempt(fence),
+        timeout_us: 1_000_000,
+        requirement: Requirement::default(),
+        input,
+        metadata: Metadata::default(),
+        tenant: None,
+        form: Form::Task,
+        stream: false,
+    };
+    Order::Dispatch(Box::new(work))
+}
+
+fn result(fence: u64, result: Payload) -> Report {
+    let digest = Digest::from_bytes([0; 32]);
+    Report::Completed { attempt: attempt(fence), run_us: 1, result, digest }
+}
+
+/// Frames of numbered messages, small and a little larger.
+fn orders(frame: u64) -> Orders {
+    let input = |number: u64| Payload::from(vec![7; (number % 7 * 500) as usize]);
+    let numbers = frame * MESSAGES..(frame + 1) * MESSAGES;
+    Orders { orders: numbers.map(|number| work(number, input(number))).collect(), skipped: 0 }
+}
+
+fn reports(frame: u64) -> Reports {
+    let numbers = frame * MESSAGES..(frame + 1) * MESSAGES;
+    let reports = numbers.map(|number| result(number, Payload::from(vec![9; 100]))).collect();
+    Reports { reports, skipped: 0 }
+}
+
+async fn write<M: Message>(writer: &mut ChannelWriter<M>, frame: impl Fn(u64) -> M) {
+    for number in 0..FRAMES {
+        writer.send(&frame(number)).await.unwrap();
+    }
+}
+
+async fn read<M: Message + PartialEq>(reader: &mut ChannelReader<M>, frame: impl Fn(u64) -> M) {
+    for number in 0..FRAMES {
+        let next = reader.next().await.unwrap();
+        assert!(next == Some(frame(number)), "frame {number} came late, or changed, or not at all");
+    }
+}
+
+/// The end of the stream, or an error: not another message, and not silence.
+async fn ends<M: Message>(reader: &mut ChannelReader<M>) {
+    assert!(!matches!(within(reader.next()).await, Ok(Some(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_flow_both_ways_in_order() {
+    let mut desk = Desk::new().await;
+    let scheduler = desk.visitor(NodeRole::Scheduler).await;
+    let ((mut to_worker, mut from_worker), mut channel) = desk.channel(&scheduler).await;
+    within(async {
+        tokio::join!(
+            write(&mut to_worker, orders),
+            read(&mut channel.orders, orders),
+            write(&mut channel.reports, reports),
+            read(&mut from_worker, reports),
+        );
+    })
+    .await;
+    // Closed at one end, it is over at the other, behind what was sent.
+    to_worker.send(&orders(1)).await.unwrap();
+    drop((to_worker, from_worker));
+    assert_eq!(within(channel.orders.next()).await.unwrap(), Some(orders(1)));
+    ends(&mut channel.orders).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_inputs_and_results_pass() {
+    let mut desk = Desk::new().await;
+    let scheduler = desk.visitor(NodeRole::Scheduler).await;
+    let ((mut to_worker, mut from_worker), mut channel) = desk.channel(&scheduler).await;
+    let mut bytes = vec![0; 10 << 20];
+    blake3::Hasher::new().update(b"large").finalize_xof().fill(&mut bytes);
+    let payload = Payload::from(bytes);
+    let order = Orders { orders: vec![work(1, payload.clone())], skipped: 0 };
+    let report = Reports { reports: vec![result(1, payload)], skipped: 0 };
+    for _ in 0..3 {
+        let (sent, read) =
+            within(async { tokio::join!(to_worker.send(&order), channel.orders.next()) }).await;
+        sent.unwrap();
+        assert!(read.unwrap().as_ref() == Some(&order));
+        let (sent, read) =
+            within(async { tokio::join!(channel.reports.send(&report), from_worker.next()) }).await;
+        sent.unwrap();
+        assert!(read.unwrap().as_ref() == Some(&report));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_schedulers_open_channels() {
+    let mut desk = Desk::new().await;
+    for role in [NodeRole::Worker, NodeRole::Data, NodeRole::Gateway] {
+        let visitor = desk.visitor(role).await;
+        let opened = within(visitor.net.open_channel(desk.node.id())).await;
+        let error = opened.err().unwrap();
+        // It was refused at once each time, not left waiting.
+        assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{role}: {error}");
+        assert!(desk.channels.try_recv().is_err(), "a {role} has a channel");
+        assert!(visitor.healthy(desk.node.id()).await);
+    }
+    let scheduler = desk.visitor(NodeRole::Scheduler).await;
+    desk.channel(&scheduler).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn channels_opened_at_once_by_several_schedulers_all_get_through() {
+    let desk = Desk::new().await;
+    let worker = desk.node.id();
+    let mut schedulers = Vec::new();
+    for _ in 0..SCHEDULERS {
+        schedulers.push(desk.visitor(NodeRole::Scheduler).await);
+    }
+    let mut channels = desk.channels;
+    // Whatever comes is answered with the number that it brought, as long as it lasts.
+    let lasting = Arc::new(AtomicUsize::new(0));
+    let counted = lasting.clone();
+    tokio::spawn(async move {
+        while let Some(mut channel) = channels.recv().await {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let counted = counted.clone();
+            tokio::spawn(async move {
+                while let Ok(Some(orders)) = channel.orders.next().await {
+                    let fences = orders.orders.iter().map(|order| match order {
+                        Order::Cancel(attempt) => Report::Accepted(*attempt),
+                        other => panic!("{other:?}"),
+                    });
+                    let reports = Reports { reports: fences.collect(), skipped: 0 };
+                    channel.reports.send(&reports).await.unwrap();
+                }
+                drop(channel);
+                counted.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    for round in 0..ROUNDS {
+        let mut opening = JoinSet::new();
+        for (index, scheduler) in schedulers.iter().enumerate() {
+            for channel in 0..CHANNELS_EACH {
+                let net = scheduler.net.clone();
+                let fence = ((round * SCHEDULERS + index) * CHANNELS_EACH + channel) as u64;
+                opening.spawn(async move { exchange(net, worker, fence).await });
+            }
+        }
+        let done = within(opening.join_all()).await;
+        assert_eq!(done.len(), SCHEDULERS * CHANNELS_EACH);
+        // A scheduler has few places: those of this round must be free for the next.
+        eventually("the channels of a round have ended", || async {
+            lasting.load(Ordering::SeqCst) == 0
+        })
+        .await;
+    }
+}
+
+/// Opens a channel, says one thing, and hears the same.
+async fn exchange(net: Net, worker: PeerId, fence: u64) {
+    let opened = net.open_channel(worker).await;
+    assert!(opened.is_ok(), "{:?}", opened.err());
+    let (mut orders, mut reports) = opened.unwrap();
+    let cancel = Orders { orders: vec![Order::Cancel(attempt(fence))], skipped: 0 };
+    orders.send(&cancel).await.unwrap();
+    let heard = reports.next().await.unwrap().unwrap();
+    assert_eq!(heard.reports, [Report::Accepted(attempt(fence))]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_the_connection_ends_both_readers() {
+    let mut desk = Desk::new().await;
+    let scheduler = desk.visitor(NodeRole::Scheduler).await;
+    let bystander = desk.visitor(NodeRole::Scheduler).await;
+    let ((_to_worker, mut from_worker), mut channel) = desk.channel(&scheduler).await;
+    let ((_to_too, mut from_too), mut channel_too) = desk.channel(&bystander).await;
+    scheduler.net.stop().await;
+    within(async { tokio::join!(ends(&mut channel.orders), ends(&mut from_worker)) }).await;
+    // And it can be told from the writers, sooner or later.
+    within(async { while channel.reports.send(&reports(0)).await.is_ok() {} }).await;
+
+    channel_too.reports.send(&reports(1)).await.unwrap();
+    assert_eq!(within(from_too.next()).await.unwrap(), Some(reports(1)));
+    desk.node.net.stop().await;
+    within(async { tokio::join!(ends(&mut from_too), ends(&mut channel_too.orders)) }).await;
+    assert!(within(bystander.net.open_channel(desk.node.id())).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_that_is_revoked_loses_its_channel() {
+    let lab = Lab::new();
+    let (_directory, files) = lab.files(&lab.issue(NodeRole::Worker));
+    let (pki, reloader) = Reloader::load(files.clone()).unwrap();
+    let settings_of_worker = settings(NodeRole::Worker, &[]);
+    let node = Node::try_start(settings_of_worker, pki, Some(reloader), answer_health).unwrap();
+    let (address, channels) = (node.listening().await, node.net.channels().unwrap());
+    let mut desk = Desk { lab, node, address, channels };
+
+    let issued = desk.lab.issue(NodeRole::Scheduler);
+    let revoked = Node::start(settings(NodeRole::Scheduler, &[]), desk.lab.pki_of(&issued));
+    revoked.net.dial(desk.address.clone()).await.unwrap();
+    let bystander = desk.visitor(NodeRole::Scheduler).await;
+    let ((mut to_worker, mut from_worker), mut channel) = desk.channel(&revoked).await;
+    let ((mut to_too, _from_too), mut channel_too) = desk.channel(&bystander).await;
+
+    std::fs::write(files.crls_pem.clone().unwrap(), desk.lab.revoke(&issued)).unwrap();
+    within(async { tokio::join!(ends(&mut channel.orders), ends(&mut from_worker)) }).await;
+    within(async { while to_worker.send(&orders(0)).await.is_ok() {} }).await;
+    assert!(within(revoked.net.open_channel(desk.node.id())).await.is_err());
+    assert!(desk.channels.try_recv().is_err());
+
+    to_too.send(&orders(1)).await.unwrap();
+    assert_eq!(within(channel_too.orders.next()).await.unwrap(), Some(orders(1)));
+}
+
+/// Nobody takes them: they wait, and their schedulers know no different.
+#[tokio::test(flavor = "multi_thread")]
+async fn channels_that_nobody_takes_hold_up_nothing_else() {
+    let desk = Desk::new().await;
+    let mut opened = Vec::new();
+    for _ in 0..SCHEDULERS {
+        let scheduler = desk.visitor(NodeRole::Scheduler).await;
+        for _ in 0..4 {
+            opened.push(within(scheduler.net.open_channel(desk.node.id())).await.unwrap());
+        }
+        let deadline = Duration::from_secs(10);
+        let asked = hypha_wire::request::RequestBody::Health;
+        scheduler.net.ask(desk.node.id(), asked, deadline, None).await.unwrap();
+    }
+    assert_eq!(opened.len(), SCHEDULERS * 4);
+}

@@ -1,0 +1,181 @@
+//! What the HTTP surfaces get of this scheduler.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hypha_api::{
+    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, Page, RegisterError,
+    Registering, Unavailable, Watch,
+};
+use hypha_backends::{Format, HttpWorkers, ServerConfig};
+use hypha_engine::record::StoredTask;
+use hypha_engine::{Command, NewTask, Reply, Scheduler};
+use hypha_model::{Digest, TaskId, Time, Worker};
+use hypha_store::{Store, StoreError};
+use hypha_telemetry::Metrics;
+
+use super::core::Core;
+use super::objects::Objects;
+
+/// A worker that was found well a moment ago grants its lease within this; if not, it is registered all the same.
+const LEASED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often we look whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+#[derive(Clone)]
+pub(super) struct Service {
+    pub(super) core: Arc<Core>,
+    pub(super) store: Arc<Store>,
+    pub(super) http: HttpWorkers,
+    pub(super) objects: Objects,
+    pub(super) metrics: Metrics,
+}
+
+impl Backend for Service {
+    fn now(&self) -> Time {
+        self.core.clock.now()
+    }
+
+    fn ask(&self, command: Command) -> Answer<Reply> {
+        self.core.ask(command).map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
+    }
+
+    fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
+        let answered = self.core.submit(tasks, watch);
+        answered.map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
+    }
+
+    fn watch(&self, task: TaskId) -> Watch {
+        self.core.watch(task)
+    }
+
+    fn read(&self, look: &mut dyn FnMut(&mut Scheduler, Time)) {
+        self.core.read(look);
+    }
+
+    fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>> {
+        let store = self.store.clone();
+        async move { store.task(task).await.map_err(unavailable) }.boxed()
+    }
+
+    fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
+        let store = self.store.clone();
+        let filter = hypha_store::Filter {
+            state: filter.state,
+            model: filter.model,
+            worker: filter.worker,
+            since: filter.since,
+        };
+        async move {
+            let page = store.list(filter, behind, limit).await.map_err(unavailable)?;
+            Ok(Page { tasks: page.tasks, next: page.next })
+        }
+        .boxed()
+    }
+
+    fn object(&self, digest: Digest) -> Answer<Option<Object>> {
+        let objects = self.objects.clone();
+        async move {
+            let failed = |error| Unavailable(format!("the object store fails: {error}"));
+            objects.read(digest).await.map_err(failed)
+        }
+        .boxed()
+    }
+
+    fn register_instance(&self, host: String, port: u16) -> Registering {
+        let service = self.clone();
+        async move {
+            let worker = service.http.register_instance(&host, port).await.map_err(refused)?;
+            service.enter(worker).await
+        }
+        .boxed()
+    }
+
+    fn register_server(&self, server: NewServer) -> Registering {
+        let service = self.clone();
+        async move {
+            let format = match server.openai {
+                true => Format::Openai,
+                false => Format::Json,
+            };
+            let server = hypha_backends::NewServer {
+                config: ServerConfig {
+                    api_key: server.api_key,
+                    ..ServerConfig::new(server.url, format)
+                },
+                models: server.models,
+                concurrency: server.concurrency,
+                trusted: false,
+            };
+            let worker = service.http.register_server(server).await.map_err(refused)?;
+            service.enter(worker).await
+        }
+        .boxed()
+    }
+
+    fn notified(&self, notification: Notification) {
+        self.http.notified(hypha_backends::Notification {
+            task: notification.task,
+            secret: notification.secret,
+            status: notification.status,
+            result: notification.result,
+            error: notification.error,
+            execution_time_ms: notification.execution_time_ms,
+        });
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.core.stopped().into_iter().collect()
+    }
+
+    fn metrics(&self) -> String {
+        self.metrics.encode()
+    }
+}
+
+impl Service {
+    /// Makes a worker that was looked at one of the scheduler's.
+    pub(super) fn enter(
+        &self,
+        worker: Arc<Worker>,
+    ) -> BoxFuture<'static, Result<hypha_model::WorkerId, RegisterError>> {
+        let id = worker.id;
+        let asked = self.ask(Command::RegisterWorker(worker));
+        let core = self.core.clone();
+        async move {
+            asked.await?;
+            // A task that is submitted right after this answer must find the worker there.
+            let leased = async {
+                while core.read(|scheduler, _| scheduler.lease_of(id).is_none()) {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            };
+            let _ = tokio::time::timeout(LEASED_WITHIN, leased).await;
+            Ok(id)
+        }
+        .boxed()
+    }
+}
+
+fn refused(error: hypha_backends::RegisterError) -> RegisterError {
+    use hypha_backends::RegisterError as Given;
+    match error {
+        Given::NotAllowed(address) => RegisterError::NotAllowed(address),
+        Given::Invalid(problem) => RegisterError::Invalid(problem),
+        Given::Unhealthy(problem) => RegisterError::Unhealthy(problem),
+        error @ (Given::TooMany | Given::NotNoted(_)) => {
+            RegisterError::Unavailable(Unavailable(error.to_string()))
+        }
+    }
+}
+
+fn unavailable(error: StoreError) -> Unavailable {
+    Unavailable(format!("the scheduler cannot read its store: {error}"))
+}
+
+fn stopping() -> Unavailable {
+    Unavailable("the scheduler is stopping".to_owned())
+}

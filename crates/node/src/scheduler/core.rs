@@ -1,0 +1,328 @@
+//! The scheduler's machine, and whoever waits for it.
+//!
+//! Everyone steps the machine under one lock, for microseconds. What a step wants to be durable is collected; the
+//! pump (`pump.rs`) commits it and then lets out what was to be sent. Only what has nothing durable at stake
+//! leaves at once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use hypha_api::{Accepted, Unavailable, Watch, Watched, watch};
+use hypha_engine::{
+    Command, Effect, FromWorker, Notice, Reply, Scheduler, SchedulerEvent, SchedulerStep, ToWorker,
+};
+use hypha_model::{TaskId, Time, WorkerId};
+use tokio::sync::{Notify, oneshot};
+
+use super::figures::Figures;
+use crate::clock::Clock;
+
+pub(crate) struct Core {
+    machine: Mutex<Machine>,
+    watchers: Mutex<HashMap<TaskId, Vec<Watched>>>,
+    /// There is something to commit, to send, or to wake up for earlier.
+    pub(super) work: Notify,
+    pub(super) clock: Clock,
+    pub(super) figures: Figures,
+    ways: Box<dyn Ways>,
+}
+
+/// How messages get to workers.
+pub(crate) trait Ways: Send + Sync {
+    /// Sends, or drops: the machine expects that messages are lost. Never waits.
+    fn send(&self, worker: WorkerId, message: ToWorker);
+
+    /// The machine has forgotten this worker.
+    fn forget(&self, worker: WorkerId);
+}
+
+pub(super) struct Machine {
+    pub(super) scheduler: Scheduler,
+    pub(super) step: SchedulerStep,
+    /// Until when the pump sleeps.
+    pub(super) asleep_until: Option<Time>,
+    /// Why nothing is acknowledged at present.
+    pub(super) stopped: Option<String>,
+    waiting: HashMap<u64, Waiting>,
+    requests: u64,
+}
+
+/// Who waits for an answer.
+enum Waiting {
+    Reply(oneshot::Sender<Result<Reply, Unavailable>>),
+    Submit(oneshot::Sender<Result<Vec<Accepted>, Unavailable>>, Vec<Option<Watch>>),
+}
+
+impl Core {
+    pub(super) fn new(
+        scheduler: Scheduler,
+        step: SchedulerStep,
+        clock: Clock,
+        figures: Figures,
+        ways: Box<dyn Ways>,
+    ) -> Core {
+        let machine = Machine {
+            scheduler,
+            step,
+            asleep_until: None,
+            stopped: None,
+            waiting: HashMap::new(),
+            requests: 0,
+        };
+        Core {
+            machine: Mutex::new(machine),
+            watchers: Mutex::default(),
+            work: Notify::new(),
+            clock,
+            figures,
+            ways,
+        }
+    }
+
+    /// Something happened.
+    pub(crate) fn tell(&self, event: SchedulerEvent) {
+        self.tell_all(std::iter::once(event));
+    }
+
+    /// A worker said some things.
+    pub(crate) fn worker_said(&self, worker: WorkerId, said: impl Iterator<Item = FromWorker>) {
+        self.tell_all(said.map(|message| SchedulerEvent::WorkerSaid { worker, message }));
+    }
+
+    fn tell_all(&self, events: impl Iterator<Item = SchedulerEvent>) {
+        let mut machine = self.lock();
+        if machine.stopped.is_some() {
+            // Workers repeat what was not recorded.
+            return;
+        }
+        for event in events {
+            machine.step(self, event);
+        }
+        self.leave(machine);
+    }
+
+    /// Asks the machine; the answer comes when it is durable.
+    pub(super) fn ask(&self, command: Command) -> oneshot::Receiver<Result<Reply, Unavailable>> {
+        let (answer, answered) = oneshot::channel();
+        let mut machine = self.lock();
+        if let Some(why) = &machine.stopped {
+            let _ = answer.send(Err(Unavailable(why.clone())));
+            return answered;
+        }
+        let request = machine.next_request();
+        machine.waiting.insert(request, Waiting::Reply(answer));
+        machine.step(self, SchedulerEvent::Asked { request, command });
+        self.leave(machine);
+        answered
+    }
+
+    /// Submits, and watches without missing anything.
+    pub(super) fn submit(
+        &self,
+        tasks: Vec<hypha_engine::NewTask>,
+        wanted: bool,
+    ) -> oneshot::Receiver<Result<Vec<Accepted>, Unavailable>> {
+        let (answer, answered) = oneshot::channel();
+        let mut machine = self.lock();
+        if let Some(why) = &machine.stopped {
+            let _ = answer.send(Err(Unavailable(why.clone())));
+            return answered;
+        }
+        let request = machine.next_request();
+        let (sent, at_once) = (machine.step.send.len(), machine.step.at_once.len());
+        let command = Command::SubmitTasks(tasks);
+        machine.step(self, SchedulerEvent::Asked { request, command });
+        let watches = match wanted {
+            false => Vec::new(),
+            true => {
+                let step = &machine.step;
+                let new = step.at_once[at_once..].iter().chain(&step.send[sent..]);
+                self.watch_submitted(request, new)
+            }
+        };
+        machine.waiting.insert(request, Waiting::Submit(answer, watches));
+        self.leave(machine);
+        answered
+    }
+
+    /// Watches a task from now on.
+    pub(super) fn watch(&self, task: TaskId) -> Watch {
+        let (watched, watch) = watch();
+        lock(&self.watchers).entry(task).or_default().push(watched);
+        watch
+    }
+
+    /// Looks at the machine.
+    pub(super) fn read<T>(&self, look: impl FnOnce(&mut Scheduler, Time) -> T) -> T {
+        let mut machine = self.lock();
+        look(&mut machine.scheduler, self.clock.now())
+    }
+
+    /// Why nothing is acknowledged at present.
+    pub(super) fn stopped(&self) -> Option<String> {
+        self.lock().stopped.clone()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Machine> {
+        lock(&self.machine)
+    }
+
+    /// Gives the lock back, lets out what may leave at once, and wakes the pump if it is needed.
+    fn leave(&self, mut machine: MutexGuard<'_, Machine>) {
+        let at_once = match machine.step.at_once.is_empty() {
+            true => Vec::new(),
+            false => std::mem::take(&mut machine.step.at_once),
+        };
+        let earlier = match (machine.step.wake_at, machine.asleep_until) {
+            (Some(wake), Some(asleep)) => wake < asleep,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        let wake_pump = earlier || machine.has_work();
+        drop(machine);
+        if wake_pump {
+            self.work.notify_one();
+        }
+        if !at_once.is_empty() {
+            self.carry_out(at_once.into_iter());
+        }
+    }
+
+    /// Does what a step wants done, when its time has come.
+    pub(super) fn carry_out(&self, effects: impl Iterator<Item = Effect>) {
+        let mut replies = Vec::new();
+        let mut notices = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::ToWorker { worker, message } => self.ways.send(worker, message),
+                Effect::Reply { request, reply } => replies.push((request, reply)),
+                Effect::Notice { task, notice } => notices.push((task, notice)),
+            }
+        }
+        if !replies.is_empty() {
+            crate::crash::crash_point(crate::crash::CrashPoint::SentBeforeReply);
+            let mut machine = self.lock();
+            let waiting: Vec<_> = replies
+                .into_iter()
+                .filter_map(|(request, reply)| Some((machine.waiting.remove(&request)?, reply)))
+                .collect();
+            drop(machine);
+            waiting.into_iter().for_each(|(waiting, reply)| waiting.answer(reply));
+        }
+        self.notify(notices);
+    }
+
+    /// Workers that are forgotten for good by what was committed need no way any more.
+    pub(super) fn forget_workers(&self, forgotten: Vec<WorkerId>) {
+        for worker in forgotten {
+            let known = self.read(|scheduler, _| scheduler.knows_worker(worker));
+            if !known {
+                self.ways.forget(worker);
+            }
+        }
+    }
+
+    /// Gives up on everything under way: the machine begins anew.
+    pub(super) fn abandon(&self, machine: &mut Machine, why: &str) {
+        machine.stopped = Some(why.to_owned());
+        machine.step.clear();
+        for (_, waiting) in machine.waiting.drain() {
+            waiting.refuse(why);
+        }
+        lock(&self.watchers).clear();
+    }
+
+    fn watch_submitted<'a>(
+        &self,
+        wanted: u64,
+        effects: impl Iterator<Item = &'a Effect>,
+    ) -> Vec<Option<Watch>> {
+        let mut watches = Vec::new();
+        for effect in effects {
+            if let Effect::Reply { request, reply: Reply::Submitted(answers) } = effect
+                && *request == wanted
+            {
+                // A repeated task may have ended long ago; its watch is simply never told anything.
+                let of = |answer: &Result<hypha_engine::Submitted, _>| {
+                    answer.as_ref().ok().map(|submitted| self.watch(submitted.task))
+                };
+                watches = answers.iter().map(of).collect();
+            }
+        }
+        watches
+    }
+
+    fn notify(&self, notices: Vec<(TaskId, Notice)>) {
+        if notices.is_empty() {
+            return;
+        }
+        let mut watchers = lock(&self.watchers);
+        for (task, notice) in notices {
+            if let Notice::Ended { accepted, finished } = &notice {
+                self.figures.ended(accepted, finished);
+            }
+            let Some(watched) = watchers.get_mut(&task) else { continue };
+            let last = matches!(notice, Notice::Ended { .. });
+            watched.retain(|one| one.tell(notice.clone()));
+            if last || watched.is_empty() {
+                watchers.remove(&task);
+            }
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn has_work(&self) -> bool {
+        !self.step.persist.is_empty() || !self.step.send.is_empty()
+    }
+
+    pub(super) fn step(&mut self, core: &Core, event: SchedulerEvent) {
+        let assigned = self.scheduler.strategy().1.assigned;
+        let began = Instant::now();
+        self.scheduler.step(core.clock.now(), event, &mut self.step);
+        // A new strategy counts anew.
+        let decided = self.scheduler.strategy().1.assigned.saturating_sub(assigned);
+        core.figures.selected(decided, began);
+    }
+
+    fn next_request(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
+    }
+}
+
+impl Waiting {
+    fn answer(self, reply: Reply) {
+        // Whoever has gone does not want to know.
+        match (self, reply) {
+            (Waiting::Reply(answer), reply) => drop(answer.send(Ok(reply))),
+            (Waiting::Submit(answer, watches), Reply::Submitted(answers)) => {
+                let watches = watches.into_iter().chain(std::iter::repeat_with(|| None));
+                let accepted = answers
+                    .into_iter()
+                    .zip(watches)
+                    .map(|(answer, watch)| answer.map(|submitted| (submitted, watch)));
+                drop(answer.send(Ok(accepted.collect())));
+            }
+            (Waiting::Submit(answer, _), _) => {
+                drop(answer.send(Err(Unavailable("the scheduler answered something else".into()))));
+            }
+        }
+    }
+
+    fn refuse(self, why: &str) {
+        let why = Unavailable(why.to_owned());
+        match self {
+            Waiting::Reply(answer) => drop(answer.send(Err(why))),
+            Waiting::Submit(answer, _) => drop(answer.send(Err(why))),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A handle that several hold.
+pub(crate) type SharedCore = Arc<Core>;

@@ -1,0 +1,192 @@
+//! The open streams to workers of the swarm: one for each, kept open while the worker is connected.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use hypha_engine::{FromWorker, SchedulerEvent, ToWorker};
+use hypha_model::{Worker, WorkerId};
+use hypha_net::{ChannelReader, ChannelWriter, Net, PeerId};
+use hypha_wire::dispatch::{MAX_MESSAGES, Orders, Reports};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::core::Core;
+
+/// Messages that wait for one worker. The machine gives a worker no more than it has room for, so this is
+/// reached only when the stream stands still; what does not fit is dropped, as on a network.
+const MAX_WAITING: usize = 16_384;
+
+/// Inputs that go into one frame together; one larger input goes alone.
+const MAX_FRAME_INPUT_BYTES: usize = 1 << 20;
+
+/// How long after a failed try a stream is opened again, if the worker does not connect before.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How long a frame may take to be written: a stream that stands still is as good as lost.
+const WRITE_WITHIN: Duration = Duration::from_secs(30);
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Links {
+    open: Mutex<HashMap<WorkerId, mpsc::Sender<ToWorker>>>,
+}
+
+/// One worker's stream, opened whenever it is gone. Dropping it closes it.
+pub(super) struct Link {
+    came: Arc<Notify>,
+    worker: Arc<Mutex<Arc<Worker>>>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Links {
+    /// Sends, if there is a stream and it has room.
+    pub(super) fn send(&self, worker: WorkerId, message: ToWorker) {
+        let link = self.lock().get(&worker).cloned();
+        if let Some(link) = link
+            && link.try_send(message).is_err()
+        {
+            tracing::debug!(%worker, "a message was dropped: too many wait");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, mpsc::Sender<ToWorker>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link {
+    /// Keeps a stream to `peer` open from now on.
+    pub(super) fn new(
+        net: Net,
+        core: Weak<Core>,
+        links: Arc<Links>,
+        peer: PeerId,
+        worker: Worker,
+    ) -> Link {
+        let came = Arc::new(Notify::new());
+        let worker = Arc::new(Mutex::new(Arc::new(worker)));
+        let keeper = Keeper { net, core, links, peer, came: came.clone(), worker: worker.clone() };
+        let task = AbortOnDropHandle::new(tokio::spawn(keeper.run()));
+        Link { came, worker, _task: task }
+    }
+
+    /// The worker has connected.
+    pub(super) fn connected(&self) {
+        self.came.notify_one();
+    }
+
+    /// The worker describes itself anew.
+    pub(super) fn describe(&self, worker: &Worker) {
+        *lock(&self.worker) = Arc::new(worker.clone());
+    }
+}
+
+struct Keeper {
+    net: Net,
+    core: Weak<Core>,
+    links: Arc<Links>,
+    peer: PeerId,
+    came: Arc<Notify>,
+    worker: Arc<Mutex<Arc<Worker>>>,
+}
+
+impl Keeper {
+    async fn run(self) {
+        loop {
+            match self.net.open_channel(self.peer).await {
+                Ok((writer, reader)) => self.serve(writer, reader).await,
+                Err(error) => {
+                    tracing::debug!(peer = %self.peer, "no stream to the worker: {error}");
+                    let _ = tokio::time::timeout(RETRY, self.came.notified()).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(&self, writer: ChannelWriter<Orders>, reader: ChannelReader<Reports>) {
+        let worker = lock(&self.worker).clone();
+        let id = worker.id;
+        let (sender, waiting) = mpsc::channel(MAX_WAITING);
+        let guard = Registered::new(self, id, sender);
+        let Some(core) = self.core.upgrade() else { return };
+        // Now that it can be reached, it is asked for a lease at once.
+        core.tell(SchedulerEvent::WorkerFound(worker));
+        drop(core);
+        let ended = tokio::select! {
+            ended = write(writer, waiting) => ended,
+            ended = self.read(id, reader) => ended,
+        };
+        let why = ended.err().map_or_else(|| "it was closed".to_owned(), |error| error.to_string());
+        tracing::debug!(peer = %self.peer, worker = %id, "the stream to the worker has ended: {why}");
+        drop(guard);
+    }
+
+    async fn read(&self, id: WorkerId, mut reader: ChannelReader<Reports>) -> io::Result<()> {
+        while let Some(reports) = reader.next().await? {
+            let Some(core) = self.core.upgrade() else { return Ok(()) };
+            core.worker_said(id, reports.reports.into_iter().map(FromWorker::from));
+        }
+        Ok(())
+    }
+}
+
+/// A stream is entered while it is open; when it ends, the machine is told.
+struct Registered<'a> {
+    keeper: &'a Keeper,
+    id: WorkerId,
+}
+
+impl<'a> Registered<'a> {
+    fn new(keeper: &'a Keeper, id: WorkerId, sender: mpsc::Sender<ToWorker>) -> Registered<'a> {
+        keeper.links.lock().insert(id, sender);
+        Registered { keeper, id }
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.keeper.links.lock().remove(&self.id);
+        if let Some(core) = self.keeper.core.upgrade() {
+            core.tell(SchedulerEvent::WorkerDisconnected(self.id));
+        }
+    }
+}
+
+/// Writes what waits, many messages in a frame.
+async fn write(
+    mut writer: ChannelWriter<Orders>,
+    mut waiting: mpsc::Receiver<ToWorker>,
+) -> io::Result<()> {
+    let mut messages = Vec::new();
+    let mut left = std::collections::VecDeque::new();
+    loop {
+        if left.is_empty() {
+            if waiting.recv_many(&mut messages, MAX_MESSAGES).await == 0 {
+                return Ok(());
+            }
+            left.extend(messages.drain(..));
+        }
+        let mut orders = Orders::default();
+        let mut bytes = 0;
+        while let Some(message) = left.pop_front() {
+            bytes += match &message {
+                ToWorker::Dispatch(dispatch) => dispatch.spec.input.bytes().len(),
+                _ => 0,
+            };
+            if bytes > MAX_FRAME_INPUT_BYTES && !orders.orders.is_empty() {
+                left.push_front(message);
+                break;
+            }
+            orders.orders.push(message.into());
+        }
+        tokio::time::timeout(WRITE_WITHIN, writer.send(&orders))
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

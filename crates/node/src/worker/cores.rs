@@ -1,0 +1,48 @@
+//! Which cores a task is pinned to: those that the fewest others use.
+
+pub(super) struct Cores {
+    used: Vec<u32>,
+}
+
+impl Cores {
+    pub(super) fn of_this_machine() -> Cores {
+        let count = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Cores { used: vec![0; count] }
+    }
+
+    /// `count` cores; none, which means any, if none or all are wanted.
+    pub(super) fn take(&mut self, count: usize) -> Vec<usize> {
+        if count == 0 || count >= self.used.len() {
+            return Vec::new();
+        }
+        let mut cores: Vec<usize> = (0..self.used.len()).collect();
+        cores.sort_by_key(|core| (self.used[*core], *core));
+        cores.truncate(count);
+        cores.iter().for_each(|core| self.used[*core] += 1);
+        cores
+    }
+
+    pub(super) fn give_back(&mut self, cores: &[usize]) {
+        for core in cores {
+            self.used[*core] -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_used_cores_are_taken_and_given_back() {
+        let mut cores = Cores { used: vec![0; 4] };
+        assert_eq!(cores.take(0), [] as [usize; 0]);
+        assert_eq!(cores.take(4), [] as [usize; 0], "all of them needs no pinning");
+        let first = cores.take(2);
+        assert_eq!(first, [0, 1]);
+        assert_eq!(cores.take(2), [2, 3]);
+        cores.give_back(&first);
+        assert_eq!(cores.take(1), [0]);
+        assert_eq!(cores.take(2), [1, 0]);
+    }
+}

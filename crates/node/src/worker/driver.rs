@@ -1,0 +1,181 @@
+//! The worker's loop: carries messages and the ends of runs to the machine, and out what it wants sent and run.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hypha_engine::{
+    FromWorker, Outcome, Run, RunId, Said, ToWorker, WorkerEvent, WorkerMachine, WorkerRecord,
+    WorkerStep,
+};
+use hypha_model::{Payload, SchedulerId};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::runners::{Runners, Stopper};
+use super::{channels::Outbox, epoch};
+use crate::clock::Clock;
+use crate::crash::{CrashPoint, crash_point};
+
+/// Events that wait for the loop; whoever brings more waits.
+pub(super) const MAX_EVENTS: usize = 4_096;
+
+/// Events that are stepped together: what they want sent goes out in one frame.
+const BATCH: usize = 1_024;
+
+/// What happens at a worker.
+pub(super) enum Event {
+    /// A scheduler has opened a channel.
+    Opened(SchedulerId, Outbox),
+    /// The channel with this number is closed.
+    Closed(SchedulerId, u64),
+    /// A scheduler said some things.
+    Said(SchedulerId, Vec<ToWorker>),
+    Progressed(RunId, u16),
+    Produced(RunId, Payload),
+    Ended(RunId, Outcome),
+}
+
+pub(super) struct Driver {
+    machine: WorkerMachine,
+    clock: Clock,
+    data_dir: PathBuf,
+    runners: Arc<Runners>,
+    events: mpsc::Sender<Event>,
+    outboxes: HashMap<SchedulerId, Outbox>,
+    stoppers: HashMap<RunId, Stopper>,
+    /// Where messages for the worker's own surface go.
+    local: mpsc::Sender<FromWorker>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        machine: WorkerMachine,
+        clock: Clock,
+        data_dir: PathBuf,
+        runners: Arc<Runners>,
+        events: mpsc::Sender<Event>,
+        local: mpsc::Sender<FromWorker>,
+    ) -> Driver {
+        let (outboxes, stoppers) = (HashMap::new(), HashMap::new());
+        Driver { machine, clock, data_dir, runners, events, outboxes, stoppers, local }
+    }
+
+    /// Runs until told to stop. What the machine wanted at its start is in `step`.
+    pub(super) async fn run(
+        mut self,
+        mut happened: mpsc::Receiver<Event>,
+        mut step: WorkerStep,
+        stop: CancellationToken,
+    ) {
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            self.carry_out(&mut step).await;
+            let wake = step.wake_at;
+            step.clear();
+            let timer = async {
+                match wake {
+                    Some(wake) => tokio::time::sleep_until(self.clock.instant(wake)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = timer => self.machine.step(self.clock.now(), WorkerEvent::Woke, &mut step),
+                count = happened.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        return;
+                    }
+                    step.wake_at = wake;
+                    batch.drain(..).for_each(|event| self.happened(event, &mut step));
+                }
+            }
+        }
+    }
+
+    fn happened(&mut self, event: Event, step: &mut WorkerStep) {
+        let now = self.clock.now();
+        match event {
+            Event::Opened(scheduler, outbox) => drop(self.outboxes.insert(scheduler, outbox)),
+            Event::Closed(scheduler, number) => {
+                if self.outboxes.get(&scheduler).is_some_and(|outbox| outbox.number == number) {
+                    self.outboxes.remove(&scheduler);
+                }
+            }
+            Event::Said(scheduler, messages) => {
+                for message in messages {
+                    let event = WorkerEvent::SchedulerSaid { scheduler, message };
+                    self.machine.step(now, event, step);
+                }
+            }
+            Event::Progressed(id, permille) => {
+                self.machine.step(now, WorkerEvent::Progressed { id, permille }, step);
+            }
+            Event::Produced(id, piece) => {
+                self.machine.step(now, WorkerEvent::Produced { id, piece }, step);
+            }
+            Event::Ended(id, outcome) => self.ended(id, outcome, step),
+        }
+    }
+
+    fn ended(&mut self, id: RunId, outcome: Outcome, step: &mut WorkerStep) {
+        self.stoppers.remove(&id);
+        self.machine.step(self.clock.now(), WorkerEvent::Ended { id, outcome }, step);
+    }
+
+    /// Persists, sends, runs. Runs that take no time end here, and may let others begin.
+    async fn carry_out(&mut self, step: &mut WorkerStep) {
+        for record in step.persist.drain(..) {
+            let WorkerRecord::Started(life) = record;
+            if let Err(error) = epoch::write(&self.data_dir, life) {
+                // It was written once when the worker started; nothing else is ever persisted.
+                tracing::error!("cannot write {}: {error}", self.data_dir.display());
+            }
+        }
+        while !step.run.is_empty() || !step.send.is_empty() {
+            for run in std::mem::take(&mut step.run) {
+                match run {
+                    Run::Start { id, dispatch, executor, devices } => {
+                        let runners = self.runners.clone();
+                        match runners.run_at_once(executor, &dispatch) {
+                            Some(outcome) => self.ended(id, outcome, step),
+                            None => {
+                                let events = self.events.clone();
+                                let started =
+                                    runners.start(id, executor, dispatch, devices, events);
+                                self.stoppers.insert(id, started);
+                            }
+                        }
+                    }
+                    Run::Stop(id) => match self.stoppers.get(&id) {
+                        Some(stopper) => stopper.stop(),
+                        // It ended while we were told to stop it: its end is on its way.
+                        None => tracing::debug!(?id, "nothing to stop"),
+                    },
+                }
+            }
+            if !step.send.is_empty() {
+                crash_point(CrashPoint::RanBeforeReport);
+            }
+            for Said { to, message } in std::mem::take(&mut step.send) {
+                self.say(to, message).await;
+            }
+        }
+    }
+
+    async fn say(&mut self, to: SchedulerId, message: FromWorker) {
+        if to == SchedulerId::LOCAL {
+            // The worker's own surface always reads.
+            let _ = self.local.send(message).await;
+            return;
+        }
+        if let Some(outbox) = self.outboxes.get(&to)
+            && outbox.messages.try_send(message).is_err()
+        {
+            // A stream that lost a piece is worse than one that is made anew.
+            tracing::warn!(scheduler = %to, "too many messages wait for a scheduler: closing its channel");
+            self.outboxes.remove(&to);
+        }
+    }
+}

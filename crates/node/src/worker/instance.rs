@@ -1,0 +1,309 @@
+//! The worker as a task instance: what comes over HTTP goes into the same machine, with the same ledger, as what
+//! schedulers dispatch.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hypha_api::{
+    Enqueue, Enqueued, Instance, InstanceHealth, InstanceResult, InstanceStage, InstanceStatus,
+    Refused,
+};
+use hypha_backends::{Answer, Format, Server, ServerConfig, default_networks};
+use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
+use hypha_model::{
+    AttemptId, Epoch, Fence, Form, LeaseId, Name, Payload, Requirement, Rng, SchedulerId, Span,
+    TaskId, TaskSpec, Worker,
+};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use super::driver::Event;
+use crate::clock::Clock;
+
+/// Results that are kept to be fetched, the oldest forgotten first.
+const MAX_RESULTS: usize = 10_000;
+
+/// How long one task may run: the scheduler's default.
+const TIMEOUT: Span = Span::from_secs(300);
+
+/// How often a callback is tried; the scheduler polls as well.
+const CALLBACK_TRIES: u32 = 3;
+
+/// The pause between two tries.
+const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
+
+/// When a refused scheduler should try again, in seconds.
+const RETRY_AFTER_S: u32 = 1;
+
+#[derive(Clone)]
+pub(super) struct LocalInstance {
+    worker: Arc<Worker>,
+    model: Name,
+    clock: Clock,
+    events: mpsc::Sender<Event>,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    rng: Rng,
+    fences: u64,
+    tasks: HashMap<String, Entry>,
+    by_fence: HashMap<u64, String>,
+    /// Names of tasks that are done, in the order of their ends.
+    done: VecDeque<String>,
+}
+
+struct Entry {
+    fence: u64,
+    stage: InstanceStage,
+    callback: Option<String>,
+    /// Who waits to hear whether it was taken.
+    taken: Option<oneshot::Sender<Result<(), Refused>>>,
+}
+
+impl LocalInstance {
+    /// What the machine says to the instance comes through `said`.
+    pub(super) fn start(
+        worker: Arc<Worker>,
+        model: Name,
+        clock: Clock,
+        events: mpsc::Sender<Event>,
+        said: mpsc::Receiver<FromWorker>,
+    ) -> LocalInstance {
+        let state = State {
+            rng: Rng::new(rand::random()),
+            fences: 0,
+            tasks: HashMap::new(),
+            by_fence: HashMap::new(),
+            done: VecDeque::new(),
+        };
+        let state = Arc::new(Mutex::new(state));
+        let instance = LocalInstance { worker, model, clock, events, state };
+        tokio::spawn(instance.clone().hear(said));
+        instance
+    }
+
+    async fn hear(self, mut said: mpsc::Receiver<FromWorker>) {
+        while let Some(message) = said.recv().await {
+            self.heard(message);
+        }
+    }
+
+    fn heard(&self, message: FromWorker) {
+        let mut state = self.lock();
+        match message {
+            FromWorker::Accepted { fence, .. } => state.taken(fence, Ok(())),
+            FromWorker::Started { fence, .. } => {
+                state.taken(fence, Ok(()));
+                if let Some(entry) = state.entry(fence) {
+                    entry.stage = InstanceStage::Running;
+                }
+            }
+            FromWorker::Refused { fence, .. } => {
+                let refused = Refused::QueueFull { retry_after_s: RETRY_AFTER_S };
+                state.taken(fence, Err(refused));
+                state.forget(fence);
+            }
+            FromWorker::Finished { attempt, fence, run, outcome } => {
+                let ended = state.ended(fence, run, outcome);
+                drop(state);
+                self.tell(ToWorker::Recorded { attempt, fence });
+                if let Some((Some(callback), result)) = ended {
+                    tokio::spawn(notify(callback, self.worker.id.to_string(), result));
+                }
+            }
+            // Nobody asks for pieces or progress here, and there are no leases.
+            _ => {}
+        }
+    }
+
+    /// Beside whoever calls: the loop that takes it may be waiting for us.
+    fn tell(&self, message: ToWorker) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let _ = events.send(Event::Said(SchedulerId::LOCAL, vec![message])).await;
+        });
+    }
+
+    fn begin(&self, task: Enqueue) -> Begun {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let id = TaskId::new(now, &mut state.rng);
+        let name = task.task_id.unwrap_or_else(|| id.to_string());
+        if let Some(known) = state.tasks.get_mut(&name)
+            && matches!(known.stage, InstanceStage::Queued | InstanceStage::Running)
+        {
+            known.callback = task.callback_url;
+            return Begun { name, dispatch: None };
+        }
+        state.fences += 1;
+        let fence = state.fences;
+        let (taken, told) = oneshot::channel();
+        let (stage, callback) = (InstanceStage::Queued, task.callback_url);
+        state.done.retain(|done| *done != name);
+        state.tasks.insert(name.clone(), Entry { fence, stage, callback, taken: Some(taken) });
+        state.by_fence.insert(fence, name.clone());
+        let requirement = Requirement { model: Some(self.model.clone()), ..Default::default() };
+        let dispatch = Dispatch {
+            lease: LeaseId::new(now, &mut state.rng),
+            epoch: Epoch::default(),
+            attempt: AttemptId { task: id, number: 1 },
+            fence: Fence(fence),
+            spec: Arc::new(TaskSpec {
+                requirement,
+                input: task.input,
+                metadata: task.metadata,
+                ..TaskSpec::default()
+            }),
+            timeout: TIMEOUT,
+        };
+        Begun { name, dispatch: Some((dispatch, told)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Begun {
+    name: String,
+    /// None if it is under way already.
+    dispatch: Option<(Dispatch, oneshot::Receiver<Result<(), Refused>>)>,
+}
+
+impl State {
+    fn entry(&mut self, fence: Fence) -> Option<&mut Entry> {
+        self.tasks.get_mut(self.by_fence.get(&fence.0)?)
+    }
+
+    fn taken(&mut self, fence: Fence, outcome: Result<(), Refused>) {
+        if let Some(taken) = self.entry(fence).and_then(|entry| entry.taken.take()) {
+            let _ = taken.send(outcome);
+        }
+    }
+
+    fn forget(&mut self, fence: Fence) {
+        if let Some(name) = self.by_fence.remove(&fence.0) {
+            self.tasks.remove(&name);
+        }
+    }
+
+    fn ended(
+        &mut self,
+        fence: Fence,
+        run: Span,
+        outcome: Outcome,
+    ) -> Option<(Option<String>, InstanceResult)> {
+        let name = self.by_fence.remove(&fence.0)?;
+        let entry = self.tasks.get_mut(&name)?;
+        entry.stage = match outcome {
+            Outcome::Completed { result, .. } => InstanceStage::Completed { result, run },
+            Outcome::Failed { error, .. } => InstanceStage::Failed { error, run },
+            Outcome::TimedOut => {
+                let error = format!("it took longer than {TIMEOUT}");
+                InstanceStage::Failed { error, run }
+            }
+        };
+        let result = InstanceResult { task_id: name.clone(), stage: entry.stage.clone() };
+        let callback = entry.callback.take();
+        self.done.push_back(name);
+        if self.done.len() > MAX_RESULTS
+            && let Some(oldest) = self.done.pop_front()
+        {
+            self.tasks.remove(&oldest);
+        }
+        Some((callback, result))
+    }
+
+    fn open(&self) -> u32 {
+        u32::try_from(self.by_fence.len()).unwrap_or(u32::MAX)
+    }
+}
+
+impl Instance for LocalInstance {
+    fn status(&self) -> InstanceStatus {
+        let serves = self.worker.executors.iter().filter(|one| one.serves(&self.model));
+        InstanceStatus {
+            instance_id: self.worker.id.to_string(),
+            model_type: self.model.to_string(),
+            replicas_running: serves.map(|one| one.concurrency).fold(0, u32::saturating_add),
+            queue_size: self.lock().open(),
+            status: InstanceHealth::Running,
+        }
+    }
+
+    fn enqueue(&self, task: Enqueue) -> BoxFuture<'static, Result<Enqueued, Refused>> {
+        let this = self.clone();
+        async move {
+            let Begun { name, dispatch } = this.begin(task);
+            if let Some((dispatch, told)) = dispatch {
+                let stopping = || Refused::Unavailable("the worker is stopping".to_owned());
+                let message = ToWorker::Dispatch(Arc::new(dispatch));
+                let said = Event::Said(SchedulerId::LOCAL, vec![message]);
+                this.events.send(said).await.map_err(|_| stopping())?;
+                told.await.map_err(|_| stopping())??;
+            }
+            Ok(Enqueued {
+                task_id: name,
+                queue_size: this.lock().open(),
+                enqueue_time: this.clock.now().as_secs_f64(),
+            })
+        }
+        .boxed()
+    }
+
+    fn result(&self, id: &str) -> BoxFuture<'static, Option<InstanceResult>> {
+        let found = self
+            .lock()
+            .tasks
+            .get(id)
+            .map(|entry| InstanceResult { task_id: id.to_owned(), stage: entry.stage.clone() });
+        std::future::ready(found).boxed()
+    }
+}
+
+/// Tells whoever asked that a task is done. Only loopback and private networks are called: an open endpoint must
+/// not be made to fetch any address.
+async fn notify(callback: String, instance: String, done: InstanceResult) {
+    let body = Payload::from(notification(&instance, done).to_string().into_bytes());
+    let config = ServerConfig {
+        allowed_networks: Some(default_networks().into()),
+        ..ServerConfig::new(callback, Format::Json)
+    };
+    let server = match Server::new(config) {
+        Ok(server) => server,
+        Err(error) => return tracing::debug!("a callback address cannot be used: {error}"),
+    };
+    for attempt in 1..=CALLBACK_TRIES {
+        match server.start(None, Form::Task, &body, false).answer().await {
+            Answer::Completed { .. } => return,
+            Answer::Failed { error, .. } => tracing::debug!(attempt, "a callback failed: {error}"),
+        }
+        tokio::time::sleep(CALLBACK_PAUSE).await;
+    }
+}
+
+fn notification(instance: &str, done: InstanceResult) -> Value {
+    let mut body = json!({ "task_id": done.task_id, "instance_id": instance });
+    let (status, run, result, error) = match done.stage {
+        InstanceStage::Completed { result, run } => {
+            let shown = serde_json::from_slice(result.bytes()).ok();
+            ("completed", run, shown, None)
+        }
+        InstanceStage::Failed { error, run } => ("failed", run, None, Some(error)),
+        InstanceStage::Queued | InstanceStage::Running => return body,
+    };
+    body["status"] = json!(status);
+    body["execution_time"] = json!(run.as_millis_f64());
+    // A result that is not JSON is left out: it is fetched then.
+    if let Some(result) = result {
+        body["result"] = result;
+    }
+    if let Some(error) = error {
+        body["error"] = json!(error);
+    }
+    body
+}

@@ -1,0 +1,81 @@
+//! Results that are too large for a message: sent to the scheduler as a bulk transfer, and named in the message.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use hypha_engine::{Dispatch, Outcome, RunId};
+use hypha_model::{Payload, SchedulerId};
+use hypha_net::{Bulk, Header, Outgoing, PeerId};
+use tokio_util::sync::CancellationToken;
+
+use crate::object::{KIND, Reference};
+
+pub(super) struct Uploads {
+    bulk: Bulk,
+    max_bytes: u64,
+    schedulers: Mutex<HashMap<SchedulerId, PeerId>>,
+}
+
+impl Uploads {
+    pub(super) fn new(bulk: Bulk, max_bytes: u64) -> Uploads {
+        Uploads { bulk, max_bytes, schedulers: Mutex::default() }
+    }
+
+    /// A scheduler is known by this id.
+    pub(super) fn know(&self, id: SchedulerId, peer: PeerId) {
+        self.schedulers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, peer);
+    }
+
+    pub(super) fn is_large(&self, result: &Payload) -> bool {
+        result.bytes().len() as u64 > self.max_bytes
+    }
+
+    /// The outcome as it fits into a message. What the worker's own surface asked for stays as it is.
+    pub(super) async fn shrink(
+        &self,
+        id: RunId,
+        dispatch: &Dispatch,
+        outcome: Outcome,
+        cancel: &CancellationToken,
+    ) -> Outcome {
+        let Outcome::Completed { result, digest } = &outcome else { return outcome };
+        if !self.is_large(result) || id.scheduler == SchedulerId::LOCAL {
+            return outcome;
+        }
+        let peer = {
+            let known = self.schedulers.lock().unwrap_or_else(PoisonError::into_inner);
+            known.get(&id.scheduler).copied()
+        };
+        let Some(peer) = peer else { return outcome };
+        let bytes = Bytes::from_owner(Owned(result.clone()));
+        let reference = Reference { digest: *digest, bytes: bytes.len() as u64 };
+        let header = Header {
+            job: None,
+            round: None,
+            kind: KIND.to_owned(),
+            name: dispatch.attempt.to_string(),
+            length: reference.bytes,
+            digest: Some(hypha_wire::bulk::Digest(*digest.as_bytes())),
+        };
+        let outgoing = Outgoing { cancel: cancel.clone(), ..Outgoing::new(header) };
+        match self.bulk.send(peer, outgoing, bytes).await {
+            Ok(_) => {
+                let result = reference.to_payload();
+                Outcome::Completed { digest: result.digest(), result }
+            }
+            Err(error) => Outcome::Failed {
+                error: format!("the result could not be sent to the scheduler: {error}"),
+                retry: true,
+            },
+        }
+    }
+}
+
+struct Owned(Payload);
+
+impl AsRef<[u8]> for Owned {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}

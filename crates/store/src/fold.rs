@@ -1,0 +1,89 @@
+//! Many changes as few: what a group of records does to each task and each worker, once.
+//!
+//! A task that is accepted, tried and ended between two transactions is one row written, not four.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hypha_engine::record::{AcceptedTask, FinishedTask, Record};
+use hypha_model::{Epoch, Fence, TaskId, Time, Worker, WorkerId};
+use hypha_placement::{Health, Strategy};
+use hypha_predict::{Mode, Snapshot};
+
+/// See the head of this file. In the order of ids, so that neighbours in the tables are written together.
+#[derive(Default)]
+pub(crate) struct Group {
+    pub(crate) tasks: BTreeMap<TaskId, Change>,
+    /// `None` is a worker that was forgotten.
+    pub(crate) workers: BTreeMap<WorkerId, Option<(Arc<Worker>, Health)>>,
+    pub(crate) epoch: Option<Epoch>,
+    pub(crate) strategy: Option<Strategy>,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) predictor: Option<Box<Snapshot>>,
+}
+
+/// What happens to one task.
+#[derive(Default)]
+pub(crate) struct Change {
+    pub(crate) accepted: Option<Arc<AcceptedTask>>,
+    pub(crate) attempts: Option<u32>,
+    pub(crate) failures: Option<u32>,
+    pub(crate) not_before: Option<Time>,
+    /// Every change but the first sets it, so `None` means none as well for a task that is new.
+    pub(crate) current: Option<(Fence, WorkerId, Time)>,
+    pub(crate) finished: Option<Arc<FinishedTask>>,
+}
+
+impl Group {
+    /// Whether `record` may be added. Not if it accepts a task of which something else was said before:
+    /// whether that counts depends on rows that are not known here.
+    pub(crate) fn takes(&self, record: &Record) -> bool {
+        match record {
+            Record::Accepted(task) => {
+                self.tasks.get(&task.id).is_none_or(|change| change.accepted.is_some())
+            }
+            _ => true,
+        }
+    }
+
+    /// Adds what [`Group::takes`].
+    pub(crate) fn add(&mut self, record: Record) {
+        match record {
+            Record::Started { epoch } => self.epoch = Some(epoch),
+            Record::Accepted(task) => {
+                self.tasks.entry(task.id).or_default().accepted.get_or_insert(task);
+            }
+            Record::Attempted { attempt, fence, worker, at } => {
+                let change = self.tasks.entry(attempt.task).or_default();
+                change.attempts = Some(attempt.number);
+                change.current = Some((fence, worker, at));
+            }
+            Record::Requeued { task, failures, not_before, reason: _ } => {
+                let change = self.tasks.entry(task).or_default();
+                change.failures = Some(failures);
+                change.not_before = Some(not_before);
+                change.current = None;
+            }
+            Record::Finished(finished) => {
+                let change = self.tasks.entry(finished.task).or_default();
+                change.finished.get_or_insert(finished);
+            }
+            Record::Worker { worker, health } => {
+                self.workers.insert(worker.id, Some((worker, health)));
+            }
+            Record::WorkerForgotten(id) => {
+                self.workers.insert(id, None);
+            }
+            Record::Strategy(strategy) => self.strategy = Some(strategy),
+            Record::Mode(mode) => self.mode = Some(mode),
+            Record::Predictor(snapshot) => self.predictor = Some(snapshot),
+        }
+    }
+}
+
+impl Change {
+    /// Whether there is more than the acceptance.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.attempts.is_some() || self.failures.is_some() || self.finished.is_some()
+    }
+}

@@ -1,0 +1,179 @@
+//! What a scheduler makes durable: rows in SQLite, many changes in one transaction.
+//!
+//! One thread writes. It takes every commit that waits, makes all of them durable in one transaction with
+//! one wait for the disk, and then answers each. Questions are asked beside it and never wait for it.
+//!
+//! **What was acknowledged is on the disk, and nothing is acknowledged that may depend on what is not.**
+//! After a failed transaction every commit fails, until the scheduler begins a new life from what is on the
+//! disk: [`Store::recover`].
+
+mod error;
+mod fold;
+mod list;
+mod read;
+mod recover;
+mod rows;
+mod schema;
+mod share;
+mod write;
+mod writer;
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+
+use hypha_engine::Record;
+use hypha_engine::record::StoredTask;
+use hypha_model::{Name, TaskId, Time};
+use tokio::sync::{mpsc, oneshot};
+
+pub use error::StoreError;
+pub use list::{Filter, MAX_PAGE, Page};
+pub use recover::Recovered;
+pub use write::StoredCounts;
+
+use read::Readers;
+use writer::{Commit, Failure, Job, Writer};
+
+/// Commits that wait for the writer. A driver has few under way, each of many records; past this it waits, and
+/// so do those who ask it for something.
+const MAX_WAITING: usize = 1_024;
+
+/// Choices about a store.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The most that the database may take of the disk, without its log, at least some megabytes; `None` for
+    /// as much as there is.
+    pub max_bytes: Option<u64>,
+}
+
+/// See the head of this crate. Dropping it waits until everything that was asked is done.
+#[derive(Debug)]
+pub struct Store {
+    /// `None` only while it is dropped.
+    jobs: Option<mpsc::Sender<Job>>,
+    readers: Arc<Readers>,
+    failure: Failure,
+    writer: Option<JoinHandle<()>>,
+}
+
+/// A commit under way: ready when it is durable, or has failed. Dropping it does not undo it.
+#[derive(Debug)]
+pub struct Committing(oneshot::Receiver<Result<(), StoreError>>);
+
+impl Store {
+    /// Opens the store at `path`, or makes a new one, and reads what a scheduler begins with. Takes some
+    /// seconds for a million open tasks; refuses a file that another scheduler uses.
+    pub fn open(path: &Path) -> Result<(Store, Recovered), StoreError> {
+        Store::open_with(path, Options::default())
+    }
+
+    /// Opens it with these options.
+    pub fn open_with(path: &Path, options: Options) -> Result<(Store, Recovered), StoreError> {
+        let lock = schema::lock(path)?;
+        let connection = schema::writer(path, &options)?;
+        let recovered = recover::read(&connection)?;
+        let failure: Failure = Arc::new(Mutex::new(None));
+        let path = path.to_owned();
+        let readers = Readers::new(path.clone());
+        let writer = Writer { path, options, connection, failure: Arc::clone(&failure), lock };
+        let (jobs, received) = mpsc::channel(MAX_WAITING);
+        let named = std::thread::Builder::new().name("store".to_owned());
+        let writer = named
+            .spawn(move || writer.run(received))
+            .map_err(|cause| StoreError::row("the writer's thread", cause))?;
+        Ok((Store { jobs: Some(jobs), readers, failure, writer: Some(writer) }, recovered))
+    }
+
+    /// Hands over records that are to be durable together. Those of an earlier call are durable before, or
+    /// with them. Waits only while too many others wait; what is returned then waits for the disk.
+    pub async fn commit(&self, records: Vec<Record>) -> Result<Committing, StoreError> {
+        let (done, committing) = oneshot::channel();
+        self.ask(Job::Commit(Commit { records, done })).await?;
+        Ok(Committing(committing))
+    }
+
+    /// Whether commits can succeed, and if not, why.
+    pub fn healthy(&self) -> Result<(), StoreError> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// After a failure: tries whether there is room again, and reads what is on the disk. If both succeed,
+    /// commits are taken again. They must come from a scheduler that began with what is returned: the one
+    /// before has seen changes that are lost.
+    pub async fn recover(&self) -> Result<Recovered, StoreError> {
+        let (done, recovered) = oneshot::channel();
+        self.ask(Job::Recover(done)).await?;
+        recovered.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// A task, whether it has ended or not.
+    pub async fn task(&self, id: TaskId) -> Result<Option<StoredTask>, StoreError> {
+        self.readers.ask(move |connection| read::one(connection, id)).await
+    }
+
+    /// The latest task of this tenant with this key.
+    pub async fn by_idempotency_key(
+        &self,
+        tenant: Option<Name>,
+        key: Arc<str>,
+    ) -> Result<Option<StoredTask>, StoreError> {
+        self.readers.ask(move |connection| read::by_key(connection, tenant.as_ref(), &key)).await
+    }
+
+    /// Tasks that pass `filter`, the latest first, at most `limit` and [`MAX_PAGE`] of them, from behind
+    /// `behind` on.
+    pub async fn list(
+        &self,
+        filter: Filter,
+        behind: Option<TaskId>,
+        limit: usize,
+    ) -> Result<Page, StoreError> {
+        self.readers.ask(move |connection| list::list(connection, &filter, behind, limit)).await
+    }
+
+    /// How many tasks are stored.
+    pub async fn counts(&self) -> Result<StoredCounts, StoreError> {
+        self.readers.ask(write::counts).await
+    }
+
+    /// Forgets tasks that ended before `time`, with their results and keys, and says how many. In small
+    /// transactions, between which commits have their turn.
+    pub async fn forget_finished_before(&self, time: Time) -> Result<u64, StoreError> {
+        let (mut tasks, mut after) = (0, None);
+        loop {
+            let (done, forgotten) = oneshot::channel();
+            self.ask(Job::Forget { before: time, after, done }).await?;
+            let forgotten = forgotten.await.map_err(|_| StoreError::Closed)??;
+            tasks += forgotten.tasks;
+            after = forgotten.next;
+            if after.is_none() {
+                return Ok(tasks);
+            }
+        }
+    }
+
+    async fn ask(&self, job: Job) -> Result<(), StoreError> {
+        let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
+        jobs.send(job).await.map_err(|_| StoreError::Closed)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.jobs = None;
+        // If it panicked there is nothing left to wait for.
+        let _ = self.writer.take().map(JoinHandle::join);
+    }
+}
+
+impl Future for Committing {
+    type Output = Result<(), StoreError>;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or(Err(StoreError::Closed)))
+    }
+}

@@ -1,0 +1,304 @@
+//! Lists of tasks: which table they go through, and how far one question goes.
+
+use hypha_engine::record::StoredTask;
+use hypha_model::{Name, TaskId, TaskState, Time, WorkerId};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::error::StoreError;
+use crate::rows::{TASK_COLUMNS, first_id, micros, state_number, task, task_id};
+
+/// Which tasks are wanted; what is `None` does not matter.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// In this state. Whether a worker has started a task is not stored: `Running` finds what
+    /// `Scheduled` finds, every task that has been given to a worker.
+    pub state: Option<TaskState>,
+    /// For this model.
+    pub model: Option<Name>,
+    /// With this worker at present, or at the end.
+    pub worker: Option<WorkerId>,
+    /// Submitted then or later.
+    pub since: Option<Time>,
+}
+
+/// Some tasks, the latest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// The tasks.
+    pub tasks: Vec<StoredTask>,
+    /// Where the next page begins: behind this task. `None` if this was the last. A page may be short, or
+    /// empty, and not the last: when its tasks are large, or few among many.
+    pub next: Option<TaskId>,
+}
+
+/// The most tasks of a page.
+pub const MAX_PAGE: usize = 1_000;
+/// Inputs and results on a page, or one task's more: what an answer may take of memory.
+const MAX_PAGE_BYTES: usize = 8 << 20;
+/// Rows that one question looks at: some tens of milliseconds, during which the log cannot be cut back.
+const MAX_SCANNED: i64 = 50_000;
+
+pub(crate) fn list(
+    connection: &Connection,
+    filter: &Filter,
+    behind: Option<TaskId>,
+    limit: usize,
+) -> Result<Page, StoreError> {
+    list_within(connection, filter, behind, limit, MAX_SCANNED)
+}
+
+fn list_within(
+    connection: &Connection,
+    filter: &Filter,
+    behind: Option<TaskId>,
+    limit: usize,
+    most: i64,
+) -> Result<Page, StoreError> {
+    let limit = limit.clamp(1, MAX_PAGE);
+    let scan = Scan::of(filter);
+    let behind = behind.map_or([0xff; 16], |id| *id.uuid().as_bytes());
+    let since = filter.since.map_or([0; 16], first_id);
+    let stop = scan.stop(connection, filter, (behind, since), most)?;
+
+    let Scan { table, alias, index, beside, state, worker } = scan;
+    let sql = format!(
+        "SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {beside} \
+         WHERE {alias}.id < ?1 AND {alias}.id >= ?2 AND {state} \
+         AND t.submitted >= ?3 AND (?4 IS NULL OR t.model = ?4) \
+         AND (?5 IS NULL OR {worker} = ?5) ORDER BY {alias}.id DESC LIMIT ?6"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut rows = statement.query(params![
+        behind,
+        stop.unwrap_or(since),
+        // Ids are exact to the millisecond only.
+        filter.since.map_or(0, micros),
+        filter.model.as_ref().map(Name::as_str),
+        filter.worker.map(|id| *id.uuid().as_bytes()),
+        limit as i64,
+    ])?;
+    let (mut page, mut bytes) = (Page::default(), 0);
+    while let Some(row) = rows.next()? {
+        let found = task(row)?;
+        bytes += found.accepted.spec.input.bytes().len() + result_bytes(&found);
+        let id = found.accepted.id;
+        page.tasks.push(found);
+        if page.tasks.len() == limit || bytes >= MAX_PAGE_BYTES {
+            page.next = Some(id);
+            return Ok(page);
+        }
+    }
+    page.next = stop.map(task_id);
+    Ok(page)
+}
+
+/// The table that a list goes through by id, and what it needs of the others.
+struct Scan {
+    table: &'static str,
+    alias: &'static str,
+    /// An index of those in the state, if there is one. SQLite would not choose it by itself.
+    index: &'static str,
+    /// CROSS JOIN keeps SQLite from going through the other table instead.
+    beside: &'static str,
+    /// The condition of the state, in terms of that table alone.
+    state: String,
+    /// Where the worker is.
+    worker: &'static str,
+}
+
+impl Scan {
+    fn of(filter: &Filter) -> Scan {
+        let is_usual = filter.state == Some(TaskState::Completed);
+        let number = filter.state.map_or(0, state_number);
+        match filter.state {
+            None => Scan {
+                table: "tasks",
+                alias: "t",
+                index: "",
+                beside: "LEFT JOIN open o ON o.id = t.id LEFT JOIN ends e ON e.id = t.id",
+                state: "TRUE".to_owned(),
+                worker: "coalesce(e.worker, o.worker)",
+            },
+            Some(state) if state.is_final() => Scan {
+                table: "ends",
+                alias: "e",
+                index: if is_usual { "" } else { "INDEXED BY unusual_ends" },
+                beside: "CROSS JOIN tasks t ON t.id = e.id LEFT JOIN open o ON FALSE",
+                state: match is_usual {
+                    true => format!("e.state = {number}"),
+                    // SQLite takes a partial index only if the index's own condition is repeated.
+                    false => format!("e.state = {number} AND e.state > 3"),
+                },
+                worker: "e.worker",
+            },
+            Some(state) => Scan {
+                table: "open",
+                alias: "o",
+                index: "",
+                beside: "CROSS JOIN tasks t ON t.id = o.id LEFT JOIN ends e ON FALSE",
+                state: match state {
+                    TaskState::Queued => "o.worker IS NULL".to_owned(),
+                    _ => "o.worker IS NOT NULL".to_owned(),
+                },
+                worker: "o.worker",
+            },
+        }
+    }
+
+    /// The id at which `most` rows have been looked at; `None` if there are fewer.
+    fn stop(
+        &self,
+        connection: &Connection,
+        filter: &Filter,
+        (behind, since): ([u8; 16], [u8; 16]),
+        most: i64,
+    ) -> Result<Option<[u8; 16]>, StoreError> {
+        if filter.state.is_none() && filter.model.is_none() && filter.worker.is_none() {
+            // Nothing is passed over, so the limit of the page is enough.
+            return Ok(None);
+        }
+        let Scan { table, alias, index, state, .. } = self;
+        // Rows that an index leads past are not looked at.
+        let counted = if index.is_empty() { "TRUE" } else { state };
+        let sql = format!(
+            "SELECT {alias}.id FROM {table} {alias} {index} \
+             WHERE {alias}.id < ?1 AND {alias}.id >= ?2 AND {counted} \
+             ORDER BY {alias}.id DESC LIMIT 1 OFFSET ?3"
+        );
+        let mut statement = connection.prepare_cached(&sql)?;
+        let stop = statement.query_row(params![behind, since, most - 1], |row| row.get(0));
+        Ok(stop.optional()?)
+    }
+}
+
+fn result_bytes(task: &StoredTask) -> usize {
+    let result = task.finished.as_ref().and_then(|finished| finished.result.as_ref());
+    result.map_or(0, |(payload, _)| payload.bytes().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hypha_engine::Record;
+    use hypha_engine::record::{AcceptedTask, FinishedTask};
+    use hypha_model::{AttemptId, Fence, Rng, Span, TaskSpec};
+
+    use super::*;
+
+    const TASKS: u64 = 40;
+
+    fn at(number: u64) -> Time {
+        Time::from_micros(1_700_000_000_000_000) + Span::from_millis(number)
+    }
+
+    fn id(number: u64) -> TaskId {
+        TaskId::new(at(number), &mut Rng::new(number))
+    }
+
+    /// The first ten have failed, the next ten have completed, the next are with a worker, the last wait.
+    /// Every ninth is for a rare model.
+    fn records(worker: WorkerId) -> Vec<Record> {
+        let accepted = |number: u64| {
+            let mut spec = TaskSpec::default();
+            let model = if number.is_multiple_of(9) { "rare" } else { "usual" };
+            spec.requirement.model = model.parse().ok();
+            Record::Accepted(Arc::new(AcceptedTask {
+                id: id(number),
+                spec: Arc::new(spec),
+                submitted: at(number),
+                deadline: None,
+                idempotency_key: None,
+                bind_at_once: false,
+            }))
+        };
+        let then = |number: u64| match number {
+            0..20 => Some(Record::Finished(Arc::new(FinishedTask {
+                task: id(number),
+                state: if number < 10 { TaskState::Failed } else { TaskState::Completed },
+                attempts: 0,
+                worker: number.is_multiple_of(2).then_some(worker),
+                started: None,
+                finished: at(number + 1),
+                result: None,
+                error: None,
+            }))),
+            20..30 => Some(Record::Attempted {
+                attempt: AttemptId { task: id(number), number: 1 },
+                fence: Fence(number),
+                worker,
+                at: at(number),
+            }),
+            _ => None,
+        };
+        (0..TASKS).map(accepted).chain((0..TASKS).filter_map(then)).collect()
+    }
+
+    /// Whatever is passed over on the way, and however little one question looks at.
+    #[test]
+    fn short_looks_find_what_one_long_look_finds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tasks.db");
+        let connection = crate::schema::writer(&path, &crate::Options::default()).unwrap();
+        let worker = WorkerId::new(Time::ZERO, &mut Rng::new(1));
+        crate::write::apply(&connection, records(worker).into_iter()).unwrap();
+        let states = TaskState::ALL.map(Some).into_iter().chain([None]);
+        for (state, model, worker, since) in states.flat_map(|state| {
+            let rare: Option<Name> = "rare".parse().ok();
+            [(None, None, None), (rare.clone(), None, None), (rare, Some(worker), Some(at(5)))]
+                .map(|(model, worker, since)| (state, model, worker, since))
+        }) {
+            let filter = Filter { state, model, worker, since };
+            let whole = list_within(&connection, &filter, None, 1_000, 1_000).unwrap();
+            assert_eq!(whole.next, None, "{filter:?}");
+            for most in [1, 3, 10] {
+                let (mut found, mut behind, mut looks) = (Vec::new(), None, 0);
+                loop {
+                    let page = list_within(&connection, &filter, behind, 2, most).unwrap();
+                    found.extend(page.tasks);
+                    (behind, looks) = (page.next, looks + 1);
+                    assert!(looks <= 2 * TASKS, "it does not end");
+                    if behind.is_none() {
+                        break;
+                    }
+                }
+                assert_eq!(found, whole.tasks, "{most} at a time, {filter:?}");
+            }
+        }
+    }
+
+    /// What SQLite says that it does: no list sorts, and states that are looked for have their index.
+    #[test]
+    fn no_list_goes_through_more_than_its_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tasks.db");
+        let connection = crate::schema::writer(&path, &crate::Options::default()).unwrap();
+        let states = TaskState::ALL.map(Some);
+        for state in states.into_iter().chain([None]) {
+            let Scan { table, alias, index, beside, state: condition, .. } =
+                Scan::of(&Filter { state, ..Filter::default() });
+            let sql = format!(
+                "EXPLAIN QUERY PLAN SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {beside} \
+                 WHERE {alias}.id < x'ff' AND {alias}.id >= x'00' AND {condition} \
+                 ORDER BY {alias}.id DESC LIMIT 10"
+            );
+            let mut statement = connection.prepare(&sql).unwrap();
+            let plan: Vec<String> =
+                statement.query_map((), |row| row.get(3)).unwrap().map(Result::unwrap).collect();
+            let first = match state {
+                Some(TaskState::Failed | TaskState::Cancelled | TaskState::Expired) => {
+                    "SEARCH e USING INDEX unusual_ends (state=? AND id>? AND id<?)".to_owned()
+                }
+                _ => format!("SEARCH {alias} USING PRIMARY KEY (id>? AND id<?)"),
+            };
+            assert_eq!(plan[0], first, "{state:?} {plan:?}");
+            let others = plan[1..].iter();
+            for step in others {
+                assert!(
+                    step.contains("PRIMARY KEY (id=?)") || step.contains("LEFT-JOIN"),
+                    "{plan:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Questions about what is stored, beside the writer and without holding it up; lists are in `list.rs`.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hypha_engine::record::StoredTask;
+use hypha_model::{Name, TaskId};
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use crate::error::StoreError;
+use crate::rows::{TASK_COLUMNS, owner, task, task_id};
+use crate::schema;
+
+/// Questions at a time. Each holds a thread and a core; the rest wait.
+const READERS: usize = 2;
+
+/// Connections for questions.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    path: PathBuf,
+    turns: Semaphore,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Readers {
+    pub(crate) fn new(path: PathBuf) -> Arc<Readers> {
+        Arc::new(Readers {
+            path,
+            turns: Semaphore::new(READERS),
+            idle: Mutex::new(Vec::with_capacity(READERS)),
+        })
+    }
+
+    /// Asks on a thread that may wait for the disk.
+    pub(crate) async fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        question: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let _turn = self.turns.acquire().await.map_err(|_| StoreError::Closed)?;
+        let readers = Arc::clone(self);
+        let asked = tokio::task::spawn_blocking(move || {
+            let idle = readers.idle().pop();
+            let connection = match idle {
+                Some(connection) => connection,
+                None => schema::reader(&readers.path)?,
+            };
+            let answer = question(&connection);
+            readers.idle().push(connection);
+            answer
+        });
+        asked.await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn one(connection: &Connection, id: TaskId) -> Result<Option<StoredTask>, StoreError> {
+    let sql = format!(
+        "SELECT {TASK_COLUMNS} FROM tasks t LEFT JOIN open o ON o.id = t.id \
+         LEFT JOIN ends e ON e.id = t.id WHERE t.id = ?1"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut rows = statement.query([id.uuid().as_bytes()])?;
+    rows.next()?.map(task).transpose()
+}
+
+pub(crate) fn by_key(
+    connection: &Connection,
+    tenant: Option<&Name>,
+    key: &str,
+) -> Result<Option<StoredTask>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT task FROM keys WHERE owner = ?1")?;
+    let mut rows = statement.query([owner(tenant, key)])?;
+    match rows.next()? {
+        Some(row) => one(connection, task_id(row.get(0)?)),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,76 @@
+//! What a new life of the scheduler begins with.
+
+use std::sync::Arc;
+
+use hypha_engine::Image;
+use hypha_model::Worker;
+use hypha_placement::Health;
+use rusqlite::Connection;
+
+use crate::error::StoreError;
+use crate::rows::{TASK_COLUMNS, decode, ended_key, task_with};
+use crate::share::Names;
+use crate::write::{EPOCH, MODE, PREDICTOR, STRATEGY, meta};
+
+/// What was found.
+#[derive(Debug)]
+pub struct Recovered {
+    /// Every task that has not ended, workers, and what was chosen and learned. Of tasks that have ended,
+    /// those with an idempotency key, and of them only the key, the tenant, the state and the time of the
+    /// end: enough to answer a repeat. The rest is asked of the store.
+    pub image: Image,
+}
+
+/// As many keys of ended tasks as a scheduler keeps.
+const MAX_KEYS: i64 = 1_000_000;
+
+/// Reads it.
+pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
+    let mut image = Image {
+        epoch: meta(connection, EPOCH)?.unwrap_or_default(),
+        strategy: meta(connection, STRATEGY)?,
+        mode: meta(connection, MODE)?,
+        ..Image::default()
+    };
+    image.predictor = meta(connection, PREDICTOR).unwrap_or_else(|error| {
+        // It can be learned again; the tasks cannot be asked for again.
+        tracing::warn!(%error, "what the predictor had learned is dropped");
+        None
+    });
+
+    let mut statement = connection.prepare("SELECT value FROM workers")?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        let value: Vec<u8> = row.get(0)?;
+        let (worker, health): (Worker, Health) = decode("a worker", &value)?;
+        image.workers.insert(worker.id, (Arc::new(worker), health));
+    }
+
+    // From the small table to the large one: CROSS JOIN keeps SQLite from turning it round.
+    let sql = format!(
+        "SELECT {TASK_COLUMNS} FROM open o CROSS JOIN tasks t ON t.id = o.id \
+         LEFT JOIN ends e ON FALSE ORDER BY o.id"
+    );
+    let mut statement = connection.prepare(&sql)?;
+    let mut rows = statement.query(())?;
+    let (mut names, mut tasks) = (Names::default(), Vec::new());
+    while let Some(row) = rows.next()? {
+        let task = task_with(row, |spec| names.share(spec))?;
+        tasks.push((task.accepted.id, task));
+    }
+
+    let sql = "SELECT k.owner, e.id, e.state, e.finished FROM keys k \
+               CROSS JOIN ends e ON e.id = k.task ORDER BY k.seq DESC LIMIT ?1";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([MAX_KEYS])?;
+    while let Some(row) = rows.next()? {
+        let task = ended_key(row, |tenant| names.ended(tenant))?;
+        tasks.push((task.accepted.id, task));
+    }
+    drop(rows);
+    // At once: inserted one by one in their order, they would leave every node half empty.
+    image.tasks = tasks.into_iter().collect();
+    // The pages that were read for this are not read again soon.
+    connection.execute_batch("PRAGMA shrink_memory")?;
+    Ok(Recovered { image })
+}

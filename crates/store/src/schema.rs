@@ -1,0 +1,155 @@
+//! The tables, and connections to them.
+//!
+//! A task's row is written once and never changed: inputs may be large. What changes while it is open is a
+//! small row of `open`, which its end replaces by a row of `ends`. So a restart reads as much as there is to do,
+//! however many tasks have ended. Ids sort by time, so all three grow at their ends. The one index is of tasks
+//! that ended without a result: those are looked for, and the others do not pay for it.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::Options;
+use crate::error::StoreError;
+
+/// "Hyph", in the header of the file: whose database it is.
+const APPLICATION_ID: i64 = 0x4879_7068;
+/// Grows with every change of the tables or of what is in their blobs.
+const SCHEMA_VERSION: i64 = 1;
+
+const TABLES: &str = "
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE workers (id BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE tasks (
+        id BLOB PRIMARY KEY,
+        submitted INTEGER NOT NULL,
+        deadline INTEGER,
+        bind INTEGER NOT NULL,
+        model TEXT,
+        owner BLOB,
+        spec BLOB NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE open (
+        id BLOB PRIMARY KEY,
+        attempts INTEGER NOT NULL,
+        failures INTEGER NOT NULL,
+        not_before INTEGER NOT NULL,
+        fence INTEGER,
+        worker BLOB,
+        given INTEGER
+    ) WITHOUT ROWID;
+    CREATE TABLE ends (
+        id BLOB PRIMARY KEY,
+        state INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        worker BLOB,
+        started INTEGER,
+        finished INTEGER NOT NULL,
+        digest BLOB,
+        result BLOB,
+        error TEXT
+    ) WITHOUT ROWID;
+    CREATE INDEX unusual_ends ON ends (state, id) WHERE state > 3;
+    CREATE TABLE keys (
+        seq INTEGER PRIMARY KEY,
+        owner BLOB NOT NULL UNIQUE,
+        task BLOB NOT NULL
+    );
+";
+
+/// Pages of 4 KiB in the log before they are copied into the database: 32 MiB, so that the pages which
+/// every transaction touches are copied once for hundreds of transactions.
+const CHECKPOINT_PAGES: i64 = 8_192;
+/// The log is cut back to this once it was copied; a burst does not keep the disk for ever.
+const LOG_KEPT_BYTES: i64 = 64 << 20;
+/// For the pages at the growing ends of the tables and the inner ones of a million tasks; in KiB, as SQLite
+/// wants it when negative.
+const WRITER_CACHE_KIB: i64 = 32 << 10;
+/// Readers look at a page of tasks at a time.
+const READER_CACHE_KIB: i64 = 2 << 10;
+/// More than there are statements in this crate, so that each is compiled once.
+const STATEMENTS: usize = 48;
+const PAGE_BYTES: u64 = 4_096;
+
+/// Held for as long as the file lives. The system lets go of it when the process dies, however it does.
+pub(crate) fn lock(database: &Path) -> Result<File, StoreError> {
+    let mut path = database.as_os_str().to_owned();
+    path.push(".lock");
+    let path = PathBuf::from(path);
+    let failed = |cause| StoreError::Open { path: path.clone(), cause: Arc::new(cause) };
+    let file = create_private(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse(database.to_owned())),
+        Err(TryLockError::Error(cause)) => Err(failed(cause)),
+    }
+}
+
+/// The connection that writes. Call it under the lock.
+pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, StoreError> {
+    // SQLite gives its log the permissions of the database. Inputs and results are nobody else's business.
+    create_private(path)
+        .map_err(|cause| StoreError::Open { path: path.to_owned(), cause: Arc::new(cause) })?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    prepare_tables(&mut connection, path)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_KEPT_BYTES)?;
+    connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    if let Some(bytes) = options.max_bytes {
+        let pages = i64::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(i64::MAX);
+        connection.pragma_update(None, "max_page_count", pages)?;
+    }
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(connection)
+}
+
+/// A connection that only reads, beside the writer's.
+pub(crate) fn reader(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(connection)
+}
+
+fn prepare_tables(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let number = |connection: &Connection, name: &str| {
+        connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0))
+    };
+    let foreign = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::NotADatabase) => StoreError::Foreign(path.to_owned()),
+        _ => error.into(),
+    };
+    let owner = number(connection, "application_id").map_err(foreign)?;
+    let found = number(connection, "user_version")?;
+    if owner == APPLICATION_ID {
+        if found > SCHEMA_VERSION {
+            return Err(StoreError::Newer { path: path.to_owned(), found, known: SCHEMA_VERSION });
+        }
+        return Ok(());
+    }
+    let tables: i64 =
+        connection.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
+    if owner != 0 || found != 0 || tables != 0 {
+        return Err(StoreError::Foreign(path.to_owned()));
+    }
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let transaction = connection.transaction()?;
+    transaction.execute_batch(TABLES)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    Ok(transaction.commit()?)
+}
+
+/// Opens or creates a file that only its owner may read.
+fn create_private(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}

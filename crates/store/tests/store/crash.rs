@@ -1,0 +1,146 @@
+//! The process dies, or the tail of the log is lost: what was acknowledged is there, and no commit is torn.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use hypha_engine::Record;
+use hypha_model::{Rng, TaskState};
+use hypha_store::Store;
+
+use crate::samples::{accepted, attempted, commit, finished, id};
+
+/// Tasks of one commit; the first has ended with it, the second has been tried, the third waits.
+const SHARE: u64 = 3;
+
+fn records(number: u64) -> Vec<Record> {
+    let first = number * SHARE;
+    vec![
+        accepted(first),
+        accepted(first + 1),
+        attempted(first, 1, 1),
+        attempted(first + 1, 1, 2),
+        finished(first, TaskState::Completed),
+        accepted(first + 2),
+    ]
+}
+
+/// Whether the commit is there. Fails if a part of it is.
+async fn is_there(store: &Store, number: u64) -> bool {
+    let first = number * SHARE;
+    let mut found = Vec::new();
+    for task in first..first + SHARE {
+        found.push(store.task(id(task)).await.unwrap());
+    }
+    match &found[..] {
+        [None, None, None] => false,
+        [Some(ended), Some(tried), Some(waiting)] => {
+            assert!(ended.finished.is_some() && ended.current.is_none(), "{number}");
+            assert!(tried.finished.is_none() && tried.current.is_some(), "{number}");
+            assert!(waiting.finished.is_none() && waiting.current.is_none(), "{number}");
+            true
+        }
+        _ => panic!("a part of commit {number} is there"),
+    }
+}
+
+/// The loss of power as SQLite sees it: of the log, only a part reached the disk.
+#[tokio::test]
+async fn a_log_cut_anywhere_holds_whole_commits() {
+    const COMMITS: u64 = 12;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tasks.db");
+    let log = |path: &Path| path.with_extension("db-wal");
+    let (store, _) = Store::open(&path).unwrap();
+    let mut lengths = Vec::new();
+    for number in 0..COMMITS {
+        commit(&store, records(number)).await.unwrap();
+        lengths.push(std::fs::metadata(log(&path)).unwrap().len());
+    }
+    let whole = std::fs::read(log(&path)).unwrap();
+    let mut rng = Rng::new(3);
+    let ends = lengths.iter().flat_map(|length| [*length - 1, *length]);
+    let random: Vec<u64> = (0..20).map(|_| lengths[0] + rng.below(whole.len() as u64)).collect();
+    for cut in ends.chain(random).filter(|cut| (lengths[0]..=whole.len() as u64).contains(cut)) {
+        let copy = dir.path().join(format!("copy-{cut}.db"));
+        std::fs::copy(&path, &copy).unwrap();
+        std::fs::write(log(&copy), &whole[..cut as usize]).unwrap();
+        let (copied, _) = Store::open(&copy).unwrap();
+        for number in 0..COMMITS {
+            let expected = lengths[number as usize] <= cut;
+            assert_eq!(is_there(&copied, number).await, expected, "commit {number}, cut at {cut}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_killed_process_has_kept_what_it_acknowledged() {
+    let seed = 11;
+    let mut rng = Rng::new(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tasks.db");
+    let mut acknowledged = 0;
+    for life in 0..6 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "crash::commits_until_it_is_killed", "--ignored", "--nocapture"])
+            .env(PATH, &path)
+            .env(FIRST, acknowledged.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let last = acknowledged + 1 + rng.below(60);
+        let read = |line: std::io::Result<String>| {
+            let line = line.unwrap();
+            // The harness writes the name of the test before the first.
+            line.split_once("durable ").map(|(_, number)| number.parse::<u64>().unwrap())
+        };
+        while acknowledged < last {
+            let line = lines.next().expect("the child ended by itself");
+            acknowledged = read(line).map_or(acknowledged, |number| number + 1);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What it had said before it died counts.
+        for number in lines.filter_map(read) {
+            acknowledged = number + 1;
+        }
+        let (store, found) = Store::open(&path).unwrap();
+        for number in 0..acknowledged {
+            assert!(is_there(&store, number).await, "life {life}: commit {number} is lost");
+        }
+        // Others may be there, but only whole and in order.
+        let mut unknown = acknowledged;
+        while is_there(&store, unknown).await {
+            unknown += 1;
+        }
+        for number in unknown..unknown + 100 {
+            assert!(!is_there(&store, number).await, "life {life}: commit {number} is alone");
+        }
+        let open = found.image.tasks.values().filter(|task| task.finished.is_none()).count();
+        assert_eq!(open as u64, unknown * (SHARE - 1));
+        acknowledged = unknown;
+    }
+}
+
+const PATH: &str = "HYPHA_STORE_TEST_PATH";
+const FIRST: &str = "HYPHA_STORE_TEST_FIRST";
+
+#[tokio::test]
+#[ignore = "the child of a_killed_process_has_kept_what_it_acknowledged: it does not end by itself"]
+async fn commits_until_it_is_killed() {
+    let path = std::env::var_os(PATH).unwrap();
+    let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
+    let (store, _) = Store::open(Path::new(&path)).unwrap();
+    let mut under_way = std::collections::VecDeque::new();
+    for number in first.. {
+        under_way.push_back((number, store.commit(records(number)).await.unwrap()));
+        if under_way.len() > 8 {
+            let (number, committing) = under_way.pop_front().unwrap();
+            committing.await.unwrap();
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "durable {number}").unwrap();
+            out.flush().unwrap();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! No room: nothing is acknowledged, nothing is half there, and it goes on once there is room.
+
+use std::path::Path;
+use std::process::Command;
+
+use hypha_engine::{Image, Record};
+use hypha_model::TaskState;
+use hypha_store::{Options, Store, StoreError};
+
+use crate::samples::{accepted, at, commit, finished, id};
+
+#[tokio::test]
+async fn a_full_store_stops_and_goes_on_when_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tasks.db");
+    let options = Options { max_bytes: Some(4 << 20) };
+    let (store, _) = Store::open_with(&path, options).unwrap();
+    let ended = |number| vec![accepted(number), finished(number, TaskState::Completed)];
+    let mut stored = 0;
+    let full = loop {
+        let group: Vec<Record> = (stored..stored + 50).flat_map(ended).collect();
+        match commit(&store, group).await {
+            Ok(()) => stored += 50,
+            Err(error) => break error,
+        }
+        assert!(stored < 100_000, "it never filled up");
+    };
+    assert!(matches!(full, StoreError::Full(_)), "{full}");
+    assert!(full.to_string().contains("make room"), "{full}");
+    assert!(store.healthy().is_err());
+
+    // What would fit alone is refused as well: it may depend on what was lost.
+    let refused = commit(&store, vec![]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Stopped(_)), "{refused}");
+    assert_eq!(store.counts().await.unwrap().completed, stored);
+    assert!(store.task(id(stored)).await.unwrap().is_none(), "a part of the lost group is there");
+
+    assert_eq!(store.forget_finished_before(at(stored / 2)).await.unwrap(), stored / 2 - 2);
+    assert!(store.healthy().is_err(), "room alone does not bring back what was lost");
+    let found = store.recover().await.unwrap();
+    store.healthy().unwrap();
+    assert!(found.image.tasks.values().all(|task| task.finished.is_some()));
+    commit(&store, (stored..stored + 10).flat_map(ended).collect()).await.unwrap();
+    assert!(store.task(id(stored)).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn commits_behind_a_failed_one_fail_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tasks.db");
+    let (store, _) = Store::open_with(&path, Options { max_bytes: Some(2 << 20) }).unwrap();
+    let large: Vec<Record> = (0..6_000).map(accepted).collect();
+    let first = store.commit(large).await.unwrap();
+    let second = store.commit(vec![accepted(9_000)]).await.unwrap();
+    let third = store.commit(vec![finished(9_000, TaskState::Cancelled)]).await.unwrap();
+    assert!(first.await.is_err() && second.await.is_err() && third.await.is_err());
+    let found: Image = store.recover().await.unwrap().image;
+    assert!(found.tasks.is_empty());
+    assert!(store.task(id(9_000)).await.unwrap().is_none());
+}
+
+/// The same with a disk that has no room, which is another error at another place than a bound of SQLite.
+#[test]
+fn a_full_disk_stops_it_and_room_lets_it_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mount = |flags: &[&str], then: &str| {
+        let mut command = Command::new("unshare");
+        let script = format!("mount -t tmpfs -o size=6m tmpfs \"$DISK\" && {then}");
+        command.args(flags).args(["--mount", "sh", "-c", &script]);
+        command.env("DISK", dir.path()).env("PROGRAM", std::env::current_exe().unwrap());
+        command
+    };
+    let ways: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
+    let works = |way: &&&[&str]| mount(way, "true").output().is_ok_and(|it| it.status.success());
+    let Some(way) = ways.iter().find(works) else {
+        let test = "full::a_full_disk_stops_it_and_room_lets_it_go_on";
+        // Whoever may make a namespace for a network may make one for mounts.
+        eprintln!("SKIPPED: {test}: no small disk can be mounted here [needs: netns]");
+        return;
+    };
+    let run = "exec \"$PROGRAM\" --exact full::on_a_small_disk --ignored --nocapture";
+    let output = mount(way, run).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complained}");
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+#[tokio::test]
+#[ignore = "the child of a_full_disk_stops_it_and_room_lets_it_go_on: it needs the disk that is given"]
+async fn on_a_small_disk() {
+    let disk = std::env::var_os("DISK").unwrap();
+    let disk = Path::new(&disk);
+    let ballast = disk.join("ballast");
+    std::fs::write(&ballast, vec![1; 2 << 20]).unwrap();
+    let path = disk.join("tasks.db");
+    let (store, _) = Store::open(&path).unwrap();
+    let mut stored = 0;
+    let full = loop {
+        let group: Vec<Record> = (stored..stored + 10).map(accepted).collect();
+        match commit(&store, group).await {
+            Ok(()) => stored += 10,
+            Err(error) => break error,
+        }
+        assert!(stored < 100_000, "it never filled up");
+    };
+    assert!(matches!(full, StoreError::Full(_)), "{full}");
+    assert!(store.recover().await.is_err(), "there is no room yet");
+    assert!(store.healthy().is_err());
+
+    std::fs::remove_file(&ballast).unwrap();
+    let found = store.recover().await.unwrap().image;
+    store.healthy().unwrap();
+    assert_eq!(found.tasks.len() as u64, stored, "acknowledged, and no part of what was not");
+    commit(&store, vec![accepted(stored)]).await.unwrap();
+    drop(store);
+    let (store, found) = Store::open(&path).unwrap();
+    assert_eq!(found.image.tasks.len() as u64, stored + 1);
+    drop(store);
+
+    // And none to begin with.
+    let other = disk.join("other.db");
+    while std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(&ballast)
+        .and_then(|mut file| std::io::Write::write_all(&mut file, &[1; 4_096]))
+        .is_ok()
+    {}
+    assert!(Store::open(&other).is_err());
+}

@@ -1,0 +1,10 @@
+//! A store as its driver sees it: what is there again, what is refused, what survives.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod crash;
+mod full;
+mod open;
+mod properties;
+mod reads;
+mod samples;

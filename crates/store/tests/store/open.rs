@@ -1,0 +1,126 @@
+//! Opening: what is refused, and what a restart finds.
+
+use hypha_engine::Record;
+use hypha_model::{Epoch, TaskState};
+use hypha_placement::Strategy;
+use hypha_predict::{Mode, Predictor};
+use hypha_store::{Store, StoreError};
+
+use crate::samples::{accepted, attempted, commit, finished, id, worker, worker_id};
+
+#[tokio::test]
+async fn one_scheduler_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tasks.db");
+    let (first, _) = Store::open(&path).unwrap();
+    let refused = Store::open(&path).unwrap_err();
+    assert!(matches!(refused, StoreError::InUse(_)), "{refused}");
+    assert!(refused.to_string().starts_with("another scheduler is using `"), "{refused}");
+    drop(first);
+    Store::open(&path).unwrap();
+}
+
+#[tokio::test]
+async fn a_later_schema_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tasks.db");
+    drop(Store::open(&path).unwrap());
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.pragma_update(None, "user_version", 99).unwrap();
+    drop(connection);
+    let refused = Store::open(&path).unwrap_err();
+    assert!(matches!(refused, StoreError::Newer { found: 99, known: 1, .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn what_is_not_ours_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let theirs = dir.path().join("theirs.db");
+    let connection = rusqlite::Connection::open(&theirs).unwrap();
+    connection.execute_batch("CREATE TABLE photos (id INTEGER)").unwrap();
+    drop(connection);
+    let text = dir.path().join("notes.txt");
+    std::fs::write(&text, "not a database at all, but long enough to be looked at".repeat(20))
+        .unwrap();
+    for path in [theirs, text] {
+        let before = std::fs::read(&path).unwrap();
+        let refused = Store::open(&path).unwrap_err();
+        assert!(matches!(refused, StoreError::Foreign(_)), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "it was changed");
+    }
+    let nowhere = dir.path().join("no/such/directory/tasks.db");
+    let refused = Store::open(&nowhere).unwrap_err();
+    assert!(matches!(refused, StoreError::Open { .. }), "{refused}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn nobody_else_may_read_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(&dir.path().join("tasks.db")).unwrap();
+    commit(&store, vec![accepted(1)]).await.unwrap();
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{:?} {mode:o}", entry.file_name());
+    }
+}
+
+#[tokio::test]
+async fn a_restart_finds_what_was_chosen_and_learned() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tasks.db");
+    let (store, found) = Store::open(&path).unwrap();
+    assert_eq!(found.image.epoch, Epoch(0));
+    assert!(found.image.tasks.is_empty() && found.image.predictor.is_none());
+    let snapshot = Predictor::new(Default::default()).snapshot();
+    let health = crate::samples::health();
+    let records = vec![
+        Record::Started { epoch: Epoch(7) },
+        Record::Strategy(Strategy::RoundRobin),
+        Record::Mode(Mode::LookupTable),
+        Record::Predictor(Box::new(snapshot.clone())),
+        Record::Worker { worker: worker(1), health },
+        Record::Worker { worker: worker(2), health },
+        Record::WorkerForgotten(worker_id(2)),
+    ];
+    commit(&store, records).await.unwrap();
+    drop(store);
+    let (_store, found) = Store::open(&path).unwrap();
+    let image = found.image;
+    assert_eq!(image.epoch, Epoch(7));
+    assert_eq!(image.strategy, Some(Strategy::RoundRobin));
+    assert_eq!(image.mode, Some(Mode::LookupTable));
+    assert_eq!(format!("{:?}", image.predictor), format!("{:?}", Some(snapshot)));
+    assert_eq!(image.workers.len(), 1);
+    assert_eq!(image.workers[&worker_id(1)], (worker(1), health));
+}
+
+#[tokio::test]
+async fn an_ended_task_leaves_its_key_and_nothing_more_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tasks.db");
+    let (store, _) = Store::open(&path).unwrap();
+    // 6 has a key and a tenant, 4 has no key.
+    let records = vec![
+        accepted(4),
+        accepted(6),
+        attempted(6, 1, 1),
+        finished(6, TaskState::Completed),
+        finished(4, TaskState::Failed),
+    ];
+    commit(&store, records).await.unwrap();
+    drop(store);
+    let (store, found) = Store::open(&path).unwrap();
+    assert_eq!(found.image.tasks.keys().copied().collect::<Vec<_>>(), [id(6)]);
+    let task = &found.image.tasks[&id(6)];
+    assert_eq!(task.accepted.idempotency_key.as_deref(), Some("key-6"));
+    assert_eq!(task.accepted.spec.tenant, Some("acme".parse().unwrap()));
+    assert!(task.accepted.spec.input.bytes().is_empty());
+    let finished = task.finished.as_ref().unwrap();
+    assert_eq!(finished.finished, crate::samples::at(8));
+    assert!(finished.result.is_none());
+    let stored = store.task(id(6)).await.unwrap().unwrap();
+    assert_eq!(stored.finished.unwrap().result.as_ref().unwrap().0.bytes(), b"result 6");
+}

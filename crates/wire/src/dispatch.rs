@@ -1,0 +1,255 @@
+//! What a scheduler and a worker say to each other about leases and attempts, on a stream that stays open.
+//!
+//! Many messages travel in one frame, each as a byte string of its own: one that this build cannot read, since only
+//! newer peers know it, hides none of the others. Those of the engine are the same with other names for their types:
+//! an interface between releases is not to change because a machine does.
+
+mod engine;
+
+use hypha_model::{
+    Digest, Form, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind, Requirement, TaskId,
+};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::check::at_most;
+use crate::codec::{Invalid, Message};
+use crate::field::{Pieces, read_list, read_pieces, write_pieces};
+
+/// Messages of one frame.
+pub const MAX_MESSAGES: usize = 4_096;
+
+/// Attempts that a worker names as held: all that its queue and its results can be.
+pub const MAX_HOLDING: usize = 65_536;
+
+/// The largest input or result that travels here; larger ones are bulk transfers.
+pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
+
+/// The longest text of a failure: the engine keeps 2,000 characters, of up to four bytes. So many that a frame holds
+/// [`MAX_MESSAGES`] of them.
+pub const MAX_ERROR_BYTES: usize = 8_000;
+
+/// A frame with the largest payload, and as much again for the messages before it.
+const MAX_FRAME_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
+
+/// From a scheduler to a worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "RawOrders")]
+pub struct Orders {
+    /// In the order in which they were given.
+    #[serde(serialize_with = "write_pieces")]
+    pub orders: Vec<Order>,
+    /// How many more there were that this build cannot read. Never sent.
+    #[serde(skip_serializing)]
+    pub skipped: usize,
+}
+
+/// From a worker to a scheduler. One without messages is the greeting on a new stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "RawReports")]
+pub struct Reports {
+    /// In the order in which they were made.
+    #[serde(serialize_with = "write_pieces")]
+    pub reports: Vec<Report>,
+    /// How many more there were that this build cannot read. Never sent.
+    #[serde(skip_serializing)]
+    pub skipped: usize,
+}
+
+/// One message to a worker; see [`hypha_engine::ToWorker`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the engine's messages are documented there")]
+pub enum Order {
+    RequestLease { request: u64, ttl_us: u64 },
+    Heartbeat { lease: LeaseId, epoch: u64, nonce: u64 },
+    Dispatch(Box<Work>),
+    Cancel(Attempt),
+    Recorded(Attempt),
+    ReleaseLease { lease: LeaseId, epoch: u64 },
+}
+
+/// One message to a scheduler; see [`hypha_engine::FromWorker`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the engine's messages are documented there")]
+pub enum Report {
+    LeaseGranted {
+        request: u64,
+        lease: LeaseId,
+        epoch: u64,
+        ttl_us: u64,
+        #[serde(deserialize_with = "read_list::<_, _, MAX_HOLDING>")]
+        holding: Vec<Attempt>,
+    },
+    LeaseRefused {
+        request: u64,
+        #[serde(deserialize_with = "read_refusal")]
+        refusal: Refusal,
+    },
+    Alive {
+        lease: LeaseId,
+        epoch: u64,
+        nonce: u64,
+        #[serde(deserialize_with = "read_list::<_, _, MAX_HOLDING>")]
+        holding: Vec<Attempt>,
+    },
+    LeaseUnknown {
+        lease: LeaseId,
+        epoch: u64,
+    },
+    Accepted(Attempt),
+    Refused {
+        attempt: Attempt,
+        #[serde(deserialize_with = "read_refusal")]
+        refusal: Refusal,
+    },
+    Started(Attempt),
+    Progress {
+        attempt: Attempt,
+        permille: u16,
+    },
+    Output {
+        attempt: Attempt,
+        piece: Payload,
+    },
+    Completed {
+        attempt: Attempt,
+        run_us: u64,
+        result: Payload,
+        #[serde(with = "crate::field::digest")]
+        digest: Digest,
+    },
+    Failed {
+        attempt: Attempt,
+        run_us: u64,
+        error: String,
+        retry: bool,
+    },
+    TimedOut {
+        attempt: Attempt,
+        run_us: u64,
+    },
+}
+
+/// An attempt with its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub struct Attempt {
+    /// The task.
+    pub task: TaskId,
+    /// The number of the attempt.
+    pub number: u32,
+    /// The token.
+    pub fence: u64,
+}
+
+/// An attempt, handed over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the engine's messages are documented there")]
+pub struct Work {
+    pub lease: LeaseId,
+    pub epoch: u64,
+    pub attempt: Attempt,
+    pub timeout_us: u64,
+    pub requirement: Requirement,
+    pub input: Payload,
+    #[serde(default)]
+    pub metadata: Metadata,
+    #[serde(default)]
+    pub tenant: Option<Name>,
+    #[serde(default)]
+    pub form: Form,
+    #[serde(default)]
+    pub stream: bool,
+}
+
+impl Message for Orders {
+    const NAME: &'static str = "message to a worker";
+    const MAX_BYTES: usize = MAX_FRAME_BYTES;
+
+    fn validate(&self) -> Result<(), Invalid> {
+        at_most("orders", self.orders.len() + self.skipped, MAX_MESSAGES)?;
+        self.orders.iter().try_for_each(|order| match order {
+            Order::Dispatch(work) => at_most("input", work.input.bytes().len(), MAX_PAYLOAD_BYTES),
+            _ => Ok(()),
+        })
+    }
+
+    fn skipped(&self) -> usize {
+        self.skipped
+    }
+}
+
+impl Message for Reports {
+    const NAME: &'static str = "message to a scheduler";
+    const MAX_BYTES: usize = MAX_FRAME_BYTES;
+
+    fn validate(&self) -> Result<(), Invalid> {
+        at_most("reports", self.reports.len() + self.skipped, MAX_MESSAGES)?;
+        self.reports.iter().try_for_each(|report| match report {
+            Report::LeaseGranted { holding, .. } | Report::Alive { holding, .. } => {
+                at_most("holding", holding.len(), MAX_HOLDING)
+            }
+            Report::Output { piece: bytes, .. } | Report::Completed { result: bytes, .. } => {
+                at_most("result", bytes.bytes().len(), MAX_PAYLOAD_BYTES)
+            }
+            Report::Failed { error, .. } => at_most("error", error.len(), MAX_ERROR_BYTES),
+            _ => Ok(()),
+        })
+    }
+
+    fn skipped(&self) -> usize {
+        self.skipped
+    }
+}
+
+#[derive(Deserialize)]
+struct RawOrders {
+    #[serde(deserialize_with = "read_pieces::<_, _, MAX_MESSAGES>")]
+    orders: Pieces<Order>,
+}
+
+#[derive(Deserialize)]
+struct RawReports {
+    #[serde(deserialize_with = "read_pieces::<_, _, MAX_MESSAGES>")]
+    reports: Pieces<Report>,
+}
+
+impl From<RawOrders> for Orders {
+    fn from(raw: RawOrders) -> Orders {
+        Orders { orders: raw.orders.read, skipped: raw.orders.skipped }
+    }
+}
+
+impl From<RawReports> for Reports {
+    fn from(raw: RawReports) -> Reports {
+        Reports { reports: raw.reports.read, skipped: raw.reports.skipped }
+    }
+}
+
+#[derive(Deserialize)]
+struct RawRefusal {
+    kind: RawKind,
+    #[serde(default)]
+    needed: u64,
+    #[serde(default)]
+    present: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawKind {
+    Known(RefusalKind),
+    Newer(IgnoredAny),
+}
+
+/// A reason that only newer workers have counts as "not available": skipping the message would leave the scheduler
+/// waiting for an answer that it had.
+fn read_refusal<'de, D: Deserializer<'de>>(reader: D) -> Result<Refusal, D::Error> {
+    let raw = RawRefusal::deserialize(reader)?;
+    Ok(match raw.kind {
+        RawKind::Known(kind) => Refusal { kind, needed: raw.needed, present: raw.present },
+        RawKind::Newer(IgnoredAny) => Refusal::plain(RefusalKind::Unavailable),
+    })
+}
