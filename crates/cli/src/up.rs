@@ -48,6 +48,7 @@ pub(crate) fn run(up: Up) -> Result<(), Failure> {
 
 async fn serve(up: Up) -> Result<(), Failure> {
     let directory = files::prepare(&up.dir, &files::plan(up.workers))?;
+    let _lock = files::lock(&directory)?;
     let gateway_at = free_port(up.api)?;
     let api = match up.api.port() {
         0 => SocketAddr::new(up.api.ip(), free_port(up.api)?),
@@ -66,8 +67,11 @@ async fn serve(up: Up) -> Result<(), Failure> {
         Child::new(&name, "worker", config(&name)).flag("--gateway", &gateway)
     }));
     let mut children = Children::start(plan)?;
-    let ready = children.meanwhile(wait_until_ready(api, usize::from(up.workers))).await?;
-    match ready {
+    let ready = children.meanwhile(wait_until_ready(api, usize::from(up.workers))).await;
+    if ready.is_err() {
+        children.stop().await?;
+    }
+    match ready? {
         Some(true) => print(&hint(&up, api))?,
         Some(false) => eprintln!(
             "hypha up: after {} seconds not all workers are there; see the lines above. Going on.",

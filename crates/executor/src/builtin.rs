@@ -1,9 +1,11 @@
 //! Models that are part of the worker, for tests, benchmarks and first steps.
 
+mod openai;
+
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
-use hypha_model::Payload;
+use hypha_model::{Form, Payload};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -31,19 +33,31 @@ struct Burn {
     size: usize,
 }
 
-/// What `echo` streams: its input in words, each with the space after it. Cut as they are asked for, so that
-/// nothing waits in memory.
+/// What `echo` streams.
 #[derive(Debug)]
-pub(crate) struct Words {
-    input: Payload,
-    at: usize,
+pub(crate) enum Words {
+    /// Its input in words, each with the space after it. Cut as they are asked for, so that nothing waits in
+    /// memory.
+    Input { input: Payload, at: usize },
+    /// The events of an answer in OpenAI's shape.
+    Events(std::vec::IntoIter<Bytes>),
 }
 
 pub(crate) fn start(job: Job) -> Running {
     let refused = |error: JobError| Running::ended(error.into());
     match job.model.as_str() {
+        "echo" if job.form != Form::Task => {
+            match openai::echo(job.form, job.id, &job.model, &job.input) {
+                Ok((payload, events)) if job.stream => Running::spoken(
+                    Outcome::Completed { payload },
+                    Words::Events(events.into_iter()),
+                ),
+                Ok((payload, _)) => Running::ended(Outcome::Completed { payload }),
+                Err(error) => refused(error),
+            }
+        }
         "echo" if job.stream => {
-            let words = Words { input: job.input.clone(), at: 0 };
+            let words = Words::Input { input: job.input.clone(), at: 0 };
             Running::spoken(Outcome::Completed { payload: job.input }, words)
         }
         "echo" => Running::ended(Outcome::Completed { payload: job.input }),
@@ -65,17 +79,21 @@ pub(crate) fn start(job: Job) -> Running {
 }
 
 pub(crate) fn run_at_once(job: &Job) -> Option<Outcome> {
-    let at_once = job.model.as_str() == "echo" && !job.stream;
+    let at_once = job.model.as_str() == "echo" && !job.stream && job.form == Form::Task;
     at_once.then(|| Outcome::Completed { payload: job.input.clone() })
 }
 
 impl Words {
     pub(crate) fn next(&mut self) -> Option<Bytes> {
-        let rest = self.input.bytes().get(self.at..).filter(|rest| !rest.is_empty())?;
+        let (input, at) = match self {
+            Words::Input { input, at } => (input, at),
+            Words::Events(events) => return events.next(),
+        };
+        let rest = input.bytes().get(*at..).filter(|rest| !rest.is_empty())?;
         let word = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
         let space = rest[word..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         let piece = Bytes::copy_from_slice(&rest[..word + space]);
-        self.at += piece.len();
+        *at += piece.len();
         Some(piece)
     }
 }
@@ -178,7 +196,7 @@ mod tests {
     #[test]
     fn words_come_one_by_one_and_make_up_the_whole() {
         let check = |input: &str, expected: &[&str]| {
-            let mut words = Words { input: Payload::from(input.as_bytes()), at: 0 };
+            let mut words = Words::Input { input: Payload::from(input.as_bytes()), at: 0 };
             let pieces: Vec<Bytes> = std::iter::from_fn(|| words.next()).collect();
             assert_eq!(pieces, expected);
             assert_eq!(pieces.concat(), input.as_bytes());

@@ -10,7 +10,7 @@ mod outcome;
 mod process;
 mod running;
 
-use hypha_model::{AttemptId, Name, Payload};
+use hypha_model::{AttemptId, Form, Name, Payload};
 
 pub use outcome::{Failure, JobError, Outcome};
 pub use process::{Confinement, Launcher, Limits, OpenError, Process, ProcessConfig};
@@ -25,6 +25,8 @@ pub struct Job {
     pub model: Name,
     /// What it is given.
     pub input: Payload,
+    /// How the input is to be read.
+    pub form: Form,
     /// The GPUs it may use, as the ledger numbers them.
     pub devices: Vec<u32>,
     /// The CPUs it may use; empty means any.

@@ -132,8 +132,8 @@ impl Submitter {
             return Given { model: "sleep", input: json!({ "ms": self.random.among(1..=50) }) };
         }
         let most = if self.random.once_in(40) { 4 * LARGE_BYTES } else { 200 };
-        let filling = "x".repeat(self.random.index(most));
-        Given { model: "echo", input: json!({ "name": name, "filling": filling }) }
+        let padding = "x".repeat(self.random.index(most));
+        Given { model: "echo", input: json!({ "name": name, "padding": padding }) }
     }
 
     /// Repeats a submit until it is acknowledged.

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::usage::Failure;
@@ -26,6 +26,9 @@ const AGAIN_AT_MOST: Duration = Duration::from_secs(30);
 
 /// One that ran for this long was well, and is started again soon.
 const WAS_WELL: Duration = Duration::from_secs(30);
+
+/// Deaths that wait to be noticed; the first is enough.
+const MAX_DEATHS: usize = 16;
 
 /// A node to be run.
 #[derive(Clone)]
@@ -77,7 +80,7 @@ impl Child {
     }
 
     /// Runs the node, again and again, until told to stop.
-    async fn live(self, mut stop: watch::Receiver<bool>) {
+    async fn live(self, mut stop: watch::Receiver<bool>, deaths: mpsc::Sender<String>) {
         let mut pause = AGAIN_AFTER;
         loop {
             let began = tokio::time::Instant::now();
@@ -88,6 +91,8 @@ impl Child {
             if began.elapsed() >= WAS_WELL {
                 pause = AGAIN_AFTER;
             }
+            // Nobody listens once all are up.
+            let _ = deaths.try_send(format!("{} {ended}", self.name));
             eprintln!("hypha up: {} {ended}; starting it again in {pause:?}", self.name);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -147,6 +152,7 @@ fn spawn_lines(name: &str, output: Option<impl AsyncRead + Unpin + Send + 'stati
 pub(super) struct Children {
     running: JoinSet<()>,
     stop: watch::Sender<bool>,
+    deaths: mpsc::Receiver<String>,
     signals: Signals,
 }
 
@@ -175,13 +181,15 @@ impl Children {
         };
         let (stop, stopping) = watch::channel(false);
         let mut running = JoinSet::new();
+        let (died, deaths) = mpsc::channel(MAX_DEATHS);
         for child in plan {
-            running.spawn(child.live(stopping.clone()));
+            running.spawn(child.live(stopping.clone(), died.clone()));
         }
-        Ok(Children { running, stop, signals })
+        Ok(Children { running, stop, deaths, signals })
     }
 
-    /// Waits for `something`; none if a signal comes first.
+    /// Waits for `something`; none if a signal comes first. A node that dies meanwhile would die again: that is an
+    /// error.
     pub(super) async fn meanwhile<T>(
         &mut self,
         something: impl Future<Output = T>,
@@ -189,6 +197,9 @@ impl Children {
         tokio::select! {
             done = something => Ok(Some(done)),
             () = self.signals.next() => Ok(None),
+            Some(death) = self.deaths.recv() => {
+                Err(Failure::work(format!("up: {death}; its lines above say why")))
+            }
         }
     }
 
@@ -198,7 +209,7 @@ impl Children {
         self.stop().await
     }
 
-    pub(super) async fn stop(mut self) -> Result<(), Failure> {
+    pub(super) async fn stop(&mut self) -> Result<(), Failure> {
         eprintln!("hypha up: stopping");
         let _ = self.stop.send(true);
         while self.running.join_next().await.is_some() {}

@@ -1,6 +1,6 @@
 //! What the nodes of a network on this machine need on the disk.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,21 @@ pub(crate) fn prepare(directory: &Path, nodes: &[NodeFiles]) -> Result<PathBuf, 
         files.node(&authority, &trust, node)?;
     }
     Ok(files.directory)
+}
+
+/// Keeps another `hypha up` away from the directory for as long as it is held.
+pub(super) fn lock(directory: &Path) -> Result<File, Failure> {
+    let path = directory.join("up.lock");
+    let named = |error: io::Error| Failure::work(format!("cannot use {}: {error}", path.display()));
+    let file = File::create(&path).map_err(named)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Failure::work(format!(
+            "another `hypha up` runs in {}; stop it, or give another --dir",
+            directory.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(named(error)),
+    }
 }
 
 pub(crate) const GATEWAY: &str = r#"listen_addresses = ["/ip4/127.0.0.1/tcp/0"]

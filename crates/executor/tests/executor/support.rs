@@ -107,6 +107,7 @@ fn processes() -> impl Iterator<Item = u32> {
 
 pub(crate) fn job(model: &str, input: &str) -> Job {
     Job {
+        form: hypha_model::Form::Task,
         id: AttemptId { task: TaskId::from_uuid(Uuid::from_u128(7)), number: 1 },
         model: model.parse().unwrap(),
         input: Payload::from(input.as_bytes()),

@@ -150,6 +150,7 @@ impl Runner {
             id: dispatch.attempt,
             model: requirement.model.as_ref().unwrap_or(&self.model).clone(),
             input: dispatch.spec.input.clone(),
+            form: dispatch.spec.form,
             devices,
             cpus,
             memory_bytes: (requirement.memory_bytes > 0).then_some(requirement.memory_bytes),
