@@ -81,7 +81,7 @@ pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
             }
             let config = match role {
                 NodeRole::Gateway => NodeConfig::Gateway(run.given.load()?),
-                NodeRole::Scheduler => NodeConfig::Scheduler(run.given.load()?),
+                NodeRole::Scheduler => NodeConfig::Scheduler(Box::new(run.given.load()?)),
                 NodeRole::Worker => NodeConfig::Worker(run.given.load()?),
                 NodeRole::Data => NodeConfig::Data(run.given.load()?),
             };

@@ -27,7 +27,7 @@ pub enum NodeConfig {
     /// Where others meet.
     Gateway(GatewayConfig),
     /// Finds workers.
-    Scheduler(SchedulerConfig),
+    Scheduler(Box<SchedulerConfig>),
     /// Offers capacity.
     Worker(WorkerConfig),
     /// Offers data sets.
@@ -130,9 +130,11 @@ async fn start(
             tokio::spawn(refuse_transfers(offers));
             Duty::Others
         }
-        NodeConfig::Scheduler(config) => Duty::Scheduler(Box::new(
-            Scheduler::start(config, net.clone(), metrics, offers, version).await?,
-        )),
+        NodeConfig::Scheduler(config) => {
+            let scheduler = Scheduler::start(config, net.clone(), metrics, offers, version).await?;
+            status.ask_also(scheduler.problems());
+            Duty::Scheduler(Box::new(scheduler))
+        }
         NodeConfig::Worker(config) => {
             tokio::spawn(refuse_transfers(offers));
             Duty::Worker(worker::start(config, &net, bulk).await?)

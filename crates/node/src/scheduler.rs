@@ -133,8 +133,9 @@ impl Scheduler {
     }
 
     /// Why this scheduler should get no requests at present.
-    pub(crate) fn problems(&self) -> Vec<String> {
-        hypha_api::Backend::problems(&self.service)
+    pub(crate) fn problems(&self) -> impl Fn() -> Vec<String> + Send + Sync + 'static {
+        let service = self.service.clone();
+        move || hypha_api::Backend::problems(&service)
     }
 
     /// Stops taking requests, commits what was taken, and returns.

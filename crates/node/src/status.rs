@@ -1,7 +1,7 @@
 //! What a node says of itself over HTTP: `/metrics`, `/healthz`, `/readyz` and `/peers`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use axum::extract::State;
@@ -27,6 +27,8 @@ pub(crate) struct Status {
     metrics: Metrics,
     needs_gateway: bool,
     gateways: Mutex<BTreeMap<String, bool>>,
+    /// What else may be wrong, by whoever knows.
+    also: OnceLock<Box<dyn Fn() -> Vec<String> + Send + Sync>>,
 }
 
 impl Status {
@@ -38,7 +40,13 @@ impl Status {
         needs_gateway: bool,
     ) -> Status {
         let since = Instant::now();
-        Status { role, version, since, net, metrics, needs_gateway, gateways: Mutex::default() }
+        let (gateways, also) = (Mutex::default(), OnceLock::new());
+        Status { role, version, since, net, metrics, needs_gateway, gateways, also }
+    }
+
+    /// From now on this is asked too. Only the first counts.
+    pub(crate) fn ask_also(&self, problems: impl Fn() -> Vec<String> + Send + Sync + 'static) {
+        let _ = self.also.set(Box::new(problems));
     }
 
     /// A gateway is connected, or no longer.
@@ -61,10 +69,11 @@ impl Status {
 
     fn problems(&self) -> Vec<String> {
         let gateways = self.gateways.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.needs_gateway && !gateways.values().any(|connected| *connected) {
-            true => vec!["no gateway is connected".to_owned()],
-            false => Vec::new(),
+        let mut problems = self.also.get().map(|also| also()).unwrap_or_default();
+        if self.needs_gateway && !gateways.values().any(|connected| *connected) {
+            problems.push("no gateway is connected".to_owned());
         }
+        problems
     }
 }
 

@@ -50,6 +50,8 @@ pub(super) struct Task {
     pub(super) status: String,
     #[serde(default)]
     pub(super) result: Value,
+    #[serde(default)]
+    pub(super) error: Value,
 }
 
 impl Batches {

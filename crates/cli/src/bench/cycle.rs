@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use clap::Args;
 use hypha_placement::Strategy;
 use serde::Deserialize;
@@ -104,7 +104,9 @@ async fn all_ended(asker: &mut Asker, tasks: u64) -> anyhow::Result<()> {
             durable = asker.durably_completed().await?;
         } else {
             let counts = asker.counts().await?.counts;
-            ensure!(counts.failed == 0, "{} tasks have failed", counts.failed);
+            if counts.failed > 0 {
+                bail!("{} tasks have failed, {}", counts.failed, one_failure(asker).await?);
+            }
             if counts.completed > ended {
                 (ended, moved) = (counts.completed, Instant::now());
             }
@@ -115,6 +117,13 @@ async fn all_ended(asker: &mut Asker, tasks: u64) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Why one of those that failed has failed, as far as it is stored already.
+async fn one_failure(asker: &mut Asker) -> anyhow::Result<String> {
+    let page: Page = asker.get(&format!("{PATH}?status=failed&limit=1")).await?;
+    let failed = page.tasks.first();
+    Ok(failed.map_or("none durably yet".into(), |task| format!("one because of {}", task.error)))
 }
 
 #[derive(Deserialize)]

@@ -5,7 +5,7 @@
 //! leaves at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hypha_api::{Accepted, Unavailable, Watch, Watched, watch};
@@ -323,6 +323,3 @@ impl Waiting {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// A handle that several hold.
-pub(crate) type SharedCore = Arc<Core>;

@@ -57,7 +57,6 @@ struct State {
 }
 
 struct Entry {
-    fence: u64,
     stage: InstanceStage,
     callback: Option<String>,
     /// Who waits to hear whether it was taken.
@@ -144,7 +143,7 @@ impl LocalInstance {
         let (taken, told) = oneshot::channel();
         let (stage, callback) = (InstanceStage::Queued, task.callback_url);
         state.done.retain(|done| *done != name);
-        state.tasks.insert(name.clone(), Entry { fence, stage, callback, taken: Some(taken) });
+        state.tasks.insert(name.clone(), Entry { stage, callback, taken: Some(taken) });
         state.by_fence.insert(fence, name.clone());
         let requirement = Requirement { model: Some(self.model.clone()), ..Default::default() };
         let dispatch = Dispatch {

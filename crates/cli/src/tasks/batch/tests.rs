@@ -1,3 +1,5 @@
+//! Batches: keys, torn files, changed lines.
+
 use std::path::PathBuf;
 
 use super::*;
