@@ -43,6 +43,13 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
         large_passed = large_transfers(root)?;
     }
 
+    let mut chaos_passed = true;
+    if passed && filters.is_empty() {
+        println!("test: a few rounds of killing everything under load");
+        let rounds = ["--rounds", "6"].map(str::to_owned);
+        chaos_passed = crate::chaos::run(root, &rounds)? == Outcome::Passed;
+    }
+
     let mut doc_tests_passed = true;
     if !passed {
         eprintln!("test: documentation tests not run, since nextest failed");
@@ -55,7 +62,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
     }
 
     let unexcused = account_for(&skips);
-    let all_well = passed && large_passed && doc_tests_passed && unexcused == 0;
+    let all_well = passed && large_passed && chaos_passed && doc_tests_passed && unexcused == 0;
     println!("{}", closing_line(counts, skips.len()));
     Ok(if all_well { Outcome::Passed } else { Outcome::Failed })
 }

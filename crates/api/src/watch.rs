@@ -58,9 +58,14 @@ impl Watch {
 }
 
 impl Watched {
+    /// Whether anybody is still interested.
+    pub fn is_watched(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Passes a notice on, and says whether anybody is still interested.
     pub fn tell(&self, notice: Notice) -> bool {
-        if Arc::strong_count(&self.0) == 1 {
+        if !self.is_watched() {
             return false;
         }
         let mut state = self.0.lock();

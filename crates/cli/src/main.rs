@@ -8,6 +8,7 @@ mod role;
 mod scheduler;
 mod sim;
 mod tasks;
+mod token;
 mod up;
 mod usage;
 

@@ -18,6 +18,8 @@ pub(crate) enum Command {
     Workers(Workers),
     /// List who serves a data set
     Datasets(Datasets),
+    /// Make a bearer token for the HTTP API, and enter it in a token file
+    Token(crate::token::Token),
 }
 
 #[derive(Args)]
@@ -68,6 +70,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
                 false => print(&worker_table(&found)),
             }
         }
+        Command::Token(token) => crate::token::run(token),
         Command::Datasets(datasets) => {
             let config: SchedulerConfig = datasets.given.load()?;
             let look = look(NodeRole::Scheduler, &config.network, datasets.how.timeout)?;

@@ -8,7 +8,7 @@ pub(crate) enum CrashPoint {
     AcceptedBeforeCommit,
     /// Results were taken in memory, and are not on the disk.
     ResultBeforeCommit,
-    /// Everything is on the disk, and nothing was sent.
+    /// Something is on the disk, and the answers and dispatches that wait for it were not sent.
     CommittedBeforeSend,
     /// Everything is on the disk, workers were told, clients were not.
     SentBeforeReply,
@@ -46,6 +46,8 @@ mod planted {
         let Some(plan) = plan else { return };
         if plan.point == format!("{point:?}") && plan.left.fetch_sub(1, Ordering::SeqCst) == 0 {
             eprintln!("crash point {point:?}");
+            // What was wrongly let out before gets away, and shows.
+            std::thread::sleep(std::time::Duration::from_millis(100));
             std::process::abort();
         }
     }

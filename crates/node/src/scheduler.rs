@@ -58,7 +58,7 @@ impl Scheduler {
         version: &'static str,
     ) -> Result<Scheduler, NodeError> {
         config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let listener = settings::listen(&config.api).await?;
+        let listener = settings::listen(&config.api)?;
         let address = listener.local_addr().map_err(NodeError::failed)?;
         std::fs::create_dir_all(&config.data_dir).map_err(|error| {
             NodeError::failed(format!("cannot use data_dir {}: {error}", config.data_dir.display()))

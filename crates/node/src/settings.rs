@@ -14,7 +14,7 @@ use hypha_net::{Limits, RelayLimits, Settings};
 use hypha_pki::Files;
 use hypha_predict::LookupTable;
 use hypha_telemetry as telemetry;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::NodeError;
 
@@ -59,11 +59,23 @@ pub(crate) fn lookup_table(path: Option<&Path>) -> Result<LookupTable, NodeError
     table.map_err(|error| wrong(&error))
 }
 
+/// Connections that wait to be accepted: a batch client may open hundreds at once, and more would be reset.
+const BACKLOG: u32 = 1_024;
+
 /// The listener of a scheduler's API. The default port may be taken by another scheduler on this machine; that is
 /// an error too: clients would talk to the other one.
-pub(crate) async fn listen(api: &ApiConfig) -> Result<TcpListener, NodeError> {
+pub(crate) fn listen(api: &ApiConfig) -> Result<TcpListener, NodeError> {
     let address = api.bind_address;
-    TcpListener::bind(address).await.map_err(|error| {
+    let listen = || {
+        let socket = match address.is_ipv4() {
+            true => TcpSocket::new_v4()?,
+            false => TcpSocket::new_v6()?,
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|error| {
         NodeError::failed(format!(
             "cannot listen on {address} for the API: {error}; choose another bind_address in [scheduler.api], or port 0 for any"
         ))
@@ -78,7 +90,10 @@ pub(crate) fn api(
     let given = &config.api;
     let tokens = given.tokens_file.as_ref().map(hypha_api::Tokens::load).transpose();
     Ok(hypha_api::Settings {
-        max_request_bytes: usize::try_from(given.max_request_bytes).unwrap_or(usize::MAX),
+        // An input that no worker could be sent would be accepted in vain.
+        max_request_bytes: usize::try_from(given.max_request_bytes)
+            .unwrap_or(usize::MAX)
+            .min(hypha_wire::dispatch::MAX_PAYLOAD_BYTES),
         tokens: tokens.map_err(NodeError::configuration)?,
         tls: given.tls.as_ref().map(|(certificates, key)| hypha_api::TlsFiles {
             certificates: certificates.clone(),

@@ -122,7 +122,8 @@ mod tests {
         // Ten batches in a second each, the last in two.
         let at = |number: u64| began + Duration::from_secs(number + u64::from(number == 10));
         let sent: Vec<Sent> = (1..=10).map(|number| Sent::at(at(number), 10)).collect();
-        let (first, last) = rates(began, &sent, 100);
+        // Five in a hundred of these are one batch.
+        let (first, last) = rates(began, &sent, 200);
         assert_eq!((first, last), (10.0, 5.0));
         assert_eq!(rates(began, &sent[..1], 10), (10.0, 10.0));
         assert!(rates(began, &[], 0).1.is_nan());

@@ -1,18 +1,42 @@
-//! One question over HTTP, as a collector of figures asks it.
+//! Questions over HTTP, as a collector of figures or a program asks them.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+
+use crate::process::PATIENCE;
 
 /// A node answers within milliseconds; a machine that is busy with other tests takes longer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// The status and the body of what `path` answers.
 pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+    exchange(address, ANSWER_TIME, &format!("GET {path}"), "", "")
+}
+
+/// The same for any method, with further lines of the head and a body of JSON. For what may be answered late: the
+/// end of a task, or events to their end.
+pub fn send(address: SocketAddr, line: &str, head: &str, body: &str) -> io::Result<(u16, String)> {
+    exchange(address, PATIENCE, line, head, body)
+}
+
+/// `line` has the method and the path.
+fn exchange(
+    address: SocketAddr,
+    patience: Duration,
+    line: &str,
+    head: &str,
+    body: &str,
+) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIME)?;
-    stream.set_read_timeout(Some(ANSWER_TIME))?;
+    stream.set_read_timeout(Some(patience))?;
+    let length = body.len();
     // 1.0, so that the answer ends with the connection and has no parts to be put together.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    write!(stream, "{line} HTTP/1.0\r\nHost: {address}\r\n{head}")?;
+    if length > 0 {
+        write!(stream, "Content-Type: application/json\r\nContent-Length: {length}\r\n")?;
+    }
+    write!(stream, "\r\n{body}")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let strange = || io::Error::other(format!("not HTTP: {answer}"));

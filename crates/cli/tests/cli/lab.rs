@@ -42,6 +42,11 @@ impl Lab {
         self.scratch.path(name)
     }
 
+    /// Writes a file, and returns its path.
+    pub fn file(&self, name: &str, text: &str) -> String {
+        self.scratch.file(name, text)
+    }
+
     /// A member on this machine, with `keys` as further lines of its configuration.
     pub fn member(&self, role: &'static str, name: &str, gateways: &[&str], keys: &str) -> Member {
         self.member_at(LOOPBACK, role, name, gateways, keys)

@@ -4,13 +4,19 @@
 
 mod bench;
 mod command;
+mod crew;
+mod examples;
 mod hosts;
 mod http;
+mod instances;
 mod lab;
 mod nat;
 mod process;
+mod programs;
 mod scratch;
 mod sim;
 mod startup;
 mod swarm;
+mod tasks;
 mod traces;
+mod up;

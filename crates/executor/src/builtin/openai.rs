@@ -41,10 +41,15 @@ pub(super) fn echo(
             (with(head("text_completion"), choice(&text, json!("stop")), usage), events)
         }
         Form::Embedding | Form::Task => {
-            let row = json!({ "object": "embedding", "index": 0, "embedding": numbers(&text) });
+            let texts = match body["input"].as_array() {
+                Some(several) => several.iter().filter_map(Value::as_str).collect(),
+                None => vec![text.as_str()],
+            };
+            let row = |(index, text): (usize, &&str)| json!({ "object": "embedding", "index": index, "embedding": numbers(text) });
+            let rows: Vec<Value> = texts.iter().enumerate().map(row).collect();
             let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
-            let answer =
-                json!({ "object": "list", "model": model.as_str(), "data": [row], "usage": usage });
+            let model = model.as_str();
+            let answer = json!({ "object": "list", "model": model, "data": rows, "usage": usage });
             (answer, Vec::new())
         }
     };
@@ -127,6 +132,9 @@ mod tests {
         let (answer, events) = ask(Form::Embedding, json!({ "input": "a" })).unwrap();
         assert_eq!(answer["data"][0]["embedding"].as_array().unwrap().len(), DIMENSIONS);
         assert!(events.is_empty());
+        let (answer, _) = ask(Form::Embedding, json!({ "input": ["a", "b"] })).unwrap();
+        assert_eq!(answer["data"].as_array().unwrap().len(), 2);
+        assert_ne!(answer["data"][0]["embedding"], answer["data"][1]["embedding"]);
     }
 
     #[test]

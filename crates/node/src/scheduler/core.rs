@@ -20,13 +20,24 @@ use crate::clock::Clock;
 
 pub(crate) struct Core {
     machine: Mutex<Machine>,
-    watchers: Mutex<HashMap<TaskId, Vec<Watched>>>,
+    watchers: Mutex<Watchers>,
     /// There is something to commit, to send, or to wake up for earlier.
     pub(super) work: Notify,
     pub(super) clock: Clock,
     pub(super) figures: Figures,
     ways: Box<dyn Ways>,
 }
+
+/// Who watches what.
+#[derive(Default)]
+struct Watchers {
+    by_task: HashMap<TaskId, Vec<Watched>>,
+    /// With this many, those whom nobody listens to any more are looked for: a task that has ended never speaks.
+    sweep_at: usize,
+}
+
+/// Watches that are kept without looking whether somebody listens.
+const FEW_WATCHES: usize = 1_024;
 
 /// How messages get to workers.
 pub(crate) trait Ways: Send + Sync {
@@ -149,7 +160,9 @@ impl Core {
     /// Watches a task from now on.
     pub(super) fn watch(&self, task: TaskId) -> Watch {
         let (watched, watch) = watch();
-        lock(&self.watchers).entry(task).or_default().push(watched);
+        let mut watchers = lock(&self.watchers);
+        watchers.sweep();
+        watchers.by_task.entry(task).or_default().push(watched);
         watch
     }
 
@@ -230,7 +243,7 @@ impl Core {
         for (_, waiting) in machine.waiting.drain() {
             waiting.refuse(why);
         }
-        lock(&self.watchers).clear();
+        lock(&self.watchers).by_task.clear();
     }
 
     fn watch_submitted<'a>(
@@ -262,13 +275,27 @@ impl Core {
             if let Notice::Ended { accepted, finished } = &notice {
                 self.figures.ended(accepted, finished);
             }
-            let Some(watched) = watchers.get_mut(&task) else { continue };
+            let Some(watched) = watchers.by_task.get_mut(&task) else { continue };
             let last = matches!(notice, Notice::Ended { .. });
             watched.retain(|one| one.tell(notice.clone()));
             if last || watched.is_empty() {
-                watchers.remove(&task);
+                watchers.by_task.remove(&task);
             }
         }
+    }
+}
+
+impl Watchers {
+    fn sweep(&mut self) {
+        if self.by_task.len() < self.sweep_at.max(FEW_WATCHES) {
+            return;
+        }
+        self.by_task.retain(|_, watched| {
+            watched.retain(Watched::is_watched);
+            !watched.is_empty()
+        });
+        // Twice what is left, so that a sweep costs little for each watch.
+        self.sweep_at = 2 * self.by_task.len();
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hypha_engine::{FromWorker, SchedulerEvent, ToWorker};
 use hypha_model::{Worker, WorkerId};
 use hypha_net::{ChannelReader, ChannelWriter, Net, PeerId};
-use hypha_wire::dispatch::{MAX_MESSAGES, Orders, Reports};
+use hypha_wire::dispatch::{MAX_MESSAGES, MAX_PAYLOAD_BYTES, Orders, Reports};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -171,10 +171,16 @@ async fn write(
         let mut orders = Orders::default();
         let mut bytes = 0;
         while let Some(message) = left.pop_front() {
-            bytes += match &message {
+            let input = match &message {
                 ToWorker::Dispatch(dispatch) => dispatch.spec.input.bytes().len(),
                 _ => 0,
             };
+            if input > MAX_PAYLOAD_BYTES {
+                // It would end the stream, and with it everybody else's tasks.
+                tracing::error!(input, "an input is too large to be sent to a worker");
+                continue;
+            }
+            bytes += input;
             if bytes > MAX_FRAME_INPUT_BYTES && !orders.orders.is_empty() {
                 left.push_front(message);
                 break;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures::StreamExt;
 use hypha_api::Object;
-use hypha_bulk::FileSink;
+use hypha_bulk::{FileSink, Sink};
 use hypha_model::{Digest, NodeRole};
 use hypha_net::{Incoming, Net};
 use tokio::io::AsyncReadExt;
@@ -63,13 +63,11 @@ impl Objects {
         // Two workers may send the same bytes at once: each writes its own file.
         let own = path.with_extension(format!("{:016x}", rand::random::<u64>()));
         let taken = match FileSink::open(&own, length).await {
-            Ok((sink, chain)) => match offer
-                .accept_from(sink, chain, CancellationToken::new())
-                .await
-            {
-                Ok(_) => tokio::fs::rename(&own, &path).await.map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            },
+            Ok((file, chain)) => {
+                let sink = ObjectSink { file, own: own.clone(), path };
+                let taken = offer.accept_from(sink, chain, CancellationToken::new()).await;
+                taken.map_err(|error| error.to_string())
+            }
             Err(error) => {
                 let problem = format!("cannot write {}: {error}", own.display());
                 tracing::error!("{problem}");
@@ -116,5 +114,31 @@ impl Objects {
 
     fn path(&self, digest: &Digest) -> PathBuf {
         self.directory.join(digest.to_string())
+    }
+}
+
+/// A file that gets the object's name before the worker hears that it is taken: afterwards the worker relies on it.
+struct ObjectSink {
+    file: FileSink,
+    own: PathBuf,
+    path: PathBuf,
+}
+
+impl Sink for ObjectSink {
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write(bytes).await
+    }
+
+    async fn finish(&mut self) -> io::Result<()> {
+        self.file.finish().await?;
+        tokio::fs::rename(&self.own, &self.path).await?;
+        // The name must survive a power cut, as the task that tells of it does.
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        tokio::fs::File::open(directory).await?.sync_all().await
+    }
+
+    async fn abandon(&mut self, _: bool) {
+        // Another transfer gets a name of its own: nobody would go on with this one.
+        self.file.abandon(false).await;
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypha_engine::{Record, Scheduler, SchedulerEvent, SchedulerStep, Settings};
+use hypha_engine::{Effect, Record, Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker};
 use hypha_model::SchedulerId;
 use hypha_predict::LookupTable;
 use hypha_store::{Store, StoreError};
@@ -100,7 +100,15 @@ impl Pump {
         };
         let forgotten: Vec<_> = step.persist.iter().filter_map(forgotten).collect();
         self.store.commit(std::mem::take(&mut step.persist)).await?.await?;
-        crash_point(CrashPoint::CommittedBeforeSend);
+        let told = |effect: &Effect| {
+            matches!(
+                effect,
+                Effect::Reply { .. } | Effect::ToWorker { message: ToWorker::Dispatch(_), .. }
+            )
+        };
+        if cfg!(feature = "crash-points") && step.send.iter().any(told) {
+            crash_point(CrashPoint::CommittedBeforeSend);
+        }
         self.core.forget_workers(forgotten);
         Ok(())
     }

@@ -155,7 +155,8 @@ impl Driver {
                     },
                 }
             }
-            if !step.send.is_empty() {
+            let ended = |said: &Said| matches!(said.message, FromWorker::Finished { .. });
+            if cfg!(feature = "crash-points") && step.send.iter().any(ended) {
                 crash_point(CrashPoint::RanBeforeReport);
             }
             for Said { to, message } in std::mem::take(&mut step.send) {

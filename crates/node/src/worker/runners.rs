@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use hypha_backends::Answer;
 use hypha_config::{ExecutorConfig, ProgramConfig, Runtime, ServerConfig};
@@ -23,6 +24,9 @@ use crate::NodeError;
 /// The subcommand of this program that starts tasks' programs.
 pub const LAUNCHER: &str = "launch-task";
 
+/// How often a server is asked whether it is well.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
 /// All executors, in the order of the configuration.
 pub(super) struct Runners {
     runners: Vec<Runner>,
@@ -38,7 +42,14 @@ struct Runner {
 
 enum Kind {
     Local(Executor),
-    Server(hypha_backends::Server),
+    Server(Watched),
+}
+
+/// A server that is asked now and then whether it is well.
+#[derive(Clone)]
+struct Watched {
+    server: hypha_backends::Server,
+    problem: Arc<Mutex<Option<String>>>,
 }
 
 /// Stops a run.
@@ -64,7 +75,9 @@ impl Runners {
                     Runtime::Process(program) => {
                         Kind::Local(Executor::Process(process(config, program, data_dir)?))
                     }
-                    Runtime::Http(server) => Kind::Server(self::server(server)?),
+                    Runtime::Http(server) => {
+                        Kind::Server(Watched::new(config.name.clone(), self::server(server)?))
+                    }
                 };
                 let model = config.models.first().unwrap_or(&config.name).clone();
                 Ok(Runner { kind, model })
@@ -113,9 +126,10 @@ impl Runners {
                     self.give_back(&cpus);
                     outcome
                 }
-                Some((Kind::Server(server), runner)) => {
-                    call(server, runner, &dispatch, id, &events, &cancel).await
-                }
+                Some((Kind::Server(watched), runner)) => match watched.problem() {
+                    Some(problem) => failed(format!("the server is not well: {problem}"), true),
+                    None => call(&watched.server, runner, &dispatch, id, &events, &cancel).await,
+                },
             };
             let outcome = self.uploads.shrink(id, &dispatch, outcome, &cancel).await;
             let _ = events.send(Event::Ended(id, outcome)).await;
@@ -140,6 +154,37 @@ impl Runners {
 
     fn give_back(&self, taken: &[usize]) {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner).give_back(taken);
+    }
+}
+
+impl Watched {
+    fn new(name: Name, server: hypha_backends::Server) -> Watched {
+        let watched = Watched { server, problem: Arc::default() };
+        tokio::spawn(watched.clone().look(name));
+        watched
+    }
+
+    fn problem(&self) -> Option<String> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks again and again, and says so when something has changed.
+    async fn look(self, name: Name) {
+        loop {
+            let problem = self.server.health().await.err().map(|error| error.to_string());
+            let before = {
+                let mut known = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::replace(&mut *known, problem.clone())
+            };
+            match (before, problem) {
+                (None, Some(problem)) => {
+                    tracing::warn!(executor = %name, "the server is not well: {problem}");
+                }
+                (Some(_), None) => tracing::info!(executor = %name, "the server is well again"),
+                _ => {}
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 }
 

@@ -1,0 +1,113 @@
+//! The commands that the documents of the HTTP surfaces show, run as they stand there.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+
+use crate::crew::{Crew, builtin};
+use crate::http;
+use crate::process::{Node, PATIENCE, wait_until};
+
+/// Runs every block of commands of one document, one after the other in one shell.
+#[track_caller]
+fn check(file: &str) {
+    let crew = Crew::start(&format!("example-{file}"), &[&builtin(4), &builtin(4)]);
+    let (_instance, port) = instance(&crew);
+    let blocks = blocks(&read(file), "sh");
+    assert!(!blocks.is_empty(), "{file} shows no commands");
+    let mut script = "set -eu\n".to_owned();
+    for (line, block) in blocks {
+        script += &format!("echo 'the commands at line {line}'\n{block}\n");
+    }
+    let script = crew.lab.file("script.sh", &(script + "echo 'all were run'\n"));
+    let mut command = Command::new("sh");
+    command.arg(script).env("HYPHA", crew.url()).env("INSTANCE_PORT", port.to_string());
+    let mut shell = Node::start(file, &mut command);
+    shell.wait_for_line("all were run", PATIENCE);
+    assert!(shell.wait(PATIENCE).success());
+}
+
+/// The task instance that the documents show.
+fn instance(crew: &Crew) -> (Node, u16) {
+    let programs = blocks(&read("task-instance.md"), "python");
+    let [(_, program)] = programs.as_slice() else { panic!("not one program: {programs:?}") };
+    let program = crew.lab.file("instance.py", program);
+    // Nobody else takes it in the moment between: free ports are given out in turn.
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let node = Node::start(
+        "instance",
+        Command::new("python3").args([program.as_str(), &port.to_string(), "demo"]),
+    );
+    wait_until("answering", PATIENCE, || {
+        http::get((Ipv4Addr::LOCALHOST, port).into(), "/status")
+            .ok()
+            .filter(|(code, _)| *code == 200)
+    });
+    (node, port)
+}
+
+fn read(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api").join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The blocks in `language`, each with the line that it begins at.
+fn blocks(document: &str, language: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut lines = document.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let Some(info) = line.strip_prefix("```") else { continue };
+        let block: Vec<&str> =
+            lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").collect();
+        if info == language {
+            found.push((number + 2, block.join("\n")));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_overview_s_commands_work() {
+    check("README.md");
+}
+
+#[test]
+fn the_commands_for_tasks_work() {
+    check("tasks.md");
+}
+
+#[test]
+fn the_commands_for_task_instances_work() {
+    check("task-instances.md");
+}
+
+#[test]
+fn the_commands_for_one_task_instance_work() {
+    check("task-instance.md");
+}
+
+#[test]
+fn the_commands_for_openai_s_protocol_work() {
+    check("openai.md");
+}
+
+#[test]
+fn every_document_is_run() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api");
+    let mut names: Vec<String> = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let own = include_str!("examples.rs");
+    let missing: Vec<_> =
+        names.iter().filter(|name| !own.contains(&format!("check(\"{name}\")"))).collect();
+    assert!(missing.is_empty(), "{missing:?} are shown and never run");
+}
+
+#[test]
+fn blocks_are_found_with_their_lines() {
+    let document = "a\n```sh\none\ntwo\n```\n```json\n{}\n```\n```sh\nthree\n```\n";
+    let expected = [(3, "one\ntwo".to_owned()), (10, "three".to_owned())];
+    assert_eq!(blocks(document, "sh"), expected);
+}

@@ -1,0 +1,78 @@
+//! Workers that run programs of their owners.
+
+use serde_json::{Value, json};
+
+use crate::crew::Crew;
+use crate::process::{PATIENCE, wait_until};
+
+/// One attempt a task: a program that fails once fails again.
+const NO_RETRIES: &str = "[scheduler.retry]\nmax_attempts = 1\n";
+
+const DOCUMENT: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/executors.md"));
+
+/// The keys of an executor whose only model has its name.
+fn program(name: &str, command: &str, arguments: &[&str], more: &str) -> String {
+    format!(
+        "[[executors]]\nname = \"{name}\"\nruntime = \"process\"\nmodels = [\"{name}\"]\n\
+         cmd = \"{command}\"\nargs = {arguments:?}\n{more}\n"
+    )
+}
+
+#[test]
+fn a_program_s_output_is_the_result_and_its_complaint_the_error() {
+    let upper = program("upper", "tr", &["a-z", "A-Z"], "");
+    let fails = "echo a long story >&2; echo 'the very cause' >&2; exit 3";
+    let fails = program("fails", "sh", &["-c", fails], "");
+    let crew = Crew::start_with("program-output", NO_RETRIES, &[&(upper + &fails)]);
+    let run = |model: &str| {
+        crew.call("POST /api/v1/tasks?wait=50", &json!({"model": model, "input": "hello"}))
+    };
+    let task = run("upper");
+    assert_eq!(
+        (&task["status"], &task["result"]),
+        (&json!("completed"), &json!("HELLO")),
+        "{task}"
+    );
+    let task = run("fails");
+    assert_eq!((&task["status"], &task["result"]), (&json!("failed"), &Value::Null), "{task}");
+    let error = task["error"].as_str().unwrap();
+    assert!(error.contains("the very cause") && error.contains('3'), "{error}");
+}
+
+#[test]
+fn a_cancelled_program_is_ended() {
+    let kept = crate::scratch::Scratch::new("program-kept");
+    let file = kept.path("pid");
+    let script = format!("echo $$ > '{file}.new'; mv '{file}.new' '{file}'; exec sleep 600");
+    let write = format!("write = [{:?}]", kept.path(""));
+    let endless = program("endless", "sh", &["-c", &script], &write);
+    let crew = Crew::start_with("program-cancel", NO_RETRIES, &[&endless]);
+    let id = crew.submit("endless", &json!(null));
+    let pid = wait_until("started", PATIENCE, || std::fs::read_to_string(&file).ok());
+    let process = format!("/proc/{}", pid.trim());
+    assert!(std::fs::exists(&process).unwrap(), "{process}");
+    assert_eq!(crew.hypha(&["cancel", &id]), format!("{id} cancelled\n"));
+    wait_until("ended", PATIENCE, || (!std::fs::exists(&process).unwrap()).then_some(()));
+}
+
+/// The program of the document, with a model that tells which process it is.
+#[test]
+fn a_warm_program_runs_one_task_after_another() {
+    let (_, rest) = DOCUMENT.split_once("\n```python\n").unwrap();
+    let (text, _) = rest.split_once("\n```\n").unwrap();
+    assert_eq!(text.matches("model = str.upper").count(), 1, "{text}");
+    let text = text.replace("model = str.upper", "model = lambda word: str(os.getpid())");
+    let kept = crate::scratch::Scratch::new("program-warm-kept");
+    let file = kept.file("program.py", &text);
+    let more = format!("warm = true\nread = [{file:?}]");
+    let warm = program("warm", "python3", &[&file], &more);
+    let crew = Crew::start_with("program-warm", NO_RETRIES, &[&warm]);
+    let run = || {
+        let task =
+            crew.call("POST /api/v1/tasks?wait=50", &json!({"model": "warm", "input": "word"}));
+        assert_eq!(task["status"], "completed", "{task}");
+        task["result"].as_u64().unwrap_or_else(|| panic!("{task}"))
+    };
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,235 @@
+//! Tasks from end to end: submitted, run by workers, survived by them, and read again.
+
+use std::collections::BTreeSet;
+
+use hypha_api::{NewToken, Tokens};
+use serde_json::{Value, json};
+
+use crate::command::{done, failed, refused};
+use crate::crew::{Crew, api, builtin, worker_id};
+use crate::http;
+use crate::lab::{self, Lab};
+use crate::process::{Node, PATIENCE, wait_until};
+
+/// Longer than any test takes: a task that takes this long ends only if it is ended.
+const FOREVER_MS: u64 = 600_000;
+
+#[test]
+fn commands_tell_what_happens_to_tasks() {
+    let crew = Crew::start("task-commands", &[&builtin(4), &builtin(4)]);
+    let submit = ["submit", "--model", "echo", "--input", "hello"];
+    assert_eq!(crew.hypha(&[&submit[..], &["--wait"]].concat()), "hello\n");
+    let printed = crew.hypha(&submit);
+    let id = printed.trim();
+    assert_eq!(crew.ended(id)["result"], "hello");
+    assert_eq!(crew.hypha(&["tasks", id, "--result"]), "\"hello\"");
+    let listed = crew.hypha(&["tasks", "--status", "completed"]);
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    let row = listed.lines().find(|line| line.starts_with(id)).unwrap();
+    assert!(row.contains("completed  echo"), "{listed}");
+
+    let workers = crew.hypha(&["workers"]);
+    for (_, node) in &crew.workers {
+        let row = workers.lines().find(|line| line.starts_with(&worker_id(node)));
+        assert!(row.is_some_and(|row| row.contains("available  echo, sleep")), "{workers}");
+    }
+    assert_eq!(workers.lines().count(), 3, "{workers}");
+
+    let printed = crew.hypha(&[&submit[..], &["--min-memory", "900TB"]].concat());
+    let waiting = printed.trim();
+    let explained = crew.hypha(&["explain", waiting]);
+    assert!(explained.starts_with(&format!("{waiting} queued: no worker can")), "{explained}");
+    assert_eq!(explained.matches("needs 900 TB of memory, has ").count(), 2, "{explained}");
+
+    let (_, figures) = http::get(api(&crew.scheduler.1), "/metrics").unwrap();
+    for line in [
+        "hypha_scheduler_tasks_queued 1",
+        "hypha_scheduler_tasks_completed_total 2",
+        "hypha_scheduler_tasks_failed_total 0",
+        "hypha_scheduler_workers_available 2",
+        "hypha_scheduler_workers_busy 0",
+    ] {
+        assert!(figures.lines().any(|one| one == line), "{line}: {figures}");
+    }
+    assert!(figures.contains("hypha_scheduler_worker_selection_duration_seconds_count"));
+    assert_eq!(crew.hypha(&["cancel", waiting]), format!("{waiting} cancelled\n"));
+    let unknown = "task-00000000-0000-7000-8000-000000000000";
+    failed(1, &["tasks", unknown, "--scheduler", &crew.url()], "there is no task");
+}
+
+#[test]
+fn a_batch_that_was_killed_goes_on_where_it_was() {
+    let crew = Crew::start("task-batch", &[&builtin(8), &builtin(8)]);
+    let (file, out) = (crew.lab.path("tasks.jsonl"), crew.lab.path("results.jsonl"));
+    let task = |number: u64| match number % 2 {
+        0 => json!({"model": "echo", "input": number}),
+        // Still under way when the others are done and the command is killed.
+        _ => json!({"model": "sleep", "input": {"ms": 4_000 + number}}),
+    };
+    let tasks: Vec<Value> = (0..16).map(task).collect();
+    let lines: String = tasks.iter().map(|task| format!("{task}\n")).collect();
+    std::fs::write(&file, lines).unwrap();
+    let results = || std::fs::read_to_string(&out).unwrap_or_default();
+    let url = crew.url();
+    let submit = ["submit", "--batch", &file, "--out", &out, "--scheduler", &url];
+
+    let first = Node::hypha("batch", &submit);
+    wait_until("half done", PATIENCE, || (results().lines().count() >= 8).then_some(()));
+    lab::kill(first);
+    assert_eq!(results().lines().count(), 8, "it was killed too late: {}", results());
+    done(&submit);
+
+    let results: Vec<Value> =
+        results().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for result in &results {
+        let number = usize::try_from(result["line"].as_u64().unwrap()).unwrap();
+        assert_eq!(result["status"], "completed", "{result}");
+        assert_eq!(result["result"], tasks[number - 1]["input"], "{result}");
+    }
+    let done: BTreeSet<_> = results.iter().map(|result| result["id"].to_string()).collect();
+    assert_eq!((results.len(), done.len()), (16, 16));
+    assert_eq!(crew.get("/api/v1/scheduler")["counts"]["submitted"], 16, "none was done twice");
+}
+
+#[test]
+fn a_task_outlives_the_worker_that_ran_it() {
+    let mut crew = Crew::start("task-failover", &[&builtin(1), &builtin(1)]);
+    let id = crew.submit("sleep", &json!({"ms": 5_000}));
+    let url = crew.url();
+    let watch = ["tasks", &id, "--watch", "--json", "--scheduler", &url];
+    let mut events = Node::hypha("watch", &watch);
+    events.wait_for_line("\"event\":\"running\"", PATIENCE);
+    let first = crew.get(&format!("/api/v1/tasks/{id}"))["worker"].clone();
+    let (_, node) = crew.workers.remove(crew.place_of(&first));
+    lab::kill(node);
+
+    events.wait_for_line("\"event\":\"delayed\"", PATIENCE);
+    assert!(events.wait(PATIENCE).success());
+    let task = crew.ended(&id);
+    assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(2)), "{task}");
+    assert_eq!(task["worker"], worker_id(&crew.workers[0].1), "{task}");
+    assert_eq!(task["result"], json!({"ms": 5_000}));
+}
+
+#[test]
+fn tasks_and_the_strategy_outlive_the_scheduler() {
+    let mut crew = Crew::start("task-restart", &[&builtin(1), &builtin(1)]);
+    let chosen =
+        crew.call("PUT /api/v1/scheduler", &json!({"strategy": {"name": "weighted", "weight": 2}}));
+    assert_eq!(chosen["strategy"]["name"], "weighted", "{chosen}");
+    let before = crew.submit("echo", &json!("before"));
+    assert_eq!(crew.ended(&before)["status"], "completed");
+    let sleeps: Vec<String> =
+        (0..6).map(|number| crew.submit("sleep", &json!({"ms": 2_000 + number}))).collect();
+    wait_until("some running, some waiting", PATIENCE, || {
+        let count = |path: &str| crew.get(path)["tasks"].as_array().unwrap().len();
+        (1..6).contains(&count("/api/v1/tasks?status=running")).then_some(())
+    });
+    crew.restart_scheduler();
+
+    assert_eq!(crew.get("/api/v1/scheduler")["strategy"], chosen["strategy"]);
+    assert_eq!(crew.ended(&before)["result"], "before");
+    for (number, id) in sleeps.iter().enumerate() {
+        let task = crew.ended(id);
+        assert_eq!(task["status"], "completed", "{task}");
+        assert_eq!(task["result"]["ms"], 2_000 + number, "{task}");
+    }
+}
+
+#[test]
+fn a_cancelled_task_makes_room_at_its_worker() {
+    let crew = Crew::start("task-cancel", &[&builtin(1)]);
+    let [running, queued] = [(); 2].map(|()| crew.submit("sleep", &json!({"ms": FOREVER_MS})));
+    crew.wait_for(&running, "running");
+    assert_eq!(crew.hypha(&["cancel", &queued]), format!("{queued} cancelled\n"));
+    let task = crew.ended(&queued);
+    assert_eq!((&task["status"], &task["started_at"]), (&json!("cancelled"), &Value::Null));
+    let next = crew.submit("echo", &json!("next"));
+    assert_eq!(crew.get(&format!("/api/v1/tasks/{next}"))["started_at"], Value::Null);
+
+    assert_eq!(crew.hypha(&["cancel", &running]), format!("{running} cancelled\n"));
+    // The worker has room for one task, and has stopped the one that would not have ended.
+    assert_eq!(crew.ended(&next)["result"], "next");
+    assert_eq!(crew.ended(&running)["result"], Value::Null);
+}
+
+#[test]
+fn a_result_larger_than_fits_a_message_comes_back_whole() {
+    let crew = Crew::start("task-large", &[&builtin(1)]);
+    // Not all the same, so that pieces in a wrong order are noticed.
+    let text: String = (0..400_000).map(|number| format!("{number:07} ")).collect();
+    assert!(text.len() > 3_000_000);
+    let task = crew.call("POST /api/v1/tasks?wait=50", &json!({"model": "echo", "input": text}));
+    let whole = format!("\"{text}\"");
+    assert_eq!(task["status"], "completed");
+    assert_eq!(task["result"]["bytes"], whole.len(), "{}", task["result"]);
+    let id = task["id"].as_str().unwrap();
+    let path = format!("GET /api/v1/tasks/{id}/result");
+    let (status, body) = http::send(api(&crew.scheduler.1), &path, "", "").unwrap();
+    assert_eq!(status, 200);
+    assert!(body == whole, "{} bytes of {}", body.len(), whole.len());
+    assert!(crew.hypha(&["tasks", id, "--result"]) == whole);
+}
+
+#[test]
+fn programs_that_speak_openai_s_protocol_are_answered() {
+    let crew = Crew::start("task-openai", &[&builtin(1), &builtin(1)]);
+    assert_eq!(crew.get("/v1/models/echo")["id"], "echo");
+    let mut body = json!({"model": "echo", "messages": [{"role": "user", "content": "hello you"}]});
+    let answer = crew.call("POST /v1/chat/completions", &body);
+    assert_eq!(answer["choices"][0]["message"]["content"], "hello you", "{answer}");
+
+    body["stream"] = json!(true);
+    let line = "POST /v1/chat/completions";
+    let (status, stream) = http::send(api(&crew.scheduler.1), line, "", &body.to_string()).unwrap();
+    assert_eq!(status, 200, "{stream}");
+    let mut events: Vec<&str> =
+        stream.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    assert_eq!(events.pop(), Some("[DONE]"), "{stream}");
+    let piece = |event: &&str| {
+        let event: Value = serde_json::from_str(event).unwrap();
+        event["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned()
+    };
+    let pieces: Vec<String> = events.iter().map(piece).filter(|text| !text.is_empty()).collect();
+    assert_eq!(pieces.concat(), "hello you", "{stream}");
+    assert!(pieces.len() > 1, "it came in pieces: {stream}");
+}
+
+#[test]
+fn two_schedulers_do_not_share_a_directory() {
+    let lab = Lab::new("task-directory");
+    let first = lab.member("scheduler", "first", &[], "").start();
+    api(&first);
+    let second = lab.member("scheduler", "second", &[], "");
+    let mut second = second.start_among(&[("HYPHA_DATA_DIR", &lab.path("first-data"))]);
+    assert_eq!(second.wait(PATIENCE).code(), Some(1));
+    let line = second.wait_for_line("another scheduler is using", PATIENCE);
+    assert!(line.contains("first-data") && line.contains("a data_dir of its own"), "{line}");
+}
+
+#[test]
+fn whoever_is_reached_from_elsewhere_asks_for_tokens() {
+    let lab = Lab::new("task-tokens");
+    let open = "[scheduler.api]\nbind_address = \"0.0.0.0:0\"\n";
+    let member = lab.member("scheduler", "open", &[], open);
+    let run = ["scheduler", "run", "-c", &member.config];
+    refused(&run, "everyone who reaches this address could use the scheduler: give `tokens_file`");
+
+    let (token, entry) = Tokens::issue(&NewToken::default());
+    std::fs::write(lab.path("tokens.toml"), entry).unwrap();
+    std::fs::write(lab.path("token"), &token).unwrap();
+    let guarded = format!("{open}tokens_file = \"tokens.toml\"\n");
+    let scheduler = lab.member("scheduler", "guarded", &[], &guarded).start();
+    let port = scheduler.wait_for_line("serving the API at http://0.0.0.0:{}", PATIENCE);
+    let address = format!("127.0.0.1:{port}");
+    let status =
+        |head: &str| http::send(address.parse().unwrap(), "GET /api/v1/tasks", head, "").unwrap().0;
+    assert_eq!(status(""), 401);
+    assert_eq!(status(&format!("Authorization: Bearer {token}x\r\n")), 401);
+    assert_eq!(status(&format!("Authorization: Bearer {token}\r\n")), 200);
+    let url = format!("http://{address}");
+    let list = ["tasks", "--scheduler", &url];
+    failed(1, &list, "set --token, --token-file or HYPHA_TOKEN");
+    let file = lab.path("token");
+    assert_eq!(done(&[&list[..], &["--token-file", &file]].concat()), "no tasks\n");
+}

@@ -1,0 +1,84 @@
+//! `hypha up`: a network with one command, that stops as one and keeps what it had.
+
+use rustix::process::Signal;
+
+use crate::command::{done, failed};
+use crate::process::{Node, PATIENCE, wait_until};
+use crate::scratch::Scratch;
+
+/// Two workers; with the gateway and the scheduler four nodes.
+const NODES: usize = 4;
+
+struct Up {
+    node: Node,
+    url: String,
+}
+
+impl Up {
+    /// All nodes are up.
+    fn start(directory: &str) -> Up {
+        let flags = ["--dir", directory, "--api", "127.0.0.1:0", "--workers", "2"];
+        let node = Node::hypha("up", &[&["up"][..], &flags].concat());
+        let line = "hypha is up: 2 workers with the models echo, sleep and burn, at {}";
+        let url = node.wait_for_line(line, PATIENCE);
+        Up { node, url }
+    }
+
+    fn hypha(&self, arguments: &[&str]) -> String {
+        done(&[arguments, &["--scheduler", &self.url]].concat())
+    }
+
+    fn nodes(&self) -> Vec<u32> {
+        let nodes = children(self.node.id());
+        assert_eq!(nodes.len(), NODES, "{nodes:?}");
+        nodes
+    }
+}
+
+#[test]
+fn a_whole_network_starts_and_stops_with_one_command() {
+    let scratch = Scratch::new("up");
+    let directory = scratch.path("network");
+    let mut first = Up::start(&directory);
+    let submit = ["submit", "--model", "echo", "--input", "hello"];
+    assert_eq!(first.hypha(&[&submit[..], &["--wait"]].concat()), "hello\n");
+    let listed = first.hypha(&["tasks"]);
+    let id = listed.lines().nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    failed(1, &["up", "--dir", &directory, "--api", "127.0.0.1:0"], "another `hypha up` runs in");
+    assert_eq!(first.hypha(&["tasks", &id, "--result"]), "\"hello\"");
+    let nodes = first.nodes();
+    assert!(first.node.terminate(PATIENCE).success());
+    let left: Vec<_> = nodes.into_iter().filter(|pid| runs(*pid)).collect();
+    assert!(left.is_empty(), "{left:?} still run");
+
+    let second = Up::start(&directory);
+    assert_eq!(second.hypha(&["tasks", &id, "--result"]), "\"hello\"");
+    assert_eq!(second.hypha(&[&submit[..], &["--wait"]].concat()), "hello\n");
+}
+
+#[test]
+fn no_node_outlives_the_command_that_was_killed() {
+    let scratch = Scratch::new("up-killed");
+    let mut up = Up::start(&scratch.path("network"));
+    let nodes = up.nodes();
+    up.node.signal(Signal::KILL);
+    up.node.wait(PATIENCE);
+    wait_until("all ended", PATIENCE, || (!nodes.iter().any(|pid| runs(*pid))).then_some(()));
+}
+
+/// The processes that this one has started and that have not ended.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let started = |thread: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.unwrap().path().join("children")).unwrap_or_default()
+    };
+    let all: Vec<String> = threads.map(started).collect();
+    all.iter().flat_map(|some| some.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Whether it does anything: who has ended and is not waited for does not.
+fn runs(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !['Z', 'X'].contains(&state))
+}
