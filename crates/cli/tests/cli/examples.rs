@@ -1,12 +1,16 @@
 //! The commands that the documents of the HTTP surfaces show, run as they stand there.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
 use crate::crew::{Crew, builtin};
 use crate::http;
 use crate::process::{Node, PATIENCE, wait_until};
+
+/// Below those that Linux gives out by itself.
+const PORTS: Range<u16> = 20_000..30_000;
 
 /// Runs every block of commands of one document, one after the other in one shell.
 #[track_caller]
@@ -32,8 +36,7 @@ fn instance(crew: &Crew) -> (Node, u16) {
     let programs = blocks(&read("task-instance.md"), "python");
     let [(_, program)] = programs.as_slice() else { panic!("not one program: {programs:?}") };
     let program = crew.lab.file("instance.py", program);
-    // Nobody else takes it in the moment between: free ports are given out in turn.
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let node = Node::start(
         "instance",
         Command::new("python3").args([program.as_str(), &port.to_string(), "demo"]),
@@ -44,6 +47,13 @@ fn instance(crew: &Crew) -> (Node, u16) {
             .filter(|(code, _)| *code == 200)
     });
     (node, port)
+}
+
+/// One that nobody uses, and that no program is given which asks for any. Each test begins to look elsewhere.
+fn free_port() -> u16 {
+    let first = std::process::id() as usize % PORTS.len();
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    PORTS.cycle().skip(first).take(PORTS.len()).find(is_free).expect("a free port")
 }
 
 fn read(file: &str) -> String {

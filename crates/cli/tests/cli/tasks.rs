@@ -64,7 +64,7 @@ fn a_batch_that_was_killed_goes_on_where_it_was() {
     let task = |number: u64| match number % 2 {
         0 => json!({"model": "echo", "input": number}),
         // Still under way when the others are done and the command is killed.
-        _ => json!({"model": "sleep", "input": {"ms": 4_000 + number}}),
+        _ => json!({"model": "sleep", "input": {"ms": 8_000 + number}}),
     };
     let tasks: Vec<Value> = (0..16).map(task).collect();
     let lines: String = tasks.iter().map(|task| format!("{task}\n")).collect();

@@ -171,8 +171,11 @@ impl Driver {
             let _ = self.local.send(message).await;
             return;
         }
+        let is_piece = matches!(message, FromWorker::Output { .. });
         if let Some(outbox) = self.outboxes.get(&to)
             && outbox.messages.try_send(message).is_err()
+            // The machine repeats everything else that matters until it is answered.
+            && is_piece
         {
             // A stream that lost a piece is worse than one that is made anew.
             tracing::warn!(scheduler = %to, "too many messages wait for a scheduler: closing its channel");
