@@ -173,8 +173,12 @@ impl Placement {
         let Some(member) = self.pool.member(slot) else { return false };
         let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
         let requirement = &entry.ticket.spec.requirement;
+        // What was handed over is not taken back: while another worker is free, a task that must wait waits here,
+        // where a prediction that turns out wrong can still be mended.
         member.refuses_now(requirement).is_none()
-            || (self.recipe.bind == Bind::Late && member.wants_prefetch(requirement, now))
+            || (self.recipe.bind == Bind::Late
+                && !self.pool.has_free()
+                && member.wants_prefetch(requirement, now))
     }
 
     fn hold_back(&mut self, task: TaskRef, slot: Slot, now: Time) {
