@@ -80,7 +80,6 @@ async fn relay_one(
 /// A request as a fake server sees it.
 pub(super) struct Request<'a> {
     pub(super) raw: &'a [u8],
-    pub(super) body: &'a [u8],
 }
 
 /// Serves at so many ports, and says which.
@@ -94,7 +93,7 @@ pub(super) async fn serve(
         async move {
             let mut wire = Wire::new(stream)?;
             while let Some(message) = wire.next().await? {
-                let request = Request { raw: wire.raw(&message), body: wire.body(&message) };
+                let request = Request { raw: wire.raw(&message) };
                 let reply = reply(&request);
                 wire.send(&reply).await?;
             }
@@ -123,7 +122,7 @@ pub(super) fn run(
     served.map_err(failed)
 }
 
-async fn listen(ports: usize) -> io::Result<Vec<TcpListener>> {
+pub(super) async fn listen(ports: usize) -> io::Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();
     for _ in 0..ports {

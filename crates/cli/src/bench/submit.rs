@@ -1,6 +1,5 @@
 //! `hypha bench submit`: tasks that are durable when the answer comes, next to a handler that only reads JSON.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,9 +26,6 @@ pub(crate) struct Arguments {
     /// Turns of each
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=MAX_ROUNDS))]
     rounds: u32,
-    /// Another server to be the reference, which is sent the same requests, instead of the one that is built in
-    #[arg(long, value_name = "ADDRESS")]
-    reference: Option<SocketAddr>,
     #[command(flatten)]
     pub(super) how: How,
 }
@@ -52,11 +48,7 @@ pub(super) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let plan = Plan { scheduler: LONG_QUEUE.into(), workers: Vec::new(), servers: 0 };
     let swarm = Swarm::start(&lab, &plan).await?;
     let task: Arc<[u8]> = request("POST", PATH, TASK).into();
-    let bare = Target {
-        name: "the reference",
-        address: arguments.reference.unwrap_or(addresses[0]),
-        request: task.clone(),
-    };
+    let bare = Target { name: "the reference", address: addresses[0], request: task.clone() };
     let submits = Target { name: "the scheduler", address: swarm.api, request: task };
 
     let connections = arguments.connections as usize;
