@@ -1,6 +1,7 @@
 //! `cargo xtask test`: makes sure of what the tests need, runs all of them, accounts for skips.
 
 mod machine;
+mod python;
 mod report;
 mod skips;
 
@@ -27,9 +28,10 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
         }
     };
     machine::prepare(root)?;
+    let python = python::prepare(root);
 
     let scratch = Scratch::new()?;
-    let passed = nextest(root, filters, &scratch)?;
+    let passed = nextest(root, filters, python.as_deref(), &scratch)?;
     let report = scratch.report();
     if passed && report.is_none() {
         bail!("nextest left no report, so skips cannot be accounted for; update cargo-nextest");
@@ -61,7 +63,10 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
         println!("test: documentation tests not run, since nextest got arguments");
     }
 
-    let unexcused = account_for(&skips);
+    let unexcused = account_for(&skips, |name| match name {
+        "python" => Some(python.is_some()),
+        _ => machine::has_capability(name),
+    });
     let all_well = passed && large_passed && chaos_passed && doc_tests_passed && unexcused == 0;
     println!("{}", closing_line(counts, skips.len()));
     Ok(if all_well { Outcome::Passed } else { Outcome::Failed })
@@ -70,8 +75,16 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
 /// Runs nextest with our own output, so that its summary is seen as always. What tests print
 /// goes to the report: of a test that passes, nextest would show it only among the harness
 /// lines of all the others.
-fn nextest(root: &Path, filters: &[String], scratch: &Scratch) -> anyhow::Result<bool> {
+fn nextest(
+    root: &Path,
+    filters: &[String],
+    python: Option<&Path>,
+    scratch: &Scratch,
+) -> anyhow::Result<bool> {
     let mut command = cargo::command(root);
+    if let Some(python) = python {
+        command.env(python::VARIABLE, python);
+    }
     command.args(["nextest", "run", "--locked", "--tool-config-file"]);
     command.arg(format!("hypha-xtask:{}", scratch.config().display()));
     // Nextest runs all packages when it gets both.
@@ -113,7 +126,7 @@ fn doc_tests(root: &Path) -> anyhow::Result<(bool, Counts)> {
 }
 
 /// Lists the skips and says of each whether it had to be. Returns how many had not.
-fn account_for(skips: &[Skip]) -> usize {
+fn account_for(skips: &[Skip], has_capability: impl Fn(&str) -> Option<bool>) -> usize {
     if skips.is_empty() {
         return 0;
     }
@@ -121,7 +134,7 @@ fn account_for(skips: &[Skip]) -> usize {
     let mut unexcused = 0;
     for skip in skips {
         println!("  {skip}");
-        if let Err(why) = skip.excuse(machine::has_capability) {
+        if let Err(why) = skip.excuse(&has_capability) {
             eprintln!("  ^ this skip fails the run: {why}");
             unexcused += 1;
         }

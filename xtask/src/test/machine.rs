@@ -15,8 +15,11 @@ struct DebianPackage {
 
 /// The crates bring or build everything else that they need.
 const DEBIAN_PACKAGES: &[DebianPackage] = &[
+    DebianPackage { name: "curl", why: "the examples of the documents" },
     DebianPackage { name: "iproute2", why: "hosts in network namespaces" },
     DebianPackage { name: "nftables", why: "NAT and partitions between these hosts" },
+    DebianPackage { name: "python3", why: "programs that workers run, and clients" },
+    DebianPackage { name: "python3-venv", why: "an environment for clients written in Python" },
 ];
 
 /// Whether this machine has a capability; None if there is no such capability.

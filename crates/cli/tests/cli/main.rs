@@ -13,6 +13,7 @@ mod lab;
 mod nat;
 mod process;
 mod programs;
+mod python;
 mod scratch;
 mod sim;
 mod startup;

@@ -8,11 +8,12 @@ use hypha_backends::Answer;
 use hypha_config::{ExecutorConfig, ProgramConfig, Runtime, ServerConfig};
 use hypha_engine::{Dispatch, Outcome, RunId};
 use hypha_executor::{
-    Confinement, Event as Told, Executor, Job, Launcher, Limits, Outcome as JobOutcome, Process,
-    ProcessConfig,
+    Confinement, Event as Told, Executor, Failure, Job, JobError, Launcher, Limits,
+    Outcome as JobOutcome, Process, ProcessConfig,
 };
-use hypha_model::{Name, Payload, SchedulerId};
+use hypha_model::{Form, Name, Payload, SchedulerId, ServerError};
 use hypha_net::PeerId;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -101,7 +102,7 @@ impl Runners {
         let job = runner.job(dispatch, Vec::new(), Vec::new());
         match local.run_at_once(&job)? {
             JobOutcome::Completed { payload } if self.uploads.is_large(&payload) => None,
-            outcome => Some(outcome_of(outcome)),
+            outcome => Some(outcome_of(outcome, dispatch.spec.form)),
         }
     }
 
@@ -211,6 +212,7 @@ async fn run(
     events: &mpsc::Sender<Event>,
     cancel: &CancellationToken,
 ) -> Outcome {
+    let form = job.form;
     let mut running = executor.start(job);
     let canceller = running.canceller();
     loop {
@@ -239,7 +241,7 @@ async fn run(
             ended.await
         }
     };
-    outcome_of(outcome)
+    outcome_of(outcome, form)
 }
 
 async fn call(
@@ -274,11 +276,19 @@ async fn call(
     }
 }
 
-fn outcome_of(outcome: JobOutcome) -> Outcome {
+fn outcome_of(outcome: JobOutcome, form: Form) -> Outcome {
     match outcome {
         JobOutcome::Completed { payload } => {
             let digest = payload.digest();
             Outcome::Completed { result: payload, digest }
+        }
+        // A model that was asked in the words of a server refuses in the words of one.
+        JobOutcome::Failed(Failure { error: JobError::Input(problem), .. })
+            if form != Form::Task =>
+        {
+            let kind = "invalid_request_error";
+            let body = json!({ "error": { "message": problem, "type": kind, "param": null, "code": null } });
+            failed(ServerError { status: 400, body: body.to_string() }.to_string(), false)
         }
         JobOutcome::Failed(failure) => {
             let retry = failure.error.retry();
