@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 
+use crate::lanes::Lanes;
 use crate::serve::{Door, accept};
 use crate::settings::Settings;
 use crate::tokens::Tokens;
@@ -66,5 +67,6 @@ pub async fn serve_instance(
     let most = settings.max_connections;
     let router = routes::router(instance, settings);
     // Who may ask is decided behind the router: it has the shape of this surface's errors.
-    accept(listener, None, most, Door { router, admit: |_: &mut _| Ok(()) }, stop).await;
+    let door = Door { router, admit: |_: &mut _| Ok(()) };
+    accept(listener, None, (&Lanes::here(), most), door, stop).await;
 }

@@ -10,6 +10,7 @@ mod health;
 mod instance;
 mod instances;
 mod json;
+mod lanes;
 mod openai;
 mod params;
 mod quota;

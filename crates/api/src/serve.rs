@@ -24,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
 use crate::backend::Backend;
+use crate::lanes::Lanes;
 use crate::settings::{Settings, TlsFiles};
 use crate::surface::Surface;
 use crate::{admission, error, routes};
@@ -48,6 +49,9 @@ pub enum ServeError {
         /// Why.
         problem: String,
     },
+    /// There are no threads to serve with.
+    #[error("no threads to serve the API with: {0}")]
+    Threads(#[from] std::io::Error),
 }
 
 /// Serves all surfaces of a scheduler on `listener` until `stop`; requests under way then get ten seconds to end.
@@ -58,11 +62,11 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let tls = settings.tls.as_ref().map(acceptor).transpose()?;
-    let most = settings.max_connections;
+    let (lanes, most) = (Lanes::new()?, settings.max_connections);
     let surface = Surface::new(backend, settings);
     let shared = surface.clone();
     let admit = move |request: &mut Request| admission::admit(&shared.settings, request);
-    accept(listener, tls, most, Door { router: routes(surface), admit }, stop).await;
+    accept(listener, tls, (&lanes, most), Door { router: routes(surface), admit }, stop).await;
     Ok(())
 }
 
@@ -91,11 +95,11 @@ where
     }
 }
 
-/// Accepts connections until `stop`, at most `most` at a time.
+/// Accepts connections until `stop`, at most so many at a time, and serves them in these lanes.
 pub(crate) async fn accept<F>(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    most: usize,
+    (lanes, most): (&Lanes, usize),
     door: Door<F>,
     stop: impl Future<Output = ()>,
 ) where
@@ -113,8 +117,9 @@ pub(crate) async fn accept<F>(
             next = next => next,
             () = &mut stop => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        // Given to another reactor.
+        let stream = match accepted.and_then(|(stream, _)| stream.into_std()) {
+            Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -122,8 +127,11 @@ pub(crate) async fn accept<F>(
             }
         };
         let (door, tls, stopped) = (door.clone(), tls.clone(), stopped.clone());
-        tokio::spawn(async move {
-            connection(stream, tls, door, stopped).await;
+        lanes.spawn(async move {
+            match TcpStream::from_std(stream) {
+                Ok(stream) => connection(stream, tls, door, stopped).await,
+                Err(error) => tracing::warn!(%error, "a connection could not be served"),
+            }
             drop(permit);
         });
     }

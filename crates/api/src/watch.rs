@@ -29,6 +29,8 @@ struct Shared {
 struct State {
     notices: VecDeque<Notice>,
     closed: bool,
+    /// Only what the watcher acts on wakes it.
+    quiet: bool,
 }
 
 /// A watch and its other end.
@@ -38,6 +40,18 @@ pub fn watch() -> (Watched, Watch) {
 }
 
 impl Watch {
+    /// From now on only pieces, the end and delays wake whoever waits; other notices come before the next of these, or
+    /// when [`Watch::told`] asks for them.
+    pub(crate) fn quietly(self) -> Watch {
+        self.0.lock().quiet = true;
+        self
+    }
+
+    /// A notice that has come already.
+    pub(crate) fn told(&mut self) -> Option<Notice> {
+        self.0.lock().notices.pop_front()
+    }
+
     /// The next notice; `None` when no more will come: after the last, or if the watcher was too slow for a
     /// stream of pieces.
     pub async fn next(&mut self) -> Option<Notice> {
@@ -70,6 +84,8 @@ impl Watched {
         }
         let mut state = self.0.lock();
         let waiting = state.notices.len();
+        let wakes = !state.quiet
+            || matches!(notice, Notice::Output(_) | Notice::Ended { .. } | Notice::Delayed { .. });
         match &notice {
             // A stream with a gap is worse than none.
             Notice::Output(_) if waiting >= MAX_PIECES => {
@@ -82,7 +98,9 @@ impl Watched {
         }
         let open = !state.closed;
         drop(state);
-        self.0.news.notify_one();
+        if wakes {
+            self.0.news.notify_one();
+        }
         open
     }
 }
@@ -97,5 +115,38 @@ impl Drop for Watched {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::task::noop_waker_ref;
+    use hypha_model::{Payload, Time};
+    use std::task::{Context, Poll};
+
+    use super::*;
+
+    #[test]
+    fn a_quiet_watch_is_woken_only_by_what_it_acts_on_and_misses_nothing() {
+        let (watched, watch) = watch();
+        let mut watch = watch.quietly();
+        let piece = || Notice::Output(Payload::from(b"x".as_slice()));
+        let mut next = Box::pin(watch.next());
+        let mut cx = Context::from_waker(noop_waker_ref());
+        assert!(next.poll_unpin(&mut cx).is_pending());
+        assert!(watched.tell(Notice::Running));
+        assert!(next.poll_unpin(&mut cx).is_pending(), "nobody was woken");
+        assert!(watched.tell(piece()));
+        assert_eq!(next.poll_unpin(&mut cx), Poll::Ready(Some(Notice::Running)));
+        drop(next);
+        assert_eq!(watch.told(), Some(piece()));
+        assert!(watched.tell(Notice::Progress(7)));
+        assert_eq!(watch.told(), Some(Notice::Progress(7)));
+        assert_eq!(watch.told(), None);
+        let mut next = Box::pin(watch.next());
+        assert!(next.poll_unpin(&mut cx).is_pending());
+        watched.tell(Notice::Delayed { until: Time::ZERO, reason: String::new() });
+        assert!(next.poll_unpin(&mut cx).is_ready());
     }
 }

@@ -16,5 +16,6 @@ pub use call::{Answer, Call};
 pub use server::{Format, Server, ServerConfig, ServerConfigError};
 pub use transport::HttpError;
 pub use workers::{
-    HttpSettings, HttpWorkers, NewServer, Notification, OpenError, RegisterError, default_networks,
+    Hear, HttpSettings, HttpWorkers, NewServer, Notification, OpenError, RegisterError,
+    default_networks,
 };

@@ -59,6 +59,9 @@ pub struct HttpSettings {
     pub max_response_bytes: usize,
 }
 
+/// Hears what a worker said. Called from many threads, without any lock of this crate held; must not wait.
+pub type Hear = Arc<dyn Fn(WorkerId, FromWorker) + Send + Sync>;
+
 /// HTTP workers of one scheduler. Cheap to clone.
 #[derive(Clone)]
 pub struct HttpWorkers(Arc<Shared>);
@@ -82,7 +85,7 @@ pub struct Notification {
 
 struct Shared {
     settings: HttpSettings,
-    said: Sender<(WorkerId, FromWorker)>,
+    hear: Hear,
     epoch: Epoch,
     /// Messages may come from a thread that is not of the runtime.
     runtime: Handle,
@@ -122,18 +125,15 @@ impl HttpSettings {
 }
 
 impl HttpWorkers {
-    /// The workers that were registered before, ready to be asked for leases; what they say goes to `said`.
+    /// The workers that were registered before, ready to be asked for leases; what they say goes to `hear`.
     /// Must be called inside a tokio runtime, which then does the work.
-    pub fn open(
-        settings: HttpSettings,
-        said: Sender<(WorkerId, FromWorker)>,
-    ) -> Result<HttpWorkers, OpenError> {
+    pub fn open(settings: HttpSettings, hear: Hear) -> Result<HttpWorkers, OpenError> {
         let rows = file::read(&settings.directory)?;
         let lives = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let workers = HttpWorkers(Arc::new(Shared {
             allowed: settings.allowed_networks.clone().into(),
             settings,
-            said,
+            hear,
             // Grows from life to life, as an epoch must; leases have random ids besides.
             epoch: Epoch(lives.as_secs()),
             runtime: Handle::current(),
@@ -185,7 +185,7 @@ impl HttpWorkers {
             }
         };
         if let Some(answer) = refusal_of(message) {
-            say_now(&self.0.said, worker, answer);
+            answer_later(&self.0.runtime, &self.0.hear, worker, answer);
         }
     }
 
@@ -262,9 +262,9 @@ fn refusal_of(message: ToWorker) -> Option<FromWorker> {
     }
 }
 
-/// Says something without waiting. If there is no room for it, the scheduler repeats what it answers.
-fn say_now(said: &Sender<(WorkerId, FromWorker)>, worker: WorkerId, message: FromWorker) {
-    if said.try_send((worker, message)).is_err() {
-        tracing::debug!(%worker, "the scheduler is too busy to hear an answer");
-    }
+/// Answers a message, but not to the very call that brought it: the scheduler may answer that with another
+/// message, and so on without an end.
+fn answer_later(runtime: &Handle, hear: &Hear, worker: WorkerId, answer: FromWorker) {
+    let hear = Arc::clone(hear);
+    runtime.spawn(async move { hear(worker, answer) });
 }

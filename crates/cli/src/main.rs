@@ -17,6 +17,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use hypha_model::NodeRole;
 
+/// A scheduler makes and drops small pieces by the million, on all threads: this one is faster at it than the system's,
+/// and needs less memory for each.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// One scheduler for scattered, unequal machines.
 #[derive(Parser)]
 #[command(name = "hypha", version = env!("HYPHA_VERSION"), propagate_version = true)]

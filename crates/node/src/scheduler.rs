@@ -8,12 +8,12 @@ mod objects;
 mod pump;
 mod search;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use hypha_backends::{HttpWorkers, NewServer, RegisterError};
 use hypha_config::SchedulerConfig;
-use hypha_engine::{Command, FromWorker, SchedulerEvent, SchedulerStep, ToWorker};
+use hypha_engine::{Command, SchedulerEvent, SchedulerStep, ToWorker};
 use hypha_model::{Span, Time, WorkerId};
 use hypha_net::{Incoming, Net, scheduler_id};
 use hypha_predict::{LookupTable, Mode};
@@ -32,9 +32,6 @@ use links::Links;
 use objects::Objects;
 use pump::Pump;
 pub(crate) use search::Searching;
-
-/// What HTTP workers said and the loop has not taken.
-const MAX_SAID: usize = 4_096;
 
 /// How often results that are older than `result_ttl` are forgotten, at the least.
 const FORGET_EVERY: Duration = Duration::from_secs(600);
@@ -70,8 +67,15 @@ impl Scheduler {
         let (store, recovered) = opened.map_err(NodeError::failed)?.map_err(NodeError::failed)?;
         let store = Arc::new(store);
 
-        let (said, heard) = mpsc::channel(MAX_SAID);
-        let http = HttpWorkers::open(settings::http_workers(config, address), said)
+        // The machine sends to HTTP workers, and they answer it: whichever is first knows the other later.
+        let heard_by = Arc::new(OnceLock::<Weak<Core>>::new());
+        let hears = heard_by.clone();
+        let hear = Arc::new(move |worker, message| {
+            if let Some(core) = hears.get().and_then(Weak::upgrade) {
+                core.worker_said(worker, std::iter::once(message));
+            }
+        });
+        let http = HttpWorkers::open(settings::http_workers(config, address), hear)
             .map_err(NodeError::failed)?;
         let links = Arc::new(Links::default());
         let ways = WaysToWorkers { links: links.clone(), http: http.clone() };
@@ -90,6 +94,7 @@ impl Scheduler {
         );
         give_table(&mut machine, &table, mode, clock.now(), &mut step);
         let core = Arc::new(Core::new(machine, step, clock, figures, Box::new(ways)));
+        let _ = heard_by.set(Arc::downgrade(&core));
         metrics.with(|registry| {
             registry.register_collector(Box::new(Present::of(Arc::downgrade(&core))));
         });
@@ -105,7 +110,6 @@ impl Scheduler {
         // It stops last: what the others still want durable is committed.
         let pump_stop = CancellationToken::new();
         let pump = tokio::spawn(pump.run(pump_stop.clone()));
-        tokio::spawn(hear(core.clone(), heard));
         tokio::spawn(objects.clone().receive(net.clone(), offers));
         tokio::spawn(forget(store.clone(), objects.clone(), clock, config.result_ttl));
         let searching =
@@ -207,16 +211,6 @@ async fn register(service: Service, server: NewServer) {
 
 /// How long after a failure a configured server is tried again.
 const REGISTER_AGAIN: Duration = Duration::from_secs(10);
-
-/// Carries what HTTP workers say to the machine, all that waits at once.
-async fn hear(core: Arc<Core>, mut heard: mpsc::Receiver<(WorkerId, FromWorker)>) {
-    let mut said = Vec::new();
-    while heard.recv_many(&mut said, MAX_SAID).await > 0 {
-        for (worker, message) in said.drain(..) {
-            core.worker_said(worker, std::iter::once(message));
-        }
-    }
-}
 
 /// Forgets results whose time is over.
 async fn forget(store: Arc<Store>, objects: Objects, clock: Clock, ttl: Duration) {

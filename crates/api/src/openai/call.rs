@@ -53,6 +53,7 @@ impl Call {
         let (submitted, watch) = first?;
         // It was asked for, hence it is there.
         let Some(watch) = watch else { return Err(Error::lost()) };
+        let watch = watch.quietly();
         Ok(Call { backend, task: submitted.task, watch, patience, waits: true, ended: false })
     }
 
@@ -68,7 +69,11 @@ impl Call {
                 false => self.watch.next().await,
                 true => match timeout_at(self.patience, self.watch.next()).await {
                     Ok(notice) => notice,
-                    Err(_) => return News::NoWorker,
+                    // That it runs by now woke nobody.
+                    Err(_) => match self.watch.told() {
+                        Some(notice) => Some(notice),
+                        None => return News::NoWorker,
+                    },
                 },
             };
             match notice {

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::thread::ThreadId;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -18,6 +19,7 @@ use hyper::client::conn::http1::{Connection, SendRequest, handshake};
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{HttpError, Origin};
 
@@ -26,7 +28,15 @@ pub(super) struct Link {
     sender: SendRequest<Full<Bytes>>,
     /// `None` once it has ended, so that whoever waits for it learns that.
     connection: Option<Connection<TokioIo<TcpStream>, Full<Bytes>>>,
+    pub(super) home: Home,
+    /// Requests that were sent from elsewhere.
+    pub(super) abroad: u32,
 }
+
+/// The reactor that a connection belongs to: of a thread with its own, or of all the others together. A connection is
+/// of use to everyone, but what it brings is then handed from thread to thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Home(Option<ThreadId>);
 
 /// A request that has been answered; the body of the answer is still to be read.
 pub(crate) struct Exchange {
@@ -51,7 +61,8 @@ impl Link {
         stream.set_nodelay(true)?;
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
-        Ok(Box::new(Link { sender, connection: Some(connection) }))
+        let (connection, home) = (Some(connection), Home::here());
+        Ok(Box::new(Link { sender, connection, home, abroad: 0 }))
     }
 
     /// Whether a request can be sent: one look at the socket, without waiting.
@@ -90,6 +101,14 @@ impl Link {
                 Err(NotSent { error: HttpError::broken(error.error()), request })
             }
         }
+    }
+}
+
+impl Home {
+    pub(super) fn here() -> Home {
+        let alone = Handle::try_current()
+            .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread);
+        Home(alone.then(|| std::thread::current().id()))
     }
 }
 

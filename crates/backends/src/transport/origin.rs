@@ -11,7 +11,7 @@ use hyper::{Method, Request, Uri};
 use ipnet::IpNet;
 use tokio::time::timeout;
 
-use super::link::{Exchange, Link};
+use super::link::{Exchange, Home, Link};
 use super::{CONNECT_TIMEOUT, HttpError, locked};
 
 /// Connections that are kept for one server: as many as busy proxies use for one, few enough that a thousand
@@ -19,6 +19,9 @@ use super::{CONNECT_TIMEOUT, HttpError, locked};
 const MAX_IDLE: usize = 256;
 /// A connection that was not used for this long is closed; most servers do it sooner.
 const IDLE_FOR: Duration = Duration::from_secs(60);
+/// Uses of a connection from elsewhere until it is closed: a new one costs as much as some dozens of hand-overs between
+/// threads save.
+const MAX_ABROAD: u32 = 64;
 /// More addresses than this for one name are not tried.
 const MAX_ADDRESSES: usize = 16;
 /// The longest name of a host that the domain name system has.
@@ -151,19 +154,31 @@ impl Origin {
         Ok(())
     }
 
-    /// Keeps a connection for the next request.
-    pub(super) fn keep(&self, link: Box<Link>) {
+    /// Keeps a connection for the next request, unless it would be better made anew where it is used.
+    pub(super) fn keep(&self, mut link: Box<Link>) {
+        link.abroad += u32::from(link.home != Home::here());
+        if link.abroad > MAX_ABROAD {
+            return;
+        }
         let mut idle = locked(&self.idle);
         if idle.len() < MAX_IDLE {
             idle.push((link, Instant::now()));
         }
     }
 
-    /// The connection that was used last and is still good.
+    /// The connection that was used last and is still good, of those at home here if there are any.
     fn take_kept(&self) -> Option<Box<Link>> {
         self.close_old();
+        let here = Home::here();
         loop {
-            let (mut link, _) = locked(&self.idle).pop()?;
+            let (mut link, _) = {
+                let mut idle = locked(&self.idle);
+                let near = idle.iter().rposition(|(link, _)| link.home == here);
+                match near {
+                    Some(near) => idle.remove(near),
+                    None => idle.pop()?,
+                }
+            };
             if link.is_usable() {
                 return Some(link);
             }

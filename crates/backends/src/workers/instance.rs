@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
-use hypha_model::{Epoch, Fence, LeaseId, Refusal, RefusalKind, Span, Worker, WorkerId};
-use tokio::sync::mpsc::{Receiver, Sender};
+use hypha_model::{Epoch, Fence, LeaseId, Refusal, RefusalKind, Span, Worker};
+use tokio::sync::mpsc::Receiver;
 use tokio::task::{AbortHandle, JoinSet};
 
 use self::line::{Line, Place, Verdict};
 use self::protocol::{EnqueueError, Fetched, Instance};
 use super::secrets::Secrets;
 use super::server::new_lease;
-use super::{HttpSettings, MAX_UNRECORDED, MAX_WAITING_PER_SLOT};
+use super::{Hear, HttpSettings, MAX_UNRECORDED, MAX_WAITING_PER_SLOT};
 use crate::transport::{HttpError, Origin};
 
 pub(super) use self::protocol::{Report, probe};
@@ -30,7 +30,7 @@ pub(super) const INBOX: usize = 1_024;
 pub(super) struct Context {
     pub(super) worker: Arc<Worker>,
     pub(super) origin: Arc<Origin>,
-    pub(super) said: Sender<(WorkerId, FromWorker)>,
+    pub(super) hear: Hear,
     pub(super) epoch: Epoch,
     pub(super) secrets: Arc<Secrets>,
     pub(super) settings: HttpSettings,
@@ -65,9 +65,7 @@ pub(super) async fn run(context: Context, mut inbox: Receiver<Input>) {
         hand.carry_on();
         let id = hand.context.worker.id;
         for message in hand.answers.drain(..) {
-            if hand.context.said.send((id, message)).await.is_err() {
-                return;
-            }
+            (hand.context.hear)(id, message);
         }
     }
 }

@@ -149,7 +149,7 @@ impl HttpWorkers {
                 let context = instance::Context {
                     worker: Arc::new(worker.clone()),
                     origin,
-                    said: shared.said.clone(),
+                    hear: Arc::clone(&shared.hear),
                     epoch: shared.epoch,
                     secrets: Arc::clone(&shared.secrets),
                     settings: shared.settings.clone(),
@@ -172,9 +172,9 @@ impl HttpWorkers {
 
     fn server_hand(&self, server: Server, worker: &Worker) -> Hand {
         let shared = &self.0;
-        let (said, runtime) = (shared.said.clone(), shared.runtime.clone());
+        let (hear, runtime) = (Arc::clone(&shared.hear), shared.runtime.clone());
         let worker = Arc::new(worker.clone());
-        Hand::Server(ServerHand::new(worker, server, said, shared.epoch, runtime))
+        Hand::Server(ServerHand::new(worker, server, hear, shared.epoch, runtime))
     }
 
     /// Takes the worker in, unless it is here exactly so already, and notes it.

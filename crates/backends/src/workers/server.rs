@@ -8,15 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
-use hypha_model::{
-    AttemptId, Epoch, Fence, LeaseId, Payload, Refusal, RefusalKind, Span, Worker, WorkerId,
-};
+use hypha_model::{AttemptId, Epoch, Fence, LeaseId, Payload, Refusal, RefusalKind, Span, Worker};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::Sender;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{MAX_UNRECORDED, MAX_WAITING_PER_SLOT, say_now};
+use super::{Hear, MAX_UNRECORDED, MAX_WAITING_PER_SLOT, answer_later};
 use crate::call::Answer;
 use crate::server::Server;
 use crate::transport::locked;
@@ -25,7 +22,7 @@ use crate::transport::locked;
 pub(super) struct ServerHand {
     worker: Arc<Worker>,
     server: Server,
-    said: Sender<(WorkerId, FromWorker)>,
+    hear: Hear,
     epoch: Epoch,
     runtime: Handle,
     state: Mutex<State>,
@@ -66,11 +63,11 @@ impl ServerHand {
     pub(super) fn new(
         worker: Arc<Worker>,
         server: Server,
-        said: Sender<(WorkerId, FromWorker)>,
+        hear: Hear,
         epoch: Epoch,
         runtime: Handle,
     ) -> Arc<ServerHand> {
-        Arc::new(ServerHand { worker, server, said, epoch, runtime, state: Mutex::default() })
+        Arc::new(ServerHand { worker, server, hear, epoch, runtime, state: Mutex::default() })
     }
 
     /// Carries out a message.
@@ -81,12 +78,12 @@ impl ServerHand {
                 let held = self.holds(&locked(&self.state), lease, epoch);
                 match held {
                     true => self.check(Check::Beat { lease, nonce }),
-                    false => self.say(FromWorker::LeaseUnknown { lease, epoch }),
+                    false => self.answer(FromWorker::LeaseUnknown { lease, epoch }),
                 }
             }
             ToWorker::Dispatch(dispatch) => {
                 if let Some(answer) = self.dispatched(dispatch) {
-                    self.say(answer);
+                    self.answer(answer);
                 }
             }
             ToWorker::Cancel { fence, .. } => self.drop_run(&mut locked(&self.state), fence),
@@ -123,9 +120,13 @@ impl ServerHand {
         epoch == self.epoch && state.lease == Some(lease)
     }
 
-    /// For answers that the scheduler asks for again if they are lost.
+    fn answer(&self, answer: FromWorker) {
+        answer_later(&self.runtime, &self.hear, self.worker.id, answer);
+    }
+
+    /// Not with a lock held: the scheduler may answer at once.
     fn say(&self, message: FromWorker) {
-        say_now(&self.said, self.worker.id, message);
+        (self.hear)(self.worker.id, message);
     }
 
     /// Looks at the server's health, and answers after that.
@@ -138,7 +139,7 @@ impl ServerHand {
                 tracing::debug!(worker = %hand.worker.id, %error, "server not well");
             }
             if let Some(answer) = hand.checked(check, health.is_ok()) {
-                let _ = hand.said.send((hand.worker.id, answer)).await;
+                hand.say(answer);
             }
         });
         if let Some(old) = state.check.replace(looking.abort_handle()) {
@@ -203,14 +204,17 @@ impl ServerHand {
     /// Begins a call. It cannot end before the lock on `state` is given back.
     fn begin(self: &Arc<ServerHand>, dispatch: Arc<Dispatch>, state: &mut State) -> AbortHandle {
         state.running += 1;
-        let hand = Arc::clone(self);
-        self.runtime.spawn(hand.run(dispatch)).abort_handle()
+        let run = Arc::clone(self).run(dispatch);
+        // Next to the request that it answers, which is most often at home where we are called.
+        match Handle::try_current() {
+            Ok(here) => here.spawn(run).abort_handle(),
+            Err(_) => self.runtime.spawn(run).abort_handle(),
+        }
     }
 
     async fn run(self: Arc<ServerHand>, dispatch: Arc<Dispatch>) {
         let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-        let id = self.worker.id;
-        let _ = self.said.send((id, FromWorker::Started { attempt, fence })).await;
+        self.say(FromWorker::Started { attempt, fence });
         let since = Instant::now();
         let within = Duration::from_micros(dispatch.timeout.as_micros());
         let outcome = match timeout(within, self.call(&dispatch)).await {
@@ -230,7 +234,7 @@ impl ServerHand {
             state.running -= 1;
             self.begin_next(&mut state);
         }
-        let _ = self.said.send((id, FromWorker::Finished { attempt, fence, run, outcome })).await;
+        self.say(FromWorker::Finished { attempt, fence, run, outcome });
     }
 
     async fn call(&self, dispatch: &Dispatch) -> Answer {
@@ -240,8 +244,7 @@ impl ServerHand {
         let mut call = self.server.start(model, spec.form, &spec.input, spec.stream);
         while let Some(piece) = call.next().await {
             let piece = Payload::from(&*piece);
-            let message = FromWorker::Output { attempt, fence, piece };
-            let _ = self.said.send((self.worker.id, message)).await;
+            self.say(FromWorker::Output { attempt, fence, piece });
         }
         call.answer().await
     }

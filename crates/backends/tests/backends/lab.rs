@@ -50,7 +50,10 @@ impl Lab {
             ..HttpSettings::new(directory.path())
         };
         change(&mut settings);
-        let workers = HttpWorkers::open(settings, sender).unwrap();
+        let hear = Arc::new(move |worker, message| {
+            let _ = sender.try_send((worker, message));
+        });
+        let workers = HttpWorkers::open(settings, hear).unwrap();
         Lab { workers, said, directory }
     }
 

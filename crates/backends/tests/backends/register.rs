@@ -1,5 +1,6 @@
 //! Taking workers, and finding them again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::IntoResponse;
@@ -8,7 +9,6 @@ use hypha_backends::{
 };
 use hypha_model::Worker;
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use super::fake::{self, Instance};
 use super::lab::{Lab, name, new_server};
@@ -202,10 +202,7 @@ async fn a_changed_instance_takes_the_old_one_s_place() {
 async fn a_damaged_or_unwritable_file_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("http-workers.json");
-    let open = || {
-        let (said, _) = mpsc::channel(1);
-        HttpWorkers::open(HttpSettings::new(directory.path()), said)
-    };
+    let open = || HttpWorkers::open(HttpSettings::new(directory.path()), Arc::new(|_, _| ()));
     for damaged in ["", "{", "{\"workers\": [{}]}", "\u{0}"] {
         std::fs::write(&path, damaged).unwrap();
         let error = open().err().unwrap();

@@ -1,7 +1,10 @@
 //! One server and calls to it.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
@@ -11,7 +14,7 @@ use hypha_model::{Form, Payload, ServerError};
 use super::fake;
 use super::lab::{DEADLINE, name};
 
-fn openai(address: std::net::SocketAddr) -> Server {
+fn openai(address: SocketAddr) -> Server {
     Server::new(ServerConfig::new(format!("http://{address}"), Format::Openai)).unwrap()
 }
 
@@ -287,4 +290,36 @@ async fn many_calls_at_once_do_not_mix() {
     for call in calls.collect::<Vec<_>>() {
         call.await.unwrap();
     }
+}
+
+#[test]
+fn a_connection_is_shared_between_threads_and_made_anew_where_it_is_used() {
+    let reactor = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let serving = tokio::runtime::Runtime::new().unwrap();
+    let port = async |ConnectInfo(peer): ConnectInfo<SocketAddr>| peer.port().to_string();
+    let router = Router::new().fallback(port).into_make_service_with_connect_info::<SocketAddr>();
+    let listener = serving.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let server = openai(listener.local_addr().unwrap());
+    serving.spawn(async { axum::serve(listener, router).await });
+    // A connection needs the reactor that it was made with.
+    let home = reactor();
+    let first = home.block_on(answer(&server, Form::Chat, "{}"));
+    let calls: Vec<Answer> = std::thread::scope(|scope| {
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let away = scope.spawn(|| {
+            let elsewhere = reactor();
+            let calls = (0..80).map(|_| elsewhere.block_on(answer(&server, Form::Chat, "{}")));
+            let calls = calls.collect();
+            drop(end);
+            calls
+        });
+        let _ = home.block_on(ended);
+        away.join().unwrap()
+    });
+    assert_eq!(calls[0], first);
+    let changes = calls.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert_eq!(changes, 1, "{calls:?}");
 }

@@ -44,8 +44,7 @@ impl Backend for Service {
     }
 
     fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
-        let answered = self.core.submit(tasks, watch);
-        answered.map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
+        self.core.submit(tasks, watch)
     }
 
     fn watch(&self, task: TaskId) -> Watch {
@@ -176,6 +175,6 @@ fn unavailable(error: StoreError) -> Unavailable {
     Unavailable(format!("the scheduler cannot read its store: {error}"))
 }
 
-fn stopping() -> Unavailable {
+pub(super) fn stopping() -> Unavailable {
     Unavailable("the scheduler is stopping".to_owned())
 }

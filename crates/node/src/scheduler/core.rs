@@ -5,12 +5,15 @@
 //! leaves at once.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use hypha_api::{Accepted, Unavailable, Watch, Watched, watch};
+use futures::FutureExt;
+use hypha_api::{Accepted, Answer, Unavailable, Watch, Watched, watch};
 use hypha_engine::{
-    Command, Effect, FromWorker, Notice, Reply, Scheduler, SchedulerEvent, SchedulerStep, ToWorker,
+    Command, Effect, FromWorker, Notice, Reject, Reply, Scheduler, SchedulerEvent, SchedulerStep,
+    Submitted, ToWorker,
 };
 use hypha_model::{TaskId, Time, WorkerId};
 use tokio::sync::{Notify, oneshot};
@@ -133,28 +136,37 @@ impl Core {
         &self,
         tasks: Vec<hypha_engine::NewTask>,
         wanted: bool,
-    ) -> oneshot::Receiver<Result<Vec<Accepted>, Unavailable>> {
-        let (answer, answered) = oneshot::channel();
+    ) -> Answer<Vec<Accepted>> {
         let mut machine = self.lock();
         if let Some(why) = &machine.stopped {
-            let _ = answer.send(Err(Unavailable(why.clone())));
-            return answered;
+            return ready(Err(Unavailable(why.clone()))).boxed();
         }
         let request = machine.next_request();
         let (sent, at_once) = (machine.step.send.len(), machine.step.at_once.len());
         let command = Command::SubmitTasks(tasks);
         machine.step(self, SchedulerEvent::Asked { request, command });
-        let watches = match wanted {
-            false => Vec::new(),
-            true => {
-                let step = &machine.step;
-                let new = step.at_once[at_once..].iter().chain(&step.send[sent..]);
-                self.watch_submitted(request, new)
+        let step = &mut machine.step;
+        let is_reply =
+            |effect: &Effect| matches!(effect, Effect::Reply { request: of, .. } if *of == request);
+        // What nothing durable hangs on is answered here and now.
+        if let Some(at) = step.at_once[at_once..].iter().position(is_reply)
+            && let Effect::Reply { reply: Reply::Submitted(answers), .. } =
+                step.at_once.remove(at_once + at)
+        {
+            let watches = self.watch_accepted(&answers, wanted);
+            self.leave(machine);
+            return ready(Ok(accepted(answers, watches))).boxed();
+        }
+        let watches = match step.send[sent..].iter().find(|effect| is_reply(effect)) {
+            Some(Effect::Reply { reply: Reply::Submitted(answers), .. }) => {
+                self.watch_accepted(answers, wanted)
             }
+            _ => Vec::new(),
         };
+        let (answer, answered) = oneshot::channel();
         machine.waiting.insert(request, Waiting::Submit(answer, watches));
         self.leave(machine);
-        answered
+        answered.map(|answer| answer.unwrap_or_else(|_| Err(super::backend::stopping()))).boxed()
     }
 
     /// Watches a task from now on.
@@ -246,24 +258,16 @@ impl Core {
         lock(&self.watchers).by_task.clear();
     }
 
-    fn watch_submitted<'a>(
+    /// A repeated task may have ended long ago; its watch is simply never told anything.
+    fn watch_accepted(
         &self,
-        wanted: u64,
-        effects: impl Iterator<Item = &'a Effect>,
+        answers: &[Result<Submitted, Reject>],
+        wanted: bool,
     ) -> Vec<Option<Watch>> {
-        let mut watches = Vec::new();
-        for effect in effects {
-            if let Effect::Reply { request, reply: Reply::Submitted(answers) } = effect
-                && *request == wanted
-            {
-                // A repeated task may have ended long ago; its watch is simply never told anything.
-                let of = |answer: &Result<hypha_engine::Submitted, _>| {
-                    answer.as_ref().ok().map(|submitted| self.watch(submitted.task))
-                };
-                watches = answers.iter().map(of).collect();
-            }
-        }
-        watches
+        let of = |answer: &Result<Submitted, Reject>| {
+            answer.as_ref().ok().map(|submitted| self.watch(submitted.task))
+        };
+        if wanted { answers.iter().map(of).collect() } else { Vec::new() }
     }
 
     fn notify(&self, notices: Vec<(TaskId, Notice)>) {
@@ -325,12 +329,7 @@ impl Waiting {
         match (self, reply) {
             (Waiting::Reply(answer), reply) => drop(answer.send(Ok(reply))),
             (Waiting::Submit(answer, watches), Reply::Submitted(answers)) => {
-                let watches = watches.into_iter().chain(std::iter::repeat_with(|| None));
-                let accepted = answers
-                    .into_iter()
-                    .zip(watches)
-                    .map(|(answer, watch)| answer.map(|submitted| (submitted, watch)));
-                drop(answer.send(Ok(accepted.collect())));
+                drop(answer.send(Ok(accepted(answers, watches))));
             }
             (Waiting::Submit(answer, _), _) => {
                 drop(answer.send(Err(Unavailable("the scheduler answered something else".into()))));
@@ -345,6 +344,15 @@ impl Waiting {
             Waiting::Submit(answer, _) => drop(answer.send(Err(why))),
         }
     }
+}
+
+/// Each answer with its watch, as far as there are watches.
+fn accepted(answers: Vec<Result<Submitted, Reject>>, watches: Vec<Option<Watch>>) -> Vec<Accepted> {
+    let watches = watches.into_iter().chain(std::iter::repeat_with(|| None));
+    let with_watch = |(answer, watch): (Result<Submitted, Reject>, _)| {
+        answer.map(|submitted| (submitted, watch))
+    };
+    answers.into_iter().zip(watches).map(with_watch).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

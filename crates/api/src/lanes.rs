@@ -1,0 +1,135 @@
+//! Threads that serve connections. Each has its own reactor, and a connection stays on one of them: what happens to a
+//! request happens where its caches are warm, and wakes nobody else.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// Beyond this many the scheduler behind them is what limits.
+const MAX_LANES: usize = 16;
+
+/// See the head of this file. Dropping them ends whatever they still serve.
+pub(crate) struct Lanes(Vec<Lane>);
+
+struct Lane {
+    runtime: Handle,
+    /// Connections that it has.
+    load: Arc<AtomicUsize>,
+    /// Its thread goes on until this is dropped; none if the thread is not ours.
+    _held: Option<oneshot::Sender<()>>,
+}
+
+impl Lanes {
+    /// One for each processor.
+    pub(crate) fn new() -> io::Result<Lanes> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..processors.min(MAX_LANES)).map(Lane::new).collect::<io::Result<Vec<_>>>().map(Lanes)
+    }
+
+    /// The runtime that this is called in.
+    pub(crate) fn here() -> Lanes {
+        Lanes(vec![Lane { runtime: Handle::current(), load: Arc::default(), _held: None }])
+    }
+
+    /// Serves something in the lane that has least to do.
+    pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(&self, serve: F) {
+        let load = |lane: &&Lane| lane.load.load(Ordering::Relaxed);
+        if let Some(lane) = self.0.iter().min_by_key(load) {
+            let place = Place::new(&lane.load);
+            lane.runtime.spawn(async move {
+                serve.await;
+                drop(place);
+            });
+        }
+    }
+}
+
+impl Lane {
+    fn new(number: usize) -> io::Result<Lane> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (held, dropped) = oneshot::channel::<()>();
+        std::thread::Builder::new().name(format!("http-{number}")).spawn(move || {
+            // Nobody sends anything: it ends when the other side is dropped.
+            let _ = runtime.block_on(dropped);
+            // A look-up of a name may take long, and nobody waits for it any more.
+            runtime.shutdown_background();
+        })?;
+        Ok(Lane { runtime: handle, load: Arc::default(), _held: Some(held) })
+    }
+}
+
+/// Counts as one while it lives, also if what it counts is ended from outside.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn new(load: &Arc<AtomicUsize>) -> Place {
+        load.fetch_add(1, Ordering::Relaxed);
+        Place(Arc::clone(load))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::future::pending;
+
+    use super::*;
+
+    #[test]
+    fn connections_are_spread_evenly_and_end_with_the_lanes() {
+        let lanes = Lanes((0..3).map(|number| Lane::new(number).unwrap()).collect());
+        let (told, tells) = std::sync::mpsc::channel();
+        for _ in 0..9 {
+            let told = told.clone();
+            lanes.spawn(async move {
+                told.send(std::thread::current().id()).unwrap();
+                pending::<()>().await;
+            });
+        }
+        drop(told);
+        let mut each = HashMap::new();
+        tells.iter().take(9).for_each(|thread| *each.entry(thread).or_insert(0) += 1);
+        assert_eq!(each.into_values().collect::<Vec<_>>(), [3, 3, 3]);
+        drop(lanes);
+        // What waited for ever is dropped, and its end of the channel with it.
+        assert!(tells.recv().is_err());
+    }
+
+    #[test]
+    fn a_lane_that_has_become_free_is_used_next() {
+        let lanes = Lanes((0..2).map(|number| Lane::new(number).unwrap()).collect());
+        let (told, tells) = std::sync::mpsc::channel();
+        let (end, ended) = oneshot::channel::<()>();
+        let tell = |lanes: &Lanes, until: oneshot::Receiver<()>| {
+            let told = told.clone();
+            lanes.spawn(async move {
+                told.send(std::thread::current().id()).unwrap();
+                let _ = until.await;
+            });
+        };
+        tell(&lanes, ended);
+        let first = tells.recv().unwrap();
+        let (_kept, never) = oneshot::channel();
+        tell(&lanes, never);
+        assert_ne!(tells.recv().unwrap(), first);
+        end.send(()).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while lanes.0.iter().all(|lane| lane.load.load(Ordering::Relaxed) > 0) {
+            assert!(std::time::Instant::now() < until, "it still counts");
+            std::thread::yield_now();
+        }
+        let (_kept, never) = oneshot::channel();
+        tell(&lanes, never);
+        assert_eq!(tells.recv().unwrap(), first);
+    }
+}
