@@ -19,7 +19,11 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Time {
-        Time::from_micros(micros(self.at_start + self.started.elapsed()))
+        self.at(Instant::now())
+    }
+
+    pub(crate) fn at(&self, instant: Instant) -> Time {
+        Time::from_micros(micros(self.at_start + instant.saturating_duration_since(self.started)))
     }
 
     /// When `time` is, to be slept until.

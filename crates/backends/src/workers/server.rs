@@ -4,6 +4,8 @@
 //! waits on the line for most of it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,12 +13,15 @@ use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{AttemptId, Epoch, Fence, LeaseId, Payload, Refusal, RefusalKind, Span, Worker};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use super::{Hear, MAX_UNRECORDED, MAX_WAITING_PER_SLOT, answer_later};
 use crate::call::Answer;
 use crate::server::Server;
 use crate::transport::locked;
+
+/// A call that ends sooner is not told of before it ends: it would cost as much as all the rest of it.
+const SOON: Duration = Duration::from_millis(5);
 
 /// Carries out the messages to one server.
 pub(super) struct ServerHand {
@@ -214,16 +219,14 @@ impl ServerHand {
 
     async fn run(self: Arc<ServerHand>, dispatch: Arc<Dispatch>) {
         let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-        self.say(FromWorker::Started { attempt, fence });
-        let since = Instant::now();
-        let within = Duration::from_micros(dispatch.timeout.as_micros());
-        let outcome = match timeout(within, self.call(&dispatch)).await {
-            Ok(Answer::Completed { payload }) => {
+        let (since, began) = (Instant::now(), AtomicBool::new(false));
+        let outcome = match self.call_in_time(&dispatch, &began).await {
+            Some(Answer::Completed { payload }) => {
                 let digest = payload.digest();
                 Outcome::Completed { result: payload, digest }
             }
-            Ok(Answer::Failed { error, retry }) => Outcome::Failed { error, retry },
-            Err(_) => Outcome::TimedOut,
+            Some(Answer::Failed { error, retry }) => Outcome::Failed { error, retry },
+            None => Outcome::TimedOut,
         };
         let run = span(since.elapsed());
         {
@@ -237,12 +240,46 @@ impl ServerHand {
         self.say(FromWorker::Finished { attempt, fence, run, outcome });
     }
 
-    async fn call(&self, dispatch: &Dispatch) -> Answer {
+    /// The answer, if it is there in time. That the call has begun is told only of one that takes a while: the end
+    /// says how long it was.
+    async fn call_in_time(&self, dispatch: &Dispatch, began: &AtomicBool) -> Option<Answer> {
+        let within = Duration::from_micros(dispatch.timeout.as_micros());
+        let mut timer = pin!(sleep(SOON.min(within)));
+        let mut call = pin!(self.call(dispatch, began));
+        let ends = timer.deadline().checked_add(within.saturating_sub(SOON));
+        tokio::select! {
+            biased;
+            answer = &mut call => return Some(answer),
+            () = &mut timer => {}
+        }
+        self.tell_begun(dispatch, began);
+        match ends {
+            Some(ends) => {
+                timer.as_mut().reset(ends);
+                tokio::select! {
+                    biased;
+                    answer = call => Some(answer),
+                    () = timer => None,
+                }
+            }
+            None => Some(call.await),
+        }
+    }
+
+    fn tell_begun(&self, dispatch: &Dispatch, began: &AtomicBool) {
+        let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+        if !began.swap(true, Ordering::Relaxed) {
+            self.say(FromWorker::Started { attempt, fence });
+        }
+    }
+
+    async fn call(&self, dispatch: &Dispatch, began: &AtomicBool) -> Answer {
         let (attempt, fence, spec) = (dispatch.attempt, dispatch.fence, &dispatch.spec);
         let model = spec.requirement.model.as_ref();
         let model = model.or_else(|| self.worker.executors.first()?.models.first());
         let mut call = self.server.start(model, spec.form, &spec.input, spec.stream);
         while let Some(piece) = call.next().await {
+            self.tell_begun(dispatch, began);
             let piece = Payload::from(&*piece);
             self.say(FromWorker::Output { attempt, fence, piece });
         }

@@ -68,6 +68,16 @@ impl Lab {
         short(&self.hears().await.1)
     }
 
+    /// What is said next, in short, but for beginnings: a short run may be told of at its end alone.
+    pub(crate) async fn ends(&mut self) -> String {
+        loop {
+            let said = self.short().await;
+            if !said.starts_with("started ") {
+                return said;
+            }
+        }
+    }
+
     /// Asserts that nothing has been said that was not heard. Everything that could be said must have been waited for.
     pub(crate) fn silent(&mut self) {
         if let Ok((_, message)) = self.said.try_recv() {

@@ -10,13 +10,12 @@ use super::fake;
 use super::lab::{DEADLINE, Lab, name, new_server, spec};
 
 #[tokio::test]
-async fn a_task_is_started_and_completed() {
+async fn a_task_is_completed() {
     let (address, _) = fake::answering(|seen| seen.body.clone().into_response()).await;
     let mut lab = Lab::new();
     let leased = lab.server(format!("http://{address}"), Format::Json, 2).await;
     lab.dispatch(&leased, 1, "{\"a\": 1}");
-    assert_eq!(lab.short().await, "started 1");
-    assert_eq!(lab.short().await, "completed 1: {\"a\": 1}");
+    assert_eq!(lab.ends().await, "completed 1: {\"a\": 1}");
     lab.dispatch(&leased, 1, "{\"a\": 1}");
     assert_eq!(lab.short().await, "completed 1: {\"a\": 1}", "it came twice and ran once");
     assert_eq!(lab.beat(&leased, 3).await, "alive 3, holding [1]");
@@ -26,8 +25,7 @@ async fn a_task_is_started_and_completed() {
     std::thread::scope(|scope| {
         scope.spawn(|| lab.dispatch(&leased, 5, "5"));
     });
-    assert_eq!(lab.short().await, "started 5");
-    assert_eq!(lab.short().await, "completed 5: 5");
+    assert_eq!(lab.ends().await, "completed 5: 5");
     std::thread::scope(|scope| {
         scope.spawn(|| lab.workers.forget(leased.worker.id));
     });
@@ -48,8 +46,7 @@ async fn failures_and_timeouts_are_told() {
         (2, "failed 2 true: the server answered 502: "),
     ] {
         lab.dispatch(&leased, fence, &fence.to_string());
-        assert_eq!(lab.short().await, format!("started {fence}"));
-        assert_eq!(lab.short().await, expected);
+        assert_eq!(lab.ends().await, expected);
     }
     let (silent, _count) = fake::silent().await;
     let leased = lab.server(format!("http://{silent}"), Format::Json, 1).await;

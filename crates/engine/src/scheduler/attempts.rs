@@ -332,10 +332,14 @@ impl Scheduler {
             self.plan_wanted = false;
             return;
         };
+        // It cannot have run for longer than we know of it, whatever the worker says.
+        let run = task.current.map_or(run, |current| run.min(now.since(current.given)));
+        if let Some(current) = &mut task.current {
+            // That it began may have been lost, or not been worth a message.
+            current.started.get_or_insert(now - run);
+        }
         match outcome {
             Outcome::Completed { result, digest } if result.digest() == digest => {
-                // It cannot have run for longer than we know of it, whatever the worker says.
-                let run = task.current.map_or(run, |current| run.min(now.since(current.given)));
                 self.learn(now, reference, run);
                 if !self.is(Mutant::LeakedBacklog) {
                     self.placement.finish(reference, Ending::Completed(run), now);

@@ -289,6 +289,19 @@ fn the_scheduler_ends_an_attempt_that_its_worker_does_not() {
 }
 
 #[test]
+fn when_a_run_began_is_known_from_its_end_too() {
+    let mut rig = Rig::with_workers(&[1]);
+    for (run, began) in [(secs(3), secs(2)), (Span::MAX, Span::ZERO)] {
+        let (id, given) = rig.dispatched(task());
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        let at = rig.now;
+        rig.now = rig.now + secs(5);
+        rig.say(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
+        assert_eq!(rig.ended(id).started, Some(at + began));
+    }
+}
+
+#[test]
 fn long_errors_and_forged_times_are_bounded() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, given) = rig.dispatched(task());

@@ -311,7 +311,7 @@ impl Machine {
     pub(super) fn step(&mut self, core: &Core, event: SchedulerEvent) {
         let assigned = self.scheduler.strategy().1.assigned;
         let began = Instant::now();
-        self.scheduler.step(core.clock.now(), event, &mut self.step);
+        self.scheduler.step(core.clock.at(began), event, &mut self.step);
         // A new strategy counts anew.
         let decided = self.scheduler.strategy().1.assigned.saturating_sub(assigned);
         core.figures.selected(decided, began);
