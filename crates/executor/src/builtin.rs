@@ -20,6 +20,8 @@ use crate::running::{MAX_PERMILLE, Reins, Running};
 const MAX_BURN_SIZE: usize = 2_048;
 /// How many reports a sleep makes of its progress.
 const SLEEP_REPORTS: u16 = 10;
+/// How much of an input that is not understood is repeated: enough to recognise it.
+const MAX_SHOWN_BYTES: usize = 80;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,10 +29,18 @@ struct Sleep {
     ms: u64,
 }
 
+impl Sleep {
+    const EXPECTED: &str = r#"{"ms": N}, N a number of milliseconds"#;
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Burn {
     size: usize,
+}
+
+impl Burn {
+    const EXPECTED: &str = r#"{"size": N}, N the rows of the matrices"#;
 }
 
 /// What `echo` streams.
@@ -61,13 +71,13 @@ pub(crate) fn start(job: Job) -> Running {
             Running::spoken(Outcome::Completed { payload: job.input }, words)
         }
         "echo" => Running::ended(Outcome::Completed { payload: job.input }),
-        "sleep" => match input::<Sleep>(&job.input) {
+        "sleep" => match input::<Sleep>(&job.input, Sleep::EXPECTED) {
             Ok(Sleep { ms }) => {
                 spawn(move |reins| sleep(Duration::from_millis(ms), job.input, reins))
             }
             Err(error) => refused(error),
         },
-        "burn" => match input::<Burn>(&job.input) {
+        "burn" => match input::<Burn>(&job.input, Burn::EXPECTED) {
             Ok(Burn { size }) if size <= MAX_BURN_SIZE => spawn(move |reins| burn(size, reins)),
             Ok(Burn { size }) => refused(JobError::Input(format!(
                 "`size` is {size} and may be at most {MAX_BURN_SIZE}"
@@ -105,8 +115,22 @@ where
     Running::spawn(&TaskTracker::new(), CancellationToken::new(), run)
 }
 
-fn input<T: DeserializeOwned>(payload: &Payload) -> Result<T, JobError> {
-    serde_json::from_slice(payload.bytes()).map_err(|error| JobError::Input(error.to_string()))
+fn input<T: DeserializeOwned>(payload: &Payload, expected: &str) -> Result<T, JobError> {
+    let bytes = payload.bytes().trim_ascii();
+    // A list would be read as the fields in their order.
+    let object = bytes.starts_with(b"{").then(|| serde_json::from_slice(bytes).ok()).flatten();
+    object.ok_or_else(|| JobError::Input(format!("expected {expected}, and got {}", given(bytes))))
+}
+
+/// An input as an error shows it.
+fn given(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "nothing".to_owned();
+    }
+    let start = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SHOWN_BYTES)]);
+    let rest = if bytes.len() > MAX_SHOWN_BYTES { "…" } else { "" };
+    let text = if bytes.starts_with(b"\"") { "the text " } else { "" };
+    format!("{text}{start}{rest}")
 }
 
 async fn sleep(time: Duration, payload: Payload, reins: Reins) -> Outcome {

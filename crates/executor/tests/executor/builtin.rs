@@ -80,15 +80,22 @@ async fn burn_multiplies() {
 
 #[tokio::test]
 async fn bad_input_is_refused_for_good() {
-    for (model, input) in [
-        ("sleep", ""),
-        ("sleep", r#"{"ms": -1}"#),
-        ("burn", r#"{"size": 100000}"#),
-        ("burn", r#"{"ms": 1}"#),
-        ("llama", "{}"),
+    let long = format!("\"{}\"", "x".repeat(1_000));
+    for (model, input, says) in [
+        ("sleep", "", r#"expected {"ms": N}, N a number of milliseconds, and got nothing"#),
+        ("sleep", r#"{"ms": -1}"#, r#"and got {"ms": -1}"#),
+        ("sleep", r#""{\"ms\": 5}""#, r#"and got the text "{\"ms\": 5}""#),
+        ("sleep", "[5]", r#"expected {"ms": N}, N a number of milliseconds, and got [5]"#),
+        ("sleep", "\u{fc}", "and got \u{fc}"),
+        ("sleep", &long, "xxx…"),
+        ("burn", r#"{"size": 100000}"#, "may be at most 2048"),
+        ("burn", r#"{"ms": 1}"#, r#"expected {"size": N}, N the rows of the matrices"#),
+        ("llama", "{}", "llama"),
     ] {
         let error = failure(run(model, input).await).error;
         assert!(matches!(error, JobError::Input(_) | JobError::UnknownModel(_)), "{error}");
         assert!(!error.retry(), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(says) && text.len() < 250, "{text}");
     }
 }
