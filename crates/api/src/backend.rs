@@ -49,6 +49,11 @@ pub trait Backend: Send + Sync + 'static {
     /// A task instance says that it is done with a task. What this does not prove is looked up there.
     fn notified(&self, notification: Notification);
 
+    /// What the worker's certificate calls it, if that is known.
+    fn worker_name(&self, _worker: WorkerId) -> Option<String> {
+        None
+    }
+
     /// Why this scheduler should get no requests at present; nothing if it should.
     fn problems(&self) -> Vec<String>;
 

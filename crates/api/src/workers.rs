@@ -62,6 +62,9 @@ pub(crate) struct WorkersBody {
 pub(crate) struct WorkerBody {
     #[schema(value_type = String, format = "uuid")]
     id: WorkerId,
+    /// What its certificate calls it, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     /// `available`, `busy` (it runs as much as it can at once) or `unavailable` (not leased, failing, being drained).
     status: &'static str,
     /// The models that it serves; none if it takes any.
@@ -221,7 +224,11 @@ fn default_concurrency() -> u32 {
 async fn list(State(surface): State<Surface>, _: Caller) -> Response {
     let mut views = Vec::new();
     surface.backend.read(&mut |scheduler, now| views = scheduler.workers(now));
-    let workers = views.into_iter().map(|(view, lease)| WorkerBody::of(&view, lease)).collect();
+    let body = |(view, lease): (WorkerView, Option<LeaseView>)| {
+        let name = surface.backend.worker_name(view.worker.id);
+        WorkerBody { name, ..WorkerBody::of(&view, lease) }
+    };
+    let workers = views.into_iter().map(body).collect();
     reply::json(StatusCode::OK, &WorkersBody { workers })
 }
 
@@ -315,6 +322,7 @@ impl WorkerBody {
         models.dedup();
         WorkerBody {
             id: worker.id,
+            name: None,
             status: match view.available {
                 false => "unavailable",
                 true if view.in_flight >= worker.concurrency() => "busy",

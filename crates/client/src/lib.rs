@@ -45,7 +45,9 @@ pub use http::{Download, MAX_ANSWER_BYTES, Options};
 pub use hypha_model::{TaskId, TaskState, WorkerId};
 pub use requirements::Requirements;
 pub use scheduler::{MAX_WAIT, Pages, Scheduler};
-pub use status::{Explanation, SchedulerStatus, TaskFilter, TaskPage, TaskStatus, Verdict};
+pub use status::{
+    Explanation, FailedTry, SchedulerStatus, TaskFilter, TaskPage, TaskStatus, Verdict,
+};
 pub use task::{Task, TaskError, TaskInput, TaskKey};
 pub use timestamp::Timestamp;
 pub use workers::{WorkerHealth, WorkerStatus};

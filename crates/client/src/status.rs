@@ -1,6 +1,6 @@
 //! Tasks, decisions and the scheduler itself, as the API shows them.
 
-use hypha_model::{TaskId, TaskState, Time, WorkerId};
+use hypha_model::{SchedulerId, TaskId, TaskState, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -60,6 +60,39 @@ impl TaskStatus {
     pub fn last_error(&self) -> Option<&str> {
         self.more.get("last_error")?.as_str()
     }
+
+    /// Until when it is left alone after a failed attempt.
+    pub fn delayed_until(&self) -> Option<Timestamp> {
+        self.more.get("delayed_until")?.as_str()?.parse().ok()
+    }
+
+    /// The attempts that failed, as far as the scheduler still tells.
+    pub fn failures(&self) -> Vec<FailedTry> {
+        failures(&self.more)
+    }
+}
+
+/// An attempt that failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FailedTry {
+    /// Which attempt, from 1.
+    #[serde(default)]
+    pub attempt: u32,
+    /// The worker that had it.
+    #[serde(default)]
+    pub worker: Option<WorkerId>,
+    /// Why it failed.
+    #[serde(default)]
+    pub reason: String,
+    /// When.
+    #[serde(default)]
+    pub at: Option<Timestamp>,
+}
+
+/// What cannot be read is left out: the rest is worth showing without it.
+fn failures(more: &Map<String, Value>) -> Vec<FailedTry> {
+    let Some(Value::Array(all)) = more.get("failures") else { return Vec::new() };
+    all.iter().filter_map(|one| serde_json::from_value(one.clone()).ok()).collect()
 }
 
 /// Which tasks are wanted; what is `None` does not matter.
@@ -114,6 +147,13 @@ pub struct Explanation {
     pub more: Map<String, Value>,
 }
 
+impl Explanation {
+    /// The attempts that failed, as far as the scheduler still tells.
+    pub fn failures(&self) -> Vec<FailedTry> {
+        failures(&self.more)
+    }
+}
+
 /// One worker's answer for one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -134,6 +174,9 @@ pub struct Verdict {
 /// What the scheduler goes by, and what it has done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SchedulerStatus {
+    /// Which scheduler it is.
+    #[serde(default)]
+    pub id: Option<SchedulerId>,
     /// The strategy with its parameters.
     #[serde(default)]
     pub strategy: Value,
@@ -143,4 +186,31 @@ pub struct SchedulerStatus {
     /// What else the scheduler says, among it the `statistics`.
     #[serde(flatten)]
     pub more: Map<String, Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn failed_attempts_are_read_as_far_as_they_can_be() {
+        let task = |failures: Value| -> TaskStatus {
+            let id = "task-01890000-0000-7000-8000-000000000001";
+            serde_json::from_value(json!({"id": id, "status": "queued", "failures": failures}))
+                .unwrap()
+        };
+        for none in [json!(null), json!([]), json!("many"), json!([1, "two"])] {
+            assert_eq!(task(none).failures(), []);
+        }
+        let worker = "01890000-0000-7000-8000-000000000002";
+        let told = json!([
+            {"attempt": 1, "worker": worker, "reason": "it was lost", "at": "2026-01-01T00:00:00.000Z"},
+            {"attempt": 2, "worker": null, "reason": "no", "more": 1},
+        ]);
+        let read = task(told).failures();
+        assert_eq!((read.len(), read[0].attempt, read[1].attempt), (2, 1, 2));
+        assert_eq!(read[0].worker, worker.parse().ok());
+        assert_eq!((read[1].worker, &read[1].at, read[1].reason.as_str()), (None, &None, "no"));
+    }
 }

@@ -11,6 +11,9 @@ use crate::timestamp::Timestamp;
 pub struct WorkerStatus {
     /// Its id.
     pub id: WorkerId,
+    /// What its certificate calls it, if the scheduler knows. Several may have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// `available`, `busy`, `unavailable` and the like.
     #[serde(default)]
     pub status: String,

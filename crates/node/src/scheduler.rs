@@ -4,6 +4,7 @@ mod backend;
 mod core;
 mod figures;
 mod links;
+mod names;
 mod objects;
 mod pump;
 mod search;
@@ -29,6 +30,7 @@ use backend::Service;
 use core::{Core, Ways};
 use figures::{Figures, Present};
 use links::Links;
+use names::Names;
 use objects::Objects;
 use pump::Pump;
 pub(crate) use search::Searching;
@@ -78,7 +80,8 @@ impl Scheduler {
         let http = HttpWorkers::open(settings::http_workers(config, address), hear)
             .map_err(NodeError::failed)?;
         let links = Arc::new(Links::default());
-        let ways = WaysToWorkers { links: links.clone(), http: http.clone() };
+        let names = Arc::new(Names::default());
+        let ways = WaysToWorkers { links: links.clone(), http: http.clone(), names: names.clone() };
         let figures = metrics.with(Figures::new);
         let (clock, id) = (Clock::new(), scheduler_id(&net.own()));
         let mut step = SchedulerStep::default();
@@ -113,8 +116,8 @@ impl Scheduler {
         tokio::spawn(objects.clone().receive(net.clone(), offers));
         tokio::spawn(forget(store.clone(), objects.clone(), clock, config.result_ttl));
         let searching =
-            Searching::start(net, config.discovery_interval, Arc::downgrade(&core), links);
-        let service = Service { core, store, http, objects, metrics: metrics.clone() };
+            Searching::start(net, config.discovery_interval, Arc::downgrade(&core), links, &names);
+        let service = Service { core, store, http, names, objects, metrics: metrics.clone() };
         for server in &config.backends {
             tokio::spawn(register(service.clone(), settings::server(server)?));
         }
@@ -155,6 +158,7 @@ impl Scheduler {
 struct WaysToWorkers {
     links: Arc<Links>,
     http: HttpWorkers,
+    names: Arc<Names>,
 }
 
 impl Ways for WaysToWorkers {
@@ -167,6 +171,7 @@ impl Ways for WaysToWorkers {
 
     fn forget(&self, worker: WorkerId) {
         self.http.forget(worker);
+        self.names.forget(worker);
     }
 }
 

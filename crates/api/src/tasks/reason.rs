@@ -23,8 +23,9 @@ pub(crate) fn in_short(explanation: &Explanation) -> String {
     }
     match (explanation.refusals.total(), explanation.not_looked_at) {
         (0, 0) => "there is no worker".to_owned(),
+        (0, 1) => "the only worker does not fit; the task's explanation says why".to_owned(),
         (0, others) => {
-            format!("none of {others} workers fits; ask for /explain below the task to see why")
+            format!("none of {others} workers fits; the task's explanation says why")
         }
         _ => refused_by_all(explanation.refusals.iter().collect()),
     }
@@ -46,15 +47,18 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> String {
     }
     match kind {
         RefusalKind::Cpu => {
-            format!("needs {} cores, has {}", thousandths(needed), thousandths(present))
+            let cores = if needed == 1_000 { "core" } else { "cores" };
+            format!("needs {} {cores}, has {}", thousandths(needed), thousandths(present))
         }
         RefusalKind::Memory => format!("needs {} of memory, has {}", bytes(needed), bytes(present)),
         RefusalKind::Storage => format!("needs {} of disk, has {}", bytes(needed), bytes(present)),
-        RefusalKind::Gpus => format!("needs {needed} GPU(s), has {present}"),
+        RefusalKind::Gpus => format!("needs {}, has {present}", gpus(needed)),
         RefusalKind::GpuMemory => {
-            format!("needs {needed} GPUs with that much memory, has {present}")
+            format!("needs {} with that much memory, has {present}", gpus(needed))
         }
-        RefusalKind::GpuShare => format!("needs {needed} GPUs with that share free, has {present}"),
+        RefusalKind::GpuShare => {
+            format!("needs {} with that share free, has {present}", gpus(needed))
+        }
         RefusalKind::TooFar => {
             format!("is {} ms away, allowed are {} ms", thousandths(present), thousandths(needed))
         }
@@ -69,6 +73,10 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> String {
         | RefusalKind::Busy
         | RefusalKind::TriedBefore => refusal.to_string(),
     }
+}
+
+fn gpus(count: u64) -> String {
+    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
 }
 
 fn thousandths(amount: u64) -> f64 {
@@ -100,7 +108,8 @@ mod tests {
             say(RefusalKind::Storage, 1_555_000_000, 999),
             "needs 1.56 GB of disk, has 999 B"
         );
-        assert_eq!(say(RefusalKind::Gpus, 1, 0), "needs 1 GPU(s), has 0");
+        assert_eq!(say(RefusalKind::Gpus, 1, 0), "needs 1 GPU, has 0");
+        assert_eq!(say(RefusalKind::Gpus, 2, 1), "needs 2 GPUs, has 1");
         assert_eq!(say(RefusalKind::Model, 0, 0), "model not served");
         assert_eq!(say(RefusalKind::Busy, 0, 0), "busy");
         assert!(!RefusalKind::ALL.map(|kind| say(kind, 1, 0)).contains(&String::new()));

@@ -227,7 +227,7 @@ async fn a_task_that_nothing_fits_says_why() {
     assert_eq!(workers.len(), 2);
     let refusals = workers[0]["refusals"].to_string();
     assert!(refusals.contains("needs 1 EB of memory, has 16 GB"), "{why}");
-    assert!(refusals.contains("needs 1 GPU(s), has 0"), "{why}");
+    assert!(refusals.contains("needs 1 GPU, has 0"), "{why}");
     assert_eq!(workers[0]["score"], Value::Null);
 
     let (_, held) = server.post(TASKS, r#"{"model": "sleep"}"#).await;

@@ -12,11 +12,12 @@ use hypha_api::{
 use hypha_backends::{Format, HttpWorkers, ServerConfig};
 use hypha_engine::record::StoredTask;
 use hypha_engine::{Command, NewTask, Reply, Scheduler};
-use hypha_model::{Digest, TaskId, Time, Worker};
+use hypha_model::{Digest, TaskId, Time, Worker, WorkerId};
 use hypha_store::{Store, StoreError};
 use hypha_telemetry::Metrics;
 
 use super::core::Core;
+use super::names::Names;
 use super::objects::Objects;
 
 /// A worker that was found well a moment ago grants its lease within this; if not, it is registered all the same.
@@ -30,6 +31,7 @@ pub(super) struct Service {
     pub(super) core: Arc<Core>,
     pub(super) store: Arc<Store>,
     pub(super) http: HttpWorkers,
+    pub(super) names: Arc<Names>,
     pub(super) objects: Objects,
     pub(super) metrics: Metrics,
 }
@@ -126,6 +128,10 @@ impl Backend for Service {
         });
     }
 
+    fn worker_name(&self, worker: WorkerId) -> Option<String> {
+        self.names.of(worker)
+    }
+
     fn problems(&self) -> Vec<String> {
         self.core.stopped().into_iter().collect()
     }
@@ -140,7 +146,7 @@ impl Service {
     pub(super) fn enter(
         &self,
         worker: Arc<Worker>,
-    ) -> BoxFuture<'static, Result<hypha_model::WorkerId, RegisterError>> {
+    ) -> BoxFuture<'static, Result<WorkerId, RegisterError>> {
         let id = worker.id;
         let asked = self.ask(Command::RegisterWorker(worker));
         let core = self.core.clone();

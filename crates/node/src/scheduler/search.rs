@@ -12,6 +12,7 @@ use tracing::Instrument;
 
 use super::core::Core;
 use super::links::{Link, Links};
+use super::names::Names;
 
 /// News that wait for the search loop. It takes one within the time of a search.
 const NEWS: usize = 1_024;
@@ -43,9 +44,11 @@ impl Searching {
         interval: Duration,
         core: Weak<Core>,
         links: Arc<Links>,
+        names: &Arc<Names>,
     ) -> Searching {
         let (news, heard) = mpsc::channel(NEWS);
-        let search = Search { net, interval, core, links, known: HashMap::new() };
+        let names = names.clone();
+        let search = Search { net, interval, core, links, names, known: HashMap::new() };
         tokio::spawn(search.run(heard));
         Searching { news }
     }
@@ -78,6 +81,7 @@ struct Search {
     interval: Duration,
     core: Weak<Core>,
     links: Arc<Links>,
+    names: Arc<Names>,
     known: HashMap<PeerId, Known>,
 }
 
@@ -133,6 +137,9 @@ impl Search {
 
     async fn found(&mut self, found: FoundWorker) {
         let peer = found.peer;
+        if let Some(name) = &found.name {
+            self.names.put(found.worker.id, name);
+        }
         if let Some(known) = self.known.get_mut(&peer) {
             if known.found.sequence > found.sequence {
                 return;

@@ -1,0 +1,35 @@
+//! What the workers of the swarm are called in their certificates, for people who look at them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hypha_model::WorkerId;
+
+/// Far more workers than one scheduler has; those beyond go without a name.
+const MAX_NAMES: usize = 100_000;
+
+/// The names. They outlive the connection, so that a task still tells where it was, and end when the scheduler
+/// forgets the worker.
+#[derive(Default)]
+pub(super) struct Names(Mutex<HashMap<WorkerId, String>>);
+
+impl Names {
+    pub(super) fn put(&self, worker: WorkerId, name: &str) {
+        let mut names = self.lock();
+        if names.len() < MAX_NAMES || names.contains_key(&worker) {
+            names.insert(worker, name.to_owned());
+        }
+    }
+
+    pub(super) fn of(&self, worker: WorkerId) -> Option<String> {
+        self.lock().get(&worker).cloned()
+    }
+
+    pub(super) fn forget(&self, worker: WorkerId) {
+        self.lock().remove(&worker);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
