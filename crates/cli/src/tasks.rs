@@ -6,9 +6,11 @@ mod explain;
 mod follow;
 mod list;
 mod reach;
+mod roster;
 mod show;
 mod submit;
-mod text;
+pub(crate) mod text;
+mod waiting;
 mod workers;
 
 use clap::Subcommand;

@@ -6,13 +6,16 @@
 pub(crate) mod children;
 pub(crate) mod files;
 
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use hypha_client::Scheduler;
+use hypha_model::SchedulerId;
 
+use crate::tasks::text::count;
 use crate::usage::{Failure, print};
 use children::{Child, Children};
 
@@ -22,7 +25,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "DIR", default_value = "hypha-up")]
     dir: PathBuf,
     /// Where the scheduler answers HTTP; port 0 for any free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
     api: SocketAddr,
     /// How many workers
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=MAX_WORKERS))]
@@ -49,11 +52,13 @@ pub(crate) fn run(up: Up) -> Result<(), Failure> {
 async fn serve(up: Up) -> Result<(), Failure> {
     let directory = files::prepare(&up.dir, &files::plan(up.workers))?;
     let _lock = files::lock(&directory)?;
+    let own = files::scheduler_id(&directory)?;
     let gateway_at = free_port(up.api)?;
     let api = match up.api.port() {
         0 => SocketAddr::new(up.api.ip(), free_port(up.api)?),
         _ => up.api,
     };
+    check_free(api)?;
     let gateway = format!("/ip4/127.0.0.1/tcp/{gateway_at}");
     let config = |name: &str| directory.join(format!("{name}.toml"));
     let mut plan = vec![
@@ -67,20 +72,44 @@ async fn serve(up: Up) -> Result<(), Failure> {
         Child::new(&name, "worker", config(&name)).flag("--gateway", &gateway)
     }));
     let mut children = Children::start(plan)?;
-    let ready = children.meanwhile(wait_until_ready(api, usize::from(up.workers))).await;
-    if ready.is_err() {
-        children.stop().await?;
-    }
-    match ready? {
-        Some(true) => print(&hint(&up, api))?,
-        Some(false) => eprintln!(
+    let ready = children.meanwhile(wait_until_ready(api, own, usize::from(up.workers))).await;
+    match ready {
+        Err(failure) => {
+            children.stop().await?;
+            // The likeliest reason why a scheduler cannot start, in words that name the flag.
+            check_free(api)?;
+            return Err(failure);
+        }
+        Ok(Some(Ready::Stranger)) => {
+            children.stop().await?;
+            return Err(taken(api, "another scheduler answers there"));
+        }
+        Ok(Some(Ready::All)) => print(&hint(&up, api))?,
+        Ok(Some(Ready::NotAll)) => eprintln!(
             "hypha up: after {} seconds not all workers are there; see the lines above. Going on.",
             PATIENCE.as_secs()
         ),
         // Somebody wants it to stop already.
-        None => return children.stop().await,
+        Ok(None) => return children.stop().await,
     }
     children.run().await
+}
+
+/// Whether the scheduler can serve its API there. Otherwise whoever does would be taken for it.
+fn check_free(api: SocketAddr) -> Result<(), Failure> {
+    match TcpListener::bind(api) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            Err(taken(api, "another program has this address, perhaps another `hypha up`"))
+        }
+        Err(error) => Err(taken(api, &error.to_string())),
+    }
+}
+
+fn taken(api: SocketAddr, problem: &str) -> Failure {
+    Failure::work(format!(
+        "cannot serve the API at {api}: {problem}; --api HOST:PORT chooses another address"
+    ))
 }
 
 /// A port that nobody uses now. Another program may take it before the node does; then the node says so.
@@ -95,19 +124,33 @@ pub(crate) fn free_port(api: SocketAddr) -> Result<u16, Failure> {
     }
 }
 
-async fn wait_until_ready(api: SocketAddr, workers: usize) -> bool {
+/// Whether the network is up.
+#[derive(Debug, PartialEq, Eq)]
+enum Ready {
+    All,
+    NotAll,
+    /// The API that answers is not that of our scheduler.
+    Stranger,
+}
+
+async fn wait_until_ready(api: SocketAddr, own: SchedulerId, workers: usize) -> Ready {
     let ready = async {
         loop {
             if let Ok(scheduler) = Scheduler::connect(&address(api), None)
+                && let Ok(status) = scheduler.scheduler().await
                 && let Ok(known) = scheduler.workers().await
-                && known.iter().filter(|worker| takes_tasks(&worker.status)).count() >= workers
             {
-                return;
+                if status.id != Some(own) {
+                    return Ready::Stranger;
+                }
+                if known.iter().filter(|one| takes_tasks(&one.status)).count() >= workers {
+                    return Ready::All;
+                }
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
-    tokio::time::timeout(PATIENCE, ready).await.is_ok()
+    tokio::time::timeout(PATIENCE, ready).await.unwrap_or(Ready::NotAll)
 }
 
 fn takes_tasks(status: &str) -> bool {
@@ -124,12 +167,47 @@ fn hint(up: &Up, api: SocketAddr) -> String {
         false => format!(" --scheduler {}", address(api)),
     };
     format!(
-        "\nhypha is up: {workers} workers with the models echo, sleep and burn, at {address}\n\
+        "\nhypha is up: {workers} with the models echo, sleep and burn, at {address}\n\
          try:   hypha submit{scheduler} --model echo --input hello --wait\n\
          look:  hypha workers{scheduler}\n\
          stop:  Ctrl-C; everything is kept in {directory}\n\n",
-        workers = up.workers,
+        workers = count(up.workers.into(), "worker"),
         address = address(api),
         directory = up.dir.display(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use axum::{Json, Router};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn another_scheduler_s_api_is_not_taken_for_our_own() {
+        let [own, other]: [SchedulerId; 2] = ["1", "2"]
+            .map(|last| format!("01890000-0000-7000-8000-00000000000{last}").parse().unwrap());
+        let id = "01890000-0000-7000-8000-000000000001";
+        let workers = json!({"workers": [{"id": id, "status": "available"}]});
+        let routes = Router::new()
+            .route("/api/v1/scheduler", get(async move || Json(json!({"id": other}))))
+            .route("/api/v1/workers", get(async move || Json(workers)));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let api = listener.local_addr().unwrap();
+        let _serving = tokio::spawn(axum::serve(listener, routes).into_future());
+        assert_eq!(wait_until_ready(api, own, 1).await, Ready::Stranger);
+        assert_eq!(wait_until_ready(api, other, 1).await, Ready::All);
+
+        let refused = check_free(api).unwrap_err().to_string();
+        assert!(refused.contains(&format!("at {api}: another program has this address")));
+        assert!(refused.ends_with("--api HOST:PORT chooses another address"), "{refused}");
+    }
+
+    #[test]
+    fn one_worker_is_not_workers() {
+        let up = Up { dir: "here".into(), api: "127.0.0.1:8080".parse().unwrap(), workers: 1 };
+        let hint = hint(&up, up.api);
+        assert!(hint.contains("hypha is up: 1 worker with the models"), "{hint}");
+    }
 }

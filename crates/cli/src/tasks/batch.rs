@@ -4,21 +4,31 @@
 mod meter;
 mod results;
 mod source;
+mod under_way;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use hypha_client::{ClientError, MAX_WAIT, Scheduler, TaskState, TaskStatus};
+use hypha_client::{ClientError, Scheduler, TaskState, TaskStatus};
 use serde_json::json;
 
-use self::meter::Meter;
+use self::meter::{LINE_PAUSE, Meter};
 use self::results::Results;
 use self::source::{Line, Source};
-use super::reach::{block_on, failure, patiently};
+use self::under_way::UnderWay;
+use super::reach::{block_on, failure, patiently_telling};
 use super::submit::Batch;
+use super::text::count;
 use crate::usage::{Failure, print};
+
+/// How often the scheduler is asked how a task is that has not ended: as often as that is told.
+const LOOK_EVERY: Duration = LINE_PAUSE;
+
+/// The first answer comes earlier, so that the first line which is told has it.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
 
 /// What became of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,12 +57,16 @@ pub(super) fn run(
     let ended = block_on(drive.all(scheduler, usize::from(given.in_flight)));
     let tally = drive.tally;
     drive.meter.finish();
+    let none = results.lines() == 0;
     results.finish()?;
     ended?;
     if json {
         print(&format!("{:#}\n", tally.json()))?;
     }
-    let summary = format!("{tally}; the results are in {}", out.display());
+    let summary = match none {
+        true => format!("{tally}; there are no results"),
+        false => format!("{tally}; the results are in {}", out.display()),
+    };
     match tally.completed == tally.tasks {
         true => {
             eprintln!("{summary}");
@@ -100,6 +114,14 @@ struct Drive<'a> {
 
 impl Drive<'_> {
     async fn all(&mut self, scheduler: &Scheduler, most: usize) -> Result<(), Failure> {
+        // One that was never there is not waited for, as one that goes away is.
+        if let Err(error @ ClientError::Unreachable { .. }) = scheduler.scheduler().await {
+            return Err(failure(error));
+        }
+        let under_way = UnderWay::default();
+        let mut beat = tokio::time::interval(LINE_PAUSE);
+        // The first comes at once.
+        beat.tick().await;
         // Dropping it ends what waits here; the tasks themselves go on, and the next run finds them.
         let mut waiting = FuturesUnordered::new();
         let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
@@ -107,10 +129,14 @@ impl Drive<'_> {
             while waiting.len() < most
                 && let Some(line) = self.next_line()?
             {
-                waiting.push(result_of(scheduler, line));
+                waiting.push(result_of(scheduler, line, &under_way));
             }
             let ended = tokio::select! {
                 ended = waiting.next() => ended,
+                _ = beat.tick() => {
+                    self.meter.tell(&self.tally, under_way.told(scheduler).await);
+                    continue;
+                }
                 _ = &mut stop => return Err(self.stopped("interrupted")),
             };
             match ended {
@@ -167,17 +193,26 @@ struct Ended {
 }
 
 /// Submits the task of a line, or finds it again, and waits for its end.
-async fn result_of(scheduler: &Scheduler, line: Line) -> (Ended, Result<TaskStatus, ClientError>) {
+async fn result_of(
+    scheduler: &Scheduler,
+    line: Line,
+    under_way: &UnderWay,
+) -> (Ended, Result<TaskStatus, ClientError>) {
     let ended = Ended { number: line.number, key: line.key };
+    let kept = |error: &ClientError| under_way.kept(line.number, error);
     let task = line.task;
-    let submitted = patiently(async || scheduler.submit_and_wait(task.clone(), MAX_WAIT).await);
-    let mut outcome = submitted.await;
+    under_way.sent(line.number);
+    let submit = async || scheduler.submit_and_wait(task.clone(), FIRST_LOOK).await;
+    let mut outcome = patiently_telling(submit, &kept).await;
     while let Ok(task) = &outcome
         && !task.has_ended()
     {
+        under_way.is(line.number, task);
         let id = task.id;
-        outcome = patiently(async || scheduler.wait(id, MAX_WAIT).await).await;
+        let look = async || scheduler.wait(id, LOOK_EVERY).await;
+        outcome = patiently_telling(look, &kept).await;
     }
+    under_way.ended(line.number);
     (ended, outcome)
 }
 
@@ -206,7 +241,7 @@ impl Tally {
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of {} tasks done", self.seen_to(), self.tasks)?;
+        write!(f, "{} of {} done", self.seen_to(), count(self.tasks, "task"))?;
         write!(f, ", {} completed", self.completed)?;
         for (count, what) in [(self.failed, "failed"), (self.refused, "refused")] {
             if count > 0 {

@@ -2,10 +2,13 @@
 
 use clap::Args;
 use hypha_client::{Explanation, TaskId, Verdict};
+use hypha_model::Time;
 use serde_json::{Value, json};
 
 use super::reach::{Reach, block_on, failure};
-use super::text::clean;
+use super::roster::Roster;
+use super::show::failed_try;
+use super::text::{clean, count, now};
 use crate::scheduler::table;
 use crate::usage::{Failure, print};
 
@@ -22,15 +25,25 @@ pub(crate) struct Explain {
 
 pub(super) fn run(explain: &Explain) -> Result<(), Failure> {
     let scheduler = explain.reach.connect()?;
-    let found = block_on(async { scheduler.explain(explain.id).await.map_err(failure) })?;
-    match explain.json {
-        true => print(&format!("{:#}\n", json!(found))),
-        false => print(&lines(&found)),
-    }
+    block_on(async {
+        let found = scheduler.explain(explain.id).await.map_err(failure)?;
+        match explain.json {
+            true => print(&format!("{:#}\n", json!(found))),
+            false => print(&lines(&found, &Roster::ask(&scheduler).await, now())),
+        }
+    })
 }
 
-fn lines(found: &Explanation) -> String {
-    let mut text = format!("{} {}: {}\n", found.id, found.status, clean(&found.summary));
+fn lines(found: &Explanation, roster: &Roster, now: Time) -> String {
+    let (id, status) = (found.id, found.status);
+    let mut text = match (roster.named(&found.summary), status.as_str()) {
+        (summary, status) if summary.starts_with(status) => format!("{id} {summary}\n"),
+        (summary, status) if summary.is_empty() => format!("{id} {status}\n"),
+        (summary, status) => format!("{id} {status}: {summary}\n"),
+    };
+    for one in found.failures() {
+        text += &format!("failed try {}\n", failed_try(&one, roster, now));
+    }
     if let Some(decision) = found.more.get("decision").filter(|decision| decision.is_object()) {
         text += &format!("decided by {}\n", decided_by(decision));
     }
@@ -43,21 +56,21 @@ fn lines(found: &Explanation) -> String {
     };
     let mut rows = vec![["worker", "score", "why"].map(str::to_owned)];
     for verdict in &found.workers {
-        rows.extend(answer(verdict));
+        rows.extend(answer(verdict, roster));
     }
     text += &table(&rows);
     if found.left_off > 0 {
-        text += &format!("and {} more\n", found.left_off);
+        text += &format!("and {}\n", count(found.left_off, "more worker"));
     }
     text
 }
 
 /// A row for each reason, so that none is cut off.
-fn answer(verdict: &Verdict) -> Vec<[String; 3]> {
-    let worker = verdict.worker.to_string();
+fn answer(verdict: &Verdict, roster: &Roster) -> Vec<[String; 3]> {
+    let worker = roster.short(verdict.worker);
     if verdict.refusals.is_empty() {
         let score = verdict.score.map_or("-".to_owned(), |score| format!("{score:.3}"));
-        return vec![[worker, score, parts(verdict)]];
+        return vec![[worker, score, parts(verdict, roster.has_learned())]];
     }
     let row = |(at, reason): (usize, &String)| {
         let (worker, score) = if at == 0 { (worker.as_str(), "no") } else { ("", "") };
@@ -67,16 +80,24 @@ fn answer(verdict: &Verdict) -> Vec<[String; 3]> {
 }
 
 /// What a score in seconds is the sum of: `wait 0.2 + run 1.5 s`.
-fn parts(verdict: &Verdict) -> String {
-    let Some(Value::Object(terms)) = verdict.more.get("terms") else { return String::new() };
+fn parts(verdict: &Verdict, learned: bool) -> String {
+    // Only strategies that predict have parts.
+    let Some(Value::Object(terms)) = verdict.more.get("terms") else { return "fits".to_owned() };
     let names = ["wait", "run", "transfer", "risk", "error", "surcharge"];
     let part = |name: &&str| {
         let seconds = terms.get(&format!("{name}_s"))?.as_f64()?;
         (seconds >= 0.0005).then(|| format!("{name} {seconds:.3}"))
     };
     let parts: Vec<_> = names.iter().filter_map(part).collect();
-    if parts.is_empty() { String::new() } else { format!("{} s", parts.join(" + ")) }
+    match (parts.is_empty(), learned) {
+        (true, true) => "expected to be done at once".to_owned(),
+        (true, false) => UNKNOWN.to_owned(),
+        (false, true) => format!("{} s", parts.join(" + ")),
+        (false, false) => format!("{} s; {UNKNOWN}", parts.join(" + ")),
+    }
 }
+
+const UNKNOWN: &str = "nothing is known of its run time yet";
 
 fn decided_by(decision: &Value) -> String {
     let text = |key: &str| clean(decision[key].as_str().unwrap_or("-"));
@@ -89,14 +110,27 @@ fn decided_by(decision: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::roster::tests::roster;
     use super::*;
+    use hypha_client::Timestamp;
+
+    fn explained(json: Value) -> String {
+        let mut whole = json!({
+            "id": "task-01890000-0000-7000-8000-000000000001",
+            "status": "queued", "worker": null, "attempts": 0,
+        });
+        whole.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+        let roster = roster(json!([
+            {"id": "01890000-0000-7000-8000-000000000002", "name": "worker-1"},
+        ]));
+        let now = "2026-01-01T00:00:10Z".parse::<Timestamp>().unwrap().time();
+        lines(&serde_json::from_value(whole).unwrap(), &roster, now)
+    }
 
     #[test]
     fn every_worker_s_answer_is_a_line_for_each_reason() {
-        let found: Explanation = serde_json::from_value(json!({
-            "id": "task-01890000-0000-7000-8000-000000000001",
-            "status": "queued", "worker": null, "attempts": 0,
-            "summary": "no worker can take it (2 looked at): 1 × too little memory",
+        let text = explained(json!({
+            "summary": "no worker can take it: 1 × too little memory",
             "decision": {"strategy": "predictive", "at": "2026-01-01T00:00:00.000Z",
                 "chosen": null, "explored": false},
             "as_decided": false,
@@ -105,21 +139,54 @@ mod tests {
                 {"worker": "01890000-0000-7000-8000-000000000002", "score": 1.75,
                  "terms": {"wait_s": 0.25, "run_s": 1.5, "transfer_s": 0.0}, "refusals": []},
                 {"worker": "01890000-0000-7000-8000-000000000003", "score": null,
-                 "refusals": ["needs 1 EB of memory, has 16 GB", "needs 1 GPU(s), has 0"]},
+                 "refusals": ["needs 1 EB of memory, has 16 GB", "needs 1 GPU, has 0"]},
             ],
-        }))
-        .unwrap();
-        let text = lines(&found);
+        }));
         let expected = "\
-task-01890000-0000-7000-8000-000000000001 queued: no worker can take it (2 looked at): 1 × too little memory
+task-01890000-0000-7000-8000-000000000001 queued: no worker can take it: 1 × too little memory
 decided by predictive at 2026-01-01T00:00:00.000Z
 
 every worker's answer at present:
 worker                                score  why
-01890000-0000-7000-8000-000000000002  1.750  wait 0.250 + run 1.500 s
+worker-1 (01890000)                   1.750  wait 0.250 + run 1.500 s
 01890000-0000-7000-8000-000000000003  no     needs 1 EB of memory, has 16 GB
-                                             needs 1 GPU(s), has 0
-and 3 more
+                                             needs 1 GPU, has 0
+and 3 more workers
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_has_not_been_learned_is_said_in_words() {
+        let worker = "01890000-0000-7000-8000-000000000002";
+        let why = |terms: Value, learned| {
+            let verdict = json!({"worker": worker, "score": 0.0, "terms": terms});
+            parts(&serde_json::from_value(verdict).unwrap(), learned)
+        };
+        let unknown = "nothing is known of its run time yet";
+        assert_eq!(why(json!({"run_s": 0.0, "transfer_s": 0.0001}), false), unknown);
+        let guessed = why(json!({"wait_s": 0.5, "run_s": 1.0}), false);
+        assert_eq!(guessed, format!("wait 0.500 + run 1.000 s; {unknown}"));
+        assert_eq!(why(json!({"run_s": 0.0001}), true), "expected to be done at once");
+        assert_eq!(why(Value::Null, true), "fits");
+
+        let health = |completed: u64| json!([{"id": worker, "health": {"completed": completed}}]);
+        assert!(!roster(health(0)).has_learned() && roster(health(1)).has_learned());
+        assert!(Roster::default().has_learned(), "nobody was asked");
+    }
+
+    #[test]
+    fn a_task_that_has_ended_says_so_once_with_the_tries_that_failed() {
+        let worker = "01890000-0000-7000-8000-000000000002";
+        let text = explained(json!({
+            "status": "completed", "attempts": 2,
+            "summary": format!("completed after 2 attempts, the last on worker {worker}"),
+            "failures": [{"attempt": 1, "worker": worker, "reason": "it was lost",
+                "at": "2026-01-01T00:00:03.000Z"}],
+        }));
+        let expected = "\
+task-01890000-0000-7000-8000-000000000001 completed after 2 attempts, the last on worker-1 (01890000)
+failed try 1 on worker-1 (01890000), 7s ago: it was lost
 ";
         assert_eq!(text, expected);
     }

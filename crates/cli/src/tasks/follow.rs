@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use hypha_client::{Event, EventKind, MAX_WAIT, Scheduler, TaskId, TaskStatus};
+use hypha_client::{Event, EventKind, MAX_WAIT, Scheduler, TaskId, TaskState, TaskStatus};
 use serde_json::json;
 
 use super::reach::{failure, patiently};
-use super::show::status;
+use super::roster::Roster;
 use super::text::{clean, cut};
+use super::waiting;
 use crate::usage::{Failure, print};
 
 /// Most tasks have ended by then, and of the others a person wants to know why not.
@@ -18,27 +19,36 @@ const FIRST_WAIT: Duration = Duration::from_secs(2);
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// Waits for the end of a task, however long that takes, and says what it waits for.
-pub(super) async fn to_its_end(
-    scheduler: &Scheduler,
-    id: TaskId,
-    quiet: bool,
-) -> Result<TaskStatus, Failure> {
+pub(super) async fn to_its_end(scheduler: &Scheduler, id: TaskId) -> Result<TaskStatus, Failure> {
     let mut wait = FIRST_WAIT;
-    let mut said = String::new();
+    let mut said = Said::default();
     loop {
         let task = patiently(async || scheduler.wait(id, wait).await).await.map_err(failure)?;
         if task.has_ended() {
             return Ok(task);
         }
-        let line = match task.last_error().or(task.reason()) {
-            Some(why) => format!("{}: {}", status(&task), clean(why)),
-            None => status(&task),
-        };
-        if !quiet && line != said {
-            eprintln!("{id} is {line}");
-            said = line;
-        }
+        said.how_it_is(scheduler, &task).await;
         wait = MAX_WAIT;
+    }
+}
+
+/// What was said of a task that is waited for: nothing is said twice.
+#[derive(Default)]
+struct Said {
+    line: String,
+    advised: bool,
+}
+
+impl Said {
+    async fn how_it_is(&mut self, scheduler: &Scheduler, task: &TaskStatus) {
+        let line = waiting::line(scheduler, task).await;
+        if line != self.line {
+            eprintln!("{} is {line}", task.id);
+            self.line = line;
+        }
+        if task.status == TaskState::Queued && !std::mem::replace(&mut self.advised, true) {
+            eprintln!("{}", waiting::advice(task));
+        }
     }
 }
 
@@ -51,9 +61,28 @@ pub(super) async fn as_it_happens(
 ) -> Result<(TaskStatus, bool), Failure> {
     let mut events = patiently(async || scheduler.events(id).await).await.map_err(failure)?;
     let mut pieces = false;
-    while let Some(event) = events.next().await {
+    let mut queued = false;
+    loop {
+        let event = {
+            let mut next = std::pin::pin!(events.next());
+            match tokio::time::timeout(FIRST_WAIT, next.as_mut()).await {
+                Ok(event) => event,
+                Err(_) => {
+                    // Nothing comes of a task that nobody takes: then its silence is explained, once.
+                    if std::mem::take(&mut queued)
+                        && let Ok(task) = scheduler.task(id).await
+                        && task.status == TaskState::Queued
+                    {
+                        Said::default().how_it_is(scheduler, &task).await;
+                    }
+                    next.await
+                }
+            }
+        };
+        let Some(event) = event else { break };
         match event {
             Ok(event) => {
+                queued = event.kind == EventKind::State(TaskState::Queued);
                 pieces |= show(&event)?;
                 if let Some(task) = event.is_last().then(|| event.task()).flatten() {
                     return Ok((task, pieces));
@@ -67,18 +96,18 @@ pub(super) async fn as_it_happens(
             }
         }
     }
-    let task = to_its_end(scheduler, id, false).await?;
+    let task = to_its_end(scheduler, id).await?;
     show(&Event { kind: EventKind::State(task.status), data: json!(task) })?;
     Ok((task, pieces))
 }
 
 /// An event for a person: pieces of the result to standard output, the rest to standard error.
-pub(super) fn for_people(id: TaskId, event: &Event) -> Result<bool, Failure> {
+pub(super) fn for_people(roster: &Roster, event: &Event) -> Result<bool, Failure> {
     if let Some(text) = event.output() {
         return print(text).map(|()| true);
     }
     if !event.is_last() {
-        eprintln!("{id} {}", line(event));
+        eprintln!("{}", line(roster, event));
     }
     Ok(false)
 }
@@ -90,7 +119,7 @@ pub(super) fn for_programs(event: &Event) -> Result<bool, Failure> {
 }
 
 /// An event as a line.
-pub(super) fn line(event: &Event) -> String {
+pub(super) fn line(roster: &Roster, event: &Event) -> String {
     let mut line = match (&event.kind, event.progress()) {
         (EventKind::Progress, Some(progress)) => format!("{:.0} %", progress * 100.0),
         (EventKind::Output, _) => match event.output() {
@@ -99,16 +128,20 @@ pub(super) fn line(event: &Event) -> String {
         },
         (kind, _) => clean(name(kind)),
     };
-    if event.kind == EventKind::State(hypha_client::TaskState::Scheduled)
-        && let Some(worker) = event.worker()
+    let state = match event.kind {
+        EventKind::State(state) => Some(state),
+        _ => None,
+    };
+    if let (Some(TaskState::Scheduled | TaskState::Running), Some(worker)) = (state, event.worker())
     {
-        line += &format!(" on {worker}");
+        line += &format!(" on {}", roster.short(worker));
     }
     if let Some(until) = event.until() {
         line += &format!(" until {until}");
     }
-    if let Some(reason) = event.reason() {
-        line += &format!(": {}", clean(reason));
+    // Why a task is queued is looked up and told when it stays so.
+    if let Some(reason) = event.reason().filter(|_| state != Some(TaskState::Queued)) {
+        line += &format!(": {}", roster.named(reason));
     }
     line
 }
@@ -126,13 +159,12 @@ fn name(kind: &EventKind) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hypha_client::TaskState;
 
     #[test]
     fn an_event_is_one_line() {
         let id = "01890000-0000-7000-8000-000000000002";
         for (kind, data, expected) in [
-            (EventKind::State(TaskState::Queued), json!({"reason": "a\nb"}), "queued: a b"),
+            (EventKind::State(TaskState::Queued), json!({"reason": "nobody fits"}), "queued"),
             (
                 EventKind::State(TaskState::Scheduled),
                 json!({"worker": id}),
@@ -141,13 +173,13 @@ mod tests {
             (EventKind::Progress, json!({"progress": 0.25}), "25 %"),
             (
                 EventKind::Delayed,
-                json!({"delayed_until": "2026-01-01T00:00:00Z", "reason": "it broke"}),
+                json!({"delayed_until": "2026-01-01T00:00:00Z", "reason": "it\nbroke"}),
                 "delayed until 2026-01-01T00:00:00Z: it broke",
             ),
             (EventKind::Output, json!({"output": "a\nb"}), "output: a b"),
             (EventKind::Other("new".to_owned()), json!(1), "new"),
         ] {
-            assert_eq!(line(&Event { kind, data }), expected);
+            assert_eq!(line(&Roster::default(), &Event { kind, data }), expected);
         }
     }
 }

@@ -4,13 +4,15 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
-use hypha_client::{Scheduler, TaskFilter, TaskId, TaskState, TaskStatus, WorkerId};
+use hypha_client::{ClientError, Scheduler, TaskFilter, TaskId, TaskState, TaskStatus, WorkerId};
 use serde_json::json;
 
 use super::follow::{as_it_happens, for_programs, line};
 use super::reach::{Reach, block_on, failure};
+use super::roster::Roster;
 use super::show::{details, lines};
 use super::text::now;
+use super::waiting;
 use crate::usage::{Failure, print};
 
 /// The largest page that a scheduler gives.
@@ -30,9 +32,9 @@ pub(crate) struct Tasks {
     /// Only those for this model
     #[arg(long, conflicts_with = "id")]
     model: Option<String>,
-    /// Only those of this worker
-    #[arg(long, value_name = "ID", conflicts_with = "id")]
-    worker: Option<WorkerId>,
+    /// Only those of this worker: its name, its id, or how that begins
+    #[arg(long, value_name = "WORKER", conflicts_with = "id")]
+    worker: Option<String>,
     /// How many are listed
     #[arg(
         long,
@@ -65,15 +67,15 @@ pub(super) fn run(tasks: &Tasks) -> Result<(), Failure> {
                 let task = scheduler.task(id).await.map_err(failure)?;
                 match tasks.json {
                     true => print(&format!("{:#}\n", json!(task))),
-                    false => print(&details(&task, now())),
+                    false => print(&described(&scheduler, &task).await),
                 }
             }
             None if tasks.watch => tasks.watch_list(&scheduler).await,
             None => {
-                let found = tasks.list(&scheduler).await?;
+                let worker = tasks.worker(&scheduler).await?;
+                let found = tasks.list(&scheduler, worker).await?;
                 match tasks.json {
                     true => print(&format!("{:#}\n", json!(found))),
-                    false if found.is_empty() => print("no tasks\n"),
                     false => print(&lines(&found, now())),
                 }
             }
@@ -82,13 +84,27 @@ pub(super) fn run(tasks: &Tasks) -> Result<(), Failure> {
 }
 
 impl Tasks {
-    async fn list(&self, scheduler: &Scheduler) -> Result<Vec<TaskStatus>, Failure> {
+    /// The worker that was named.
+    async fn worker(&self, scheduler: &Scheduler) -> Result<Option<WorkerId>, Failure> {
+        let Some(given) = &self.worker else { return Ok(None) };
+        match given.parse() {
+            // One that is gone still has its tasks.
+            Ok(id) => Ok(Some(id)),
+            Err(_) => Roster::ask(scheduler).await.find(given).map(Some),
+        }
+    }
+
+    async fn list(
+        &self,
+        scheduler: &Scheduler,
+        worker: Option<WorkerId>,
+    ) -> Result<Vec<TaskStatus>, Failure> {
         let limit = self.limit as usize;
         let mut found = Vec::new();
         let mut pages = scheduler.tasks(TaskFilter {
             status: self.status,
             model: self.model.clone(),
-            worker: self.worker,
+            worker,
             since: None,
             limit: Some(limit.min(MAX_PAGE)),
         });
@@ -103,16 +119,21 @@ impl Tasks {
 
     /// Until Ctrl-C. The listener is set up once: one that is made anew does not hear what came before.
     async fn watch_list(&self, scheduler: &Scheduler) -> Result<(), Failure> {
+        let worker = self.worker(scheduler).await?;
         tokio::select! {
             _ = tokio::signal::ctrl_c() => Ok(()),
-            ended = self.list_again_and_again(scheduler) => ended,
+            ended = self.list_again_and_again(scheduler, worker) => ended,
         }
     }
 
-    async fn list_again_and_again(&self, scheduler: &Scheduler) -> Result<(), Failure> {
+    async fn list_again_and_again(
+        &self,
+        scheduler: &Scheduler,
+        worker: Option<WorkerId>,
+    ) -> Result<(), Failure> {
         let clear = if std::io::stdout().is_terminal() && !self.json { CLEAR } else { "" };
         loop {
-            match self.list(scheduler).await {
+            match self.list(scheduler, worker).await {
                 Ok(found) if self.json => print(&format!("{}\n", json!(found)))?,
                 Ok(found) => print(&format!("{clear}{}\n", lines(&found, now())))?,
                 // It may be restarting; whoever watches wants to see it come back.
@@ -127,21 +148,33 @@ async fn follow(scheduler: &Scheduler, id: TaskId, json: bool) -> Result<(), Fai
     let (task, _) = match json {
         true => as_it_happens(scheduler, id, &for_programs).await?,
         false => {
+            let roster = Roster::ask(scheduler).await;
             let show = |event: &hypha_client::Event| match event.is_last() {
                 true => Ok(true),
-                false => print(&format!("{}\n", line(event))).map(|()| true),
+                false => print(&format!("{}\n", line(&roster, event))).map(|()| true),
             };
             as_it_happens(scheduler, id, &show).await?
         }
     };
     match json {
         true => Ok(()),
-        false => print(&format!("\n{}", details(&task, now()))),
+        false => print(&format!("\n{}", described(scheduler, &task).await)),
     }
 }
 
+async fn described(scheduler: &Scheduler, task: &TaskStatus) -> String {
+    let roster = Roster::ask(scheduler).await;
+    let why = waiting::why(scheduler, task, &roster).await;
+    details(task, why, &roster, now())
+}
+
 async fn download(scheduler: &Scheduler, id: TaskId) -> Result<(), Failure> {
-    let mut result = scheduler.result(id).await.map_err(failure)?;
+    let mut result = scheduler.result(id).await.map_err(|error| match error {
+        ClientError::Refused { status: 409, .. } => {
+            Failure::work(format!("{id} has not ended; `hypha tasks {id} --watch` waits for it"))
+        }
+        error => failure(error),
+    })?;
     let mut out = std::io::stdout().lock();
     while let Some(piece) = result.chunk().await.map_err(failure)? {
         match out.write_all(&piece) {

@@ -89,12 +89,21 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
 pub(crate) async fn patiently<T>(
     call: impl AsyncFn() -> Result<T, ClientError>,
 ) -> Result<T, ClientError> {
+    patiently_telling(call, &|_| {}).await
+}
+
+/// The same, and tells what it waits for.
+pub(crate) async fn patiently_telling<T>(
+    call: impl AsyncFn() -> Result<T, ClientError>,
+    tell: &dyn Fn(&ClientError),
+) -> Result<T, ClientError> {
     let mut away_since: Option<Instant> = None;
     loop {
         let error = match call().await {
             Err(error) if error.may_pass() => error,
             outcome => return outcome,
         };
+        tell(&error);
         if let ClientError::Busy { retry_after, .. } = &error {
             away_since = None;
             tokio::time::sleep((*retry_after).min(MAX_BUSY_PAUSE)).await;

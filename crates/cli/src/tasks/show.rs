@@ -1,9 +1,10 @@
 //! One task, and many, as text.
 
-use hypha_client::{TaskState, TaskStatus, Timestamp};
+use hypha_client::{FailedTry, TaskState, TaskStatus, Timestamp};
 use hypha_model::{Span, Time};
 use serde_json::Value;
 
+use super::roster::Roster;
 use super::text::{ago, clean, cut, fit, took};
 use crate::scheduler::{or_dash, table};
 
@@ -12,6 +13,9 @@ const MAX_SHOWN_CHARS: usize = 400;
 
 /// A line for each task.
 pub(super) fn lines(tasks: &[TaskStatus], now: Time) -> String {
+    if tasks.is_empty() {
+        return "no tasks\n".to_owned();
+    }
     let header = ["task", "status", "model", "submitted", "took", "tries"];
     let mut rows = vec![header.map(str::to_owned)];
     for task in tasks {
@@ -28,8 +32,13 @@ pub(super) fn lines(tasks: &[TaskStatus], now: Time) -> String {
     table(&rows)
 }
 
-/// Everything about one task.
-pub(super) fn details(task: &TaskStatus, now: Time) -> String {
+/// Everything about one task, with the reason if it waits.
+pub(super) fn details(
+    task: &TaskStatus,
+    why: Option<String>,
+    roster: &Roster,
+    now: Time,
+) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -41,15 +50,17 @@ pub(super) fn details(task: &TaskStatus, now: Time) -> String {
     line("task", Some(task.id.to_string()));
     line("status", Some(status(task)));
     line("model", task.model.clone());
-    line("worker", task.worker.map(|worker| worker.to_string()));
+    line("worker", task.worker.map(|worker| roster.whole(worker)));
     line("submitted", at(&task.submitted_at));
     line("started", at(&task.started_at));
     line("finished", at(&task.finished_at));
     line("took", run_time(task));
     line("tries", Some(task.attempts.to_string()));
-    line("waits for", task.reason().map(str::to_owned));
+    line("waiting", why);
     line("next try", more("delayed_until"));
-    line("last error", task.last_error().map(str::to_owned));
+    let failures = task.failures();
+    failures.iter().for_each(|one| line("failed try", Some(failed_try(one, roster, now))));
+    line("last error", task.last_error().filter(|_| failures.is_empty()).map(str::to_owned));
     line("error", task.error.clone());
     line("deadline", more("deadline_at"));
     line("tenant", more("tenant"));
@@ -58,6 +69,17 @@ pub(super) fn details(task: &TaskStatus, now: Time) -> String {
     line("input", more("input"));
     line("result", shown(&task.result));
     text
+}
+
+/// A try that failed: `1 on worker-1 (8ebc2130), 12s ago: the worker has lost it`.
+pub(super) fn failed_try(failed: &FailedTry, roster: &Roster, now: Time) -> String {
+    let worker = failed.worker.map_or(String::new(), |id| format!(" on {}", roster.short(id)));
+    let at = failed.at.as_ref().map_or(String::new(), |at| format!(", {}", ago(now, at)));
+    let reason = match failed.reason.is_empty() {
+        true => "no reason is known".to_owned(),
+        false => clean(&failed.reason),
+    };
+    format!("{}{worker}{at}: {reason}", failed.attempt)
 }
 
 /// The state, and how far it is where that is known.
@@ -107,6 +129,7 @@ fn shown(value: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::roster::tests::roster;
     use super::*;
     use serde_json::json;
 
@@ -144,16 +167,37 @@ mod tests {
             &task(json!({
                 "worker": "01890000-0000-7000-8000-000000000002",
                 "result": {"text": "line\nline \u{1b}[2J"},
-                "reason": "no worker serves it",
                 "input": "x".repeat(1_000),
+                "last_error": "out of memory",
             })),
+            Some("nobody\nserves it".to_owned()),
+            &Roster::default(),
             now(),
         );
         assert!(text.contains("worker       01890000-0000-7000-8000-000000000002\n"), "{text}");
-        assert!(text.contains("waits for    no worker serves it\n"), "{text}");
+        assert!(text.contains("waiting      nobody serves it\n"), "{text}");
+        assert!(text.contains("last error   out of memory\n"), "{text}");
         assert!(text.contains("finished     2026-01-01T00:00:02.200Z (11m ago)\n"), "{text}");
         assert!(text.contains("result       {\"text\":\"line\\nline \\u001b[2J\"}\n"), "{text}");
         assert!(!text.contains("metadata") && text.len() < 1_200, "{text}");
+    }
+
+    #[test]
+    fn tries_that_failed_are_told_with_their_workers() {
+        let id = "8ebc2130-610d-826e-b5b1-85a378d2ca34";
+        let roster = roster(json!([{"id": id, "name": "worker-1"}]));
+        let failures = json!([
+            {"attempt": 1, "worker": id, "reason": "it was\nlost", "at": "2026-01-01T00:11:57.000Z"},
+            {"attempt": 2, "worker": null, "reason": ""},
+        ]);
+        let task = task(json!({"worker": id, "failures": failures, "last_error": "it was lost"}));
+        let text = details(&task, None, &roster, now());
+        let tries = "\
+failed try   1 on worker-1 (8ebc2130), 3s ago: it was lost
+failed try   2: no reason is known
+";
+        assert!(text.contains(tries) && !text.contains("last error"), "{text}");
+        assert!(text.contains(&format!("worker       worker-1 ({id})\n")), "{text}");
     }
 
     #[test]

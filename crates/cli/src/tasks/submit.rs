@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::batch;
 use super::follow::{as_it_happens, for_people, for_programs, to_its_end};
 use super::reach::{Reach, block_on, failure};
+use super::roster::Roster;
 use super::show;
 use crate::usage::{Failure, print, read_text};
 
@@ -132,6 +133,11 @@ pub(super) fn run(submit: &Submit) -> Result<(), Failure> {
     let task = one.task()?;
     let scheduler = submit.reach.connect()?;
     block_on(async {
+        // Before the task begins: asked afterwards, it would hide what happens first.
+        let roster = match one.stream && !json {
+            true => Roster::ask(&scheduler).await,
+            false => Roster::default(),
+        };
         let task = scheduler.submit_task(task).await.map_err(failure)?;
         let id = task.id;
         if !one.wait && !one.stream {
@@ -145,12 +151,20 @@ pub(super) fn run(submit: &Submit) -> Result<(), Failure> {
         }
         let (task, pieces) = match (one.stream, json) {
             (true, true) => as_it_happens(&scheduler, id, &for_programs).await?,
-            (true, false) => as_it_happens(&scheduler, id, &|event| for_people(id, event)).await?,
-            (false, _) => (to_its_end(&scheduler, id, json).await?, false),
+            (true, false) => {
+                as_it_happens(&scheduler, id, &|event| for_people(&roster, event)).await?
+            }
+            (false, _) => (to_its_end(&scheduler, id).await?, false),
         };
-        finish(&task, pieces, json)
+        finish(&task, pieces, json).map_err(|failed| match one.is_json_as_text() {
+            true => Failure::work(format!("{failed}; {SENT_AS_TEXT}")),
+            false => failed,
+        })
     })
 }
+
+/// What most likely went wrong when a model refuses such an input.
+const SENT_AS_TEXT: &str = "the input was sent as a text, --json-input sends it as JSON";
 
 /// Prints what came out of a task, unless it was printed in pieces.
 fn finish(task: &TaskStatus, pieces: bool, json: bool) -> Result<(), Failure> {
@@ -201,6 +215,16 @@ impl One {
                 .map_err(|error| Failure::usage(format!("--json-input: not JSON: {error}"))),
             false => Ok(Value::String(text)),
         }
+    }
+}
+
+impl One {
+    /// Whether the input looks like JSON and was not meant to be.
+    fn is_json_as_text(&self) -> bool {
+        let text = self.input.as_deref().unwrap_or_default();
+        !self.json_input
+            && text.starts_with(['{', '['])
+            && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
     }
 }
 
@@ -306,6 +330,15 @@ mod tests {
         let json = TaskInput::Json(json!({"ms": 5}));
         assert_eq!(input(&["--model=m", "--input", &at, "--json-input"]), Ok(json));
         assert!(input(&["--model=m", "--input=@/nowhere/at/all"]).is_err());
+    }
+
+    #[test]
+    fn json_that_is_sent_as_a_text_is_noticed() {
+        let noticed = |line: &[&str]| parse(line).unwrap().one.is_json_as_text();
+        assert!(noticed(&["--model=m", "--input={\"ms\": 5}"]));
+        assert!(!noticed(&["--model=m", "--input={\"ms\": 5}", "--json-input"]));
+        assert!(!noticed(&["--model=m", "--input={hello}"]));
+        assert!(!noticed(&["--model=m", "--input=5"]));
     }
 
     #[test]

@@ -49,6 +49,20 @@ pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// `1 task`, `2 tasks`.
+pub(crate) fn count(number: u64, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+pub(crate) fn and(items: &[String]) -> String {
+    match items {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
 /// At most `width` characters, with a sign that some are missing.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
@@ -96,6 +110,14 @@ mod tests {
         assert_eq!(rows[1][1], format!("{}…", "é".repeat(24)));
         let widest: usize = rows[1].iter().map(|cell| cell.chars().count()).sum();
         assert_eq!(widest + 4, MAX_COLUMNS);
+    }
+
+    #[test]
+    fn numbers_and_lists_read_as_sentences() {
+        assert_eq!([0, 1, 2].map(|number| count(number, "task")), ["0 tasks", "1 task", "2 tasks"]);
+        let list = |items: &[&str]| and(&items.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!([list(&[]), list(&["a"])], ["", "a"]);
+        assert_eq!([list(&["a", "b"]), list(&["a", "b", "c"])], ["a and b", "a, b and c"]);
     }
 
     #[test]

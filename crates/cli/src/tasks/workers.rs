@@ -6,6 +6,7 @@ use hypha_model::Time;
 use serde_json::json;
 
 use super::reach::{Reach, block_on, failure};
+use super::roster::{short_id, shown_name};
 use super::text::{ago, clean, fit, now, took_millis};
 use crate::scheduler::{or_dash, table};
 use crate::usage::{Failure, print};
@@ -30,11 +31,12 @@ pub(super) fn run(workers: &Workers) -> Result<(), Failure> {
 }
 
 fn lines(workers: &[WorkerStatus], now: Time) -> String {
-    let header = ["worker", "status", "models", "run", "queue", "wait", "seen"];
+    let header = ["worker", "id", "status", "models", "run", "queue", "wait", "seen"];
     let mut rows = vec![header.map(str::to_owned)];
     for worker in workers {
         rows.push([
-            worker.id.to_string(),
+            or_dash(shown_name(worker)),
+            short_id(worker.id),
             clean(&worker.status),
             match worker.models.is_empty() {
                 true => "any".to_owned(),
@@ -46,7 +48,7 @@ fn lines(workers: &[WorkerStatus], now: Time) -> String {
             or_dash(worker.health.last_seen.as_ref().map_or(String::new(), |at| ago(now, at))),
         ]);
     }
-    fit(&mut rows, 2);
+    fit(&mut rows, 3);
     table(&rows)
 }
 
@@ -56,10 +58,10 @@ mod tests {
     use hypha_client::Timestamp;
 
     #[test]
-    fn a_table_of_workers_fits_a_terminal_with_their_ids_whole() {
+    fn a_table_of_workers_fits_a_terminal_with_their_names() {
         let id = "01890000-0000-7000-8000-000000000001";
         let worker: WorkerStatus = serde_json::from_value(json!({
-            "id": id, "status": "unavailable", "running": 12, "queued": 3, "waiting_ms": 999.9,
+            "id": id, "name": "worker-1", "status": "unavailable", "running": 12, "queued": 3, "waiting_ms": 999.9,
             "models": ["meta-llama/Llama-2-7b-chat-hf", "stable-diffusion-xl"],
             "health": {"last_seen": "2026-01-01T00:00:00.000Z"},
         }))
@@ -68,7 +70,10 @@ mod tests {
         let text = lines(&[worker], at.time());
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let row = text.lines().nth(1).unwrap();
-        assert!(row.starts_with(id) && row.ends_with("999.9 ms  3s ago"), "{text}");
+        assert!(
+            row.starts_with("worker-1  01890000  unavail") && row.ends_with("999.9 ms  3s ago"),
+            "{text}"
+        );
         assert!(row.contains("meta-llama/Llama-2"), "{text}");
     }
 }

@@ -6,7 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use hypha_model::NodeRole;
+use hypha_model::{NodeRole, SchedulerId};
+use hypha_pki::inspect::{Item, inspect};
 use hypha_pki::issue::{self, Authority, Validity};
 
 use crate::usage::Failure;
@@ -59,6 +60,23 @@ pub(crate) fn prepare(directory: &Path, nodes: &[NodeFiles]) -> Result<PathBuf, 
         files.node(&authority, &trust, node)?;
     }
     Ok(files.directory)
+}
+
+/// The id of the scheduler, by which its API is told from another's.
+pub(super) fn scheduler_id(directory: &Path) -> Result<SchedulerId, Failure> {
+    let path = directory.join("scheduler-cert.pem");
+    let items = inspect(crate::usage::read_text(&path)?.as_bytes());
+    let items =
+        items.map_err(|error| Failure::work(format!("cannot use {}: {error}", path.display())))?;
+    let id = items.iter().find_map(|item| match item {
+        Item::Certificate(facts) if !facts.authority => facts.peer_id(),
+        _ => None,
+    });
+    let id = id.map(|peer| hypha_net::scheduler_id(&peer));
+    id.ok_or_else(|| {
+        let problem = "there is no node's certificate in it; remove it, and another is made";
+        Failure::work(format!("cannot use {}: {problem}", path.display()))
+    })
 }
 
 /// Keeps another `hypha up` away from the directory for as long as it is held.

@@ -29,17 +29,30 @@ fn commands_tell_what_happens_to_tasks() {
     assert!(row.contains("completed  echo"), "{listed}");
 
     let workers = crew.hypha(&["workers"]);
-    for (_, node) in &crew.workers {
-        let row = workers.lines().find(|line| line.starts_with(&worker_id(node)));
-        assert!(row.is_some_and(|row| row.contains("available  echo, sleep")), "{workers}");
+    for (number, (_, node)) in crew.workers.iter().enumerate() {
+        let start = format!("worker-{number}  {}  available  echo, sleep", &worker_id(node)[..8]);
+        assert!(workers.lines().any(|line| line.starts_with(&start)), "{start}: {workers}");
     }
     assert_eq!(workers.lines().count(), 3, "{workers}");
+    let did_it = crew.ended(id)["worker"].clone();
+    let name = format!("worker-{}", crew.place_of(&did_it));
+    let shown = crew.hypha(&["tasks", id]);
+    let whole = format!("worker       {name} ({})", did_it.as_str().unwrap());
+    assert!(shown.contains(&whole), "{shown}");
+    assert!(crew.hypha(&["tasks", "--worker", &name]).contains(id));
+    let explained = crew.hypha(&["explain", id]);
+    assert!(explained.contains(&format!(", the last on {name} (")), "{explained}");
+    refused(&["tasks", "--worker", "nobody", "--scheduler", &crew.url()], "`hypha workers` lists");
 
     let printed = crew.hypha(&[&submit[..], &["--min-memory", "900TB"]].concat());
     let waiting = printed.trim();
     let explained = crew.hypha(&["explain", waiting]);
     assert!(explained.starts_with(&format!("{waiting} queued: no worker can")), "{explained}");
     assert_eq!(explained.matches("needs 900 TB of memory, has ").count(), 2, "{explained}");
+    let shown = crew.hypha(&["tasks", waiting]);
+    assert!(shown.contains("waiting      no worker can take it: 2 × too little memory"), "{shown}");
+    let early = format!("`hypha tasks {waiting} --watch` waits for it");
+    failed(1, &["tasks", waiting, "--result", "--scheduler", &crew.url()], &early);
 
     let (_, figures) = http::get(api(&crew.scheduler.1), "/metrics").unwrap();
     for line in [
@@ -55,6 +68,41 @@ fn commands_tell_what_happens_to_tasks() {
     assert_eq!(crew.hypha(&["cancel", waiting]), format!("{waiting} cancelled\n"));
     let unknown = "task-00000000-0000-7000-8000-000000000000";
     failed(1, &["tasks", unknown, "--scheduler", &crew.url()], "there is no task");
+}
+
+#[test]
+fn whoever_waits_for_a_model_that_nobody_has_is_told_so() {
+    let crew = Crew::start("task-unserved", &[&builtin(4)]);
+    let url = crew.url();
+    let submit = ["submit", "--model", "nope", "--input", "x", "--scheduler", &url];
+    let said = "queued: no worker known so far has the model `nope`; there are echo and sleep";
+    for flag in ["--wait", "--stream"] {
+        let mut waiting = Node::hypha("submit", &[&submit[..], &[flag]].concat());
+        let id = waiting.wait_for_line("{} submitted", PATIENCE);
+        waiting.wait_for_line(&format!("{id} is {said}"), PATIENCE);
+        waiting.wait_for_line(&format!("`hypha cancel {id}` cancels the task"), PATIENCE);
+        crew.hypha(&["cancel", &id]);
+        waiting.wait_for_line(&format!("{id} was cancelled"), PATIENCE);
+        assert_eq!(waiting.wait(PATIENCE).code(), Some(1));
+    }
+
+    let lines = format!("{}\n{}\n", json!({"model": "echo"}), json!({"model": "nope"}));
+    let (file, out) = (crew.lab.file("tasks.jsonl", &lines), crew.lab.path("results.jsonl"));
+    let batch = ["submit", "--batch", &file, "--out", &out, "--scheduler", &url];
+    let batch = Node::hypha("batch", &batch);
+    let line = "1 of 2 tasks done, 1 completed; line 2 waits: no worker known so far has the model";
+    batch.wait_for_line(line, PATIENCE);
+}
+
+#[test]
+fn a_batch_for_a_scheduler_that_is_not_there_leaves_nothing_behind() {
+    let lab = Lab::new("task-nobody");
+    let file = lab.file("tasks.jsonl", "{\"model\": \"echo\"}\n");
+    let out = lab.path("results.jsonl");
+    // Port 9 is for a service that nobody runs.
+    let batch = ["submit", "--batch", &file, "--out", &out, "--scheduler", "http://127.0.0.1:9"];
+    failed(1, &batch, "no scheduler answers at http://127.0.0.1:9");
+    assert!(!std::path::Path::new(&out).exists());
 }
 
 #[test]

@@ -66,6 +66,15 @@ fn no_node_outlives_the_command_that_was_killed() {
     wait_until("all ended", PATIENCE, || (!nodes.iter().any(|pid| runs(*pid))).then_some(()));
 }
 
+#[test]
+fn an_address_that_another_has_is_named_and_nothing_is_left_running() {
+    let scratch = Scratch::new("up-taken");
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let api = other.local_addr().unwrap().to_string();
+    let expected = format!("cannot serve the API at {api}: another program has this address");
+    failed(1, &["up", "--dir", &scratch.path("network"), "--api", &api], &expected);
+}
+
 /// The processes that this one has started and that have not ended.
 fn children(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();

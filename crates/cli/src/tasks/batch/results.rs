@@ -1,8 +1,9 @@
 //! The results of a batch: a file with one in each line, in the order in which they came.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use hypha_client::{TaskState, TaskStatus};
@@ -18,6 +19,8 @@ const MAX_LINE_BYTES: u64 = 256 << 20;
 pub(super) struct Results {
     path: PathBuf,
     file: File,
+    /// Whether it was made by this run.
+    made: bool,
     done: BTreeMap<u64, Done>,
 }
 
@@ -38,18 +41,29 @@ impl Results {
     /// The results at `path`, which may be none yet. What a run that was killed left half written is cut off.
     pub(super) fn open(path: &Path) -> Result<Results, Failure> {
         let failed = |error| Failure::usage(format!("{}: {error}", path.display()));
-        let options =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let file = options.map_err(failed)?;
+        let busy = || {
+            let problem = "another run writes its results there; wait for it, or use another";
+            Failure::usage(format!("{}: {problem}", path.display()))
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let (file, made) = match options.clone().create_new(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                (options.open(path).map_err(failed)?, false)
+            }
+            opened => (opened.map_err(failed)?, true),
+        };
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let problem = "another run writes its results there; wait for it, or use another";
-                return Err(Failure::usage(format!("{}: {problem}", path.display())));
-            }
+            Err(TryLockError::WouldBlock) => return Err(busy()),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        let mut results = Results { path: path.to_owned(), file, done: BTreeMap::new() };
+        // Another run that had no results has removed it meanwhile: what is written here would be lost.
+        let place = |metadata: Metadata| (metadata.dev(), metadata.ino());
+        if std::fs::metadata(path).ok().map(place) != file.metadata().ok().map(place) {
+            return Err(busy());
+        }
+        let mut results = Results { path: path.to_owned(), file, made, done: BTreeMap::new() };
         let whole = results.read()?;
         results.file.set_len(whole).map_err(failed)?;
         results.file.seek(SeekFrom::Start(whole)).map_err(failed)?;
@@ -124,6 +138,16 @@ impl Results {
             "{}: {error}; make room and run the same command again",
             self.path.display()
         ))
+    }
+}
+
+/// A file that was made for results and got none is not left behind.
+impl Drop for Results {
+    fn drop(&mut self) {
+        if self.made && self.done.is_empty() {
+            // It is only untidy.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

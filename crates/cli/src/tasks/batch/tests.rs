@@ -65,9 +65,19 @@ fn a_wrong_line_is_named_before_anything_is_submitted() {
         (format!("{TASK}\n{{\"model\": \"m\", \"requirement\": 1}}"), "unknown field"),
         ("{\"model\": \"m\", \"key\": \"k\"}\n".repeat(2), "tasks:2: has the key of an earlier"),
     ] {
-        let error = Files::new(&tasks).survey().unwrap_err();
+        let files = Files::new(&tasks);
+        let error = files.survey().unwrap_err();
         assert!(error.contains(says), "{error}");
+        assert!(!files.out.exists(), "an empty file of results is left behind");
     }
+}
+
+#[test]
+fn an_empty_file_that_was_there_stays() {
+    let files = Files::new(&format!("{TASK}\n"));
+    std::fs::write(&files.out, "").unwrap();
+    files.survey().unwrap();
+    assert!(files.out.exists());
 }
 
 #[test]
