@@ -53,12 +53,12 @@ async fn serve(up: Up) -> Result<(), Failure> {
     let directory = files::prepare(&up.dir, &files::plan(up.workers))?;
     let _lock = files::lock(&directory)?;
     let own = files::scheduler_id(&directory)?;
-    let gateway_at = free_port(up.api)?;
     let api = match up.api.port() {
         0 => SocketAddr::new(up.api.ip(), free_port(up.api)?),
         _ => up.api,
     };
     check_free(api)?;
+    let gateway_at = free_port(api)?;
     let gateway = format!("/ip4/127.0.0.1/tcp/{gateway_at}");
     let config = |name: &str| directory.join(format!("{name}.toml"));
     let mut plan = vec![
@@ -112,7 +112,8 @@ fn taken(api: SocketAddr, problem: &str) -> Failure {
     ))
 }
 
-/// A port that nobody uses now. Another program may take it before the node does; then the node says so.
+/// A port that nobody uses now, and not that of the API. Another program may take it before the node does; then the
+/// node says so.
 pub(crate) fn free_port(api: SocketAddr) -> Result<u16, Failure> {
     let named = |error| Failure::work(format!("cannot find a free port: {error}"));
     loop {

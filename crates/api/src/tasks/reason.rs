@@ -10,8 +10,9 @@ use crate::stamp::Stamp;
 pub(crate) fn of_waiting(view: &TaskView, delayed: Option<Time>, now: Time) -> String {
     if let Some(until) = delayed {
         let seconds = until.since(now).as_secs_f64();
-        let error = view.last_error.as_deref().unwrap_or("an attempt failed");
-        return format!("is tried again in {seconds:.1} s (at {}): {error}", Stamp(until));
+        let error = view.last_error.as_deref().unwrap_or("no reason is known");
+        let at = Stamp(until);
+        return format!("the next try is in {seconds:.1} s (at {at}), the last failed: {error}");
     }
     view.explanation.as_ref().map_or_else(|| "has not been looked at yet".to_owned(), in_short)
 }

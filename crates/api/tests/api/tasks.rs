@@ -199,7 +199,7 @@ async fn a_task_that_fails_says_why_and_waits_to_be_tried_again() {
     assert_eq!((&delayed["status"], &delayed["attempts"]), (&json!("queued"), &json!(1)));
     assert_eq!(delayed["last_error"], "it was told to fail");
     assert!(delayed["delayed_until"].is_string());
-    assert!(delayed["reason"].as_str().unwrap().starts_with("is tried again in "), "{delayed}");
+    assert!(delayed["reason"].as_str().unwrap().starts_with("the next try is in "), "{delayed}");
     server.memory.advance(Span::from_secs(10));
     let (_, failed) = server.get(&path_of(&task)).await;
     assert_eq!((&failed["status"], &failed["attempts"]), (&json!("failed"), &json!(2)));

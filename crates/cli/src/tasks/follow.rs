@@ -46,7 +46,9 @@ impl Said {
             eprintln!("{} is {line}", task.id);
             self.line = line;
         }
-        if task.status == TaskState::Queued && !std::mem::replace(&mut self.advised, true) {
+        // One that is tried again moves by itself.
+        let stuck = task.status == TaskState::Queued && task.delayed_until().is_none();
+        if stuck && !std::mem::replace(&mut self.advised, true) {
             eprintln!("{}", waiting::advice(task));
         }
     }

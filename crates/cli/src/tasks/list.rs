@@ -164,7 +164,11 @@ async fn follow(scheduler: &Scheduler, id: TaskId, json: bool) -> Result<(), Fai
 
 async fn described(scheduler: &Scheduler, task: &TaskStatus) -> String {
     let roster = Roster::ask(scheduler).await;
-    let why = waiting::why(scheduler, task, &roster).await;
+    // Of one that is tried again, the time and the failures are told by themselves.
+    let why = match task.delayed_until() {
+        Some(_) => None,
+        None => waiting::why(scheduler, task, &roster).await,
+    };
     details(task, why, &roster, now())
 }
 

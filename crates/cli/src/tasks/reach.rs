@@ -23,7 +23,7 @@ const MAX_BUSY_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Args)]
 pub(crate) struct Reach {
     /// The scheduler's address; without it HYPHA_SCHEDULER, or else http://127.0.0.1:8080
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL|HOST:PORT")]
     scheduler: Option<String>,
     /// The token; without it --token-file or HYPHA_TOKEN. Others on this machine can see arguments
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
@@ -56,8 +56,13 @@ impl Reach {
             Some(file) => Some(read_text(file)?.into_bytes()),
             None => None,
         };
-        let address = address.as_deref().unwrap_or(DEFAULT_SCHEDULER);
-        Scheduler::connect_with(address, Options { token, ca_pem }).map_err(failure)
+        let address = match address {
+            None => DEFAULT_SCHEDULER.to_owned(),
+            // As `hypha up --api` is told.
+            Some(plain) if !plain.contains("://") => format!("http://{plain}"),
+            Some(url) => url,
+        };
+        Scheduler::connect_with(&address, Options { token, ca_pem }).map_err(failure)
     }
 }
 
@@ -68,7 +73,8 @@ pub(crate) fn failure(error: ClientError) -> Failure {
         ClientError::Token => Failure::usage(format!("--token: {error}")),
         ClientError::Tls(_) => Failure::usage(error),
         ClientError::Unreachable { .. } => {
-            Failure::work(format!("{error} set --scheduler or HYPHA_SCHEDULER"))
+            let start = "`hypha up` starts one, --scheduler or HYPHA_SCHEDULER names another";
+            Failure::work(format!("{error} {start}"))
         }
         _ if error.is_about_the_token() => {
             Failure::work(format!("{error}; set --token, --token-file or HYPHA_TOKEN"))
@@ -135,6 +141,10 @@ mod tests {
         assert_eq!(address(&reach(), &set), "http://b:1");
         let given = Reach { scheduler: Some("http://a:1".to_owned()), ..reach() };
         assert_eq!(address(&given, &set), "http://a:1");
+        let plain = |text: &str| Reach { scheduler: Some(text.to_owned()), ..reach() };
+        assert_eq!(address(&plain("127.0.0.1:18080"), &set), "http://127.0.0.1:18080");
+        assert_eq!(address(&plain("here:1"), &set), "http://here:1");
+        assert!(plain("a b").connect_with(&none).is_err());
     }
 
     #[test]
@@ -158,7 +168,8 @@ mod tests {
         let gone = ClientError::Unreachable { address: "http://a".into(), reason: "no".into() };
         assert_eq!(
             failure(gone).to_string(),
-            "no scheduler answers at http://a (no); is one running? set --scheduler or HYPHA_SCHEDULER"
+            "no scheduler answers at http://a (no); is one running? `hypha up` starts one, \
+             --scheduler or HYPHA_SCHEDULER names another"
         );
         let refused =
             |status| ClientError::Refused { status, code: String::new(), message: "no".to_owned() };

@@ -97,10 +97,8 @@ impl Roster {
         }
         let verb = if all.len() == 1 { "is" } else { "are" };
         let model = cut(&clean(model), 80);
-        Some(format!(
-            "no worker known so far has the model `{model}`; there {verb} {}",
-            and(&shown)
-        ))
+        let shown = and(&shown);
+        Some(format!("no worker known so far has the model `{model}` (there {verb} {shown})"))
     }
 
     /// Whether anything is known of run times: some task has completed on a worker that is here.
@@ -187,7 +185,7 @@ pub(super) mod tests {
         assert_eq!(three().unserved("echo"), None);
         assert_eq!(
             three().unserved("nope").unwrap(),
-            "no worker known so far has the model `nope`; there are burn, echo and sleep"
+            "no worker known so far has the model `nope` (there are burn, echo and sleep)"
         );
         assert_eq!(roster(json!([])).unserved("echo").unwrap(), "there is no worker yet");
         assert_eq!(Roster::default().unserved("echo"), None, "nobody was asked");
@@ -195,6 +193,6 @@ pub(super) mod tests {
         assert_eq!(roster(any).unserved("nope"), None);
         let models: Vec<_> = (0..20).map(|number| format!("m{number:02}")).collect();
         let many = json!([{"id": "8ebc2130-610d-826e-b5b1-85a378d2ca34", "models": models}]);
-        assert!(roster(many).unserved("x").unwrap().ends_with("m10, m11 and 8 more"));
+        assert!(roster(many).unserved("x").unwrap().ends_with("m10, m11 and 8 more)"));
     }
 }

@@ -57,7 +57,8 @@ pub(super) fn details(
     line("took", run_time(task));
     line("tries", Some(task.attempts.to_string()));
     line("waiting", why);
-    line("next try", more("delayed_until"));
+    let next = task.delayed_until();
+    line("next try", next.map(|at| format!("{at} (in {})", took(at.time().since(now)))));
     let failures = task.failures();
     failures.iter().for_each(|one| line("failed try", Some(failed_try(one, roster, now))));
     line("last error", task.last_error().filter(|_| failures.is_empty()).map(str::to_owned));

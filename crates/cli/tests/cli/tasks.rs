@@ -75,7 +75,7 @@ fn whoever_waits_for_a_model_that_nobody_has_is_told_so() {
     let crew = Crew::start("task-unserved", &[&builtin(4)]);
     let url = crew.url();
     let submit = ["submit", "--model", "nope", "--input", "x", "--scheduler", &url];
-    let said = "queued: no worker known so far has the model `nope`; there are echo and sleep";
+    let said = "queued: no worker known so far has the model `nope` (there are echo and sleep)";
     for flag in ["--wait", "--stream"] {
         let mut waiting = Node::hypha("submit", &[&submit[..], &[flag]].concat());
         let id = waiting.wait_for_line("{} submitted", PATIENCE);

@@ -63,8 +63,11 @@ impl Source {
     }
 
     fn read(&self, number: u64, bytes: &[u8]) -> Result<Line, Failure> {
-        let json: serde_json::Value =
-            serde_json::from_slice(bytes).map_err(|error| self.wrong(number, &error))?;
+        let json: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| {
+            // It counts lines within what it was given, which is one.
+            let problem = error.to_string().replace(" at line 1 column ", " at column ");
+            self.wrong(number, &format!("is not JSON: {problem}"))
+        })?;
         let own_key = json.get("key").is_some_and(|key| !key.is_null());
         let mut task = Task::from_json(json).map_err(|error| self.wrong(number, &error))?;
         if !own_key {

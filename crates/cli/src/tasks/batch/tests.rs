@@ -60,7 +60,7 @@ fn keys_belong_to_a_line_at_its_place_in_its_run() {
 #[test]
 fn a_wrong_line_is_named_before_anything_is_submitted() {
     for (tasks, says) in [
-        (format!("{TASK}\n{{"), "tasks:2: EOF while parsing"),
+        (format!("{TASK}\n{{"), "tasks:2: is not JSON: EOF while parsing an object at column 1"),
         (format!("{TASK}\n{{}}"), "tasks:2: not a task: missing field `model`"),
         (format!("{TASK}\n{{\"model\": \"m\", \"requirement\": 1}}"), "unknown field"),
         ("{\"model\": \"m\", \"key\": \"k\"}\n".repeat(2), "tasks:2: has the key of an earlier"),
