@@ -33,6 +33,8 @@ pub(super) fn run(workers: &Workers) -> Result<(), Failure> {
 fn lines(workers: &[WorkerStatus], now: Time) -> String {
     let header = ["worker", "id", "status", "models", "run", "queue", "wait", "seen"];
     let mut rows = vec![header.map(str::to_owned)];
+    let mut workers: Vec<_> = workers.iter().collect();
+    workers.sort_by_key(|worker| (&worker.name, worker.id));
     for worker in workers {
         rows.push([
             or_dash(shown_name(worker)),
@@ -61,13 +63,16 @@ mod tests {
     fn a_table_of_workers_fits_a_terminal_with_their_names() {
         let id = "01890000-0000-7000-8000-000000000001";
         let worker: WorkerStatus = serde_json::from_value(json!({
-            "id": id, "name": "worker-1", "status": "unavailable", "running": 12, "queued": 3, "waiting_ms": 999.9,
+            "id": id, "name": "worker-1", "status": "unavailable",
+            "running": 12, "queued": 3, "waiting_ms": 999.9,
             "models": ["meta-llama/Llama-2-7b-chat-hf", "stable-diffusion-xl"],
             "health": {"last_seen": "2026-01-01T00:00:00.000Z"},
         }))
         .unwrap();
         let at: Timestamp = "2026-01-01T00:00:03Z".parse().unwrap();
-        let text = lines(&[worker], at.time());
+        let other: WorkerStatus =
+            serde_json::from_value(json!({"id": id, "name": "worker-2"})).unwrap();
+        let text = lines(&[other, worker], at.time());
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let row = text.lines().nth(1).unwrap();
         assert!(
@@ -75,5 +80,6 @@ mod tests {
             "{text}"
         );
         assert!(row.contains("meta-llama/Llama-2"), "{text}");
+        assert!(text.lines().nth(2).unwrap().starts_with("worker-2  01890000"), "{text}");
     }
 }
