@@ -8,13 +8,15 @@ pub(crate) mod files;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use hypha_client::Scheduler;
+use hypha_config::{Flags, SchedulerConfig};
 use hypha_model::SchedulerId;
 
+use crate::config::environment;
 use crate::tasks::text::count;
 use crate::usage::{Failure, print};
 use children::{Child, Children};
@@ -52,7 +54,6 @@ pub(crate) fn run(up: Up) -> Result<(), Failure> {
 async fn serve(up: Up) -> Result<(), Failure> {
     let directory = files::prepare(&up.dir, &files::plan(up.workers))?;
     let _lock = files::lock(&directory)?;
-    let own = files::scheduler_id(&directory)?;
     let api = match up.api.port() {
         0 => SocketAddr::new(up.api.ip(), free_port(up.api)?),
         _ => up.api,
@@ -65,14 +66,20 @@ async fn serve(up: Up) -> Result<(), Failure> {
         Child::new("gateway", "gateway", config("gateway")).flag("--listen", &gateway),
         Child::new("scheduler", "scheduler", config("scheduler"))
             .flag("--gateway", &gateway)
-            .variable("HYPHA_SCHEDULER__API__BIND_ADDRESS", &api.to_string()),
+            .variable(BIND_ADDRESS, &api.to_string()),
     ];
     plan.extend((1..=up.workers).map(|number| {
         let name = format!("worker-{number}");
         Child::new(&name, "worker", config(&name)).flag("--gateway", &gateway)
     }));
+    let scheduler = scheduler_config(&config("scheduler"), &gateway, api)?;
+    let own = files::scheduler_id(&scheduler.network.cert_pem)?;
+    let guarded = scheduler.api.tls.is_some() || scheduler.api.tokens_file.is_some();
     let mut children = Children::start(plan)?;
-    let ready = children.meanwhile(wait_until_ready(api, own, usize::from(up.workers))).await;
+    let ready = match guarded {
+        true => Ok(Some(Ready::Guarded)),
+        false => children.meanwhile(wait_until_ready(api, own, usize::from(up.workers))).await,
+    };
     match ready {
         Err(failure) => {
             children.stop().await?;
@@ -89,10 +96,29 @@ async fn serve(up: Up) -> Result<(), Failure> {
             "hypha up: after {} seconds not all workers are there; see the lines above. Going on.",
             PATIENCE.as_secs()
         ),
+        Ok(Some(Ready::Guarded)) => eprintln!(
+            "hypha up: the API at {api} was given tokens or TLS, so `hypha up` does not see when all are there."
+        ),
         // Somebody wants it to stop already.
         Ok(None) => return children.stop().await,
     }
     children.run().await
+}
+
+/// Where the scheduler is told to serve its API.
+const BIND_ADDRESS: &str = "HYPHA_SCHEDULER__API__BIND_ADDRESS";
+
+/// What the scheduler will go by. A slip in its file is said before anything runs.
+fn scheduler_config(
+    file: &Path,
+    gateway: &str,
+    api: SocketAddr,
+) -> Result<SchedulerConfig, Failure> {
+    let mut variables = environment();
+    variables.retain(|(name, _)| name != BIND_ADDRESS);
+    variables.push((BIND_ADDRESS.to_owned(), api.to_string()));
+    let flags = Flags { gateway: vec![gateway.to_owned()], ..Flags::default() };
+    hypha_config::load(file, &variables, &flags).map_err(Failure::usage)
 }
 
 /// Whether the scheduler can serve its API there. Otherwise whoever does would be taken for it.
@@ -130,6 +156,8 @@ pub(crate) fn free_port(api: SocketAddr) -> Result<u16, Failure> {
 enum Ready {
     All,
     NotAll,
+    /// The API asks for what we do not have.
+    Guarded,
     /// The API that answers is not that of our scheduler.
     Stranger,
 }

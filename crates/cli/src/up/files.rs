@@ -62,10 +62,9 @@ pub(crate) fn prepare(directory: &Path, nodes: &[NodeFiles]) -> Result<PathBuf, 
     Ok(files.directory)
 }
 
-/// The id of the scheduler, by which its API is told from another's.
-pub(super) fn scheduler_id(directory: &Path) -> Result<SchedulerId, Failure> {
-    let path = directory.join("scheduler-cert.pem");
-    let items = inspect(crate::usage::read_text(&path)?.as_bytes());
+/// The id of the scheduler with this certificate, by which its API is told from another's.
+pub(super) fn scheduler_id(path: &Path) -> Result<SchedulerId, Failure> {
+    let items = inspect(crate::usage::read_text(path)?.as_bytes());
     let items =
         items.map_err(|error| Failure::work(format!("cannot use {}: {error}", path.display())))?;
     let id = items.iter().find_map(|item| match item {
@@ -74,7 +73,7 @@ pub(super) fn scheduler_id(directory: &Path) -> Result<SchedulerId, Failure> {
     });
     let id = id.map(|peer| hypha_net::scheduler_id(&peer));
     id.ok_or_else(|| {
-        let problem = "there is no node's certificate in it; remove it, and another is made";
+        let problem = "there is no node's certificate in it";
         Failure::work(format!("cannot use {}: {problem}", path.display()))
     })
 }

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::command::{done, failed};
+use crate::command::{done, failed, refused};
 use crate::process::{Node, PATIENCE, wait_until};
 use crate::scratch::Scratch;
 
@@ -73,6 +73,21 @@ fn an_address_that_another_has_is_named_and_nothing_is_left_running() {
     let api = other.local_addr().unwrap().to_string();
     let expected = format!("cannot serve the API at {api}: another program has this address");
     failed(1, &["up", "--dir", &scratch.path("network"), "--api", &api], &expected);
+}
+
+#[test]
+fn a_slip_in_the_scheduler_s_file_is_said_before_anything_runs() {
+    let scratch = Scratch::new("up-slip");
+    let directory = scratch.path("network");
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Leaves the files, and nothing that runs.
+    let api = other.local_addr().unwrap().to_string();
+    failed(1, &["up", "--dir", &directory, "--api", &api], "cannot serve the API");
+    let file = scratch.path("network/scheduler.toml");
+    let right = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("dta_dir = 1\n{right}")).unwrap();
+    let up = ["up", "--dir", &directory, "--api", "127.0.0.1:0"];
+    refused(&up, "network/scheduler.toml:1:1: unknown key `dta_dir`");
 }
 
 /// The processes that this one has started and that have not ended.
