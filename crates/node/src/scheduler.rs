@@ -32,7 +32,7 @@ use figures::{Figures, Present};
 use links::Links;
 use names::Names;
 use objects::Objects;
-use pump::Pump;
+use pump::Alarm;
 pub(crate) use search::Searching;
 
 /// How often results that are older than `result_ttl` are forgotten, at the least.
@@ -44,8 +44,8 @@ pub(crate) struct Scheduler {
     service: Service,
     stop: CancellationToken,
     api: JoinHandle<()>,
-    pump_stop: CancellationToken,
-    pump: JoinHandle<()>,
+    alarm_stop: CancellationToken,
+    alarm: JoinHandle<()>,
 }
 
 impl Scheduler {
@@ -96,23 +96,18 @@ impl Scheduler {
             &mut step,
         );
         give_table(&mut machine, &table, mode, clock.now(), &mut step);
-        let core = Arc::new(Core::new(machine, step, clock, figures, Box::new(ways)));
+        let core =
+            Arc::new(Core::new(machine, step, store.clone(), clock, figures, Box::new(ways)));
         let _ = heard_by.set(Arc::downgrade(&core));
         metrics.with(|registry| {
             registry.register_collector(Box::new(Present::of(Arc::downgrade(&core))));
         });
 
         let stop = CancellationToken::new();
-        let pump = Pump {
-            core: core.clone(),
-            store: store.clone(),
-            id,
-            settings: config.settings.clone(),
-            table,
-        };
+        let alarm = Alarm { core: core.clone(), id, settings: config.settings.clone(), table };
         // It stops last: what the others still want durable is committed.
-        let pump_stop = CancellationToken::new();
-        let pump = tokio::spawn(pump.run(pump_stop.clone()));
+        let alarm_stop = CancellationToken::new();
+        let alarm = tokio::spawn(alarm.run(alarm_stop.clone()));
         tokio::spawn(objects.clone().receive(net.clone(), offers));
         tokio::spawn(forget(store.clone(), objects.clone(), clock, config.result_ttl));
         let searching =
@@ -132,7 +127,7 @@ impl Scheduler {
                 tracing::error!("the API is no longer served: {error}");
             }
         });
-        Ok(Scheduler { searching, service, stop, api, pump_stop, pump })
+        Ok(Scheduler { searching, service, stop, api, alarm_stop, alarm })
     }
 
     pub(crate) fn searching(&self) -> &Searching {
@@ -149,8 +144,8 @@ impl Scheduler {
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let _ = self.api.await;
-        self.pump_stop.cancel();
-        let _ = self.pump.await;
+        self.alarm_stop.cancel();
+        let _ = self.alarm.await;
     }
 }
 

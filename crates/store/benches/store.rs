@@ -22,8 +22,9 @@ use hypha_model::{
     AttemptId, Fence, Metadata, Payload, Requirement, Rng, Span, TaskId, TaskSpec, TaskState, Time,
     WorkerId,
 };
-use hypha_store::{Committing, Filter, Store};
+use hypha_store::{Filter, Store, StoreError};
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 
 /// How long each is repeated.
 const LONG: Duration = Duration::from_secs(4);
@@ -103,12 +104,17 @@ fn open(path: &Path) -> Store {
     Store::open(path).map(|(store, _)| store).unwrap_or_else(|error| panic!("{error}"))
 }
 
-async fn hand_over(store: &Store, records: Vec<Record>) -> Committing {
-    store.commit(records).await.unwrap_or_else(|error| panic!("{error}"))
+type Committing = oneshot::Receiver<Result<(), StoreError>>;
+
+fn hand_over(store: &Store, records: Vec<Record>) -> Committing {
+    let (done, committed) = oneshot::channel();
+    store.commit(records, |result| drop(done.send(result)));
+    committed
 }
 
 async fn durable(committing: Committing) {
-    committing.await.unwrap_or_else(|error| panic!("{error}"));
+    let committed = committing.await.unwrap_or_else(|error| panic!("{error}"));
+    committed.unwrap_or_else(|error| panic!("{error}"));
 }
 
 async fn cycles(store: &Store, maker: &mut Maker, batch: u64) -> u64 {
@@ -126,7 +132,7 @@ async fn cycles(store: &Store, maker: &mut Maker, batch: u64) -> u64 {
         }
         let ended = std::mem::replace(&mut before, accepted);
         records.extend(ended.into_iter().map(|id| maker.finished(id)));
-        let committing = hand_over(store, records).await;
+        let committing = hand_over(store, records);
         if let Some(earlier) = under_way.replace(committing) {
             durable(earlier).await;
         }
@@ -142,11 +148,11 @@ async fn apart(store: &Store, maker: &mut Maker, batch: u64) -> u64 {
     while begin.elapsed() < LONG {
         tasks += batch;
         let (ids, records): (Vec<_>, Vec<_>) = (0..batch).map(|_| maker.accepted()).unzip();
-        durable(hand_over(store, records).await).await;
+        durable(hand_over(store, records)).await;
         let tried = ids.iter().map(|id| maker.attempted(*id)).collect();
-        durable(hand_over(store, tried).await).await;
+        durable(hand_over(store, tried)).await;
         let ended = ids.iter().map(|id| maker.finished(*id)).collect();
-        durable(hand_over(store, ended).await).await;
+        durable(hand_over(store, ended)).await;
     }
     tasks
 }
@@ -161,7 +167,7 @@ async fn submits(store: Arc<Store>) -> u64 {
             let mut tasks = 0;
             while begin.elapsed() < LONG {
                 let (_, record) = maker.lock().unwrap().accepted();
-                durable(hand_over(&store, vec![record]).await).await;
+                durable(hand_over(&store, vec![record])).await;
                 tasks += 1;
             }
             tasks
@@ -214,7 +220,7 @@ fn million(runtime: &Runtime, dir: &Path) {
         runtime.block_on(async {
             for _ in 0..QUEUED / 10_000 {
                 let records = (0..10_000).map(|_| maker.accepted().1).collect();
-                durable(hand_over(&store, records).await).await;
+                durable(hand_over(&store, records)).await;
             }
         });
         QUEUED
@@ -231,7 +237,7 @@ fn million(runtime: &Runtime, dir: &Path) {
             for _ in 0..QUEUED / 10_000 {
                 let ids: Vec<_> = (0..10_000).map(|_| maker.accepted().0).collect();
                 let records = ids.iter().map(|id| maker.finished(*id)).collect();
-                durable(hand_over(&store, records).await).await;
+                durable(hand_over(&store, records)).await;
             }
         });
         QUEUED

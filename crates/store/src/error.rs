@@ -63,6 +63,9 @@ pub enum StoreError {
     /// An earlier transaction failed, and what was asked since may depend on it.
     #[error("nothing is stored since an earlier write failed: {0}")]
     Stopped(Arc<StoreError>),
+    /// More is to be stored than the disk takes.
+    #[error("too many commits wait for the scheduler's database; check how busy its disk is")]
+    Busy,
     /// The writer has ended.
     #[error("the store is closed; start the scheduler again")]
     Closed,

@@ -18,16 +18,14 @@ mod share;
 mod write;
 mod writer;
 
-use std::future::Future;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use hypha_engine::Record;
 use hypha_engine::record::StoredTask;
 use hypha_model::{Name, TaskId, Time};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 pub use error::StoreError;
@@ -38,8 +36,7 @@ pub use write::StoredCounts;
 use read::Readers;
 use writer::{Commit, Failure, Job, Writer};
 
-/// Commits that wait for the writer. A driver has few under way, each of many records; past this it waits, and
-/// so do those who ask it for something.
+/// Commits that wait for the writer. A driver has few under way, each of many records.
 const MAX_WAITING: usize = 1_024;
 
 /// Choices about a store.
@@ -59,10 +56,6 @@ pub struct Store {
     failure: Failure,
     writer: Option<JoinHandle<()>>,
 }
-
-/// A commit under way: ready when it is durable, or has failed. Dropping it does not undo it.
-#[derive(Debug)]
-pub struct Committing(oneshot::Receiver<Result<(), StoreError>>);
 
 impl Store {
     /// Opens the store at `path`, or makes a new one, and reads what a scheduler begins with. Takes some
@@ -89,11 +82,20 @@ impl Store {
     }
 
     /// Hands over records that are to be durable together. Those of an earlier call are durable before, or
-    /// with them. Waits only while too many others wait; what is returned then waits for the disk.
-    pub async fn commit(&self, records: Vec<Record>) -> Result<Committing, StoreError> {
-        let (done, committing) = oneshot::channel();
-        self.ask(Job::Commit(Commit { records, done })).await?;
-        Ok(Committing(committing))
+    /// with them. Never waits: `done` is called on the thread that writes as soon as they are durable or cannot
+    /// be, and the next commits wait until it returns. If too many wait already, it is called here and now.
+    pub fn commit(
+        &self,
+        records: Vec<Record>,
+        done: impl FnOnce(Result<(), StoreError>) + Send + 'static,
+    ) {
+        let commit = Commit { records, done: Box::new(done) };
+        let refused = match self.jobs.as_ref().map(|jobs| jobs.try_send(Job::Commit(commit))) {
+            Some(Err(TrySendError::Full(Job::Commit(commit)))) => (commit, StoreError::Busy),
+            Some(Err(TrySendError::Closed(Job::Commit(commit)))) => (commit, StoreError::Closed),
+            _ => return,
+        };
+        (refused.0.done)(Err(refused.1));
     }
 
     /// Whether commits can succeed, and if not, why.
@@ -166,14 +168,11 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.jobs = None;
-        // If it panicked there is nothing left to wait for.
-        let _ = self.writer.take().map(JoinHandle::join);
-    }
-}
-
-impl Future for Committing {
-    type Output = Result<(), StoreError>;
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or(Err(StoreError::Closed)))
+        let Some(writer) = self.writer.take() else { return };
+        // What is called after a commit may be the last to hold the store: the thread does not wait for itself.
+        if writer.thread().id() != std::thread::current().id() {
+            // If it panicked there is nothing left to wait for.
+            let _ = writer.join();
+        }
     }
 }

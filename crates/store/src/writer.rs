@@ -32,7 +32,7 @@ pub(crate) enum Job {
 /// Records that belong together, and who waits for them.
 pub(crate) struct Commit {
     pub(crate) records: Vec<Record>,
-    pub(crate) done: oneshot::Sender<Result<(), StoreError>>,
+    pub(crate) done: Box<dyn FnOnce(Result<(), StoreError>) + Send>,
 }
 
 /// Why nothing is written at present; shared with whoever asks.
@@ -111,7 +111,7 @@ impl Writer {
             }
         };
         for done in waiting {
-            let _ = done.send(answer.clone());
+            done(answer.clone());
         }
     }
 

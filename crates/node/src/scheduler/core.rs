@@ -1,12 +1,12 @@
 //! The scheduler's machine, and whoever waits for it.
 //!
-//! Everyone steps the machine under one lock, for microseconds. What a step wants to be durable is collected; the
-//! pump (`pump.rs`) commits it and then lets out what was to be sent. Only what has nothing durable at stake
-//! leaves at once.
+//! Everyone steps the machine under one lock, for microseconds. What a step wants to be durable is collected,
+//! committed (`pump.rs`), and then what was to be sent leaves. Only what has nothing durable at stake leaves at
+//! once.
 
 use std::collections::HashMap;
 use std::future::ready;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures::FutureExt;
@@ -16,6 +16,7 @@ use hypha_engine::{
     Submitted, ToWorker,
 };
 use hypha_model::{TaskId, Time, WorkerId};
+use hypha_store::Store;
 use tokio::sync::{Notify, oneshot};
 
 use super::figures::Figures;
@@ -24,8 +25,13 @@ use crate::clock::Clock;
 pub(crate) struct Core {
     machine: Mutex<Machine>,
     watchers: Mutex<Watchers>,
-    /// There is something to commit, to send, or to wake up for earlier.
-    pub(super) work: Notify,
+    pub(super) store: Arc<Store>,
+    /// The machine wants to be woken earlier than it wanted before.
+    pub(super) earlier: Notify,
+    /// The store has failed.
+    pub(super) broken: Notify,
+    /// Nothing is left to be committed.
+    pub(super) settled: Notify,
     pub(super) clock: Clock,
     pub(super) figures: Figures,
     ways: Box<dyn Ways>,
@@ -54,7 +60,11 @@ pub(crate) trait Ways: Send + Sync {
 pub(super) struct Machine {
     pub(super) scheduler: Scheduler,
     pub(super) step: SchedulerStep,
-    /// Until when the pump sleeps.
+    /// Whether what was collected before is being committed or let out.
+    pub(super) committing: bool,
+    /// The space of the last step.
+    pub(super) spare: SchedulerStep,
+    /// Until when the alarm sleeps.
     pub(super) asleep_until: Option<Time>,
     /// Why nothing is acknowledged at present.
     pub(super) stopped: Option<String>,
@@ -72,6 +82,7 @@ impl Core {
     pub(super) fn new(
         scheduler: Scheduler,
         step: SchedulerStep,
+        store: Arc<Store>,
         clock: Clock,
         figures: Figures,
         ways: Box<dyn Ways>,
@@ -79,6 +90,8 @@ impl Core {
         let machine = Machine {
             scheduler,
             step,
+            committing: false,
+            spare: SchedulerStep::default(),
             asleep_until: None,
             stopped: None,
             waiting: HashMap::new(),
@@ -87,7 +100,10 @@ impl Core {
         Core {
             machine: Mutex::new(machine),
             watchers: Mutex::default(),
-            work: Notify::new(),
+            store,
+            earlier: Notify::new(),
+            broken: Notify::new(),
+            settled: Notify::new(),
             clock,
             figures,
             ways,
@@ -95,16 +111,20 @@ impl Core {
     }
 
     /// Something happened.
-    pub(crate) fn tell(&self, event: SchedulerEvent) {
+    pub(crate) fn tell(self: &Arc<Core>, event: SchedulerEvent) {
         self.tell_all(std::iter::once(event));
     }
 
     /// A worker said some things.
-    pub(crate) fn worker_said(&self, worker: WorkerId, said: impl Iterator<Item = FromWorker>) {
+    pub(crate) fn worker_said(
+        self: &Arc<Core>,
+        worker: WorkerId,
+        said: impl Iterator<Item = FromWorker>,
+    ) {
         self.tell_all(said.map(|message| SchedulerEvent::WorkerSaid { worker, message }));
     }
 
-    fn tell_all(&self, events: impl Iterator<Item = SchedulerEvent>) {
+    fn tell_all(self: &Arc<Core>, events: impl Iterator<Item = SchedulerEvent>) {
         let mut machine = self.lock();
         if machine.stopped.is_some() {
             // Workers repeat what was not recorded.
@@ -117,7 +137,10 @@ impl Core {
     }
 
     /// Asks the machine; the answer comes when it is durable.
-    pub(super) fn ask(&self, command: Command) -> oneshot::Receiver<Result<Reply, Unavailable>> {
+    pub(super) fn ask(
+        self: &Arc<Core>,
+        command: Command,
+    ) -> oneshot::Receiver<Result<Reply, Unavailable>> {
         let (answer, answered) = oneshot::channel();
         let mut machine = self.lock();
         if let Some(why) = &machine.stopped {
@@ -133,7 +156,7 @@ impl Core {
 
     /// Submits, and watches without missing anything.
     pub(super) fn submit(
-        &self,
+        self: &Arc<Core>,
         tasks: Vec<hypha_engine::NewTask>,
         wanted: bool,
     ) -> Answer<Vec<Accepted>> {
@@ -193,8 +216,8 @@ impl Core {
         lock(&self.machine)
     }
 
-    /// Gives the lock back, lets out what may leave at once, and wakes the pump if it is needed.
-    fn leave(&self, mut machine: MutexGuard<'_, Machine>) {
+    /// Gives the lock back, begins to commit what is to be durable, and lets out what may leave at once.
+    pub(super) fn leave(self: &Arc<Core>, mut machine: MutexGuard<'_, Machine>) {
         let at_once = match machine.step.at_once.is_empty() {
             true => Vec::new(),
             false => std::mem::take(&mut machine.step.at_once),
@@ -204,10 +227,13 @@ impl Core {
             (Some(_), None) => true,
             (None, _) => false,
         };
-        let wake_pump = earlier || machine.has_work();
+        let step = machine.begin_commit();
         drop(machine);
-        if wake_pump {
-            self.work.notify_one();
+        if earlier {
+            self.earlier.notify_one();
+        }
+        if let Some(step) = step {
+            self.pump(step);
         }
         if !at_once.is_empty() {
             self.carry_out(at_once.into_iter());
@@ -251,6 +277,7 @@ impl Core {
     /// Gives up on everything under way: the machine begins anew.
     pub(super) fn abandon(&self, machine: &mut Machine, why: &str) {
         machine.stopped = Some(why.to_owned());
+        machine.committing = false;
         machine.step.clear();
         for (_, waiting) in machine.waiting.drain() {
             waiting.refuse(why);
@@ -306,6 +333,27 @@ impl Watchers {
 impl Machine {
     pub(super) fn has_work(&self) -> bool {
         !self.step.persist.is_empty() || !self.step.send.is_empty()
+    }
+
+    /// What is to be committed now, if there is something and nothing else is being committed.
+    fn begin_commit(&mut self) -> Option<SchedulerStep> {
+        if self.committing || !self.has_work() {
+            return None;
+        }
+        self.committing = true;
+        let mut step = std::mem::replace(&mut self.step, std::mem::take(&mut self.spare));
+        self.step.wake_at = step.wake_at;
+        // This is not its turn to leave, but somebody's who holds no lock at this moment.
+        self.step.at_once.append(&mut step.at_once);
+        Some(step)
+    }
+
+    /// What is to be committed after `done`, which has been let out.
+    pub(super) fn next_commit(&mut self, mut done: SchedulerStep) -> Option<SchedulerStep> {
+        done.clear();
+        self.spare = done;
+        self.committing = false;
+        self.begin_commit()
     }
 
     pub(super) fn step(&mut self, core: &Core, event: SchedulerEvent) {

@@ -1,13 +1,17 @@
 //! Group commit: what many events want durable goes to the disk in one transaction, then everything that waited
 //! for it leaves. Meanwhile the next events are collected.
+//!
+//! Whoever gives back the machine's lock and finds nothing under way hands the records to the store's thread; that
+//! thread lets out what waited for them, and goes on with what was collected meanwhile. No other thread takes
+//! part: under load each hand-over would wait for a processor.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hypha_engine::{Effect, Record, Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker};
-use hypha_model::SchedulerId;
+use hypha_model::{SchedulerId, Time};
 use hypha_predict::LookupTable;
-use hypha_store::{Store, StoreError};
+use hypha_store::StoreError;
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
@@ -16,115 +20,115 @@ use crate::crash::{CrashPoint, crash_point};
 /// How long after a failure the store is tried again: a disk that is full stays so for a while.
 const RETRY: Duration = Duration::from_secs(1);
 
-pub(super) struct Pump {
+impl Core {
+    /// Commits `step` and lets out what it sends, and then the next, until there is nothing more. Never waits: the
+    /// rest is done when the disk has answered.
+    pub(super) fn pump(self: &Arc<Core>, mut step: SchedulerStep) {
+        while step.persist.is_empty() {
+            match self.let_out(step) {
+                Some(next) => step = next,
+                None => return,
+            }
+        }
+        crash_points_before(&step.persist);
+        let records = std::mem::take(&mut step.persist);
+        let forgotten = records.iter().filter_map(forgotten_worker).collect();
+        let core = Arc::clone(self);
+        self.store.commit(records, move |committed| match committed {
+            Ok(()) => {
+                crash_points_after(&step.send);
+                core.forget_workers(forgotten);
+                if let Some(next) = core.let_out(step) {
+                    core.pump(next);
+                }
+            }
+            Err(error) => core.failed(&error),
+        });
+    }
+
+    /// Everything that was wanted is durable and has left.
+    pub(super) async fn settle(&self) {
+        loop {
+            let settled = self.settled.notified();
+            {
+                let machine = self.lock();
+                if !machine.committing && (!machine.has_work() || machine.stopped.is_some()) {
+                    return;
+                }
+            }
+            settled.await;
+        }
+    }
+
+    /// What `step` waited for is durable. Returns what is next.
+    fn let_out(&self, mut step: SchedulerStep) -> Option<SchedulerStep> {
+        self.carry_out(step.send.drain(..));
+        let next = self.lock().next_commit(step);
+        if next.is_none() {
+            self.settled.notify_waiters();
+        }
+        next
+    }
+
+    /// The store has failed: nothing is acknowledged until it works again.
+    fn failed(&self, error: &StoreError) {
+        let why = format!("the scheduler cannot store anything: {error}");
+        tracing::error!("{why}; nothing is acknowledged until it can");
+        self.abandon(&mut self.lock(), &why);
+        self.settled.notify_waiters();
+        self.broken.notify_one();
+    }
+}
+
+/// Wakes the machine when it wants to be woken, and begins anew after a failure of the store.
+pub(super) struct Alarm {
     pub(super) core: Arc<Core>,
-    pub(super) store: Arc<Store>,
     pub(super) id: SchedulerId,
     pub(super) settings: Settings,
     /// For the mode `lookup_table`.
     pub(super) table: LookupTable,
 }
 
-impl Pump {
-    /// Runs until told to stop, and then commits what is left.
+impl Alarm {
+    /// Runs until told to stop, and then until what is left is committed.
     pub(super) async fn run(self, stop: CancellationToken) {
-        let mut step = SchedulerStep::default();
-        loop {
-            if !self.take(&mut step) {
-                if stop.is_cancelled() {
-                    return;
+        // What the machine wanted when it was made.
+        self.core.leave(self.core.lock());
+        while !stop.is_cancelled() {
+            let until = self.set();
+            let timer = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(self.core.clock.instant(until)).await,
+                    None => std::future::pending().await,
                 }
-                self.sleep(&stop).await;
-                continue;
+            };
+            tokio::select! {
+                () = self.core.earlier.notified() => {}
+                () = timer => self.core.tell(SchedulerEvent::Woke),
+                () = self.core.broken.notified() => self.start_anew(&stop).await,
+                () = stop.cancelled() => {}
             }
-            if let Err(error) = self.commit(&mut step).await {
-                self.start_anew(error, &stop).await;
-                step.clear();
-                continue;
-            }
-            self.core.carry_out(step.send.drain(..));
-            step.clear();
         }
+        self.core.settle().await;
     }
 
-    /// Takes what was collected; false if there is nothing to do yet.
-    fn take(&self, step: &mut SchedulerStep) -> bool {
+    /// Until when to sleep.
+    fn set(&self) -> Option<Time> {
         let mut machine = self.core.lock();
-        let now = self.core.clock.now();
-        if machine.step.wake_at.is_some_and(|wake| wake <= now) {
-            machine.step(&self.core, SchedulerEvent::Woke);
-        }
-        if !machine.has_work() {
-            machine.asleep_until = machine.step.wake_at;
-            return false;
-        }
-        machine.asleep_until = None;
-        std::mem::swap(&mut machine.step, step);
-        machine.step.wake_at = step.wake_at;
-        // Another step may have left these behind between its lock and ours.
-        machine.step.at_once.append(&mut step.at_once);
-        true
+        // A machine that is not stepped would want to be woken again and again.
+        let until = machine.step.wake_at.filter(|_| machine.stopped.is_none());
+        machine.asleep_until = until;
+        until
     }
 
-    async fn sleep(&self, stop: &CancellationToken) {
-        let until = self.core.lock().asleep_until;
-        let timer = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(self.core.clock.instant(until)).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = self.core.work.notified() => {}
-            () = timer => {}
-            () = stop.cancelled() => {}
-        }
-    }
-
-    async fn commit(&self, step: &mut SchedulerStep) -> Result<(), StoreError> {
-        if step.persist.is_empty() {
-            return Ok(());
-        }
-        if cfg!(feature = "crash-points") {
-            let has = |wanted: fn(&Record) -> bool| step.persist.iter().any(wanted);
-            if has(|record| matches!(record, Record::Accepted(_))) {
-                crash_point(CrashPoint::AcceptedBeforeCommit);
-            }
-            if has(|record| matches!(record, Record::Finished(_))) {
-                crash_point(CrashPoint::ResultBeforeCommit);
-            }
-        }
-        let forgotten = |record: &Record| match record {
-            Record::WorkerForgotten(worker) => Some(*worker),
-            _ => None,
-        };
-        let forgotten: Vec<_> = step.persist.iter().filter_map(forgotten).collect();
-        self.store.commit(std::mem::take(&mut step.persist)).await?.await?;
-        let told = |effect: &Effect| {
-            matches!(
-                effect,
-                Effect::Reply { .. } | Effect::ToWorker { message: ToWorker::Dispatch(_), .. }
-            )
-        };
-        if cfg!(feature = "crash-points") && step.send.iter().any(told) {
-            crash_point(CrashPoint::CommittedBeforeSend);
-        }
-        self.core.forget_workers(forgotten);
-        Ok(())
-    }
-
-    /// The store has failed: nothing is acknowledged until it works again, and then the machine goes on from
-    /// what is on the disk.
-    async fn start_anew(&self, error: StoreError, stop: &CancellationToken) {
-        let why = format!("the scheduler cannot store anything: {error}");
-        tracing::error!("{why}; nothing is acknowledged until it can");
-        self.core.abandon(&mut self.core.lock(), &why);
+    /// Goes on from what is on the disk, as soon as the store works again.
+    async fn start_anew(&self, stop: &CancellationToken) {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(RETRY) => {}
                 () = stop.cancelled() => return,
             }
-            match self.store.recover().await {
+            match self.core.store.recover().await {
                 Ok(recovered) => {
                     let mut machine = self.core.lock();
                     let (now, mut step) = (self.core.clock.now(), SchedulerStep::default());
@@ -141,10 +145,38 @@ impl Pump {
                     machine.step = step;
                     machine.stopped = None;
                     tracing::info!("the store works again; the scheduler goes on");
-                    return;
+                    return self.core.leave(machine);
                 }
                 Err(error) => tracing::debug!("the store still fails: {error}"),
             }
         }
+    }
+}
+
+fn forgotten_worker(record: &Record) -> Option<hypha_model::WorkerId> {
+    match record {
+        Record::WorkerForgotten(worker) => Some(*worker),
+        _ => None,
+    }
+}
+
+fn crash_points_before(records: &[Record]) {
+    if cfg!(feature = "crash-points") {
+        if records.iter().any(|record| matches!(record, Record::Accepted(_))) {
+            crash_point(CrashPoint::AcceptedBeforeCommit);
+        }
+        if records.iter().any(|record| matches!(record, Record::Finished(_))) {
+            crash_point(CrashPoint::ResultBeforeCommit);
+        }
+    }
+}
+
+fn crash_points_after(send: &[Effect]) {
+    let told = |effect: &Effect| {
+        let dispatch = matches!(effect, Effect::ToWorker { message: ToWorker::Dispatch(_), .. });
+        dispatch || matches!(effect, Effect::Reply { .. })
+    };
+    if cfg!(feature = "crash-points") && send.iter().any(told) {
+        crash_point(CrashPoint::CommittedBeforeSend);
     }
 }

@@ -8,7 +8,7 @@ use hypha_engine::Record;
 use hypha_model::{Rng, TaskState};
 use hypha_store::Store;
 
-use crate::samples::{accepted, attempted, commit, finished, id};
+use crate::samples::{accepted, attempted, commit, finished, hand_over, id};
 
 /// Tasks of one commit; the first has ended with it, the second has been tried, the third waits.
 const SHARE: u64 = 3;
@@ -134,10 +134,10 @@ async fn commits_until_it_is_killed() {
     let (store, _) = Store::open(Path::new(&path)).unwrap();
     let mut under_way = std::collections::VecDeque::new();
     for number in first.. {
-        under_way.push_back((number, store.commit(records(number)).await.unwrap()));
+        under_way.push_back((number, hand_over(&store, records(number))));
         if under_way.len() > 8 {
             let (number, committing) = under_way.pop_front().unwrap();
-            committing.await.unwrap();
+            committing.await.unwrap().unwrap();
             let mut out = std::io::stdout().lock();
             writeln!(out, "durable {number}").unwrap();
             out.flush().unwrap();

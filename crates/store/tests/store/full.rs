@@ -7,7 +7,7 @@ use hypha_engine::{Image, Record};
 use hypha_model::TaskState;
 use hypha_store::{Options, Store, StoreError};
 
-use crate::samples::{accepted, at, commit, finished, id};
+use crate::samples::{accepted, at, commit, finished, hand_over, id};
 
 #[tokio::test]
 async fn a_full_store_stops_and_goes_on_when_there_is_room() {
@@ -50,10 +50,12 @@ async fn commits_behind_a_failed_one_fail_with_it() {
     let path = dir.path().join("tasks.db");
     let (store, _) = Store::open_with(&path, Options { max_bytes: Some(2 << 20) }).unwrap();
     let large: Vec<Record> = (0..6_000).map(accepted).collect();
-    let first = store.commit(large).await.unwrap();
-    let second = store.commit(vec![accepted(9_000)]).await.unwrap();
-    let third = store.commit(vec![finished(9_000, TaskState::Cancelled)]).await.unwrap();
-    assert!(first.await.is_err() && second.await.is_err() && third.await.is_err());
+    let first = hand_over(&store, large);
+    let second = hand_over(&store, vec![accepted(9_000)]);
+    let third = hand_over(&store, vec![finished(9_000, TaskState::Cancelled)]);
+    for failed in [first, second, third] {
+        assert!(failed.await.unwrap().is_err());
+    }
     let found: Image = store.recover().await.unwrap().image;
     assert!(found.tasks.is_empty());
     assert!(store.task(id(9_000)).await.unwrap().is_none());

@@ -7,7 +7,7 @@ use hypha_model::TaskState;
 use hypha_store::Store;
 use proptest::prelude::*;
 
-use crate::samples::{accepted, attempted, finished, id, requeued};
+use crate::samples::{accepted, attempted, finished, hand_over, id, requeued};
 
 const TASKS: u64 = 6;
 
@@ -49,10 +49,10 @@ proptest! {
                     store = Store::open(&path).unwrap().0;
                 }
                 records.iter().for_each(|record| image.apply(record));
-                waiting.push(store.commit(records).await.unwrap());
+                waiting.push(hand_over(&store, records));
             }
             for committing in waiting {
-                committing.await.unwrap();
+                committing.await.unwrap().unwrap();
             }
             let mut counts = BTreeMap::<_, u64>::new();
             for number in 0..TASKS {

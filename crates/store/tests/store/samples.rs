@@ -10,6 +10,7 @@ use hypha_model::{
 };
 use hypha_placement::Health;
 use hypha_store::{Store, StoreError};
+use tokio::sync::oneshot;
 
 /// The millisecond in which the first task is submitted.
 pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
@@ -115,5 +116,15 @@ pub(crate) fn health() -> Health {
 
 /// Commits, and waits for the disk.
 pub(crate) async fn commit(store: &Store, records: Vec<Record>) -> Result<(), StoreError> {
-    store.commit(records).await?.await
+    hand_over(store, records).await.unwrap()
+}
+
+/// Hands over, to be waited for.
+pub(crate) fn hand_over(
+    store: &Store,
+    records: Vec<Record>,
+) -> oneshot::Receiver<Result<(), StoreError>> {
+    let (done, committed) = oneshot::channel();
+    store.commit(records, |result| drop(done.send(result)));
+    committed
 }
