@@ -19,7 +19,7 @@ pub enum Value {
 /// Keys with values, in the order of their keys, each key once.
 /// Read and written as a map (`{"input_tokens": 100}`).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Metadata(Vec<(Arc<str>, Value)>);
+pub struct Metadata(Box<[(Arc<str>, Value)]>);
 
 /// Metadata that was refused.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -66,7 +66,8 @@ impl Metadata {
                 return Err(MetadataError::TooMany(sorted.len()));
             }
         }
-        Ok(Metadata(sorted))
+        // Without the room in which it grew: it may be kept a million times.
+        Ok(Metadata(sorted.into()))
     }
 
     /// Metadata of numbers alone, for tests and the simulator. Numbers that are not finite are left out.

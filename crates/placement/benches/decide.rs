@@ -170,7 +170,7 @@ impl World<'_> {
             submitted: now,
             deadline: None,
             bind_at_once: false,
-            tried: Vec::new(),
+            tried: Box::default(),
         };
         self.placement.arrive(TaskRef(task), ticket, &self.crowd.predictor);
         self.placement.plan(&self.crowd.predictor, now, &mut self.actions);

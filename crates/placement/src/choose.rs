@@ -4,13 +4,14 @@ use hypha_model::{Refusal, RefusalKind, Rng, Time};
 use hypha_predict::{Estimate, HardwareKey, Predictor};
 
 use crate::capability::LOCAL;
+use crate::decision::{Decision, Held};
 use crate::explain::{Candidate, Explanation, FullExplanation, MAX_VERDICTS, RUNNERS_UP, Refusals};
 use crate::explain::{Terms, Verdict};
 use crate::index::{Bounds, Need, Search};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::strategy::{Bind, Recipe, Score, Select};
-use crate::{Held, Placement, Slot, Task, TaskRef, Ticket};
+use crate::{Placement, Slot, Stage, Task, TaskRef, Ticket};
 
 /// Random draws that meet a worker which refuses are repeated this often; then a search finds the next
 /// one that does not.
@@ -74,7 +75,12 @@ impl Placement {
         now: Time,
     ) -> Option<Slot> {
         let entry = self.tasks.get_mut(task.0 as usize)?.as_mut()?;
-        entry.decided_by = (*recipe != self.recipe).then_some(*recipe);
+        // Only what waits is decided about.
+        let Stage::Waiting(shape, _) = entry.stage else { return None };
+        let mut need = self.waiting.need(shape)?;
+        let surcharge = surcharge_of(recipe, entry);
+        let decision = entry.decision.get_or_insert_with(|| self.spare.take());
+        decision.by = (*recipe != self.recipe).then_some(*recipe);
         let max_rtt = self.preferences.max_rtt;
         let mut look = Look {
             pool: &self.pool,
@@ -84,8 +90,8 @@ impl Placement {
             now,
             max_rtt_s: max_rtt.map_or(f64::INFINITY, hypha_model::Span::as_secs_f64),
             avoid_tried: false,
-            held: entry.held,
-            surcharge: surcharge_of(recipe, entry),
+            held: decision.held,
+            surcharge,
             rng: &mut self.rng,
             scratch: &mut self.scratch,
         };
@@ -94,7 +100,6 @@ impl Placement {
         look.scratch.refusals = Refusals::default();
         look.scratch.looked_at = 0;
 
-        let mut need = entry.need;
         match (recipe.bind, self.pool.binds()) {
             // Room now, not room by now: a late-binding tree also knows when the next task may travel to
             // a busy worker, and who is overdue would be looked at, and refuse, at every decision.
@@ -105,9 +110,7 @@ impl Placement {
         }
         let near_first = self.preferences.prefer_region.is_some();
         let (slot, explored) = look.in_passes(need, near_first, &mut self.cursor);
-        let explanation = entry.explanation.get_or_insert_with(|| {
-            self.spare.pop().unwrap_or_else(|| Box::new(Explanation::EMPTY))
-        });
+        let explanation = decision.explain();
         look.explain(self.strategy.name(), slot, explored, explanation);
         if self.silent {
             explanation.refusals = Refusals::default();
@@ -116,8 +119,8 @@ impl Placement {
         self.statistics.refusals.add(&explanation.refusals);
         if let Some(slot) = slot {
             if let Some(member) = self.pool.member(slot) {
-                entry.base_s = look.base(member.hardware).mean_s;
-                entry.estimate = predictor.estimate(&entry.ticket.query, member.predict);
+                decision.base_s = look.base(member.hardware).mean_s;
+                decision.estimate = predictor.estimate(&entry.ticket.query, member.predict);
             }
             self.statistics.explored += u64::from(explored);
         } else {
@@ -139,12 +142,11 @@ impl Placement {
             Some(Candidate { worker: member.worker.id, score, terms: None })
         };
         let (chosen, runner_up) = (candidate(thief), candidate(victim));
-        let Some(Some(Task { explanation: Some(explanation), .. })) =
-            self.tasks.get_mut(task.0 as usize)
+        let Some(Some(Task { decision: Some(decision), .. })) = self.tasks.get_mut(task.0 as usize)
         else {
             return;
         };
-        **explanation = Explanation {
+        *decision.explain() = Explanation {
             strategy: self.strategy.name(),
             at: now,
             version: self.pool.version(),
@@ -163,9 +165,10 @@ impl Placement {
         now: Time,
     ) -> Option<FullExplanation> {
         let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
-        let recipe = entry.decided_by.unwrap_or(self.recipe);
+        let decision = entry.decision.as_deref();
+        let recipe = decision.and_then(|decision| decision.by).unwrap_or(self.recipe);
         let version = self.pool.version();
-        let decided = entry.explanation.as_ref().map(|explanation| explanation.version);
+        let decided = decision.and_then(Decision::explanation).map(|decided| decided.version);
         let max_rtt = self.preferences.max_rtt;
         // Scores that are samples are drawn from a copy: a reader must not change later decisions.
         let mut rng = self.rng.clone();
@@ -177,7 +180,7 @@ impl Placement {
             now,
             max_rtt_s: max_rtt.map_or(f64::INFINITY, hypha_model::Span::as_secs_f64),
             avoid_tried: false,
-            held: entry.held,
+            held: decision.and_then(|decision| decision.held),
             surcharge: surcharge_of(&recipe, entry),
             rng: &mut rng,
             scratch: &mut self.scratch,

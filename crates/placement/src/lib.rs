@@ -7,6 +7,7 @@
 
 mod capability;
 mod choose;
+mod decision;
 mod explain;
 mod index;
 mod member;
@@ -36,7 +37,7 @@ pub use strategy::{
 };
 
 use crate::choose::Scratch;
-use crate::index::Need;
+use crate::decision::{Decision, Spare};
 use crate::order::Usual;
 use crate::pool::Pool;
 use crate::strategy::{Bind, Order, Recipe};
@@ -64,7 +65,7 @@ pub struct Ticket {
     /// Bind it at once, also under a strategy that would wait.
     pub bind_at_once: bool,
     /// Workers that failed it: others go first.
-    pub tried: Vec<Slot>,
+    pub tried: Box<[Slot]>,
 }
 
 /// One thing to carry out.
@@ -148,57 +149,52 @@ pub struct Placement {
     /// Workers that were not handed over to because of `max_given`.
     stalled: BTreeSet<Slot>,
     scratch: Scratch,
-    /// Explanations of tasks that are gone, to be written over.
-    #[expect(clippy::vec_box, reason = "the allocations are what is reused")]
-    spare: Vec<Box<Explanation>>,
+    spare: Spare,
     statistics: Statistics,
     /// A planted fault: refusals are not counted. Has no effect without the `mutants` feature.
     silent: bool,
 }
 
+/// A task that has not ended. There may be a million that nobody has looked at yet, so what comes of a look is
+/// kept apart.
 #[derive(Clone, Debug)]
 struct Task {
     ticket: Ticket,
-    need: Need,
     stage: Stage,
     /// The number of its arrival: equals keep their order however often they come back to the queue.
     serial: u64,
-    estimate: Estimate,
-    /// On the hardware of the worker that was chosen.
-    base_s: f64,
     /// Predicted on the reference hardware.
     predicted_s: f64,
     /// The same, relative to the usual task.
     size: f64,
     /// The variance of the logarithm of the prediction.
     log_variance: f64,
-    explanation: Option<Box<Explanation>>,
-    /// The recipe of the last decision, where it was not the strategy's own.
-    decided_by: Option<Recipe>,
-    held: Option<Held>,
+    /// What the last plan that looked at it made of it.
+    decision: Option<Box<Decision>>,
 }
 
-/// A task waits for a worker that is busy, although another is free.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    slot: Slot,
-    /// What it adds to the waiting of those behind it.
-    share_s: f64,
-    /// What waiting was expected to cost when this was decided.
-    score: f64,
-    /// How fast that falls while time passes and all goes as expected.
-    wait_costs: f64,
-    at: Time,
-    /// Whether it keeps its place by arrival.
-    forgiven: bool,
-}
+/// Times the tasks that wait, this is most of what a long queue costs: what grows here must be worth it.
+const _: () = assert!(size_of::<Option<Task>>() <= 208);
 
 /// Where a task is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
-    Waiting(ShapeId, Place),
+    /// In the queue, at the place of this rank.
+    Waiting(ShapeId, i64),
     Bound(Slot),
     Given(Slot),
+}
+
+impl Task {
+    /// The place in the queue that goes with a rank.
+    fn place(&self, rank: i64) -> Place {
+        Place { rank, submitted_us: self.ticket.submitted.as_micros(), serial: self.serial }
+    }
+
+    /// The run time on the worker that was chosen.
+    fn estimate(&self) -> Estimate {
+        self.decision.as_ref().map_or(Estimate::ZERO, |decision| decision.estimate)
+    }
 }
 
 impl Placement {
@@ -224,7 +220,7 @@ impl Placement {
             held_back: Vec::new(),
             stalled: BTreeSet::new(),
             scratch: Scratch::default(),
-            spare: Vec::new(),
+            spare: Spare::default(),
             statistics: Statistics::default(),
             silent: false,
         }
@@ -276,8 +272,7 @@ impl Placement {
         if at >= self.tasks.len() {
             self.tasks.resize_with(at + 1, || None);
         }
-        let need = capability::need_of(&ticket.spec.requirement);
-        let stage = Stage::Waiting(ShapeId::NONE, Place::FIRST);
+        let stage = Stage::Waiting(ShapeId::NONE, i64::MIN);
         self.serial += 1;
         let predicted = predictor.base(&ticket.query, self.pool.reference_hardware());
         let (predicted_s, relative_error) =
@@ -285,17 +280,12 @@ impl Placement {
         self.usual_s.add(predicted_s);
         self.tasks[at] = Some(Task {
             ticket,
-            need,
             stage,
             serial: self.serial,
-            estimate: Estimate::ZERO,
-            base_s: 0.0,
             predicted_s,
             size: predicted_s / self.usual_s.mean(),
             log_variance: (relative_error * relative_error).ln_1p(),
-            decided_by: None,
-            explanation: None,
-            held: None,
+            decision: None,
         });
         self.wait(task);
     }
@@ -306,8 +296,9 @@ impl Placement {
         let (predict, hardware) = (member.predict, member.hardware);
         self.leave_stage(task, now);
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
-        entry.estimate = predictor.estimate(&entry.ticket.query, predict);
-        entry.base_s = predictor.base(&entry.ticket.query, hardware).mean_s;
+        let decision = entry.decision.get_or_insert_with(|| self.spare.take());
+        decision.estimate = predictor.estimate(&entry.ticket.query, predict);
+        decision.base_s = predictor.base(&entry.ticket.query, hardware).mean_s;
         self.give_now(task, slot, now);
     }
 
@@ -327,7 +318,7 @@ impl Placement {
         if let Stage::Given(slot) = entry.stage {
             let weight = self.learning_rate();
             let half_life_s = self.penalty_half_life_s();
-            let base_s = entry.base_s.max(1e-6);
+            let base_s = entry.decision.as_ref().map_or(0.0, |decision| decision.base_s).max(1e-6);
             self.given -= 1;
             self.pool.change(slot, now, |member| {
                 member.take_back(task, now);
@@ -344,15 +335,20 @@ impl Placement {
             self.leave_stage(task, now);
         }
         let gone = self.tasks.get_mut(task.0 as usize)?.take()?;
-        if self.spare.len() < MOST_SPARE {
-            self.spare.extend(gone.explanation);
+        if let Some(decision) = gone.decision {
+            self.spare.put(decision);
         }
         Some(gone.ticket)
     }
 
     /// Why the task is where it is.
     pub fn explanation(&self, task: TaskRef) -> Option<&Explanation> {
-        self.tasks.get(task.0 as usize)?.as_ref()?.explanation.as_deref()
+        self.tasks.get(task.0 as usize)?.as_ref()?.decision.as_ref()?.explanation()
+    }
+
+    /// The task as the predictor sees it.
+    pub fn query(&self, task: TaskRef) -> Option<&Query> {
+        Some(&self.tasks.get(task.0 as usize)?.as_ref()?.ticket.query)
     }
 
     /// The worker that the task is bound to, or was given to.
@@ -376,7 +372,7 @@ impl Placement {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
         let place = order::place_of(self.recipe.order, entry, put_back_us);
         let requirement = &entry.ticket.spec.requirement;
-        entry.stage = Stage::Waiting(self.waiting.insert(requirement, place, task), place);
+        entry.stage = Stage::Waiting(self.waiting.insert(requirement, place, task), place.rank);
         self.waiting_s += entry.predicted_s;
         if entry.ticket.bind_at_once && self.recipe.bind != Bind::AtSubmit {
             self.at_once.push(task);
@@ -398,16 +394,17 @@ impl Placement {
     /// Lets a task keep its place by arrival from now on: it has left a free worker to others.
     fn forgive_size(&mut self, task: TaskRef) {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
-        let Stage::Waiting(shape, place) = entry.stage else { return };
-        match &mut entry.held {
+        let Stage::Waiting(shape, rank) = entry.stage else { return };
+        match entry.decision.as_mut().and_then(|decision| decision.held.as_mut()) {
             Some(held) if !held.forgiven => held.forgiven = true,
             _ => return,
         }
         let arrived = order::place_of(self.recipe.order, entry, 0.0);
-        if arrived < place {
-            self.waiting.remove(shape, place);
+        if arrived.rank < rank {
+            self.waiting.remove(shape, entry.place(rank));
             let requirement = &entry.ticket.spec.requirement;
-            entry.stage = Stage::Waiting(self.waiting.insert(requirement, arrived, task), arrived);
+            let shape = self.waiting.insert(requirement, arrived, task);
+            entry.stage = Stage::Waiting(shape, arrived.rank);
         }
     }
 
@@ -416,8 +413,8 @@ impl Placement {
         self.release_hold(task, now);
         let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
         match entry.stage {
-            Stage::Waiting(shape, place) => {
-                self.waiting.remove(shape, place);
+            Stage::Waiting(shape, rank) => {
+                self.waiting.remove(shape, entry.place(rank));
                 self.waiting_s -= entry.predicted_s;
                 if self.waiting.len() == 0 {
                     self.waiting_s = 0.0;
@@ -425,7 +422,7 @@ impl Placement {
             }
             Stage::Bound(slot) => {
                 self.pool.change(slot, now, |member| {
-                    member.unbind(task, &entry.estimate, &entry.ticket.spec.requirement);
+                    member.unbind(task, &entry.estimate(), &entry.ticket.spec.requirement);
                 });
             }
             Stage::Given(slot) => {
@@ -453,5 +450,3 @@ impl Placement {
 
 /// A queue of this many usual runs per worker counts half as a backlog.
 const HALF_SATURATION: f64 = 4.0;
-/// Explanations kept for reuse: more would only hold memory after a burst.
-const MOST_SPARE: usize = 64;

@@ -55,5 +55,5 @@ pub(crate) fn place_of(order: Order, task: &Task, put_back_us: f64) -> Place {
             aged.min(latest) as i64
         }
     };
-    Place { rank, submitted_us, serial: task.serial }
+    task.place(rank)
 }

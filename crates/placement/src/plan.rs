@@ -7,8 +7,9 @@ use std::sync::Arc;
 use hypha_model::{Span, Time};
 use hypha_predict::Predictor;
 
+use crate::decision::Held;
 use crate::strategy::{Bind, Predictive, Strategy};
-use crate::{Action, Held, Placement, Slot, Stage, Task, TaskRef, choose};
+use crate::{Action, Placement, Slot, Stage, Task, TaskRef, choose};
 
 /// How many of the newest tasks of a queue a thief looks at to find one that it can run.
 const STEAL_LOOKS: usize = 8;
@@ -129,8 +130,10 @@ impl Placement {
             for task in &held_back {
                 self.forgive_size(*task);
             }
-            let held_at =
-                |task: &TaskRef| Some(self.tasks.get(task.0 as usize)?.as_ref()?.held?.at);
+            let held_at = |task: &TaskRef| {
+                let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
+                Some(entry.decision.as_ref()?.held?.at)
+            };
             self.held_back_at = held_back.iter().filter_map(held_at).min();
         }
         held_back.clear();
@@ -141,7 +144,8 @@ impl Placement {
     /// that would be better has got room since, and it was looked at not long ago.
     fn still_waits(&self, task: TaskRef, opened: &[Slot], now: Time) -> bool {
         let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
-        let Some(held) = &entry.held else { return false };
+        let Some(decision) = &entry.decision else { return false };
+        let Some(held) = &decision.held else { return false };
         let waited_s = now.since(held.at).as_secs_f64();
         if waited_s >= LOOK_AGAIN * self.usual_run_s.mean() || opened.len() > MOST_OPENED {
             return false;
@@ -160,7 +164,7 @@ impl Placement {
         let cost = held.score - waited_s * held.wait_costs;
         let open = opened.iter().filter_map(|slot| self.pool.member(*slot));
         open.filter(|member| member.is_open()).all(|member| {
-            let run_s = entry.base_s * member.factor * (1.0 + member.health.extra_tries());
+            let run_s = decision.base_s * member.factor * (1.0 + member.health.extra_tries());
             member.hardware == hardware && run_s + member.rtt_s >= cost
         })
     }
@@ -185,13 +189,15 @@ impl Placement {
         self.statistics.held_back += 1;
         let Some(member) = self.pool.member(slot) else { return };
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
-        let share_s = entry.estimate.mean_s / f64::from(member.slots());
-        let chosen = entry.explanation.as_ref().and_then(|explanation| explanation.chosen);
-        entry.held = Some(Held {
+        let wait_costs = 1.0 + choose::surcharge_of(&self.recipe, entry);
+        let Some(decision) = &mut entry.decision else { return };
+        let share_s = decision.estimate.mean_s / f64::from(member.slots());
+        let chosen = decision.explanation().and_then(|explanation| explanation.chosen);
+        decision.held = Some(Held {
             slot,
             share_s,
             score: chosen.map_or(0.0, |chosen| chosen.score),
-            wait_costs: 1.0 + choose::surcharge_of(&self.recipe, entry),
+            wait_costs,
             at: now,
             forgiven: false,
         });
@@ -200,7 +206,7 @@ impl Placement {
 
     pub(crate) fn release_hold(&mut self, task: TaskRef, now: Time) {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
-        if let Some(held) = entry.held.take() {
+        if let Some(held) = entry.decision.as_mut().and_then(|decision| decision.held.take()) {
             self.pool.reserve(held.slot, now, |member| member.unreserve(held.share_s));
         }
     }
@@ -241,8 +247,8 @@ impl Placement {
             let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
             entry.stage = Stage::Given(slot);
             self.given += 1;
-            self.usual_run_s.add(entry.estimate.mean_s);
-            let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate);
+            let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate());
+            self.usual_run_s.add(estimate.mean_s);
             self.pool.change(slot, now, |member| {
                 member.unbind(task, &estimate, &spec.requirement);
                 member.give(task, estimate, spec, now);
@@ -288,8 +294,9 @@ impl Placement {
         self.explain_steal(task, thief, victim, now);
         self.leave_stage(task, now);
         if let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) {
-            entry.estimate = predictor.estimate(&entry.ticket.query, predict);
-            entry.base_s = predictor.base(&entry.ticket.query, hardware).mean_s;
+            let decision = entry.decision.get_or_insert_with(|| self.spare.take());
+            decision.estimate = predictor.estimate(&entry.ticket.query, predict);
+            decision.base_s = predictor.base(&entry.ticket.query, hardware).mean_s;
         }
         self.enter_bound(task, thief, now);
         self.statistics.steals += 1;
@@ -308,7 +315,7 @@ impl Placement {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Bound(slot);
         self.pool.change(slot, now, |member| {
-            member.bind(task, &entry.estimate, &entry.ticket.spec.requirement);
+            member.bind(task, &entry.estimate(), &entry.ticket.spec.requirement);
         });
     }
 
@@ -323,7 +330,7 @@ impl Placement {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Given(slot);
         self.given += 1;
-        let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate);
+        let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate());
         self.usual_run_s.add(estimate.mean_s);
         self.pool.change(slot, now, |member| member.give(task, estimate, spec, now));
     }

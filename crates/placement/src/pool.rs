@@ -413,7 +413,9 @@ impl Placement {
         }
         // Whoever waits for this worker must not be taken to wait for the next one in its slot.
         for entry in self.tasks.iter_mut().flatten() {
-            entry.held.take_if(|held| held.slot == slot);
+            if let Some(decision) = &mut entry.decision {
+                decision.held.take_if(|held| held.slot == slot);
+            }
         }
         self.pool.remove(slot);
         back

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use hypha_model::{ExecutorClass, Name, Requirement};
 
 use crate::TaskRef;
+use crate::capability::need_of;
+use crate::index::Need;
 
 /// The place of a task in the order: lower goes first. The last part makes every place distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,11 +22,6 @@ pub(crate) struct Place {
 /// Index of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShapeId(u32);
-
-impl Place {
-    /// Before all others.
-    pub(crate) const FIRST: Place = Place { rank: i64::MIN, submitted_us: 0, serial: 0 };
-}
 
 impl ShapeId {
     /// No shape: the task has not been put into the queue yet.
@@ -43,6 +40,8 @@ struct ShapeKey {
 #[derive(Clone, Debug)]
 struct Shape {
     key: ShapeKey,
+    /// The same for trees of workers.
+    need: Need,
     tasks: BTreeMap<Place, TaskRef>,
 }
 
@@ -88,6 +87,11 @@ impl Waiting {
         {
             self.forget_if_empty(other);
         }
+    }
+
+    /// What the tasks of a shape need of a worker.
+    pub(crate) fn need(&self, id: ShapeId) -> Option<Need> {
+        Some(self.shapes.get(id.0 as usize)?.as_ref()?.need)
     }
 
     fn forget_if_empty(&mut self, id: ShapeId) {
@@ -138,7 +142,8 @@ impl Waiting {
         if let Some(id) = self.by_key.get(&key) {
             return *id;
         }
-        let shape = Some(Shape { key: key.clone(), tasks: BTreeMap::new() });
+        let need = need_of(requirement);
+        let shape = Some(Shape { key: key.clone(), need, tasks: BTreeMap::new() });
         let id = match self.free.pop() {
             Some(at) => {
                 self.shapes[at as usize] = shape;

@@ -117,7 +117,7 @@ impl Bench {
             submitted: self.now,
             deadline,
             bind_at_once: false,
-            tried: Vec::new(),
+            tried: Box::default(),
         }
     }
 

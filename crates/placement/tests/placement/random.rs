@@ -177,8 +177,8 @@ impl Story {
         let Some(task) = self.free.pop() else { return };
         let spec = random_spec(&mut self.rng);
         let tried = match self.any_slot() {
-            Some(slot) if self.rng.chance(0.2) => vec![slot],
-            _ => Vec::new(),
+            Some(slot) if self.rng.chance(0.2) => Box::from([slot]),
+            _ => Box::default(),
         };
         let ticket = Ticket {
             query: self.predictor.query(&spec),
@@ -231,7 +231,10 @@ impl Story {
         let (_, key, ..) = self.workers.remove(&slot).unwrap();
         self.predictor.forget_worker(key);
         // Slots are used again: what is remembered about one must not be held against the next.
-        self.tasks.values_mut().for_each(|known| known.ticket.tried.retain(|tried| *tried != slot));
+        for known in self.tasks.values_mut() {
+            let tried = std::mem::take(&mut known.ticket.tried);
+            known.ticket.tried = tried.into_iter().filter(|tried| *tried != slot).collect();
+        }
     }
 
     fn tasks_at(&self, wanted: impl Fn(At) -> bool) -> Vec<TaskRef> {

@@ -222,7 +222,7 @@ fn what_may_not_go_to_a_worker_is_not_stolen_by_it() {
         let mut bench = Bench::with(Strategy::WorkStealing { steal_threshold: 2 }, preferences);
         bench.join(plain());
         for _ in 0..6 {
-            let tried = tried.to_vec();
+            let tried = Box::from(tried);
             let ticket = Ticket { tried, ..bench.ticket(TaskSpec::default()) };
             bench.arrive_with(ticket);
         }
@@ -542,7 +542,7 @@ fn preferences_hold_for_every_strategy() {
         bench.placement.finish(TaskRef(1), hypha_placement::Ending::Withdrawn, bench.now);
         bench.placement.saw(Slot(0), Some(Span::from_millis(1)), bench.now);
         let place = |bench: &mut Bench, tried: Vec<Slot>| {
-            let ticket = Ticket { tried, ..bench.ticket(TaskSpec::default()) };
+            let ticket = Ticket { tried: tried.into(), ..bench.ticket(TaskSpec::default()) };
             let task = bench.arrive_with(ticket);
             bench.plan();
             let slot = bench.where_is(task);
