@@ -12,13 +12,14 @@ mod views;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use hypha_model::{
     Epoch, Fence, Map, Name, Payload, Rng, SchedulerId, TaskId, TaskState, Time, Worker, WorkerId,
 };
 use hypha_placement::{Action, Placement, Slot, TaskRef};
-use hypha_predict::{Predictor, Query};
+use hypha_predict::Predictor;
 
 pub use settings::{RetryPolicy, Settings};
 pub use submit::{Command, NewTask, Reject, Reply, Submitted};
@@ -155,13 +156,23 @@ enum Due {
     Save,
 }
 
-/// A task that has not ended.
+/// A task that has not ended. There may be a million that were never tried, so what comes of trying is kept
+/// apart, and is read through the task as if it were always there.
 struct Task {
     accepted: Arc<AcceptedTask>,
     /// Whether it survives this life.
     stored: bool,
     state: TaskState,
-    query: Query,
+    due: Option<Time>,
+    /// `None` for a task that was never tried.
+    tries: Option<Box<Tries>>,
+}
+
+/// Times the tasks that wait, this is part of what a long queue costs: what grows here must be worth it.
+const _: () = assert!(size_of::<Option<Task>>() <= 40);
+
+/// What came of trying a task so far.
+struct Tries {
     attempts: u32,
     failures: u32,
     refusals: u32,
@@ -171,11 +182,40 @@ struct Task {
     /// Workers that failed or refused it, each once.
     tried: Vec<WorkerId>,
     not_before: Time,
-    due: Option<Time>,
     progress_permille: u16,
     /// Whether a piece of the result has gone out: it cannot be taken back.
     has_output: bool,
     last_error: Option<String>,
+}
+
+impl Tries {
+    const NONE: Tries = Tries {
+        attempts: 0,
+        failures: 0,
+        refusals: 0,
+        current: None,
+        last: None,
+        tried: Vec::new(),
+        not_before: Time::ZERO,
+        progress_permille: 0,
+        has_output: false,
+        last_error: None,
+    };
+}
+
+impl Deref for Task {
+    type Target = Tries;
+    fn deref(&self) -> &Tries {
+        static NEVER_TRIED: Tries = Tries::NONE;
+        self.tries.as_deref().unwrap_or(&NEVER_TRIED)
+    }
+}
+
+/// Makes room for them first: whoever only may have something to write looks before.
+impl DerefMut for Task {
+    fn deref_mut(&mut self) -> &mut Tries {
+        self.tries.get_or_insert_with(|| Box::new(Tries::NONE))
+    }
 }
 
 /// The attempt under way.

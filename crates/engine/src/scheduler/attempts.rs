@@ -214,8 +214,8 @@ impl Scheduler {
     /// Takes the attempt under way from its task: whatever comes of it later is void.
     pub(super) fn take_attempt(&mut self, reference: TaskRef) -> Option<(AttemptId, Attempt)> {
         let task = self.task_mut(reference)?;
-        let current = task.current.take()?;
-        task.last = Some(current);
+        let current = task.current?;
+        (task.current, task.last) = (None, Some(current));
         let attempt = task.attempt_id();
         if current.slot.is_none() {
             self.no_longer_unmet(current.worker, reference);
@@ -366,7 +366,7 @@ impl Scheduler {
     fn learn(&mut self, now: Time, reference: TaskRef, run: Span) {
         let Some(task) = self.task(reference) else { return };
         let Some(slot) = task.current.and_then(|current| current.slot) else { return };
-        let query = task.query;
+        let Some(query) = self.placement.query(reference).copied() else { return };
         let Some(Some(worker)) = self.workers.get_mut(slot.0 as usize) else { return };
         worker.changed = true;
         worker.quarantines = 0;

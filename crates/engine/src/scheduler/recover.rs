@@ -89,20 +89,24 @@ impl Scheduler {
             }
             return;
         }
+        // The predictor meets tasks in the order of their ids, also those that wait later.
+        self.predictor.query(&stored.accepted.spec);
         let reference = self.enter(stored.accepted, true);
         let Some(task) = self.task_mut(reference) else { return };
-        task.attempts = stored.attempts;
-        task.failures = stored.failures;
-        task.current = stored.current.map(|(fence, worker, given)| Attempt {
-            fence,
-            worker,
-            slot: None,
-            given,
-            sent: now,
-            started: None,
-            acknowledged: Some(now),
-            resends: 0,
-        });
+        if stored.attempts > 0 {
+            task.attempts = stored.attempts;
+            task.failures = stored.failures;
+            task.current = stored.current.map(|(fence, worker, given)| Attempt {
+                fence,
+                worker,
+                slot: None,
+                given,
+                sent: now,
+                started: None,
+                acknowledged: Some(now),
+                resends: 0,
+            });
+        }
         match task.current {
             Some(Attempt { worker, .. }) => {
                 task.state = TaskState::Scheduled;

@@ -188,24 +188,7 @@ impl Scheduler {
     /// Gives a task its place among those that have not ended.
     pub(super) fn enter(&mut self, accepted: Arc<AcceptedTask>, stored: bool) -> TaskRef {
         let id = accepted.id;
-        let query = self.predictor.query(&accepted.spec);
-        let task = Task {
-            accepted,
-            stored,
-            state: TaskState::Queued,
-            query,
-            attempts: 0,
-            failures: 0,
-            refusals: 0,
-            current: None,
-            last: None,
-            tried: Vec::new(),
-            not_before: Time::ZERO,
-            due: None,
-            progress_permille: 0,
-            has_output: false,
-            last_error: None,
-        };
+        let task = Task { accepted, stored, state: TaskState::Queued, due: None, tries: None };
         let reference = match self.free.pop() {
             Some(at) => {
                 self.tasks[at as usize] = Some(task);
@@ -225,7 +208,7 @@ impl Scheduler {
         let Some(Some(task)) = self.tasks.get(reference.0 as usize) else { return };
         let ticket = Ticket {
             spec: Arc::clone(&task.accepted.spec),
-            query: task.query,
+            query: self.predictor.query(&task.accepted.spec),
             submitted: task.accepted.submitted,
             deadline: task.accepted.deadline,
             bind_at_once: task.accepted.bind_at_once,
@@ -291,11 +274,11 @@ impl Scheduler {
             error: match state {
                 TaskState::Completed => None,
                 TaskState::Cancelled => Some("cancelled".to_owned()),
-                TaskState::Expired => Some(match task.last_error {
+                TaskState::Expired => Some(match &task.last_error {
                     Some(error) => format!("the deadline passed; the last attempt: {error}"),
                     None => "the deadline passed".to_owned(),
                 }),
-                _ => task.last_error,
+                _ => task.last_error.clone(),
             },
         });
         if task.stored {

@@ -1,0 +1,144 @@
+//! What a queued task costs in memory: a million of them in a scheduler machine, by the resident size of the
+//! process. Each has its own specification, as those that come over HTTP.
+//!
+//! Run times say little here and are shown only to notice a mistake. Linux alone tells its resident size.
+
+use std::process::{Command as Process, ExitCode};
+use std::sync::Arc;
+use std::time::Instant;
+
+use hypha_engine::{Command, Image, NewTask, Scheduler, SchedulerEvent, SchedulerStep, Settings};
+use hypha_engine::{FromWorker, ToWorker, scheduler::Effect};
+use hypha_model::{
+    Capacity, Epoch, Executor, ExecutorClass, LeaseId, Metadata, Money, Name, Payload, Requirement,
+    Rng, SchedulerId, Span, TaskSpec, Time, Worker, WorkerId,
+};
+use hypha_placement::Strategy;
+
+const TASKS: u64 = 1_000_000;
+/// Tasks in one request.
+const BATCH: u64 = 500;
+/// Kernels can be built with other pages; this is what all common ones have.
+const PAGE_BYTES: u64 = 4_096;
+const START: Time = Time::from_micros(1_700_000_000_000_000);
+
+/// What is queued, each in a process of its own: memory that was freed would be used again.
+const CASES: [Case; 4] = [
+    Case { name: "nobody has the model", metadata: false, deadline: false, worker: None },
+    Case { name: "with two numbers", metadata: true, deadline: false, worker: None },
+    Case { name: "with a deadline", metadata: false, deadline: true, worker: None },
+    Case {
+        name: "bound to a worker",
+        metadata: false,
+        deadline: false,
+        worker: Some(Strategy::RoundRobin),
+    },
+];
+
+struct Case {
+    name: &'static str,
+    metadata: bool,
+    deadline: bool,
+    /// Whether there is a worker, and the strategy then.
+    worker: Option<Strategy>,
+}
+
+fn main() -> ExitCode {
+    let chosen =
+        std::env::args().find_map(|argument| argument.strip_prefix("--case=")?.parse().ok());
+    if let Some(case) = chosen.and_then(|at: usize| CASES.get(at)) {
+        measure(case);
+        return ExitCode::SUCCESS;
+    }
+    for at in 0..CASES.len() {
+        let this = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
+        let status = Process::new(this).arg(format!("--case={at}")).status();
+        if !status.is_ok_and(|status| status.success()) {
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure(case: &Case) {
+    let mut rng = Rng::new(7);
+    let settings = Settings {
+        max_queue: TASKS as usize,
+        strategy: case.worker.unwrap_or(Settings::default().strategy),
+        ..Settings::default()
+    };
+    let id = SchedulerId::new(START, &mut rng);
+    let mut step = SchedulerStep::default();
+    let mut scheduler = Scheduler::recover(id, settings, Image::default(), 1, START, &mut step);
+    if case.worker.is_some() {
+        add_worker(&mut scheduler, &mut rng, &mut step);
+    }
+    let (empty, began) = (resident_bytes(), Instant::now());
+    for batch in 0..TASKS / BATCH {
+        let tasks = (0..BATCH).map(|at| new_task(case, batch * BATCH + at)).collect();
+        let event = SchedulerEvent::Asked { request: batch, command: Command::SubmitTasks(tasks) };
+        step.clear();
+        scheduler.step(START + Span::from_millis(batch), event, &mut step);
+    }
+    step.clear();
+    let (rate, full) = (TASKS as f64 / began.elapsed().as_secs_f64(), resident_bytes());
+    let (open, each) = (scheduler.open_tasks(), (full - empty) as f64 / TASKS as f64);
+    println!("{:24} {each:6.0} bytes a task of {open}; {rate:9.0} submits/s", case.name);
+}
+
+/// As the HTTP surface makes it: nothing is shared with other tasks.
+fn new_task(case: &Case, number: u64) -> NewTask {
+    let model = if case.worker.is_some() { "echo" } else { "nobody-has-it" };
+    let numbers = [("input_tokens", (number % 100) as f64), ("output_tokens", 20.0)];
+    let spec = TaskSpec {
+        requirement: Requirement {
+            model: Some(name(model)),
+            deadline: case.deadline.then_some(Span::from_secs(3_600)),
+            ..Requirement::default()
+        },
+        input: Payload::from(format!("{{\"text\": \"n {number:7}\"}}").as_bytes()),
+        metadata: if case.metadata { Metadata::of_numbers(&numbers) } else { Metadata::default() },
+        ..TaskSpec::default()
+    };
+    NewTask { spec: Arc::new(spec), idempotency_key: None, bind_at_once: false, stored: true }
+}
+
+fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, step: &mut SchedulerStep) {
+    let id = WorkerId::new(START, rng);
+    let worker = Worker {
+        id,
+        capacity: Capacity { cpu_milli: 1_000, ..Capacity::default() },
+        executors: vec![Executor {
+            name: name("echo"),
+            class: ExecutorClass::Inference,
+            models: vec![name("echo")],
+            concurrency: 1,
+        }],
+        hardware: None,
+        region: None,
+        price: Money::default(),
+    };
+    scheduler.step(START, SchedulerEvent::WorkerFound(Arc::new(worker)), step);
+    let asked = step.send.drain(..).find_map(|effect| match effect {
+        Effect::ToWorker { message: ToWorker::RequestLease { request, .. }, .. } => Some(request),
+        _ => None,
+    });
+    let message = FromWorker::LeaseGranted {
+        request: asked.unwrap_or_else(|| panic!("no lease was asked for")),
+        lease: LeaseId::new(START, rng),
+        epoch: Epoch(1),
+        ttl: Span::from_secs(3_600),
+        holding: Vec::new(),
+    };
+    scheduler.step(START, SchedulerEvent::WorkerSaid { worker: id, message }, step);
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or_else(|| panic!("/proc/self/statm does not tell the resident size")) * PAGE_BYTES
+}
