@@ -18,29 +18,31 @@ use hypha_placement::Strategy;
 const TASKS: u64 = 1_000_000;
 /// Tasks in one request.
 const BATCH: u64 = 500;
+const WORKERS: usize = 4;
 /// Kernels can be built with other pages; this is what all common ones have.
 const PAGE_BYTES: u64 = 4_096;
 const START: Time = Time::from_micros(1_700_000_000_000_000);
 
 /// What is queued, each in a process of its own: memory that was freed would be used again.
-const CASES: [Case; 4] = [
-    Case { name: "nobody has the model", metadata: false, deadline: false, worker: None },
-    Case { name: "with two numbers", metadata: true, deadline: false, worker: None },
-    Case { name: "with a deadline", metadata: false, deadline: true, worker: None },
-    Case {
-        name: "bound to a worker",
-        metadata: false,
-        deadline: false,
-        worker: Some(Strategy::RoundRobin),
-    },
+const CASES: [Case; 5] = [
+    Case { name: "waits", ..PLAIN },
+    Case { name: "waits, with two numbers", metadata: true, ..PLAIN },
+    Case { name: "waits, with a deadline", deadline: true, ..PLAIN },
+    Case { name: "waits, with a key", key: true, ..PLAIN },
+    Case { name: "bound to one of four", workers: Some(Strategy::RoundRobin), ..PLAIN },
 ];
+
+/// A task whose model nobody has.
+const PLAIN: Case = Case { name: "", metadata: false, deadline: false, key: false, workers: None };
 
 struct Case {
     name: &'static str,
     metadata: bool,
     deadline: bool,
-    /// Whether there is a worker, and the strategy then.
-    worker: Option<Strategy>,
+    /// An idempotency key.
+    key: bool,
+    /// Whether there are workers, and the strategy then.
+    workers: Option<Strategy>,
 }
 
 fn main() -> ExitCode {
@@ -64,14 +66,14 @@ fn measure(case: &Case) {
     let mut rng = Rng::new(7);
     let settings = Settings {
         max_queue: TASKS as usize,
-        strategy: case.worker.unwrap_or(Settings::default().strategy),
+        strategy: case.workers.unwrap_or(Settings::default().strategy),
         ..Settings::default()
     };
     let id = SchedulerId::new(START, &mut rng);
     let mut step = SchedulerStep::default();
     let mut scheduler = Scheduler::recover(id, settings, Image::default(), 1, START, &mut step);
-    if case.worker.is_some() {
-        add_worker(&mut scheduler, &mut rng, &mut step);
+    if case.workers.is_some() {
+        (0..WORKERS).for_each(|_| add_worker(&mut scheduler, &mut rng, &mut step));
     }
     let (empty, began) = (resident_bytes(), Instant::now());
     for batch in 0..TASKS / BATCH {
@@ -83,12 +85,12 @@ fn measure(case: &Case) {
     step.clear();
     let (rate, full) = (TASKS as f64 / began.elapsed().as_secs_f64(), resident_bytes());
     let (open, each) = (scheduler.open_tasks(), (full - empty) as f64 / TASKS as f64);
-    println!("{:24} {each:6.0} bytes a task of {open}; {rate:9.0} submits/s", case.name);
+    println!("{:24} {each:5.0} bytes a task of {open}; {rate:7.0} submits/s", case.name);
 }
 
 /// As the HTTP surface makes it: nothing is shared with other tasks.
 fn new_task(case: &Case, number: u64) -> NewTask {
-    let model = if case.worker.is_some() { "echo" } else { "nobody-has-it" };
+    let model = if case.workers.is_some() { "echo" } else { "nobody-has-it" };
     let numbers = [("input_tokens", (number % 100) as f64), ("output_tokens", 20.0)];
     let spec = TaskSpec {
         requirement: Requirement {
@@ -100,7 +102,9 @@ fn new_task(case: &Case, number: u64) -> NewTask {
         metadata: if case.metadata { Metadata::of_numbers(&numbers) } else { Metadata::default() },
         ..TaskSpec::default()
     };
-    NewTask { spec: Arc::new(spec), idempotency_key: None, bind_at_once: false, stored: true }
+    let idempotency_key =
+        case.key.then(|| Arc::from(format!("a key of a usual length {number:7}")));
+    NewTask { spec: Arc::new(spec), idempotency_key, bind_at_once: false, stored: true }
 }
 
 fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, step: &mut SchedulerStep) {

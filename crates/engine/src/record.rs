@@ -78,6 +78,9 @@ pub struct AcceptedTask {
     pub bind_at_once: bool,
 }
 
+/// Times the tasks that wait, this is part of what a long queue costs: what grows here must be worth it.
+const _: () = assert!(size_of::<AcceptedTask>() <= 72);
+
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FinishedTask {

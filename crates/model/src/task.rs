@@ -33,6 +33,9 @@ pub struct TaskSpec {
     pub stream: bool,
 }
 
+/// Times the tasks that wait, this is part of what a long queue costs: what grows here must be worth it.
+const _: () = assert!(size_of::<TaskSpec>() <= 184);
+
 /// How an input is to be read, and so which question it is to an executor that calls a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -61,8 +61,7 @@ impl Decision {
     }
 }
 
-/// Decisions about tasks that are gone, to be written over: with what they hold, their allocations are what is
-/// reused.
+/// Decisions about tasks that are gone, to be written over.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::vec_box, reason = "the allocations are what is reused")]
 pub(crate) struct Spare(Vec<Box<Decision>>);
@@ -74,8 +73,8 @@ impl Spare {
     /// A decision in which nothing is decided.
     pub(crate) fn take(&mut self) -> Box<Decision> {
         let Some(mut spare) = self.0.pop() else { return Box::new(Decision::NONE) };
-        let explanation = std::mem::replace(&mut spare.explanation, Explanation::EMPTY);
-        *spare = Decision { explanation, ..Decision::NONE };
+        (spare.estimate, spare.base_s) = (Estimate::ZERO, 0.0);
+        (spare.by, spare.held, spare.explained) = (None, None, false);
         spare
     }
 
@@ -83,5 +82,75 @@ impl Spare {
         if self.0.len() < MOST_SPARE {
             self.0.push(gone);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hypha_model::TaskSpec;
+    use hypha_predict::{Predictor, Settings};
+
+    use super::*;
+    use crate::{Ending, Placement, Preferences, Strategy, TaskRef, Ticket};
+
+    fn explained() -> Box<Decision> {
+        let mut decision = Box::new(Decision { base_s: 1.0, ..Decision::NONE });
+        decision.explain().strategy = "before";
+        decision
+    }
+
+    #[test]
+    fn nothing_of_the_task_before_is_left_in_a_spare_decision() {
+        let mut spare = Spare::default();
+        let held = Held {
+            slot: Slot(1),
+            share_s: 1.0,
+            score: 1.0,
+            wait_costs: 1.0,
+            at: Time::ZERO,
+            forgiven: true,
+        };
+        let by = Some(Strategy::Fifo.recipe());
+        let estimate = Estimate::exact(1.0);
+        spare.put(Box::new(Decision { estimate, by, held: Some(held), ..*explained() }));
+        let again = spare.take();
+        assert!(spare.0.is_empty(), "it was not the one before");
+        assert_eq!((again.estimate, again.base_s), (Estimate::ZERO, 0.0));
+        assert!(again.by.is_none() && again.held.is_none() && again.explanation().is_none());
+    }
+
+    #[test]
+    fn spare_decisions_are_bounded() {
+        let mut spare = Spare::default();
+        (0..2 * MOST_SPARE).for_each(|_| spare.put(explained()));
+        assert_eq!(spare.0.len(), MOST_SPARE);
+    }
+
+    #[test]
+    fn tasks_that_no_plan_looked_at_have_no_decision() {
+        let mut predictor = Predictor::new(Settings::default());
+        let mut placement = Placement::new(Strategy::RoundRobin, Preferences::default(), 1);
+        let spec = Arc::new(TaskSpec::default());
+        for task in 0..10 {
+            let ticket = Ticket {
+                query: predictor.query(&spec),
+                spec: Arc::clone(&spec),
+                submitted: Time::ZERO,
+                deadline: None,
+                bind_at_once: false,
+                tried: Box::default(),
+            };
+            placement.arrive(TaskRef(task), ticket, &predictor);
+        }
+        placement.plan(&predictor, Time::ZERO, &mut Vec::new());
+        let decided = |placement: &Placement| {
+            placement.tasks.iter().flatten().filter(|task| task.decision.is_some()).count()
+        };
+        // The first stands for all of its shape.
+        assert_eq!(decided(&placement), 1);
+        placement.finish(TaskRef(0), Ending::Withdrawn, Time::ZERO);
+        assert_eq!(decided(&placement), 0);
     }
 }

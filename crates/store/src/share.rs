@@ -36,9 +36,9 @@ impl Names {
             };
             (self.shared_text(key), value)
         });
-        // It was within its bounds before. The copy has no spare room, unlike what was built entry by entry.
+        // It was within its bounds before.
         if let Ok(metadata) = Metadata::new(entries) {
-            spec.metadata = metadata.clone();
+            spec.metadata = metadata;
         }
     }
 

@@ -172,3 +172,43 @@ impl Scheduler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hypha_model::{TaskId, TaskSpec};
+
+    use super::*;
+    use crate::{Command, NewTask, SchedulerEvent};
+
+    #[test]
+    fn tasks_that_were_never_tried_take_no_room_for_tries() {
+        let (now, mut step) = (Time::from_micros(1_000_000), SchedulerStep::default());
+        let id = SchedulerId::new(now, &mut Rng::new(1));
+        let life = |image: Image, step: &mut SchedulerStep| {
+            Scheduler::recover(id, Settings::default(), image, 1, now, step)
+        };
+        let untried = |scheduler: &Scheduler| {
+            scheduler.tasks.iter().flatten().filter(|task| task.tries.is_none()).count()
+        };
+        let mut scheduler = life(Image::default(), &mut step);
+        let spec = Arc::new(TaskSpec::default());
+        let new = NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true };
+        let command = Command::SubmitTasks(vec![new; 10]);
+        scheduler.step(now, SchedulerEvent::Asked { request: 1, command }, &mut step);
+        let ids: Vec<TaskId> =
+            scheduler.tasks.iter().flatten().map(|task| task.accepted.id).collect();
+        for id in &ids {
+            assert!(scheduler.task_view(*id, now).is_some());
+        }
+        scheduler.step(now, SchedulerEvent::Woke, &mut step);
+        let command = Command::SetStrategy(hypha_placement::Strategy::Fifo);
+        scheduler.step(now, SchedulerEvent::Asked { request: 2, command }, &mut step);
+        assert_eq!(untried(&scheduler), 10);
+
+        let mut image = Image::default();
+        step.persist.iter().for_each(|record| image.apply(record));
+        assert_eq!(untried(&life(image, &mut SchedulerStep::default())), 10);
+    }
+}
