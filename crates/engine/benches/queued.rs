@@ -29,7 +29,7 @@ const CASES: [Case; 5] = [
     Case { name: "waits, with two numbers", metadata: true, ..PLAIN },
     Case { name: "waits, with a deadline", deadline: true, ..PLAIN },
     Case { name: "waits, with a key", key: true, ..PLAIN },
-    Case { name: "bound to one of four", workers: Some(Strategy::RoundRobin), ..PLAIN },
+    Case { name: "bound to one of four", workers: Some(Strategy::PowerOfTwo), ..PLAIN },
 ];
 
 /// A task whose model nobody has.

@@ -572,6 +572,9 @@ impl Look<'_> {
         let best = &self.scratch.best;
         let others = best.iter().filter(|scored| Some(scored.slot) != chosen).take(RUNNERS_UP);
         explanation.runners_up.clear();
+        // There may be one with each of a million tasks in workers' queues: no room to grow.
+        let count = best.len().saturating_sub(usize::from(chosen.is_some())).min(RUNNERS_UP);
+        explanation.runners_up.reserve_exact(count);
         explanation.runners_up.extend(others.filter_map(|scored| self.candidate(scored)));
         explanation.chosen = chosen.and_then(|slot| {
             // As it was scored when it was chosen: a sample is not drawn again.
