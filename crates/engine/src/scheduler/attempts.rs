@@ -387,10 +387,11 @@ impl Scheduler {
         let policy = self.settings.retry;
         let jitter = self.rng.unit();
         let Some((attempt, current)) = self.take_attempt(reference) else { return };
+        let lost = matches!(failure, Failure::Worker(_)) && self.counts_loss(current.slot);
         let Some(Some(task)) = self.tasks.get_mut(reference.0 as usize) else { return };
         let refused = matches!(failure, Failure::Refused(_));
         let (again, blame, reason) = match failure {
-            Failure::Worker(reason) => (policy.retry_on_worker_failure, true, reason),
+            Failure::Worker(reason) => (policy.retry_on_worker_failure, lost, reason),
             Failure::Timeout(timeout) => {
                 (policy.retry_on_timeout, true, format!("it took longer than {timeout}"))
             }

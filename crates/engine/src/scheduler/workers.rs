@@ -28,6 +28,8 @@ pub(super) struct WorkerState {
     pub(super) changed: bool,
     /// How often in a row it was put into quarantine.
     pub(super) quarantines: u32,
+    /// It lost attempts, and has said nothing since.
+    loss_counted: bool,
     lease: Lease,
     quarantined_until: Option<Time>,
     draining: bool,
@@ -141,6 +143,7 @@ impl Scheduler {
             predict,
             changed: false,
             quarantines: 0,
+            loss_counted: false,
             lease: Lease::Requested { request: 0, sent: now, again_at: now, tries: 0 },
             quarantined_until: None,
             draining: false,
@@ -158,6 +161,9 @@ impl Scheduler {
         message: FromWorker,
         step: &mut SchedulerStep,
     ) {
+        if let Some((_, state)) = self.state_of(worker) {
+            state.loss_counted = false;
+        }
         match message {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, holding } => {
                 self.granted(now, worker, request, (lease, epoch, ttl), &holding, step);
@@ -378,6 +384,13 @@ impl Scheduler {
         }
         self.fail_all_of(now, slot, reason, step);
         self.worker_due(now, slot, step);
+    }
+
+    /// Whether a loss counts against the worker. One that dies fails once, however many attempts it had: so does
+    /// everything that it loses before it says something again.
+    pub(super) fn counts_loss(&mut self, slot: Option<Slot>) -> bool {
+        let state = slot.and_then(|slot| self.workers.get_mut(slot.0 as usize)?.as_mut());
+        state.is_some_and(|state| !std::mem::replace(&mut state.loss_counted, true))
     }
 
     /// A worker that fails one task after the other is left alone for a while, then tried again.

@@ -172,6 +172,56 @@ fn a_worker_that_fails_again_and_again_is_left_alone_for_longer_and_longer() {
     assert_eq!(rig.dispatches().len(), 1);
 }
 
+/// A worker that runs many at once and dies with them, again and again.
+#[test]
+fn a_worker_that_dies_fails_once_whatever_it_had() {
+    let mut many = worker(1);
+    many.executors[0].concurrency = 8;
+    let many = Arc::new(many);
+    let mut rig = Rig::new(Settings::default());
+    let health = |rig: &Rig| {
+        let workers = rig.scheduler.workers(rig.now);
+        (workers[0].0.available, workers[0].0.health.failed)
+    };
+    for death in 1..=2 {
+        rig.workers.entry(worker_id(1)).or_default().silent = false;
+        rig.event(SchedulerEvent::WorkerFound(Arc::clone(&many)));
+        assert_eq!(health(&rig), (true, death - 1), "leased at once in its next life");
+        let given: Vec<Given> = (0..8).map(|_| rig.dispatched(task()).1).collect();
+        given.iter().for_each(|given| rig.start(given));
+        rig.silence(1);
+        rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+        assert_eq!(health(&rig), (false, death));
+        given.iter().for_each(|given| {
+            rig.ask(Command::CancelTask(given.dispatch.attempt.task));
+        });
+        rig.workers.clear();
+    }
+    assert_eq!(rig.scheduler.counts().quarantines, 0);
+    // The third death in a row is one too many.
+    rig.workers.entry(worker_id(1)).or_default();
+    rig.event(SchedulerEvent::WorkerFound(Arc::clone(&many)));
+    rig.dispatched(task());
+    rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+    assert_eq!(rig.scheduler.counts().quarantines, 1);
+    rig.event(SchedulerEvent::WorkerFound(many));
+    assert_eq!(health(&rig), (false, 3), "left alone for a while");
+}
+
+/// One that takes nothing and says nothing is lost as one that hangs up is.
+#[test]
+fn what_a_silent_worker_does_not_take_is_one_failure_until_it_speaks() {
+    let mut rig = Rig::early();
+    rig.join(1);
+    rig.silence(1);
+    for _ in 0..2 {
+        rig.dispatched(task());
+        rig.now = rig.now + secs(1);
+    }
+    rig.wait(secs(25));
+    assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, 1);
+}
+
 /// How the last attempt of a worker that is to be removed may end.
 #[test]
 fn a_removed_worker_finishes_what_it_has_and_is_forgotten() {
