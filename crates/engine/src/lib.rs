@@ -22,7 +22,7 @@ pub use scheduler::{
     Command, Effect, NewTask, Notice, Reject, Reply, RetryPolicy, Scheduler, SchedulerEvent,
     SchedulerStep, Settings, Submitted,
 };
-pub use worker::{Run, RunId, Said, WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep};
+pub use worker::{Leaving, Run, RunId, Said, WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep};
 
 /// What a driver has to do after one or more events: persist first, then the rest.
 #[derive(Clone, Debug)]

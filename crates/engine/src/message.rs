@@ -131,6 +131,15 @@ pub enum FromWorker {
         /// Its token.
         fence: Fence,
     },
+    /// The attempt has been running for a while: said with a new lease to a scheduler that may not know.
+    Running {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+        /// For how long.
+        elapsed: Span,
+    },
     /// The attempt is on its way.
     Progress {
         /// The attempt.
@@ -159,6 +168,14 @@ pub enum FromWorker {
         run: Span,
         /// With what.
         outcome: Outcome,
+    },
+    /// This life of the worker ends, or has ended, in order: what it was given and has not finished is given
+    /// back.
+    Left {
+        /// The life.
+        epoch: Epoch,
+        /// The lease that ends with it, while the worker waits to hear [`ToWorker::ReleaseLease`].
+        lease: Option<LeaseId>,
     },
 }
 

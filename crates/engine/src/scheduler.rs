@@ -1,10 +1,11 @@
 //! The scheduler: accepts tasks, places them, and sees them through whatever happens to workers.
 //!
 //! The rest of the machine is in the files below: `submit.rs` (what clients ask), `attempts.rs` (the life
-//! of an attempt), `workers.rs` (leases, heartbeats, health), `recover.rs` (a new life from what is
-//! durable), `views.rs` (what may be read).
+//! of an attempt), `workers.rs` (leases, heartbeats, health), `leave.rs` (workers that go), `recover.rs` (a
+//! new life from what is durable), `views.rs` (what may be read).
 
 mod attempts;
+mod leave;
 mod recover;
 mod settings;
 mod submit;

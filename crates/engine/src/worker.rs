@@ -1,6 +1,8 @@
 //! The worker: grants its capacity, runs what the holder of the lease dispatches, and keeps each result
 //! until it is recorded.
 
+mod leave;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -25,11 +27,23 @@ const MAX_UNRECORDED: usize = 1_024;
 /// What a worker step contains.
 pub type WorkerStep = Step<WorkerRecord, Said, Run>;
 
-/// What a worker makes durable: only which life it is in. Attempts are the scheduler's to remember.
+/// What a worker makes durable: which life it is in, and whether it ended in order. Attempts are the
+/// scheduler's to remember.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerRecord {
     /// The next life begins.
     Started(Epoch),
+    /// This life ends in order.
+    Left(Leaving),
+}
+
+/// A life that ended in order. Whoever held its lease may not have heard of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// The life.
+    pub epoch: Epoch,
+    /// Who held the lease at its end.
+    pub holder: SchedulerId,
 }
 
 /// A message to a scheduler.
@@ -99,6 +113,8 @@ pub enum WorkerEvent {
         /// With what.
         outcome: Outcome,
     },
+    /// The worker is to end: it gives back what it has not finished, and takes nothing more.
+    AskedToLeave,
     /// The time of the last `wake_at` has come.
     Woke,
 }
@@ -107,6 +123,9 @@ pub enum WorkerEvent {
 pub struct WorkerMachine {
     worker: Arc<Worker>,
     epoch: Epoch,
+    /// How the last life ended, until the holder of its lease has heard of it.
+    left: Option<Leaving>,
+    is_leaving: bool,
     rng: Rng,
     lease: Option<Lease>,
     ledger: Ledger<RunId>,
@@ -154,10 +173,11 @@ enum Phase {
 }
 
 impl WorkerMachine {
-    /// The next life of a worker whose last one was `last`.
+    /// The next life of a worker whose last one was `last`, and the last one that ended in order was `left`.
     pub fn start(
         worker: Arc<Worker>,
         last: Epoch,
+        left: Option<Leaving>,
         seed: u64,
         step: &mut WorkerStep,
     ) -> WorkerMachine {
@@ -165,6 +185,8 @@ impl WorkerMachine {
         step.persist.push(WorkerRecord::Started(epoch));
         WorkerMachine {
             epoch,
+            left: left.filter(|left| left.epoch == last),
+            is_leaving: false,
             rng: Rng::new(seed ^ epoch.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
             lease: None,
             ledger: Ledger::new(&worker.capacity),
@@ -192,6 +214,7 @@ impl WorkerMachine {
             WorkerEvent::Progressed { id, permille } => self.progressed(id, permille, step),
             WorkerEvent::Produced { id, piece } => self.produced(id, piece, step),
             WorkerEvent::Ended { id, outcome } => self.ended(now, id, outcome, step),
+            WorkerEvent::AskedToLeave => self.leave(step),
             WorkerEvent::Woke => self.woke(now, step),
         }
         self.begin_what_fits(now, step);
@@ -249,10 +272,14 @@ impl WorkerMachine {
             ToWorker::RequestLease { request, ttl } => self.grant(now, from, request, ttl, step),
             ToWorker::Heartbeat { lease, epoch, nonce } => {
                 let named = self.named(from, lease, epoch);
+                if named && self.is_leaving {
+                    return self.say_left(step);
+                }
                 let holding = self.held_for(from);
                 let message = match &mut self.lease {
                     Some(held) if named => {
                         held.until = now + held.ttl;
+                        self.left = None;
                         FromWorker::Alive { lease, epoch, nonce, holding }
                     }
                     _ => FromWorker::LeaseUnknown { lease, epoch },
@@ -294,8 +321,10 @@ impl WorkerMachine {
         step: &mut WorkerStep,
     ) {
         let other = self.lease.is_some_and(|lease| lease.holder != from);
-        if other && !self.is(Mutant::DoubleGrant) {
-            let refusal = Refusal::plain(RefusalKind::Busy);
+        let other = other && !self.is(Mutant::DoubleGrant);
+        if other || self.is_leaving {
+            let kind = if other { RefusalKind::Busy } else { RefusalKind::Unavailable };
+            let refusal = Refusal::plain(kind);
             let message = FromWorker::LeaseRefused { request, refusal };
             step.send.push(Said { to: from, message });
             return;
@@ -305,10 +334,20 @@ impl WorkerMachine {
         let again = self.lease.filter(|lease| lease.holder == from && lease.request == request);
         let id = again.map_or_else(|| LeaseId::new(now, &mut self.rng), |lease| lease.id);
         self.lease = Some(Lease { holder: from, id, request, ttl, until: now + ttl });
+        self.say_last_left(from, step);
         let holding = self.held_for(from);
         let message =
             FromWorker::LeaseGranted { request, lease: id, epoch: self.epoch, ttl, holding };
         step.send.push(Said { to: from, message });
+        for (run, state) in &self.runs {
+            if let Phase::Running { since } = state.phase
+                && run.scheduler == from
+            {
+                let (attempt, fence) = (state.dispatch.attempt, run.fence);
+                let message = FromWorker::Running { attempt, fence, elapsed: now.since(since) };
+                step.send.push(Said { to: from, message });
+            }
+        }
     }
 
     /// The attempts of a scheduler that are here and have not been told to stop.
@@ -342,9 +381,17 @@ impl WorkerMachine {
             step.send.push(Said { to: from, message });
             return;
         }
+        if self.is_leaving && from != SchedulerId::LOCAL {
+            return self.say_left(step);
+        }
+        if from != SchedulerId::LOCAL {
+            // The holder has heard of this life.
+            self.left = None;
+        }
         let attempt = dispatch.attempt;
         let requirement = &dispatch.spec.requirement;
         let executor = match requirement.satisfied_by(&self.worker) {
+            Ok(()) if self.is_leaving => Err(Refusal::plain(RefusalKind::Unavailable)),
             Ok(()) if self.is_full() => Err(Refusal::plain(RefusalKind::Busy)),
             Ok(()) => requirement.executor_of(&self.worker).map(|found| {
                 let is_it = |executor: &hypha_model::Executor| std::ptr::eq(executor, found);
@@ -498,18 +545,22 @@ impl WorkerMachine {
             let Some(run) = self.runs.get(&id) else { continue };
             match &run.phase {
                 Phase::Running { .. } => self.stop(id, true, step),
-                Phase::Ended { run: elapsed, outcome } => {
-                    let message = FromWorker::Finished {
-                        attempt: run.dispatch.attempt,
-                        fence: id.fence,
-                        run: *elapsed,
-                        outcome: outcome.clone(),
-                    };
-                    step.send.push(Said { to: id.scheduler, message });
+                Phase::Ended { .. } => {
+                    self.report_end(id, step);
                     self.set_due(id, Some(now + RESEND_AFTER));
                 }
                 Phase::Waiting | Phase::Stopping { .. } => {}
             }
+        }
+    }
+
+    /// Says with what a run has ended, again.
+    fn report_end(&self, id: RunId, step: &mut WorkerStep) {
+        let Some(run) = self.runs.get(&id) else { return };
+        if let Phase::Ended { run: elapsed, outcome } = &run.phase {
+            let (attempt, outcome) = (run.dispatch.attempt, outcome.clone());
+            let message = FromWorker::Finished { attempt, fence: id.fence, run: *elapsed, outcome };
+            step.send.push(Said { to: id.scheduler, message });
         }
     }
 

@@ -62,7 +62,9 @@ pub(crate) async fn start(
     std::fs::create_dir_all(&config.data_dir).map_err(unusable)?;
     let last = epoch::read(&config.data_dir).map_err(unusable)?;
     let mut step = WorkerStep::default();
-    let machine = WorkerMachine::start(Arc::new(worker.clone()), last, rand::random(), &mut step);
+    let left = epoch::read_left(&config.data_dir);
+    let machine =
+        WorkerMachine::start(Arc::new(worker.clone()), last, left, rand::random(), &mut step);
     // Before anything is granted in its name, so that a disk that cannot be written is noticed.
     epoch::write(&config.data_dir, last.next()).map_err(unusable)?;
     let uploads = Uploads::new(bulk, config.max_result_bytes);
@@ -131,7 +133,7 @@ async fn serve_instance(
 }
 
 impl Running {
-    /// Ends everything that runs, and returns when it is gone.
+    /// Gives back what is not finished, ends everything that runs, and returns when it is gone.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let _ = self.driver.await;

@@ -30,6 +30,8 @@ pub enum Trouble {
     Partition,
     /// Workers die and come back without their memory.
     WorkerCrash,
+    /// Workers are stopped in order and started again.
+    WorkerStop,
     /// Schedulers die at the worst moments and come back with what was durable.
     SchedulerCrash,
     /// Workers become slow.
@@ -54,12 +56,13 @@ pub enum Trouble {
 
 impl Trouble {
     /// All kinds.
-    pub const ALL: [Trouble; 15] = [
+    pub const ALL: [Trouble; 16] = [
         Trouble::Loss,
         Trouble::Duplication,
         Trouble::Delay,
         Trouble::Partition,
         Trouble::WorkerCrash,
+        Trouble::WorkerStop,
         Trouble::SchedulerCrash,
         Trouble::Slowness,
         Trouble::Drift,
@@ -80,6 +83,7 @@ impl Trouble {
             Trouble::Delay => "delay",
             Trouble::Partition => "partition",
             Trouble::WorkerCrash => "worker-crash",
+            Trouble::WorkerStop => "worker-stop",
             Trouble::SchedulerCrash => "scheduler-crash",
             Trouble::Slowness => "slowness",
             Trouble::Drift => "drift",
@@ -342,6 +346,13 @@ fn timetable(rng: &mut Rng, scope: &Scope, workers: usize, schedulers: usize) ->
         let (at, worker) = (any_time(rng), rng.below(workers as u64) as usize);
         let back = at + Span::from_millis(10 + rng.below(8_000));
         faults.push((at, Fault::KillWorker { worker, noticed: rng.chance(0.5) }));
+        faults.push((back, Fault::StartWorker { worker }));
+    }
+    for _ in 0..times(rng, Trouble::WorkerStop, 3) {
+        let (at, worker) = (any_time(rng), rng.below(workers as u64) as usize);
+        faults.push((at, Fault::StopWorker { worker }));
+        // Once it is gone.
+        let back = at + Span::from_millis(250 + rng.below(4_000));
         faults.push((back, Fault::StartWorker { worker }));
     }
     for _ in 0..times(rng, Trouble::SchedulerCrash, 3) {

@@ -362,6 +362,7 @@ impl World {
         step.clear();
         machine.step(local, event, &mut step);
         let node = &mut self.workers[at];
+        step.persist.iter().for_each(|record| node.keep(record));
         match step.wake_at.map(|wake| node.clock.true_time(wake).max(self.now)) {
             Some(wake) if node.wake_at != Some(wake) => {
                 node.wake_at = Some(wake);
@@ -483,12 +484,10 @@ impl World {
         let node = &mut self.workers[at];
         let mut step = std::mem::take(&mut node.step);
         step.clear();
-        let mut machine =
-            WorkerMachine::start(Arc::clone(&node.setup.worker), node.epoch, node.seed, &mut step);
+        let worker = Arc::clone(&node.setup.worker);
+        let mut machine = WorkerMachine::start(worker, node.epoch, node.left, node.seed, &mut step);
         machine.mutate(node.setup.mutant);
-        for hypha_engine::WorkerRecord::Started(epoch) in &step.persist {
-            node.epoch = *epoch;
-        }
+        step.persist.iter().for_each(|record| node.keep(record));
         node.machine = Some(machine);
         node.step = step;
         self.announce(at)

@@ -105,6 +105,10 @@ pub enum Report {
         refusal: Refusal,
     },
     Started(Attempt),
+    Running {
+        attempt: Attempt,
+        run_us: u64,
+    },
     Progress {
         attempt: Attempt,
         permille: u16,
@@ -129,6 +133,11 @@ pub enum Report {
     TimedOut {
         attempt: Attempt,
         run_us: u64,
+    },
+    Left {
+        epoch: u64,
+        #[serde(default)]
+        lease: Option<LeaseId>,
     },
 }
 

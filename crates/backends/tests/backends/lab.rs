@@ -176,6 +176,8 @@ pub(crate) fn short(message: &FromWorker) -> String {
         FromWorker::Accepted { fence, .. } => format!("accepted {}", fence.0),
         FromWorker::Refused { fence, refusal, .. } => format!("refused {}: {refusal}", fence.0),
         FromWorker::Started { fence, .. } => format!("started {}", fence.0),
+        FromWorker::Running { fence, .. } => format!("running {}", fence.0),
+        FromWorker::Left { .. } => "left".to_owned(),
         FromWorker::Progress { fence, permille, .. } => format!("progress {} {permille}", fence.0),
         FromWorker::Output { fence, piece, .. } => {
             format!("output {}: {}", fence.0, String::from_utf8_lossy(piece.bytes()))

@@ -33,6 +33,8 @@ pub(super) enum Failure {
     Corrupt,
     /// The worker does not take it now.
     Refused(Refusal),
+    /// The worker was stopped in order, and gave it back.
+    Returned,
 }
 
 impl Task {
@@ -54,6 +56,13 @@ impl Task {
     fn turn_comes_by(&self, acknowledged: Time, usual: Span) -> Time {
         let turns = 1 + MAX_PREFETCH_PER_SLOT as u64;
         acknowledged + self.timeout(usual).max(usual).times(turns)
+    }
+}
+
+impl Attempt {
+    /// When it began if it has run for `elapsed`: not before it was handed over, whatever the worker says.
+    fn begun_before(&self, now: Time, elapsed: Span) -> Time {
+        self.given.max(now - elapsed)
     }
 }
 
@@ -238,11 +247,13 @@ impl Scheduler {
         }
     }
 
+    /// An attempt has been running for `elapsed`.
     pub(super) fn started(
         &mut self,
         now: Time,
         worker: WorkerId,
         (attempt, fence): (AttemptId, Fence),
+        elapsed: Span,
         step: &mut SchedulerStep,
     ) {
         self.plan_wanted = false;
@@ -254,10 +265,11 @@ impl Scheduler {
         if current.started.is_some() {
             return;
         }
-        current.started = Some(now);
+        let since = current.begun_before(now, elapsed);
+        current.started = Some(since);
         task.state = TaskState::Running;
         // If something earlier is due, that finds the end of this attempt as well.
-        let ends_by = now + task.timeout(usual) + grace;
+        let ends_by = since + task.timeout(usual) + grace;
         let due_too_late = task.due.is_none_or(|due| due > ends_by);
         Effect::Notice { task: attempt.task, notice: Notice::Running }.of_task(task.stored, step);
         self.placement.begin(reference, now);
@@ -335,7 +347,7 @@ impl Scheduler {
         // It cannot have run for longer than we know of it, whatever the worker says.
         let run = task.current.map_or(run, |current| run.min(now.since(current.given)));
         if let Some(current) = &mut task.current {
-            // That it began may have been lost, or not been worth a message.
+            // That it began may have been lost, told to an earlier life, or not been worth a message.
             current.started.get_or_insert(now - run);
         }
         match outcome {
@@ -389,7 +401,8 @@ impl Scheduler {
         let Some((attempt, current)) = self.take_attempt(reference) else { return };
         let lost = matches!(failure, Failure::Worker(_)) && self.counts_loss(current.slot);
         let Some(Some(task)) = self.tasks.get_mut(reference.0 as usize) else { return };
-        let refused = matches!(failure, Failure::Refused(_));
+        let returned = matches!(failure, Failure::Returned);
+        let refused = returned || matches!(failure, Failure::Refused(_));
         let (again, blame, reason) = match failure {
             Failure::Worker(reason) => (policy.retry_on_worker_failure, lost, reason),
             Failure::Timeout(timeout) => {
@@ -406,14 +419,19 @@ impl Scheduler {
                 task.refusals += 1;
                 (task.refusals < MAX_REFUSALS, false, format!("refused by the worker: {refusal}"))
             }
+            Failure::Returned => {
+                task.refusals += 1;
+                let reason = "the worker was stopped, and gave it back".to_owned();
+                (task.refusals < MAX_REFUSALS, false, reason)
+            }
         };
         task.failures += u32::from(!refused);
         if !task.tried.contains(&current.worker) {
             task.tried.push(current.worker);
         }
         let stored = task.stored;
-        // Someone waits on the line for what is not stored.
-        let pause = match stored {
+        // Someone waits on the line for what is not stored, and nothing is wrong with what was given back.
+        let pause = match stored && !returned {
             true => policy.pause(task.failures.max(task.refusals), jitter),
             false => self.settings.least_pause,
         };

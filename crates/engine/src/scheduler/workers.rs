@@ -17,8 +17,6 @@ pub const HOLDER_SHARE: f64 = 0.8;
 /// A lease that is shorter than the interval of heartbeats is renewed this often within its time, so that
 /// one lost heartbeat does not end it.
 const HEARTBEATS_PER_LEASE: f64 = 3.0;
-/// Removed workers that are remembered; more are removed by stopping them.
-const MAX_REMOVED: usize = 10_000;
 
 /// A worker that the scheduler knows.
 pub(super) struct WorkerState {
@@ -30,15 +28,15 @@ pub(super) struct WorkerState {
     pub(super) quarantines: u32,
     /// It lost attempts, and has said nothing since.
     loss_counted: bool,
-    lease: Lease,
+    pub(super) lease: Lease,
     quarantined_until: Option<Time>,
-    draining: bool,
+    pub(super) draining: bool,
     pub(super) due: Option<Time>,
-    lost_since: Option<Time>,
+    pub(super) lost_since: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Lease {
+pub(super) enum Lease {
     /// Asked for; asked again at `again_at`.
     Requested { request: u64, sent: Time, again_at: Time, tries: u32 },
     Held {
@@ -185,7 +183,10 @@ impl Scheduler {
                 self.acknowledged(now, worker, attempt, fence);
             }
             FromWorker::Started { attempt, fence } => {
-                self.started(now, worker, (attempt, fence), step);
+                self.started(now, worker, (attempt, fence), Span::ZERO, step);
+            }
+            FromWorker::Running { attempt, fence, elapsed } => {
+                self.started(now, worker, (attempt, fence), elapsed, step);
             }
             FromWorker::Progress { attempt, fence, permille } => {
                 self.progressed(worker, (attempt, fence), permille, step);
@@ -199,6 +200,7 @@ impl Scheduler {
             FromWorker::Finished { attempt, fence, run, outcome } => {
                 self.finished(now, worker, (attempt, fence), run, outcome, step);
             }
+            FromWorker::Left { epoch, lease } => self.left(now, worker, epoch, lease, step),
         }
     }
 
@@ -237,7 +239,7 @@ impl Scheduler {
         self.arm_worker(slot);
     }
 
-    fn update_availability(&mut self, now: Time, slot: Slot) {
+    pub(super) fn update_availability(&mut self, now: Time, slot: Slot) {
         if let Some(Some(state)) = self.workers.get(slot.0 as usize) {
             match state.draining && state.lease().is_some() {
                 true => self.placement.drain(slot, now),
@@ -343,7 +345,7 @@ impl Scheduler {
         self.arm_worker(slot);
     }
 
-    fn arm_worker(&mut self, slot: Slot) {
+    pub(super) fn arm_worker(&mut self, slot: Slot) {
         let timeout = self.settings.health_check_timeout;
         let forget_after = self.settings.forget_worker_after;
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
@@ -411,42 +413,13 @@ impl Scheduler {
         self.arm_worker(slot);
     }
 
-    /// Gives a worker nothing more; false if it is not known.
-    pub(super) fn drain_worker(&mut self, now: Time, worker: WorkerId) -> bool {
-        let Some((slot, state)) = self.state_of(worker) else { return false };
-        state.draining = true;
-        let has_lease = state.lease().is_some();
-        if self.removed.len() >= MAX_REMOVED {
-            self.removed.pop_first();
-        }
-        self.removed.insert(worker);
-        self.draining.insert(slot);
-        self.update_availability(now, slot);
-        if !has_lease {
-            self.release_bound(now, slot);
-        }
-        true
-    }
-
-    /// Forgets the workers that are to be removed and have nothing left.
-    pub(super) fn forget_drained(&mut self, now: Time, step: &mut SchedulerStep) {
-        if self.draining.is_empty() {
-            return;
-        }
-        let idle = |slot: &&Slot| self.placement.has_nothing(**slot);
-        let drained: Vec<Slot> = self.draining.iter().filter(idle).copied().collect();
-        for slot in drained {
-            if let Some(Some(state)) = self.workers.get(slot.0 as usize)
-                && let Some((lease, epoch)) = state.lease()
-            {
-                let message = ToWorker::ReleaseLease { lease, epoch };
-                step.send.push(Effect::ToWorker { worker: state.worker.id, message });
-            }
-            self.forget_worker(now, slot, "the worker was removed", step);
-        }
-    }
-
-    fn forget_worker(&mut self, now: Time, slot: Slot, reason: &str, step: &mut SchedulerStep) {
+    pub(super) fn forget_worker(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        reason: &str,
+        step: &mut SchedulerStep,
+    ) {
         self.placement.set_available(slot, false, now);
         self.fail_all_of(now, slot, reason, step);
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize).map(Option::take) else {
@@ -462,7 +435,7 @@ impl Scheduler {
         step.persist.push(Record::WorkerForgotten(state.worker.id));
     }
 
-    fn state_of(&mut self, worker: WorkerId) -> Option<(Slot, &mut WorkerState)> {
+    pub(super) fn state_of(&mut self, worker: WorkerId) -> Option<(Slot, &mut WorkerState)> {
         let slot = *self.slot_of.get(&worker)?;
         Some((slot, self.workers.get_mut(slot.0 as usize)?.as_mut()?))
     }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use hypha_engine::{
-    Command, Dispatch, Effect, FromWorker, Image, NewTask, Outcome, RetryPolicy, Run, RunId,
-    Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker, WorkerEvent, WorkerMachine,
-    WorkerStep,
+    Command, Dispatch, Effect, FromWorker, Image, Leaving, NewTask, Outcome, RetryPolicy, Run,
+    RunId, Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker, WorkerEvent,
+    WorkerMachine, WorkerStep,
 };
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Payload, Refusal, RefusalKind, Rng, Span, TaskId, TaskSpec,
@@ -96,7 +96,7 @@ impl Noise {
     fn worker_message(&mut self) -> FromWorker {
         let (attempt, fence) = self.attempt();
         let (lease, epoch) = self.lease();
-        match self.rng.below(14) {
+        match self.rng.below(16) {
             0..=3 => {
                 let (request, ttl) = (self.number(), self.span());
                 let holding = self.holding();
@@ -112,6 +112,8 @@ impl Noise {
             7 => FromWorker::Accepted { attempt, fence },
             8 => FromWorker::Refused { attempt, fence, refusal: self.refusal() },
             9 | 10 => FromWorker::Started { attempt, fence },
+            12 => FromWorker::Running { attempt, fence, elapsed: self.span() },
+            13 => FromWorker::Left { epoch, lease: self.rng.chance(0.5).then_some(lease) },
             11 => FromWorker::Progress { attempt, fence, permille: self.rng.next_u64() as u16 },
             _ => {
                 let (run, outcome) = (self.span(), self.outcome());
@@ -247,7 +249,9 @@ fn a_worker_survives_any_message_in_any_state() {
         let mut noise = Noise::new(seed);
         let (mut now, mut step) = (START, WorkerStep::default());
         let me = Arc::new(described(1, &mut noise.rng));
-        let mut machine = WorkerMachine::start(me, Epoch(0), seed, &mut step);
+        let left = Leaving { epoch: Epoch(0), holder: scheduler_id() };
+        let left = noise.rng.chance(0.5).then_some(left);
+        let mut machine = WorkerMachine::start(me, Epoch(0), left, seed, &mut step);
         let mut runs: Vec<RunId> = Vec::new();
         for at in 0..1_000 {
             now = noise.later(now);
@@ -283,6 +287,7 @@ fn a_worker_survives_any_message_in_any_state() {
                 0 => WorkerEvent::Woke,
                 1 => WorkerEvent::Progressed { id, permille: u16::MAX },
                 2 | 3 => WorkerEvent::Ended { id, outcome: noise.outcome() },
+                4 if noise.rng.chance(0.001) => WorkerEvent::AskedToLeave,
                 _ => WorkerEvent::SchedulerSaid { scheduler, message },
             };
             machine.step(now, event, &mut step);

@@ -113,3 +113,34 @@ fn an_answer_to_the_last_life_is_not_taken_for_one_to_this() {
     assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
     rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
 }
+
+/// What a worker runs over a restart is known to run, and since when.
+#[test]
+fn an_attempt_that_runs_over_a_restart_runs_since_it_began() {
+    for (elapsed, expected) in [(secs(4), secs(4)), (secs(1_000), secs(5))] {
+        let mut rig = Rig::with_workers(&[1]);
+        let (id, given) = rig.dispatched(task());
+        rig.start(&given);
+        rig.now = rig.now + secs(5);
+        rig.restart();
+        assert_eq!(rig.view(id).state, TaskState::Scheduled);
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        rig.say(1, FromWorker::Running { attempt, fence, elapsed });
+        let view = rig.view(id);
+        assert_eq!(view.state, TaskState::Running);
+        let since = rig.now - expected;
+        assert_eq!(view.started, Some(since), "not before it was handed over");
+        rig.finish(&given);
+        assert_eq!(rig.ended(id).started, Some(since));
+    }
+}
+
+#[test]
+fn an_attempt_that_nobody_saw_begin_began_its_run_before_its_end() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.now = rig.now + secs(5);
+    rig.restart();
+    rig.finish(&given);
+    assert_eq!(rig.ended(id).started, Some(rig.now - Span::from_millis(10)));
+}

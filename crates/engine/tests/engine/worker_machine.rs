@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hypha_engine::{
-    Dispatch, FromWorker, Outcome, Run, RunId, ToWorker, WorkerEvent, WorkerMachine, WorkerRecord,
-    WorkerStep,
+    Dispatch, FromWorker, Leaving, Outcome, Run, RunId, ToWorker, WorkerEvent, WorkerMachine,
+    WorkerRecord, WorkerStep,
 };
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, TaskId, Time,
@@ -26,7 +26,7 @@ fn scheduler(n: u8) -> SchedulerId {
 impl Rig {
     fn new() -> Rig {
         let mut step = WorkerStep::default();
-        let machine = WorkerMachine::start(Arc::new(worker(1)), Epoch(6), 1, &mut step);
+        let machine = WorkerMachine::start(Arc::new(worker(1)), Epoch(6), None, 1, &mut step);
         assert_eq!(step.persist, [WorkerRecord::Started(Epoch(7))], "each life is durable");
         Rig { now: START, machine, step, lease: None }
     }
@@ -51,13 +51,10 @@ impl Rig {
 
     fn request(&mut self, n: u8, request: u64, ttl: u64) -> Option<LeaseId> {
         self.say(n, ToWorker::RequestLease { request, ttl: secs(ttl) });
-        match &self.step.send[..] {
-            [said] => match said.message {
-                FromWorker::LeaseGranted { lease, .. } => Some(lease),
-                _ => None,
-            },
-            other => panic!("{other:?}"),
-        }
+        self.step.send.iter().find_map(|said| match said.message {
+            FromWorker::LeaseGranted { lease, .. } => Some(lease),
+            _ => None,
+        })
     }
 
     fn dispatch(&mut self, fence: u64) -> RunId {
@@ -294,7 +291,7 @@ fn a_result_is_sent_again_until_it_is_recorded() {
 fn a_new_life_knows_nothing_of_the_last() {
     let rig = Rig::leased();
     let mut step = WorkerStep::default();
-    let next = WorkerMachine::start(Arc::new(worker(1)), Epoch(7), 1, &mut step);
+    let next = WorkerMachine::start(Arc::new(worker(1)), Epoch(7), None, 1, &mut step);
     assert_eq!(step.persist, [WorkerRecord::Started(Epoch(8))]);
     assert!(next.lease().is_none());
     let mut rig = Rig { machine: next, step, ..rig };
@@ -302,4 +299,77 @@ fn a_new_life_knows_nothing_of_the_last() {
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
     assert_ne!(rig.request(1, 1, 100), Some(lease), "ids of lives differ, also with the same seed");
+}
+
+#[test]
+fn a_new_lease_comes_with_what_runs_and_for_how_long() {
+    let mut rig = Rig::leased();
+    rig.dispatch(1);
+    rig.dispatch(2);
+    rig.now = rig.now + secs(3);
+    rig.request(1, 2, 100);
+    let running = |fence| FromWorker::Running {
+        attempt: attempt(fence),
+        fence: Fence(fence),
+        elapsed: secs(3),
+    };
+    assert!(matches!(rig.sent()[..], [FromWorker::LeaseGranted { .. }, _]), "{:?}", rig.sent());
+    assert_eq!(rig.sent()[1..], [running(1)], "what waits does not run");
+}
+
+#[test]
+fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
+    let mut rig = Rig::leased();
+    let ended = rig.dispatch(1);
+    rig.event(WorkerEvent::Ended { id: ended, outcome: completed() });
+    let result = rig.sent();
+    let runs = rig.dispatch(2);
+    rig.dispatch(3);
+    rig.event(WorkerEvent::AskedToLeave);
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    let left = FromWorker::Left { epoch, lease: Some(lease) };
+    assert_eq!(rig.step.persist, [WorkerRecord::Left(Leaving { epoch, holder: scheduler(1) })]);
+    assert_eq!(rig.sent(), [&result[..], &[left.clone()]].concat(), "results go first");
+    assert_eq!(rig.stopped(), [runs]);
+    assert_eq!(rig.machine.leaves(), Some(scheduler(1)));
+
+    rig.event(WorkerEvent::AskedToLeave);
+    assert!(rig.sent().is_empty() && rig.step.persist.is_empty(), "once is enough");
+    rig.dispatch(4);
+    assert_eq!((rig.sent(), rig.started()), (vec![left.clone()], vec![]), "it is said again");
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
+    assert_eq!(rig.sent(), [left]);
+    rig.event(WorkerEvent::Ended { id: runs, outcome: completed() });
+    assert!(rig.sent().is_empty() && rig.started().is_empty(), "it was given back");
+
+    rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+    assert_eq!(rig.machine.leaves(), None, "the holder knows");
+    assert_eq!(rig.request(1, 2, 100), None);
+    let refusal = Refusal::plain(RefusalKind::Unavailable);
+    assert_eq!(rig.sent(), [FromWorker::LeaseRefused { request: 2, refusal }]);
+}
+
+#[test]
+fn a_new_life_tells_the_holder_how_the_last_one_ended_until_it_has_heard() {
+    let start = |left| {
+        let mut step = WorkerStep::default();
+        let machine = WorkerMachine::start(Arc::new(worker(1)), Epoch(6), left, 1, &mut step);
+        Rig { now: START, machine, step, lease: None }
+    };
+    let left = Leaving { epoch: Epoch(6), holder: scheduler(1) };
+    let said =
+        |rig: &Rig| rig.sent().first() == Some(&FromWorker::Left { epoch: Epoch(6), lease: None });
+    let mut rig = start(Some(left));
+    for request in 1..3 {
+        rig.lease = rig.request(1, request, 100);
+        assert!(said(&rig), "the answer before may have been lost");
+    }
+    rig.dispatch(1);
+    assert!(rig.request(1, 3, 100).is_some() && !said(&rig), "what it has now is of this life");
+    let others = [None, Some(Leaving { epoch: Epoch(5), ..left })];
+    for mut rig in others.map(start) {
+        assert!(rig.request(1, 1, 100).is_some() && !said(&rig));
+    }
+    let mut rig = start(Some(left));
+    assert!(rig.request(2, 1, 100).is_some() && !said(&rig), "it had nothing there");
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use hypha_engine::{Command, FromWorker, Record, Reply, SchedulerEvent, Settings, ToWorker};
-use hypha_model::{Epoch, LeaseId, Refusal, RefusalKind, Rng, Span, TaskState};
+use hypha_model::{Epoch, LeaseId, Refusal, RefusalKind, Rng, Span, TaskId, TaskState};
+use hypha_placement::Strategy;
 
 use crate::harness::*;
 
@@ -220,6 +221,76 @@ fn what_a_silent_worker_does_not_take_is_one_failure_until_it_speaks() {
     }
     rig.wait(secs(25));
     assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, 1);
+}
+
+fn once() -> Settings {
+    let retry = hypha_engine::RetryPolicy { max_attempts: 1, ..Default::default() };
+    Settings { retry, ..Settings::default() }
+}
+
+#[test]
+fn a_worker_that_is_stopped_in_order_costs_no_attempt() {
+    let mut rig = Rig::new(Settings { strategy: Strategy::RoundRobin, ..once() });
+    rig.join(1);
+    let (id, given) = rig.dispatched(task());
+    rig.start(&given);
+    let (waits, _) = rig.dispatched(task());
+    let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
+    let left = FromWorker::Left { epoch: lease.epoch, lease: Some(lease.lease) };
+    rig.silence(1);
+    rig.say(1, left.clone());
+    let release = ToWorker::ReleaseLease { lease: lease.lease, epoch: lease.epoch };
+    assert!(rig.told(1).contains(&release), "it waits for this");
+    assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
+    rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+    let workers = rig.scheduler.workers(rig.now);
+    assert_eq!((workers[0].0.health.failed, rig.scheduler.counts().leases_lost), (0, 0));
+    for id in [id, waits] {
+        assert_eq!(rig.view(id).last_error.unwrap(), "the worker was stopped, and gave it back");
+    }
+    rig.join(2);
+    rig.wait(Span::from_millis(10));
+    assert_eq!(rig.dispatches().len(), 2, "nothing is wrong with them: no long pause");
+    assert_eq!(rig.stored(id).failures, 0);
+
+    // Its next life is used at once; a word of the last one, come late, takes nothing from it.
+    rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+    let asked = request(&rig, 1).expect("a lease is asked for");
+    let (lease, ttl) = (LeaseId::new(rig.now, &mut Rng::new(1)), secs(100));
+    rig.say(
+        1,
+        FromWorker::LeaseGranted { request: asked, lease, epoch: Epoch(2), ttl, holding: vec![] },
+    );
+    let tasks = [rig.submit(task()), rig.submit(task())];
+    rig.say(1, left);
+    let here = |id: &TaskId| rig.view(*id).worker == Some(worker_id(1));
+    assert!(tasks.iter().any(here), "it keeps what it has");
+    assert!(rig.scheduler.lease_of(worker_id(1)).is_some());
+}
+
+/// Both were stopped: the worker's next life tells the scheduler's.
+#[test]
+fn a_worker_that_was_stopped_while_the_scheduler_was_down_costs_no_attempt() {
+    for in_order in [true, false] {
+        let mut rig = Rig::new(once());
+        rig.join(1);
+        let (id, given) = rig.dispatched(task());
+        rig.start(&given);
+        rig.silence(1);
+        rig.restart();
+        if in_order {
+            rig.say(1, FromWorker::Left { epoch: Epoch(1), lease: None });
+        }
+        let asked = found(&mut rig, 1);
+        grant(&mut rig, 1, asked, secs(120));
+        if in_order {
+            rig.wait(Span::from_millis(10));
+            assert_eq!(rig.view(id).state, TaskState::Scheduled, "tried again");
+            assert_eq!(rig.stored(id).failures, 0);
+        } else {
+            assert_eq!(rig.ended(id).error.as_deref(), Some("the worker has lost it"));
+        }
+    }
 }
 
 /// How the last attempt of a worker that is to be removed may end.

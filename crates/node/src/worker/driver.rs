@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hypha_engine::{
     FromWorker, Outcome, Run, RunId, Said, ToWorker, WorkerEvent, WorkerMachine, WorkerRecord,
@@ -22,6 +23,10 @@ pub(super) const MAX_EVENTS: usize = 4_096;
 
 /// Events that are stepped together: what they want sent goes out in one frame.
 const BATCH: usize = 1_024;
+
+/// How long a scheduler may take to hear that this worker leaves: some round trips. After that the next life tells
+/// it.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What happens at a worker.
 pub(super) enum Event {
@@ -61,16 +66,46 @@ impl Driver {
         Driver { machine, clock, data_dir, runners, events, outboxes, stoppers, local }
     }
 
-    /// Runs until told to stop. What the machine wanted at its start is in `step`.
+    /// Runs until told to stop, and then until the holder of the lease knows. What the machine wanted at its start
+    /// is in `step`.
     pub(super) async fn run(
         mut self,
         mut happened: mpsc::Receiver<Event>,
         mut step: WorkerStep,
         stop: CancellationToken,
     ) {
+        self.live(&mut happened, &mut step, stop.cancelled()).await;
+        step.clear();
+        self.machine.step(self.clock.now(), WorkerEvent::AskedToLeave, &mut step);
+        self.carry_out(&mut step).await;
+        let told = async {
+            while self.is_heard() {
+                let Some(event) = happened.recv().await else { return };
+                step.clear();
+                self.happened(event, &mut step);
+                self.carry_out(&mut step).await;
+            }
+        };
+        if tokio::time::timeout(LEAVE_WITHIN, told).await.is_err() {
+            tracing::warn!("the scheduler does not answer that this worker leaves; leaving");
+        }
+    }
+
+    /// Whether somebody is still to answer that the worker leaves, and can.
+    fn is_heard(&self) -> bool {
+        self.machine.leaves().is_some_and(|holder| self.outboxes.contains_key(&holder))
+    }
+
+    async fn live(
+        &mut self,
+        happened: &mut mpsc::Receiver<Event>,
+        step: &mut WorkerStep,
+        stopped: impl Future<Output = ()>,
+    ) {
+        tokio::pin!(stopped);
         let mut batch = Vec::with_capacity(BATCH);
         loop {
-            self.carry_out(&mut step).await;
+            self.carry_out(step).await;
             let wake = step.wake_at;
             step.clear();
             let timer = async {
@@ -81,14 +116,14 @@ impl Driver {
             };
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
-                () = timer => self.machine.step(self.clock.now(), WorkerEvent::Woke, &mut step),
+                () = &mut stopped => return,
+                () = timer => self.machine.step(self.clock.now(), WorkerEvent::Woke, step),
                 count = happened.recv_many(&mut batch, BATCH) => {
                     if count == 0 {
                         return;
                     }
                     step.wake_at = wake;
-                    batch.drain(..).for_each(|event| self.happened(event, &mut step));
+                    batch.drain(..).for_each(|event| self.happened(event, step));
                 }
             }
         }
@@ -127,9 +162,12 @@ impl Driver {
     /// Persists, sends, runs. Runs that take no time end here, and may let others begin.
     async fn carry_out(&mut self, step: &mut WorkerStep) {
         for record in step.persist.drain(..) {
-            let WorkerRecord::Started(life) = record;
-            if let Err(error) = epoch::write(&self.data_dir, life) {
-                // It was written once when the worker started; nothing else is ever persisted.
+            let written = match record {
+                // It was written once when the worker started.
+                WorkerRecord::Started(life) => epoch::write(&self.data_dir, life),
+                WorkerRecord::Left(left) => epoch::write_left(&self.data_dir, left),
+            };
+            if let Err(error) = written {
                 tracing::error!("cannot write {}: {error}", self.data_dir.display());
             }
         }

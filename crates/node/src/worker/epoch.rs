@@ -1,12 +1,16 @@
-//! Which life of the worker this is, on the disk: what an earlier life granted is void.
+//! Which life of the worker this is, on the disk, and whether it ended in order: what an earlier life granted is void.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
+use hypha_engine::Leaving;
 use hypha_model::Epoch;
 
 const FILE: &str = "epoch";
+
+/// The last life that ended in order, and the scheduler that held its lease.
+const LEFT: &str = "left";
 
 /// The last life; that before the first if there is no file.
 pub(super) fn read(directory: &Path) -> io::Result<Epoch> {
@@ -22,9 +26,25 @@ pub(super) fn read(directory: &Path) -> io::Result<Epoch> {
 
 /// Writes it so that it is there, whole, also after a power cut.
 pub(super) fn write(directory: &Path, epoch: Epoch) -> io::Result<()> {
-    let (path, new) = (directory.join(FILE), directory.join("epoch.new"));
+    put(directory, FILE, &epoch.0.to_string())
+}
+
+/// The last life that ended in order. A file that cannot be read costs attempts, not the worker's start.
+pub(super) fn read_left(directory: &Path) -> Option<Leaving> {
+    let text = fs::read_to_string(directory.join(LEFT)).ok()?;
+    let (epoch, holder) = text.trim().split_once(' ')?;
+    Some(Leaving { epoch: Epoch(epoch.parse().ok()?), holder: holder.parse().ok()? })
+}
+
+/// Writes that this life ends in order.
+pub(super) fn write_left(directory: &Path, left: Leaving) -> io::Result<()> {
+    put(directory, LEFT, &format!("{} {}", left.epoch.0, left.holder))
+}
+
+fn put(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+    let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
     let mut file = File::create(&new)?;
-    writeln!(file, "{}", epoch.0)?;
+    writeln!(file, "{text}")?;
     file.sync_all()?;
     fs::rename(&new, &path)?;
     File::open(directory)?.sync_all()
@@ -43,5 +63,18 @@ mod tests {
         assert_eq!(read(directory.path()).unwrap(), Epoch(42));
         fs::write(directory.path().join(FILE), "x").unwrap();
         assert!(read(directory.path()).unwrap_err().to_string().contains("holds no number"));
+    }
+    #[test]
+    fn an_end_in_order_is_found_again_and_nonsense_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(read_left(directory.path()), None);
+        let holder = "00000000-0000-7000-8000-0000000000aa".parse().unwrap();
+        let left = Leaving { epoch: Epoch(7), holder };
+        write_left(directory.path(), left).unwrap();
+        assert_eq!(read_left(directory.path()), Some(left));
+        for nonsense in ["", "7", "7 x", "x 00000000-0000-7000-8000-0000000000aa"] {
+            fs::write(directory.path().join(LEFT), nonsense).unwrap();
+            assert_eq!(read_left(directory.path()), None, "{nonsense}");
+        }
     }
 }

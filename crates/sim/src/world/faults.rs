@@ -1,6 +1,6 @@
 //! What goes wrong, and when.
 
-use hypha_engine::{Command, SchedulerEvent};
+use hypha_engine::{Command, SchedulerEvent, WorkerEvent};
 use hypha_model::{Span, Time};
 use hypha_placement::Strategy;
 
@@ -17,6 +17,11 @@ pub enum Fault {
         worker: usize,
         /// Whether the broken connection is noticed.
         noticed: bool,
+    },
+    /// The worker's process is told to end: it gives back what it has, and ends soon after.
+    StopWorker {
+        /// Which.
+        worker: usize,
     },
     /// It is started again.
     StartWorker {
@@ -116,6 +121,9 @@ impl Timetable {
 /// How long after a death a broken connection is noticed.
 const NOTICED_AFTER: Span = Span::from_millis(5);
 
+/// How long a worker that was told to end waits for an answer.
+const LEAVE_TIME: Span = Span::from_millis(200);
+
 impl World {
     pub(super) fn strike(&mut self, fault: Fault) -> Result<(), Violation> {
         match fault {
@@ -134,6 +142,11 @@ impl World {
                     }
                 }
                 Ok(())
+            }
+            Fault::StopWorker { worker } => {
+                let kill = Happening::Fault(Fault::KillWorker { worker, noticed: true });
+                self.agenda.add(self.now + LEAVE_TIME, kill);
+                self.step_worker(worker, WorkerEvent::AskedToLeave)
             }
             Fault::StartWorker { worker } => {
                 if self.workers[worker].machine.is_none() {

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hypha_engine::{Image, Mutant, RunId, Scheduler, SchedulerStep, Settings, WorkerMachine};
-use hypha_engine::{Record, WorkerStep};
+use hypha_engine::{
+    Image, Leaving, Mutant, Record, RunId, Scheduler, SchedulerStep, Settings, WorkerMachine,
+    WorkerRecord, WorkerStep,
+};
 use hypha_model::{Epoch, SchedulerId, Span, TaskSpec, Time, Worker, WorkerId};
 use uuid::Uuid;
 
@@ -120,6 +122,8 @@ pub(crate) struct WorkerNode {
     pub(super) slowness: f64,
     pub(super) seed: u64,
     pub(crate) epoch: Epoch,
+    /// The last life that ended in order.
+    pub(super) left: Option<Leaving>,
     pub(super) life: u32,
     pub(super) wake_at: Option<Time>,
     pub(super) step: WorkerStep,
@@ -144,10 +148,19 @@ impl WorkerNode {
             slowness: 1.0,
             seed,
             epoch: Epoch::default(),
+            left: None,
             life: 0,
             wake_at: None,
             step: WorkerStep::default(),
             runs: BTreeMap::new(),
+        }
+    }
+
+    /// Something became durable.
+    pub(super) fn keep(&mut self, record: &WorkerRecord) {
+        match record {
+            WorkerRecord::Started(epoch) => self.epoch = *epoch,
+            WorkerRecord::Left(left) => self.left = Some(*left),
         }
     }
 

@@ -127,6 +127,10 @@ impl From<FromWorker> for Report {
             FromWorker::Started { attempt, fence } => {
                 Report::Started(Attempt::of((attempt, fence)))
             }
+            FromWorker::Running { attempt, fence, elapsed } => Report::Running {
+                attempt: Attempt::of((attempt, fence)),
+                run_us: elapsed.as_micros(),
+            },
             FromWorker::Progress { attempt, fence, permille } => {
                 Report::Progress { attempt: Attempt::of((attempt, fence)), permille }
             }
@@ -145,6 +149,7 @@ impl From<FromWorker> for Report {
                     Outcome::TimedOut => Report::TimedOut { attempt, run_us },
                 }
             }
+            FromWorker::Left { epoch, lease } => Report::Left { epoch: epoch.0, lease },
         }
     }
 }
@@ -183,6 +188,11 @@ impl From<Report> for FromWorker {
             Report::Started(attempt) => {
                 FromWorker::Started { attempt: attempt.id(), fence: attempt.fence() }
             }
+            Report::Running { attempt, run_us } => FromWorker::Running {
+                attempt: attempt.id(),
+                fence: attempt.fence(),
+                elapsed: Span::from_micros(run_us),
+            },
             Report::Progress { attempt, permille } => {
                 FromWorker::Progress { attempt: attempt.id(), fence: attempt.fence(), permille }
             }
@@ -196,6 +206,7 @@ impl From<Report> for FromWorker {
                 finished(attempt, run_us, Outcome::Failed { error, retry })
             }
             Report::TimedOut { attempt, run_us } => finished(attempt, run_us, Outcome::TimedOut),
+            Report::Left { epoch, lease } => FromWorker::Left { epoch: Epoch(epoch), lease },
         }
     }
 }

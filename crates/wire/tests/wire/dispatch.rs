@@ -505,6 +505,15 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
         (attempt(), span(), outcome).prop_map(|((attempt, fence), run, outcome)| {
             FromWorker::Finished { attempt, fence, run, outcome }
         }),
+        (attempt(), span()).prop_map(|((attempt, fence), elapsed)| FromWorker::Running {
+            attempt,
+            fence,
+            elapsed,
+        }),
+        (lease(), any::<bool>()).prop_map(|((lease, epoch), waits)| FromWorker::Left {
+            epoch,
+            lease: waits.then_some(lease),
+        }),
     ]
 }
 

@@ -232,6 +232,9 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
         all.push(FromWorker::LeaseRefused { request: 1, refusal });
         all.push(FromWorker::Refused { attempt, fence, refusal });
     }
+    all.push(FromWorker::Running { attempt, fence, elapsed: run });
+    all.push(FromWorker::Left { epoch, lease: Some(lease) });
+    all.push(FromWorker::Left { epoch, lease: None });
     all
 }
 

@@ -1,0 +1,86 @@
+//! Workers that go: stopped in order, or removed by an operator.
+
+use hypha_model::{Epoch, LeaseId, Time, WorkerId};
+use hypha_placement::Slot;
+
+use super::attempts::Failure;
+use super::workers::Lease;
+use super::{Effect, Scheduler, SchedulerStep};
+use crate::message::ToWorker;
+
+/// Removed workers that are remembered; more are removed by stopping them.
+const MAX_REMOVED: usize = 10_000;
+
+impl Scheduler {
+    /// A life of a worker ends, or has ended, in order. What it gives back is tried elsewhere, and counts against
+    /// nobody.
+    pub(super) fn left(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        epoch: Epoch,
+        waits_for: Option<LeaseId>,
+        step: &mut SchedulerStep,
+    ) {
+        let again_at = now + self.settings.health_check_interval;
+        if let Some(lease) = waits_for {
+            let message = ToWorker::ReleaseLease { lease, epoch };
+            step.send.push(Effect::ToWorker { worker, message });
+        }
+        let Some((slot, state)) = self.state_of(worker) else { return };
+        let held = state.lease().map(|(_, epoch)| epoch);
+        if held.is_some_and(|held| held > epoch) {
+            // A word of an earlier life, come late.
+            return;
+        }
+        if held.is_some() {
+            state.lost_since.get_or_insert(now);
+            // It says when it is back; until then there is nobody to ask.
+            state.lease = Lease::Requested { request: 0, sent: now, again_at, tries: 0 };
+            self.placement.set_available(slot, false, now);
+        }
+        for reference in self.placement.given_to(slot) {
+            self.attempt_failed(now, reference, Failure::Returned, step);
+        }
+        for reference in self.unmet.remove(&worker).unwrap_or_default() {
+            self.attempt_failed(now, reference, Failure::Returned, step);
+        }
+        self.release_bound(now, slot);
+        self.arm_worker(slot);
+    }
+
+    /// Gives a worker nothing more; false if it is not known.
+    pub(super) fn drain_worker(&mut self, now: Time, worker: WorkerId) -> bool {
+        let Some((slot, state)) = self.state_of(worker) else { return false };
+        state.draining = true;
+        let has_lease = state.lease().is_some();
+        if self.removed.len() >= MAX_REMOVED {
+            self.removed.pop_first();
+        }
+        self.removed.insert(worker);
+        self.draining.insert(slot);
+        self.update_availability(now, slot);
+        if !has_lease {
+            self.release_bound(now, slot);
+        }
+        true
+    }
+
+    /// Forgets the workers that are to be removed and have nothing left.
+    pub(super) fn forget_drained(&mut self, now: Time, step: &mut SchedulerStep) {
+        if self.draining.is_empty() {
+            return;
+        }
+        let idle = |slot: &&Slot| self.placement.has_nothing(**slot);
+        let drained: Vec<Slot> = self.draining.iter().filter(idle).copied().collect();
+        for slot in drained {
+            if let Some(Some(state)) = self.workers.get(slot.0 as usize)
+                && let Some((lease, epoch)) = state.lease()
+            {
+                let message = ToWorker::ReleaseLease { lease, epoch };
+                step.send.push(Effect::ToWorker { worker: state.worker.id, message });
+            }
+            self.forget_worker(now, slot, "the worker was removed", step);
+        }
+    }
+}
