@@ -5,6 +5,7 @@
 mod bench;
 mod command;
 mod crew;
+mod endings;
 mod examples;
 mod hosts;
 mod http;
