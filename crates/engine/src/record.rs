@@ -1,6 +1,7 @@
 //! What a scheduler makes durable, and what it finds again after a restart.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use hypha_model::{
@@ -39,8 +40,8 @@ pub enum Record {
         failures: u32,
         /// Not to be tried before this.
         not_before: Time,
-        /// Why.
-        reason: String,
+        /// The attempts that gave no result, this one with its reason the last.
+        failed: FailedAttempts,
     },
     /// The task has ended, for good.
     Finished(Arc<FinishedTask>),
@@ -53,6 +54,15 @@ pub enum Record {
     },
     /// A worker was forgotten.
     WorkerForgotten(WorkerId),
+    /// A worker is to be given nothing more, and is not taken back because a search finds it.
+    WorkerRemoved {
+        /// Which.
+        worker: WorkerId,
+        /// When.
+        at: Time,
+    },
+    /// A worker that was removed may be taken again.
+    WorkerReadmitted(WorkerId),
     /// Another strategy was chosen.
     Strategy(Strategy),
     /// Another predictor mode was chosen.
@@ -100,6 +110,51 @@ pub struct FinishedTask {
     pub result: Option<(Payload, Digest)>,
     /// What went wrong, if it did not.
     pub error: Option<String>,
+    /// The last attempts that gave no result.
+    pub failed: FailedAttempts,
+}
+
+/// An attempt that gave no result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FailedAttempt {
+    /// Its number.
+    pub number: u32,
+    /// Where it was made.
+    pub worker: WorkerId,
+    /// When it was given up.
+    pub at: Time,
+    /// Why.
+    pub reason: Arc<str>,
+}
+
+/// The last attempts of a task that gave no result, the oldest first: at most [`MAX_FAILED`]. Takes no memory of
+/// its own while there are none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FailedAttempts(Option<Arc<[FailedAttempt]>>);
+
+/// So many that the usual number of attempts fits twice; a task that is refused again and again has more.
+pub const MAX_FAILED: usize = 8;
+/// The longest part of a reason that is kept of each: the first lines of what a program said at its end.
+pub const MAX_REASON_CHARS: usize = 500;
+
+impl FailedAttempts {
+    pub(crate) const NONE: FailedAttempts = FailedAttempts(None);
+
+    /// These and one more; the oldest makes room for it.
+    pub fn and(&self, mut last: FailedAttempt) -> FailedAttempts {
+        if let Some((end, _)) = last.reason.char_indices().nth(MAX_REASON_CHARS) {
+            last.reason = Arc::from(&last.reason[..end]);
+        }
+        let kept = &self[(self.len() + 1).saturating_sub(MAX_FAILED)..];
+        FailedAttempts(Some(kept.iter().cloned().chain([last]).collect()))
+    }
+}
+
+impl Deref for FailedAttempts {
+    type Target = [FailedAttempt];
+    fn deref(&self) -> &[FailedAttempt] {
+        self.0.as_deref().unwrap_or_default()
+    }
 }
 
 /// What is durable, as a whole.
@@ -111,6 +166,8 @@ pub struct Image {
     pub tasks: BTreeMap<TaskId, StoredTask>,
     /// Workers with their records.
     pub workers: BTreeMap<WorkerId, (Arc<Worker>, Health)>,
+    /// Workers that were removed, and when.
+    pub removed: BTreeMap<WorkerId, Time>,
     /// The strategy, if one was chosen at run time.
     pub strategy: Option<Strategy>,
     /// The predictor mode, if one was chosen at run time.
@@ -132,6 +189,8 @@ pub struct StoredTask {
     pub current: Option<(Fence, WorkerId, Time)>,
     /// Not to be tried before this.
     pub not_before: Time,
+    /// The last attempts that gave no result, while it has not ended.
+    pub failed: FailedAttempts,
     /// How it ended.
     pub finished: Option<Arc<FinishedTask>>,
 }
@@ -148,6 +207,7 @@ impl Image {
                     failures: 0,
                     current: None,
                     not_before: Time::ZERO,
+                    failed: FailedAttempts::default(),
                     finished: None,
                 });
             }
@@ -157,10 +217,11 @@ impl Image {
                     task.current = Some((*fence, *worker, *at));
                 }
             }
-            Record::Requeued { task, failures, not_before, .. } => {
+            Record::Requeued { task, failures, not_before, failed } => {
                 if let Some(task) = self.tasks.get_mut(task) {
                     task.failures = *failures;
                     task.not_before = *not_before;
+                    task.failed = failed.clone();
                     task.current = None;
                 }
             }
@@ -176,9 +237,38 @@ impl Image {
             Record::WorkerForgotten(id) => {
                 self.workers.remove(id);
             }
+            Record::WorkerRemoved { worker, at } => {
+                self.removed.insert(*worker, *at);
+            }
+            Record::WorkerReadmitted(id) => {
+                self.removed.remove(id);
+            }
             Record::Strategy(strategy) => self.strategy = Some(*strategy),
             Record::Mode(mode) => self.mode = Some(*mode),
             Record::Predictor(snapshot) => self.predictor = Some((**snapshot).clone()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(number: u32, reason: &str) -> FailedAttempt {
+        let worker = WorkerId::new(Time::ZERO, &mut hypha_model::Rng::new(1));
+        FailedAttempt { number, worker, at: Time::ZERO, reason: Arc::from(reason) }
+    }
+
+    #[test]
+    fn the_last_failed_attempts_are_kept_with_the_beginning_of_their_reasons() {
+        let mut all = FailedAttempts::default();
+        for number in 1..=20 {
+            all = all.and(failed(number, "it broke"));
+            assert!(all.len() <= MAX_FAILED);
+        }
+        let numbers: Vec<u32> = all.iter().map(|one| one.number).collect();
+        assert_eq!(numbers, (13..=20).collect::<Vec<_>>());
+        let all = all.and(failed(21, &"€".repeat(MAX_REASON_CHARS + 1)));
+        assert_eq!(all.last().unwrap().reason.chars().count(), MAX_REASON_CHARS);
     }
 }

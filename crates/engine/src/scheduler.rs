@@ -29,7 +29,7 @@ pub use workers::{HOLDER_SHARE, LeaseView};
 
 use crate::message::{FromWorker, ToWorker};
 use crate::mutant::Mutant;
-use crate::record::{AcceptedTask, FinishedTask, Record};
+use crate::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
 use workers::WorkerState;
 
 /// What a scheduler step contains.
@@ -134,8 +134,8 @@ pub struct Scheduler {
     unmet: BTreeMap<WorkerId, Vec<TaskRef>>,
     /// Workers that are to be removed once they have nothing left.
     draining: BTreeSet<Slot>,
-    /// Workers that were removed: they are not taken back because a search finds them again.
-    removed: BTreeSet<WorkerId>,
+    /// Workers that were removed, and when: they are not taken back because a search finds them again.
+    removed: BTreeMap<WorkerId, Time>,
     agenda: BTreeSet<(Time, Due)>,
     fences: u64,
     requests: u64,
@@ -186,7 +186,7 @@ struct Tries {
     progress_permille: u16,
     /// Whether a piece of the result has gone out: it cannot be taken back.
     has_output: bool,
-    last_error: Option<String>,
+    failed: FailedAttempts,
 }
 
 impl Tries {
@@ -200,7 +200,7 @@ impl Tries {
         not_before: Time::ZERO,
         progress_permille: 0,
         has_output: false,
-        last_error: None,
+        failed: FailedAttempts::NONE,
     };
 }
 

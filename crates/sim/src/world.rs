@@ -501,7 +501,7 @@ impl World {
             self.step_scheduler(scheduler, found)?;
             // One that an operator removed before is registered again, or is never used any more.
             let machine = self.schedulers[scheduler].machine.as_ref();
-            if machine.is_some_and(|machine| !machine.knows_worker(worker.id)) {
+            if machine.is_some_and(|machine| machine.is_removed(worker.id)) {
                 self.ask(scheduler, Command::RegisterWorker(Arc::clone(&worker)))?;
             }
         }

@@ -96,6 +96,7 @@ impl Maker {
             finished: self.now,
             result: Some((self.result.clone(), self.result.digest())),
             error: None,
+            failed: Default::default(),
         }))
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hypha_engine::record::{AcceptedTask, FinishedTask, Record};
+use hypha_engine::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
 use hypha_model::{Epoch, Fence, TaskId, Time, Worker, WorkerId};
 use hypha_placement::{Health, Strategy};
 use hypha_predict::{Mode, Snapshot};
@@ -16,6 +16,8 @@ pub(crate) struct Group {
     pub(crate) tasks: BTreeMap<TaskId, Change>,
     /// `None` is a worker that was forgotten.
     pub(crate) workers: BTreeMap<WorkerId, Option<(Arc<Worker>, Health)>>,
+    /// When a worker was removed; `None` is one that may be taken again.
+    pub(crate) removed: BTreeMap<WorkerId, Option<Time>>,
     pub(crate) epoch: Option<Epoch>,
     pub(crate) strategy: Option<Strategy>,
     pub(crate) mode: Option<Mode>,
@@ -29,6 +31,7 @@ pub(crate) struct Change {
     pub(crate) attempts: Option<u32>,
     pub(crate) failures: Option<u32>,
     pub(crate) not_before: Option<Time>,
+    pub(crate) failed: Option<FailedAttempts>,
     /// Every change but the first sets it, so `None` means none as well for a task that is new.
     pub(crate) current: Option<(Fence, WorkerId, Time)>,
     pub(crate) finished: Option<Arc<FinishedTask>>,
@@ -58,10 +61,11 @@ impl Group {
                 change.attempts = Some(attempt.number);
                 change.current = Some((fence, worker, at));
             }
-            Record::Requeued { task, failures, not_before, reason: _ } => {
+            Record::Requeued { task, failures, not_before, failed } => {
                 let change = self.tasks.entry(task).or_default();
                 change.failures = Some(failures);
                 change.not_before = Some(not_before);
+                change.failed = Some(failed);
                 change.current = None;
             }
             Record::Finished(finished) => {
@@ -73,6 +77,12 @@ impl Group {
             }
             Record::WorkerForgotten(id) => {
                 self.workers.insert(id, None);
+            }
+            Record::WorkerRemoved { worker, at } => {
+                self.removed.insert(worker, Some(at));
+            }
+            Record::WorkerReadmitted(id) => {
+                self.removed.insert(id, None);
             }
             Record::Strategy(strategy) => self.strategy = Some(strategy),
             Record::Mode(mode) => self.mode = Some(mode),

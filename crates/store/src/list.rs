@@ -222,6 +222,7 @@ mod tests {
                 finished: at(number + 1),
                 result: None,
                 error: None,
+                failed: Default::default(),
             }))),
             20..30 => Some(Record::Attempted {
                 attempt: AttemptId { task: id(number), number: 1 },

@@ -8,7 +8,7 @@ use hypha_placement::Health;
 use rusqlite::Connection;
 
 use crate::error::StoreError;
-use crate::rows::{TASK_COLUMNS, decode, ended_key, task_with};
+use crate::rows::{TASK_COLUMNS, decode, ended_key, task_with, time, worker_id};
 use crate::share::Names;
 use crate::write::{EPOCH, MODE, PREDICTOR, STRATEGY, meta};
 
@@ -44,6 +44,12 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
         let value: Vec<u8> = row.get(0)?;
         let (worker, health): (Worker, Health) = decode("a worker", &value)?;
         image.workers.insert(worker.id, (Arc::new(worker), health));
+    }
+
+    let mut statement = connection.prepare("SELECT id, at FROM removed")?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        image.removed.insert(worker_id(row.get(0)?), time(row.get(1)?));
     }
 
     // From the small table to the large one: CROSS JOIN keeps SQLite from turning it round.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_engine::record::{AcceptedTask, FinishedTask, StoredTask};
+use hypha_engine::record::{AcceptedTask, FailedAttempts, FinishedTask, StoredTask};
 use hypha_model::{Digest, Fence, Name, Payload, TaskId, TaskSpec, TaskState, Time, WorkerId};
 use rusqlite::Row;
 use serde::Serialize;
@@ -14,7 +14,8 @@ use crate::error::StoreError;
 /// The columns that [`task`] reads, of `tasks t`, `open o` and `ends e`.
 pub(crate) const TASK_COLUMNS: &str = "t.id, t.submitted, t.deadline, t.bind, t.owner, t.spec, \
      o.attempts, o.failures, o.not_before, o.fence, o.worker, o.given, \
-     e.state, e.attempts, e.worker, e.started, e.finished, e.digest, e.result, e.error";
+     e.state, e.attempts, e.worker, e.started, e.finished, e.digest, e.result, e.error, \
+     o.failed, e.failed";
 
 /// Named fields, so that a later version with more of them reads what this one wrote.
 pub(crate) fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, StoreError> {
@@ -33,7 +34,7 @@ pub(crate) fn micros(time: Time) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-fn time(micros: i64) -> Time {
+pub(crate) fn time(micros: i64) -> Time {
     match u64::try_from(micros) {
         Ok(micros) if micros < i64::MAX as u64 => Time::from_micros(micros),
         Ok(_) => Time::MAX,
@@ -45,7 +46,7 @@ pub(crate) fn task_id(bytes: [u8; 16]) -> TaskId {
     TaskId::from_uuid(Uuid::from_bytes(bytes))
 }
 
-fn worker_id(bytes: [u8; 16]) -> WorkerId {
+pub(crate) fn worker_id(bytes: [u8; 16]) -> WorkerId {
     WorkerId::from_uuid(Uuid::from_bytes(bytes))
 }
 
@@ -135,6 +136,7 @@ pub(crate) fn task_with(
         failures: row.get::<_, Option<u32>>(7)?.unwrap_or(0),
         current,
         not_before: row.get::<_, Option<i64>>(8)?.map_or(Time::ZERO, time),
+        failed: failed(row, 20)?,
         finished,
     })
 }
@@ -151,8 +153,26 @@ fn finished(row: &Row<'_>, id: TaskId, state: TaskState) -> Result<Arc<FinishedT
         finished: time(row.get(16)?),
         result: result.zip(digest),
         error: row.get(19)?,
+        failed: failed(row, 21)?,
     }))
 }
+
+/// Most tasks have none, and nothing is stored of that.
+fn failed(row: &Row<'_>, column: usize) -> Result<FailedAttempts, StoreError> {
+    match row.get_ref(column)?.as_blob_or_null().map_err(wrong_type)? {
+        Some(bytes) => decode(FAILED, bytes),
+        None => Ok(FailedAttempts::default()),
+    }
+}
+
+pub(crate) fn encode_failed(failed: &FailedAttempts) -> Result<Option<Vec<u8>>, StoreError> {
+    if failed.is_empty() {
+        return Ok(None);
+    }
+    encode(FAILED, failed).map(Some)
+}
+
+const FAILED: &str = "failed attempts";
 
 /// An ended task of which only what makes its key known again is there; `spec_of` makes a tenant's.
 pub(crate) fn ended_key(
@@ -174,6 +194,7 @@ pub(crate) fn ended_key(
         failures: 0,
         current: None,
         not_before: Time::ZERO,
+        failed: FailedAttempts::default(),
         finished: Some(Arc::new(FinishedTask {
             task: id,
             state: state(row.get(2)?)?,
@@ -183,6 +204,7 @@ pub(crate) fn ended_key(
             finished: time(row.get(3)?),
             result: None,
             error: None,
+            failed: FailedAttempts::default(),
         })),
     })
 }

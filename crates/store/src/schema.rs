@@ -17,8 +17,9 @@ use crate::error::StoreError;
 /// "Hyph", in the header of the file: whose database it is.
 const APPLICATION_ID: i64 = 0x4879_7068;
 /// Grows with every change of the tables or of what is in their blobs.
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 1 + STEPS.len() as i64;
 
+/// The tables of the first version.
 const TABLES: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE workers (id BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -58,6 +59,14 @@ const TABLES: &str = "
         task BLOB NOT NULL
     );
 ";
+
+/// What each version after the first changes. A new database takes all of them too, so that there is one way to get
+/// the tables. The steps are in files: they never change.
+const STEPS: [&str; 1] = ["
+    ALTER TABLE open ADD COLUMN failed BLOB;
+    ALTER TABLE ends ADD COLUMN failed BLOB;
+    CREATE TABLE removed (id BLOB PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
+"];
 
 /// Pages of 4 KiB in the log before they are copied into the database: 32 MiB, so that the pages which
 /// every transaction touches are copied once for hundreds of transactions.
@@ -130,7 +139,12 @@ fn prepare_tables(connection: &mut Connection, path: &Path) -> Result<(), StoreE
         if found > SCHEMA_VERSION {
             return Err(StoreError::Newer { path: path.to_owned(), found, known: SCHEMA_VERSION });
         }
-        return Ok(());
+        if found == SCHEMA_VERSION {
+            return Ok(());
+        }
+        let transaction = connection.transaction()?;
+        bring_up_to_date(&transaction, found)?;
+        return Ok(transaction.commit()?);
     }
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
@@ -141,8 +155,17 @@ fn prepare_tables(connection: &mut Connection, path: &Path) -> Result<(), StoreE
     let transaction = connection.transaction()?;
     transaction.execute_batch(TABLES)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    bring_up_to_date(&transaction, 1)?;
     Ok(transaction.commit()?)
+}
+
+/// Takes the steps from version `found` on.
+fn bring_up_to_date(connection: &Connection, found: i64) -> Result<(), StoreError> {
+    let done = usize::try_from(found - 1).unwrap_or(0);
+    for step in STEPS.iter().skip(done) {
+        connection.execute_batch(step)?;
+    }
+    Ok(connection.pragma_update(None, "user_version", SCHEMA_VERSION)?)
 }
 
 /// Opens or creates a file that only its owner may read.
@@ -152,4 +175,40 @@ fn create_private(path: &Path) -> std::io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the first version wrote is found, and what came later can be written beside it.
+    #[test]
+    fn a_database_of_the_first_version_is_brought_up_to_date() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tasks.db");
+        let first = Connection::open(&path).unwrap();
+        first.execute_batch(TABLES).unwrap();
+        let spec = crate::rows::encode("a task", &hypha_model::TaskSpec::default()).unwrap();
+        for id in [[1_u8; 16], [2; 16]] {
+            let sql = "INSERT INTO tasks VALUES (?1, 1, NULL, 0, NULL, NULL, ?2)";
+            first.execute(sql, rusqlite::params![id, spec]).unwrap();
+        }
+        let rows = "INSERT INTO open VALUES (x'01010101010101010101010101010101', 2, 1, 0, 5, x'03030303030303030303030303030303', 9); \
+                    INSERT INTO ends VALUES (x'02020202020202020202020202020202', 4, 1, NULL, NULL, 7, NULL, NULL, 'no luck');";
+        first.execute_batch(rows).unwrap();
+        first.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        first.pragma_update(None, "user_version", 1).unwrap();
+        drop(first);
+
+        for _ in 0..2 {
+            let connection = writer(&path, &Options::default()).unwrap();
+            let image = crate::recover::read(&connection).unwrap().image;
+            let task = &image.tasks[&crate::rows::task_id([1; 16])];
+            assert_eq!((task.attempts, task.failures, task.failed.len()), (2, 1, 0));
+            assert!(image.removed.is_empty());
+            let ended = crate::read::one(&connection, crate::rows::task_id([2; 16])).unwrap();
+            let ended = ended.unwrap().finished.unwrap();
+            assert_eq!((ended.error.as_deref(), ended.failed.len()), (Some("no luck"), 0));
+        }
+    }
 }

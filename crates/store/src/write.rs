@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 use crate::fold::{Change, Group};
-use crate::rows::{decode, encode, first_id, micros, owner, state, state_number, task_id};
+use crate::rows::{
+    decode, encode, encode_failed, first_id, micros, owner, state, state_number, task_id,
+};
 
 /// How many tasks are stored, by how they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,6 +157,17 @@ fn write(
                 .execute([id.as_bytes()])?,
         };
     }
+    for (id, removed) in &group.removed {
+        let id = id.uuid();
+        match removed {
+            Some(at) => connection
+                .prepare_cached("INSERT OR REPLACE INTO removed VALUES (?1, ?2)")?
+                .execute(params![id.as_bytes(), micros(*at)])?,
+            None => connection
+                .prepare_cached("DELETE FROM removed WHERE id = ?1")?
+                .execute([id.as_bytes()])?,
+        };
+    }
     if let Some(epoch) = &group.epoch {
         put(connection, EPOCH, epoch)?;
     }
@@ -227,7 +240,7 @@ fn insert_task(connection: &Connection, task: &AcceptedTask) -> Result<bool, Sto
 }
 
 fn insert_open(connection: &Connection, id: TaskId, change: &Change) -> Result<(), StoreError> {
-    let sql = "INSERT INTO open VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let sql = "INSERT INTO open VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     connection.prepare_cached(sql)?.execute(params![
         id.uuid().as_bytes(),
         change.attempts.unwrap_or(0),
@@ -236,6 +249,7 @@ fn insert_open(connection: &Connection, id: TaskId, change: &Change) -> Result<(
         change.current.map(|(fence, ..)| fence.0.cast_signed()),
         change.current.map(|(_, worker, _)| *worker.uuid().as_bytes()),
         change.current.map(|(.., given)| micros(given)),
+        failed_of(change)?,
     ])?;
     Ok(())
 }
@@ -243,7 +257,8 @@ fn insert_open(connection: &Connection, id: TaskId, change: &Change) -> Result<(
 fn update_open(connection: &Connection, id: TaskId, change: &Change) -> Result<(), StoreError> {
     let sql = "UPDATE open SET attempts = coalesce(?2, attempts), \
                failures = coalesce(?3, failures), not_before = coalesce(?4, not_before), \
-               fence = ?5, worker = ?6, given = ?7 WHERE id = ?1";
+               fence = ?5, worker = ?6, given = ?7, \
+               failed = coalesce(?8, failed) WHERE id = ?1";
     connection.prepare_cached(sql)?.execute(params![
         id.uuid().as_bytes(),
         change.attempts,
@@ -252,8 +267,13 @@ fn update_open(connection: &Connection, id: TaskId, change: &Change) -> Result<(
         change.current.map(|(fence, ..)| fence.0.cast_signed()),
         change.current.map(|(_, worker, _)| *worker.uuid().as_bytes()),
         change.current.map(|(.., given)| micros(given)),
+        failed_of(change)?,
     ])?;
     Ok(())
+}
+
+fn failed_of(change: &Change) -> Result<Option<Vec<u8>>, StoreError> {
+    Ok(change.failed.as_ref().map(encode_failed).transpose()?.flatten())
 }
 
 fn insert_end(
@@ -261,7 +281,7 @@ fn insert_end(
     finished: &FinishedTask,
     counts: &mut StoredCounts,
 ) -> Result<(), StoreError> {
-    let sql = "INSERT INTO ends VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    let sql = "INSERT INTO ends VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     connection.prepare_cached(sql)?.execute(params![
         finished.task.uuid().as_bytes(),
         state_number(finished.state),
@@ -272,6 +292,7 @@ fn insert_end(
         finished.result.as_ref().map(|(_, digest)| digest.as_bytes()),
         finished.result.as_ref().map(|(result, _)| result.bytes()),
         finished.error,
+        encode_failed(&finished.failed)?,
     ])?;
     *counts.of(finished.state) += 1;
     Ok(())

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::look::{self, Seen};
 use super::reason;
+use super::view::FailureBody;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::params::TaskPath;
@@ -22,7 +23,7 @@ use crate::surface::Surface;
 /// Why a task is where it is.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Explanation)]
-pub(crate) struct ExplainBody {
+pub(crate) struct ExplainBody<'a> {
     #[schema(value_type = String)]
     id: TaskId,
     #[schema(value_type = String)]
@@ -34,6 +35,9 @@ pub(crate) struct ExplainBody {
     attempts: u32,
     /// All of it in one sentence.
     summary: String,
+    /// The last attempts that gave no result, the oldest first; at most 8.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failures: Vec<FailureBody<'a>>,
     /// The last decision; none of a task that has ended.
     #[schema(required)]
     decision: Option<DecisionBody>,
@@ -125,7 +129,7 @@ pub(crate) async fn explain(
     Ok(reply::json(StatusCode::OK, &body(&seen, full)))
 }
 
-fn body(seen: &Seen, full: Option<FullExplanation>) -> ExplainBody {
+fn body(seen: &Seen, full: Option<FullExplanation>) -> ExplainBody<'_> {
     let task = seen.body();
     let decision = match seen {
         Seen::Open(view, _) => view.explanation.as_ref(),
@@ -139,6 +143,7 @@ fn body(seen: &Seen, full: Option<FullExplanation>) -> ExplainBody {
         worker: task.worker,
         attempts: task.attempts,
         summary: summary(seen, decision, full.as_ref()),
+        failures: task.failures,
         decision: decision.map(DecisionBody::of),
         as_decided,
         workers: full.into_iter().flat_map(|full| full.verdicts).map(VerdictBody::of).collect(),

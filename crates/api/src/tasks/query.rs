@@ -272,6 +272,7 @@ mod tests {
             failures: 0,
             current: None,
             not_before: Time::ZERO,
+            failed: Default::default(),
             finished: None,
         };
         Page { tasks: ids.iter().map(stored).collect(), next: next.map(id) }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use data_encoding::BASE64;
-use hypha_engine::record::{AcceptedTask, FinishedTask, StoredTask};
+use hypha_engine::record::{AcceptedTask, FailedAttempt, FailedAttempts, FinishedTask, StoredTask};
 use hypha_engine::scheduler::TaskView;
 use hypha_model::{Name, Payload, Requirement, TaskId, TaskSpec, TaskState, Time, WorkerId};
 use serde::Serialize;
@@ -61,6 +61,9 @@ pub(crate) struct TaskBody<'a> {
     /// Why the last attempt failed, while there may be another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<Cow<'a, str>>,
+    /// The last attempts that gave no result, the oldest first; at most 8.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failures: Vec<FailureBody<'a>>,
     /// Why it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
@@ -79,6 +82,22 @@ pub(crate) struct TaskBody<'a> {
     #[serde(skip_serializing_if = "is_none_or_empty")]
     #[schema(value_type = Option<Object>)]
     pub(crate) metadata: Option<&'a hypha_model::Metadata>,
+}
+
+/// An attempt that gave no result.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = TaskFailure)]
+pub(crate) struct FailureBody<'a> {
+    /// The number of the attempt.
+    attempt: u32,
+    /// Where it was made.
+    #[schema(value_type = String)]
+    worker: WorkerId,
+    /// Why it gave no result.
+    reason: &'a str,
+    /// When it was given up.
+    #[schema(value_type = String, format = DateTime)]
+    at: Stamp,
 }
 
 /// What a task needs; what was not asked for is left out.
@@ -129,6 +148,7 @@ impl<'a> TaskBody<'a> {
                 .then(|| f64::from(view.progress_permille) / 1_000.0),
             delayed_until: delayed.map(Stamp),
             last_error: view.last_error.as_deref().map(Cow::Borrowed),
+            failures: FailureBody::all(&view.failed),
             reason: waits.then(|| reason::of_waiting(view, delayed, now)),
             ..TaskBody::of(accepted, view.state)
         }
@@ -146,6 +166,7 @@ impl<'a> TaskBody<'a> {
         TaskBody {
             worker: stored.current.map(|(_, worker, _)| worker),
             attempts: stored.attempts,
+            failures: FailureBody::all(&stored.failed),
             ..TaskBody::of(&stored.accepted, status)
         }
     }
@@ -160,6 +181,7 @@ impl<'a> TaskBody<'a> {
             progress: (finished.state == TaskState::Completed).then_some(1.0),
             result: finished.result.as_ref().map(|(payload, _)| shown(payload)),
             error: finished.error.as_deref().map(Cow::Borrowed),
+            failures: FailureBody::all(&finished.failed),
             ..TaskBody::of(accepted, finished.state)
         }
     }
@@ -193,12 +215,25 @@ impl<'a> TaskBody<'a> {
             error: None,
             delayed_until: None,
             last_error: None,
+            failures: Vec::new(),
             reason: None,
             deadline_at: None,
             tenant: spec.tenant.as_ref().map(Name::as_str),
             requirements: RequirementsBody::of(&spec.requirement),
             metadata: Some(&spec.metadata),
         }
+    }
+}
+
+impl<'a> FailureBody<'a> {
+    fn all(failed: &'a FailedAttempts) -> Vec<Self> {
+        let body = |one: &'a FailedAttempt| FailureBody {
+            attempt: one.number,
+            worker: one.worker,
+            reason: &one.reason,
+            at: Stamp(one.at),
+        };
+        failed.iter().map(body).collect()
     }
 }
 

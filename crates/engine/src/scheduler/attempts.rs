@@ -8,7 +8,7 @@ use hypha_placement::{Ending, MAX_PREFETCH_PER_SLOT, Slot, TaskRef};
 use super::{Attempt, Effect, Notice, Scheduler, SchedulerStep, Task};
 use crate::message::{Dispatch, Outcome, ToWorker};
 use crate::mutant::Mutant;
-use crate::record::Record;
+use crate::record::{FailedAttempt, Record};
 
 /// A hand-over that is not acknowledged is repeated this often before the worker counts as failed.
 const MAX_RESENDS: u32 = 3;
@@ -163,7 +163,7 @@ impl Scheduler {
         entry.due = None;
         if entry.accepted.deadline.is_some_and(|deadline| deadline <= now) {
             self.stop_attempt(now, task, step);
-            return self.end(now, task, TaskState::Expired, None, step);
+            return self.end(now, task, TaskState::Expired, (None, None), step);
         }
         let ack_timeout = self.settings.health_check_timeout;
         let lease_ttl = self.settings.lease_ttl;
@@ -357,7 +357,8 @@ impl Scheduler {
                     self.placement.finish(reference, Ending::Completed(run), now);
                 }
                 self.take_attempt(reference);
-                self.end(now, reference, TaskState::Completed, Some((result, digest)), step);
+                let end = (Some((result, digest)), None);
+                self.end(now, reference, TaskState::Completed, end, step);
             }
             Outcome::Completed { .. } => {
                 self.attempt_failed(now, reference, Failure::Corrupt, step);
@@ -435,7 +436,13 @@ impl Scheduler {
             true => policy.pause(task.failures.max(task.refusals), jitter),
             false => self.settings.least_pause,
         };
-        task.last_error = Some(reason.clone());
+        let failed = FailedAttempt {
+            number: attempt.number,
+            worker: current.worker,
+            at: now,
+            reason: Arc::from(reason.as_str()),
+        };
+        task.failed = task.failed.and(failed);
         task.state = TaskState::Queued;
         task.progress_permille = 0;
         let cannot_be_taken_back = task.has_output && !stored;
@@ -451,7 +458,7 @@ impl Scheduler {
             self.judge(now, slot);
         }
         if gives_up {
-            return self.end(now, reference, TaskState::Failed, None, step);
+            return self.end(now, reference, TaskState::Failed, (None, Some(reason)), step);
         }
         self.counts.retried += 1;
         if self.is(Mutant::DroppedRetry) {
@@ -460,10 +467,10 @@ impl Scheduler {
         let not_before = now + pause;
         let Some(task) = self.task_mut(reference) else { return };
         task.not_before = not_before;
-        let (task, failures) = (task.accepted.id, task.failures);
-        let notice = Notice::Delayed { until: not_before, reason: reason.clone() };
+        let (failures, failed) = (task.failures, task.failed.clone());
+        let (task, notice) = (task.accepted.id, Notice::Delayed { until: not_before, reason });
         if stored {
-            step.persist.push(Record::Requeued { task, failures, not_before, reason });
+            step.persist.push(Record::Requeued { task, failures, not_before, failed });
         }
         Effect::Notice { task, notice }.of_task(stored, step);
         self.arm(reference);

@@ -7,8 +7,10 @@ use super::attempts::Failure;
 use super::workers::Lease;
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::message::ToWorker;
+use crate::record::Record;
 
-/// Removed workers that are remembered; more are removed by stopping them.
+/// Removed workers that are remembered, at some 50 bytes each; past this the one that was removed first may be found
+/// again. More are removed by stopping them, or by revoking their certificates.
 const MAX_REMOVED: usize = 10_000;
 
 impl Scheduler {
@@ -50,15 +52,22 @@ impl Scheduler {
     }
 
     /// Gives a worker nothing more; false if it is not known.
-    pub(super) fn drain_worker(&mut self, now: Time, worker: WorkerId) -> bool {
+    pub(super) fn drain_worker(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        step: &mut SchedulerStep,
+    ) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
-        state.draining = true;
         let has_lease = state.lease().is_some();
-        if self.removed.len() >= MAX_REMOVED {
-            self.removed.pop_first();
+        if self.removed.len() >= MAX_REMOVED
+            && let Some(first) = self.removed.iter().min_by_key(|(_, at)| **at).map(|(id, _)| *id)
+        {
+            self.readmit(first, step);
         }
-        self.removed.insert(worker);
-        self.draining.insert(slot);
+        self.removed.insert(worker, now);
+        step.persist.push(Record::WorkerRemoved { worker, at: now });
+        self.drain(slot);
         self.update_availability(now, slot);
         if !has_lease {
             self.release_bound(now, slot);
@@ -66,12 +75,32 @@ impl Scheduler {
         true
     }
 
+    /// A worker that was removed may be taken again.
+    pub(super) fn readmit(&mut self, worker: WorkerId, step: &mut SchedulerStep) {
+        if self.removed.remove(&worker).is_some() {
+            step.persist.push(Record::WorkerReadmitted(worker));
+        }
+    }
+
+    /// The worker finishes what it has, and is forgotten then.
+    pub(super) fn drain(&mut self, slot: Slot) {
+        if let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) {
+            state.draining = true;
+            self.draining.insert(slot);
+        }
+    }
+
     /// Forgets the workers that are to be removed and have nothing left.
     pub(super) fn forget_drained(&mut self, now: Time, step: &mut SchedulerStep) {
         if self.draining.is_empty() {
             return;
         }
-        let idle = |slot: &&Slot| self.placement.has_nothing(**slot);
+        let idle = |slot: &&Slot| {
+            // After a restart, what it was given is not known to be with it before it says so.
+            let worker = self.placement.worker_id(**slot);
+            let is_unmet = worker.is_some_and(|worker| self.unmet.contains_key(&worker));
+            self.placement.has_nothing(**slot) && !is_unmet
+        };
         let drained: Vec<Slot> = self.draining.iter().filter(idle).copied().collect();
         for slot in drained {
             if let Some(Some(state)) = self.workers.get(slot.0 as usize)

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::attempts::Failure;
 use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings, TaskRef};
-use crate::record::{Image, Record};
+use crate::record::{FailedAttempt, Image, Record};
 
 impl Scheduler {
     /// A scheduler that goes on where `image` ends. Attempts that were under way are kept until their
@@ -46,7 +46,7 @@ impl Scheduler {
             slot_of: Map::default(),
             unmet: BTreeMap::new(),
             draining: BTreeSet::new(),
-            removed: BTreeSet::new(),
+            removed: image.removed,
             agenda: BTreeSet::new(),
             fences: 0,
             requests: 0,
@@ -63,7 +63,11 @@ impl Scheduler {
             let _ = scheduler.predictor.set_mode(mode);
         }
         for (worker, health) in image.workers.into_values() {
-            scheduler.enter_worker(now, worker, health, step);
+            let removed = scheduler.removed.contains_key(&worker.id);
+            let slot = scheduler.enter_worker(now, worker, health, step);
+            if removed {
+                scheduler.drain(slot);
+            }
         }
         for task in image.tasks.into_values() {
             scheduler.recover_task(now, task);
@@ -96,6 +100,12 @@ impl Scheduler {
         if stored.attempts > 0 {
             task.attempts = stored.attempts;
             task.failures = stored.failures;
+            for FailedAttempt { worker, .. } in &*stored.failed {
+                if !task.tried.contains(worker) {
+                    task.tried.push(*worker);
+                }
+            }
+            task.failed = stored.failed;
             task.current = stored.current.map(|(fence, worker, given)| Attempt {
                 fence,
                 worker,

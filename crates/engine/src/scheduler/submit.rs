@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use hypha_model::{TaskId, TaskSpec, TaskState, Time, Worker, WorkerId};
+use hypha_model::{Digest, Payload, TaskId, TaskSpec, TaskState, Time, Worker, WorkerId};
 use hypha_placement::{Ending, Strategy, StrategyError, TaskRef, Ticket};
 use hypha_predict::{LookupTable, Mode, NoTable};
 
 use super::{Effect, Notice, Scheduler, SchedulerStep, Task};
 use crate::message::ToWorker;
 use crate::mutant::Mutant;
-use crate::record::{AcceptedTask, FinishedTask, Record};
+use crate::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
 
 /// What a client asks.
 #[derive(Clone, Debug)]
@@ -117,11 +117,13 @@ impl Scheduler {
                 Reply::TableSet
             }
             Command::RegisterWorker(worker) => {
-                self.removed.remove(&worker.id);
+                self.readmit(worker.id, step);
                 self.worker_found(now, worker, step);
                 Reply::WorkerRegistered
             }
-            Command::RemoveWorker(worker) => Reply::WorkerRemoved(self.drain_worker(now, worker)),
+            Command::RemoveWorker(worker) => {
+                Reply::WorkerRemoved(self.drain_worker(now, worker, step))
+            }
         };
         Effect::Reply { request, reply }.of_task(stored, step);
     }
@@ -229,7 +231,7 @@ impl Scheduler {
     fn cancel(&mut self, now: Time, id: TaskId, step: &mut SchedulerStep) -> Option<TaskState> {
         let reference = *self.by_id.get(&id)?;
         self.stop_attempt(now, reference, step);
-        self.end(now, reference, TaskState::Cancelled, None, step);
+        self.end(now, reference, TaskState::Cancelled, (None, None), step);
         Some(TaskState::Cancelled)
     }
 
@@ -243,13 +245,13 @@ impl Scheduler {
         }
     }
 
-    /// Ends a task for good.
+    /// Ends a task for good, with a result, or with what went wrong where the state does not say it.
     pub(super) fn end(
         &mut self,
         now: Time,
         reference: TaskRef,
         state: TaskState,
-        result: Option<(hypha_model::Payload, hypha_model::Digest)>,
+        (result, error): (Option<(Payload, Digest)>, Option<String>),
         step: &mut SchedulerStep,
     ) {
         let Some(task) = self.remove(reference) else { return };
@@ -274,12 +276,13 @@ impl Scheduler {
             error: match state {
                 TaskState::Completed => None,
                 TaskState::Cancelled => Some("cancelled".to_owned()),
-                TaskState::Expired => Some(match &task.last_error {
-                    Some(error) => format!("the deadline passed; the last attempt: {error}"),
+                TaskState::Expired => Some(match task.failed.last() {
+                    Some(last) => format!("the deadline passed; the last attempt: {}", last.reason),
                     None => "the deadline passed".to_owned(),
                 }),
-                _ => task.last_error.clone(),
+                _ => error,
             },
+            failed: task.failed.clone(),
         });
         if task.stored {
             step.persist.push(Record::Finished(Arc::clone(&finished)));

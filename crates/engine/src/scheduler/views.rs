@@ -8,7 +8,7 @@ use hypha_predict::Mode;
 use serde::Serialize;
 
 use super::{LeaseView, Scheduler};
-use crate::record::AcceptedTask;
+use crate::record::{AcceptedTask, FailedAttempts};
 
 /// Counts since the scheduler was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -58,6 +58,8 @@ pub struct TaskView {
     pub not_before: Option<Time>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
+    /// The last attempts that gave no result.
+    pub failed: FailedAttempts,
     /// Why it is where it is.
     pub explanation: Option<Explanation>,
 }
@@ -101,7 +103,8 @@ impl Scheduler {
             started: task.current.and_then(|current| current.started),
             progress_permille: task.progress_permille,
             not_before: (task.not_before > Time::ZERO).then_some(task.not_before),
-            last_error: task.last_error.clone(),
+            last_error: task.failed.last().map(|last| last.reason.to_string()),
+            failed: task.failed.clone(),
             explanation: self
                 .placement
                 .explanation(reference)
@@ -119,6 +122,11 @@ impl Scheduler {
     /// Whether there is such a worker.
     pub fn knows_worker(&self, worker: WorkerId) -> bool {
         self.slot_of.contains(&worker)
+    }
+
+    /// Whether this worker was removed, and has not been registered since.
+    pub fn is_removed(&self, worker: WorkerId) -> bool {
+        self.removed.contains_key(&worker)
     }
 
     /// How many tasks have not ended.

@@ -88,21 +88,17 @@ impl Scheduler {
         worker: Arc<Worker>,
         step: &mut SchedulerStep,
     ) {
-        if self.removed.contains(&worker.id) {
-            return;
+        if self.removed.contains_key(&worker.id) {
+            return self.ask_at_once(now, worker.id, step);
         }
         if let Some(slot) = self.slot_of.get(&worker.id).copied() {
             let Some(Some(known)) = self.workers.get_mut(slot.0 as usize) else { return };
             if known.worker == worker {
-                // Seen again: do not wait for the next try.
-                if let Lease::Requested { again_at, .. } = &mut known.lease {
-                    *again_at = now;
-                }
                 if std::mem::take(&mut known.draining) {
                     self.draining.remove(&slot);
                     self.update_availability(now, slot);
                 }
-                return self.worker_due(now, slot, step);
+                return self.ask_at_once(now, worker.id, step);
             }
             // It says something new of itself: a new worker in the old one's place, with its record.
             let quarantine = (known.quarantined_until, known.quarantines);
@@ -119,6 +115,17 @@ impl Scheduler {
         let health = Health::default();
         step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
         self.enter_worker(now, worker, health, step);
+    }
+
+    /// A worker is seen again: do not wait for the next try to lease it. One that was removed may have something to
+    /// finish.
+    fn ask_at_once(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
+        if let Some((slot, state)) = self.state_of(worker) {
+            if let Lease::Requested { again_at, .. } = &mut state.lease {
+                *again_at = now;
+            }
+            self.worker_due(now, slot, step);
+        }
     }
 
     pub(super) fn enter_worker(

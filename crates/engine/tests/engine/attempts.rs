@@ -363,3 +363,41 @@ fn stolen_tasks_move_and_are_handed_over() {
     }
     rig.event(SchedulerEvent::Woke);
 }
+
+#[test]
+fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    let (id, given) = rig.dispatched(task());
+    assert!(rig.view(id).failed.is_empty());
+    let at = rig.now;
+    let long = Outcome::Failed { error: format!("no memory {}", "€".repeat(3_000)), retry: true };
+    rig.finish_with(&given, long.clone());
+    let tries = rig.view(id).failed;
+    let kept: Vec<_> = tries.iter().map(|one| (one.number, one.worker, one.at)).collect();
+    assert_eq!(kept, [(1, given.worker, at)]);
+    assert!(tries[0].reason.starts_with("no memory €") && tries[0].reason.chars().count() == 500);
+    assert_eq!(rig.stored(id).failed, tries);
+    rig.restart();
+    assert_eq!(rig.view(id).failed, tries);
+    assert_eq!(rig.view(id).last_error.as_deref(), Some(&*tries[0].reason));
+
+    rig.wait(secs(4));
+    let second = rig.dispatches()[0].clone();
+    assert_ne!(second.worker, given.worker, "elsewhere first, also after a restart");
+    rig.finish_with(&second, failed(true));
+    rig.wait(secs(10));
+    let third = rig.dispatches()[0].clone();
+    rig.finish_with(&third, long);
+    let ended = rig.ended(id);
+    let reasons: Vec<_> = ended.failed.iter().map(|one| one.reason.chars().count()).collect();
+    assert_eq!(reasons, [500, "out of memory".len(), 500]);
+    assert_eq!(ended.error.as_ref().unwrap().chars().count(), 2_000, "the last one whole");
+
+    let (id, given) = rig.dispatched(task());
+    rig.finish_with(&given, failed(true));
+    rig.wait(secs(4));
+    let second = rig.dispatches()[0].clone();
+    rig.finish(&second);
+    assert_eq!(rig.ended(id).state, TaskState::Completed);
+    assert_eq!(rig.ended(id).failed[0].worker, given.worker);
+}

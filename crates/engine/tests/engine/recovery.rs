@@ -144,3 +144,64 @@ fn an_attempt_that_nobody_saw_begin_began_its_run_before_its_end() {
     rig.finish(&given);
     assert_eq!(rig.ended(id).started, Some(rig.now - Span::from_millis(10)));
 }
+
+#[test]
+fn a_removed_worker_stays_removed_over_a_restart_until_it_is_registered() {
+    let mut rig = Rig::with_workers(&[1]);
+    rig.ask(Command::RemoveWorker(worker_id(1)));
+    for registered in [false, true] {
+        if registered {
+            rig.ask(Command::RegisterWorker(Arc::new(worker(1))));
+        }
+        rig.restart();
+        rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+        assert_eq!(rig.scheduler.workers(rig.now).len(), usize::from(registered));
+        assert_eq!(rig.image.removed.len(), usize::from(!registered));
+        assert_eq!(rig.scheduler.is_removed(worker_id(1)), !registered);
+    }
+}
+
+/// What was given to it may still come, or never.
+#[test]
+fn a_worker_that_finishes_what_it_has_does_so_over_a_restart() {
+    for comes_back in [true, false] {
+        let mut rig = Rig::with_workers(&[1]);
+        let (id, given) = rig.dispatched(task());
+        rig.start(&given);
+        rig.ask(Command::RemoveWorker(worker_id(1)));
+        rig.silence(1);
+        rig.restart();
+        let other = rig.submit(task());
+        assert_eq!(rig.image.workers.len(), 1, "it has something left");
+        if comes_back {
+            rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
+            rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+            assert!(rig.scheduler.lease_of(worker_id(1)).is_some(), "to finish, leased at once");
+            assert!(rig.dispatches().is_empty(), "and given nothing more");
+            rig.finish(&given);
+            assert_eq!(rig.ended(id).state, TaskState::Completed);
+        } else {
+            rig.wait(secs(121));
+            assert_eq!(rig.view(id).last_error.unwrap(), "the worker did not come back");
+        }
+        assert!(rig.image.workers.is_empty(), "then it is forgotten");
+        assert_eq!(rig.view(other).state, TaskState::Queued);
+    }
+}
+
+#[test]
+fn of_very_many_removed_workers_the_first_are_forgotten_first() {
+    const KEPT: usize = 10_000;
+    let mut rig = Rig::with_workers(&[]);
+    // In an order that is not that of their ids.
+    let id = |n: usize| hypha_model::WorkerId::new(START, &mut hypha_model::Rng::new(n as u64));
+    for n in 0..=KEPT {
+        rig.now = rig.now + Span::from_millis(1);
+        let worker = hypha_model::Worker { id: id(n), ..worker(1) };
+        rig.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
+        assert_eq!(rig.ask(Command::RemoveWorker(id(n))), Reply::WorkerRemoved(true));
+    }
+    assert_eq!(rig.image.removed.len(), KEPT);
+    let known = |n| (rig.scheduler.is_removed(id(n)), rig.image.removed.contains_key(&id(n)));
+    assert_eq!((known(0), known(1)), ((false, false), (true, true)));
+}

@@ -6,7 +6,7 @@ use hypha_placement::Strategy;
 use hypha_predict::{Mode, Predictor};
 use hypha_store::{Store, StoreError};
 
-use crate::samples::{accepted, attempted, commit, finished, id, worker, worker_id};
+use crate::samples::{accepted, at, attempted, commit, finished, id, removed, worker, worker_id};
 
 #[tokio::test]
 async fn one_scheduler_at_a_time() {
@@ -29,7 +29,7 @@ async fn a_later_schema_is_refused_and_left_alone() {
     connection.pragma_update(None, "user_version", 99).unwrap();
     drop(connection);
     let refused = Store::open(&path).unwrap_err();
-    assert!(matches!(refused, StoreError::Newer { found: 99, known: 1, .. }), "{refused}");
+    assert!(matches!(refused, StoreError::Newer { found: 99, known: 2, .. }), "{refused}");
 }
 
 #[tokio::test]
@@ -84,6 +84,10 @@ async fn a_restart_finds_what_was_chosen_and_learned() {
         Record::Worker { worker: worker(1), health },
         Record::Worker { worker: worker(2), health },
         Record::WorkerForgotten(worker_id(2)),
+        removed(1),
+        removed(2),
+        removed(3),
+        Record::WorkerReadmitted(worker_id(3)),
     ];
     commit(&store, records).await.unwrap();
     drop(store);
@@ -95,6 +99,7 @@ async fn a_restart_finds_what_was_chosen_and_learned() {
     assert_eq!(format!("{:?}", image.predictor), format!("{:?}", Some(snapshot)));
     assert_eq!(image.workers.len(), 1);
     assert_eq!(image.workers[&worker_id(1)], (worker(1), health));
+    assert_eq!(image.removed, [(worker_id(1), at(1)), (worker_id(2), at(2))].into());
 }
 
 #[tokio::test]

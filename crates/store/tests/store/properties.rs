@@ -7,7 +7,7 @@ use hypha_model::TaskState;
 use hypha_store::Store;
 use proptest::prelude::*;
 
-use crate::samples::{accepted, attempted, finished, hand_over, id, requeued};
+use crate::samples::{accepted, attempted, finished, hand_over, id, removed, requeued, worker_id};
 
 const TASKS: u64 = 6;
 
@@ -24,6 +24,8 @@ fn record() -> impl Strategy<Value = Record> {
         3 => task.clone().prop_map(accepted),
         3 => (task.clone(), 1..4_u32, 0..3_u64).prop_map(|(task, n, w)| attempted(task, n, w)),
         2 => (task.clone(), 0..3_u32).prop_map(|(task, failures)| requeued(task, failures)),
+        1 => (0..3_u64).prop_map(removed),
+        1 => (0..3_u64).prop_map(|worker| Record::WorkerReadmitted(worker_id(worker))),
         2 => (task, state).prop_map(|(task, state)| finished(task, state)),
     ]
 }
@@ -86,5 +88,6 @@ proptest! {
             tasks.cloned().collect::<Vec<_>>()
         };
         prop_assert_eq!(open(&found.image), open(&image));
+        prop_assert_eq!(found.image.removed, image.removed);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hypha_engine::Record;
-use hypha_engine::record::{AcceptedTask, FinishedTask};
+use hypha_engine::record::{AcceptedTask, FailedAttempt, FailedAttempts, FinishedTask};
 use hypha_model::{
     AttemptId, Capacity, Executor, ExecutorClass, Fence, Metadata, Money, Payload, Requirement,
     Rng, Span, TaskId, TaskSpec, TaskState, Time, Value, Worker, WorkerId,
@@ -71,7 +71,7 @@ pub(crate) fn requeued(number: u64, failures: u32) -> Record {
         task: id(number),
         failures,
         not_before: at(number + 1_000),
-        reason: "it broke".to_owned(),
+        failed: failed(failures + 1),
     }
 }
 
@@ -87,7 +87,21 @@ pub(crate) fn finished(number: u64, state: TaskState) -> Record {
         finished: at(number + 2),
         result: completed.then(|| (result.clone(), result.digest())),
         error: (!completed).then(|| "no luck".to_owned()),
+        failed: failed(number as u32 % 3),
     }))
+}
+
+/// So many attempts that gave no result.
+pub(crate) fn failed(count: u32) -> FailedAttempts {
+    (1..=count).fold(FailedAttempts::default(), |failed, number| {
+        let worker = worker_id(number.into());
+        let reason = format!("it broke {number} times").into();
+        failed.and(FailedAttempt { number, worker, at: at(number.into()), reason })
+    })
+}
+
+pub(crate) fn removed(worker: u64) -> Record {
+    Record::WorkerRemoved { worker: worker_id(worker), at: at(worker) }
 }
 
 pub(crate) fn worker(number: u64) -> Arc<Worker> {
