@@ -35,14 +35,14 @@ const MAX_TEXT: usize = 4_096;
 pub(crate) fn routes() -> Router<Surface> {
     Router::new()
         .route("/api/v1/workers", get(list).post(register))
-        .route("/api/v1/workers/{id}", delete(drain))
+        .route("/api/v1/workers/{id}", delete(drain).put(readmit))
 }
 
 /// What the routes take and give.
 pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     #[derive(OpenApi)]
     #[openapi(
-        paths(list, register, drain),
+        paths(list, register, drain, readmit),
         tags((name = "workers", description = "Machines that run tasks"))
     )]
     struct Document;
@@ -272,6 +272,30 @@ async fn drain(
             Ok(reply::json(StatusCode::OK, &DrainingBody { id, status: "draining" }))
         }
         Reply::WorkerRemoved(false) => Err(Error::not_found(format!("there is no worker {id}"))),
+        _ => Err(Error::internal()),
+    }
+}
+
+/// Takes a worker again that was removed.
+#[utoipa::path(
+    put, path = "/api/v1/workers/{id}", tag = "workers",
+    params(("id" = String, Path, format = "uuid", description = "The worker")),
+    responses(
+        (status = 200, description = "It is used as soon as it is there", body = RegisteredBody),
+        (status = 404, description = "No such worker was removed", body = crate::error::ErrorBody),
+    )
+)]
+async fn readmit(
+    State(surface): State<Surface>,
+    caller: Caller,
+    WorkerPath(id): WorkerPath,
+) -> Result<Response, Error> {
+    caller.require_admin()?;
+    match surface.backend.ask(Command::ReadmitWorker(id)).await? {
+        Reply::WorkerReadmitted(true) => Ok(reply::json(StatusCode::OK, &RegisteredBody { id })),
+        Reply::WorkerReadmitted(false) => {
+            Err(Error::not_found(format!("no worker {id} was removed")))
+        }
         _ => Err(Error::internal()),
     }
 }

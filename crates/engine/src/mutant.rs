@@ -23,6 +23,8 @@ pub enum Mutant {
     Overbook,
     /// A worker goes on after its lease has ended.
     RunWithoutLease,
+    /// Requests that are not to be stored are made durable.
+    StoredRequest,
     /// A failed attempt is not tried again and not ended.
     DroppedRetry,
 }

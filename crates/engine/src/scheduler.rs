@@ -30,6 +30,7 @@ pub use workers::{HOLDER_SHARE, LeaseView};
 use crate::message::{FromWorker, ToWorker};
 use crate::mutant::Mutant;
 use crate::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
+use leave::Removed;
 use workers::WorkerState;
 
 /// What a scheduler step contains.
@@ -134,8 +135,8 @@ pub struct Scheduler {
     unmet: BTreeMap<WorkerId, Vec<TaskRef>>,
     /// Workers that are to be removed once they have nothing left.
     draining: BTreeSet<Slot>,
-    /// Workers that were removed, and when: they are not taken back because a search finds them again.
-    removed: BTreeMap<WorkerId, Time>,
+    /// Workers that were removed: they are not taken back because a search finds them again.
+    removed: BTreeMap<WorkerId, Removed>,
     agenda: BTreeSet<(Time, Due)>,
     fences: u64,
     requests: u64,
@@ -290,8 +291,10 @@ impl Scheduler {
         self.placement.plan(&self.predictor, now, &mut actions);
         for action in actions.drain(..) {
             match action {
-                Action::Bind { task, slot } | Action::Move { task, to: slot, .. } => {
-                    self.bound(task, slot, step);
+                Action::Bind { task, slot } => self.bound(task, slot, step),
+                Action::Move { task, to, .. } => {
+                    self.counts.stolen += 1;
+                    self.bound(task, to, step);
                 }
                 Action::Dispatch { task, slot } => self.dispatch(now, task, slot, step),
             }

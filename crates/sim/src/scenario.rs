@@ -275,10 +275,17 @@ impl Arrivals for Tasks {
     fn run_s(&self, index: usize) -> f64 {
         self.tasks[index].2
     }
+    fn is_stored(&self, index: usize) -> bool {
+        self.tasks[index].1.stored
+    }
     fn scheduler(&self, index: usize) -> usize {
         self.tasks[index].3
     }
 }
+
+/// The share of tasks whose clients wait on the line: enough of them in each world, and few enough that most tasks
+/// are lost when something durable is.
+const ON_LINE: f64 = 0.15;
 
 fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
     let gap_s = 20.0 / scope.tasks.max(1) as f64;
@@ -306,11 +313,12 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
             metadata: Metadata::of_numbers(&[("input_tokens", input_tokens)]),
             ..TaskSpec::default()
         };
+        let stored = !rng.chance(ON_LINE);
         let task = NewTask {
             spec: Arc::new(spec),
-            idempotency_key: Some(Arc::from(format!("key-{index}"))),
+            idempotency_key: stored.then(|| Arc::from(format!("key-{index}"))),
             bind_at_once: rng.chance(0.05),
-            stored: true,
+            stored,
         };
         // Some outlive time-outs and leases.
         let long = if rng.chance(0.05) { 10.0 } else { 1.0 };

@@ -1,5 +1,8 @@
 //! The checkers: what must hold after every step, whatever goes wrong.
 
+use std::collections::BTreeMap;
+
+use hypha_engine::record::FinishedTask;
 use hypha_engine::scheduler::HOLDER_SHARE;
 use hypha_engine::{FromWorker, Record, Reject, RunId, Submitted};
 use hypha_model::{Map, Payload, SchedulerId, Span, TaskId, TaskState, Time};
@@ -36,6 +39,9 @@ pub enum Promise {
     /// Running sums agree with what they sum up, and are zero when nothing is left.
     #[error("a queue or an estimate did not return to zero")]
     BackToZero,
+    /// A request that is not stored leaves no trace, and ends with its scheduler.
+    #[error("a request that is not to be stored was kept")]
+    NotKept,
     /// A task that waits has a reason.
     #[error("a refusal has no reason")]
     EveryRefusalExplained,
@@ -48,11 +54,13 @@ pub struct Watch {
     index_of: Map<TaskId, u32>,
     /// For each scheduler, tasks that are durable and have not ended.
     open: Vec<usize>,
+    /// For each scheduler, the tasks that are not stored and whose clients wait, with their indices.
+    waiting: Vec<BTreeMap<TaskId, usize>>,
     ended: usize,
     rejected: usize,
     counts: [usize; TaskState::ALL.len()],
     /// When each attempt became void, by scheduler and token.
-    void: std::collections::BTreeMap<RunId, Time>,
+    void: BTreeMap<RunId, Time>,
     current: Map<TaskId, RunId>,
 }
 
@@ -72,10 +80,11 @@ impl Watch {
             tasks: vec![Seen::default(); tasks],
             index_of: Map::default(),
             open: vec![0; schedulers],
+            waiting: vec![BTreeMap::new(); schedulers],
             ended: 0,
             rejected: 0,
             counts: [0; TaskState::ALL.len()],
-            void: std::collections::BTreeMap::new(),
+            void: BTreeMap::new(),
             current: Map::default(),
         }
     }
@@ -118,6 +127,12 @@ impl Watch {
         record: &Record,
     ) -> Result<(), Violation> {
         let (scheduler, scheduler_id) = node;
+        if let Some(task) = task_of(record)
+            && self.waiting[scheduler].contains_key(&task)
+        {
+            let what = format!("{record:?} is durable, and its client waits on the line");
+            return Err(Violation { promise: Promise::NotKept, what });
+        }
         match record {
             Record::Accepted(accepted) => {
                 let Some(index) = index_of_spec(&accepted.spec) else { return Ok(()) };
@@ -140,25 +155,78 @@ impl Watch {
                     let what = format!("{} ended and was never durable", finished.task);
                     return Err(Violation { promise: Promise::NothingLost, what });
                 };
-                let seen = &mut self.tasks[index as usize];
-                if seen.ended.is_some() {
+                if self.tasks[index as usize].ended.is_some() {
                     let what = format!("{} ended twice", finished.task);
                     return Err(Violation { promise: Promise::OneResult, what });
                 }
-                seen.ended = Some(now);
-                seen.completed = finished.state == TaskState::Completed;
-                let expected = Payload::from(index.to_le_bytes().as_slice());
-                if seen.completed && finished.result.as_ref().map(|r| &r.0) != Some(&expected) {
-                    let what = format!("{} has the result of another task", finished.task);
-                    return Err(Violation { promise: Promise::OneResult, what });
-                }
-                self.counts[finished.state as usize] += 1;
-                self.ended += 1;
                 self.open[scheduler] -= 1;
+                self.ended(now, index as usize, finished)?;
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// The one end of a task.
+    fn ended(&mut self, now: Time, index: usize, finished: &FinishedTask) -> Result<(), Violation> {
+        let seen = &mut self.tasks[index];
+        seen.ended = Some(now);
+        seen.completed = finished.state == TaskState::Completed;
+        self.counts[finished.state as usize] += 1;
+        self.ended += 1;
+        let expected = Payload::from((index as u32).to_le_bytes().as_slice());
+        if seen.completed && finished.result.as_ref().map(|r| &r.0) != Some(&expected) {
+            let what = format!("{} has the result of another task", finished.task);
+            return Err(Violation { promise: Promise::OneResult, what });
+        }
+        Ok(())
+    }
+
+    /// A client who waits on the line was answered.
+    pub(crate) fn on_line(
+        &mut self,
+        now: Time,
+        (scheduler, index): (usize, usize),
+        answer: &Result<Submitted, Reject>,
+    ) -> Result<(), Violation> {
+        if let (Some(seen), Ok(submitted)) = (self.tasks.get_mut(index), answer) {
+            seen.id = Some(submitted.task);
+            self.waiting[scheduler].insert(submitted.task, index);
+        }
+        self.answered(now, index, answer)
+    }
+
+    /// A client who waits on the line was told the end.
+    pub(crate) fn ended_on_line(
+        &mut self,
+        now: Time,
+        (scheduler, task): (usize, TaskId),
+        finished: &FinishedTask,
+    ) -> Result<(), Violation> {
+        match self.waiting[scheduler].remove(&task) {
+            Some(index) => self.ended(now, index, finished),
+            None => {
+                let what = format!("the end of {task} was told, and nobody waits for it");
+                Err(Violation { promise: Promise::OneResult, what })
+            }
+        }
+    }
+
+    /// A client on the line got no answer.
+    pub(crate) fn hung_up(&mut self, now: Time, index: usize) {
+        let seen = &mut self.tasks[index];
+        if !std::mem::replace(&mut seen.answered, true) {
+            seen.ended = Some(now);
+            self.ended += 1;
+        }
+    }
+
+    /// A scheduler has died: those who waited on the line notice.
+    pub(crate) fn died(&mut self, now: Time, scheduler: usize) {
+        for index in std::mem::take(&mut self.waiting[scheduler]).into_values() {
+            self.tasks[index].ended = Some(now);
+            self.ended += 1;
+        }
     }
 
     fn void_current(&mut self, now: Time, task: TaskId) {
@@ -220,9 +288,12 @@ impl Watch {
         node: &mut SchedulerNode,
     ) -> Result<(), Violation> {
         let Some(machine) = &mut node.machine else { return Ok(()) };
-        let (durable, held) = (self.open[node.at], machine.open_tasks());
-        if durable != held {
-            let what = format!("{durable} tasks are durable and open, the scheduler has {held}");
+        let (durable, on_line) = (self.open[node.at], self.waiting[node.at].len());
+        let held = machine.open_tasks();
+        if durable + on_line != held {
+            let what = format!(
+                "{durable} tasks are durable and open, {on_line} clients wait on the line, the scheduler has {held}"
+            );
             return Err(Violation { promise: Promise::NothingLost, what });
         }
         if !self.thorough {
@@ -334,6 +405,17 @@ impl Watch {
     /// A worker has nothing booked when it runs nothing.
     pub(crate) fn worker_drained(&self, now: Time, node: &WorkerNode) -> Result<(), Violation> {
         self.worker_stepped(now, node)
+    }
+}
+
+/// The task that a record is about.
+fn task_of(record: &Record) -> Option<TaskId> {
+    match record {
+        Record::Accepted(accepted) => Some(accepted.id),
+        Record::Attempted { attempt, .. } => Some(attempt.task),
+        Record::Requeued { task, .. } => Some(*task),
+        Record::Finished(finished) => Some(finished.task),
+        _ => None,
     }
 }
 

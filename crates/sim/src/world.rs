@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use hypha_engine::scheduler::Effect;
 use hypha_engine::{
-    Command, FromWorker, NewTask, Outcome, Reply, Run, Scheduler, SchedulerEvent, ToWorker,
+    Command, FromWorker, NewTask, Notice, Outcome, Reply, Run, Scheduler, SchedulerEvent, ToWorker,
     WorkerEvent, WorkerMachine,
 };
 use hypha_model::{Payload, Rng, Span, Time};
@@ -41,6 +41,10 @@ pub trait Arrivals {
     fn task(&self, index: usize) -> NewTask;
     /// Its true run time at speed 1, in seconds.
     fn run_s(&self, index: usize) -> f64;
+    /// Whether it is stored. If not, its client waits on the line, and is told if the scheduler dies.
+    fn is_stored(&self, _index: usize) -> bool {
+        true
+    }
     /// Which scheduler it is submitted to.
     fn scheduler(&self, _index: usize) -> usize {
         0
@@ -280,14 +284,20 @@ impl World {
             return Ok(());
         }
         self.watch.submitted(index, self.now);
-        if self.timetable.clients_retry() {
+        let is_stored = self.arrivals.is_stored(index);
+        if self.timetable.clients_retry() && is_stored {
             self.agenda.add(self.now + CLIENT_PATIENCE, Happening::Submit { index });
         }
         let scheduler = self.arrivals.scheduler(index);
         let tasks = vec![self.arrivals.task(index)];
         let command = Command::SubmitTasks(tasks);
         let event = SchedulerEvent::Asked { request: index as u64, command };
-        self.step_scheduler(scheduler, event)
+        self.step_scheduler(scheduler, event)?;
+        if !is_stored {
+            // What has not been answered by now never will be, and the client notices.
+            self.watch.hung_up(self.now, index);
+        }
+        Ok(())
     }
 
     fn step_scheduler(&mut self, at: usize, event: SchedulerEvent) -> Result<(), Violation> {
@@ -297,8 +307,12 @@ impl World {
         let mut step = std::mem::take(&mut node.step);
         step.clear();
         machine.step(now, event, &mut step);
-        debug_assert!(step.at_once.is_empty(), "every task here is stored");
         let crash = node.crash.take();
+        if crash.is_some() && self.rng.chance(0.5) {
+            step.at_once.clear();
+        }
+        self.let_out(at, &mut step.at_once)?;
+        let node = &mut self.schedulers[at];
         if crash != Some(CrashPoint::BeforePersist) {
             for record in &step.persist {
                 self.watch.persisted(now, (at, node.id), record)?;
@@ -341,6 +355,29 @@ impl World {
                 }
                 Effect::Reply { request, reply } => self.replied(request, &reply)?,
                 Effect::Notice { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What has nothing durable at stake leaves whatever comes of the rest of the step.
+    fn let_out(&mut self, scheduler: usize, effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::ToWorker { worker, message } => {
+                    if let Some(worker) = nodes::worker_index(worker) {
+                        self.send_to_worker(scheduler, worker, message);
+                    }
+                }
+                Effect::Reply { request, reply: Reply::Submitted(answers) } => {
+                    let asked = (scheduler, request as usize);
+                    let mut answers = answers.iter();
+                    answers.try_for_each(|answer| self.watch.on_line(self.now, asked, answer))?;
+                }
+                Effect::Notice { task, notice: Notice::Ended { finished, .. } } => {
+                    self.watch.ended_on_line(self.now, (scheduler, task), &finished)?;
+                }
+                Effect::Reply { .. } | Effect::Notice { .. } => {}
             }
         }
         Ok(())

@@ -53,8 +53,13 @@ fn a_worker_that_is_stopped_costs_its_tasks_no_attempt() {
             (&json!("completed"), &json!(rest)),
             "{task}"
         );
-        let attempts = if *first == stopped { 2 } else { 1 };
-        assert_eq!(task["attempts"], attempts, "{task}");
+        if *first == stopped {
+            assert_eq!(task["attempts"], 2, "{task}");
+            assert_eq!(task["failures"][0]["worker"], stopped, "{task}");
+            assert_eq!(task["failures"][0]["reason"], "the worker was stopped, and gave it back");
+        } else {
+            assert_eq!((&task["attempts"], &task["failures"]), (&json!(1), &Value::Null), "{task}");
+        }
     }
 }
 
@@ -86,4 +91,24 @@ fn what_runs_over_a_restart_of_the_scheduler_runs_since_it_began() {
     assert!(began <= later, "{began} is not before {later}");
     crew.hypha(&["cancel", &id]);
     assert_eq!(crew.ended(&id)["started_at"], *began);
+}
+
+#[test]
+fn a_removed_worker_stays_away_until_it_is_wanted_again() {
+    let mut crew = Crew::start("ending-removed", &[&builtin(1), &builtin(1)]);
+    let removed = worker_id(&crew.workers[0].1);
+    crew.call(&format!("DELETE /api/v1/workers/{removed}"), &Value::Null);
+    let mark = crew.workers[0].1.mark();
+    crew.restart_scheduler();
+    let opened = "a scheduler has opened a channel";
+    crew.workers[0].1.wait_for_line_after(mark, opened, PATIENCE);
+    let tasks: Vec<String> = (0..4).map(|n| crew.submit("echo", &json!(n))).collect();
+    for id in &tasks {
+        assert_eq!(crew.ended(id)["worker"], worker_id(&crew.workers[1].1));
+    }
+    let known = crew.get("/api/v1/workers");
+    assert_eq!(known["workers"].as_array().unwrap().len(), 1, "{known}");
+
+    crew.call(&format!("PUT /api/v1/workers/{removed}"), &Value::Null);
+    crew.wait_for_workers();
 }

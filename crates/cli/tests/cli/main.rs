@@ -7,6 +7,7 @@ mod command;
 mod crew;
 mod endings;
 mod examples;
+mod full;
 mod hosts;
 mod http;
 mod instances;

@@ -1,6 +1,8 @@
 //! Workers that go: stopped in order, or removed by an operator.
 
-use hypha_model::{Epoch, LeaseId, Time, WorkerId};
+use std::sync::Arc;
+
+use hypha_model::{Epoch, LeaseId, Time, Worker, WorkerId};
 use hypha_placement::Slot;
 
 use super::attempts::Failure;
@@ -9,9 +11,22 @@ use super::{Effect, Scheduler, SchedulerStep};
 use crate::message::ToWorker;
 use crate::record::Record;
 
-/// Removed workers that are remembered, at some 50 bytes each; past this the one that was removed first may be found
+/// Removed workers that are remembered, at some hundred bytes each, with what they say of themselves; past this the one that was removed first may be found
 /// again. More are removed by stopping them, or by revoking their certificates.
 const MAX_REMOVED: usize = 10_000;
+
+/// A worker that was removed.
+pub(super) struct Removed {
+    at: Time,
+    /// What it says of itself, if it has been found since.
+    pub(super) seen: Option<Arc<Worker>>,
+}
+
+impl Removed {
+    pub(super) fn at(at: Time) -> Removed {
+        Removed { at, seen: None }
+    }
+}
 
 impl Scheduler {
     /// A life of a worker ends, or has ended, in order. What it gives back is tried elsewhere, and counts against
@@ -61,11 +76,11 @@ impl Scheduler {
         let Some((slot, state)) = self.state_of(worker) else { return false };
         let has_lease = state.lease().is_some();
         if self.removed.len() >= MAX_REMOVED
-            && let Some(first) = self.removed.iter().min_by_key(|(_, at)| **at).map(|(id, _)| *id)
+            && let Some(first) = self.removed.iter().min_by_key(|(_, it)| it.at).map(|(id, _)| *id)
         {
             self.readmit(first, step);
         }
-        self.removed.insert(worker, now);
+        self.removed.insert(worker, Removed::at(now));
         step.persist.push(Record::WorkerRemoved { worker, at: now });
         self.drain(slot);
         self.update_availability(now, slot);
@@ -75,11 +90,31 @@ impl Scheduler {
         true
     }
 
-    /// A worker that was removed may be taken again.
-    pub(super) fn readmit(&mut self, worker: WorkerId, step: &mut SchedulerStep) {
-        if self.removed.remove(&worker).is_some() {
-            step.persist.push(Record::WorkerReadmitted(worker));
+    /// A worker that was removed is taken again, if it has been found since or when it is found; false if it was not
+    /// removed.
+    pub(super) fn readmit_worker(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        step: &mut SchedulerStep,
+    ) -> bool {
+        let Some(removed) = self.readmit(worker, step) else { return false };
+        let known = self.state_of(worker).map(|(_, state)| Arc::clone(&state.worker));
+        if let Some(worker) = removed.seen.or(known) {
+            self.worker_found(now, worker, step);
         }
+        true
+    }
+
+    /// A worker that was removed may be taken again.
+    pub(super) fn readmit(
+        &mut self,
+        worker: WorkerId,
+        step: &mut SchedulerStep,
+    ) -> Option<Removed> {
+        let removed = self.removed.remove(&worker)?;
+        step.persist.push(Record::WorkerReadmitted(worker));
+        Some(removed)
     }
 
     /// The worker finishes what it has, and is forgotten then.

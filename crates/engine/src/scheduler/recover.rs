@@ -6,6 +6,7 @@ use hypha_predict::Predictor;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::attempts::Failure;
+use super::leave::Removed;
 use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings, TaskRef};
 use crate::record::{FailedAttempt, Image, Record};
 
@@ -46,7 +47,7 @@ impl Scheduler {
             slot_of: Map::default(),
             unmet: BTreeMap::new(),
             draining: BTreeSet::new(),
-            removed: image.removed,
+            removed: image.removed.into_iter().map(|(id, at)| (id, Removed::at(at))).collect(),
             agenda: BTreeSet::new(),
             fences: 0,
             requests: 0,

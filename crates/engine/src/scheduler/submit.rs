@@ -26,8 +26,11 @@ pub enum Command {
     SetTable(LookupTable),
     /// Take this worker, also if it was removed before.
     RegisterWorker(Arc<Worker>),
-    /// Give this worker nothing more, and forget it when it has finished what it has.
+    /// Give this worker nothing more, and forget it when it has finished what it has. It stays away until it is
+    /// registered, or readmitted.
     RemoveWorker(WorkerId),
+    /// Take this worker again, which was removed before.
+    ReadmitWorker(WorkerId),
 }
 
 /// A task to be accepted.
@@ -61,6 +64,8 @@ pub enum Reply {
     WorkerRegistered,
     /// Whether there was such a worker.
     WorkerRemoved(bool),
+    /// Whether it had been removed.
+    WorkerReadmitted(bool),
 }
 
 /// An accepted task.
@@ -124,6 +129,9 @@ impl Scheduler {
             Command::RemoveWorker(worker) => {
                 Reply::WorkerRemoved(self.drain_worker(now, worker, step))
             }
+            Command::ReadmitWorker(worker) => {
+                Reply::WorkerReadmitted(self.readmit_worker(now, worker, step))
+            }
         };
         Effect::Reply { request, reply }.of_task(stored, step);
     }
@@ -161,7 +169,7 @@ impl Scheduler {
         // The record goes before whatever the plan adds: a store applies them in order.
         let record_at = step.persist.len();
         let lost = self.is(Mutant::LostPersist) && id.uuid().as_bytes()[15] < 16;
-        if task.stored && !lost {
+        if (task.stored || self.is(Mutant::StoredRequest)) && !lost {
             step.persist.push(Record::Accepted(accepted));
         }
         let mut worker = None;

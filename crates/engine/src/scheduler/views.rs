@@ -33,6 +33,8 @@ pub struct Counts {
     pub leases_lost: u64,
     /// Times that a worker was left alone for failing.
     pub quarantines: u64,
+    /// Tasks that an idle worker took from another's queue.
+    pub stolen: u64,
     /// Sum of the times from submission to end, in microseconds.
     pub latency_sum_us: u64,
     #[serde(skip)]
@@ -172,6 +174,11 @@ impl Scheduler {
     /// Counts since the start.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// Counts on from where an earlier machine of the same process ended.
+    pub fn count_on_from(&mut self, earlier: &Counts) {
+        self.counts = *earlier;
     }
 
     /// Recomputes what is kept incrementally and compares; the simulator calls it after every step.

@@ -88,8 +88,10 @@ impl Scheduler {
         worker: Arc<Worker>,
         step: &mut SchedulerStep,
     ) {
-        if self.removed.contains_key(&worker.id) {
-            return self.ask_at_once(now, worker.id, step);
+        if let Some(removed) = self.removed.get_mut(&worker.id) {
+            let id = worker.id;
+            removed.seen = Some(worker);
+            return self.ask_at_once(now, id, step);
         }
         if let Some(slot) = self.slot_of.get(&worker.id).copied() {
             let Some(Some(known)) = self.workers.get_mut(slot.0 as usize) else { return };

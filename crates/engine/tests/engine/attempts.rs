@@ -356,6 +356,7 @@ fn stolen_tasks_move_and_are_handed_over() {
     rig.join(2);
     let moved: Vec<Given> = rig.dispatches();
     assert!(!moved.is_empty() && moved.iter().all(|given| given.n() == 2), "{moved:?}");
+    assert!(rig.scheduler.counts().stolen >= moved.len() as u64);
     assert!(rig.notices(moved[0].dispatch.attempt.task).contains(&Notice::Scheduled(worker_id(2))));
     for id in ids {
         rig.ask(Command::CancelTask(id));

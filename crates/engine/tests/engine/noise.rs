@@ -153,6 +153,7 @@ impl Noise {
             }
             2 => Command::SetMode(Mode::LookupTable),
             3 => Command::RemoveWorker(worker_id(self.rng.below(4) as u8)),
+            4 => Command::ReadmitWorker(worker_id(self.rng.below(4) as u8)),
             _ => Command::SubmitTasks((0..self.rng.below(4)).map(|_| self.task()).collect()),
         }
     }

@@ -205,3 +205,43 @@ fn of_very_many_removed_workers_the_first_are_forgotten_first() {
     let known = |n| (rig.scheduler.is_removed(id(n)), rig.image.removed.contains_key(&id(n)));
     assert_eq!((known(0), known(1)), ((false, false), (true, true)));
 }
+
+#[test]
+fn a_removed_worker_of_the_swarm_is_taken_again_at_once() {
+    for seen in [true, false] {
+        let mut rig = Rig::with_workers(&[1]);
+        rig.ask(Command::RemoveWorker(worker_id(1)));
+        rig.restart();
+        if seen {
+            rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+        }
+        let readmit = Command::ReadmitWorker(worker_id(1));
+        assert_eq!(rig.ask(readmit.clone()), Reply::WorkerReadmitted(true));
+        assert_eq!(rig.scheduler.workers(rig.now).len(), usize::from(seen));
+        assert_eq!(rig.ask(readmit), Reply::WorkerReadmitted(false));
+        assert!(rig.image.removed.is_empty());
+        rig.join(1);
+    }
+    // While it has something to finish it goes on with more.
+    let mut rig = Rig::with_workers(&[1]);
+    let (_, given) = rig.dispatched(task());
+    rig.ask(Command::RemoveWorker(worker_id(1)));
+    rig.ask(Command::ReadmitWorker(worker_id(1)));
+    rig.finish(&given);
+    assert_eq!(rig.dispatched(task()).1.n(), 1);
+}
+
+#[test]
+fn counts_go_on_where_an_earlier_machine_ended() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (_, given) = rig.dispatched(task());
+    rig.finish(&given);
+    let counts = *rig.scheduler.counts();
+    rig.restart();
+    assert_eq!(rig.scheduler.counts().completed, 0);
+    rig.scheduler.count_on_from(&counts);
+    rig.join(1);
+    let (_, given) = rig.dispatched(task());
+    rig.finish(&given);
+    assert_eq!((rig.scheduler.counts().submitted, rig.scheduler.counts().completed), (2, 2));
+}

@@ -90,11 +90,10 @@ impl Collector for Present {
             let workers = scheduler.workers(now);
             let available = workers.iter().filter(|(view, _)| view.available).count();
             let busy = workers.iter().filter(|(view, _)| view.in_flight > 0).count();
-            let counts = (*scheduler.counts(), scheduler.strategy().1.steals);
+            let counts = *scheduler.counts();
             let known = workers.len();
             (counts, scheduler.waiting_tasks(), scheduler.open_tasks(), (available, busy, known))
         });
-        let (counts, steals) = counts;
         let gauges = [
             ("tasks_queued", "Tasks that wait for a worker", waiting),
             ("tasks_open", "Tasks that have not ended", open),
@@ -123,7 +122,7 @@ impl Collector for Present {
             ),
             ("leases_lost", "Leases that ended before they were given back", counts.leases_lost),
             ("quarantines", "Times that a failing worker was left alone", counts.quarantines),
-            ("tasks_stolen", "Tasks that an idle worker took from another's queue", steals),
+            ("tasks_stolen", "Tasks that an idle worker took from another's queue", counts.stolen),
         ];
         for (name, help, value) in counters {
             let name = format!("hypha_scheduler_{name}");

@@ -133,6 +133,7 @@ impl Alarm {
                     let mut machine = self.core.lock();
                     let (now, mut step) = (self.core.clock.now(), SchedulerStep::default());
                     let mode = recovered.image.mode;
+                    let counts = *machine.scheduler.counts();
                     machine.scheduler = Scheduler::recover(
                         self.id,
                         self.settings.clone(),
@@ -141,6 +142,8 @@ impl Alarm {
                         now,
                         &mut step,
                     );
+                    // Whoever collects figures takes a step back for a new process.
+                    machine.scheduler.count_on_from(&counts);
                     super::give_table(&mut machine.scheduler, &self.table, mode, now, &mut step);
                     machine.step = step;
                     machine.stopped = None;

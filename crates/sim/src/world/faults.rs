@@ -189,6 +189,7 @@ impl World {
 
     pub(super) fn crash_scheduler(&mut self, at: usize) {
         self.note(|| format!("scheduler {at} dies"));
+        self.watch.died(self.now, at);
         let node = &mut self.schedulers[at];
         node.machine = None;
         node.life += 1;

@@ -66,6 +66,11 @@ fn an_end_that_is_not_made_durable_is_noticed() {
 }
 
 #[test]
+fn a_request_that_is_stored_is_noticed() {
+    caught(Mutant::StoredRequest, &[Promise::NotKept]);
+}
+
+#[test]
 fn a_retry_that_is_forgotten_is_noticed() {
     caught(Mutant::DroppedRetry, &[Promise::NothingLost]);
 }

@@ -1,0 +1,122 @@
+//! A scheduler whose disk is full: it acknowledges nothing, loses nothing, and goes on when there is room.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::crew::{Crew, api, builtin};
+use crate::http;
+use crate::process::{Node, PATIENCE, wait_until};
+
+/// Longer than the test takes.
+const FOREVER_MS: u64 = 600_000;
+
+/// How much the disk holds: all of this test, and not much more.
+const DISK: &str = "size=48m";
+
+#[test]
+fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room() {
+    let mut crew = Crew::start("full", &[&builtin(4)]);
+    let Some(way) = way_to_mount(&crew.lab.path("")) else {
+        // Whoever may make a namespace for a network may make one for mounts.
+        let test = "full::a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room";
+        eprintln!("SKIPPED: {test}: no small disk can be mounted here [needs: netns]");
+        return;
+    };
+    let directory = crew.lab.path("scheduler-data");
+    let (member, node) = &mut crew.scheduler;
+    assert!(node.terminate(PATIENCE).success());
+    let run = "exec \"$PROGRAM\" scheduler run -c \"$CONFIG\"";
+    let mut command = on_a_disk(way, &directory, run);
+    command.env("PROGRAM", env!("CARGO_BIN_EXE_hypha")).env("CONFIG", &member.config);
+    *node = Node::start("scheduler", &mut command);
+    crew.wait_for_workers();
+
+    let forever = crew.submit("sleep", &json!({"ms": FOREVER_MS}));
+    crew.wait_for(&forever, "running");
+    let done = crew.submit("echo", &json!("done"));
+    assert_eq!(crew.ended(&done)["result"], "done");
+    let before = counters(&crew);
+
+    // The disk is another for us: it is reached through the process that has it.
+    let ballast = PathBuf::from(format!("/proc/{}/root{directory}/ballast", crew.scheduler.1.id()));
+    fill(&ballast);
+    let input = "x".repeat(10_000);
+    let task = json!({"model": "echo", "input": input}).to_string();
+    let submit = || http::send(api(&crew.scheduler.1), "POST /api/v1/tasks", "", &task).unwrap();
+    let mut acknowledged = Vec::new();
+    let refused = wait_until("full", PATIENCE, || {
+        loop {
+            match submit() {
+                (200..300, body) => {
+                    let task: serde_json::Value = serde_json::from_str(&body).unwrap();
+                    acknowledged.push(task["id"].as_str().unwrap().to_owned());
+                }
+                refused => return Some(refused),
+            }
+            assert!(acknowledged.len() < 10_000, "it never filled up");
+        }
+    });
+    assert_eq!(refused.0, 503, "{}", refused.1);
+    assert!(refused.1.contains("cannot store anything"), "{}", refused.1);
+    assert_eq!(http::get(api(&crew.scheduler.1), "/readyz").unwrap().0, 503);
+    assert_eq!(http::get(api(&crew.scheduler.1), "/healthz").unwrap().0, 200);
+    assert_eq!(submit().0, 503, "not before there is room");
+    assert_eq!(crew.ended(&done)["result"], "done", "what is there can be read");
+
+    std::fs::remove_file(&ballast).unwrap();
+    let answer = wait_until("room again", PATIENCE, || Some(submit()).filter(|it| it.0 != 503));
+    assert!((200..300).contains(&answer.0), "{answer:?}");
+    for id in &acknowledged {
+        assert_eq!(crew.ended(id)["result"], input, "{id}");
+    }
+    crew.wait_for(&forever, "running");
+    let task = crew.get(&format!("/api/v1/tasks/{forever}"));
+    assert_eq!(task["attempts"], 1, "its worker went on with it: {task}");
+    let after = counters(&crew);
+    for (name, count) in before {
+        assert!(after[&name] >= count, "{name} was {count} and is {}", after[&name]);
+    }
+    assert!(after["hypha_scheduler_tasks_completed_total"] >= 2.0, "{after:?}");
+}
+
+/// How a disk can be mounted here, for one process.
+fn way_to_mount(directory: &str) -> Option<&'static [&'static str]> {
+    let ways: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
+    let works = |way: &&[&'static str]| {
+        on_a_disk(way, directory, "true").output().is_ok_and(|it| it.status.success())
+    };
+    ways.into_iter().find(works)
+}
+
+/// Runs a script with a small disk of its own in place of `directory`.
+fn on_a_disk(way: &[&str], directory: &str, script: &str) -> Command {
+    let script = format!("mount -t tmpfs -o {DISK} tmpfs \"$DISK\" && {script}");
+    let mut command = Command::new("unshare");
+    command.args(way).args(["--mount", "sh", "-c", &script]).env("DISK", directory);
+    command
+}
+
+/// Writes until nothing fits any more.
+fn fill(path: &Path) {
+    let mut file = std::fs::File::create(path).unwrap();
+    for block in [1 << 20, 4_096] {
+        while file.write_all(&vec![1; block]).is_ok() {}
+    }
+}
+
+/// Every figure that only grows.
+fn counters(crew: &Crew) -> BTreeMap<String, f64> {
+    let (_, figures) = http::get(api(&crew.scheduler.1), "/metrics").unwrap();
+    let counter = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        let grows = name.ends_with("_total") || name.ends_with("_count");
+        (grows && name.starts_with("hypha_scheduler_"))
+            .then(|| (name.to_owned(), value.parse().ok()))
+    };
+    let found = figures.lines().filter_map(counter);
+    found.map(|(name, value)| (name, value.unwrap())).collect()
+}
