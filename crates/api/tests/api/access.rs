@@ -117,6 +117,7 @@ async fn users_may_not_steer() {
         server.put("/api/v1/scheduler", strategy).await,
         server.post("/api/v1/workers", new).await,
         server.delete(&worker).await,
+        server.put(&worker, "").await,
     ] {
         assert_eq!((status, &body["error"]["code"]), (403, &json!("forbidden")));
     }

@@ -57,6 +57,9 @@ async fn a_worker_is_drained_and_forgotten() {
     assert_eq!(server.get("/api/v1/workers").await.1["workers"].as_array().unwrap().len(), 1);
     assert_eq!(server.delete(&path).await.0, 404);
     assert_eq!(server.delete("/api/v1/workers/x").await.0, 400);
+    let (status, body) = server.put(&path, "").await;
+    assert_eq!((status, &body["id"]), (200, &json!(worker_id(1))));
+    assert_eq!(server.put(&path, "").await.0, 404, "it is not removed any more");
 }
 
 #[tokio::test]

@@ -205,6 +205,20 @@ async fn a_task_that_fails_says_why_and_waits_to_be_tried_again() {
     assert_eq!((&failed["status"], &failed["attempts"]), (&json!("failed"), &json!(2)));
     assert_eq!(failed["error"], "it was told to fail");
     assert_eq!(failed["result"], Value::Null);
+    assert_eq!(delayed["failures"].as_array().unwrap().len(), 1, "{delayed}");
+    let tries = failed["failures"].as_array().unwrap();
+    for (one, number) in tries.iter().zip(1..) {
+        assert_eq!((&one["attempt"], &one["reason"]), (&json!(number), &failed["error"]));
+        assert_eq!(one["worker"], failed["worker"]);
+        assert!(one["at"].as_str().unwrap() >= failed["submitted_at"].as_str().unwrap());
+    }
+    assert_eq!(tries.len(), 2, "{failed}");
+    let (_, why) = server.get(&format!("{}/explain", path_of(&task))).await;
+    assert_eq!(why["failures"], failed["failures"], "{why}");
+    let (_, document) = server.get("/openapi.json").await;
+    let failures = &document["components"]["schemas"]["Task"]["properties"]["failures"];
+    assert_eq!(failures["items"]["$ref"], "#/components/schemas/TaskFailure", "{failures}");
+    assert!(document["components"]["schemas"]["TaskFailure"].is_object());
     let (status, body) = server.get(&format!("{}/result", path_of(&task))).await;
     assert_eq!(status, 404);
     assert!(body["error"]["message"].as_str().unwrap().contains("it was told to fail"), "{body}");
