@@ -329,7 +329,7 @@ fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     let left = FromWorker::Left { epoch, lease: Some(lease) };
     assert_eq!(rig.step.persist, [WorkerRecord::Left(Leaving { epoch, holder: scheduler(1) })]);
-    assert_eq!(rig.sent(), [&result[..], &[left.clone()]].concat(), "results go first");
+    assert_eq!(rig.sent(), [&result[..], std::slice::from_ref(&left)].concat(), "results go first");
     assert_eq!(rig.stopped(), [runs]);
     assert_eq!(rig.machine.leaves(), Some(scheduler(1)));
 
