@@ -6,7 +6,7 @@ use hypha_engine::Record;
 use hypha_model::{Span, TaskId, TaskState, Time};
 use hypha_store::{Filter, Store};
 
-use crate::samples::{accepted, at, attempted, commit, finished, id, worker_id};
+use crate::samples::{accepted, at, attempted, commit, failed, finished, id, requeued, worker_id};
 
 /// Tasks 0 to 29: the first ten have completed, the second ten are with worker 1, the last ten wait.
 async fn thirty() -> (tempfile::TempDir, Store) {
@@ -127,4 +127,24 @@ async fn forgetting_is_exact_within_a_millisecond() {
     assert_eq!(store.forget_finished_before(end.finished).await.unwrap(), 0);
     let later = end.finished + Span::from_micros(1);
     assert_eq!(store.forget_finished_before(later).await.unwrap(), 1);
+}
+
+/// Each in a transaction of its own, so that rows are changed and not only written.
+#[tokio::test]
+async fn failed_attempts_are_those_of_the_last_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(&dir.path().join("tasks.db")).unwrap();
+    commit(&store, vec![accepted(1)]).await.unwrap();
+    assert!(store.task(id(1)).await.unwrap().unwrap().failed.is_empty());
+    for failures in 0..3 {
+        commit(&store, vec![attempted(1, failures + 1, 1)]).await.unwrap();
+        commit(&store, vec![requeued(1, failures)]).await.unwrap();
+        let task = store.task(id(1)).await.unwrap().unwrap();
+        assert_eq!(task.failed, failed(failures + 1));
+    }
+    commit(&store, vec![attempted(1, 4, 1)]).await.unwrap();
+    assert_eq!(store.task(id(1)).await.unwrap().unwrap().failed, failed(3), "they stay");
+    commit(&store, vec![finished(1, TaskState::Failed)]).await.unwrap();
+    let ended = store.task(id(1)).await.unwrap().unwrap().finished.unwrap();
+    assert_eq!(ended.failed, failed(1), "what the end says");
 }
