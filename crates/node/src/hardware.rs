@@ -39,10 +39,12 @@ fn memory_bytes() -> u64 {
     system.total_memory().min(container)
 }
 
-/// The free space of the largest disk.
+/// The free space of the largest disk, in whole gigabytes: with every byte it would be another worker at each start,
+/// and what a scheduler has given to it would be taken back.
 fn storage_bytes() -> u64 {
+    const STEP: u64 = 1 << 30;
     let Ok(disks) = Disks::new_with_refreshed_list() else { return 0 };
-    disks.iter().map(|disk| disk.available_space()).max().unwrap_or(0)
+    disks.iter().map(|disk| disk.available_space()).max().unwrap_or(0) / STEP * STEP
 }
 
 /// NVIDIA's GPUs. Without a driver there are none, which is no error.
