@@ -17,7 +17,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use hypha_model::{
-    Epoch, Fence, Map, Name, Payload, Rng, SchedulerId, TaskId, TaskState, Time, Worker, WorkerId,
+    Epoch, Fence, Map, Name, Pages, Payload, Rng, SchedulerId, TaskId, TaskState, Time, Worker,
+    WorkerId,
 };
 use hypha_placement::{Action, Placement, Slot, TaskRef};
 use hypha_predict::Predictor;
@@ -122,7 +123,7 @@ pub struct Scheduler {
     rng: Rng,
     predictor: Predictor,
     placement: Placement,
-    tasks: Vec<Option<Task>>,
+    tasks: Pages<Option<Task>>,
     free: Vec<u32>,
     by_id: Map<TaskId, TaskRef>,
     /// Chosen by clients, hence no hash map.

@@ -21,7 +21,7 @@ mod waiting;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hypha_model::{Name, Rng, Span, TaskSpec, Time};
+use hypha_model::{Name, Pages, Rng, Span, TaskSpec, Time};
 use hypha_predict::{Estimate, Predictor, Query};
 use serde::{Deserialize, Serialize};
 
@@ -126,7 +126,7 @@ pub struct Placement {
     preferences: Preferences,
     pool: Pool,
     waiting: Waiting,
-    tasks: Vec<Option<Task>>,
+    tasks: Pages<Option<Task>>,
     cursor: usize,
     rng: Rng,
     /// Arrivals so far.
@@ -207,7 +207,7 @@ impl Placement {
             preferences,
             pool: Pool::new(recipe),
             waiting: Waiting::default(),
-            tasks: Vec::new(),
+            tasks: Pages::default(),
             cursor: 0,
             rng: Rng::new(seed),
             serial: 0,
@@ -268,17 +268,13 @@ impl Placement {
 
     /// A task has arrived, or comes back to be tried again. It waits until the next plan.
     pub fn arrive(&mut self, task: TaskRef, ticket: Ticket, predictor: &Predictor) {
-        let at = task.0 as usize;
-        if at >= self.tasks.len() {
-            self.tasks.resize_with(at + 1, || None);
-        }
         let stage = Stage::Waiting(ShapeId::NONE, i64::MIN);
         self.serial += 1;
         let predicted = predictor.base(&ticket.query, self.pool.reference_hardware());
         let (predicted_s, relative_error) =
             (predicted.mean_s, predicted.error_s / predicted.mean_s.max(1e-9));
         self.usual_s.add(predicted_s);
-        self.tasks[at] = Some(Task {
+        *self.tasks.reach(task.0 as usize) = Some(Task {
             ticket,
             stage,
             serial: self.serial,

@@ -1,6 +1,6 @@
 //! A new life of a scheduler, from what the earlier ones made durable.
 
-use hypha_model::{AttemptId, Fence, Map, Rng, SchedulerId, TaskState, Time, WorkerId};
+use hypha_model::{AttemptId, Fence, Map, Pages, Rng, SchedulerId, TaskState, Time, WorkerId};
 use hypha_placement::{Placement, Slot};
 use hypha_predict::Predictor;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -38,7 +38,7 @@ impl Scheduler {
             predictor,
             placement: Placement::new(strategy, preferences, rng.next_u64()),
             rng,
-            tasks: Vec::new(),
+            tasks: Pages::default(),
             free: Vec::new(),
             by_id: Map::default(),
             by_key: BTreeMap::new(),

@@ -9,7 +9,7 @@ use hypha_predict::{LookupTable, Mode, NoTable};
 use super::{Effect, Notice, Scheduler, SchedulerStep, Task};
 use crate::message::ToWorker;
 use crate::mutant::Mutant;
-use crate::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
+use crate::record::{AcceptedTask, FinishedTask, Record};
 
 /// What a client asks.
 #[derive(Clone, Debug)]
@@ -199,16 +199,9 @@ impl Scheduler {
     pub(super) fn enter(&mut self, accepted: Arc<AcceptedTask>, stored: bool) -> TaskRef {
         let id = accepted.id;
         let task = Task { accepted, stored, state: TaskState::Queued, due: None, tries: None };
-        let reference = match self.free.pop() {
-            Some(at) => {
-                self.tasks[at as usize] = Some(task);
-                TaskRef(at)
-            }
-            None => {
-                self.tasks.push(Some(task));
-                TaskRef(self.tasks.len() as u32 - 1)
-            }
-        };
+        let at = self.free.pop().unwrap_or(self.tasks.len() as u32);
+        *self.tasks.reach(at as usize) = Some(task);
+        let reference = TaskRef(at);
         self.by_id.insert(id, reference);
         reference
     }
