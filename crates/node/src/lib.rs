@@ -4,6 +4,7 @@
 mod clock;
 mod crash;
 mod data;
+mod frames;
 mod gateway;
 mod hardware;
 mod look;

@@ -74,8 +74,8 @@ const CHECKPOINT_PAGES: i64 = 8_192;
 /// The log is cut back to this once it was copied; a burst does not keep the disk for ever.
 const LOG_KEPT_BYTES: i64 = 64 << 20;
 /// For the pages at the growing ends of the tables and the inner ones of a million tasks; in KiB, as SQLite
-/// wants it when negative.
-const WRITER_CACHE_KIB: i64 = 32 << 10;
+/// wants it when negative. It looks through all of it when a transaction has split a page, so more costs time.
+const WRITER_CACHE_KIB: i64 = 8 << 10;
 /// Readers look at a page of tasks at a time.
 const READER_CACHE_KIB: i64 = 2 << 10;
 /// More than there are statements in this crate, so that each is compiled once.

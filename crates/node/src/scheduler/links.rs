@@ -8,24 +8,19 @@ use std::time::Duration;
 use hypha_engine::{FromWorker, SchedulerEvent, ToWorker};
 use hypha_model::{Worker, WorkerId};
 use hypha_net::{ChannelReader, ChannelWriter, Net, PeerId};
-use hypha_wire::dispatch::{MAX_MESSAGES, MAX_PAYLOAD_BYTES, Orders, Reports};
+use hypha_wire::dispatch::{Orders, Reports};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::core::Core;
+use crate::frames;
 
 /// Messages that wait for one worker. The machine gives a worker no more than it has room for, so this is
 /// reached only when the stream stands still; what does not fit is dropped, as on a network.
 const MAX_WAITING: usize = 16_384;
 
-/// Inputs that go into one frame together; one larger input goes alone.
-const MAX_FRAME_INPUT_BYTES: usize = 1 << 20;
-
 /// How long after a failed try a stream is opened again, if the worker does not connect before.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// How long a frame may take to be written: a stream that stands still is as good as lost.
-const WRITE_WITHIN: Duration = Duration::from_secs(30);
 
 /// All of them.
 #[derive(Default)]
@@ -115,7 +110,7 @@ impl Keeper {
         core.tell(SchedulerEvent::WorkerFound(worker));
         drop(core);
         let ended = tokio::select! {
-            ended = write(writer, waiting) => ended,
+            ended = frames::write(writer, waiting) => ended,
             ended = self.read(id, reader) => ended,
         };
         let why = ended.err().map_or_else(|| "it was closed".to_owned(), |error| error.to_string());
@@ -151,45 +146,6 @@ impl Drop for Registered<'_> {
         if let Some(core) = self.keeper.core.upgrade() {
             core.tell(SchedulerEvent::WorkerDisconnected(self.id));
         }
-    }
-}
-
-/// Writes what waits, many messages in a frame.
-async fn write(
-    mut writer: ChannelWriter<Orders>,
-    mut waiting: mpsc::Receiver<ToWorker>,
-) -> io::Result<()> {
-    let mut messages = Vec::new();
-    let mut left = std::collections::VecDeque::new();
-    loop {
-        if left.is_empty() {
-            if waiting.recv_many(&mut messages, MAX_MESSAGES).await == 0 {
-                return Ok(());
-            }
-            left.extend(messages.drain(..));
-        }
-        let mut orders = Orders::default();
-        let mut bytes = 0;
-        while let Some(message) = left.pop_front() {
-            let input = match &message {
-                ToWorker::Dispatch(dispatch) => dispatch.spec.input.bytes().len(),
-                _ => 0,
-            };
-            if input > MAX_PAYLOAD_BYTES {
-                // It would end the stream, and with it everybody else's tasks.
-                tracing::error!(input, "an input is too large to be sent to a worker");
-                continue;
-            }
-            bytes += input;
-            if bytes > MAX_FRAME_INPUT_BYTES && !orders.orders.is_empty() {
-                left.push_front(message);
-                break;
-            }
-            orders.orders.push(message.into());
-        }
-        tokio::time::timeout(WRITE_WITHIN, writer.send(&orders))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     }
 }
 

@@ -4,21 +4,16 @@ use std::io;
 use std::sync::Arc;
 
 use hypha_engine::{FromWorker, ToWorker};
-use hypha_net::{ChannelReader, ChannelWriter, WorkerChannel, scheduler_id};
-use hypha_wire::dispatch::{MAX_MESSAGES, Orders, Report, Reports};
+use hypha_net::{ChannelReader, WorkerChannel, scheduler_id};
+use hypha_wire::dispatch::Orders;
 use tokio::sync::mpsc;
 
 use super::driver::Event;
 use super::runners::Runners;
+use crate::frames;
 
 /// Messages that wait for one scheduler: some for each attempt that can be here, and pieces of results.
 const MAX_WAITING: usize = 16_384;
-
-/// Results that go into one frame together; one larger result goes alone.
-const MAX_FRAME_RESULT_BYTES: usize = 1 << 20;
-
-/// How long a frame may take to be written.
-const WRITE_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Where messages for a scheduler go.
 pub(super) struct Outbox {
@@ -50,7 +45,7 @@ async fn serve_one(channel: WorkerChannel, number: u64, events: mpsc::Sender<Eve
     }
     tracing::info!(peer = %channel.peer, %scheduler, "a scheduler has opened a channel");
     let ended = tokio::select! {
-        ended = write(channel.reports, waiting) => ended,
+        ended = frames::write(channel.reports, waiting) => ended,
         ended = read(channel.orders, scheduler, &events) => ended,
     };
     let why = ended.err().map_or_else(|| "it was closed".to_owned(), |error| error.to_string());
@@ -70,38 +65,4 @@ async fn read(
         }
     }
     Ok(())
-}
-
-/// Writes what waits, many messages in a frame.
-async fn write(
-    mut writer: ChannelWriter<Reports>,
-    mut waiting: mpsc::Receiver<FromWorker>,
-) -> io::Result<()> {
-    let mut messages = Vec::new();
-    let mut left = std::collections::VecDeque::new();
-    loop {
-        if left.is_empty() {
-            if waiting.recv_many(&mut messages, MAX_MESSAGES).await == 0 {
-                return Ok(());
-            }
-            left.extend(messages.drain(..).map(Report::from));
-        }
-        let mut reports = Reports::default();
-        let mut bytes = 0;
-        while let Some(report) = left.pop_front() {
-            bytes += match &report {
-                Report::Completed { result, .. } => result.bytes().len(),
-                Report::Output { piece, .. } => piece.bytes().len(),
-                _ => 0,
-            };
-            if bytes > MAX_FRAME_RESULT_BYTES && !reports.reports.is_empty() {
-                left.push_front(report);
-                break;
-            }
-            reports.reports.push(report);
-        }
-        tokio::time::timeout(WRITE_WITHIN, writer.send(&reports))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    }
 }
