@@ -83,6 +83,8 @@ pub struct Filter {
     pub worker: Option<WorkerId>,
     /// Submitted then or later.
     pub since: Option<Time>,
+    /// Of this tenant; `Some(None)` are those of nobody.
+    pub tenant: Option<Option<Name>>,
 }
 
 /// Some tasks, the latest first.

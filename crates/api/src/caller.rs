@@ -17,7 +17,7 @@ pub(crate) struct Caller {
     pub(crate) role: Role,
     /// The highest priority that they may ask for.
     pub(crate) priority_ceiling: Option<Priority>,
-    /// How many tasks of the tenant may be open.
+    /// How many tasks of the tenant may be open, requests on the line included.
     pub(crate) quota: Option<u32>,
 }
 
@@ -50,6 +50,11 @@ impl Caller {
     /// Whether a task is any business of theirs.
     pub(crate) fn may_see(&self, spec: &TaskSpec) -> bool {
         self.role == Role::Admin || self.tenant == spec.tenant
+    }
+
+    /// The tenant whose tasks are all that they may see; `None` if they may see all.
+    pub(crate) fn sees_only(&self) -> Option<Option<Name>> {
+        (self.role != Role::Admin).then(|| self.tenant.clone())
     }
 
     /// Refuses who is not an administrator.

@@ -13,6 +13,9 @@ use crate::reply;
 /// How long to wait before asking a scheduler again that cannot acknowledge anything, in seconds.
 pub(crate) const UNAVAILABLE_RETRY_S: u32 = 2;
 
+/// When a tenant whose quota is used up should try again, in seconds: nobody knows which of its tasks ends next.
+const QUOTA_RETRY_S: u32 = 1;
+
 /// Why a request was not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Error {
@@ -119,6 +122,12 @@ impl From<Reject> for Error {
         match reject {
             Reject::QueueFull { retry_after_s } => {
                 Error::too_many("the queue is full; try again later", retry_after_s)
+            }
+            Reject::OverQuota { open, quota } => {
+                let message = format!(
+                    "the tenant has {open} open tasks and may have {quota}; wait for some to end"
+                );
+                Error::too_many(message, QUOTA_RETRY_S)
             }
             Reject::NoWorker => {
                 let message = "no worker can run this; see /api/v1/workers";

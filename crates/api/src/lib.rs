@@ -13,7 +13,6 @@ mod json;
 mod lanes;
 mod openai;
 mod params;
-mod quota;
 mod reply;
 mod scheduler;
 mod serve;

@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use crate::backend::Backend;
-use crate::quota::Quotas;
 use crate::settings::Settings;
 
 /// The state of the router; cheap to clone.
@@ -19,20 +18,13 @@ pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
     /// What an operator has set.
     pub(crate) settings: Settings,
-    /// How many open tasks each tenant has.
-    pub(crate) quotas: Quotas,
     /// The OpenAPI document, once somebody has asked for it.
     pub(crate) document: OnceLock<Bytes>,
 }
 
 impl Surface {
     pub(crate) fn new(backend: Arc<dyn Backend>, settings: Settings) -> Surface {
-        Surface(Arc::new(Shared {
-            backend,
-            settings,
-            quotas: Quotas::default(),
-            document: OnceLock::new(),
-        }))
+        Surface(Arc::new(Shared { backend, settings, document: OnceLock::new() }))
     }
 }
 

@@ -3,12 +3,13 @@
 mod events;
 mod explain;
 mod form;
-mod look;
+mod list;
+pub(crate) mod look;
 mod query;
 mod reason;
 mod result;
 mod submit;
-mod view;
+pub(crate) mod view;
 
 use axum::Router;
 use axum::routing::get;
@@ -19,7 +20,7 @@ use crate::surface::Surface;
 /// The routes.
 pub(crate) fn routes() -> Router<Surface> {
     Router::new()
-        .route("/api/v1/tasks", get(query::list).post(submit::submit))
+        .route("/api/v1/tasks", get(list::list).post(submit::submit))
         .route("/api/v1/tasks/{id}", get(query::get).delete(query::cancel))
         .route("/api/v1/tasks/{id}/events", get(events::events))
         .route("/api/v1/tasks/{id}/explain", get(explain::explain))
@@ -32,7 +33,7 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     #[openapi(
         paths(
             submit::submit,
-            query::list,
+            list::list,
             query::get,
             query::cancel,
             events::events,

@@ -104,7 +104,13 @@ fn new_task(case: &Case, number: u64) -> NewTask {
     };
     let idempotency_key =
         case.key.then(|| Arc::from(format!("a key of a usual length {number:7}")));
-    NewTask { spec: Arc::new(spec), idempotency_key, bind_at_once: false, stored: true }
+    NewTask {
+        spec: Arc::new(spec),
+        idempotency_key,
+        bind_at_once: false,
+        stored: true,
+        quota: None,
+    }
 }
 
 fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, step: &mut SchedulerStep) {

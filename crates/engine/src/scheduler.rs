@@ -126,6 +126,8 @@ pub struct Scheduler {
     tasks: Pages<Option<Task>>,
     free: Vec<u32>,
     by_id: Map<TaskId, TaskRef>,
+    /// How many tasks of each tenant have not ended.
+    by_tenant: BTreeMap<Name, u32>,
     /// Chosen by clients, hence no hash map.
     by_key: BTreeMap<Key, TaskId>,
     /// Keys of tasks that have ended, with the time at which they are forgotten; in the order of times.

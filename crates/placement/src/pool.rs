@@ -564,7 +564,7 @@ impl Placement {
     }
 
     /// The tasks that wait in a worker's own queue.
-    pub(crate) fn bound_to(&self, slot: Slot) -> Vec<TaskRef> {
+    pub fn bound_to(&self, slot: Slot) -> Vec<TaskRef> {
         let bound = |member: &Member| member.bound.iter().copied().collect();
         self.pool.member(slot).map(bound).unwrap_or_default()
     }

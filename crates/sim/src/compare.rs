@@ -237,6 +237,7 @@ impl Arrivals for Requests {
             idempotency_key: None,
             bind_at_once: false,
             stored: true,
+            quota: None,
         }
     }
 

@@ -319,6 +319,7 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
             idempotency_key: stored.then(|| Arc::from(format!("key-{index}"))),
             bind_at_once: rng.chance(0.05),
             stored,
+            quota: None,
         };
         // Some outlive time-outs and leases.
         let long = if rng.chance(0.05) { 10.0 } else { 1.0 };

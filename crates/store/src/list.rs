@@ -19,6 +19,8 @@ pub struct Filter {
     pub worker: Option<WorkerId>,
     /// Submitted then or later.
     pub since: Option<Time>,
+    /// Of this tenant; `Some(None)` are those of nobody.
+    pub tenant: Option<Option<Name>>,
 }
 
 /// Some tasks, the latest first.
@@ -60,22 +62,23 @@ fn list_within(
     let since = filter.since.map_or([0; 16], first_id);
     let stop = scan.stop(connection, filter, (behind, since), most)?;
 
-    let Scan { table, alias, index, beside, state, worker } = scan;
+    let Scan { table, alias, index, beside, tenant, state, worker, .. } = scan;
     let sql = format!(
         "SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {beside} \
-         WHERE {alias}.id < ?1 AND {alias}.id >= ?2 AND {state} \
-         AND t.submitted >= ?3 AND (?4 IS NULL OR t.model = ?4) \
-         AND (?5 IS NULL OR {worker} = ?5) ORDER BY {alias}.id DESC LIMIT ?6"
+         WHERE {alias}.id < ?1 AND {alias}.id >= ?2 AND {tenant} AND {state} \
+         AND t.submitted >= ?5 AND (?6 IS NULL OR t.model = ?6) \
+         AND (?7 IS NULL OR {worker} = ?7) ORDER BY {alias}.id DESC LIMIT ?3"
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(params![
         behind,
         stop.unwrap_or(since),
+        limit as i64,
+        filter.tenant(),
         // Ids are exact to the millisecond only.
         filter.since.map_or(0, micros),
         filter.model.as_ref().map(Name::as_str),
         filter.worker.map(|id| *id.uuid().as_bytes()),
-        limit as i64,
     ])?;
     let (mut page, mut bytes) = (Page::default(), 0);
     while let Some(row) = rows.next()? {
@@ -96,46 +99,85 @@ fn list_within(
 struct Scan {
     table: &'static str,
     alias: &'static str,
-    /// An index of those in the state, if there is one. SQLite would not choose it by itself.
+    /// An index of those in the state, or of the tenant, if there is one. SQLite would not choose it by itself.
     index: &'static str,
+    /// What that leads to, in terms of that table alone: rows that it leads past are not looked at.
+    indexed: String,
     /// CROSS JOIN keeps SQLite from going through the other table instead.
     beside: &'static str,
-    /// The condition of the state, in terms of that table alone.
+    /// The condition of the tenant, which is `?4` if it has a name.
+    tenant: &'static str,
+    /// The condition of the state.
     state: String,
     /// Where the worker is.
     worker: &'static str,
 }
 
+impl Filter {
+    /// The name of the tenant, if it is to have one.
+    fn tenant(&self) -> Option<&str> {
+        self.tenant.as_ref()?.as_ref().map(Name::as_str)
+    }
+}
+
 impl Scan {
     fn of(filter: &Filter) -> Scan {
-        let is_usual = filter.state == Some(TaskState::Completed);
         let number = filter.state.map_or(0, state_number);
+        // Mentioned wherever it does not matter, so that every statement has the same parameters.
+        let nobody_in_particular = "?4 IS NULL";
+        let tenant = match &filter.tenant {
+            None => nobody_in_particular,
+            Some(None) => "?4 IS NULL AND t.tenant IS NULL",
+            Some(Some(_)) => "t.tenant = ?4",
+        };
+        let through_tasks = Scan {
+            table: "tasks",
+            alias: "t",
+            index: "",
+            indexed: nobody_in_particular.to_owned(),
+            beside: "LEFT JOIN open o ON o.id = t.id LEFT JOIN ends e ON e.id = t.id",
+            tenant,
+            state: match filter.state {
+                None => "TRUE".to_owned(),
+                Some(TaskState::Queued) => "o.id IS NOT NULL AND o.worker IS NULL".to_owned(),
+                Some(state) if state.is_final() => format!("e.state = {number}"),
+                Some(_) => "o.worker IS NOT NULL".to_owned(),
+            },
+            worker: "coalesce(e.worker, o.worker)",
+        };
         match filter.state {
-            None => Scan {
-                table: "tasks",
-                alias: "t",
-                index: "",
-                beside: "LEFT JOIN open o ON o.id = t.id LEFT JOIN ends e ON e.id = t.id",
-                state: "TRUE".to_owned(),
-                worker: "coalesce(e.worker, o.worker)",
+            // Through all that is the tenant's, whatever its state: others' tasks cost it nothing.
+            _ if filter.tenant().is_some() => Scan {
+                index: "INDEXED BY tasks_of_tenant",
+                indexed: tenant.to_owned(),
+                ..through_tasks
             },
-            Some(state) if state.is_final() => Scan {
-                table: "ends",
-                alias: "e",
-                index: if is_usual { "" } else { "INDEXED BY unusual_ends" },
-                beside: "CROSS JOIN tasks t ON t.id = e.id LEFT JOIN open o ON FALSE",
-                state: match is_usual {
-                    true => format!("e.state = {number}"),
-                    // SQLite takes a partial index only if the index's own condition is repeated.
-                    false => format!("e.state = {number} AND e.state > 3"),
-                },
-                worker: "e.worker",
-            },
+            None => through_tasks,
+            Some(state) if state.is_final() => {
+                let is_usual = state == TaskState::Completed;
+                // SQLite takes a partial index only if the index's own condition is repeated.
+                let unusual = format!("e.state = {number} AND e.state > 3");
+                Scan {
+                    table: "ends",
+                    alias: "e",
+                    index: if is_usual { "" } else { "INDEXED BY unusual_ends" },
+                    indexed: match is_usual {
+                        true => nobody_in_particular.to_owned(),
+                        false => format!("{nobody_in_particular} AND {unusual}"),
+                    },
+                    beside: "CROSS JOIN tasks t ON t.id = e.id LEFT JOIN open o ON FALSE",
+                    tenant,
+                    state: if is_usual { format!("e.state = {number}") } else { unusual },
+                    worker: "e.worker",
+                }
+            }
             Some(state) => Scan {
                 table: "open",
                 alias: "o",
                 index: "",
+                indexed: nobody_in_particular.to_owned(),
                 beside: "CROSS JOIN tasks t ON t.id = o.id LEFT JOIN ends e ON FALSE",
+                tenant,
                 state: match state {
                     TaskState::Queued => "o.worker IS NULL".to_owned(),
                     _ => "o.worker IS NOT NULL".to_owned(),
@@ -153,20 +195,21 @@ impl Scan {
         (behind, since): ([u8; 16], [u8; 16]),
         most: i64,
     ) -> Result<Option<[u8; 16]>, StoreError> {
-        if filter.state.is_none() && filter.model.is_none() && filter.worker.is_none() {
+        let any_tenant = filter.tenant.is_none() || filter.tenant().is_some();
+        if filter.state.is_none() && filter.model.is_none() && filter.worker.is_none() && any_tenant
+        {
             // Nothing is passed over, so the limit of the page is enough.
             return Ok(None);
         }
-        let Scan { table, alias, index, state, .. } = self;
-        // Rows that an index leads past are not looked at.
-        let counted = if index.is_empty() { "TRUE" } else { state };
+        let Scan { table, alias, index, indexed, .. } = self;
         let sql = format!(
             "SELECT {alias}.id FROM {table} {alias} {index} \
-             WHERE {alias}.id < ?1 AND {alias}.id >= ?2 AND {counted} \
+             WHERE {alias}.id < ?1 AND {alias}.id >= ?2 AND {indexed} \
              ORDER BY {alias}.id DESC LIMIT 1 OFFSET ?3"
         );
         let mut statement = connection.prepare_cached(&sql)?;
-        let stop = statement.query_row(params![behind, since, most - 1], |row| row.get(0));
+        let stop = statement
+            .query_row(params![behind, since, most - 1, filter.tenant()], |row| row.get(0));
         Ok(stop.optional()?)
     }
 }
@@ -197,10 +240,11 @@ mod tests {
     }
 
     /// The first ten have failed, the next ten have completed, the next are with a worker, the last wait.
-    /// Every ninth is for a rare model.
+    /// Every ninth is for a rare model, every fourth of a tenant.
     fn records(worker: WorkerId) -> Vec<Record> {
         let accepted = |number: u64| {
-            let mut spec = TaskSpec::default();
+            let tenant = number.is_multiple_of(4).then(|| "acme".parse().unwrap());
+            let mut spec = TaskSpec { tenant, ..TaskSpec::default() };
             let model = if number.is_multiple_of(9) { "rare" } else { "usual" };
             spec.requirement.model = model.parse().ok();
             Record::Accepted(Arc::new(AcceptedTask {
@@ -243,28 +287,57 @@ mod tests {
         let connection = crate::schema::writer(&path, &crate::Options::default()).unwrap();
         let worker = WorkerId::new(Time::ZERO, &mut Rng::new(1));
         crate::write::apply(&connection, records(worker).into_iter()).unwrap();
+        let everything = list_within(&connection, &Filter::default(), None, 1_000, 1_000).unwrap();
         let states = TaskState::ALL.map(Some).into_iter().chain([None]);
-        for (state, model, worker, since) in states.flat_map(|state| {
+        let tenants = [None, Some(None), Some("acme".parse().ok()), Some("umbrella".parse().ok())];
+        for (state, tenant) in states.flat_map(|state| tenants.clone().map(|it| (state, it))) {
             let rare: Option<Name> = "rare".parse().ok();
-            [(None, None, None), (rare.clone(), None, None), (rare, Some(worker), Some(at(5)))]
-                .map(|(model, worker, since)| (state, model, worker, since))
-        }) {
-            let filter = Filter { state, model, worker, since };
-            let whole = list_within(&connection, &filter, None, 1_000, 1_000).unwrap();
-            assert_eq!(whole.next, None, "{filter:?}");
-            for most in [1, 3, 10] {
-                let (mut found, mut behind, mut looks) = (Vec::new(), None, 0);
-                loop {
-                    let page = list_within(&connection, &filter, behind, 2, most).unwrap();
-                    found.extend(page.tasks);
-                    (behind, looks) = (page.next, looks + 1);
-                    assert!(looks <= 2 * TASKS, "it does not end");
-                    if behind.is_none() {
-                        break;
-                    }
-                }
-                assert_eq!(found, whole.tasks, "{most} at a time, {filter:?}");
+            let others =
+                [(None, None, None), (rare.clone(), None, None), (rare, Some(worker), Some(at(5)))];
+            for (model, worker, since) in others {
+                let filter = Filter { state, model, worker, since, tenant: tenant.clone() };
+                check(&connection, &filter, &everything.tasks);
             }
+        }
+    }
+
+    /// However little one question looks at, the pages together are what fits the filter.
+    fn check(connection: &Connection, filter: &Filter, everything: &[StoredTask]) {
+        let fits = |task: &&StoredTask| {
+            let (spec, current) = (&task.accepted.spec, task.current.map(|(_, worker, _)| worker));
+            let (state, worker) = match &task.finished {
+                Some(finished) => (finished.state, finished.worker),
+                None if current.is_some() => (TaskState::Scheduled, current),
+                None => (TaskState::Queued, None),
+            };
+            let wanted = match filter.state {
+                Some(TaskState::Running) => Some(TaskState::Scheduled),
+                wanted => wanted,
+            };
+            wanted.is_none_or(|wanted| wanted == state)
+                && filter
+                    .model
+                    .as_ref()
+                    .is_none_or(|it| spec.requirement.model.as_ref() == Some(it))
+                && filter.worker.is_none_or(|it| worker == Some(it))
+                && filter.since.is_none_or(|since| task.accepted.submitted >= since)
+                && filter.tenant.as_ref().is_none_or(|tenant| *tenant == spec.tenant)
+        };
+        let expected: Vec<StoredTask> = everything.iter().filter(fits).cloned().collect();
+        let whole = list_within(connection, filter, None, 1_000, 1_000).unwrap();
+        assert_eq!((&whole.tasks, whole.next), (&expected, None), "{filter:?}");
+        for most in [1, 3, 10] {
+            let (mut found, mut behind, mut looks) = (Vec::new(), None, 0);
+            loop {
+                let page = list_within(connection, filter, behind, 2, most).unwrap();
+                found.extend(page.tasks);
+                (behind, looks) = (page.next, looks + 1);
+                assert!(looks <= 2 * TASKS, "it does not end");
+                if behind.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "{most} at a time, {filter:?}");
         }
     }
 
@@ -275,18 +348,28 @@ mod tests {
         let path = dir.path().join("tasks.db");
         let connection = crate::schema::writer(&path, &crate::Options::default()).unwrap();
         let states = TaskState::ALL.map(Some);
-        for state in states.into_iter().chain([None]) {
-            let Scan { table, alias, index, beside, state: condition, .. } =
-                Scan::of(&Filter { state, ..Filter::default() });
+        let tenants = [None, Some(None), Some("acme".parse().ok())];
+        for (state, tenant) in
+            states.into_iter().chain([None]).flat_map(|state| tenants.clone().map(|it| (state, it)))
+        {
+            let filter = Filter { state, tenant, ..Filter::default() };
+            let Scan { table, alias, index, beside, tenant, state: condition, .. } =
+                Scan::of(&filter);
             let sql = format!(
                 "EXPLAIN QUERY PLAN SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {beside} \
-                 WHERE {alias}.id < x'ff' AND {alias}.id >= x'00' AND {condition} \
+                 WHERE {alias}.id < x'ff' AND {alias}.id >= x'00' AND {tenant} AND {condition} \
                  ORDER BY {alias}.id DESC LIMIT 10"
             );
             let mut statement = connection.prepare(&sql).unwrap();
-            let plan: Vec<String> =
-                statement.query_map((), |row| row.get(3)).unwrap().map(Result::unwrap).collect();
+            let plan: Vec<String> = statement
+                .query_map([None::<i64>; 4], |row| row.get(3))
+                .unwrap()
+                .map(Result::unwrap)
+                .collect();
             let first = match state {
+                _ if filter.tenant().is_some() => {
+                    "SEARCH t USING INDEX tasks_of_tenant (tenant=? AND id>? AND id<?)".to_owned()
+                }
                 Some(TaskState::Failed | TaskState::Cancelled | TaskState::Expired) => {
                     "SEARCH e USING INDEX unusual_ends (state=? AND id>? AND id<?)".to_owned()
                 }

@@ -2,17 +2,19 @@
 //!
 //! A task's row is written once and never changed: inputs may be large. What changes while it is open is a
 //! small row of `open`, which its end replaces by a row of `ends`. So a restart reads as much as there is to do,
-//! however many tasks have ended. Ids sort by time, so all three grow at their ends. The one index is of tasks
-//! that ended without a result: those are looked for, and the others do not pay for it.
+//! however many tasks have ended. Ids sort by time, so all three grow at their ends. The indices
+//! are of tasks that ended without a result and of tasks that have a tenant: those are looked for, and the others do
+//! not pay for it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rusqlite::{Connection, OpenFlags};
+use hypha_model::TaskSpec;
+use rusqlite::{Connection, OpenFlags, params};
 
-use crate::Options;
 use crate::error::StoreError;
+use crate::{Options, rows};
 
 /// "Hyph", in the header of the file: whose database it is.
 const APPLICATION_ID: i64 = 0x4879_7068;
@@ -62,11 +64,21 @@ const TABLES: &str = "
 
 /// What each version after the first changes. A new database takes all of them too, so that there is one way to get
 /// the tables. The steps are in files: they never change.
-const STEPS: [&str; 1] = ["
+const STEPS: [&str; 2] = [
+    "
     ALTER TABLE open ADD COLUMN failed BLOB;
     ALTER TABLE ends ADD COLUMN failed BLOB;
     CREATE TABLE removed (id BLOB PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
-"];
+",
+    "
+    ALTER TABLE tasks ADD COLUMN tenant TEXT;
+    CREATE INDEX tasks_of_tenant ON tasks (tenant, id) WHERE tenant IS NOT NULL;
+",
+];
+/// The version from which on `tasks` has tenants.
+const WITH_TENANTS: i64 = 3;
+/// Rows that are read before their tenants are written: few enough for memory, whatever their inputs.
+const FILLED_AT_ONCE: i64 = 100;
 
 /// Pages of 4 KiB in the log before they are copied into the database: 32 MiB, so that the pages which
 /// every transaction touches are copied once for hundreds of transactions.
@@ -165,7 +177,35 @@ fn bring_up_to_date(connection: &Connection, found: i64) -> Result<(), StoreErro
     for step in STEPS.iter().skip(done) {
         connection.execute_batch(step)?;
     }
+    if found < WITH_TENANTS {
+        fill_tenants(connection)?;
+    }
     Ok(connection.pragma_update(None, "user_version", SCHEMA_VERSION)?)
+}
+
+/// Earlier versions have the tenant of a task in its specification only.
+fn fill_tenants(connection: &Connection) -> Result<(), StoreError> {
+    let mut update = connection.prepare("UPDATE tasks SET tenant = ?2 WHERE id = ?1")?;
+    let sql = "SELECT id, spec FROM tasks WHERE id > ?1 ORDER BY id LIMIT ?2";
+    let mut select = connection.prepare(sql)?;
+    let mut behind = [0; 16];
+    loop {
+        let mut rows = select.query(params![behind, FILLED_AT_ONCE])?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            let spec: TaskSpec = rows::decode("a task", &row.get::<_, Vec<u8>>(1)?)?;
+            found.push((row.get(0)?, spec.tenant));
+        }
+        match found.last() {
+            Some((last, _)) => behind = *last,
+            None => return Ok(()),
+        }
+        for (id, tenant) in found {
+            if let Some(tenant) = tenant {
+                update.execute(params![id, tenant.as_str()])?;
+            }
+        }
+    }
 }
 
 /// Opens or creates a file that only its owner may read.
@@ -179,7 +219,10 @@ fn create_private(path: &Path) -> std::io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use hypha_model::Name;
+
     use super::*;
+    use crate::Filter;
 
     /// What the first version wrote is found, and what came later can be written beside it.
     #[test]
@@ -188,10 +231,12 @@ mod tests {
         let path = dir.path().join("tasks.db");
         let first = Connection::open(&path).unwrap();
         first.execute_batch(TABLES).unwrap();
-        let spec = crate::rows::encode("a task", &hypha_model::TaskSpec::default()).unwrap();
-        for id in [[1_u8; 16], [2; 16]] {
+        let acme: Option<Name> = "acme".parse().ok();
+        for (number, tenant) in [(1_u8, &acme), (2, &None), (3, &acme)] {
+            let spec = TaskSpec { tenant: tenant.clone(), ..TaskSpec::default() };
+            let spec = rows::encode("a task", &spec).unwrap();
             let sql = "INSERT INTO tasks VALUES (?1, 1, NULL, 0, NULL, NULL, ?2)";
-            first.execute(sql, rusqlite::params![id, spec]).unwrap();
+            first.execute(sql, params![[number; 16], spec]).unwrap();
         }
         let rows = "INSERT INTO open VALUES (x'01010101010101010101010101010101', 2, 1, 0, 5, x'03030303030303030303030303030303', 9); \
                     INSERT INTO ends VALUES (x'02020202020202020202020202020202', 4, 1, NULL, NULL, 7, NULL, NULL, 'no luck');";
@@ -209,6 +254,12 @@ mod tests {
             let ended = crate::read::one(&connection, crate::rows::task_id([2; 16])).unwrap();
             let ended = ended.unwrap().finished.unwrap();
             assert_eq!((ended.error.as_deref(), ended.failed.len()), (Some("no luck"), 0));
+            for (tenant, expected) in [(&acme, &[3_u8, 1][..]), (&None, &[2])] {
+                let filter = Filter { tenant: Some(tenant.clone()), ..Filter::default() };
+                let page = crate::list::list(&connection, &filter, None, 10).unwrap();
+                let found = page.tasks.iter().map(|task| task.accepted.id.uuid().as_bytes()[0]);
+                assert_eq!(found.collect::<Vec<_>>(), expected);
+            }
         }
     }
 }

@@ -221,7 +221,7 @@ fn insert_task(connection: &Connection, task: &AcceptedTask) -> Result<bool, Sto
     let id = task.id.uuid();
     let key = task.idempotency_key.as_ref();
     let owner = key.map(|key| owner(task.spec.tenant.as_ref(), key));
-    let sql = "INSERT OR IGNORE INTO tasks VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let sql = "INSERT OR IGNORE INTO tasks VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     let inserted = connection.prepare_cached(sql)?.execute(params![
         id.as_bytes(),
         micros(task.submitted),
@@ -230,6 +230,7 @@ fn insert_task(connection: &Connection, task: &AcceptedTask) -> Result<bool, Sto
         task.spec.requirement.model.as_ref().map(|model| model.as_str()),
         owner,
         encode("a task", &*task.spec)?,
+        task.spec.tenant.as_ref().map(|tenant| tenant.as_str()),
     ])? == 1;
     if inserted && let Some(owner) = owner {
         // The key may have been another task's, which has ended long ago.

@@ -158,15 +158,16 @@ fn spec(body: SubmitBody, caller: &Caller) -> Result<TaskSpec, Error> {
 
 async fn accept(surface: &Surface, caller: &Caller, spec: TaskSpec) -> Result<Submitted, Error> {
     caller.check_priority(spec.requirement.priority)?;
-    let mut room = surface.quotas.room(caller, 1, &*surface.backend)?;
     let model = spec.requirement.model.clone();
-    let task =
-        NewTask { spec: Arc::new(spec), idempotency_key: None, bind_at_once: true, stored: true };
+    let task = NewTask {
+        spec: Arc::new(spec),
+        idempotency_key: None,
+        bind_at_once: true,
+        stored: true,
+        quota: caller.quota,
+    };
     match surface.backend.submit(vec![task], false).await?.pop() {
-        Some(Ok((submitted, _))) => {
-            room.take(submitted.task);
-            Ok(submitted)
-        }
+        Some(Ok((submitted, _))) => Ok(submitted),
         Some(Err(Reject::NoWorker)) => Err(nobody_for(surface, model.as_ref())),
         Some(Err(reject)) => Err(reject.into()),
         None => Err(Error::internal()),

@@ -103,20 +103,20 @@ async fn relayed(
         form,
         stream,
     };
-    let task =
-        NewTask { spec: Arc::new(spec), idempotency_key: None, bind_at_once: false, stored: false };
-    // Held until the answer is there.
-    let mut room = surface.quotas.room(caller, 1, &**backend)?;
+    let task = NewTask {
+        spec: Arc::new(spec),
+        idempotency_key: None,
+        bind_at_once: false,
+        stored: false,
+        quota: caller.quota,
+    };
     let wait = Duration::from_micros(surface.settings.task_timeout.as_micros());
     let now = Instant::now();
     let patience = now.checked_add(wait).unwrap_or(now + FOREVER);
     let mut call = Call::place(Arc::clone(backend), task, patience).await?;
     loop {
         match call.next().await {
-            News::Piece(piece) if stream => {
-                room.take(call.task());
-                return Ok(streamed(call, piece));
-            }
+            News::Piece(piece) if stream => return Ok(streamed(call, piece)),
             // An executor that gives pieces unasked gives the whole at the end, too.
             News::Piece(_) => {}
             News::Ended(finished) => return ended(&**backend, &finished).await,

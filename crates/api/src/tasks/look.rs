@@ -6,7 +6,7 @@ use std::time::Duration;
 use hypha_engine::Notice;
 use hypha_engine::record::{AcceptedTask, FinishedTask, StoredTask};
 use hypha_engine::scheduler::TaskView;
-use hypha_model::{TaskId, TaskSpec, TaskState, Time};
+use hypha_model::{TaskId, TaskSpec, Time};
 use tokio::time::{Instant, timeout_at};
 
 use super::view::TaskBody;
@@ -44,10 +44,6 @@ impl Seen {
             Seen::Stored(stored) => stored.finished.as_deref(),
             Seen::Ended(_, finished) => Some(finished),
         }
-    }
-
-    pub(crate) fn state(&self) -> TaskState {
-        self.body().status
     }
 
     pub(crate) fn body(&self) -> TaskBody<'_> {

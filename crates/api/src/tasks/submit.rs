@@ -142,18 +142,20 @@ struct Submission {
 type Places = Vec<Option<Error>>;
 
 impl Submission {
+    fn new_task(&self, spec: Arc<TaskSpec>, idempotency_key: Option<Arc<str>>) -> NewTask {
+        let quota = self.caller.quota;
+        NewTask { spec, idempotency_key, bind_at_once: false, stored: true, quota }
+    }
+
     async fn submit_one(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {
         let backend = &*self.surface.backend;
-        let mut room = self.surface.quotas.room(&self.caller, 1, backend)?;
-        let new = new_task(Arc::clone(&spec), self.key.as_deref().map(Arc::from));
+        let new = self.new_task(Arc::clone(&spec), self.key.as_deref().map(Arc::from));
         let accepted = backend.submit(vec![new], self.wait.is_some()).await?;
         let (submitted, watch) = accepted.into_iter().next().ok_or_else(Error::internal)??;
         if submitted.repeated {
             let seen = self.repeated(&spec, submitted).await?;
             return Ok(reply::json(StatusCode::OK, &seen.body()));
         }
-        room.take(submitted.task);
-        drop(room);
         let until = self.wait.map(|wait| Instant::now() + wait);
         let Some(seen) = self.end(submitted, watch, until).await else {
             let body = TaskBody::submitted(submitted.task, &spec, submitted.worker);
@@ -195,7 +197,7 @@ impl Submission {
             Err(error) => Some(error),
             Ok(spec) => {
                 let key = self.key.as_ref().map(|key| Arc::from(format!("{key}#{at}")));
-                news.push(new_task(Arc::new(spec), key));
+                news.push(self.new_task(Arc::new(spec), key));
                 None
             }
         };
@@ -207,25 +209,16 @@ impl Submission {
         let backend = &*self.surface.backend;
         let specs: Vec<Arc<TaskSpec>> = news.iter().map(|new| Arc::clone(&new.spec)).collect();
         let until = self.wait.map(|wait| Instant::now() + wait);
-        let mut accepted = Vec::new();
-        let mut refused = None;
-        if !news.is_empty() {
-            match self.surface.quotas.room(&self.caller, news.len(), backend) {
-                Err(error) => refused = Some(error),
-                Ok(mut room) => {
-                    accepted = backend.submit(news, until.is_some()).await?;
-                    let new = accepted.iter().flatten().filter(|(task, _)| !task.repeated);
-                    new.for_each(|(submitted, _)| room.take(submitted.task));
-                }
-            }
-        }
+        let accepted = match news.is_empty() {
+            true => Vec::new(),
+            false => backend.submit(news, until.is_some()).await?,
+        };
         let mut submitted = specs.into_iter().zip(accepted);
         let mut outcomes = Vec::with_capacity(places.len());
         for place in places {
-            outcomes.push(match (place, &refused) {
-                (Some(error), _) => Outcome::Refused(error),
-                (None, Some(error)) => Outcome::Refused(error.clone()),
-                (None, None) => match submitted.next() {
+            outcomes.push(match place {
+                Some(error) => Outcome::Refused(error),
+                None => match submitted.next() {
                     Some((spec, accepted)) => self.outcome(spec, accepted, until).await,
                     None => Outcome::Refused(Error::internal()),
                 },
@@ -304,10 +297,6 @@ fn answer(outcomes: &[Outcome]) -> Response {
         error.decorate(&mut response);
     }
     response
-}
-
-fn new_task(spec: Arc<TaskSpec>, idempotency_key: Option<Arc<str>>) -> NewTask {
-    NewTask { spec, idempotency_key, bind_at_once: false, stored: true }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {

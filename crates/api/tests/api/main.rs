@@ -6,6 +6,7 @@ mod events;
 mod http;
 mod instance;
 mod instances;
+mod lists;
 mod memory;
 mod openai;
 mod operators;

@@ -285,6 +285,10 @@ impl Held {
 }
 
 impl State {
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
     /// How many watches there are.
     pub(crate) fn watchers(&self) -> usize {
         self.watched.len()
@@ -440,6 +444,7 @@ impl Backend for Memory {
                     && filter.model.as_ref().is_none_or(|m| requirement.model.as_ref() == Some(m))
                     && filter.worker.is_none_or(|wanted| worker == Some(wanted))
                     && filter.since.is_none_or(|since| task.accepted.submitted >= since)
+                    && filter.tenant.as_ref().is_none_or(|t| task.accepted.spec.tenant == *t)
             };
             let before = |task: &&StoredTask| behind.is_none_or(|behind| task.accepted.id < behind);
             let mut tasks: Vec<StoredTask> = (state.image.tasks.values().rev())

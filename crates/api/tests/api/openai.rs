@@ -590,6 +590,24 @@ async fn requests_run_under_the_tenant_s_name_quota_and_ceiling() {
         let (status, body) = post(&server, CHAT, r#"{"model":"echo"}"#).await;
         assert_eq!(status, 200, "{body}");
     }
+    // So it is with streams, which end or are left.
+    for leaves in [false, true, false] {
+        let response = send(&server, CHAT, STREAM);
+        let held = server.memory.begun("m").await;
+        server.memory.output(&held, b"data: 1\n\n");
+        let mut response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        chunk(&mut response).await;
+        let (status, body) = post(&server, CHAT, r#"{"model":"echo"}"#).await;
+        assert_eq!(status, 429, "{body}");
+        if leaves {
+            drop(response);
+            no_task_is_open(&server.memory).await;
+        } else {
+            server.memory.complete(&held, b"");
+            response.text().await.unwrap();
+        }
+    }
 }
 
 /// A scheduler that accepts at once, and says so when it is let.

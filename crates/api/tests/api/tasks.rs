@@ -359,35 +359,6 @@ async fn tasks_are_listed_with_filters_page_by_page() {
     }
 }
 
-/// Under a strategy that binds early, the machine knows of more that is scheduled than the disk.
-#[tokio::test]
-async fn tasks_in_a_workers_queue_are_listed_as_scheduled() {
-    let settings = hypha_engine::Settings {
-        strategy: hypha_placement::Strategy::RoundRobin,
-        ..Default::default()
-    };
-    let memory = Memory::with(settings);
-    memory.add_worker(1, &["sleep"]);
-    let server = Server::with(memory, Settings::default()).await;
-    let batch = format!("[{}]", vec![r#"{"model":"sleep"}"#; 20].join(","));
-    assert_eq!(server.post(TASKS, batch).await.0, 202);
-    let mut found = [0, 0];
-    for (status, found) in ["running", "scheduled"].iter().zip(&mut found) {
-        let mut cursor = String::new();
-        loop {
-            let path = format!("{TASKS}?limit=3&status={status}{cursor}");
-            let (_, page) = server.get(&path).await;
-            *found += page["tasks"].as_array().unwrap().len();
-            match page["next"].as_str() {
-                Some(next) => cursor = format!("&cursor={next}"),
-                None => break,
-            }
-        }
-    }
-    assert_eq!(found.iter().sum::<usize>(), 20, "{found:?}");
-    assert!(found[1] > 10, "{found:?}");
-}
-
 #[tokio::test]
 async fn results_come_as_they_are() {
     let memory = Memory::new();

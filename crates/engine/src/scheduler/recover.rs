@@ -41,6 +41,7 @@ impl Scheduler {
             tasks: Pages::default(),
             free: Vec::new(),
             by_id: Map::default(),
+            by_tenant: BTreeMap::new(),
             by_key: BTreeMap::new(),
             old_keys: VecDeque::new(),
             workers: Vec::new(),
@@ -205,7 +206,8 @@ mod tests {
         };
         let mut scheduler = life(Image::default(), &mut step);
         let spec = Arc::new(TaskSpec::default());
-        let new = NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true };
+        let new =
+            NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
         let command = Command::SubmitTasks(vec![new; 10]);
         scheduler.step(now, SchedulerEvent::Asked { request: 1, command }, &mut step);
         let ids: Vec<TaskId> =

@@ -45,6 +45,8 @@ pub struct NewTask {
     /// Whether it is to survive this life of the scheduler. A request whose client waits on the line is not
     /// stored: what is to be sent about it leaves at once.
     pub stored: bool,
+    /// How many tasks its tenant may have that have not ended, this one included.
+    pub quota: Option<u32>,
 }
 
 /// The answer.
@@ -86,6 +88,13 @@ pub enum Reject {
     QueueFull {
         /// When to try again, in seconds.
         retry_after_s: u32,
+    },
+    /// The tenant has as many tasks as it may have.
+    OverQuota {
+        /// How many have not ended.
+        open: u32,
+        /// How many that may be.
+        quota: u32,
     },
     /// It was to be bound at once, and no worker can run it.
     NoWorker,
@@ -155,6 +164,13 @@ impl Scheduler {
             self.counts.rejected += 1;
             return Err(Reject::QueueFull { retry_after_s: self.retry_after_s() });
         }
+        if let (Some(tenant), Some(quota)) = (&task.spec.tenant, task.quota) {
+            let open = self.open_tasks_of(tenant);
+            if open >= quota {
+                self.counts.rejected += 1;
+                return Err(Reject::OverQuota { open, quota });
+            }
+        }
         let accepted = Arc::new(AcceptedTask {
             id: TaskId::new(now, &mut self.rng),
             deadline: task.spec.requirement.deadline.map(|span| now + span),
@@ -198,6 +214,9 @@ impl Scheduler {
     /// Gives a task its place among those that have not ended.
     pub(super) fn enter(&mut self, accepted: Arc<AcceptedTask>, stored: bool) -> TaskRef {
         let id = accepted.id;
+        if let Some(tenant) = &accepted.spec.tenant {
+            *self.by_tenant.entry(tenant.clone()).or_default() += 1;
+        }
         let task = Task { accepted, stored, state: TaskState::Queued, due: None, tries: None };
         let at = self.free.pop().unwrap_or(self.tasks.len() as u32);
         *self.tasks.reach(at as usize) = Some(task);
@@ -225,6 +244,14 @@ impl Scheduler {
         self.set_task_due(reference, None);
         let task = self.tasks.get_mut(reference.0 as usize)?.take()?;
         self.by_id.remove(&task.accepted.id);
+        if let Some(tenant) = &task.accepted.spec.tenant
+            && let Some(open) = self.by_tenant.get_mut(tenant)
+        {
+            *open = open.saturating_sub(1);
+            if *open == 0 {
+                self.by_tenant.remove(tenant);
+            }
+        }
         self.free.push(reference.0);
         Some(task)
     }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use hypha_model::{Span, TaskId, TaskState, Time, WorkerId};
-use hypha_placement::{Explanation, FullExplanation, Slot, Statistics, Strategy, WorkerView};
+use hypha_model::{Name, Span, TaskId, TaskState, Time, WorkerId};
+use hypha_placement::{
+    Explanation, FullExplanation, Slot, Statistics, Strategy, TaskRef, WorkerView,
+};
 use hypha_predict::Mode;
 use serde::Serialize;
 
@@ -136,6 +138,33 @@ impl Scheduler {
         self.by_id.len()
     }
 
+    /// How many tasks of a tenant have not ended.
+    pub fn open_tasks_of(&self, tenant: &Name) -> u32 {
+        self.by_tenant.get(tenant).copied().unwrap_or(0)
+    }
+
+    /// The tasks that are bound or given to a worker, or to any; in no order. They may be many, so they are looked
+    /// at in parts ([`Scheduler::placed`]), and may have ended by then.
+    pub fn placed_with(&self, worker: Option<WorkerId>) -> Vec<TaskRef> {
+        let slots = match worker {
+            Some(worker) => self.slot_of.get(&worker).copied().into_iter().collect(),
+            None => self.placement.slots(),
+        };
+        let mut tasks = Vec::new();
+        for slot in slots {
+            tasks.extend(self.placement.bound_to(slot));
+            tasks.extend(self.placement.given_to(slot));
+        }
+        tasks
+    }
+
+    /// A stored task and its worker and state, if it has a worker.
+    pub fn placed(&self, task: TaskRef) -> Option<(&AcceptedTask, WorkerId, TaskState)> {
+        let worker = self.placement.worker_id(self.placement.worker_of(task)?)?;
+        let task = self.task(task).filter(|task| task.stored)?;
+        Some((&task.accepted, worker, task.state))
+    }
+
     /// How many tasks wait without a worker.
     pub fn waiting_tasks(&self) -> usize {
         self.placement.waiting()
@@ -187,6 +216,16 @@ impl Scheduler {
         let open = self.tasks.iter().flatten().count();
         if open != self.by_id.len() {
             return Err(format!("{open} tasks are open and {} are known by id", self.by_id.len()));
+        }
+        let mut by_tenant = std::collections::BTreeMap::new();
+        for tenant in self.tasks.iter().flatten().filter_map(|it| it.accepted.spec.tenant.clone()) {
+            *by_tenant.entry(tenant).or_insert(0_u32) += 1;
+        }
+        if by_tenant != self.by_tenant {
+            return Err(format!(
+                "tenants have {by_tenant:?} and are said to have {:?}",
+                self.by_tenant
+            ));
         }
         if open == 0 && self.placement.waiting() != 0 {
             return Err("no task is open and some wait".to_owned());

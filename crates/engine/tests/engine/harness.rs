@@ -368,6 +368,7 @@ pub(crate) fn task() -> NewTask {
         idempotency_key: None,
         bind_at_once: false,
         stored: true,
+        quota: None,
     }
 }
 

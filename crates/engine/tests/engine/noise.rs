@@ -135,6 +135,7 @@ impl Noise {
         if self.rng.chance(0.3) {
             requirement.deadline = Some(self.span());
         }
+        spec.tenant = self.rng.chance(0.3).then(|| name("acme"));
         if self.rng.chance(0.3) {
             spec.requirement.estimated_time = Some(self.span());
         }
@@ -165,6 +166,7 @@ impl Noise {
             idempotency_key: self.rng.chance(0.3).then_some(key),
             bind_at_once: self.rng.chance(0.2),
             stored: !self.forgets || self.rng.chance(0.7),
+            quota: self.rng.chance(0.3).then(|| self.rng.below(20) as u32),
         }
     }
 

@@ -107,6 +107,34 @@ fn there_is_room_again_when_a_task_has_ended() {
 }
 
 #[test]
+fn a_quota_counts_what_has_not_ended_of_a_tenant() {
+    let of = |tenant: &str, task: NewTask| {
+        let spec = with_spec(|spec| spec.tenant = Some(name(tenant))).spec;
+        NewTask { spec, quota: Some(2), ..task }
+    };
+    let over = Err(Reject::OverQuota { open: 2, quota: 2 });
+    let mut rig = Rig::with_workers(&[1]);
+    let first = rig.submit(of("acme", keyed("a")));
+    rig.unstored = 1;
+    let request = rig.submit(of("acme", unstored()));
+    assert_eq!(rig.try_submit(of("acme", task())), over);
+    assert!(rig.try_submit(of("acme", keyed("a"))).unwrap().repeated, "it takes no place twice");
+    assert!(rig.try_submit(of("umbrella", task())).is_ok());
+    assert!(rig.try_submit(NewTask { quota: Some(0), ..task() }).is_ok(), "nobody's");
+    rig.unstored = 0;
+    rig.ask(Command::CancelTask(request));
+    rig.submit(of("acme", task()));
+    assert_eq!(rig.try_submit(of("acme", task())), over);
+    // What is stored is counted in the next life, too.
+    rig.restart();
+    assert_eq!(rig.try_submit(of("acme", unstored())), over);
+    rig.ask(Command::CancelTask(first));
+    rig.submit(of("acme", task()));
+    assert_eq!(rig.try_submit(of("acme", bound_at_once())), over, "it is refused, not bound");
+    assert_eq!(rig.scheduler.open_tasks_of(&name("acme")), 2);
+}
+
+#[test]
 fn what_is_bound_at_once_names_its_worker_or_leaves_no_trace() {
     let mut rig = Rig::new(Settings::default());
     let keyed = NewTask { idempotency_key: Some(Arc::from("a")), ..bound_at_once() };

@@ -69,6 +69,7 @@ impl Backend for Service {
             model: filter.model,
             worker: filter.worker,
             since: filter.since,
+            tenant: filter.tenant,
         };
         async move {
             let page = store.list(filter, behind, limit).await.map_err(unavailable)?;

@@ -56,6 +56,10 @@ async fn lists_are_filtered_and_come_in_pages() {
             Filter { worker: Some(worker_id(1)), ..Filter::default() },
             ids(&mut (0..20).rev().filter(|number| *number >= 10 || number % 4 == 1)),
         ),
+        (
+            Filter { tenant: Some("acme".parse().ok()), ..state(TaskState::Scheduled) },
+            ids(&mut (10..20).rev().filter(|number| number % 2 == 0)),
+        ),
         (Filter { since: Some(at(25)), ..state(TaskState::Queued) }, ids(&mut (25..30).rev())),
         (
             // Within the millisecond of an id.

@@ -1,0 +1,333 @@
+//! `GET /api/v1/tasks`: tasks in pages, the latest first.
+//!
+//! The disk has every task, but of those that have not ended it knows less than the machine: there, a task that is
+//! bound to a worker and not given to it yet is one that waits. So where it matters who has a task, the machine is
+//! asked too, and the two answers are merged.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use data_encoding::BASE64URL_NOPAD;
+use hypha_engine::record::{AcceptedTask, StoredTask};
+use hypha_model::{TaskId, TaskState, WorkerId};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::look::Seen;
+use super::view::TaskBody;
+use crate::backend::{Backend, Filter, Unavailable};
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::params::Params;
+use crate::reply;
+use crate::stamp::Stamp;
+use crate::surface::Surface;
+
+/// Tasks in one answer if the client does not say.
+const DEFAULT_LIMIT: usize = 100;
+/// At about half a kilobyte each.
+const MAX_LIMIT: usize = 1_000;
+/// Pages of the disk that are looked at for one answer; when most of it was passed over, the client asks for the rest.
+const MAX_PAGES: usize = 16;
+/// Tasks that are looked at while everybody else waits for the machine: about a millisecond.
+const LOOKED_AT_ONCE: usize = 10_000;
+
+/// Which tasks.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// In this state.
+    #[param(value_type = Option<String>, pattern = "^(queued|scheduled|running|completed|failed|cancelled|expired)$")]
+    status: Option<String>,
+    /// For this model.
+    #[param(min_length = 1, max_length = 256, pattern = "^[!-~]+$")]
+    model: Option<String>,
+    /// With this worker at present, or at the end.
+    #[param(format = "uuid")]
+    worker: Option<String>,
+    /// Submitted then or later: RFC 3339, or seconds since 1970.
+    #[param(pattern = "^[12][0-9]{9}$", example = "1700000000")]
+    since: Option<String>,
+    /// At most so many.
+    #[param(minimum = 1, maximum = 1_000)]
+    limit: Option<usize>,
+    /// `next` of the answer before.
+    #[param(pattern = "^[A-Za-z0-9_-]{21}[AQgw]$")]
+    cursor: Option<String>,
+}
+
+/// Some tasks, the latest first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Tasks)]
+pub(crate) struct ListBody<'a> {
+    tasks: Vec<TaskBody<'a>>,
+    /// The `cursor` for more; null if there are no more.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// Tasks, the latest first.
+#[utoipa::path(
+    get, path = "/api/v1/tasks", tag = "tasks", params(ListParams),
+    responses((status = 200, description = "Some tasks", body = ListBody))
+)]
+pub(crate) async fn list(
+    State(surface): State<Surface>,
+    caller: Caller,
+    Params(params): Params<ListParams>,
+) -> Result<Response, Error> {
+    let (wanted, behind, limit) = params.read(&caller)?;
+    let backend = &*surface.backend;
+    // The machine first: what moves on meanwhile is on the disk then.
+    let placed = wanted.placed(backend, behind, limit).await;
+    let stored = wanted.stored(backend, behind, limit).await?;
+    let page = merged(placed, stored, limit);
+    let tasks = page.tasks.iter().map(Seen::body).collect();
+    let next = page.next.map(|task| BASE64URL_NOPAD.encode(task.uuid().as_bytes()));
+    Ok(reply::json(StatusCode::OK, &ListBody { tasks, next }))
+}
+
+/// What is looked for.
+struct Wanted {
+    /// All but the state.
+    filter: Filter,
+    state: Option<TaskState>,
+}
+
+/// What was found.
+#[derive(Default)]
+struct Found {
+    /// The latest first.
+    tasks: Vec<Seen>,
+    /// Down to which all are known that are wanted; `None` if there are no more.
+    next: Option<TaskId>,
+}
+
+impl ListParams {
+    fn read(self, caller: &Caller) -> Result<(Wanted, Option<TaskId>, usize), Error> {
+        let refuse =
+            |field: &str, problem: String| Error::bad_request(format!("{field}: {problem}"));
+        let state = self.status.map(|text| text.parse()).transpose();
+        let model = self.model.map(|text| text.parse()).transpose();
+        let worker = self.worker.map(|text| text.parse()).transpose();
+        let since = self.since.as_deref().map(|text| Stamp::parse(text).ok_or(text)).transpose();
+        let filter = Filter {
+            state: None,
+            model: model.map_err(|error| refuse("model", format!("{error}")))?,
+            worker: worker.map_err(|error| refuse("worker", format!("{error}")))?,
+            since: since.map_err(|_| {
+                refuse("since", "give a time such as 2026-11-16T02:03:04Z, or seconds".to_owned())
+            })?,
+            tenant: caller.sees_only(),
+        };
+        let state = state.map_err(|error| refuse("status", format!("{error}")))?;
+        let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
+        if !(1..=MAX_LIMIT).contains(&limit) {
+            return Err(refuse("limit", format!("give 1 to {MAX_LIMIT}")));
+        }
+        let cursor =
+            self.cursor.map(|text| cursor(&text).ok_or(text)).transpose().map_err(|_| {
+                refuse("cursor", "give `next` of the answer before, unchanged".to_owned())
+            })?;
+        Ok((Wanted { filter, state }, cursor, limit))
+    }
+}
+
+fn cursor(text: &str) -> Option<TaskId> {
+    let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
+    Some(TaskId::from_uuid(Uuid::from_slice(&bytes).ok()?))
+}
+
+impl Wanted {
+    fn wants(&self, task: &AcceptedTask, worker: Option<WorkerId>, state: TaskState) -> bool {
+        let Filter { model, worker: with, since, tenant, .. } = &self.filter;
+        self.state.is_none_or(|wanted| wanted == state)
+            && with.is_none_or(|with| worker == Some(with))
+            && model
+                .as_ref()
+                .is_none_or(|model| task.spec.requirement.model.as_ref() == Some(model))
+            && since.is_none_or(|since| task.submitted >= since)
+            && tenant.as_ref().is_none_or(|tenant| task.spec.tenant == *tenant)
+    }
+
+    /// The tasks that have a worker, if it matters which of them have.
+    async fn placed(&self, backend: &dyn Backend, behind: Option<TaskId>, limit: usize) -> Found {
+        let matters = match self.state {
+            Some(state) => matches!(state, TaskState::Scheduled | TaskState::Running),
+            None => self.filter.worker.is_some(),
+        };
+        if !matters {
+            return Found::default();
+        }
+        let mut candidates = Vec::new();
+        backend.read(&mut |scheduler, _| candidates = scheduler.placed_with(self.filter.worker));
+        let mut latest = BinaryHeap::new();
+        for part in candidates.chunks(LOOKED_AT_ONCE) {
+            backend.read(&mut |scheduler, _| {
+                for candidate in part {
+                    let Some((task, worker, state)) = scheduler.placed(*candidate) else {
+                        continue;
+                    };
+                    let before = behind.is_none_or(|behind| task.id < behind);
+                    if before && self.wants(task, Some(worker), state) {
+                        latest.push(Reverse(task.id));
+                    }
+                    // One more than is wanted tells whether there are more.
+                    if latest.len() > limit + 1 {
+                        latest.pop();
+                    }
+                }
+            });
+            tokio::task::yield_now().await;
+        }
+        let ids = latest.into_sorted_vec();
+        let next = (ids.len() > limit).then(|| ids[limit - 1].0);
+        let mut tasks = Vec::with_capacity(ids.len());
+        backend.read(&mut |scheduler, now| {
+            let views = ids.iter().take(limit).filter_map(|id| scheduler.task_view(id.0, now));
+            tasks.extend(views.map(|view| Seen::Open(Box::new(view), now)));
+        });
+        self.keep_wanted(&mut tasks);
+        Found { tasks, next }
+    }
+
+    /// The tasks on the disk, with what the machine knows of them.
+    async fn stored(
+        &self,
+        backend: &dyn Backend,
+        mut behind: Option<TaskId>,
+        limit: usize,
+    ) -> Result<Found, Unavailable> {
+        let state = match self.state {
+            // The disk takes what runs for scheduled, and what is only bound to a worker for queued.
+            Some(TaskState::Running) => Some(TaskState::Scheduled),
+            state => state,
+        };
+        let mut tasks: Vec<Seen> = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let filter = Filter { state, ..self.filter.clone() };
+            // Where the machine has the last word, much may be passed over.
+            let open = state.is_some_and(|state| !state.is_final());
+            let most = if open { MAX_LIMIT } else { limit - tasks.len() };
+            let page = backend.list(filter, behind, most).await?;
+            tasks.extend(self.overlaid(backend, page.tasks));
+            behind = page.next;
+            if tasks.len() >= limit || behind.is_none() {
+                break;
+            }
+        }
+        if tasks.len() > limit {
+            tasks.truncate(limit);
+            behind = tasks.last().map(|last| last.accepted().id);
+        }
+        Ok(Found { tasks, next: behind })
+    }
+
+    fn overlaid(&self, backend: &dyn Backend, tasks: Vec<StoredTask>) -> Vec<Seen> {
+        let mut seen = Vec::with_capacity(tasks.len());
+        let mut tasks = Some(tasks);
+        backend.read(&mut |scheduler, now| {
+            for stored in tasks.take().into_iter().flatten() {
+                let open = stored.finished.is_none();
+                let view = open.then(|| scheduler.task_view(stored.accepted.id, now)).flatten();
+                seen.push(match view {
+                    Some(view) => Seen::Open(Box::new(view), now),
+                    None => Seen::Stored(Box::new(stored)),
+                });
+            }
+        });
+        self.keep_wanted(&mut seen);
+        seen
+    }
+
+    fn keep_wanted(&self, tasks: &mut Vec<Seen>) {
+        tasks.retain(|seen| {
+            let body = seen.body();
+            self.wants(seen.accepted(), body.worker, body.status)
+        });
+    }
+}
+
+/// Both as one. Behind the earlier end of the two, one of them has said nothing; what both have is taken from the first.
+fn merged(a: Found, b: Found, limit: usize) -> Found {
+    let known_to = a.next.max(b.next);
+    let id = |seen: &Seen| seen.accepted().id;
+    let mut tasks: Vec<Seen> = a.tasks.into_iter().chain(b.tasks).collect();
+    tasks.retain(|seen| known_to.is_none_or(|end| id(seen) >= end));
+    tasks.sort_by_key(|seen| Reverse(id(seen)));
+    tasks.dedup_by_key(|seen| id(seen));
+    let cut = tasks.len() > limit;
+    tasks.truncate(limit);
+    let next = if cut { tasks.last().map(id) } else { known_to };
+    Found { tasks, next }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hypha_model::{TaskSpec, Time};
+
+    use super::*;
+
+    fn id(n: u8) -> TaskId {
+        TaskId::from_uuid(Uuid::from_u128(n.into()))
+    }
+
+    fn found((ids, next): (&[u8], Option<u8>), attempts: u32) -> Found {
+        let stored = |n: &u8| StoredTask {
+            accepted: Arc::new(AcceptedTask {
+                id: id(*n),
+                spec: Arc::new(TaskSpec::default()),
+                submitted: Time::ZERO,
+                deadline: None,
+                idempotency_key: None,
+                bind_at_once: false,
+            }),
+            attempts,
+            failures: 0,
+            current: None,
+            not_before: Time::ZERO,
+            failed: Default::default(),
+            finished: None,
+        };
+        let tasks = ids.iter().map(|n| Seen::Stored(Box::new(stored(n)))).collect();
+        Found { tasks, next: next.map(id) }
+    }
+
+    #[test]
+    fn merged_pages_leave_nothing_out_and_have_nothing_twice() {
+        let check =
+            |a: (&[u8], Option<u8>), b: (&[u8], Option<u8>), ids: &[u8], next: Option<u8>| {
+                let merged = merged(found(a, 1), found(b, 0), 4);
+                let got: Vec<TaskId> = merged.tasks.iter().map(|seen| seen.accepted().id).collect();
+                assert_eq!(got, ids.iter().map(|n| id(*n)).collect::<Vec<_>>());
+                assert_eq!(merged.next, next.map(id));
+                for (seen, n) in merged.tasks.iter().zip(ids) {
+                    assert_eq!(seen.body().attempts == 1, a.0.contains(n), "{n}: the first counts");
+                }
+            };
+        check((&[9, 7], None), (&[8], None), &[9, 8, 7], None);
+        check((&[9, 8, 6], None), (&[8, 7], None), &[9, 8, 7, 6], None);
+        // The first page ends at 5: of what is behind, only the second has told.
+        check((&[9, 5], Some(5)), (&[8, 3], None), &[9, 8, 5], Some(5));
+        check((&[9, 5], Some(5)), (&[8, 7], Some(7)), &[9, 8, 7], Some(7));
+        check((&[9, 8, 7], None), (&[6, 5], None), &[9, 8, 7, 6], Some(6));
+        check((&[], Some(4)), (&[3], None), &[], Some(4));
+        check((&[], None), (&[], None), &[], None);
+    }
+
+    #[test]
+    fn cursors_come_back() {
+        let text = BASE64URL_NOPAD.encode(id(7).uuid().as_bytes());
+        assert_eq!(cursor(&text), Some(id(7)));
+        for odd in ["", "x", "!", &text[1..]] {
+            assert_eq!(cursor(odd), None);
+        }
+    }
+}
