@@ -11,6 +11,7 @@ mod instance;
 mod instances;
 mod json;
 mod lanes;
+mod object;
 mod openai;
 mod params;
 mod reply;

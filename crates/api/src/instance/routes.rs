@@ -1,5 +1,6 @@
 //! The routes of a task instance.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,10 +20,11 @@ use super::{Instance, InstanceSettings};
 use crate::admission::bearer;
 use crate::body::{self, BodyError};
 use crate::error::{Error, UNAVAILABLE_RETRY_S};
-use crate::instances::answer::{Plain, Shown, plain_refusal};
+use crate::instances::answer::{Plain, plain_refusal};
 use crate::instances::known;
 use crate::json::{self, Readable};
 use crate::reply;
+use crate::tasks::view;
 
 /// A task's name goes into an address, and is kept with its result.
 const MAX_ID_BYTES: usize = 256;
@@ -85,7 +87,7 @@ struct ResultAnswer<'a> {
     status: &'static str,
     /// `null` unless it is completed.
     #[schema(value_type = Value, nullable)]
-    result: Option<Shown<'a>>,
+    result: Option<Cow<'a, RawValue>>,
     /// `null` unless it has failed.
     error: Option<&'a str>,
     /// How long it ran, in milliseconds; `null` until it has.
@@ -228,7 +230,7 @@ async fn result(State(shared): State<Shared>, Path(id): Path<String>) -> Respons
         InstanceStage::Queued => ("queued", None, None, None),
         InstanceStage::Running => ("running", None, None, None),
         InstanceStage::Completed { result, run } => {
-            ("completed", Some(Shown::of(result)), None, Some(run))
+            ("completed", Some(view::shown(result)), None, Some(run))
         }
         InstanceStage::Failed { error, run } => ("failed", None, Some(error.as_str()), Some(run)),
     };

@@ -2,14 +2,10 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use data_encoding::BASE64;
-use hypha_model::Payload;
 use serde::Serialize;
-use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::error::Error;
-use crate::json::{self, Readable};
 use crate::reply;
 
 /// Whether it was done.
@@ -50,28 +46,6 @@ pub(super) fn refusal<T: Serialize>(error: &Error, body: &T) -> Response {
     let mut response = reply::json(error.status, body);
     error.decorate(&mut response);
     response
-}
-
-/// A result: the JSON that it is, or its bytes.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Shown<'a> {
-    Json(&'a RawValue),
-    Bytes { base64: String },
-}
-
-impl Shown<'_> {
-    /// How `result` is shown.
-    pub(crate) fn of(result: &Payload) -> Shown<'_> {
-        let bytes = result.bytes();
-        // What only some parsers can read would spoil the whole answer.
-        if json::parse::<Readable>(bytes).is_ok()
-            && let Ok(json) = serde_json::from_slice(bytes)
-        {
-            return Shown::Json(json);
-        }
-        Shown::Bytes { base64: BASE64.encode(bytes) }
-    }
 }
 
 /// What a client gave, as it is repeated in an answer: enough to recognise it.

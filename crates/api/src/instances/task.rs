@@ -1,21 +1,25 @@
 //! `/task/query`: where a task is, and what came of it.
 
+use std::borrow::Cow;
+
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use hypha_engine::record::{FinishedTask, StoredTask};
-use hypha_engine::scheduler::TaskView;
-use hypha_model::{TaskId, TaskState, Time, WorkerId};
+use hypha_engine::record::FinishedTask;
+use hypha_model::{TaskId, TaskState};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{self, Shown, Status};
+use super::answer::{self, Status};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorBody};
 use crate::json::Json;
 use crate::reply;
 use crate::surface::Surface;
+use crate::tasks::look::{self, Seen};
+use crate::tasks::view;
 
 /// Which task.
 #[derive(Debug, Deserialize, ToSchema, IntoParams)]
@@ -61,7 +65,7 @@ pub(crate) enum Stage {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Outcome<'a> {
-    Result(Shown<'a>),
+    Result(Cow<'a, RawValue>),
     Error { status: TaskState, error: &'a str },
 }
 
@@ -134,11 +138,11 @@ async fn task_answer(
         let caller = caller?;
         let task: TaskId =
             query?.task_id.parse().map_err(|error| Error::bad_request(format!("{error}")))?;
-        find(surface, &caller, task).await
+        // Of another tenant's task not even this is told: that there is one.
+        look::find(&*surface.backend, &caller, task).await
     };
     match found.await {
-        Ok(Found::Open(view)) => reply::json(StatusCode::OK, &open(&view)),
-        Ok(Found::Stored(task)) => reply::json(StatusCode::OK, &stored(&task)),
+        Ok(seen) => reply::json(StatusCode::OK, &shown(&seen)),
         Err(error) => {
             let body = TaskRefusal {
                 status: Status::Error,
@@ -154,56 +158,11 @@ async fn task_answer(
     }
 }
 
-enum Found {
-    Open(Box<TaskView>),
-    Stored(StoredTask),
-}
-
-async fn find(surface: &Surface, caller: &Caller, task: TaskId) -> Result<Found, Error> {
-    let mut open = None;
-    surface.backend.read(&mut |scheduler, now| open = scheduler.task_view(task, now));
-    let found = match open {
-        Some(view) => Some(Found::Open(Box::new(view))),
-        None => surface.backend.stored(task).await?.map(Found::Stored),
-    };
-    let spec = |found: &Found| match found {
-        Found::Open(view) => view.accepted.spec.clone(),
-        Found::Stored(task) => task.accepted.spec.clone(),
-    };
-    // Of another tenant's task not even this is told: that there is one.
-    found
-        .filter(|found| caller.may_see(&spec(found)))
-        .ok_or_else(|| Error::not_found(format!("there is no task `{task}` (any more)")))
-}
-
-/// A task that has not ended, as the machine knows it.
-fn open(view: &TaskView) -> TaskAnswer<'static> {
-    shown(view.accepted.id, view.accepted.submitted, view.state, view.worker, None)
-}
-
-/// A task as the disk knows it: it has ended, or is about to (its end is not durable yet).
-fn stored(task: &StoredTask) -> TaskAnswer<'_> {
-    let (id, submitted) = (task.accepted.id, task.accepted.submitted);
-    match &task.finished {
-        Some(end) => shown(id, submitted, end.state, end.worker, outcome(end)),
-        None => {
-            let worker = task.current.map(|(_, worker, _)| worker);
-            let state = worker.map_or(TaskState::Queued, |_| TaskState::Scheduled);
-            shown(id, submitted, state, worker, None)
-        }
-    }
-}
-
-fn shown(
-    id: TaskId,
-    submitted: Time,
-    state: TaskState,
-    worker: Option<WorkerId>,
-    result: Option<Outcome<'_>>,
-) -> TaskAnswer<'_> {
+fn shown(seen: &Seen) -> TaskAnswer<'_> {
+    let (accepted, body) = (seen.accepted(), seen.body());
     TaskAnswer {
-        task_id: id.to_string(),
-        task_status: match state {
+        task_id: accepted.id.to_string(),
+        task_status: match body.status {
             TaskState::Queued => Stage::Queued,
             TaskState::Scheduled | TaskState::Running => Stage::Scheduled,
             TaskState::Completed
@@ -211,16 +170,16 @@ fn shown(
             | TaskState::Cancelled
             | TaskState::Expired => Stage::Completed,
         },
-        scheduled_ti: worker.map(|worker| worker.to_string()).unwrap_or_default(),
-        submit_time: submitted.as_millis() as f64 / 1_000.0,
-        result,
+        scheduled_ti: body.worker.map(|worker| worker.to_string()).unwrap_or_default(),
+        submit_time: accepted.submitted.as_millis() as f64 / 1_000.0,
+        result: seen.finished().and_then(outcome),
     }
 }
 
 fn outcome(end: &FinishedTask) -> Option<Outcome<'_>> {
     match end.state {
         TaskState::Completed => {
-            end.result.as_ref().map(|(payload, _)| Outcome::Result(Shown::of(payload)))
+            end.result.as_ref().map(|(payload, _)| Outcome::Result(view::shown(payload)))
         }
         status => {
             let error = end.error.as_deref().unwrap_or("no reason is known");

@@ -3,20 +3,16 @@
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::{CONTENT_LENGTH, HeaderValue};
+use axum::http::header::HeaderValue;
 use axum::response::Response;
-use data_encoding::HEXLOWER;
-use hypha_model::{Digest, Payload};
-use serde::Deserialize;
 
 use super::look;
-use crate::backend::Object;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::json::Readable;
 use crate::params::TaskPath;
-use crate::reply;
 use crate::surface::Surface;
+use crate::{object, reply};
 
 /// The result of a task as it is: JSON, text or any bytes.
 #[utoipa::path(
@@ -46,35 +42,14 @@ pub(crate) async fn result(
         let state = finished.state;
         return Err(Error::not_found(format!("{id} has no result, it is {state}: {error}")));
     };
-    if let Some(digest) = reference(payload)
+    if let Some(digest) = object::named_in(payload.bytes())
         && let Some(object) = surface.backend.object(digest).await?
     {
-        return Ok(streamed(object));
+        let kind = HeaderValue::from_static("application/octet-stream");
+        return Ok(object::streamed(object, kind));
     }
     let kind = HeaderValue::from_static(kind_of(payload.bytes()));
     Ok(reply::with_type(StatusCode::OK, kind, Body::from(payload.bytes().to_vec())))
-}
-
-/// What stands for a result that is kept elsewhere.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Reference {
-    object: String,
-    #[serde(rename = "bytes")]
-    _bytes: u64,
-}
-
-fn reference(payload: &Payload) -> Option<Digest> {
-    let reference: Reference = serde_json::from_slice(payload.bytes()).ok()?;
-    let digest = HEXLOWER.decode(reference.object.as_bytes()).ok()?;
-    Some(Digest::from_bytes(digest.try_into().ok()?))
-}
-
-fn streamed(object: Object) -> Response {
-    let kind = HeaderValue::from_static("application/octet-stream");
-    let mut response = reply::with_type(StatusCode::OK, kind, Body::from_stream(object.pieces));
-    response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(object.bytes));
-    response
 }
 
 fn kind_of(bytes: &[u8]) -> &'static str {
@@ -96,15 +71,5 @@ mod tests {
         assert_eq!(kind_of(b"{\"a\": 1}"), "application/json");
         assert_eq!(kind_of(b"hello"), "text/plain; charset=utf-8");
         assert_eq!(kind_of(b"\xff\xd8"), "application/octet-stream");
-    }
-
-    #[test]
-    fn only_a_reference_is_taken_for_one() {
-        let digest = Payload::from(&b"x"[..]).digest();
-        let of = |text: String| reference(&Payload::from(text.into_bytes()));
-        assert_eq!(of(format!("{{\"object\":\"{digest}\",\"bytes\":7}}")), Some(digest));
-        assert_eq!(of(format!("{{\"object\":\"{digest}\"}}")), None);
-        assert_eq!(of(format!("{{\"object\":\"{digest}\",\"bytes\":7,\"x\":1}}")), None);
-        assert_eq!(of("{\"object\":\"abc\",\"bytes\":7}".to_owned()), None);
     }
 }
