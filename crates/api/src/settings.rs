@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use hypha_model::Span;
 
+use crate::serve::{self, ServeError};
 use crate::tokens::Tokens;
 
 /// Settings of the HTTP surfaces.
@@ -30,6 +31,13 @@ pub struct TlsFiles {
     pub certificates: PathBuf,
     /// The private key.
     pub key: PathBuf,
+}
+
+impl TlsFiles {
+    /// Whether they can be used; for whoever wants to know it before anything is served.
+    pub fn check(&self) -> Result<(), ServeError> {
+        serve::acceptor(self).map(drop)
+    }
 }
 
 impl Settings {

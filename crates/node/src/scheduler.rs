@@ -57,6 +57,7 @@ impl Scheduler {
         version: &'static str,
     ) -> Result<Scheduler, NodeError> {
         config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let api = settings::api(config, version)?;
         let listener = settings::listen(&config.api)?;
         let address = listener.local_addr().map_err(NodeError::failed)?;
         std::fs::create_dir_all(&config.data_dir).map_err(|error| {
@@ -116,7 +117,6 @@ impl Scheduler {
         for server in &config.backends {
             tokio::spawn(register(service.clone(), settings::server(server)?));
         }
-        let api = settings::api(config, version)?;
         let backend: Arc<dyn hypha_api::Backend> = Arc::new(service.clone());
         let stopped = stop.clone();
         let scheme = if config.api.tls.is_some() { "https" } else { "http" };

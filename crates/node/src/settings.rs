@@ -89,16 +89,18 @@ pub(crate) fn api(
 ) -> Result<hypha_api::Settings, NodeError> {
     let given = &config.api;
     let tokens = given.tokens_file.as_ref().map(hypha_api::Tokens::load).transpose();
+    let tls = given.tls.as_ref().map(|(certificates, key)| hypha_api::TlsFiles {
+        certificates: certificates.clone(),
+        key: key.clone(),
+    });
+    tls.as_ref().map_or(Ok(()), hypha_api::TlsFiles::check).map_err(NodeError::configuration)?;
     Ok(hypha_api::Settings {
         // An input that no worker could be sent would be accepted in vain.
         max_request_bytes: usize::try_from(given.max_request_bytes)
             .unwrap_or(usize::MAX)
             .min(hypha_wire::dispatch::MAX_PAYLOAD_BYTES),
         tokens: tokens.map_err(NodeError::configuration)?,
-        tls: given.tls.as_ref().map(|(certificates, key)| hypha_api::TlsFiles {
-            certificates: certificates.clone(),
-            key: key.clone(),
-        }),
+        tls,
         task_timeout: config.settings.task_timeout,
         version,
         ..hypha_api::Settings::default()

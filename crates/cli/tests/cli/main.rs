@@ -10,6 +10,7 @@ mod examples;
 mod full;
 mod hosts;
 mod http;
+mod https;
 mod instances;
 mod lab;
 mod nat;
