@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn connections_are_spread_evenly_and_end_with_the_lanes() {
         let lanes = Lanes((0..3).map(|number| Lane::new(number).unwrap()).collect());
-        let (told, tells) = std::sync::mpsc::channel();
+        let (told, tells) = std::sync::mpsc::sync_channel(16);
         for _ in 0..9 {
             let told = told.clone();
             lanes.spawn(async move {
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_lane_that_has_become_free_is_used_next() {
         let lanes = Lanes((0..2).map(|number| Lane::new(number).unwrap()).collect());
-        let (told, tells) = std::sync::mpsc::channel();
+        let (told, tells) = std::sync::mpsc::sync_channel(16);
         let (end, ended) = oneshot::channel::<()>();
         let tell = |lanes: &Lanes, until: oneshot::Receiver<()>| {
             let told = told.clone();

@@ -241,6 +241,11 @@ struct Attempt {
 }
 
 impl Effect {
+    /// Whether it is the answer to this request.
+    pub fn answers(&self, wanted: u64) -> bool {
+        matches!(self, Effect::Reply { request, .. } if *request == wanted)
+    }
+
     /// Adds it to `step`: to leave when what was before it is durable, or at once if nothing of it is stored.
     fn of_task(self, stored: bool, step: &mut SchedulerStep) {
         match stored {

@@ -2,18 +2,19 @@
 //!
 //! Everyone steps the machine under one lock, for microseconds. What a step wants to be durable is collected,
 //! committed (`pump.rs`), and then what was to be sent leaves. Only what has nothing durable at stake leaves at
-//! once.
+//! once. Submissions that are to be durable do not even wait for the lock: the next commit takes them in.
 
 use std::collections::HashMap;
 use std::future::ready;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures::FutureExt;
 use hypha_api::{Accepted, Answer, Unavailable, Watch, Watched, watch};
 use hypha_engine::{
-    Command, Effect, FromWorker, Notice, Reject, Reply, Scheduler, SchedulerEvent, SchedulerStep,
-    Submitted, ToWorker,
+    Command, Effect, FromWorker, NewTask, Notice, Reject, Reply, Scheduler, SchedulerEvent,
+    SchedulerStep, Submitted, ToWorker,
 };
 use hypha_model::{TaskId, Time, WorkerId};
 use hypha_store::Store;
@@ -24,6 +25,11 @@ use crate::clock::Clock;
 
 pub(crate) struct Core {
     machine: Mutex<Machine>,
+    /// Submissions that the machine has not seen: they wait for the disk anyway, so whoever commits next takes them
+    /// all, and nobody waits for the machine's lock. As many as there are requests under way.
+    inbox: Mutex<Vec<Submission>>,
+    /// Whether what was collected is being committed or let out. Only changed under the machine's lock.
+    committing: AtomicBool,
     watchers: Mutex<Watchers>,
     pub(super) store: Arc<Store>,
     /// The machine wants to be woken earlier than it wanted before.
@@ -60,8 +66,6 @@ pub(crate) trait Ways: Send + Sync {
 pub(super) struct Machine {
     pub(super) scheduler: Scheduler,
     pub(super) step: SchedulerStep,
-    /// Whether what was collected before is being committed or let out.
-    pub(super) committing: bool,
     /// The space of the last step.
     pub(super) spare: SchedulerStep,
     /// Until when the alarm sleeps.
@@ -70,6 +74,14 @@ pub(super) struct Machine {
     pub(super) stopped: Option<String>,
     waiting: HashMap<u64, Waiting>,
     requests: u64,
+}
+
+/// Tasks to be accepted.
+struct Submission {
+    tasks: Vec<NewTask>,
+    /// Whether they are watched.
+    wanted: bool,
+    answer: oneshot::Sender<Result<Vec<Accepted>, Unavailable>>,
 }
 
 /// Who waits for an answer.
@@ -90,7 +102,6 @@ impl Core {
         let machine = Machine {
             scheduler,
             step,
-            committing: false,
             spare: SchedulerStep::default(),
             asleep_until: None,
             stopped: None,
@@ -99,6 +110,8 @@ impl Core {
         };
         Core {
             machine: Mutex::new(machine),
+            inbox: Mutex::default(),
+            committing: AtomicBool::new(false),
             watchers: Mutex::default(),
             store,
             earlier: Notify::new(),
@@ -157,39 +170,68 @@ impl Core {
     /// Submits, and watches without missing anything.
     pub(super) fn submit(
         self: &Arc<Core>,
-        tasks: Vec<hypha_engine::NewTask>,
+        tasks: Vec<NewTask>,
         wanted: bool,
     ) -> Answer<Vec<Accepted>> {
+        if !tasks.iter().any(|task| task.stored) {
+            return ready(self.submit_at_once(tasks, wanted)).boxed();
+        }
+        let (answer, answered) = oneshot::channel();
+        lock(&self.inbox).push(Submission { tasks, wanted, answer });
+        // If a commit is under way, whoever ends it looks into the inbox afterwards.
+        if !self.committing.load(Ordering::SeqCst) {
+            let mut machine = self.lock();
+            self.take_in(&mut machine);
+            self.leave(machine);
+        }
+        answered.map(|answer| answer.unwrap_or_else(|_| Err(super::backend::stopping()))).boxed()
+    }
+
+    /// Submits what nothing durable hangs on: it is answered here and now.
+    fn submit_at_once(
+        self: &Arc<Core>,
+        tasks: Vec<NewTask>,
+        wanted: bool,
+    ) -> Result<Vec<Accepted>, Unavailable> {
         let mut machine = self.lock();
         if let Some(why) = &machine.stopped {
-            return ready(Err(Unavailable(why.clone()))).boxed();
+            return Err(Unavailable(why.clone()));
         }
-        let request = machine.next_request();
-        let (sent, at_once) = (machine.step.send.len(), machine.step.at_once.len());
+        let (request, at_once) = (machine.next_request(), machine.step.at_once.len());
         let command = Command::SubmitTasks(tasks);
         machine.step(self, SchedulerEvent::Asked { request, command });
-        let step = &mut machine.step;
-        let is_reply =
-            |effect: &Effect| matches!(effect, Effect::Reply { request: of, .. } if *of == request);
-        // What nothing durable hangs on is answered here and now.
-        if let Some(at) = step.at_once[at_once..].iter().position(is_reply)
-            && let Effect::Reply { reply: Reply::Submitted(answers), .. } =
-                step.at_once.remove(at_once + at)
-        {
-            let watches = self.watch_accepted(&answers, wanted);
-            self.leave(machine);
-            return ready(Ok(accepted(answers, watches))).boxed();
-        }
-        let watches = match step.send[sent..].iter().find(|effect| is_reply(effect)) {
+        let new = &mut machine.step.at_once;
+        let reply = new[at_once..].iter().position(|effect| effect.answers(request));
+        let accepted = match reply.map(|at| new.remove(at_once + at)) {
             Some(Effect::Reply { reply: Reply::Submitted(answers), .. }) => {
-                self.watch_accepted(answers, wanted)
+                let watches = self.watch_accepted(&answers, wanted);
+                Ok(accepted(answers, watches))
             }
-            _ => Vec::new(),
+            _ => Err(Unavailable("the scheduler did not answer".to_owned())),
         };
-        let (answer, answered) = oneshot::channel();
-        machine.waiting.insert(request, Waiting::Submit(answer, watches));
         self.leave(machine);
-        answered.map(|answer| answer.unwrap_or_else(|_| Err(super::backend::stopping()))).boxed()
+        accepted
+    }
+
+    /// Steps the machine with all submissions that wait.
+    fn take_in(&self, machine: &mut Machine) {
+        for Submission { tasks, wanted, answer } in std::mem::take(&mut *lock(&self.inbox)) {
+            if let Some(why) = &machine.stopped {
+                let _ = answer.send(Err(Unavailable(why.clone())));
+                continue;
+            }
+            let (request, sent) = (machine.next_request(), machine.step.send.len());
+            let command = Command::SubmitTasks(tasks);
+            machine.step(self, SchedulerEvent::Asked { request, command });
+            let reply = machine.step.send[sent..].iter().find(|effect| effect.answers(request));
+            let watches = match reply {
+                Some(Effect::Reply { reply: Reply::Submitted(answers), .. }) => {
+                    self.watch_accepted(answers, wanted)
+                }
+                _ => Vec::new(),
+            };
+            machine.waiting.insert(request, Waiting::Submit(answer, watches));
+        }
     }
 
     /// Watches a task from now on.
@@ -227,7 +269,7 @@ impl Core {
             (Some(_), None) => true,
             (None, _) => false,
         };
-        let step = machine.begin_commit();
+        let step = self.begin_commit(&mut machine);
         drop(machine);
         if earlier {
             self.earlier.notify_one();
@@ -238,6 +280,46 @@ impl Core {
         if !at_once.is_empty() {
             self.carry_out(at_once.into_iter());
         }
+    }
+
+    /// What is to be committed now, if there is something and nothing else is being committed.
+    fn begin_commit(&self, machine: &mut Machine) -> Option<SchedulerStep> {
+        if !machine.has_work() || self.committing.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        Some(machine.take_step())
+    }
+
+    /// What is to be committed after `done`, which has been let out.
+    pub(super) fn next_commit(&self, mut done: SchedulerStep) -> Option<SchedulerStep> {
+        let mut machine = self.lock();
+        done.clear();
+        machine.spare = done;
+        loop {
+            self.take_in(&mut machine);
+            if machine.has_work() {
+                return Some(machine.take_step());
+            }
+            self.committing.store(false, Ordering::SeqCst);
+            // Whoever came before that counts on us.
+            if lock(&self.inbox).is_empty() {
+                return None;
+            }
+            self.committing.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Steps the machine no more, if everything that was wanted is durable and has left, or never will. The end of
+    /// this process must not look to the machine as if all its workers were lost.
+    pub(super) fn close(&self) -> bool {
+        let mut machine = self.lock();
+        let nothing_left = !machine.has_work() && lock(&self.inbox).is_empty();
+        let settled = !self.committing.load(Ordering::SeqCst);
+        if settled && (nothing_left || machine.stopped.is_some()) {
+            machine.stopped = Some("the scheduler is stopping".to_owned());
+            return true;
+        }
+        false
     }
 
     /// Does what a step wants done, when its time has come.
@@ -275,9 +357,11 @@ impl Core {
     }
 
     /// Gives up on everything under way: the machine begins anew.
-    pub(super) fn abandon(&self, machine: &mut Machine, why: &str) {
+    pub(super) fn abandon(&self, why: &str) {
+        let mut machine = self.lock();
         machine.stopped = Some(why.to_owned());
-        machine.committing = false;
+        self.committing.store(false, Ordering::SeqCst);
+        self.take_in(&mut machine);
         machine.step.clear();
         for (_, waiting) in machine.waiting.drain() {
             waiting.refuse(why);
@@ -331,29 +415,17 @@ impl Watchers {
 }
 
 impl Machine {
-    pub(super) fn has_work(&self) -> bool {
-        !self.step.persist.is_empty() || !self.step.send.is_empty()
-    }
-
-    /// What is to be committed now, if there is something and nothing else is being committed.
-    fn begin_commit(&mut self) -> Option<SchedulerStep> {
-        if self.committing || !self.has_work() {
-            return None;
-        }
-        self.committing = true;
+    /// What was collected.
+    fn take_step(&mut self) -> SchedulerStep {
         let mut step = std::mem::replace(&mut self.step, std::mem::take(&mut self.spare));
         self.step.wake_at = step.wake_at;
         // This is not its turn to leave, but somebody's who holds no lock at this moment.
         self.step.at_once.append(&mut step.at_once);
-        Some(step)
+        step
     }
 
-    /// What is to be committed after `done`, which has been let out.
-    pub(super) fn next_commit(&mut self, mut done: SchedulerStep) -> Option<SchedulerStep> {
-        done.clear();
-        self.spare = done;
-        self.committing = false;
-        self.begin_commit()
+    pub(super) fn has_work(&self) -> bool {
+        !self.step.persist.is_empty() || !self.step.send.is_empty()
     }
 
     pub(super) fn step(&mut self, core: &Core, event: SchedulerEvent) {

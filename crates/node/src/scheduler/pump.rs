@@ -46,15 +46,12 @@ impl Core {
         });
     }
 
-    /// Everything that was wanted is durable and has left.
+    /// Waits until everything that was wanted is durable and has left, and then takes no more.
     pub(super) async fn settle(&self) {
         loop {
             let settled = self.settled.notified();
-            {
-                let machine = self.lock();
-                if !machine.committing && (!machine.has_work() || machine.stopped.is_some()) {
-                    return;
-                }
+            if self.close() {
+                return;
             }
             settled.await;
         }
@@ -63,7 +60,7 @@ impl Core {
     /// What `step` waited for is durable. Returns what is next.
     fn let_out(&self, mut step: SchedulerStep) -> Option<SchedulerStep> {
         self.carry_out(step.send.drain(..));
-        let next = self.lock().next_commit(step);
+        let next = self.next_commit(step);
         if next.is_none() {
             self.settled.notify_waiters();
         }
@@ -74,7 +71,7 @@ impl Core {
     fn failed(&self, error: &StoreError) {
         let why = format!("the scheduler cannot store anything: {error}");
         tracing::error!("{why}; nothing is acknowledged until it can");
-        self.abandon(&mut self.lock(), &why);
+        self.abandon(&why);
         self.settled.notify_waiters();
         self.broken.notify_one();
     }
