@@ -15,6 +15,10 @@ use hypha_model::{
 };
 use hypha_placement::Strategy;
 
+/// The one that a scheduler runs with: how it rounds sizes is part of the figure.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const TASKS: u64 = 1_000_000;
 /// Tasks in one request.
 const BATCH: u64 = 500;

@@ -168,7 +168,6 @@ impl World<'_> {
             spec: Arc::clone(&self.crowd.spec),
             query: self.crowd.query,
             submitted: now,
-            deadline: None,
             bind_at_once: false,
             tried: Box::default(),
         };

@@ -138,7 +138,6 @@ mod tests {
                 query: predictor.query(&spec),
                 spec: Arc::clone(&spec),
                 submitted: Time::ZERO,
-                deadline: None,
                 bind_at_once: false,
                 tried: Box::default(),
             };

@@ -60,8 +60,6 @@ pub struct Ticket {
     pub query: Query,
     /// When it was submitted; a retry keeps its place.
     pub submitted: Time,
-    /// When it is no longer wanted.
-    pub deadline: Option<Time>,
     /// Bind it at once, also under a strategy that would wait.
     pub bind_at_once: bool,
     /// Workers that failed it: others go first.
@@ -174,7 +172,7 @@ struct Task {
 }
 
 /// Times the tasks that wait, this is most of what a long queue costs: what grows here must be worth it.
-const _: () = assert!(size_of::<Option<Task>>() <= 208);
+const _: () = assert!(size_of::<Option<Task>>() <= 192);
 
 /// Where a task is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -387,13 +385,15 @@ impl Placement {
         saturation * self.usual_run_s.mean() * 1e6
     }
 
-    /// Lets a task keep its place by arrival from now on: it has left a free worker to others.
-    fn forgive_size(&mut self, task: TaskRef) {
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
-        let Stage::Waiting(shape, rank) = entry.stage else { return };
-        match entry.decision.as_mut().and_then(|decision| decision.held.as_mut()) {
-            Some(held) if !held.forgiven => held.forgiven = true,
-            _ => return,
+    /// Lets a task keep its place by arrival from now on: it has left a free worker to others. Says when it
+    /// was last held back.
+    fn forgive_size(&mut self, task: TaskRef) -> Option<Time> {
+        let entry = self.tasks.get_mut(task.0 as usize)?.as_mut()?;
+        let held = entry.decision.as_mut()?.held.as_mut()?;
+        let held_at = Some(held.at);
+        let Stage::Waiting(shape, rank) = entry.stage else { return held_at };
+        if std::mem::replace(&mut held.forgiven, true) {
+            return held_at;
         }
         let arrived = order::place_of(self.recipe.order, entry, 0.0);
         if arrived.rank < rank {
@@ -402,6 +402,7 @@ impl Placement {
             let shape = self.waiting.insert(requirement, arrived, task);
             entry.stage = Stage::Waiting(shape, arrived.rank);
         }
+        held_at
     }
 
     /// Takes a task out of the queue or the worker that it is with.

@@ -49,7 +49,8 @@ pub(crate) fn place_of(order: Order, task: &Task, put_back_us: f64) -> Place {
             let head_start_us = f64::from(requirement.priority.0) / 1e3 * PRIORITY_HEAD_START_US;
             let aged = submitted_us as f64 + put_back_us * size - head_start_us;
             // A deadline overrides the order when there is just time left for two runs.
-            let latest = task.ticket.deadline.map_or(f64::INFINITY, |deadline| {
+            let latest = requirement.deadline.map_or(f64::INFINITY, |span| {
+                let deadline = task.ticket.submitted + span;
                 deadline.as_micros() as f64 - 2e6 * task.predicted_s
             });
             aged.min(latest) as i64

@@ -100,7 +100,7 @@ impl Placement {
             Strategy::Predictive(Predictive { lookahead, .. }) => lookahead,
             _ => u32::MAX,
         };
-        let recipe = self.recipe;
+        let (usual, with_room) = (self.recipe, self.recipe.with_room());
         let mut held_back = std::mem::take(&mut self.held_back);
         let mut heads: BinaryHeap<_> = self.waiting.heads().map(Reverse).collect();
         while let Some(Reverse((place, shape, task))) = heads.pop() {
@@ -110,11 +110,11 @@ impl Placement {
             // So many wait for busy workers already that those behind them take what is free.
             let enough_wait = looks == 0;
             looks = looks.saturating_sub(1);
-            let recipe = if enough_wait { recipe.with_room() } else { recipe };
+            let recipe = if enough_wait { &with_room } else { &usual };
             let next = self.waiting.next_after(shape, Some(place));
             if enough_wait || !self.still_waits(task, opened, now) {
                 self.release_hold(task, now);
-                let Some(slot) = self.choose(task, &recipe, predictor, now) else { continue };
+                let Some(slot) = self.choose(task, recipe, predictor, now) else { continue };
                 if self.has_room(task, slot, now) {
                     self.give(task, slot, now, actions);
                     heads.extend(next.map(Reverse));
@@ -127,14 +127,8 @@ impl Placement {
         }
         // A task that leaves a free worker to others must not be passed for its size as well.
         if self.pool.has_free() {
-            for task in &held_back {
-                self.forgive_size(*task);
-            }
-            let held_at = |task: &TaskRef| {
-                let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
-                Some(entry.decision.as_ref()?.held?.at)
-            };
-            self.held_back_at = held_back.iter().filter_map(held_at).min();
+            let held_at = held_back.iter().filter_map(|task| self.forgive_size(*task)).min();
+            self.held_back_at = held_at;
         }
         held_back.clear();
         self.held_back = held_back;

@@ -232,7 +232,6 @@ impl Scheduler {
             spec: Arc::clone(&task.accepted.spec),
             query: self.predictor.query(&task.accepted.spec),
             submitted: task.accepted.submitted,
-            deadline: task.accepted.deadline,
             bind_at_once: task.accepted.bind_at_once,
             tried: task.tried.iter().filter_map(|id| self.slot_of.get(id).copied()).collect(),
         };

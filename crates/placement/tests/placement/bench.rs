@@ -110,12 +110,10 @@ impl Bench {
 
     pub(crate) fn ticket(&mut self, spec: TaskSpec) -> Ticket {
         let query = self.predictor.query(&spec);
-        let deadline = spec.requirement.deadline.map(|span| self.now + span);
         Ticket {
             spec: Arc::new(spec),
             query,
             submitted: self.now,
-            deadline,
             bind_at_once: false,
             tried: Box::default(),
         }

@@ -183,7 +183,6 @@ impl Story {
         let ticket = Ticket {
             query: self.predictor.query(&spec),
             submitted: self.now,
-            deadline: spec.requirement.deadline.map(|span| self.now + span),
             bind_at_once: self.rng.chance(0.1),
             spec: Arc::new(spec),
             tried,
