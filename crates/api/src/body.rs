@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CONTENT_LENGTH, EXPECT};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, EXPECT};
 use axum::http::{HeaderMap, StatusCode};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// The largest body that is allowed takes less than this on any line worth using.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// What is read and thrown away of a body that is too large: most clients send all of it before they look at
+/// What is read and thrown away of a body that is refused: most clients send all of it before they look at
 /// the answer, and would only see a broken connection.
 const MAX_DISCARDED: usize = 64 << 20;
 
@@ -24,6 +24,9 @@ pub(crate) enum BodyError {
         "the body is larger than {0} bytes, the most that this scheduler takes (max_request_size)"
     )]
     TooLarge(usize),
+    /// It is compressed, or changed in another way.
+    #[error("the body has a `Content-Encoding`, and none is understood here: send it as it is")]
+    Encoded,
     /// It did not arrive in time.
     #[error("the body did not arrive within {} s", READ_TIMEOUT.as_secs())]
     TooSlow,
@@ -37,6 +40,7 @@ impl BodyError {
     pub(crate) const fn status(&self) -> StatusCode {
         match self {
             BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::Encoded => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             BodyError::TooSlow => StatusCode::REQUEST_TIMEOUT,
             BodyError::Broken => StatusCode::BAD_REQUEST,
         }
@@ -46,6 +50,7 @@ impl BodyError {
     pub(crate) const fn code(&self) -> &'static str {
         match self {
             BodyError::TooLarge(_) => "too_large",
+            BodyError::Encoded => "unsupported_media_type",
             BodyError::TooSlow => "too_slow",
             BodyError::Broken => "bad_request",
         }
@@ -70,10 +75,20 @@ pub(crate) async fn read_body(
         // The client waits for our word before it sends anything.
         return Err(BodyError::TooLarge(limit));
     }
-    match tokio::time::timeout(READ_TIMEOUT, collect(body, limit)).await {
-        Ok(read) => read,
-        Err(_) => Err(BodyError::TooSlow),
-    }
+    let encoded = headers.get(CONTENT_ENCODING).is_some_and(|coding| {
+        let coding = coding.as_bytes().trim_ascii();
+        !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity")
+    });
+    let read = async {
+        match encoded {
+            true => {
+                discard(body).await;
+                Err(BodyError::Encoded)
+            }
+            false => collect(body, limit).await,
+        }
+    };
+    tokio::time::timeout(READ_TIMEOUT, read).await.unwrap_or(Err(BodyError::TooSlow))
 }
 
 async fn collect(mut body: Body, limit: usize) -> Result<Bytes, BodyError> {
@@ -83,7 +98,8 @@ async fn collect(mut body: Body, limit: usize) -> Result<Bytes, BodyError> {
         let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
         if whole.len() + pieces.len() + data.len() > limit {
             drop((whole, pieces));
-            return Err(discard(body, limit).await);
+            discard(body).await;
+            return Err(BodyError::TooLarge(limit));
         }
         // Nearly always there is one piece, which is not copied.
         if whole.is_empty() && pieces.is_empty() {
@@ -96,14 +112,13 @@ async fn collect(mut body: Body, limit: usize) -> Result<Bytes, BodyError> {
     Ok(if pieces.is_empty() { whole } else { pieces.freeze() })
 }
 
-async fn discard(mut body: Body, limit: usize) -> BodyError {
+async fn discard(mut body: Body) {
     let mut discarded = 0;
     while discarded < MAX_DISCARDED
         && let Some(Ok(frame)) = body.frame().await
     {
         discarded += frame.data_ref().map_or(0, Bytes::len);
     }
-    BodyError::TooLarge(limit)
 }
 
 #[cfg(test)]
@@ -125,6 +140,16 @@ mod tests {
         assert_eq!(read_pieces(&["a", "", "b", "c"], 3).await.unwrap(), "abc");
         assert!(matches!(read_pieces(&["abcd"], 3).await, Err(BodyError::TooLarge(3))));
         assert!(matches!(read_pieces(&["ab", "cd"], 3).await, Err(BodyError::TooLarge(3))));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_compressed_is_refused() {
+        for (coding, taken) in [("identity", true), ("", true), ("gzip", false), ("a, b", false)] {
+            let headers = HeaderMap::from_iter([(CONTENT_ENCODING, coding.parse().unwrap())]);
+            let read = read_body(&headers, Body::from("{}"), 9).await;
+            assert!(matches!(read, Ok(_) | Err(BodyError::Encoded)), "{coding}");
+            assert_eq!(read.is_ok(), taken, "{coding}");
+        }
     }
 
     #[tokio::test]

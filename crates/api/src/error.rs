@@ -16,6 +16,11 @@ pub(crate) const UNAVAILABLE_RETRY_S: u32 = 2;
 /// When a tenant whose quota is used up should try again, in seconds: nobody knows which of its tasks ends next.
 const QUOTA_RETRY_S: u32 = 1;
 
+/// Longer than any message of ours; what is longer repeats a client's own words.
+const MAX_MESSAGE_BYTES: usize = 1_000;
+/// As much of the end is kept of a message that is cut.
+const MESSAGE_END_BYTES: usize = 100;
+
 /// Why a request was not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Error {
@@ -44,7 +49,7 @@ pub(crate) struct ErrorDetail<'a> {
 
 impl Error {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Error {
-        Error { status, code, message: message.into(), retry_after_s: None }
+        Error { status, code, message: shortened(message.into()), retry_after_s: None }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Error {
@@ -106,6 +111,16 @@ impl Error {
     }
 }
 
+/// A message that a client can blow up with what it sent is cut in its middle: its end says where the fault is.
+fn shortened(message: String) -> String {
+    if message.len() <= MAX_MESSAGE_BYTES {
+        return message;
+    }
+    let head = message.floor_char_boundary(MAX_MESSAGE_BYTES - MESSAGE_END_BYTES);
+    let tail = message.ceil_char_boundary(message.len() - MESSAGE_END_BYTES);
+    format!("{} … {}", &message[..head], &message[tail..])
+}
+
 impl From<Unavailable> for Error {
     fn from(unavailable: Unavailable) -> Error {
         let error = Error::new(
@@ -154,4 +169,18 @@ pub(crate) async fn no_such_route() -> Error {
 /// For methods that a route does not have. The router adds `Allow`.
 pub(crate) async fn no_such_method(method: Method) -> Error {
     Error::wrong_method(&method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_are_cut_in_the_middle() {
+        let said = |text: &str| Error::bad_request(text).message;
+        assert_eq!(said("é"), "é");
+        let cut = said(&format!("unknown field `{}`, at line 7", "é".repeat(10_000)));
+        assert!(cut.len() < MAX_MESSAGE_BYTES + 10, "{cut}");
+        assert!(cut.starts_with("unknown field `é") && cut.ends_with("`, at line 7"), "{cut}");
+    }
 }

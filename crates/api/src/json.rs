@@ -6,7 +6,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
 use crate::body;
@@ -22,7 +22,7 @@ impl<T: DeserializeOwned> FromRequest<Surface> for Json<T> {
 
     async fn from_request(request: Request, surface: &Surface) -> Result<Json<T>, Error> {
         let bytes = Bytes::from_request(request, surface).await?.0;
-        Ok(Json(parse(&bytes)?))
+        Ok(Json(parse_object(&bytes)?))
     }
 }
 
@@ -58,6 +58,15 @@ pub(crate) fn check_type(headers: &HeaderMap) -> Result<(), Error> {
 /// What `bytes` say.
 pub(crate) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
     serde_json::from_slice(bytes).map_err(|error| refusal(&error))
+}
+
+/// What an object says. Nothing else is taken for one: the fields of a type could be read from an array, too.
+pub(crate) fn parse_object<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        parse::<IgnoredAny>(bytes)?;
+        return Err(Error::unprocessable("expected an object, with its fields in braces: {…}"));
+    }
+    parse(bytes)
 }
 
 /// An error of ours for one of the parser's.
@@ -129,13 +138,16 @@ mod tests {
     }
 
     fn refused(text: &[u8]) -> (u16, String) {
-        let error = parse::<Sample>(text).unwrap_err();
+        let error = parse_object::<Sample>(text).unwrap_err();
         (error.status.as_u16(), error.message)
     }
 
     #[test]
     fn refusals_tell_syntax_from_meaning() {
-        let cases: [(&[u8], u16, &str); 8] = [
+        let cases: [(&[u8], u16, &str); 11] = [
+            (b"[\"a\", 1]", 422, "expected an object"),
+            (b" null", 422, "expected an object"),
+            (b"[1,]", 400, "expected value"),
             (b"{", 400, "EOF"),
             (b"", 400, "EOF"),
             (b"{\"name\": NaN}", 400, "expected value"),

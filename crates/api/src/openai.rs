@@ -19,7 +19,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::Method;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use utoipa::OpenApi;
 
 use crate::caller::Caller;
@@ -47,6 +47,8 @@ pub(crate) fn routes() -> Router<Surface> {
                 models::show(&catalogue, surface, id.map(|Path(id)| id).ok()).await
             }),
         )
+        // What else clients of the protocol look for here is told in their words.
+        .route("/v1/{*rest}", any(no_such_route))
         .method_not_allowed_fallback(wrong_method)
 }
 
@@ -77,6 +79,10 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     tags((name = "openai", description = "OpenAI's protocol, for the clients that speak it"))
 )]
 struct Document;
+
+async fn no_such_route() -> error::Error {
+    crate::error::no_such_route().await.into()
+}
 
 async fn wrong_method(method: Method) -> error::Error {
     error::Error::wrong_method(&method)

@@ -19,7 +19,7 @@ pub const MIN_BARE_BYTES: u64 = 1_000_000;
 
 /// What a user asks of a worker. Amounts are numbers or texts with a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "an object of requirements")]
 pub struct RequirementInput {
     /// Main memory.
     pub min_memory: Option<Given>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
@@ -172,7 +173,7 @@ async fn task(request: Request, limit: usize) -> Result<Enqueue, Error> {
         };
         Error::new(error.status(), error.code(), message)
     })?;
-    let body: EnqueueBody = json::parse(&bytes)?;
+    let body: EnqueueBody = json::parse_object(&bytes)?;
     let input = body.input_data.get().as_bytes();
     json::parse::<Readable>(input)?;
     if let Some(id) = &body.task_id
@@ -218,10 +219,11 @@ fn not_taken(refused: Refused) -> Error {
         (status = "4XX", description = "404 if it is not known (any more)", body = Plain),
     )
 )]
-async fn result(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
-    let found = match id.len() <= MAX_ID_BYTES {
-        true => shared.instance.result(&id).await,
-        false => None,
+async fn result(State(shared): State<Shared>, id: Result<Path<String>, PathRejection>) -> Response {
+    // What is too long or not UTF-8 is no task's name.
+    let found = match id {
+        Ok(Path(id)) if id.len() <= MAX_ID_BYTES => shared.instance.result(&id).await,
+        _ => None,
     };
     let Some(found) = found else {
         return plain_refusal(&Error::not_found("there is no such task (any more)"));

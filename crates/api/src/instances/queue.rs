@@ -230,7 +230,7 @@ pub(crate) async fn info_of_body(
 ) -> Response {
     let query = body.and_then(|body| match body.0.is_empty() {
         true => Ok(InfoQuery::default()),
-        false => json::parse(&body.0),
+        false => json::parse_object(&body.0),
     });
     info_answer(&surface, caller.and(query))
 }

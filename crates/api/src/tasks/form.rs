@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     fn spec(text: &str) -> Result<TaskSpec, (u16, String)> {
-        let form = json::parse::<TaskForm>(text.as_bytes());
+        let form = json::parse_object::<TaskForm>(text.as_bytes());
         form.and_then(|form| form.into_spec(&Caller::ANYBODY))
             .map_err(|error| (error.status.as_u16(), error.message))
     }

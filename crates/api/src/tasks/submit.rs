@@ -126,7 +126,7 @@ pub(crate) async fn submit(
         drop(bytes);
         return request.submit_batch(news, places).await;
     }
-    let spec = json::parse::<TaskForm>(&bytes)?.into_spec(&request.caller)?;
+    let spec = json::parse_object::<TaskForm>(&bytes)?.into_spec(&request.caller)?;
     drop(bytes);
     request.submit_one(Arc::new(spec)).await
 }
@@ -190,7 +190,7 @@ impl Submission {
         let Batch(raw) = json::parse(bytes)?;
         let mut news = Vec::with_capacity(raw.len());
         let read = |task: &RawValue| {
-            let form = json::parse::<TaskForm>(task.get().as_bytes())?;
+            let form = json::parse_object::<TaskForm>(task.get().as_bytes())?;
             form.into_spec(&self.caller)
         };
         let mut place = |(at, task): (usize, &RawValue)| match read(task) {

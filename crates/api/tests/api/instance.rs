@@ -171,7 +171,7 @@ async fn what_is_no_task_is_refused() {
     let cases = [
         ("{", 400, "not JSON"),
         ("{}", 422, "missing field `input_data`"),
-        ("[]", 422, "invalid"),
+        ("[]", 422, "expected an object"),
         (r#"{"input_data": 1e999}"#, 400, "range"),
         (r#"{"input_data": 1, "task_id": ""}"#, 422, "task_id"),
         (r#"{"input_data": 1, "task_id": "a\nb"}"#, 422, "task_id"),

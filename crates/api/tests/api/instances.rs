@@ -133,7 +133,7 @@ async fn what_cannot_be_meant_is_refused_in_the_shape_of_the_route() {
         ("/ti/register", r#"{"host": "127.0.0.1", "port": 0}"#, 422, "port"),
         ("/ti/register", r#"{"host": "", "port": 8100}"#, 422, "host"),
         ("/ti/register", r#"{"host": 7, "port": "x"}"#, 422, "invalid type"),
-        ("/ti/register", "[]", 422, "invalid"),
+        ("/ti/register", "[]", 422, "expected an object"),
         ("/ti/register", "{not json", 400, "not JSON"),
         ("/ti/register", "", 400, "not JSON"),
         ("/ti/remove", r#"{"ti_uuid": 5}"#, 422, "invalid type"),

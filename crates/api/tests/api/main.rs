@@ -10,5 +10,6 @@ mod lists;
 mod memory;
 mod openai;
 mod operators;
+mod refusals;
 mod server;
 mod tasks;
