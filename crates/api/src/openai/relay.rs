@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -17,7 +17,6 @@ use hypha_model::{
     Digest, Form, Metadata, Name, Payload, Priority, Requirement, ServerError, TaskId, TaskSpec,
     TaskState, Value,
 };
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
@@ -28,7 +27,7 @@ use super::peek::{Peek, peek};
 use crate::backend::Backend;
 use crate::caller::Caller;
 use crate::surface::Surface;
-use crate::{body, json, reply};
+use crate::{body, json, object, reply};
 
 /// How clients of this protocol call the id of a request. Ours is the id of its task.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -143,8 +142,8 @@ fn requirement(model: Name, caller: &Caller) -> Requirement {
 /// The answer to a request that has ended before anything was passed on.
 async fn ended(backend: &dyn Backend, finished: &FinishedTask) -> Result<Response, Error> {
     let mut response = match (finished.state, &finished.result) {
-        (TaskState::Completed, Some((payload, _))) => match Large::in_result(payload.bytes()) {
-            Some(large) => large.fetched(backend).await?,
+        (TaskState::Completed, Some((payload, _))) => match object::named_in(payload.bytes()) {
+            Some(digest) => fetched(backend, digest).await?,
             None => whole(payload),
         },
         (TaskState::Failed, _) => match refused_by_server(finished) {
@@ -233,40 +232,10 @@ impl Flow {
     }
 }
 
-/// A result that was too large to be kept with its task, and is kept elsewhere.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Large<'a> {
-    object: &'a str,
-    #[serde(rename = "bytes")]
-    _bytes: u64,
-}
-
-impl Large<'_> {
-    /// Longer than any of them: what is longer is a result itself, and not read.
-    const MAX_BYTES: usize = 128;
-
-    fn in_result(bytes: &[u8]) -> Option<Large<'_>> {
-        if bytes.len() > Large::MAX_BYTES {
-            return None;
-        }
-        let large: Large<'_> = serde_json::from_slice(bytes).ok()?;
-        large.digest().is_some().then_some(large)
-    }
-
-    fn digest(&self) -> Option<Digest> {
-        let bytes = data_encoding::HEXLOWER.decode(self.object.as_bytes()).ok()?;
-        Some(Digest::from_bytes(bytes.try_into().ok()?))
-    }
-
-    async fn fetched(&self, backend: &dyn Backend) -> Result<Response, Error> {
-        let Some(digest) = self.digest() else { return Err(Error::lost()) };
-        let Some(object) = backend.object(digest).await? else { return Err(Error::lost()) };
-        let kind = HeaderValue::from_static("application/json");
-        let mut response = reply::with_type(StatusCode::OK, kind, Body::from_stream(object.pieces));
-        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(object.bytes));
-        Ok(response)
-    }
+/// A result that was too large to be kept with its task.
+async fn fetched(backend: &dyn Backend, digest: Digest) -> Result<Response, Error> {
+    let Some(kept) = backend.object(digest).await? else { return Err(Error::lost()) };
+    Ok(object::streamed(kept, HeaderValue::from_static("application/json")))
 }
 
 /// The id of a request's task, as a header.
