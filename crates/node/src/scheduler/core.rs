@@ -260,26 +260,27 @@ impl Core {
 
     /// Gives the lock back, begins to commit what is to be durable, and lets out what may leave at once.
     pub(super) fn leave(self: &Arc<Core>, mut machine: MutexGuard<'_, Machine>) {
-        let at_once = match machine.step.at_once.is_empty() {
-            true => Vec::new(),
-            false => std::mem::take(&mut machine.step.at_once),
-        };
+        let step = self.begin_commit(&mut machine);
+        let at_once = self.unlock(machine);
+        if let Some(step) = step {
+            self.pump(step);
+        }
+        self.carry_out(at_once.into_iter());
+    }
+
+    /// Gives the lock back. Returns what may leave at once.
+    fn unlock(&self, mut machine: MutexGuard<'_, Machine>) -> Vec<Effect> {
+        let at_once = std::mem::take(&mut machine.step.at_once);
         let earlier = match (machine.step.wake_at, machine.asleep_until) {
             (Some(wake), Some(asleep)) => wake < asleep,
             (Some(_), None) => true,
             (None, _) => false,
         };
-        let step = self.begin_commit(&mut machine);
         drop(machine);
         if earlier {
             self.earlier.notify_one();
         }
-        if let Some(step) = step {
-            self.pump(step);
-        }
-        if !at_once.is_empty() {
-            self.carry_out(at_once.into_iter());
-        }
+        at_once
     }
 
     /// What is to be committed now, if there is something and nothing else is being committed.
@@ -295,18 +296,21 @@ impl Core {
         let mut machine = self.lock();
         done.clear();
         machine.spare = done;
-        loop {
-            self.take_in(&mut machine);
-            if machine.has_work() {
-                return Some(machine.take_step());
-            }
+        self.take_in(&mut machine);
+        let mut next = None;
+        if machine.has_work() {
+            next = Some(machine.take_step());
+        } else {
             self.committing.store(false, Ordering::SeqCst);
             // Whoever came before that counts on us.
-            if lock(&self.inbox).is_empty() {
-                return None;
+            if !lock(&self.inbox).is_empty() {
+                self.take_in(&mut machine);
+                next = self.begin_commit(&mut machine);
             }
-            self.committing.store(true, Ordering::SeqCst);
         }
+        let at_once = self.unlock(machine);
+        self.carry_out(at_once.into_iter());
+        next
     }
 
     /// Steps the machine no more, if everything that was wanted is durable and has left, or never will. The end of
@@ -419,7 +423,7 @@ impl Machine {
     fn take_step(&mut self) -> SchedulerStep {
         let mut step = std::mem::replace(&mut self.step, std::mem::take(&mut self.spare));
         self.step.wake_at = step.wake_at;
-        // This is not its turn to leave, but somebody's who holds no lock at this moment.
+        // What leaves at once is not for those who commit.
         self.step.at_once.append(&mut step.at_once);
         step
     }
@@ -477,4 +481,52 @@ fn accepted(answers: Vec<Result<Submitted, Reject>>, watches: Vec<Option<Watch>>
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use hypha_engine::{Image, Settings};
+    use hypha_model::{SchedulerId, Span, TaskSpec};
+
+    use super::*;
+
+    struct Nowhere;
+
+    impl Ways for Nowhere {
+        fn send(&self, _: WorkerId, _: ToWorker) {}
+        fn forget(&self, _: WorkerId) {}
+    }
+
+    fn core(directory: &std::path::Path) -> Arc<Core> {
+        let (store, _) = Store::open(&directory.join("tasks.sqlite")).unwrap();
+        let (mut step, clock) = (SchedulerStep::default(), Clock::new());
+        let (id, settings) = (SchedulerId::LOCAL, Settings::default());
+        let machine = Scheduler::recover(id, settings, Image::default(), 1, clock.now(), &mut step);
+        let figures = Figures::new(&mut prometheus_client::registry::Registry::default());
+        Arc::new(Core::new(machine, step, Arc::new(store), clock, figures, Box::new(Nowhere)))
+    }
+
+    /// A task that is stored and wanted for ten seconds.
+    fn task() -> NewTask {
+        let mut spec = TaskSpec::default();
+        spec.requirement.deadline = Some(Span::from_secs(10));
+        let spec = Arc::new(spec);
+        NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None }
+    }
+
+    #[tokio::test]
+    async fn what_comes_during_a_commit_is_taken_in_after_it_and_sets_the_alarm() {
+        let directory = tempfile::tempdir().unwrap();
+        let core = core(directory.path());
+        // The alarm sleeps until the machine's first own business, minutes away.
+        let wake_at = core.lock().step.wake_at;
+        core.lock().asleep_until = wake_at;
+        core.committing.store(true, Ordering::SeqCst);
+        let accepted = core.submit(vec![task()], true);
+        assert!(core.earlier.notified().now_or_never().is_none());
+        let next = core.next_commit(SchedulerStep::default()).unwrap();
+        assert!(core.earlier.notified().now_or_never().is_some(), "it is to be woken earlier");
+        core.pump(next);
+        assert!(accepted.await.unwrap()[0].as_ref().is_ok_and(|(_, watch)| watch.is_some()));
+    }
 }
