@@ -302,9 +302,7 @@ fn main() {
             let store = open(&dir.path().join(format!("cycle-{batch}.db")));
             let mut maker = Maker::new(batch);
             let run = || runtime.block_on(cycles(&store, &mut maker, batch));
-            let tasks = measure(&format!("cycle/{batch}"), run);
-            let counts = runtime.block_on(store.counts()).unwrap();
-            assert_eq!((counts.open, counts.completed), (batch, tasks - batch));
+            measure(&format!("cycle/{batch}"), run);
         }
         if wanted("apart") {
             let store = open(&dir.path().join(format!("apart-{batch}.db")));

@@ -15,6 +15,7 @@ mod recover;
 mod rows;
 mod schema;
 mod share;
+mod tasks;
 mod write;
 mod writer;
 
@@ -31,7 +32,6 @@ use tokio::sync::{mpsc, oneshot};
 pub use error::StoreError;
 pub use list::{Filter, MAX_PAGE, Page};
 pub use recover::Recovered;
-pub use write::StoredCounts;
 
 use read::Readers;
 use writer::{Commit, Failure, Job, Writer};
@@ -136,11 +136,6 @@ impl Store {
         limit: usize,
     ) -> Result<Page, StoreError> {
         self.readers.ask(move |connection| list::list(connection, &filter, behind, limit)).await
-    }
-
-    /// How many tasks are stored.
-    pub async fn counts(&self) -> Result<StoredCounts, StoreError> {
-        self.readers.ask(write::counts).await
     }
 
     /// Forgets tasks that ended before `time`, with their results and keys, and says how many. In small

@@ -19,7 +19,19 @@ pub(crate) const TASK_COLUMNS: &str = "t.id, t.submitted, t.deadline, t.bind, t.
 
 /// Named fields, so that a later version with more of them reads what this one wrote.
 pub(crate) fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, StoreError> {
-    rmp_serde::to_vec_named(value).map_err(|cause| StoreError::row(what, cause))
+    let mut bytes = Vec::new();
+    encode_into(&mut bytes, what, value)?;
+    Ok(bytes)
+}
+
+/// The same, in the place of what `bytes` held.
+pub(crate) fn encode_into<T: Serialize>(
+    bytes: &mut Vec<u8>,
+    what: &'static str,
+    value: &T,
+) -> Result<(), StoreError> {
+    bytes.clear();
+    rmp_serde::encode::write_named(bytes, value).map_err(|cause| StoreError::row(what, cause))
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(

@@ -64,7 +64,7 @@ const TABLES: &str = "
 
 /// What each version after the first changes. A new database takes all of them too, so that there is one way to get
 /// the tables. The steps are in files: they never change.
-const STEPS: [&str; 2] = [
+const STEPS: [&str; 3] = [
     "
     ALTER TABLE open ADD COLUMN failed BLOB;
     ALTER TABLE ends ADD COLUMN failed BLOB;
@@ -74,6 +74,7 @@ const STEPS: [&str; 2] = [
     ALTER TABLE tasks ADD COLUMN tenant TEXT;
     CREATE INDEX tasks_of_tenant ON tasks (tenant, id) WHERE tenant IS NOT NULL;
 ",
+    "DELETE FROM meta WHERE name = 'counts';",
 ];
 /// The version from which on `tasks` has tenants.
 const WITH_TENANTS: i64 = 3;

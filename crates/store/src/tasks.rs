@@ -1,0 +1,136 @@
+//! What happens to tasks, as rows of `tasks`, `open` and `ends`.
+
+use hypha_engine::record::{AcceptedTask, FinishedTask};
+use hypha_model::{TaskId, Time};
+use rusqlite::{CachedStatement, Connection, params};
+
+use crate::error::StoreError;
+use crate::fold::Change;
+use crate::rows::{encode_failed, encode_into, micros, owner, state_number};
+
+/// The statements that a group needs again and again, and room for what they are given: to look for a statement
+/// or for memory costs about as much as a row.
+pub(crate) struct TaskTables<'c> {
+    connection: &'c Connection,
+    insert_task: CachedStatement<'c>,
+    insert_open: CachedStatement<'c>,
+    update_open: CachedStatement<'c>,
+    delete_open: CachedStatement<'c>,
+    insert_end: CachedStatement<'c>,
+    spec: Vec<u8>,
+}
+
+impl<'c> TaskTables<'c> {
+    pub(crate) fn of(connection: &'c Connection) -> Result<TaskTables<'c>, StoreError> {
+        let prepare = |sql| connection.prepare_cached(sql);
+        Ok(TaskTables {
+            connection,
+            insert_task: prepare(
+                "INSERT OR IGNORE INTO tasks VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            )?,
+            insert_open: prepare("INSERT INTO open VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?,
+            update_open: prepare(
+                "UPDATE open SET attempts = coalesce(?2, attempts), \
+                 failures = coalesce(?3, failures), not_before = coalesce(?4, not_before), \
+                 fence = ?5, worker = ?6, given = ?7, failed = coalesce(?8, failed) WHERE id = ?1",
+            )?,
+            delete_open: prepare("DELETE FROM open WHERE id = ?1")?,
+            insert_end: prepare(
+                "INSERT INTO ends VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            )?,
+            spec: Vec::new(),
+        })
+    }
+
+    /// Writes what happens to one task.
+    pub(crate) fn write(&mut self, id: TaskId, change: &Change) -> Result<(), StoreError> {
+        if let Some(accepted) = &change.accepted
+            && self.insert_task(accepted)?
+        {
+            return match &change.finished {
+                Some(finished) => self.insert_end(finished),
+                None => self.insert_open(id, change),
+            };
+        }
+        // Of a task that has no row in `open`, nothing is known or nothing changes any more.
+        if let Some(finished) = &change.finished {
+            return match self.delete_open.execute([id.uuid().as_bytes()])? {
+                0 => Ok(()),
+                _ => self.insert_end(finished),
+            };
+        }
+        if change.goes_on() { self.update_open(id, change) } else { Ok(()) }
+    }
+
+    /// Whether it was new.
+    fn insert_task(&mut self, task: &AcceptedTask) -> Result<bool, StoreError> {
+        let id = task.id.uuid();
+        let key = task.idempotency_key.as_ref();
+        let owner = key.map(|key| owner(task.spec.tenant.as_ref(), key));
+        encode_into(&mut self.spec, "a task", &*task.spec)?;
+        let inserted = self.insert_task.execute(params![
+            id.as_bytes(),
+            micros(task.submitted),
+            task.deadline.map(micros),
+            task.bind_at_once,
+            task.spec.requirement.model.as_ref().map(|model| model.as_str()),
+            owner,
+            self.spec,
+            task.spec.tenant.as_ref().map(|tenant| tenant.as_str()),
+        ])? == 1;
+        if inserted && let Some(owner) = owner {
+            // The key may have been another task's, which has ended long ago.
+            let sql = "INSERT OR REPLACE INTO keys (owner, task) VALUES (?1, ?2)";
+            self.connection.prepare_cached(sql)?.execute(params![owner, id.as_bytes()])?;
+        }
+        Ok(inserted)
+    }
+
+    fn insert_open(&mut self, id: TaskId, change: &Change) -> Result<(), StoreError> {
+        self.insert_open.execute(params![
+            id.uuid().as_bytes(),
+            change.attempts.unwrap_or(0),
+            change.failures.unwrap_or(0),
+            micros(change.not_before.unwrap_or(Time::ZERO)),
+            change.current.map(|(fence, ..)| fence.0.cast_signed()),
+            change.current.map(|(_, worker, _)| *worker.uuid().as_bytes()),
+            change.current.map(|(.., given)| micros(given)),
+            failed_of(change)?,
+        ])?;
+        Ok(())
+    }
+
+    fn update_open(&mut self, id: TaskId, change: &Change) -> Result<(), StoreError> {
+        self.update_open.execute(params![
+            id.uuid().as_bytes(),
+            change.attempts,
+            change.failures,
+            change.not_before.map(micros),
+            change.current.map(|(fence, ..)| fence.0.cast_signed()),
+            change.current.map(|(_, worker, _)| *worker.uuid().as_bytes()),
+            change.current.map(|(.., given)| micros(given)),
+            failed_of(change)?,
+        ])?;
+        Ok(())
+    }
+
+    fn insert_end(&mut self, finished: &FinishedTask) -> Result<(), StoreError> {
+        self.insert_end.execute(params![
+            finished.task.uuid().as_bytes(),
+            state_number(finished.state),
+            finished.attempts,
+            finished.worker.map(|worker| *worker.uuid().as_bytes()),
+            finished.started.map(micros),
+            micros(finished.finished),
+            finished.result.as_ref().map(|(_, digest)| digest.as_bytes()),
+            finished.result.as_ref().map(|(result, _)| result.bytes()),
+            finished.error,
+            encode_failed(&finished.failed)?,
+        ])?;
+        Ok(())
+    }
+}
+
+fn failed_of(change: &Change) -> Result<Option<Vec<u8>>, StoreError> {
+    Ok(change.failed.as_ref().map(encode_failed).transpose()?.flatten())
+}
