@@ -10,32 +10,46 @@ use crate::resource::{Capacity, WHOLE_GPU};
 use crate::time::Span;
 use crate::worker::Worker;
 
-/// What a task needs. The default needs nothing but an inference executor.
+/// What a task needs. The default needs nothing but an inference executor. Written, it says only what differs from
+/// that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Requirement {
     /// The model that the worker must serve, if any is named.
+    #[serde(skip_serializing_if = "is_default")]
     pub model: Option<Name>,
     /// The class of executor.
+    #[serde(skip_serializing_if = "is_default")]
     pub class: ExecutorClass,
     /// The executor by name, if one is asked for.
+    #[serde(skip_serializing_if = "is_default")]
     pub executor: Option<Name>,
     /// Processor time, in thousandths of a core.
+    #[serde(skip_serializing_if = "is_default")]
     pub cpu_milli: u64,
     /// Main memory.
+    #[serde(skip_serializing_if = "is_default")]
     pub memory_bytes: u64,
     /// Disk.
+    #[serde(skip_serializing_if = "is_default")]
     pub storage_bytes: u64,
     /// How many GPUs; `gpu_required` asks for at least one.
+    #[serde(skip_serializing_if = "is_default")]
     pub min_gpus: u32,
     /// Memory on each of those GPUs.
+    #[serde(skip_serializing_if = "is_default")]
     pub gpu_memory_bytes: u64,
     /// The share taken of each of those GPUs, in thousandths.
+    #[serde(skip_serializing_if = "is_whole")]
     pub milli_gpu: u32,
     /// What the client believes the run will take.
+    #[serde(skip_serializing_if = "is_default")]
     pub estimated_time: Option<Span>,
     /// Higher goes first.
+    #[serde(skip_serializing_if = "is_default")]
     pub priority: Priority,
     /// How long after submission the result is still wanted.
+    #[serde(skip_serializing_if = "is_default")]
     pub deadline: Option<Span>,
 }
 
@@ -106,6 +120,14 @@ impl Default for Requirement {
             deadline: None,
         }
     }
+}
+
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn is_whole(milli_gpu: &u32) -> bool {
+    *milli_gpu == WHOLE_GPU
 }
 
 impl Requirement {

@@ -9,27 +9,34 @@ use thiserror::Error;
 use crate::metadata::Metadata;
 use crate::name::Name;
 use crate::payload::Payload;
-use crate::requirement::Requirement;
+use crate::requirement::{Requirement, is_default};
 use crate::time::Span;
 
-/// What a client asks for.
+/// What a client asks for. Written, it says only what is not usual: it is stored, and sent to workers, many times a
+/// second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TaskSpec {
     /// What the worker must have, and the model.
+    #[serde(skip_serializing_if = "is_default")]
     pub requirement: Requirement,
     /// What the executor is given.
+    #[serde(skip_serializing_if = "is_default")]
     pub input: Payload,
     /// What the predictor is told.
+    #[serde(skip_serializing_if = "is_default")]
     pub metadata: Metadata,
     /// On whose behalf.
+    #[serde(skip_serializing_if = "is_default")]
     pub tenant: Option<Name>,
     /// How long one attempt may take; the scheduler's `task_timeout` if not said.
+    #[serde(skip_serializing_if = "is_default")]
     pub timeout: Option<Span>,
     /// How the input is to be read.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "is_default")]
     pub form: Form,
     /// Whether the result is wanted piece by piece, as it comes.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "is_default")]
     pub stream: bool,
 }
 
@@ -175,6 +182,40 @@ mod tests {
         for other in ["", "it broke", "the server answered", "the server answered 7: a"] {
             assert_eq!(ServerError::in_failure(other), None, "{other}");
         }
+    }
+
+    /// Of each field, whether it is what it usually is or not.
+    #[test]
+    fn what_is_usual_is_not_written_and_read_as_usual() {
+        let unusual = TaskSpec {
+            requirement: Requirement {
+                model: "llama".parse().ok(),
+                class: crate::ExecutorClass::Train,
+                executor: "fast".parse().ok(),
+                cpu_milli: 1,
+                memory_bytes: 2,
+                storage_bytes: 3,
+                min_gpus: 4,
+                gpu_memory_bytes: 5,
+                milli_gpu: 0,
+                estimated_time: Some(Span::ZERO),
+                priority: crate::Priority(-1),
+                deadline: Some(Span::from_secs(6)),
+            },
+            input: Payload::from(&b"in"[..]),
+            metadata: Metadata::of_numbers(&[("tokens", 7.0)]),
+            tenant: "acme".parse().ok(),
+            timeout: Some(Span::from_secs(8)),
+            form: Form::Chat,
+            stream: true,
+        };
+        let written = serde_json::to_value(&unusual).unwrap();
+        let keys = |value: &serde_json::Value| value.as_object().unwrap().len();
+        assert_eq!((keys(&written), keys(&written["requirement"])), (7, 12));
+        assert_eq!(serde_json::from_value::<TaskSpec>(written).unwrap(), unusual);
+        let usual = serde_json::to_string(&TaskSpec::default()).unwrap();
+        assert_eq!(usual, "{}");
+        assert_eq!(serde_json::from_str::<TaskSpec>(&usual).unwrap(), TaskSpec::default());
     }
 
     #[test]

@@ -49,16 +49,16 @@ async fn commits_behind_a_failed_one_fail_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tasks.db");
     let (store, _) = Store::open_with(&path, Options { max_bytes: Some(2 << 20) }).unwrap();
-    let large: Vec<Record> = (0..6_000).map(accepted).collect();
+    let large: Vec<Record> = (0..20_000).map(accepted).collect();
     let first = hand_over(&store, large);
-    let second = hand_over(&store, vec![accepted(9_000)]);
-    let third = hand_over(&store, vec![finished(9_000, TaskState::Cancelled)]);
+    let second = hand_over(&store, vec![accepted(30_000)]);
+    let third = hand_over(&store, vec![finished(30_000, TaskState::Cancelled)]);
     for failed in [first, second, third] {
         assert!(failed.await.unwrap().is_err());
     }
     let found: Image = store.recover().await.unwrap().image;
     assert!(found.tasks.is_empty());
-    assert!(store.task(id(9_000)).await.unwrap().is_none());
+    assert!(store.task(id(30_000)).await.unwrap().is_none());
 }
 
 /// The same with a disk that has no room, which is another error at another place than a bound of SQLite.
