@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Path, Query};
+use axum::http::Uri;
 use axum::http::request::Parts;
 use hypha_model::{TaskId, WorkerId};
 use serde::de::DeserializeOwned;
@@ -17,6 +18,72 @@ pub(crate) struct WorkerPath(pub(crate) WorkerId);
 
 /// A query string; what is not known is refused, so that a misspelt filter does not list everything.
 pub(crate) struct Params<T>(pub(crate) T);
+
+/// What a query string may say.
+pub(crate) trait Parameters: DeserializeOwned {
+    /// The name of each parameter, and what to give for it.
+    const EXPECTED: &'static [(&'static str, &'static str)];
+}
+
+/// The parameters of a query string, or what is wrong with it in our own words.
+pub(crate) fn of_query<T: Parameters>(uri: &Uri) -> Result<T, Error> {
+    match Query::<T>::try_from_uri(uri) {
+        Ok(Query(params)) => Ok(params),
+        Err(_) => Err(Error::bad_request(problem::<T>(uri))),
+    }
+}
+
+/// What is wrong with a query string that cannot be read.
+fn problem<T: Parameters>(uri: &Uri) -> String {
+    let names: Vec<String> = T::EXPECTED.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let mut seen = Vec::new();
+    for part in uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+        let alone = format!("/?{part}").parse::<Uri>().unwrap_or_default();
+        let Ok(Query(pairs)) = Query::<Vec<(String, String)>>::try_from_uri(&alone) else {
+            continue;
+        };
+        let Some((name, value)) = pairs.into_iter().next() else { continue };
+        let Some((_, expected)) = T::EXPECTED.iter().find(|(known, _)| *known == name) else {
+            let shown = shown(&name);
+            return match names.as_slice() {
+                [only] => {
+                    format!("`{shown}` is no parameter of this route; the only one is {only}")
+                }
+                _ => format!(
+                    "`{shown}` is no parameter of this route; there are {}",
+                    names.join(", ")
+                ),
+            };
+        };
+        if seen.contains(&name) {
+            return format!("`{name}` is given twice; give it once");
+        }
+        // Where another is required, each fails alone, and it is the other that is missing.
+        if Query::<T>::try_from_uri(&alone).is_err()
+            && Query::<T>::try_from_uri(&Uri::default()).is_ok()
+        {
+            return format!("{name}: `{}` is refused: give {expected}", shown(&value));
+        }
+        seen.push(name);
+    }
+    if Query::<T>::try_from_uri(&Uri::default()).is_ok() {
+        return "the query cannot be read: write NAME=VALUE, with & between them".to_owned();
+    }
+    let missing: Vec<String> = T::EXPECTED
+        .iter()
+        .filter(|(name, _)| !seen.iter().any(|one| one == name))
+        .map(|(name, expected)| format!("`{name}` is missing: give {expected}"))
+        .collect();
+    missing.join("; ")
+}
+
+/// A client's own words, as far as they help to find the fault.
+fn shown(given: &str) -> String {
+    given.chars().take(MAX_SHOWN_CHARS).collect()
+}
+
+/// Longer than any name or value that is right.
+const MAX_SHOWN_CHARS: usize = 80;
 
 /// The longest that a request may wait for the end of a task, in seconds: proxies give up soon after.
 pub(crate) const MAX_WAIT_S: f64 = 300.0;
@@ -59,14 +126,11 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
     }
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+impl<T: Parameters, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Params<T>, Error> {
-        match Query::<T>::from_request_parts(parts, state).await {
-            Ok(Query(params)) => Ok(Params(params)),
-            Err(rejection) => Err(Error::bad_request(rejection.body_text())),
-        }
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Params<T>, Error> {
+        of_query(&parts.uri).map(Params)
     }
 }
 
@@ -82,5 +146,48 @@ mod tests {
         for odd in [-1.0, 300.1, f64::NAN, f64::INFINITY] {
             assert!(wait(Some(odd)).is_err(), "{odd}");
         }
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only read")]
+    struct Sample {
+        limit: Option<u8>,
+        name: Option<String>,
+    }
+
+    impl Parameters for Sample {
+        const EXPECTED: &'static [(&'static str, &'static str)] =
+            &[("limit", "a number from 1 to 9"), ("name", "a name")];
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only read")]
+    struct Needed {
+        id: String,
+    }
+
+    impl Parameters for Needed {
+        const EXPECTED: &'static [(&'static str, &'static str)] = &[("id", "the id of a task")];
+    }
+
+    #[test]
+    fn a_query_that_makes_no_sense_is_refused_in_words_that_help() {
+        let of = |query: &str| format!("/x{query}").parse::<Uri>().unwrap();
+        let said = |query: &str| of_query::<Sample>(&of(query)).unwrap_err().message;
+        assert!(of_query::<Sample>(&of("?limit=7&name=a%20b&")).is_ok());
+        let unknown = "`foo` is no parameter of this route; there are `limit`, `name`";
+        assert_eq!(said("?limit=7&foo=1"), unknown);
+        assert_eq!(said("?fo%6F"), unknown);
+        assert_eq!(said("?limit=1&limit=2"), "`limit` is given twice; give it once");
+        let refused = "limit: `x y` is refused: give a number from 1 to 9";
+        assert_eq!(said("?name=x&limit=x+y"), refused);
+        assert!(said(&format!("?{}=1", "x".repeat(5_000))).len() < 300);
+
+        let said = |query: &str| of_query::<Needed>(&of(query)).unwrap_err().message;
+        assert_eq!(said(""), "`id` is missing: give the id of a task");
+        assert_eq!(said("?x=1"), "`x` is no parameter of this route; the only one is `id`");
+        assert_eq!(said("?id=1&id=2"), "`id` is given twice; give it once");
     }
 }

@@ -10,6 +10,9 @@ use tokio::sync::Notify;
 /// this far behind has stopped reading.
 const MAX_PIECES: usize = 4_096;
 
+/// Bytes of such pieces: some times the largest that a worker sends. Beyond that the client has stopped reading, too.
+const MAX_PIECES_BYTES: usize = 64 << 20;
+
 /// Other notices that wait. Some may be left out, but never the last.
 const MAX_NOTICES: usize = 64;
 
@@ -28,6 +31,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     notices: VecDeque<Notice>,
+    /// Bytes of pieces among them.
+    bytes: usize,
     closed: bool,
     /// Only what the watcher acts on wakes it.
     quiet: bool,
@@ -49,7 +54,7 @@ impl Watch {
 
     /// A notice that has come already.
     pub(crate) fn told(&mut self) -> Option<Notice> {
-        self.0.lock().notices.pop_front()
+        self.0.lock().pop()
     }
 
     /// The next notice; `None` when no more will come: after the last, or if the watcher was too slow for a
@@ -59,7 +64,7 @@ impl Watch {
             let news = self.0.news.notified();
             {
                 let mut state = self.0.lock();
-                if let Some(notice) = state.notices.pop_front() {
+                if let Some(notice) = state.pop() {
                     return Some(notice);
                 }
                 if state.closed {
@@ -87,14 +92,15 @@ impl Watched {
         let wakes = !state.quiet
             || matches!(notice, Notice::Output(_) | Notice::Ended { .. } | Notice::Delayed { .. });
         match &notice {
-            // A stream with a gap is worse than none.
-            Notice::Output(_) if waiting >= MAX_PIECES => {
+            // A stream with a gap is worse than none, and so is one of which nobody knows that it starts over.
+            Notice::Output(_) | Notice::Delayed { .. } if state.is_full() => {
                 state.notices.clear();
+                state.bytes = 0;
                 state.closed = true;
             }
-            Notice::Output(_) | Notice::Ended { .. } => state.notices.push_back(notice),
+            Notice::Output(_) | Notice::Delayed { .. } | Notice::Ended { .. } => state.push(notice),
             _ if waiting >= MAX_NOTICES => {}
-            _ => state.notices.push_back(notice),
+            _ => state.push(notice),
         }
         let open = !state.closed;
         drop(state);
@@ -102,6 +108,30 @@ impl Watched {
             self.0.news.notify_one();
         }
         open
+    }
+}
+
+impl State {
+    fn push(&mut self, notice: Notice) {
+        self.bytes += size(&notice);
+        self.notices.push_back(notice);
+    }
+
+    fn pop(&mut self) -> Option<Notice> {
+        let notice = self.notices.pop_front()?;
+        self.bytes -= size(&notice);
+        Some(notice)
+    }
+
+    fn is_full(&self) -> bool {
+        self.notices.len() >= MAX_PIECES || self.bytes >= MAX_PIECES_BYTES
+    }
+}
+
+fn size(notice: &Notice) -> usize {
+    match notice {
+        Notice::Output(piece) => piece.bytes().len(),
+        _ => 0,
     }
 }
 
@@ -148,5 +178,34 @@ mod tests {
         assert!(next.poll_unpin(&mut cx).is_pending());
         watched.tell(Notice::Delayed { until: Time::ZERO, reason: String::new() });
         assert!(next.poll_unpin(&mut cx).is_ready());
+    }
+
+    #[tokio::test]
+    async fn a_watcher_that_is_behind_still_learns_that_the_result_starts_over() {
+        let (watched, mut watch) = watch();
+        let piece = || Notice::Output(Payload::from(b"x".as_slice()));
+        assert!((0..MAX_NOTICES).all(|_| watched.tell(piece())));
+        watched.tell(Notice::Running);
+        watched.tell(Notice::Delayed { until: Time::ZERO, reason: String::new() });
+        watched.tell(piece());
+        for _ in 0..MAX_NOTICES {
+            assert_eq!(watch.next().await, Some(piece()));
+        }
+        // What only says how it is may be left out.
+        assert!(matches!(watch.next().await, Some(Notice::Delayed { .. })));
+        assert_eq!(watch.next().await, Some(piece()));
+    }
+
+    #[tokio::test]
+    async fn pieces_that_nobody_reads_are_bounded_in_number_and_in_bytes() {
+        for (size, fit) in [(1, MAX_PIECES), (MAX_PIECES_BYTES / 4, 4), (MAX_PIECES_BYTES + 1, 1)] {
+            let (watched, mut watch) = watch();
+            let piece = Payload::from(vec![0; size]);
+            for _ in 0..fit {
+                assert!(watched.tell(Notice::Output(piece.clone())));
+            }
+            assert!(!watched.tell(Notice::Output(piece)), "{size}");
+            assert_eq!(watch.next().await, None, "it is at its end, and not at a gap");
+        }
     }
 }

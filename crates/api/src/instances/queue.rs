@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use hypha_engine::{NewTask, Reject, Submitted};
@@ -19,6 +18,7 @@ use super::metadata;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorBody, UNAVAILABLE_RETRY_S};
 use crate::json::{self, Json, Readable};
+use crate::params::{Parameters, Params};
 use crate::reply;
 use crate::surface::Surface;
 
@@ -65,6 +65,11 @@ pub(crate) struct InfoQuery {
     /// Only those of this model; all if it is left out or empty.
     #[serde(default)]
     model_name: Option<String>,
+}
+
+impl Parameters for InfoQuery {
+    const EXPECTED: &'static [(&'static str, &'static str)] =
+        &[("model_name", "the name of a model")];
 }
 
 /// The queues.
@@ -208,9 +213,9 @@ fn nobody_for(surface: &Surface, model: Option<&Name>) -> Error {
 pub(crate) async fn info(
     State(surface): State<Surface>,
     caller: Result<Caller, Error>,
-    query: Result<Query<InfoQuery>, QueryRejection>,
+    query: Result<Params<InfoQuery>, Error>,
 ) -> Response {
-    let query = query.map(|query| query.0).map_err(|error| Error::bad_request(error.body_text()));
+    let query = query.map(|query| query.0);
     info_answer(&surface, caller.and(query))
 }
 

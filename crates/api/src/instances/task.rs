@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use hypha_engine::record::FinishedTask;
@@ -16,6 +15,7 @@ use super::answer::{self, Status};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorBody};
 use crate::json::Json;
+use crate::params::{Parameters, Params};
 use crate::reply;
 use crate::surface::Surface;
 use crate::tasks::look::{self, Seen};
@@ -31,6 +31,11 @@ pub(crate) struct TaskQuery {
     #[schema(example = "task-01966f6e-8a40-7cc3-98c4-dc0c0c07398f")]
     #[param(example = "task-01966f6e-8a40-7cc3-98c4-dc0c0c07398f")]
     task_id: String,
+}
+
+impl Parameters for TaskQuery {
+    const EXPECTED: &'static [(&'static str, &'static str)] =
+        &[("task_id", "the id that /queue/submit answered")];
 }
 
 /// A task.
@@ -101,9 +106,9 @@ pub(crate) struct TaskRefusal {
 pub(crate) async fn query(
     State(surface): State<Surface>,
     caller: Result<Caller, Error>,
-    query: Result<Query<TaskQuery>, QueryRejection>,
+    query: Result<Params<TaskQuery>, Error>,
 ) -> Response {
-    let query = query.map(|query| query.0).map_err(|error| Error::bad_request(error.body_text()));
+    let query = query.map(|query| query.0);
     task_answer(&surface, caller, query).await
 }
 

@@ -16,6 +16,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::look::{self, Seen};
+use super::view::TaskBody;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::params::TaskPath;
@@ -57,7 +58,8 @@ pub(crate) struct EventBody<'a> {
 }
 
 /// What happens to a task: `queued`, `scheduled`, `running`, `progress`, `output`, `delayed`, and at the end
-/// `completed`, `failed`, `cancelled` or `expired`.
+/// `completed`, `failed`, `cancelled` or `expired`. After `delayed` the result starts over: pieces of it that came
+/// before belong to an attempt that failed.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}/events", tag = "tasks",
     params(("id" = String, Path, description = "The task", pattern = "^task-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")),
@@ -71,28 +73,42 @@ pub(crate) async fn events(
     caller: Caller,
     TaskPath(id): TaskPath,
 ) -> Result<Response, Error> {
+    of(&surface, &caller, id).await
+}
+
+/// What happens to a task, from how it is now to its end.
+pub(super) async fn of(surface: &Surface, caller: &Caller, id: TaskId) -> Result<Response, Error> {
     let backend = &*surface.backend;
-    let mut seen = look::find(backend, &caller, id).await?;
+    let mut seen = look::find(backend, caller, id).await?;
     let mut watch = None;
     if seen.finished().is_none() {
         // Nobody is told of what happened before the watch: look again.
         watch = Some(backend.watch(id));
-        seen = look::find(backend, &caller, id).await?;
+        seen = look::find(backend, caller, id).await?;
     }
     if seen.finished().is_some() {
         watch = None;
     }
-    let body = seen.body();
-    let feed =
-        Feed { surface: surface.clone(), id, state: body.status, worker: body.worker, watch };
-    let first = event(body.status.as_str(), &body);
+    Ok(answer(surface, &seen.body(), watch))
+}
+
+/// The same from `first` on, of a task that has been watched since then.
+pub(super) fn answer(surface: &Surface, first: &TaskBody<'_>, watch: Option<Watch>) -> Response {
+    let feed = Feed {
+        surface: surface.clone(),
+        id: first.id,
+        state: first.status,
+        worker: first.worker,
+        watch,
+    };
+    let first = event(first.status.as_str(), first);
     let later = stream::unfold(feed, |mut feed| async { Some((feed.next().await?, feed)) });
     let all = futures::StreamExt::chain(stream::iter([first]), later);
     let all = futures::StreamExt::map(all, Ok::<Bytes, Infallible>);
     let kind = HeaderValue::from_static("text/event-stream");
     let mut response = reply::with_type(StatusCode::OK, kind, Body::from_stream(all));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(response)
+    response
 }
 
 struct Feed {

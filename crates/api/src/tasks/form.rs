@@ -52,6 +52,9 @@ pub(crate) struct TaskForm<'a> {
     #[serde(default)]
     #[schema(value_type = Option<f64>, minimum = 1.0, maximum = 315360000.0, multiple_of = 0.5)]
     deadline: Option<Given>,
+    /// Whether pieces of the result are wanted as they come, as `output` events.
+    #[serde(default)]
+    stream: Option<bool>,
 }
 
 /// What a task needs of a worker. Amounts may also be texts with a unit: `"16GB"`, `"90s"`.
@@ -119,7 +122,7 @@ impl TaskForm<'_> {
             tenant: caller.tenant.clone(),
             timeout: self.timeout.as_ref().map(timeout).transpose()?,
             form: Form::Task,
-            stream: false,
+            stream: self.stream.unwrap_or_default(),
         })
     }
 }
@@ -254,7 +257,7 @@ mod tests {
             r#"{"model": "llama-2-7b", "input": {"b": 12345678901234567890123, "a":  1},
                 "requirements": {"min_memory": 16000000000, "gpu_required": true},
                 "metadata": {"tokens": 7, "kind": "chat", "flash": true},
-                "timeout": "90s", "priority": 0.5, "deadline": 60}"#,
+                "timeout": "90s", "priority": 0.5, "deadline": 60, "stream": true}"#,
         )
         .unwrap();
         assert_eq!(spec.requirement.model.as_ref().unwrap().as_str(), "llama-2-7b");
@@ -267,6 +270,7 @@ mod tests {
         assert_eq!(spec.input.bytes(), br#"{"b": 12345678901234567890123, "a":  1}"#);
         let bare = self::spec(r#"{"model": "echo"}"#).unwrap();
         assert_eq!(bare.input.bytes(), b"null");
+        assert_eq!((spec.stream, bare.stream), (true, false));
     }
 
     #[test]
@@ -294,6 +298,7 @@ mod tests {
             ),
             (r#"{"model": "m", "timeout": 0}"#, 422, "timeout: `0`"),
             (r#"{"model": "m", "timeout": "x"}"#, 422, "timeout: `x`"),
+            (r#"{"model": "m", "stream": "yes"}"#, 422, "expected a boolean"),
             (r#"{"model": "m", "metadata": {"a": [1]}}"#, 422, "metadata: `a` is neither"),
             (r#"{"model": "m", "metadata": {"a": 1, "a": 2}}"#, 422, "metadata has `a` twice"),
             (r#"{"model": "m", "metadata": []}"#, 422, "expected metadata"),

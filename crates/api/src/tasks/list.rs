@@ -22,7 +22,7 @@ use super::view::TaskBody;
 use crate::backend::{Backend, Filter, Unavailable};
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::params::Params;
+use crate::params::{Parameters, Params};
 use crate::reply;
 use crate::stamp::Stamp;
 use crate::surface::Surface;
@@ -59,6 +59,17 @@ pub(crate) struct ListParams {
     /// `next` of the answer before.
     #[param(pattern = "^[A-Za-z0-9_-]{21}[AQgw]$")]
     cursor: Option<String>,
+}
+
+impl Parameters for ListParams {
+    const EXPECTED: &'static [(&'static str, &'static str)] = &[
+        ("status", "a state such as queued"),
+        ("model", "the name of a model"),
+        ("worker", "the id of a worker"),
+        ("since", "a time such as 2026-11-16T02:03:04Z, or seconds"),
+        ("limit", "a number from 1 to 1000"),
+        ("cursor", "`next` of the answer before"),
+    ];
 }
 
 /// Some tasks, the latest first.

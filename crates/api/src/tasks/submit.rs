@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
+use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use hypha_engine::{NewTask, Submitted};
@@ -13,12 +14,14 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
+use super::events;
 use super::form::{Batch, TaskForm};
 use super::look::{self, Seen};
 use super::view::TaskBody;
 use crate::backend::Accepted;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorDetail};
+use crate::params::Parameters;
 use crate::surface::Surface;
 use crate::watch::Watch;
 use crate::{body, json, params, reply};
@@ -34,6 +37,11 @@ pub(crate) struct WaitParams {
     /// Waits for the end of the task, for up to so many seconds.
     #[param(minimum = 0.0, maximum = 300.0)]
     pub(crate) wait: Option<f64>,
+}
+
+impl Parameters for WaitParams {
+    const EXPECTED: &'static [(&'static str, &'static str)] =
+        &[("wait", "the seconds to wait, from 0 to 300")];
 }
 
 /// One task or several.
@@ -82,6 +90,9 @@ enum Outcome {
 }
 
 /// Submits a task, or an array of tasks. The answer comes when they are durable.
+///
+/// With `Accept: text/event-stream`, one task is answered with what happens to it, from the beginning to its end, as
+/// `/api/v1/tasks/{id}/events` tells it.
 #[utoipa::path(
     post, path = "/api/v1/tasks", tag = "tasks", request_body = NewTasks,
     params(
@@ -91,7 +102,10 @@ enum Outcome {
             min_length = 1, max_length = 255, pattern = "^[!-~]+$"),
     ),
     responses(
-        (status = 200, description = "They have ended, or were submitted before", body = SubmitAnswer),
+        (
+            status = 200, description = "They have ended, or were submitted before; or the events of one task",
+            content((SubmitAnswer = "application/json"), (String = "text/event-stream"))
+        ),
         (status = 202, description = "They are accepted", body = SubmitAnswer),
         (status = 409, description = "Another task has the key", body = crate::error::ErrorBody),
         (status = 413, description = "The body is too large", body = crate::error::ErrorBody),
@@ -109,10 +123,7 @@ pub(crate) async fn submit(
     let caller = parts.extensions.remove::<Caller>().ok_or_else(Error::unauthorized)?;
     let wait = match parts.uri.query() {
         None => None,
-        Some(_) => match Query::<WaitParams>::try_from_uri(&parts.uri) {
-            Ok(Query(params)) => params::wait(params.wait)?,
-            Err(rejection) => return Err(Error::bad_request(rejection.body_text())),
-        },
+        Some(_) => params::wait(params::of_query::<WaitParams>(&parts.uri)?.wait)?,
     };
     let key = idempotency_key(&parts.headers)?;
     json::check_type(&parts.headers)?;
@@ -128,7 +139,10 @@ pub(crate) async fn submit(
     }
     let spec = json::parse_object::<TaskForm>(&bytes)?.into_spec(&request.caller)?;
     drop(bytes);
-    request.submit_one(Arc::new(spec)).await
+    match wants_events(&parts.headers) {
+        true => request.submit_and_tell(Arc::new(spec)).await,
+        false => request.submit_one(Arc::new(spec)).await,
+    }
 }
 
 struct Submission {
@@ -153,7 +167,7 @@ impl Submission {
         let accepted = backend.submit(vec![new], self.wait.is_some()).await?;
         let (submitted, watch) = accepted.into_iter().next().ok_or_else(Error::internal)??;
         if submitted.repeated {
-            let seen = self.repeated(&spec, submitted).await?;
+            let seen = self.repeated(&spec, submitted, self.wait).await?;
             return Ok(reply::json(StatusCode::OK, &seen.body()));
         }
         let until = self.wait.map(|wait| Instant::now() + wait);
@@ -166,11 +180,29 @@ impl Submission {
         Ok(reply::json(status, &seen.body()))
     }
 
+    /// Answers with what happens to the task, from the beginning: nothing of it is missed.
+    async fn submit_and_tell(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {
+        let new = self.new_task(Arc::clone(&spec), self.key.as_deref().map(Arc::from));
+        let accepted = self.surface.backend.submit(vec![new], true).await?;
+        let (submitted, watch) = accepted.into_iter().next().ok_or_else(Error::internal)??;
+        if submitted.repeated {
+            self.repeated(&spec, submitted, None).await?;
+            return events::of(&self.surface, &self.caller, submitted.task).await;
+        }
+        let body = TaskBody::submitted(submitted.task, &spec, submitted.worker);
+        Ok(events::answer(&self.surface, &body, watch))
+    }
+
     /// The first task of a key, if it is the same.
-    async fn repeated(&self, spec: &TaskSpec, submitted: Submitted) -> Result<Seen, Error> {
+    async fn repeated(
+        &self,
+        spec: &TaskSpec,
+        submitted: Submitted,
+        wait: Option<Duration>,
+    ) -> Result<Seen, Error> {
         let (backend, id) = (&*self.surface.backend, submitted.task);
         // Keys are the tenant's own, so the task is, too.
-        let seen = match look::find_ended(backend, &self.caller, id, self.wait).await {
+        let seen = match look::find_ended(backend, &self.caller, id, wait).await {
             Err(error) if error.status == StatusCode::NOT_FOUND => {
                 let message =
                     format!("the task of this key, {id}, has ended and is not kept any more");
@@ -238,7 +270,7 @@ impl Submission {
             Err(reject) => return Outcome::Refused(reject.into()),
         };
         if submitted.repeated {
-            return match self.repeated(&spec, submitted).await {
+            return match self.repeated(&spec, submitted, self.wait).await {
                 Ok(seen) => Outcome::Seen(seen),
                 Err(error) => Outcome::Refused(error),
             };
@@ -297,6 +329,15 @@ fn answer(outcomes: &[Outcome]) -> Response {
         error.decorate(&mut response);
     }
     response
+}
+
+/// Whether the answer is wanted as events; whatever else would do, too, they are what such a client is made for.
+fn wants_events(headers: &HeaderMap) -> bool {
+    let kinds = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let essence = |kind: &str| kind.split(';').next().unwrap_or_default().trim().to_owned();
+    kinds
+        .flat_map(|value| value.split(','))
+        .any(|kind| essence(kind).eq_ignore_ascii_case("text/event-stream"))
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {

@@ -71,6 +71,10 @@ pub(crate) struct TaskBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(crate) deadline_at: Option<Stamp>,
+    /// Whether pieces of the result are told as they come.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub(crate) stream: bool,
     /// On whose behalf it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tenant: Option<&'a str>,
@@ -218,6 +222,7 @@ impl<'a> TaskBody<'a> {
             failures: Vec::new(),
             reason: None,
             deadline_at: None,
+            stream: spec.stream,
             tenant: spec.tenant.as_ref().map(Name::as_str),
             requirements: RequirementsBody::of(&spec.requirement),
             metadata: Some(&spec.metadata),

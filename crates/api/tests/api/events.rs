@@ -18,7 +18,20 @@ struct Events {
 impl Events {
     async fn of(server: &Server, task: &Value) -> Events {
         let path = format!("{}/events", path_of(task));
-        let response = server.request(Method::GET, &path).send().await.unwrap();
+        Events::from(server.request(Method::GET, &path).send().await.unwrap())
+    }
+
+    /// Of a task that is submitted with the same request.
+    async fn submitted(server: &Server, key: &str, body: &'static str) -> Events {
+        let request = server.request(Method::POST, "/api/v1/tasks").body(body);
+        let headers =
+            [("accept", "application/json;q=0.5, text/event-stream"), ("idempotency-key", key)];
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        Events::from(request.send().await.unwrap())
+    }
+
+    fn from(response: Response) -> Events {
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Events { response, buffer: String::new() }
@@ -101,4 +114,47 @@ async fn a_cancelled_task_ends_its_events() {
     server.delete(&path_of(&task)).await;
     assert_eq!(events.expect("cancelled").await["error"], "cancelled");
     assert_eq!(events.next().await, None);
+}
+
+#[tokio::test]
+async fn a_task_is_submitted_and_told_from_the_beginning_in_one_request() {
+    let server =
+        Server::with(Memory::with(hypha_engine::Settings::default()), Settings::default()).await;
+    let body = r#"{"model": "any", "input": 1, "stream": true}"#;
+    let mut events = Events::submitted(&server, "k", body).await;
+    let first = events.expect("queued").await;
+    assert_eq!((&first["stream"], &first["attempts"]), (&json!(true), &json!(0)));
+    server.memory.add_worker(1, &["any"]);
+    events.expect("scheduled").await;
+    events.expect("running").await;
+    let held = server.memory.begun("any").await;
+    assert!(held.dispatch.spec.stream, "the worker is told that pieces are wanted");
+    server.memory.output(&held, b"fir");
+    assert_eq!(events.expect("output").await["output"], "fir");
+
+    // An attempt that fails takes its pieces with it, and whoever shows them is told.
+    server.memory.fail(&held, "out of memory", true);
+    events.expect("delayed").await;
+    server.memory.advance(Span::from_secs(5));
+    events.expect("scheduled").await;
+    events.expect("running").await;
+    let held = server.memory.begun("any").await;
+    server.memory.output(&held, b"first");
+    assert_eq!(events.expect("output").await["output"], "first");
+
+    // The same key is the same task, from now on.
+    let mut again = Events::submitted(&server, "k", body).await;
+    assert_eq!(again.expect("running").await["id"], first["id"]);
+    server.memory.complete(&held, b"\"first\"");
+    for mut one in [events, again] {
+        assert_eq!(one.expect("completed").await["result"], "first");
+        assert_eq!(one.next().await, None);
+    }
+    let refused =
+        server.request(Method::POST, "/api/v1/tasks").header("accept", "text/event-stream");
+    let refused = refused.body("{}").send().await.unwrap();
+    assert_eq!(
+        (refused.status().as_u16(), refused.headers()["content-type"].as_bytes()),
+        (422, &b"application/json"[..])
+    );
 }

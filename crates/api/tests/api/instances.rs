@@ -198,10 +198,14 @@ async fn other_methods_types_and_sizes_are_refused_in_the_shape_of_the_surface()
     let text = server.request(Method::POST, "/queue/submit").header("content-type", "text/plain");
     let (status, body) = answer(text.body("{}")).await;
     assert_eq!((status, &body["status"]), (415, &json!("error")));
-    let (status, body) = server.get("/queue/info?modelname=x").await;
-    assert_eq!((status, &body["status"]), (400, &json!("error")));
-    let (status, body) = server.get("/task/query").await;
-    assert_eq!((status, &body["status"]), (400, &json!("error")));
+    for (path, says) in [
+        ("/queue/info?modelname=x", "`modelname` is no parameter of this route; the only one is"),
+        ("/task/query", "`task_id` is missing: give the id"),
+    ] {
+        let (status, body) = server.get(path).await;
+        assert_eq!((status, &body["status"]), (400, &json!("error")));
+        assert!(body["message"].as_str().unwrap().starts_with(says), "{body}");
+    }
 }
 
 #[tokio::test]
