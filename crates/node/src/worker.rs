@@ -4,6 +4,7 @@ mod channels;
 mod cores;
 mod driver;
 mod epoch;
+mod flow;
 mod instance;
 mod objects;
 mod runners;

@@ -11,7 +11,7 @@ use hypha_executor::{
     Confinement, Event as Told, Executor, Failure, Job, JobError, Launcher, Limits,
     Outcome as JobOutcome, Process, ProcessConfig,
 };
-use hypha_model::{Form, Name, Payload, SchedulerId, ServerError};
+use hypha_model::{Form, Name, SchedulerId, ServerError};
 use hypha_net::PeerId;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cores::Cores;
 use super::driver::Event;
+use super::flow::Flow;
 use super::objects::Uploads;
 use crate::NodeError;
 
@@ -215,23 +216,27 @@ async fn run(
     let form = job.form;
     let mut running = executor.start(job);
     let canceller = running.canceller();
+    let mut flow = Flow::new(id, events);
     loop {
         tokio::select! {
-            told = running.next() => match told {
-                Some(Told::Progress(permille)) => {
-                    let _ = events.send(Event::Progressed(id, permille)).await;
-                }
-                Some(Told::Output(piece)) => {
-                    let _ = events.send(Event::Produced(id, Payload::from(&piece[..]))).await;
-                }
-                None => break,
-            },
+            // In this order: what is held goes when nothing more is at hand.
+            biased;
             () = cancel.cancelled() => {
                 canceller.cancel();
                 break;
             }
+            told = running.next() => match told {
+                Some(Told::Progress(permille)) => {
+                    flow.flush().await;
+                    let _ = events.send(Event::Progressed(id, permille)).await;
+                }
+                Some(Told::Output(piece)) => flow.add(&piece).await,
+                None => break,
+            },
+            () = std::future::ready(()), if flow.holds() => flow.flush().await,
         }
     }
+    flow.flush().await;
     let ended = running.outcome();
     tokio::pin!(ended);
     let outcome = tokio::select! {
@@ -257,9 +262,18 @@ async fn call(
     let calling = async {
         let mut call = server.start(Some(model), spec.form, &spec.input, spec.stream);
         if spec.stream {
-            while let Some(piece) = call.next().await {
-                let _ = events.send(Event::Produced(id, Payload::from(&piece[..]))).await;
+            let mut flow = Flow::new(id, events);
+            loop {
+                tokio::select! {
+                    biased;
+                    piece = call.next() => match piece {
+                        Some(piece) => flow.add(&piece).await,
+                        None => break,
+                    },
+                    () = std::future::ready(()), if flow.holds() => flow.flush().await,
+                }
             }
+            flow.flush().await;
         }
         match call.answer().await {
             Answer::Completed { payload } => {
