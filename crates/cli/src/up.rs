@@ -52,13 +52,19 @@ pub(crate) fn run(up: Up) -> Result<(), Failure> {
 }
 
 async fn serve(up: Up) -> Result<(), Failure> {
-    let directory = files::prepare(&up.dir, &files::plan(up.workers))?;
-    let _lock = files::lock(&directory)?;
+    // Whoever runs there already is the better explanation of an address that is taken.
+    let held = files::lock_existing(&up.dir)?;
     let api = match up.api.port() {
         0 => SocketAddr::new(up.api.ip(), free_port(up.api)?),
         _ => up.api,
     };
+    // Before anything is made, so that nothing is left behind.
     check_free(api)?;
+    let directory = files::prepare(&up.dir, &files::plan(up.workers))?;
+    let _lock = match held {
+        Some(held) => held,
+        None => files::lock(&directory)?,
+    };
     let gateway_at = free_port(api)?;
     let gateway = format!("/ip4/127.0.0.1/tcp/{gateway_at}");
     let config = |name: &str| directory.join(format!("{name}.toml"));

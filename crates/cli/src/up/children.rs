@@ -1,4 +1,5 @@
-//! The nodes as child processes: started, started again when they die, and stopped together.
+//! The nodes as child processes: started, started again when they die, and stopped together. One that says that its
+//! configuration makes no sense would say so again: it is not started again, and all are stopped.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -11,8 +12,9 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
+use crate::tasks::text::{clean, cut};
 use crate::usage::Failure;
 
 /// How long a node may take to stop before it is killed: a little more than it takes by itself.
@@ -29,6 +31,36 @@ const WAS_WELL: Duration = Duration::from_secs(30);
 
 /// Deaths that wait to be noticed; the first is enough.
 const MAX_DEATHS: usize = 16;
+
+/// What a node exits with whose configuration makes no sense.
+const SENSELESS: i32 = 2;
+
+/// As much of a node's last line is repeated.
+const MAX_LINE_CHARS: usize = 1_000;
+
+/// How long the last lines of a node that has ended may take to come: another process may hold its output open.
+const LAST_LINES_TIME: Duration = Duration::from_secs(1);
+
+/// How a node ended.
+pub(super) struct Death {
+    what: String,
+    /// Its last line, if it would end so again.
+    final_line: Option<String>,
+}
+
+impl Death {
+    fn new(what: impl Into<String>) -> Death {
+        Death { what: what.into(), final_line: None }
+    }
+
+    /// What ends `hypha up`.
+    fn failure(self) -> Failure {
+        match self.final_line {
+            Some(line) => Failure::usage(format!("{}: {line}", self.what)),
+            None => Failure::work(format!("up: {}; its lines above say why", self.what)),
+        }
+    }
+}
 
 /// A node to be run.
 #[derive(Clone)]
@@ -80,7 +112,7 @@ impl Child {
     }
 
     /// Runs the node, again and again, until told to stop.
-    async fn live(self, mut stop: watch::Receiver<bool>, deaths: mpsc::Sender<String>) {
+    async fn live(self, mut stop: watch::Receiver<bool>, deaths: mpsc::Sender<Death>) {
         let mut pause = AGAIN_AFTER;
         loop {
             let began = tokio::time::Instant::now();
@@ -91,9 +123,16 @@ impl Child {
             if began.elapsed() >= WAS_WELL {
                 pause = AGAIN_AFTER;
             }
-            // Nobody listens once all are up.
-            let _ = deaths.try_send(format!("{} {ended}", self.name));
-            eprintln!("hypha up: {} {ended}; starting it again in {pause:?}", self.name);
+            let again = ended.final_line.is_none();
+            let what = format!("{} {}", self.name, ended.what);
+            if again {
+                eprintln!("hypha up: {what}; starting it again in {pause:?}");
+            }
+            // If it is full, there is enough to be noticed.
+            let _ = deaths.try_send(Death { what, ..ended });
+            if !again {
+                return;
+            }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 _ = stop.changed() => return,
@@ -103,14 +142,14 @@ impl Child {
     }
 
     /// Runs it once, and says how it ended.
-    async fn once(&self, stop: &mut watch::Receiver<bool>) -> String {
+    async fn once(&self, stop: &mut watch::Receiver<bool>) -> Death {
         let mut child = match self.spawn() {
             Ok(child) => child,
-            Err(error) => return format!("cannot be started: {error}"),
+            Err(error) => return Death::new(format!("cannot be started: {error}")),
         };
         let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         spawn_lines(&self.name, child.stdout.take());
-        spawn_lines(&self.name, child.stderr.take());
+        let last = spawn_lines(&self.name, child.stderr.take());
         // Kept until the end of this function: dropping it would stop the node.
         let _stdin = child.stdin.take();
         let ended = tokio::select! {
@@ -131,28 +170,48 @@ impl Child {
             }
         };
         match ended {
-            Ok(status) => format!("has ended ({status})"),
-            Err(error) => format!("was lost: {error}"),
+            Ok(status) if status.code() == Some(SENSELESS) => Death {
+                final_line: Some(last_line(last).await),
+                ..Death::new("cannot run as it is configured")
+            },
+            Ok(status) => Death::new(format!("has ended ({status})")),
+            Err(error) => Death::new(format!("was lost: {error}")),
         }
     }
 }
 
-/// Shows a node's lines with its name before them.
-fn spawn_lines(name: &str, output: Option<impl AsyncRead + Unpin + Send + 'static>) {
-    let Some(output) = output else { return };
+/// The last line that was shown of a node's.
+async fn last_line(lines: JoinHandle<String>) -> String {
+    let line = match tokio::time::timeout(LAST_LINES_TIME, lines).await {
+        Ok(Ok(line)) => line,
+        _ => "its lines above say why".to_owned(),
+    };
+    let line = line.strip_prefix("hypha: ").unwrap_or(&line);
+    cut(&clean(line), MAX_LINE_CHARS)
+}
+
+/// Shows a node's lines with its name before them, and returns the last.
+fn spawn_lines(
+    name: &str,
+    output: Option<impl AsyncRead + Unpin + Send + 'static>,
+) -> JoinHandle<String> {
     let name = name.to_owned();
     tokio::spawn(async move {
+        let mut last = String::new();
+        let Some(output) = output else { return last };
         let mut lines = BufReader::new(output).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             eprintln!("{name:<10} {line}");
+            last = line;
         }
-    });
+        last
+    })
 }
 
 pub(super) struct Children {
     running: JoinSet<()>,
     stop: watch::Sender<bool>,
-    deaths: mpsc::Receiver<String>,
+    deaths: mpsc::Receiver<Death>,
     signals: Signals,
 }
 
@@ -197,16 +256,24 @@ impl Children {
         tokio::select! {
             done = something => Ok(Some(done)),
             () = self.signals.next() => Ok(None),
-            Some(death) = self.deaths.recv() => {
-                Err(Failure::work(format!("up: {death}; its lines above say why")))
-            }
+            Some(death) = self.deaths.recv() => Err(death.failure()),
         }
     }
 
-    /// Runs until a signal comes, then stops them all.
+    /// Runs until a signal comes, or a node cannot be run any more; then stops them all.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
-        self.signals.next().await;
-        self.stop().await
+        let failed = loop {
+            tokio::select! {
+                () = self.signals.next() => break None,
+                Some(death) = self.deaths.recv() => {
+                    if death.final_line.is_some() {
+                        break Some(death.failure());
+                    }
+                }
+            }
+        };
+        self.stop().await?;
+        failed.map_or(Ok(()), Err)
     }
 
     pub(super) async fn stop(&mut self) -> Result<(), Failure> {

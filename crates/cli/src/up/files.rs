@@ -78,9 +78,19 @@ pub(super) fn scheduler_id(path: &Path) -> Result<SchedulerId, Failure> {
     })
 }
 
+/// The same of a directory in which `hypha up` has run before; nothing of another, and nothing is made.
+pub(super) fn lock_existing(directory: &Path) -> Result<Option<File>, Failure> {
+    match directory.join(LOCK).exists() {
+        true => lock(directory).map(Some),
+        false => Ok(None),
+    }
+}
+
+const LOCK: &str = "up.lock";
+
 /// Keeps another `hypha up` away from the directory for as long as it is held.
 pub(super) fn lock(directory: &Path) -> Result<File, Failure> {
-    let path = directory.join("up.lock");
+    let path = directory.join(LOCK);
     let named = |error: io::Error| Failure::work(format!("cannot use {}: {error}", path.display()));
     let file = File::create(&path).map_err(named)?;
     match file.try_lock() {

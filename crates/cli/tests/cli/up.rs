@@ -1,6 +1,6 @@
 //! `hypha up`: a network with one command, that stops as one and keeps what it had.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::command::{done, failed, refused};
 use crate::process::{Node, PATIENCE, wait_until};
@@ -67,25 +67,41 @@ fn no_node_outlives_the_command_that_was_killed() {
 }
 
 #[test]
-fn an_address_that_another_has_is_named_and_nothing_is_left_running() {
+fn an_address_that_another_has_is_named_and_nothing_is_left_behind() {
     let scratch = Scratch::new("up-taken");
+    let directory = scratch.path("network");
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let api = other.local_addr().unwrap().to_string();
     let expected = format!("cannot serve the API at {api}: another program has this address");
-    failed(1, &["up", "--dir", &scratch.path("network"), "--api", &api], &expected);
+    failed(1, &["up", "--dir", &directory, "--api", &api], &expected);
+    assert!(!std::fs::exists(directory).unwrap());
 }
 
 #[test]
-fn a_slip_in_the_scheduler_s_file_is_said_before_anything_runs() {
+fn a_slip_in_a_node_s_file_ends_all_with_the_line_that_names_it() {
     let scratch = Scratch::new("up-slip");
     let directory = scratch.path("network");
-    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    // Leaves the files, and nothing that runs.
-    let api = other.local_addr().unwrap().to_string();
-    failed(1, &["up", "--dir", &directory, "--api", &api], "cannot serve the API");
-    let file = scratch.path("network/scheduler.toml");
-    let right = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, format!("dta_dir = 1\n{right}")).unwrap();
+    let mut up = Up::start(&directory);
+    let slip = |name: &str| {
+        let file = scratch.path(&format!("network/{name}.toml"));
+        let right = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("dta_dir = 1\n{right}")).unwrap();
+    };
+    slip("worker-1");
+    let is_it = |pid: &u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.contains("worker-1.toml")
+    };
+    let worker = up.nodes().into_iter().find(is_it).unwrap();
+    let worker = Pid::from_raw(worker.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(worker, Signal::KILL).unwrap();
+    let line = "hypha: worker-1 cannot run as it is configured: ";
+    let line = up.node.wait_for_line(line, PATIENCE);
+    assert!(line.contains("network/worker-1.toml:1:1: unknown key `dta_dir`"), "{line}");
+    assert_eq!(up.node.wait(PATIENCE).code(), Some(2));
+
+    // The scheduler's own is read before anything runs.
+    slip("scheduler");
     let up = ["up", "--dir", &directory, "--api", "127.0.0.1:0"];
     refused(&up, "network/scheduler.toml:1:1: unknown key `dta_dir`");
 }
