@@ -35,13 +35,17 @@ impl fmt::Display for Failure {
 
 /// Prints to standard output. A reader that has seen enough (`| head`) is not a failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    print_bytes(text.as_bytes()).map(|_| ())
+}
+
+/// The same of any bytes; whether anybody still reads.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<bool, Failure> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::work(format!("cannot print: {error}")))
-        }
-        _ => Ok(()),
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::work(format!("cannot print: {error}"))),
     }
 }
 

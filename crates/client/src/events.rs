@@ -1,15 +1,18 @@
 //! What happens to a task, as it happens.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
+use data_encoding::BASE64;
 use futures::Stream;
 use hypha_model::{TaskState, WorkerId};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
+use crate::download::Body;
 use crate::error::ClientError;
-use crate::http::{Body, MAX_ANSWER_BYTES};
+use crate::http::MAX_ANSWER_BYTES;
+use crate::json::Json;
 use crate::sse::{Frame, Parser};
-use crate::status::TaskStatus;
+use crate::task_status::TaskStatus;
 use crate::timestamp::Timestamp;
 
 /// Something has happened to a task.
@@ -18,7 +21,7 @@ pub struct Event {
     /// What.
     pub kind: EventKind,
     /// What the scheduler says of it.
-    pub data: Value,
+    pub data: Json,
 }
 
 /// What can happen to a task.
@@ -39,37 +42,47 @@ pub enum EventKind {
 impl Event {
     /// The worker that it is about.
     pub fn worker(&self) -> Option<WorkerId> {
-        self.data.get("worker")?.as_str()?.parse().ok()
+        self.field::<String>("worker")?.parse().ok()
     }
 
     /// How far the task is, from 0 to 1.
     pub fn progress(&self) -> Option<f64> {
-        self.data.get("progress")?.as_f64()
+        self.field("progress")
     }
 
     /// Why the task waits, or is delayed.
-    pub fn reason(&self) -> Option<&str> {
-        ["reason", "last_error", "error"].iter().find_map(|key| self.data.get(key)?.as_str())
+    pub fn reason(&self) -> Option<String> {
+        ["reason", "last_error", "error"].iter().find_map(|key| self.field(key))
     }
 
     /// Until when the task is delayed.
     pub fn until(&self) -> Option<Timestamp> {
-        self.data.get("delayed_until")?.as_str()?.parse().ok()
+        self.field::<String>("delayed_until")?.parse().ok()
     }
 
-    /// A piece of the result, if this is one and it is text.
-    pub fn output(&self) -> Option<&str> {
-        self.data.get("output").filter(|_| self.kind == EventKind::Output)?.as_str()
+    /// A piece of the result, if this is one. A character may be cut at its end, and go on in the next.
+    pub fn output(&self) -> Option<Vec<u8>> {
+        if self.kind != EventKind::Output {
+            return None;
+        }
+        match self.field::<String>("output") {
+            Some(text) => Some(text.into_bytes()),
+            None => BASE64.decode(self.field::<String>("base64")?.as_bytes()).ok(),
+        }
     }
 
     /// The task: the first event and the last have all of it, the others what is new.
     pub fn task(&self) -> Option<TaskStatus> {
-        serde_json::from_value(self.data.clone()).ok()
+        self.data.read()
     }
 
     /// Whether this is the last event of the task.
     pub fn is_last(&self) -> bool {
         matches!(self.kind, EventKind::State(state) if state.is_final())
+    }
+
+    fn field<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        self.data.read::<BTreeMap<String, Json>>()?.get(name)?.read()
     }
 }
 
@@ -131,6 +144,6 @@ fn read(frame: Frame) -> Event {
         },
     };
     // What is not JSON is a text.
-    let data = serde_json::from_str(&frame.data).unwrap_or(Value::String(frame.data));
+    let data = frame.data.parse().unwrap_or_else(|_| Json::of(&frame.data));
     Event { kind, data }
 }

@@ -4,11 +4,12 @@ use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{Certificate, Method, Response, StatusCode, Url, redirect};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::download::Body;
 use crate::error::ClientError;
 
 /// The largest answer that is taken whole: some times a full page of tasks, or one task with a large result.
@@ -18,8 +19,6 @@ pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Beyond the time that a call asks the scheduler to wait: a commit on a slow disk under load, and the way.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Streams say something every few seconds, if only a comment.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Pauses before a call is repeated after a lost connection: long enough for a connection that went stale or
 /// a server's full backlog, and too short to notice. Whoever waits for a restart waits outside.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
@@ -57,6 +56,8 @@ pub(crate) struct Call<'a> {
     repeatable: bool,
     /// How long the scheduler is asked to wait before it answers.
     wait: Duration,
+    /// Whether the answer is wanted as events.
+    events: bool,
 }
 
 impl<'a> Call<'a> {
@@ -69,6 +70,7 @@ impl<'a> Call<'a> {
             key: None,
             repeatable: true,
             wait: Duration::ZERO,
+            events: false,
         }
     }
 
@@ -90,6 +92,12 @@ impl<'a> Call<'a> {
             repeatable: key.is_some(),
             ..Call::get(path)
         }
+    }
+
+    /// Asks for an answer that goes on with what happens.
+    pub(crate) fn with_events(mut self) -> Call<'a> {
+        self.events = true;
+        self
     }
 
     pub(crate) fn query(mut self, name: &'static str, value: Option<String>) -> Call<'a> {
@@ -181,7 +189,7 @@ impl Http {
             let answer = self.read(&mut response, call.repeatable).await?;
             return Err(self.refusal(&answer));
         }
-        Ok(Body { response, address: self.shown.clone() })
+        Ok(Body::new(response, self.shown.clone()))
     }
 
     pub(crate) fn malformed(&self, reason: &dyn std::fmt::Display) -> ClientError {
@@ -245,6 +253,9 @@ impl Http {
         }
         if let Some(key) = call.key {
             request = request.header("idempotency-key", key);
+        }
+        if call.events {
+            request = request.header(ACCEPT, "text/event-stream");
         }
         request
     }
@@ -317,67 +328,6 @@ impl Answer {
     }
 }
 
-/// The body of an answer, in pieces.
-pub(crate) struct Body {
-    response: Response,
-    address: String,
-}
-
-impl Body {
-    /// The next piece; `None` at the end.
-    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
-        match tokio::time::timeout(IDLE_TIMEOUT, self.response.chunk()).await {
-            Ok(Ok(chunk)) => Ok(chunk),
-            Ok(Err(error)) => Err(self.lost(root_cause(&error))),
-            Err(_) => {
-                Err(ClientError::TimedOut { address: self.address.clone(), after: IDLE_TIMEOUT })
-            }
-        }
-    }
-
-    pub(crate) fn lost(&self, reason: String) -> ClientError {
-        ClientError::Lost { address: self.address.clone(), reason, known: true }
-    }
-}
-
-/// A result on its way.
-pub struct Download {
-    body: Body,
-}
-
-impl Download {
-    pub(crate) fn new(body: Body) -> Download {
-        Download { body }
-    }
-
-    /// What the scheduler says that it is.
-    pub fn content_type(&self) -> Option<&str> {
-        self.body.response.headers().get(CONTENT_TYPE)?.to_str().ok()
-    }
-
-    /// How large it is, if that is known.
-    pub fn length(&self) -> Option<u64> {
-        self.body.response.content_length()
-    }
-
-    /// The next piece; `None` at the end.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
-        self.body.chunk().await
-    }
-
-    /// All of it, if that is at most `limit` bytes.
-    pub async fn bytes(mut self, limit: usize) -> Result<Vec<u8>, ClientError> {
-        let mut bytes = Vec::new();
-        while let Some(chunk) = self.chunk().await? {
-            if bytes.len() + chunk.len() > limit {
-                return Err(ClientError::TooLarge { limit });
-            }
-            bytes.extend_from_slice(&chunk);
-        }
-        Ok(bytes)
-    }
-}
-
 #[derive(Deserialize)]
 struct ErrorBody {
     error: ErrorDetail,
@@ -440,7 +390,7 @@ fn causes(error: &dyn Error) -> String {
 }
 
 /// What the system said: everything around it repeats that a request failed.
-fn root_cause(error: &dyn Error) -> String {
+pub(crate) fn root_cause(error: &dyn Error) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
         cause = next;

@@ -28,26 +28,30 @@
 //! The scheduler gives each task its id. The key is what the client names its submission by: after a lost
 //! connection the same submission is made again and cannot become a second task.
 
+mod download;
 mod error;
 mod events;
 mod http;
+mod json;
 mod requirements;
 mod scheduler;
 mod sse;
 mod status;
 mod task;
+mod task_status;
 mod timestamp;
 mod workers;
 
+pub use download::Download;
 pub use error::ClientError;
 pub use events::{Event, EventKind, Events};
-pub use http::{Download, MAX_ANSWER_BYTES, Options};
+pub use http::{MAX_ANSWER_BYTES, Options};
 pub use hypha_model::{TaskId, TaskState, WorkerId};
+pub use json::Json;
 pub use requirements::Requirements;
 pub use scheduler::{MAX_WAIT, Pages, Scheduler};
-pub use status::{
-    Explanation, FailedTry, SchedulerStatus, TaskFilter, TaskPage, TaskStatus, Verdict,
-};
+pub use status::{Explanation, SchedulerStatus, TaskFilter, TaskPage, Verdict};
 pub use task::{Task, TaskError, TaskInput, TaskKey};
+pub use task_status::{FailedTry, TaskStatus};
 pub use timestamp::Timestamp;
 pub use workers::{WorkerHealth, WorkerStatus};

@@ -7,11 +7,14 @@ use hypha_model::{Payload, TaskId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::download::Download;
 use crate::error::ClientError;
 use crate::events::Events;
-use crate::http::{Call, DEFAULT_RETRY_AFTER, Download, ErrorDetail, Http, Options, quoted};
-use crate::status::{Explanation, SchedulerStatus, TaskFilter, TaskPage, TaskStatus};
+use crate::http::{Call, DEFAULT_RETRY_AFTER, ErrorDetail, Http, Options, quoted};
+use crate::json::Json;
+use crate::status::{Explanation, SchedulerStatus, TaskFilter, TaskPage};
 use crate::task::Task;
+use crate::task_status::TaskStatus;
 use crate::workers::WorkerStatus;
 
 /// The longest that one request asks the scheduler to wait. Longer waits are made of several: what stands
@@ -59,9 +62,18 @@ impl Scheduler {
         wait: Duration,
     ) -> Result<TaskStatus, ClientError> {
         let key = std::mem::take(&mut task.key);
-        let body = task.into_json().to_string();
+        let body = task.into_json();
         let call = Call::post(vec!["tasks"], body, key.as_str());
         self.http.json(&call.waiting(wait.min(MAX_WAIT))).await
+    }
+
+    /// Submits a task and tells what happens to it from the beginning, in one request: no piece of its result
+    /// is missed.
+    pub async fn submit_and_follow(&self, mut task: Task) -> Result<Events, ClientError> {
+        let key = std::mem::take(&mut task.key);
+        let body = task.into_json();
+        let call = Call::post(vec!["tasks"], body, key.as_str()).with_events();
+        self.http.stream(&call).await.map(Events::new)
     }
 
     /// Submits tasks in as few requests as fit. Each has an outcome of its own, in their order. The tasks of
@@ -72,7 +84,7 @@ impl Scheduler {
         let mut batch = Batch::default();
         for mut task in tasks {
             let key = std::mem::take(&mut task.key);
-            let json = task.into_json().to_string();
+            let json = task.into_json();
             if !batch.has_room(json.len()) {
                 outcomes.extend(self.submit_batch(std::mem::take(&mut batch)).await);
             }
@@ -155,7 +167,7 @@ impl Scheduler {
     async fn submit_batch(&self, batch: Batch) -> Vec<Result<TaskStatus, ClientError>> {
         #[derive(Deserialize)]
         struct Answer {
-            tasks: Vec<Value>,
+            tasks: Vec<Json>,
         }
         let expected = batch.tasks;
         if expected == 0 {
@@ -172,22 +184,22 @@ impl Scheduler {
             Err(error) => Err(error),
         };
         match outcome {
-            Ok(tasks) => tasks.into_iter().map(|task| self.outcome(task)).collect(),
+            Ok(tasks) => tasks.iter().map(|task| self.outcome(task)).collect(),
             Err(error) => vec![Err(error); expected],
         }
     }
 
     /// One element of the answer to a batch: a task, or why it is none.
-    fn outcome(&self, json: Value) -> Result<TaskStatus, ClientError> {
+    fn outcome(&self, json: &Json) -> Result<TaskStatus, ClientError> {
         #[derive(Deserialize)]
         struct Refused {
             error: ErrorDetail,
         }
-        if json.get("id").is_some() {
-            return serde_json::from_value(json).map_err(|error| self.http.malformed(&error));
-        }
-        let refused: Refused =
-            serde_json::from_value(json).map_err(|error| self.http.malformed(&error))?;
+        // A task that has failed has an error, too.
+        let refused: Refused = match serde_json::from_str::<TaskStatus>(json.as_str()) {
+            Ok(task) => return Ok(task),
+            Err(error) => json.read().ok_or_else(|| self.http.malformed(&error))?,
+        };
         let (code, message) = (quoted(&refused.error.code), quoted(&refused.error.message));
         // Within a batch only the word tells what the status would have been.
         Err(match code.as_str() {

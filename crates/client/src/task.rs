@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime};
 use hypha_model::amount::parse_seconds;
 use hypha_model::given::Given;
 use hypha_model::{Metadata, Name, Rng, TaskId, Time};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::json::Json;
 use crate::requirements::Requirements;
 
 /// What is to be done. A default has a key of its own.
@@ -28,6 +29,8 @@ pub struct Task {
     pub metadata: Metadata,
     /// How long one attempt may take; the scheduler's `task_timeout` if not said.
     pub timeout: Option<Duration>,
+    /// Whether pieces of the result are wanted as they come; [`crate::Events`] has them.
+    pub stream: bool,
 }
 
 /// What a model is given.
@@ -35,8 +38,8 @@ pub struct Task {
 pub enum TaskInput {
     /// A text, such as a prompt.
     Text(String),
-    /// Any JSON.
-    Json(Value),
+    /// Any JSON; the model is given it as it is written.
+    Json(Json),
 }
 
 /// What a client names a submission by.
@@ -70,9 +73,15 @@ impl Task {
 
     /// Reads a task as `POST /api/v1/tasks` takes it, with its key as `key` if it has one. Whatever the
     /// scheduler would refuse for its form is refused here.
-    pub fn from_json(json: Value) -> Result<Task, TaskError> {
+    pub fn from_json(json: &str) -> Result<Task, TaskError> {
+        // The fields of a type could be read from an array, too.
+        if !json.trim_start().starts_with('{') {
+            return Err(TaskError::Form(
+                "expected an object, with its fields in braces".to_owned(),
+            ));
+        }
         let form: Form =
-            serde_json::from_value(json).map_err(|error| TaskError::Form(error.to_string()))?;
+            serde_json::from_str(json).map_err(|error| TaskError::Form(error.to_string()))?;
         let wrong = |field| move |problem: String| TaskError::Field { field, problem };
         form.model.parse::<Name>().map_err(|error| wrong("model")(error.to_string()))?;
         let timeout = match form.timeout {
@@ -97,39 +106,47 @@ impl Task {
                 None => TaskKey::new(),
             },
             model: form.model,
-            input: match form.input {
-                Value::String(text) => TaskInput::Text(text),
-                json => TaskInput::Json(json),
+            input: match form.input.text() {
+                Some(text) => TaskInput::Text(text),
+                None => TaskInput::Json(form.input),
             },
             requirements: Requirements::from_json(requirements).map_err(wrong("requirements"))?,
             metadata: metadata(form.metadata.unwrap_or_default()).map_err(wrong("metadata"))?,
             timeout,
+            stream: form.stream.unwrap_or_default(),
         })
     }
 
     /// As the API takes it.
-    pub(crate) fn into_json(self) -> Value {
-        let mut json = Map::new();
-        json.insert("model".to_owned(), Value::String(self.model));
-        json.insert(
-            "input".to_owned(),
-            match self.input {
-                TaskInput::Text(text) => Value::String(text),
+    pub(crate) fn into_json(self) -> String {
+        let body = Body {
+            model: &self.model,
+            input: match self.input {
+                TaskInput::Text(text) => Json::of(&text),
                 TaskInput::Json(json) => json,
             },
-        );
-        let requirements = self.requirements.to_json();
-        if !requirements.is_empty() {
-            json.insert("requirements".to_owned(), Value::Object(requirements));
-        }
-        if !self.metadata.is_empty() {
-            json.insert("metadata".to_owned(), json!(self.metadata));
-        }
-        if let Some(timeout) = self.timeout {
-            json.insert("timeout".to_owned(), json!(timeout.as_secs_f64()));
-        }
-        Value::Object(json)
+            requirements: self.requirements.to_json(),
+            metadata: self.metadata,
+            timeout: self.timeout.map(|timeout| timeout.as_secs_f64()),
+            stream: self.stream,
+        };
+        Json::of(&body).to_string()
     }
+}
+
+/// What is not said is left out.
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    input: Json,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    requirements: Map<String, Value>,
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    metadata: Metadata,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<f64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stream: bool,
 }
 
 #[derive(Deserialize)]
@@ -138,12 +155,13 @@ struct Form {
     key: Option<String>,
     model: String,
     #[serde(default)]
-    input: Value,
+    input: Json,
     requirements: Option<Map<String, Value>>,
     metadata: Option<Map<String, Value>>,
     timeout: Option<Given>,
     priority: Option<Value>,
     deadline: Option<Value>,
+    stream: Option<bool>,
 }
 
 /// A switch is a category with two values.
@@ -181,6 +199,12 @@ impl From<String> for TaskInput {
 
 impl From<Value> for TaskInput {
     fn from(json: Value) -> TaskInput {
+        TaskInput::Json(json.into())
+    }
+}
+
+impl From<Json> for TaskInput {
+    fn from(json: Json) -> TaskInput {
         TaskInput::Json(json)
     }
 }
@@ -234,6 +258,15 @@ impl fmt::Debug for TaskKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    fn read(json: &Value) -> Result<Task, TaskError> {
+        Task::from_json(&json.to_string())
+    }
+
+    fn written(task: Task) -> Value {
+        serde_json::from_str(&task.into_json()).unwrap()
+    }
 
     #[test]
     fn a_task_is_written_as_it_was_read() {
@@ -243,17 +276,25 @@ mod tests {
             "requirements": {"min_memory": "16GB", "cpu_cores": 0.5},
             "metadata": {"input_tokens": 100.0, "hardware": "A100"},
             "timeout": 1.5,
+            "stream": true,
         });
-        assert_eq!(Task::from_json(json.clone()).unwrap().into_json(), json);
-        let text = Task::from_json(json!({"model": "echo", "input": "hi", "key": "k"})).unwrap();
+        assert_eq!(written(read(&json).unwrap()), json);
+        let text = read(&json!({"model": "echo", "input": "hi", "key": "k"})).unwrap();
         assert_eq!((text.key.as_str(), &text.input), (Some("k"), &TaskInput::from("hi")));
-        assert_eq!(text.into_json(), json!({"model": "echo", "input": "hi"}));
+        assert_eq!(written(text), json!({"model": "echo", "input": "hi"}));
         let outer = json!({"model": "m", "priority": 1, "deadline": "2h", "metadata": {"a": true}});
         assert_eq!(
-            Task::from_json(outer).unwrap().into_json(),
+            written(read(&outer).unwrap()),
             json!({"model": "m", "input": null, "metadata": {"a": "true"},
                    "requirements": {"priority": 1, "deadline": "2h"}})
         );
+    }
+
+    #[test]
+    fn not_a_digit_of_an_input_is_changed() {
+        let input = r#"{"b": 0.1000, "a":[12345678901234567890123, 1E5]}"#;
+        let task = Task::from_json(&format!(r#"{{"model": "m", "input": {input}}}"#)).unwrap();
+        assert_eq!(task.into_json(), format!(r#"{{"model":"m","input":{input}}}"#));
     }
 
     #[test]
@@ -276,7 +317,7 @@ mod tests {
             (json!({"model": "m", "input": 1, "key": "a b"}), "visible ASCII"),
             (json!({"model": "m", "input": 1, "key": ""}), "visible ASCII"),
         ] {
-            let error = Task::from_json(json).unwrap_err().to_string();
+            let error = read(&json).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
     }

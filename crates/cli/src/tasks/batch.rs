@@ -2,6 +2,7 @@
 //! goes on where it was: each line has a key, under which the scheduler knows its task.
 
 mod meter;
+mod reasons;
 mod results;
 mod source;
 mod under_way;
@@ -14,12 +15,15 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use hypha_client::{ClientError, Scheduler, TaskState, TaskStatus};
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use self::meter::{LINE_PAUSE, Meter};
+use self::reasons::Reasons;
 use self::results::Results;
 use self::source::{Line, Source};
 use self::under_way::UnderWay;
 use super::reach::{block_on, failure, patiently_telling};
+use super::result;
 use super::submit::Batch;
 use super::text::count;
 use crate::usage::{Failure, print};
@@ -30,8 +34,11 @@ const LOOK_EVERY: Duration = LINE_PAUSE;
 /// The first answer comes earlier, so that the first line which is told has it.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 
+/// Large results that are fetched at once, each into memory.
+const FETCHED_AT_ONCE: usize = 2;
+
 /// What became of the lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Tally {
     tasks: u64,
     completed: u64,
@@ -40,6 +47,8 @@ struct Tally {
     refused: u64,
     /// Of all these, how many an earlier run has seen to.
     earlier: u64,
+    /// Why tasks failed.
+    reasons: Reasons,
 }
 
 pub(super) fn run(
@@ -57,6 +66,7 @@ pub(super) fn run(
     let ended = block_on(drive.all(scheduler, usize::from(given.in_flight)));
     let tally = drive.tally;
     drive.meter.finish();
+    eprint!("{}", tally.reasons);
     let none = results.lines() == 0;
     results.finish()?;
     ended?;
@@ -78,7 +88,7 @@ pub(super) fn run(
 
 /// Reads every line once before anything is submitted: a slip in the last one should not cost the others.
 fn survey(file: &Path, run: &str, results: &Results) -> Result<Tally, Failure> {
-    let mut tally = Tally::default();
+    let mut tally = Tally { reasons: results.reasons().clone(), ..Tally::default() };
     let mut own_keys = BTreeSet::new();
     let mut source = Source::open(file, run)?;
     while let Some(line) = source.next()? {
@@ -119,6 +129,7 @@ impl Drive<'_> {
             return Err(failure(error));
         }
         let under_way = UnderWay::default();
+        let fetching = Semaphore::new(FETCHED_AT_ONCE);
         let mut beat = tokio::time::interval(LINE_PAUSE);
         // The first comes at once.
         beat.tick().await;
@@ -129,7 +140,7 @@ impl Drive<'_> {
             while waiting.len() < most
                 && let Some(line) = self.next_line()?
             {
-                waiting.push(result_of(scheduler, line, &under_way));
+                waiting.push(result_of(scheduler, line, &under_way, &fetching));
             }
             let ended = tokio::select! {
                 ended = waiting.next() => ended,
@@ -163,6 +174,9 @@ impl Drive<'_> {
         match outcome {
             Ok(task) => {
                 self.tally.count(task.status);
+                if task.status != TaskState::Completed {
+                    self.tally.reasons.add(task.error.as_deref());
+                }
                 self.results.add(line.number, &line.key, task)?;
             }
             // What will meet every line is not tried with each of them.
@@ -197,6 +211,7 @@ async fn result_of(
     scheduler: &Scheduler,
     line: Line,
     under_way: &UnderWay,
+    fetching: &Semaphore,
 ) -> (Ended, Result<TaskStatus, ClientError>) {
     let ended = Ended { number: line.number, key: line.key };
     let kept = |error: &ClientError| under_way.kept(line.number, error);
@@ -211,6 +226,17 @@ async fn result_of(
         let id = task.id;
         let look = async || scheduler.wait(id, LOOK_EVERY).await;
         outcome = patiently_telling(look, &kept).await;
+    }
+    if let Ok(task) = &mut outcome
+        && task.large_result().is_some()
+    {
+        // Nobody closes it.
+        let _turn = fetching.acquire().await;
+        let fetch = async || result::fetched(scheduler, task).await;
+        match patiently_telling(fetch, &kept).await {
+            Ok(result) => task.result = result,
+            Err(error) => outcome = Err(error),
+        }
     }
     under_way.ended(line.number);
     (ended, outcome)
@@ -235,6 +261,7 @@ impl Tally {
             "failed": self.failed,
             "refused": self.refused,
             "earlier": self.earlier,
+            "reasons": self.reasons.json(),
         })
     }
 }

@@ -1,8 +1,7 @@
 //! `hypha cancel`.
 
 use clap::Args;
-use hypha_client::TaskId;
-use serde_json::json;
+use hypha_client::{Json, TaskId};
 
 use super::reach::{Reach, block_on, failure};
 use crate::usage::{Failure, print};
@@ -26,10 +25,10 @@ pub(super) fn run(cancel: &Cancel) -> Result<(), Failure> {
         let mut failed = None;
         for id in &cancel.ids {
             match scheduler.cancel(*id).await {
-                Ok(task) if cancel.json => print(&format!("{}\n", json!(task)))?,
+                Ok(task) if cancel.json => print(&format!("{}\n", Json::of(&task)))?,
                 Ok(task) => print(&format!("{id} {}\n", task.status))?,
                 Err(error) => {
-                    let problem = Failure::work(format!("{id}: {}", failure(error)));
+                    let problem = Failure::work(named(*id, &failure(error).to_string()));
                     // The last one is reported by the caller.
                     if let Some(earlier) = failed.replace(problem) {
                         eprintln!("hypha: {earlier}");
@@ -39,4 +38,25 @@ pub(super) fn run(cancel: &Cancel) -> Result<(), Failure> {
         }
         failed.map_or(Ok(()), Err)
     })
+}
+
+/// What is wrong, with the task that it is about.
+fn named(id: TaskId, problem: &str) -> String {
+    match problem.contains(&id.to_string()) {
+        true => problem.to_owned(),
+        false => format!("{id}: {problem}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_named_once() {
+        let id: TaskId = "task-01890000-0000-7000-8000-000000000001".parse().unwrap();
+        let unknown = format!("there is no task {id}");
+        assert_eq!(named(id, &unknown), unknown);
+        assert_eq!(named(id, "no"), format!("{id}: no"));
+    }
 }

@@ -1,14 +1,14 @@
 //! `hypha explain`: why a task is with its worker, or why it waits.
 
 use clap::Args;
-use hypha_client::{Explanation, TaskId, Verdict};
+use hypha_client::{Explanation, Scheduler, TaskFilter, TaskId, TaskState, Verdict};
 use hypha_model::Time;
 use serde_json::{Value, json};
 
 use super::reach::{Reach, block_on, failure};
 use super::roster::Roster;
 use super::show::failed_try;
-use super::text::{clean, count, now};
+use super::text::{clean, count, cut, now};
 use crate::scheduler::table;
 use crate::usage::{Failure, print};
 
@@ -27,14 +27,37 @@ pub(super) fn run(explain: &Explain) -> Result<(), Failure> {
     let scheduler = explain.reach.connect()?;
     block_on(async {
         let found = scheduler.explain(explain.id).await.map_err(failure)?;
-        match explain.json {
-            true => print(&format!("{:#}\n", json!(found))),
-            false => print(&lines(&found, &Roster::ask(&scheduler).await, now())),
+        if explain.json {
+            return print(&format!("{:#}\n", json!(found)));
         }
+        let roster = Roster::ask(&scheduler).await;
+        let guessed = is_guessed(&scheduler, &found, &roster).await;
+        print(&lines(&found, guessed.as_deref(), &roster, now()))
     })
 }
 
-fn lines(found: &Explanation, roster: &Roster, now: Time) -> String {
+/// The model, if its times are guesses: no task for it is known to have completed here.
+async fn is_guessed(scheduler: &Scheduler, found: &Explanation, roster: &Roster) -> Option<String> {
+    // Only strategies that predict have terms.
+    if !found.workers.iter().any(|verdict| verdict.more.contains_key("terms")) {
+        return None;
+    }
+    let model = scheduler.task(found.id).await.ok()?.model?;
+    if !roster.has_learned() {
+        return Some(model);
+    }
+    let filter = TaskFilter {
+        status: Some(TaskState::Completed),
+        model: Some(model.clone()),
+        limit: Some(1),
+        ..TaskFilter::default()
+    };
+    // A page without tasks that is not the last says nothing.
+    let page = scheduler.tasks(filter).next().await.ok()??;
+    (page.tasks.is_empty() && page.next.is_none()).then_some(model)
+}
+
+fn lines(found: &Explanation, guessed: Option<&str>, roster: &Roster, now: Time) -> String {
     let (id, status) = (found.id, found.status);
     let mut text = match (roster.named(&found.summary), status.as_str()) {
         (summary, status) if summary.starts_with(status) => format!("{id} {summary}\n"),
@@ -56,21 +79,25 @@ fn lines(found: &Explanation, roster: &Roster, now: Time) -> String {
     };
     let mut rows = vec![["worker", "score", "why"].map(str::to_owned)];
     for verdict in &found.workers {
-        rows.extend(answer(verdict, roster));
+        rows.extend(answer(verdict, guessed.is_none(), roster));
     }
     text += &table(&rows);
     if found.left_off > 0 {
         text += &format!("and {}\n", count(found.left_off, "more worker"));
     }
+    if let Some(model) = guessed {
+        let model = cut(&clean(model), MAX_MODEL_CHARS);
+        text += &format!("the model `{model}` has not run here yet: these times are guesses\n");
+    }
     text
 }
 
 /// A row for each reason, so that none is cut off.
-fn answer(verdict: &Verdict, roster: &Roster) -> Vec<[String; 3]> {
+fn answer(verdict: &Verdict, learned: bool, roster: &Roster) -> Vec<[String; 3]> {
     let worker = roster.short(verdict.worker);
     if verdict.refusals.is_empty() {
         let score = verdict.score.map_or("-".to_owned(), |score| format!("{score:.3}"));
-        return vec![[worker, score, parts(verdict, roster.has_learned())]];
+        return vec![[worker, score, parts(verdict, learned)]];
     }
     let row = |(at, reason): (usize, &String)| {
         let (worker, score) = if at == 0 { (worker.as_str(), "no") } else { ("", "") };
@@ -91,13 +118,13 @@ fn parts(verdict: &Verdict, learned: bool) -> String {
     let parts: Vec<_> = names.iter().filter_map(part).collect();
     match (parts.is_empty(), learned) {
         (true, true) => "expected to be done at once".to_owned(),
-        (true, false) => UNKNOWN.to_owned(),
-        (false, true) => format!("{} s", parts.join(" + ")),
-        (false, false) => format!("{} s; {UNKNOWN}", parts.join(" + ")),
+        (true, false) => "no time is known yet".to_owned(),
+        (false, _) => format!("{} s", parts.join(" + ")),
     }
 }
 
-const UNKNOWN: &str = "nothing is known of its run time yet";
+/// Names of models are paths at most; this much tells them apart.
+const MAX_MODEL_CHARS: usize = 80;
 
 fn decided_by(decision: &Value) -> String {
     let text = |key: &str| clean(decision[key].as_str().unwrap_or("-"));
@@ -124,7 +151,8 @@ mod tests {
             {"id": "01890000-0000-7000-8000-000000000002", "name": "worker-1"},
         ]));
         let now = "2026-01-01T00:00:10Z".parse::<Timestamp>().unwrap().time();
-        lines(&serde_json::from_value(whole).unwrap(), &roster, now)
+        let guessed = whole["guessed"].as_str().map(str::to_owned);
+        lines(&serde_json::from_value(whole).unwrap(), guessed.as_deref(), &roster, now)
     }
 
     #[test]
@@ -163,10 +191,15 @@ and 3 more workers
             let verdict = json!({"worker": worker, "score": 0.0, "terms": terms});
             parts(&serde_json::from_value(verdict).unwrap(), learned)
         };
-        let unknown = "nothing is known of its run time yet";
+        let unknown = "no time is known yet";
         assert_eq!(why(json!({"run_s": 0.0, "transfer_s": 0.0001}), false), unknown);
-        let guessed = why(json!({"wait_s": 0.5, "run_s": 1.0}), false);
-        assert_eq!(guessed, format!("wait 0.500 + run 1.000 s; {unknown}"));
+        assert_eq!(why(json!({"wait_s": 0.5, "run_s": 1.0}), false), "wait 0.500 + run 1.000 s");
+        let text = explained(json!({
+            "guessed": "burn",
+            "workers": [{"worker": worker, "score": 1.0, "terms": {"run_s": 1.0}}],
+        }));
+        let remark = "the model `burn` has not run here yet: these times are guesses\n";
+        assert!(text.ends_with(&format!("1.000  run 1.000 s\n{remark}")), "{text}");
         assert_eq!(why(json!({"run_s": 0.0001}), true), "expected to be done at once");
         assert_eq!(why(Value::Null, true), "fits");
 

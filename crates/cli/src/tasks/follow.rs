@@ -3,14 +3,18 @@
 
 use std::time::Duration;
 
-use hypha_client::{Event, EventKind, MAX_WAIT, Scheduler, TaskId, TaskState, TaskStatus};
-use serde_json::json;
+use hypha_client::{
+    ClientError, Event, EventKind, Events, Json, MAX_WAIT, Scheduler, Task, TaskId, TaskState,
+    TaskStatus,
+};
+use serde::Serialize;
 
+use super::pieces::Pieces;
 use super::reach::{failure, patiently};
 use super::roster::Roster;
 use super::text::{clean, cut};
 use super::waiting;
-use crate::usage::{Failure, print};
+use crate::usage::{Failure, print, print_bytes};
 
 /// Most tasks have ended by then, and of the others a person wants to know why not.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
@@ -54,80 +58,198 @@ impl Said {
     }
 }
 
-/// Shows what happens to a task as it happens, and pieces of its result as they come. Returns the task, and
-/// whether there were such pieces.
+/// Who is told what happens to a task.
+pub(super) trait Viewer {
+    /// Something has happened.
+    fn see(&mut self, event: &Event) -> Result<(), Failure>;
+
+    /// No more will be told until the end: the connection was lost, and the task goes on without us.
+    fn lost(&mut self) -> Result<(), Failure> {
+        eprintln!("hypha: {LOST}");
+        Ok(())
+    }
+}
+
+const LOST: &str = "connection lost, trying again";
+
+/// Submits a task and shows what happens to it from the beginning. Returns the task as it ended.
+pub(super) async fn submitted(
+    scheduler: &Scheduler,
+    task: Task,
+    viewer: &mut dyn Viewer,
+) -> Result<TaskStatus, Failure> {
+    let mut events = scheduler.submit_and_follow(task.clone()).await.map_err(failure)?;
+    let first = events.next().await.and_then(Result::ok);
+    if let Some(first) = first
+        && let Some(id) = first.task().map(|task| task.id)
+    {
+        return to_the_end(scheduler, id, (events, Some(first)), viewer).await;
+    }
+    // Under the same key it is the same task, if it was taken at all.
+    viewer.lost()?;
+    let task = patiently(async || scheduler.submit_task(task.clone()).await).await;
+    waited_for(scheduler, task.map_err(failure)?.id, viewer).await
+}
+
+/// Shows what happens to a task from now on. Returns the task as it ended.
 pub(super) async fn as_it_happens(
     scheduler: &Scheduler,
     id: TaskId,
-    show: &dyn Fn(&Event) -> Result<bool, Failure>,
-) -> Result<(TaskStatus, bool), Failure> {
-    let mut events = patiently(async || scheduler.events(id).await).await.map_err(failure)?;
-    let mut pieces = false;
+    viewer: &mut dyn Viewer,
+) -> Result<TaskStatus, Failure> {
+    let events = patiently(async || scheduler.events(id).await).await.map_err(failure)?;
+    to_the_end(scheduler, id, (events, None), viewer).await
+}
+
+async fn to_the_end(
+    scheduler: &Scheduler,
+    id: TaskId,
+    (mut events, mut first): (Events, Option<Event>),
+    viewer: &mut dyn Viewer,
+) -> Result<TaskStatus, Failure> {
     let mut queued = false;
     loop {
-        let event = {
-            let mut next = std::pin::pin!(events.next());
-            match tokio::time::timeout(FIRST_WAIT, next.as_mut()).await {
-                Ok(event) => event,
-                Err(_) => {
-                    // Nothing comes of a task that nobody takes: then its silence is explained, once.
-                    if std::mem::take(&mut queued)
-                        && let Ok(task) = scheduler.task(id).await
-                        && task.status == TaskState::Queued
-                    {
-                        Said::default().how_it_is(scheduler, &task).await;
-                    }
-                    next.await
-                }
-            }
+        let event = match first.take() {
+            Some(first) => Some(Ok(first)),
+            None => next(scheduler, id, &mut events, &mut queued).await,
         };
-        let Some(event) = event else { break };
-        match event {
-            Ok(event) => {
-                queued = event.kind == EventKind::State(TaskState::Queued);
-                pieces |= show(&event)?;
-                if let Some(task) = event.is_last().then(|| event.task()).flatten() {
-                    return Ok((task, pieces));
-                }
-            }
-            Err(error) => {
-                // The task goes on without us.
-                let advice = format!("`hypha tasks {id} --result` has all of it");
-                eprintln!("hypha: {error}; pieces of the result may be missing: {advice}");
-                break;
-            }
+        let Some(Ok(event)) = event else { break };
+        queued = event.kind == EventKind::State(TaskState::Queued);
+        viewer.see(&event)?;
+        if let Some(task) = event.is_last().then(|| event.task()).flatten() {
+            return Ok(task);
         }
     }
+    viewer.lost()?;
+    waited_for(scheduler, id, viewer).await
+}
+
+/// The next event. Nothing comes of a task that nobody takes: then its silence is explained, once.
+async fn next(
+    scheduler: &Scheduler,
+    id: TaskId,
+    events: &mut Events,
+    queued: &mut bool,
+) -> Option<Result<Event, ClientError>> {
+    let mut next = std::pin::pin!(events.next());
+    if let Ok(event) = tokio::time::timeout(FIRST_WAIT, next.as_mut()).await {
+        return event;
+    }
+    if std::mem::take(queued)
+        && let Ok(task) = scheduler.task(id).await
+        && task.status == TaskState::Queued
+    {
+        Said::default().how_it_is(scheduler, &task).await;
+    }
+    next.await
+}
+
+/// The end of a task whose events are lost, which is the last that is shown of it.
+async fn waited_for(
+    scheduler: &Scheduler,
+    id: TaskId,
+    viewer: &mut dyn Viewer,
+) -> Result<TaskStatus, Failure> {
     let task = to_its_end(scheduler, id).await?;
-    show(&Event { kind: EventKind::State(task.status), data: json!(task) })?;
-    Ok((task, pieces))
+    viewer.see(&Event { kind: EventKind::State(task.status), data: Json::of(&task) })?;
+    Ok(task)
 }
 
-/// An event for a person: pieces of the result to standard output, the rest to standard error.
-pub(super) fn for_people(roster: &Roster, event: &Event) -> Result<bool, Failure> {
-    if let Some(text) = event.output() {
-        return print(text).map(|()| true);
-    }
-    if !event.is_last() {
-        eprintln!("{}", line(roster, event));
-    }
-    Ok(false)
+/// A person: pieces of the result go to standard output, the rest to standard error.
+pub(super) struct People {
+    roster: Roster,
+    /// Of the attempt that is under way.
+    pieces: Pieces,
+    /// Whether pieces of that were missed: then all of the result is printed at its end.
+    missed: bool,
+    begun: bool,
 }
 
-/// An event for a program: a line of JSON.
-pub(super) fn for_programs(event: &Event) -> Result<bool, Failure> {
-    print(&format!("{}\n", json!({ "event": name(&event.kind), "data": event.data })))?;
-    Ok(true)
+impl People {
+    pub(super) fn new(roster: Roster) -> People {
+        People { roster, pieces: Pieces::default(), missed: false, begun: false }
+    }
+
+    /// Ends what was printed in pieces; whether that was all of the result.
+    pub(super) fn finish(&mut self) -> Result<bool, Failure> {
+        print_bytes(&self.pieces.finish())?;
+        Ok(self.pieces.any() && !self.missed)
+    }
+
+    fn begin(&mut self, event: &Event) {
+        if let Some(task) = event.task() {
+            eprintln!("{} submitted", task.id);
+        }
+        // A task that was submitted before: who knows what it has given already.
+        self.missed = event.kind == EventKind::State(TaskState::Running);
+    }
+
+    /// The attempt that the pieces belong to has failed.
+    fn start_over(&mut self) -> Result<bool, Failure> {
+        self.missed = false;
+        let any = self.finish()?;
+        self.pieces = Pieces::default();
+        Ok(any)
+    }
+}
+
+impl Viewer for People {
+    fn see(&mut self, event: &Event) -> Result<(), Failure> {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.begin(event);
+        }
+        if event.is_last() {
+            return Ok(());
+        }
+        if event.kind == EventKind::Output {
+            return match event.output().filter(|_| !self.missed) {
+                Some(piece) => print_bytes(&self.pieces.take(&piece)).map(|_| ()),
+                None => {
+                    self.missed = true;
+                    Ok(())
+                }
+            };
+        }
+        let again = event.kind == EventKind::Delayed && self.start_over()?;
+        let note = if again { "; the result starts over" } else { "" };
+        eprintln!("{}{note}", line(&self.roster, event));
+        Ok(())
+    }
+
+    fn lost(&mut self) -> Result<(), Failure> {
+        let note = match self.finish()? {
+            true => "; all of the result is printed at its end",
+            false => "",
+        };
+        eprintln!("hypha: {LOST}{note}");
+        self.missed = true;
+        Ok(())
+    }
+}
+
+/// A program: each event is a line of JSON.
+pub(super) struct Programs;
+
+impl Viewer for Programs {
+    fn see(&mut self, event: &Event) -> Result<(), Failure> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            event: &'a str,
+            data: &'a Json,
+        }
+        let line = Line { event: name(&event.kind), data: &event.data };
+        print(&format!("{}\n", Json::of(&line)))
+    }
 }
 
 /// An event as a line.
 pub(super) fn line(roster: &Roster, event: &Event) -> String {
     let mut line = match (&event.kind, event.progress()) {
         (EventKind::Progress, Some(progress)) => format!("{:.0} %", progress * 100.0),
-        (EventKind::Output, _) => match event.output() {
-            Some(text) => format!("output: {}", cut(&clean(text), MAX_SHOWN_CHARS)),
-            None => "output that is no text; `hypha tasks ID --result` has all of it".to_owned(),
-        },
+        (EventKind::Output, _) => {
+            let piece = event.output().unwrap_or_default();
+            format!("output: {}", cut(&clean(&String::from_utf8_lossy(&piece)), MAX_SHOWN_CHARS))
+        }
         (kind, _) => clean(name(kind)),
     };
     let state = match event.kind {
@@ -143,7 +265,7 @@ pub(super) fn line(roster: &Roster, event: &Event) -> String {
     }
     // Why a task is queued is looked up and told when it stays so.
     if let Some(reason) = event.reason().filter(|_| state != Some(TaskState::Queued)) {
-        line += &format!(": {}", roster.named(reason));
+        line += &format!(": {}", roster.named(&reason));
     }
     line
 }
@@ -161,6 +283,7 @@ fn name(kind: &EventKind) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn an_event_is_one_line() {
@@ -181,7 +304,34 @@ mod tests {
             (EventKind::Output, json!({"output": "a\nb"}), "output: a b"),
             (EventKind::Other("new".to_owned()), json!(1), "new"),
         ] {
-            assert_eq!(line(&Roster::default(), &Event { kind, data }), expected);
+            let event = Event { kind, data: data.into() };
+            assert_eq!(line(&Roster::default(), &event), expected);
+        }
+    }
+
+    #[test]
+    fn a_result_is_whole_unless_pieces_were_missed() {
+        let event = |kind: EventKind, data: serde_json::Value| Event { kind, data: data.into() };
+        let state = |state| event(EventKind::State(state), json!({}));
+        let piece = || event(EventKind::Output, json!({"output": ""}));
+        let broken = || event(EventKind::Output, json!({"base64": "?"}));
+        let delayed = || event(EventKind::Delayed, json!({}));
+        let text = || event(EventKind::Output, json!({"output": "\n"}));
+        for (events, whole) in [
+            (vec![state(TaskState::Queued), text()], true),
+            (vec![state(TaskState::Queued), piece()], false),
+            (vec![state(TaskState::Running), text()], false),
+            (vec![state(TaskState::Queued), text(), broken(), text()], false),
+            (vec![state(TaskState::Queued), text(), delayed()], false),
+            (vec![state(TaskState::Running), text(), delayed(), text()], true),
+        ] {
+            let mut people = People::new(Roster::default());
+            events.iter().for_each(|event| people.see(event).unwrap());
+            assert_eq!(people.finish().unwrap(), whole, "{events:?}");
+            if whole {
+                people.lost().unwrap();
+                assert!(!people.finish().unwrap(), "what came after the loss is missing");
+            }
         }
     }
 }

@@ -1,14 +1,14 @@
 //! `hypha tasks`: many tasks as a table, or one in full.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use hypha_client::{ClientError, Scheduler, TaskFilter, TaskId, TaskState, TaskStatus, WorkerId};
-use serde_json::json;
+use hypha_client::{Event, Json, Scheduler, TaskFilter, TaskId, TaskState, TaskStatus, WorkerId};
 
-use super::follow::{as_it_happens, for_programs, line};
+use super::follow::{Programs, Viewer, as_it_happens, line};
 use super::reach::{Reach, block_on, failure};
+use super::result;
 use super::roster::Roster;
 use super::show::{details, lines};
 use super::text::now;
@@ -61,12 +61,12 @@ pub(super) fn run(tasks: &Tasks) -> Result<(), Failure> {
     let scheduler = tasks.reach.connect()?;
     block_on(async {
         match tasks.id {
-            Some(id) if tasks.result => download(&scheduler, id).await,
+            Some(id) if tasks.result => result::print_raw(&scheduler, id).await,
             Some(id) if tasks.watch => follow(&scheduler, id, tasks.json).await,
             Some(id) => {
                 let task = scheduler.task(id).await.map_err(failure)?;
                 match tasks.json {
-                    true => print(&format!("{:#}\n", json!(task))),
+                    true => print(&format!("{:#}\n", Json::of(&task))),
                     false => print(&described(&scheduler, &task).await),
                 }
             }
@@ -75,7 +75,7 @@ pub(super) fn run(tasks: &Tasks) -> Result<(), Failure> {
                 let worker = tasks.worker(&scheduler).await?;
                 let found = tasks.list(&scheduler, worker).await?;
                 match tasks.json {
-                    true => print(&format!("{:#}\n", json!(found))),
+                    true => print(&format!("{:#}\n", Json::of(&found))),
                     false => print(&lines(&found, now())),
                 }
             }
@@ -134,7 +134,7 @@ impl Tasks {
         let clear = if std::io::stdout().is_terminal() && !self.json { CLEAR } else { "" };
         loop {
             match self.list(scheduler, worker).await {
-                Ok(found) if self.json => print(&format!("{}\n", json!(found)))?,
+                Ok(found) if self.json => print(&format!("{}\n", Json::of(&found)))?,
                 Ok(found) => print(&format!("{clear}{}\n", lines(&found, now())))?,
                 // It may be restarting; whoever watches wants to see it come back.
                 Err(failure) => eprintln!("hypha: {failure}"),
@@ -145,20 +145,23 @@ impl Tasks {
 }
 
 async fn follow(scheduler: &Scheduler, id: TaskId, json: bool) -> Result<(), Failure> {
-    let (task, _) = match json {
-        true => as_it_happens(scheduler, id, &for_programs).await?,
-        false => {
-            let roster = Roster::ask(scheduler).await;
-            let show = |event: &hypha_client::Event| match event.is_last() {
-                true => Ok(true),
-                false => print(&format!("{}\n", line(&roster, event))).map(|()| true),
-            };
-            as_it_happens(scheduler, id, &show).await?
+    if json {
+        return as_it_happens(scheduler, id, &mut Programs).await.map(|_| ());
+    }
+    let mut lines = Lines(Roster::ask(scheduler).await);
+    let task = as_it_happens(scheduler, id, &mut lines).await?;
+    print(&format!("\n{}", described(scheduler, &task).await))
+}
+
+/// Every event but the last as a line.
+struct Lines(Roster);
+
+impl Viewer for Lines {
+    fn see(&mut self, event: &Event) -> Result<(), Failure> {
+        match event.is_last() {
+            true => Ok(()),
+            false => print(&format!("{}\n", line(&self.0, event))),
         }
-    };
-    match json {
-        true => Ok(()),
-        false => print(&format!("\n{}", described(scheduler, &task).await)),
     }
 }
 
@@ -169,22 +172,6 @@ async fn described(scheduler: &Scheduler, task: &TaskStatus) -> String {
         Some(_) => None,
         None => waiting::why(scheduler, task, &roster).await,
     };
-    details(task, why, &roster, now())
-}
-
-async fn download(scheduler: &Scheduler, id: TaskId) -> Result<(), Failure> {
-    let mut result = scheduler.result(id).await.map_err(|error| match error {
-        ClientError::Refused { status: 409, .. } => {
-            Failure::work(format!("{id} has not ended; `hypha tasks {id} --watch` waits for it"))
-        }
-        error => failure(error),
-    })?;
-    let mut out = std::io::stdout().lock();
-    while let Some(piece) = result.chunk().await.map_err(failure)? {
-        match out.write_all(&piece) {
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
-            written => written.map_err(|error| Failure::work(format!("cannot print: {error}")))?,
-        }
-    }
-    out.flush().map_err(|error| Failure::work(format!("cannot print: {error}")))
+    let result = result::in_short(scheduler, task).await;
+    details(task, why, result, &roster, now())
 }

@@ -1,15 +1,14 @@
 //! One task, and many, as text.
 
-use hypha_client::{FailedTry, TaskState, TaskStatus, Timestamp};
+use hypha_client::{FailedTry, Json, TaskState, TaskStatus, Timestamp};
 use hypha_model::{Span, Time};
-use serde_json::Value;
 
 use super::roster::Roster;
-use super::text::{ago, clean, cut, fit, took};
+use super::text::{ago, clean, cut_saying, fit, took};
 use crate::scheduler::{or_dash, table};
 
 /// A result or an input is shown to be recognised; `--result` and `--json` give all of it.
-const MAX_SHOWN_CHARS: usize = 400;
+pub(super) const MAX_SHOWN_CHARS: usize = 400;
 
 /// A line for each task.
 pub(super) fn lines(tasks: &[TaskStatus], now: Time) -> String {
@@ -32,10 +31,11 @@ pub(super) fn lines(tasks: &[TaskStatus], now: Time) -> String {
     table(&rows)
 }
 
-/// Everything about one task, with the reason if it waits.
+/// Everything about one task, with the reason if it waits and its result in a line.
 pub(super) fn details(
     task: &TaskStatus,
     why: Option<String>,
+    result: Option<String>,
     roster: &Roster,
     now: Time,
 ) -> String {
@@ -46,7 +46,8 @@ pub(super) fn details(
         }
     };
     let at = |at: &Option<Timestamp>| at.as_ref().map(|at| format!("{at} ({})", ago(now, at)));
-    let more = |key: &str| task.more.get(key).and_then(shown);
+    let whole = "--json has all of it";
+    let more = |key: &str| shown(&Json::of(task.more.get(key)?), whole);
     line("task", Some(task.id.to_string()));
     line("status", Some(status(task)));
     line("model", task.model.clone());
@@ -67,8 +68,8 @@ pub(super) fn details(
     line("tenant", more("tenant"));
     line("requirements", more("requirements"));
     line("metadata", more("metadata"));
-    line("input", more("input"));
-    line("result", shown(&task.result));
+    line("input", task.input.as_ref().and_then(|input| shown(input, whole)));
+    line("result", result);
     text
 }
 
@@ -94,12 +95,13 @@ pub(super) fn status(task: &TaskStatus) -> String {
 }
 
 /// A result as a person or a program wants it: text as it is, everything else as JSON.
-pub(super) fn result(value: &Value) -> String {
-    match value {
-        Value::String(text) if text.ends_with('\n') => text.clone(),
-        Value::String(text) => format!("{text}\n"),
-        json => format!("{json:#}\n"),
-    }
+pub(super) fn result(json: &Json) -> String {
+    ended(json.text().unwrap_or_else(|| format!("{json:#}")))
+}
+
+/// With the end of its line.
+pub(super) fn ended(text: String) -> String {
+    if text.ends_with('\n') { text } else { text + "\n" }
 }
 
 /// How a task ended that did not complete.
@@ -119,12 +121,13 @@ fn run_time(task: &TaskStatus) -> Option<String> {
     }
 }
 
-fn shown(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::Object(empty) if empty.is_empty() => None,
-        Value::String(text) => Some(cut(text, MAX_SHOWN_CHARS)),
-        json => Some(cut(&json.to_string(), MAX_SHOWN_CHARS)),
+/// JSON in a line, and what to do for all of it if it is cut; nothing if there is nothing in it.
+pub(super) fn shown(json: &Json, advice: &str) -> Option<String> {
+    match json.as_str() {
+        "null" | "{}" => None,
+        written => {
+            Some(cut_saying(json.text().as_deref().unwrap_or(written), MAX_SHOWN_CHARS, advice))
+        }
     }
 }
 
@@ -132,7 +135,7 @@ fn shown(value: &Value) -> Option<String> {
 mod tests {
     use super::super::roster::tests::roster;
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn task(more: Value) -> TaskStatus {
         let mut json = json!({
@@ -167,11 +170,11 @@ mod tests {
         let text = details(
             &task(json!({
                 "worker": "01890000-0000-7000-8000-000000000002",
-                "result": {"text": "line\nline \u{1b}[2J"},
                 "input": "x".repeat(1_000),
                 "last_error": "out of memory",
             })),
             Some("nobody\nserves it".to_owned()),
+            Some("{\"text\":\"line\\nline \\u001b[2J\"}".to_owned()),
             &Roster::default(),
             now(),
         );
@@ -180,6 +183,8 @@ mod tests {
         assert!(text.contains("last error   out of memory\n"), "{text}");
         assert!(text.contains("finished     2026-01-01T00:00:02.200Z (11m ago)\n"), "{text}");
         assert!(text.contains("result       {\"text\":\"line\\nline \\u001b[2J\"}\n"), "{text}");
+        let input = format!("input        {}… (1 kB; --json has all of it)\n", "x".repeat(399));
+        assert!(text.contains(&input), "{text}");
         assert!(!text.contains("metadata") && text.len() < 1_200, "{text}");
     }
 
@@ -192,7 +197,7 @@ mod tests {
             {"attempt": 2, "worker": null, "reason": ""},
         ]);
         let task = task(json!({"worker": id, "failures": failures, "last_error": "it was lost"}));
-        let text = details(&task, None, &roster, now());
+        let text = details(&task, None, None, &roster, now());
         let tries = "\
 failed try   1 on worker-1 (8ebc2130), 3s ago: it was lost
 failed try   2: no reason is known
@@ -212,9 +217,10 @@ failed try   2: no reason is known
 
     #[test]
     fn a_text_is_printed_as_it_is_and_the_rest_as_json() {
-        assert_eq!(result(&json!("a \"b\"")), "a \"b\"\n");
-        assert_eq!(result(&json!("a\n")), "a\n");
-        assert_eq!(result(&json!(null)), "null\n");
-        assert_eq!(result(&json!([1])), "[\n  1\n]\n");
+        let printed = |text: &str| result(&text.parse().unwrap());
+        assert_eq!(printed(r#""a \"b\"""#), "a \"b\"\n");
+        assert_eq!(printed(r#""a\n""#), "a\n");
+        assert_eq!(printed("null"), "null\n");
+        assert_eq!(printed("[0.10]"), "[\n  0.10\n]\n", "not a digit is changed");
     }
 }

@@ -4,14 +4,14 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hypha_client::{Task, TaskState, TaskStatus};
+use hypha_client::{Json, Scheduler, Task, TaskInput, TaskState, TaskStatus};
 use serde_json::{Map, Value, json};
 
 use super::batch;
-use super::follow::{as_it_happens, for_people, for_programs, to_its_end};
+use super::follow::{People, Programs, submitted, to_its_end};
 use super::reach::{Reach, block_on, failure};
 use super::roster::Roster;
-use super::show;
+use super::{result, show};
 use crate::usage::{Failure, print, read_text};
 
 /// More than any scheduler takes in one request.
@@ -133,30 +133,18 @@ pub(super) fn run(submit: &Submit) -> Result<(), Failure> {
     let task = one.task()?;
     let scheduler = submit.reach.connect()?;
     block_on(async {
-        // Before the task begins: asked afterwards, it would hide what happens first.
-        let roster = match one.stream && !json {
-            true => Roster::ask(&scheduler).await,
-            false => Roster::default(),
-        };
-        let task = scheduler.submit_task(task).await.map_err(failure)?;
-        let id = task.id;
-        if !one.wait && !one.stream {
-            return match json {
-                true => print(&format!("{:#}\n", json!(task))),
-                false => print(&format!("{id}\n")),
-            };
-        }
-        if !json {
-            eprintln!("{id} submitted");
-        }
-        let (task, pieces) = match (one.stream, json) {
-            (true, true) => as_it_happens(&scheduler, id, &for_programs).await?,
-            (true, false) => {
-                as_it_happens(&scheduler, id, &|event| for_people(&roster, event)).await?
+        let ended = match (one.stream, one.wait) {
+            (true, _) => streamed(&scheduler, task, json).await,
+            (false, true) => waited_for(&scheduler, task, json).await,
+            (false, false) => {
+                let task = scheduler.submit_task(task).await.map_err(failure)?;
+                return match json {
+                    true => print(&format!("{:#}\n", Json::of(&task))),
+                    false => print(&format!("{}\n", task.id)),
+                };
             }
-            (false, _) => (to_its_end(&scheduler, id).await?, false),
         };
-        finish(&task, pieces, json).map_err(|failed| match one.is_json_as_text() {
+        ended.map_err(|failed| match one.is_json_as_text() {
             true => Failure::work(format!("{failed}; {SENT_AS_TEXT}")),
             false => failed,
         })
@@ -166,19 +154,38 @@ pub(super) fn run(submit: &Submit) -> Result<(), Failure> {
 /// What most likely went wrong when a model refuses such an input.
 const SENT_AS_TEXT: &str = "the input was sent as a text, --json-input sends it as JSON";
 
-/// Prints what came out of a task, unless it was printed in pieces.
-fn finish(task: &TaskStatus, pieces: bool, json: bool) -> Result<(), Failure> {
-    let completed = task.status == TaskState::Completed;
-    match (json, pieces) {
-        // The last event was the task.
-        (true, true) => {}
-        (true, false) => print(&format!("{:#}\n", json!(task)))?,
-        (false, true) => print("\n")?,
-        (false, false) if completed => print(&show::result(&task.result))?,
-        (false, false) => {}
+/// Submits a task, waits for its end and prints its result.
+async fn waited_for(scheduler: &Scheduler, task: Task, json: bool) -> Result<(), Failure> {
+    let id = scheduler.submit_task(task).await.map_err(failure)?.id;
+    if !json {
+        eprintln!("{id} submitted");
     }
-    match completed {
-        true => Ok(()),
+    let task = to_its_end(scheduler, id).await?;
+    if json {
+        print(&format!("{:#}\n", Json::of(&task)))?;
+    }
+    finish(scheduler, &task, json).await
+}
+
+/// The same, and shows what happens meanwhile.
+async fn streamed(scheduler: &Scheduler, task: Task, json: bool) -> Result<(), Failure> {
+    if json {
+        let task = submitted(scheduler, task, &mut Programs).await?;
+        // The last event was the task.
+        return finish(scheduler, &task, true).await;
+    }
+    // Before the task begins: asked afterwards, it would hide what happens first.
+    let mut people = People::new(Roster::ask(scheduler).await);
+    let task = submitted(scheduler, task, &mut people).await?;
+    let printed = people.finish()?;
+    finish(scheduler, &task, printed).await
+}
+
+/// Prints the result, unless it was printed, or says why there is none.
+async fn finish(scheduler: &Scheduler, task: &TaskStatus, printed: bool) -> Result<(), Failure> {
+    match task.status == TaskState::Completed {
+        true if printed => Ok(()),
+        true => result::print_readable(scheduler, task).await,
         false => Err(Failure::work(show::ending(task))),
     }
 }
@@ -189,7 +196,6 @@ impl One {
         let mut json = Map::new();
         let mut put = |key: &str, value: Value| json.insert(key.to_owned(), value);
         put("model", json!(self.model.as_deref().unwrap_or_default()));
-        put("input", self.input()?);
         put("requirements", Value::Object(self.needs.requirements()?));
         if let Some(timeout) = &self.timeout {
             put("timeout", json!(timeout));
@@ -200,10 +206,11 @@ impl One {
         if let Some(key) = &self.key {
             put("key", json!(key));
         }
-        Task::from_json(Value::Object(json)).map_err(Failure::usage)
+        let task = Task::from_json(&Value::Object(json).to_string()).map_err(Failure::usage)?;
+        Ok(Task { input: self.input()?, stream: self.stream, ..task })
     }
 
-    fn input(&self) -> Result<Value, Failure> {
+    fn input(&self) -> Result<TaskInput, Failure> {
         let given = self.input.as_deref().unwrap_or_default();
         let text = match given.strip_prefix('@') {
             Some(file) => read_text(Path::new(file))?,
@@ -211,9 +218,12 @@ impl One {
             None => given.to_owned(),
         };
         match self.json_input {
-            true => serde_json::from_str(&text)
-                .map_err(|error| Failure::usage(format!("--json-input: not JSON: {error}"))),
-            false => Ok(Value::String(text)),
+            // As it is written: a model may make a difference between 1 and 1.0.
+            true => match text.trim().parse::<Json>() {
+                Ok(json) => Ok(TaskInput::Json(json)),
+                Err(error) => Err(Failure::usage(format!("--json-input: not JSON: {error}"))),
+            },
+            false => Ok(TaskInput::Text(text)),
         }
     }
 }
@@ -273,7 +283,6 @@ fn standard_input() -> Result<String, Failure> {
 mod tests {
     use super::*;
     use clap::Parser;
-    use hypha_client::TaskInput;
 
     #[derive(Parser)]
     struct Line {
@@ -292,7 +301,7 @@ mod tests {
 
     #[test]
     fn flags_become_requirements() {
-        let task = task(&[
+        let task = self::task(&[
             "--model=m",
             "--input=hi",
             "--min-memory=16GB",
@@ -315,19 +324,20 @@ mod tests {
                    "deadline": "2m", "cpu_cores": 2})
         );
         assert_eq!(task.timeout, Some(std::time::Duration::from_secs(30)));
-        assert_eq!(task.key.as_str(), Some("k"));
+        assert_eq!((task.key.as_str(), task.stream), (Some("k"), false));
+        assert!(self::task(&["--model=m", "--input=x", "--stream"]).unwrap().stream);
     }
 
     #[test]
     fn an_input_is_a_text_a_file_or_json() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("input");
-        std::fs::write(&file, "{\"ms\": 5}").unwrap();
+        std::fs::write(&file, "{\"ms\": 5.00}\n").unwrap();
         let at = format!("@{}", file.display());
         let input = |line: &[&str]| task(line).map(|task| task.input);
-        let text = TaskInput::Text("{\"ms\": 5}".to_owned());
+        let text = TaskInput::Text("{\"ms\": 5.00}\n".to_owned());
         assert_eq!(input(&["--model=m", "--input", &at]), Ok(text));
-        let json = TaskInput::Json(json!({"ms": 5}));
+        let json = TaskInput::Json("{\"ms\": 5.00}".parse().unwrap());
         assert_eq!(input(&["--model=m", "--input", &at, "--json-input"]), Ok(json));
         assert!(input(&["--model=m", "--input=@/nowhere/at/all"]).is_err());
     }

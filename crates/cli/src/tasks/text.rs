@@ -71,6 +71,23 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
+/// The same with what to do about it: `…abc… (4 MB; --json has all of it)`.
+pub(crate) fn cut_saying(text: &str, width: usize, advice: &str) -> String {
+    match text.chars().nth(width) {
+        None => text.to_owned(),
+        Some(_) => format!("{} ({}; {advice})", cut(text, width), bytes(text.len() as u64)),
+    }
+}
+
+/// `512 bytes`, `4 MB`, `1.25 GB`.
+pub(crate) fn bytes(amount: u64) -> String {
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    match units.into_iter().find(|(size, _)| amount as f64 >= *size) {
+        Some((size, name)) => format!("{} {name}", (amount as f64 / size * 100.0).round() / 100.0),
+        None => count(amount, "byte"),
+    }
+}
+
 /// Cuts one column of a table so that the whole fits [`MAX_COLUMNS`].
 pub(crate) fn fit<const N: usize>(rows: &mut [[String; N]], column: usize) {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -110,6 +127,15 @@ mod tests {
         assert_eq!(rows[1][1], format!("{}…", "é".repeat(24)));
         let widest: usize = rows[1].iter().map(|cell| cell.chars().count()).sum();
         assert_eq!(widest + 4, MAX_COLUMNS);
+    }
+
+    #[test]
+    fn sizes_are_told_where_something_is_cut() {
+        let sizes = [0, 1, 999, 1_000, 1_234_567, 4_000_000, 1_250_000_000].map(bytes);
+        let expected = ["0 bytes", "1 byte", "999 bytes", "1 kB", "1.23 MB", "4 MB", "1.25 GB"];
+        assert_eq!(sizes, expected);
+        assert_eq!(cut_saying("abc", 3, "more"), "abc");
+        assert_eq!(cut_saying("abcé", 3, "more"), "ab… (5 bytes; more)");
     }
 
     #[test]

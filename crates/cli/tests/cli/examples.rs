@@ -50,7 +50,7 @@ fn instance(crew: &Crew) -> (Node, u16) {
 }
 
 /// One that nobody uses, and that no program is given which asks for any. Each test begins to look elsewhere.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let first = std::process::id() as usize % PORTS.len();
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     PORTS.cycle().skip(first).take(PORTS.len()).find(is_free).expect("a free port")

@@ -20,6 +20,7 @@ mod python;
 mod scratch;
 mod sim;
 mod startup;
+mod streams;
 mod swarm;
 mod tasks;
 mod traces;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::command::hypha;
 use crate::crew::Crew;
 use crate::process::{PATIENCE, wait_until};
 
@@ -12,7 +13,7 @@ const DOCUMENT: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/executors.md"));
 
 /// The keys of an executor whose only model has its name.
-fn program(name: &str, command: &str, arguments: &[&str], more: &str) -> String {
+pub fn program(name: &str, command: &str, arguments: &[&str], more: &str) -> String {
     format!(
         "[[executors]]\nname = \"{name}\"\nruntime = \"process\"\nmodels = [\"{name}\"]\n\
          cmd = \"{command}\"\nargs = {arguments:?}\n{more}\n"
@@ -75,4 +76,32 @@ fn a_warm_program_runs_one_task_after_another() {
         task["result"].as_u64().unwrap_or_else(|| panic!("{task}"))
     };
     assert_eq!(run(), run());
+}
+
+/// The script of the document.
+#[test]
+fn a_script_s_result_is_shown_as_what_it_is() {
+    let (_, rest) = DOCUMENT.split_once("\n```sh\n").unwrap();
+    let (script, _) = rest.split_once("\n```\n").unwrap();
+    let kept = crate::scratch::Scratch::new("program-script-kept");
+    let file = kept.file("words.sh", script);
+    let words = program("words", "sh", &[&file], &format!("read = [{file:?}]"));
+    let text = program("text", "sh", &["-c", "printf 'plain text'"], "");
+    let bytes = program("bytes", "sh", &["-c", "printf '\\377\\376'"], "");
+    let crew = Crew::start_with("program-script", NO_RETRIES, &[&(words + &text + &bytes)]);
+    let run = |model: &str| {
+        crew.hypha(&["submit", "--model", model, "--input", "what is a hypha", "--wait"])
+    };
+    assert_eq!(run("words"), "{\n  \"words\": 4\n}\n");
+    assert_eq!(run("text"), "plain text\n");
+    let task = |model: &str| crew.call("POST /api/v1/tasks?wait=50", &json!({"model": model}));
+    let shown = |task: &Value| crew.hypha(&["tasks", task["id"].as_str().unwrap()]);
+    let ended = task("text");
+    assert_eq!(ended["result"], json!({"base64": "cGxhaW4gdGV4dA=="}), "{ended}");
+    assert!(shown(&ended).contains("\nresult       plain text\n"));
+    let ended = task("bytes");
+    assert!(shown(&ended).contains("\nresult       2 bytes that are no text; `hypha tasks task-"));
+    let submit = ["submit", "--model", "bytes", "--input", "", "--wait"];
+    let printed = hypha(&[&submit[..], &["--scheduler", &crew.url()]].concat());
+    assert_eq!(printed.stdout, b"\xff\xfe", "not a byte is added");
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use hypha_api::{NewToken, Tokens};
 use serde_json::{Value, json};
 
-use crate::command::{done, failed, refused};
+use crate::command::{done, failed, hypha, refused};
 use crate::crew::{Crew, api, builtin, worker_id};
 use crate::http;
 use crate::lab::{self, Lab};
@@ -68,6 +68,57 @@ fn commands_tell_what_happens_to_tasks() {
     assert_eq!(crew.hypha(&["cancel", waiting]), format!("{waiting} cancelled\n"));
     let unknown = "task-00000000-0000-7000-8000-000000000000";
     failed(1, &["tasks", unknown, "--scheduler", &crew.url()], "there is no task");
+    let once = format!("hypha: there is no task {unknown}, or it");
+    failed(1, &["cancel", unknown, "--scheduler", &crew.url()], &once);
+    let run = [&submit[..2], &["sleep", "--input", "{\"ms\": 300}", "--json-input"]].concat();
+    let sleeping = crew.hypha(&run);
+    let explained = crew.hypha(&["explain", sleeping.trim()]);
+    let guessed = "the model `sleep` has not run here yet: these times are guesses\n";
+    assert!(explained.ends_with(guessed) || explained.contains(" completed after "), "{explained}");
+}
+
+#[test]
+fn not_a_digit_is_changed_between_a_file_and_a_model() {
+    let crew = Crew::start("task-digits", &[&builtin(4)]);
+    let number = "12345678901234567890123";
+    let input = format!("{{\"n\": 0.1000, \"m\":[{number}, 1E5]}}");
+    let submit = ["submit", "--model", "echo", "--input", &input, "--json-input"];
+    let id = crew.hypha(&submit);
+    let id = id.trim();
+    crew.ended(id);
+    assert_eq!(crew.hypha(&["tasks", id, "--result"]), input);
+    let printed = format!("{{\n  \"n\": 0.1000,\n  \"m\": [\n    {number},\n    1E5\n  ]\n}}\n");
+    assert_eq!(crew.hypha(&[&submit[..], &["--wait"]].concat()), printed);
+    let json = crew.hypha(&["tasks", id, "--json"]);
+    assert_eq!(json.matches(number).count(), 2, "the input and the result: {json}");
+
+    let lines = format!("{{\"model\": \"echo\", \"input\": {input}}}\n");
+    let (file, out) = (crew.lab.file("tasks.jsonl", &lines), crew.lab.path("results.jsonl"));
+    crew.hypha(&["submit", "--batch", &file, "--out", &out]);
+    let results = std::fs::read_to_string(out).unwrap();
+    assert!(results.contains(&format!("\"result\":{input}")), "{results}");
+}
+
+#[test]
+fn a_batch_that_fails_says_why() {
+    let crew = Crew::start("task-reasons", &[&builtin(4)]);
+    let lines: String = [json!("x"), json!({"ms": 1}), json!("x"), json!(7)]
+        .iter()
+        .map(|input| format!("{}\n", json!({"model": "sleep", "input": input})))
+        .collect();
+    let (file, out) = (crew.lab.file("tasks.jsonl", &lines), crew.lab.path("results.jsonl"));
+    let url = crew.url();
+    let batch = ["submit", "--batch", &file, "--out", &out, "--scheduler", &url];
+    // The second run has nothing left to do, and says the same.
+    for run in ["now", "earlier"] {
+        let output = hypha(&batch);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{run}: {told}");
+        let reason = "the input is not what the model takes: expected";
+        assert!(told.contains(&format!("2 × {reason}")), "{run}: {told}");
+        assert!(told.contains(&format!("1 × {reason}")), "{run}: {told}");
+        assert!(told.contains("4 of 4 tasks done, 1 completed, 3 failed"), "{run}: {told}");
+    }
 }
 
 #[test]
@@ -217,6 +268,23 @@ fn a_result_larger_than_fits_a_message_comes_back_whole() {
     assert_eq!(status, 200);
     assert!(body == whole, "{} bytes of {}", body.len(), whole.len());
     assert!(crew.hypha(&["tasks", id, "--result"]) == whole);
+    let shown = crew.hypha(&["tasks", id]);
+    assert!(shown.contains("… (3.2 MB; --json has all of it)\n") && shown.len() < 2_000, "{shown}");
+    let how = format!("result       3.2 MB; `hypha tasks {id} --result` prints them\n");
+    assert!(shown.contains(&how), "{shown}");
+
+    let file = format!("@{}", crew.lab.file("input.txt", &text));
+    let submit = ["submit", "--model", "echo", "--input", &file, "--wait"];
+    assert!(crew.hypha(&submit) == format!("{text}\n"), "the text itself is printed");
+    let list = format!("[{whole},1.0]");
+    let file = format!("@{}", crew.lab.file("input.json", &list));
+    let submit = ["submit", "--model", "echo", "--input", &file, "--json-input", "--wait"];
+    assert!(crew.hypha(&submit) == format!("{list}\n"), "JSON is printed as it is");
+    let lines = format!("{{\"model\": \"echo\", \"input\": {list}}}\n");
+    let (file, out) = (crew.lab.file("tasks.jsonl", &lines), crew.lab.path("results.jsonl"));
+    crew.hypha(&["submit", "--batch", &file, "--out", &out]);
+    let results = std::fs::read_to_string(out).unwrap();
+    assert!(results.contains(&format!("\"result\":{list}")), "{} bytes", results.len());
 }
 
 #[test]

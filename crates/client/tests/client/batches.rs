@@ -26,7 +26,8 @@ async fn tasks_go_in_few_requests_and_come_back_in_order() {
     let outcomes = stub.scheduler.submit_tasks(numbered(2_500)).await;
     assert_eq!(outcomes.len(), 2_500);
     for (n, outcome) in outcomes.iter().enumerate() {
-        assert_eq!(outcome.as_ref().unwrap().more["input"]["n"], n);
+        let input = outcome.as_ref().unwrap().input.as_ref().unwrap();
+        assert_eq!(input.to_value()["n"], n);
     }
     let sizes: Vec<_> =
         stub.asked().iter().map(|asked| asked.body.as_array().unwrap().len()).collect();

@@ -19,6 +19,7 @@ pub(crate) struct Asked {
     pub(crate) line: String,
     pub(crate) key: Option<String>,
     pub(crate) authorization: Option<String>,
+    pub(crate) accept: Option<String>,
     pub(crate) body: Value,
 }
 
@@ -66,7 +67,7 @@ async fn handle(
     let line = format!("{} {}", head.method, head.uri);
     let body = to_bytes(body, usize::MAX).await.unwrap();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let asked = Asked { line, key, authorization, body };
+    let asked = Asked { line, key, authorization, accept: header("accept"), body };
     let before = {
         let mut all = all.lock().unwrap();
         all.push(asked.clone());

@@ -6,10 +6,10 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use hypha_client::{TaskState, TaskStatus};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use hypha_client::{Json, TaskState, TaskStatus};
+use serde::{Deserialize, Serialize};
 
+use super::reasons::Reasons;
 use crate::usage::Failure;
 
 /// Larger than any result that is kept in one piece.
@@ -22,6 +22,8 @@ pub(super) struct Results {
     /// Whether it was made by this run.
     made: bool,
     done: BTreeMap<u64, Done>,
+    /// Why tasks of earlier runs did not complete.
+    reasons: Reasons,
 }
 
 /// A line that has its result.
@@ -30,11 +32,23 @@ pub(super) struct Done {
     pub(super) status: TaskState,
 }
 
+/// What is read again of a result.
 #[derive(Deserialize)]
 struct Row {
     line: u64,
     key: String,
     status: TaskState,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+/// What is written: the task, and which it is.
+#[derive(Serialize)]
+struct NewRow<'a> {
+    line: u64,
+    key: &'a str,
+    #[serde(flatten)]
+    task: &'a TaskStatus,
 }
 
 impl Results {
@@ -63,7 +77,13 @@ impl Results {
         if std::fs::metadata(path).ok().map(place) != file.metadata().ok().map(place) {
             return Err(busy());
         }
-        let mut results = Results { path: path.to_owned(), file, made, done: BTreeMap::new() };
+        let mut results = Results {
+            path: path.to_owned(),
+            file,
+            made,
+            done: BTreeMap::new(),
+            reasons: Reasons::default(),
+        };
         let whole = results.read()?;
         results.file.set_len(whole).map_err(failed)?;
         results.file.seek(SeekFrom::Start(whole)).map_err(failed)?;
@@ -79,25 +99,32 @@ impl Results {
         self.done.get(&line)
     }
 
+    /// Why tasks of earlier runs did not complete.
+    pub(super) fn reasons(&self) -> &Reasons {
+        &self.reasons
+    }
+
     /// How many lines have their result.
     pub(super) fn lines(&self) -> u64 {
         self.done.len() as u64
     }
 
     /// Adds what became of a line.
-    pub(super) fn add(&mut self, line: u64, key: &str, task: TaskStatus) -> Result<(), Failure> {
-        let status = task.status;
-        let mut row = json!(task);
-        if let Value::Object(row) = &mut row {
-            // The input is in the other file.
-            row.remove("input");
-            row.insert("line".to_owned(), json!(line));
-            row.insert("key".to_owned(), json!(key));
-        }
+    pub(super) fn add(
+        &mut self,
+        line: u64,
+        key: &str,
+        mut task: TaskStatus,
+    ) -> Result<(), Failure> {
+        // The input is in the other file.
+        task.input = None;
+        // On one line, also if it came on several.
+        let row =
+            Json::of(&NewRow { line, key, task: &task }).to_string().replace(['\n', '\r'], " ");
         // In one piece, so that a run that is killed leaves at most one torn line.
         let written = self.file.write_all(format!("{row}\n").as_bytes());
         written.map_err(|error| self.failed(&error))?;
-        self.done.insert(line, Done { key: key.to_owned(), status });
+        self.done.insert(line, Done { key: key.to_owned(), status: task.status });
         Ok(())
     }
 
@@ -129,7 +156,11 @@ impl Results {
                 Err(error) => return Err(at(&error)),
             }
             let row: Row = serde_json::from_slice(&bytes).map_err(|_| at(&NOT_A_RESULT))?;
-            self.done.insert(row.line, Done { key: row.key, status: row.status });
+            let Row { line, key, status, error } = row;
+            if status != TaskState::Completed {
+                self.reasons.add(error.as_deref());
+            }
+            self.done.insert(line, Done { key, status });
         }
     }
 

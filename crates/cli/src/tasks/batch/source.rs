@@ -5,8 +5,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use hypha_client::{Task, TaskKey};
+use hypha_client::{Json, Task, TaskKey};
 use hypha_model::Payload;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::usage::Failure;
 
@@ -63,13 +65,19 @@ impl Source {
     }
 
     fn read(&self, number: u64, bytes: &[u8]) -> Result<Line, Failure> {
-        let json: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| {
-            // It counts lines within what it was given, which is one.
-            let problem = error.to_string().replace(" at line 1 column ", " at column ");
-            self.wrong(number, &format!("is not JSON: {problem}"))
+        #[derive(Deserialize)]
+        struct Named {
+            #[serde(default)]
+            key: Option<IgnoredAny>,
+        }
+        // It counts lines within what it was given, which is one.
+        let here = |problem: String| problem.replace(" at line 1 column ", " at column ");
+        let json: Json = serde_json::from_slice(bytes).map_err(|error| {
+            self.wrong(number, &format!("is not JSON: {}", here(error.to_string())))
         })?;
-        let own_key = json.get("key").is_some_and(|key| !key.is_null());
-        let mut task = Task::from_json(json).map_err(|error| self.wrong(number, &error))?;
+        let mut task = Task::from_json(json.as_str())
+            .map_err(|error| self.wrong(number, &here(error.to_string())))?;
+        let own_key = json.read::<Named>().is_some_and(|named| named.key.is_some());
         if !own_key {
             task.key = TaskKey::from_text(self.key(number, bytes))
                 .map_err(|error| self.wrong(number, &error))?;

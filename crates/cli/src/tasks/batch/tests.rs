@@ -37,8 +37,11 @@ const TASK: &str = r#"{"model": "echo", "input": 1}"#;
 
 fn task(status: &str) -> TaskStatus {
     let id = "task-01890000-0000-7000-8000-000000000001";
-    let json = json!({"id": id, "status": status, "input": "x", "result": [1]});
-    serde_json::from_value(json).unwrap()
+    let error = if status == "failed" { "\"it broke\"" } else { "null" };
+    let text = format!(
+        "{{\"id\":\"{id}\",\"status\":\"{status}\",\"input\":\"x\",\"result\":[1.00,\n2],\"error\":{error}}}"
+    );
+    serde_json::from_str(&text).unwrap()
 }
 
 #[test]
@@ -92,11 +95,14 @@ fn what_has_a_result_is_counted_and_not_done_again() {
     results.finish().unwrap();
 
     let tally = files.survey().unwrap();
-    let expected = Tally { tasks: 3, completed: 1, failed: 1, refused: 0, earlier: 2 };
+    let mut reasons = Reasons::default();
+    reasons.add(Some("it broke"));
+    let expected = Tally { tasks: 3, completed: 1, failed: 1, refused: 0, earlier: 2, reasons };
     assert_eq!(tally, expected);
     let text = std::fs::read_to_string(&files.out).unwrap();
     let row: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-    assert_eq!((&row["line"], &row["result"]), (&json!(3), &json!([1])));
+    assert_eq!((&row["line"], &row["result"]), (&json!(3), &json!([1.0, 2])));
+    assert!(text.lines().next().unwrap().contains("\"result\":[1.00, 2]"), "{text}");
     assert!(row.get("input").is_none());
     assert_eq!(
         tally.to_string(),

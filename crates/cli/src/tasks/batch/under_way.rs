@@ -37,7 +37,7 @@ impl UnderWay {
 
     pub(super) fn is(&self, line: u64, task: &TaskStatus) {
         let mut task = task.clone();
-        task.more.remove("input");
+        task.input = None;
         self.0.borrow_mut().insert(line, Standing::Task(Box::new(task)));
     }
 

@@ -1,0 +1,193 @@
+//! Pieces of a result, from whoever makes them to whoever reads them.
+
+use std::process::Command;
+
+use crate::command::hypha;
+use crate::crew::{Crew, api, builtin};
+use crate::examples::free_port;
+use crate::http;
+use crate::process::{Node, PATIENCE};
+use crate::programs::program;
+use crate::scratch::Scratch;
+
+use serde_json::{Value, json};
+
+/// The answer is wanted as events.
+const EVENTS: &str = "Accept: text/event-stream\r\n";
+
+/// Says a word after the other, and waits before the last until a file is there.
+const SERVER: &str = r#"
+import http.server, json, os, sys, time
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer("application/json", b'{"object": "list", "data": [{"id": "chat"}]}')
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        assert body["stream"] is True and body["messages"][0]["content"] == "hi", body
+        self.answer("text/event-stream", b"")
+        self.word("Hello\n")
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.02)
+        self.word("you")
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def word(self, text):
+        chunk = json.dumps({"choices": [{"delta": {"content": text}}]})
+        self.wfile.write(b"data: " + chunk.encode() + b"\n\n")
+        self.wfile.flush()
+
+    def answer(self, kind, body):
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.end_headers()
+        self.wfile.write(body)
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print("port", server.server_address[1], flush=True)
+server.serve_forever()
+"#;
+
+/// Gives a first piece, waits until a file is there, and gives another; the first try fails before that if it is to.
+const PROGRAM: &str = r#"
+import http.client, os, socket, sys, time
+
+class Bridge(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(os.environ["HYPHA_BRIDGE"])
+
+def output(piece):
+    bridge = Bridge("job")
+    secret = {"Authorization": "Bearer " + os.environ["HYPHA_BRIDGE_TOKEN"]}
+    bridge.request("POST", "/v1/output", piece, secret)
+    assert bridge.getresponse().status < 300
+
+directory, fails = sys.argv[1], sys.argv[2] == "fails"
+output("first\n")
+while not os.path.exists(directory + "/go"):
+    time.sleep(0.02)
+if fails and not os.path.exists(directory + "/tried"):
+    open(directory + "/tried", "w").close()
+    sys.exit(3)
+output("second")
+"#;
+
+/// A worker that runs [`PROGRAM`], and where it looks for files.
+fn pieces(fails: &str) -> (Scratch, String) {
+    let kept = Scratch::new(&format!("stream-kept-{fails}"));
+    let file = kept.file("program.py", PROGRAM);
+    let more = format!("write = [{:?}]", kept.path(""));
+    let keys = program("pieces", "python3", &[&file, &kept.path(""), fails], &more);
+    (kept, keys)
+}
+
+fn stream(crew: &Crew, model: &str) -> Node {
+    let submit = ["submit", "--model", model, "--input", "hi", "--stream"];
+    Node::hypha("submit", &[&submit[..], &["--scheduler", &crew.url()]].concat())
+}
+
+/// What was printed since `line`.
+#[track_caller]
+fn after<'output>(output: &'output str, line: &str) -> &'output str {
+    output.split_once(line).unwrap_or_else(|| panic!("no `{line}` in {output}")).1
+}
+
+#[test]
+fn a_server_s_pieces_are_printed_as_they_come() {
+    let kept = Scratch::new("stream-server-kept");
+    let (file, go) = (kept.file("server.py", SERVER), kept.path("go"));
+    let server = Node::start("server", Command::new("python3").args([&file, &go]));
+    let port = server.wait_for_line("port {}", PATIENCE);
+    let chat = format!(
+        "[[executors]]\nname = \"chat\"\nruntime = \"http\"\nmodels = [\"chat\"]\n\
+         url = \"http://127.0.0.1:{port}\"\n"
+    );
+    let crew = Crew::start("stream-server", &[&chat]);
+    let mut reader = stream(&crew, "chat");
+    let id = reader.wait_for_line("{} submitted", PATIENCE);
+    // The server waits for a file, and so the task has not ended.
+    reader.wait_for_line("Hello", PATIENCE);
+    let task = crew.get(&format!("/api/v1/tasks/{id}"));
+    assert_eq!((&task["status"], &task["stream"]), (&json!("running"), &json!(true)), "{task}");
+    std::fs::write(&go, "").unwrap();
+    assert!(reader.wait(PATIENCE).success());
+    assert!(reader.output().ends_with("Hello\nyou"), "{}", reader.output());
+    // All pieces together are the result: the server's own words.
+    let result = crew.hypha(&["tasks", &id, "--result"]);
+    assert!(result.starts_with("data: {") && result.ends_with("data: [DONE]\n\n"), "{result}");
+
+    // In one request from the beginning, as a program would read them.
+    let body = json!({"model": "chat", "input": "hi", "stream": true}).to_string();
+    let (status, told) =
+        http::send(api(&crew.scheduler.1), "POST /api/v1/tasks", EVENTS, &body).unwrap();
+    let names: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!((status, names[0], names[names.len() - 1]), (200, "queued", "completed"), "{told}");
+    assert!(names.contains(&"output"), "{told}");
+}
+
+#[test]
+fn a_result_starts_over_when_its_worker_s_program_fails() {
+    let (kept, keys) = pieces("fails");
+    let crew = Crew::start("stream-again", &[&keys]);
+    let mut reader = stream(&crew, "pieces");
+    reader.wait_for_line("first", PATIENCE);
+    kept.file("go", "");
+    assert!(reader.wait(PATIENCE).success());
+    let output = reader.output();
+    let rest = after(&output, "\nfirst\n");
+    assert!(rest.starts_with("delayed until "), "{output}");
+    let note = rest.lines().next().unwrap();
+    assert!(note.ends_with("; the result starts over"), "{output}");
+    assert!(output.ends_with("\nfirst\nsecond"), "{output}");
+}
+
+#[test]
+fn a_stream_that_the_scheduler_s_death_cut_off_ends_with_the_whole_result() {
+    let (kept, keys) = pieces("never");
+    let address = format!("[scheduler.api]\nbind_address = \"127.0.0.1:{}\"\n", free_port());
+    let mut crew = Crew::start_with("stream-lost", &address, &[&keys]);
+    let mut reader = stream(&crew, "pieces");
+    reader.wait_for_line("first", PATIENCE);
+    crew.restart_scheduler();
+    let lost = "hypha: connection lost, trying again; all of the result is printed at its end";
+    reader.wait_for_line(lost, PATIENCE);
+    kept.file("go", "");
+    assert!(reader.wait(PATIENCE).success());
+    let output = reader.output();
+    assert!(after(&output, lost).ends_with("\nfirst\nsecond"), "{output}");
+    assert_eq!(output.matches("trying again").count(), 1, "{output}");
+    assert!(!output.contains("try again"), "{output}");
+}
+
+#[test]
+fn a_task_that_asks_for_no_pieces_gives_none() {
+    let (kept, keys) = pieces("none");
+    kept.file("go", "");
+    let crew = Crew::start("stream-none", &[&keys]);
+    let address = api(&crew.scheduler.1);
+    for wanted in [false, true] {
+        let body = json!({"model": "pieces", "stream": wanted}).to_string();
+        let (_, told) = http::send(address, "POST /api/v1/tasks", EVENTS, &body).unwrap();
+        assert_eq!(told.contains("event: output"), wanted, "{told}");
+        let last: Value = serde_json::from_str(after(&told, "event: completed\ndata: ")).unwrap();
+        assert_eq!(last["status"], "completed", "{told}");
+    }
+}
+
+#[test]
+fn more_pieces_than_a_channel_holds_leave_the_worker_s_other_tasks_alone() {
+    let crew = Crew::start("stream-many", &[&builtin(4)]);
+    let other = crew.submit("sleep", &json!({"ms": 5_000}));
+    let text: String = (0..50_000).map(|number| format!("w{number} ")).collect();
+    let file = format!("@{}", crew.lab.file("input.txt", &text));
+    let url = crew.url();
+    let submit = ["submit", "--model", "echo", "--input", &file, "--stream", "--scheduler", &url];
+    let output = hypha(&submit);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && !told.contains("lost"), "{told}");
+    assert!(output.stdout == format!("\"{text}\"\n").into_bytes(), "{}", output.stdout.len());
+    let other = crew.ended(&other);
+    assert_eq!((&other["status"], &other["attempts"]), (&json!("completed"), &json!(1)), "{other}");
+}
