@@ -7,7 +7,7 @@ use crate::capability::LOCAL;
 use crate::decision::{Decision, Held};
 use crate::explain::{Candidate, Explanation, FullExplanation, MAX_VERDICTS, RUNNERS_UP, Refusals};
 use crate::explain::{Terms, Verdict};
-use crate::index::{Bounds, Need, Search};
+use crate::index::{Bounds, Equal, Need, Search};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::strategy::{Bind, Recipe, Score, Select};
@@ -19,9 +19,10 @@ const DRAWS: usize = 8;
 /// A worker is worth another try when it has not been given anything for this many typical run times.
 const STALE_RUNS: f64 = 50.0;
 
-/// Times that differ by less than this share are equal: predictions are further off than that. Without it a
-/// search among many workers that are all about as good would not end.
-const NOISE: f64 = 0.01;
+/// Times that differ by less than a hundredth are equal: predictions are further off than that. Without it a
+/// search among many workers that are all about as good would not end. Nor does a millisecond count: a round trip
+/// is measured with every heartbeat, and that much it varies on one machine.
+const TIMES: Equal = Equal { share: 0.01, amount: 0.001 };
 /// How many workers that would take the task a search looks at, the most promising first. It bounds what a
 /// decision costs where bounds are loose; what is then found is among the best.
 const MOST_LOOKS: u32 = 24;
@@ -308,7 +309,8 @@ impl Look<'_> {
         pool.slot_at(0, found)
     }
 
-    /// The worker with the least score, over all trees, the most promising tree first.
+    /// The worker with the least score, over all trees, the most promising tree first. Of equals the one whose turn
+    /// it is: what runs there does not show in an expected time while there is room, and yet it counts.
     fn least(&mut self, need: &Need) -> Option<Slot> {
         let (pool, bound) = (self.pool, self.bound());
         let mut trees = std::mem::take(&mut self.scratch.trees);
@@ -319,12 +321,18 @@ impl Look<'_> {
                 trees.push((bound.lower(tree.root(), base_s), at, base_s));
             }
         }
-        let mut search = Search::new(if self.recipe.by_time() { NOISE } else { 0.0 }, MOST_LOOKS);
+        let equal = if self.recipe.by_time() { TIMES } else { Equal::EXACTLY };
+        let lower = trees.iter().map(|tree| tree.0).fold(f64::INFINITY, f64::min);
+        let mut search = Search::new(equal, lower, MOST_LOOKS);
+        let mut chosen = None;
         // Few of the trees are searched: the next is found by a scan instead of a sort.
         while let Some(next) = (0..trees.len()).min_by(|a, b| trees[*a].0.total_cmp(&trees[*b].0)) {
             let (lower, at, base_s) = trees.swap_remove(next);
-            if !search.may_improve(lower) {
+            if search.is_over(lower) {
                 break;
+            }
+            if !search.may_improve(lower, pool.trees()[at].root().turn) {
+                continue;
             }
             let lower = |bounds: &Bounds| bound.lower(bounds, base_s);
             let mut visit = |position: usize| {
@@ -334,9 +342,12 @@ impl Look<'_> {
                 Some(scored.score)
             };
             pool.trees()[at].least(need, &lower, &mut visit, &mut search);
+            if let Some(position) = search.take_found() {
+                chosen = pool.slot_at(at, position);
+            }
         }
         self.scratch.trees = trees;
-        self.scratch.best.first().map(|best| best.slot)
+        chosen
     }
 
     /// What a run on the hardware of a tree counts at least, before a worker's factor.

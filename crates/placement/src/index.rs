@@ -17,6 +17,8 @@ pub(crate) struct Bounds {
     pub(crate) factor: f32,
     /// The way there and back.
     pub(crate) rtt_s: f32,
+    /// Which of workers that are equally good goes first: see `Member::turn`.
+    pub(crate) turn: u64,
     /// Tasks at the worker, begun or not.
     pub(crate) load: u32,
     pub(crate) cpu_milli: u32,
@@ -54,6 +56,7 @@ impl Bounds {
         room_at_s: f64::INFINITY,
         factor: f32::INFINITY,
         rtt_s: f32::INFINITY,
+        turn: u64::MAX,
         load: u32::MAX,
         cpu_milli: 0,
         memory_mib: 0,
@@ -81,6 +84,7 @@ impl Bounds {
             room_at_s: self.room_at_s.min(other.room_at_s),
             factor: self.factor.min(other.factor),
             rtt_s: self.rtt_s.min(other.rtt_s),
+            turn: self.turn.min(other.turn),
             load: self.load.min(other.load),
             cpu_milli: self.cpu_milli.max(other.cpu_milli),
             memory_mib: self.memory_mib.max(other.memory_mib),
@@ -94,39 +98,106 @@ impl Bounds {
 
 /// About the depth of a tree of a million workers.
 const STEPS_A_LOOK: u32 = 20;
+/// Nodes to go through for nothing but another's turn. Where all are equal the first way down finds whose turn it
+/// is; where they are so only nearly, a second one may, and what it costs is bounded.
+const STEPS_FOR_A_TURN: u32 = 20;
 
-/// How far a search for the least has come, and when it ends.
+/// By how much scores may differ and still be equal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Equal {
+    /// By this share of them.
+    pub(crate) share: f64,
+    /// And by this.
+    pub(crate) amount: f64,
+}
+
+impl Equal {
+    /// Only the same score is equal.
+    pub(crate) const EXACTLY: Equal = Equal { share: 0.0, amount: 0.0 };
+
+    fn about(&self, score: f64) -> f64 {
+        self.share * score.abs().min(f64::MAX) + self.amount
+    }
+}
+
+/// How far a search for the least has come, and when it ends. Of equals it finds the one whose turn it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
-    best: f64,
-    /// What is better by less than this share is not looked for.
-    noise: f64,
+    equal: Equal,
+    /// The least score that was seen.
+    least: f64,
+    /// What is up to this is as good as the least.
+    near: f64,
+    /// What was found: its position, its score and its turn.
+    found: Option<usize>,
+    score: f64,
+    turn: u64,
     looks_left: u32,
     /// Nodes to go through once something has been found: a node may promise the speed of one worker and
     /// the room of another, all the way down to its leaves.
     steps_left: u32,
+    turn_steps_left: u32,
 }
 
 impl Search {
-    pub(crate) fn new(noise: f64, looks: u32) -> Search {
+    /// `lower` bounds all scores from below.
+    pub(crate) fn new(equal: Equal, lower: f64, looks: u32) -> Search {
         Search {
-            best: f64::INFINITY,
-            noise,
+            equal,
+            least: f64::INFINITY,
+            near: lower + equal.about(lower),
+            found: None,
+            score: f64::INFINITY,
+            turn: u64::MAX,
             looks_left: looks,
             steps_left: STEPS_A_LOOK.saturating_mul(looks),
+            turn_steps_left: STEPS_FOR_A_TURN,
         }
     }
 
-    /// Whether it is worth to go where nothing is less than `lower`.
-    pub(crate) fn may_improve(&self, lower: f64) -> bool {
-        lower < self.best - self.noise * self.best.abs().min(f64::MAX)
-            && self.looks_left > 0
-            && (self.steps_left > 0 || self.best == f64::INFINITY)
+    /// Whether nothing is to be gained where nothing is less than `lower`, whosever turn it is.
+    pub(crate) fn is_over(&self, lower: f64) -> bool {
+        self.looks_left == 0 || !(lower <= self.near || self.is_less(lower))
     }
 
-    fn found(&mut self, score: f64) {
-        self.best = self.best.min(score);
+    /// Whether it is worth to go where nothing is less than `lower` and nobody's turn is before `turn`.
+    pub(crate) fn may_improve(&self, lower: f64, turn: u64) -> bool {
+        self.looks_left > 0
+            && (self.is_less(lower) || self.may_be_its_turn(lower, turn))
+            && (self.steps_left > 0 || self.least == f64::INFINITY)
+    }
+
+    /// Where what was found last stands in its tree, if that was since the last time.
+    pub(crate) fn take_found(&mut self) -> Option<usize> {
+        self.found.take()
+    }
+
+    /// Less by so much that it counts.
+    fn is_less(&self, lower: f64) -> bool {
+        lower < self.score - self.equal.about(self.score)
+    }
+
+    fn may_be_its_turn(&self, lower: f64, turn: u64) -> bool {
+        turn < self.turn && lower <= self.near && self.turn_steps_left > 0
+    }
+
+    fn goes_to(&mut self, lower: f64) {
+        self.steps_left = self.steps_left.saturating_sub(1);
+        if !self.is_less(lower) {
+            self.turn_steps_left = self.turn_steps_left.saturating_sub(1);
+        }
+    }
+
+    fn finds(&mut self, position: usize, score: f64, turn: u64) {
         self.looks_left -= 1;
+        let is_first = self.least == f64::INFINITY;
+        if score < self.least {
+            self.least = score;
+            self.near = score + self.equal.about(score);
+        }
+        if is_first || self.is_less(score) || (turn < self.turn && score <= self.near) {
+            (self.found, self.score, self.turn) = (Some(position), score, turn);
+        }
     }
 }
 
@@ -205,7 +276,8 @@ impl Tree {
     }
 
     /// Visits leaves in a promising order. `lower` bounds from below what `visit` could return for the
-    /// leaves under a node; `visit` returns the leaf's exact score, or `None` if it refuses.
+    /// leaves under a node; `visit` returns the leaf's exact score, or `None` if it refuses. Where the
+    /// bounds say that both ways are as good, the way of those whose turn it is goes first.
     pub(crate) fn least(
         &self,
         need: &Need,
@@ -227,8 +299,9 @@ impl Tree {
         search: &mut Search,
     ) {
         if node >= self.capacity() {
-            if let Some(score) = visit(node - self.capacity()) {
-                search.found(score);
+            let position = node - self.capacity();
+            if let Some(score) = visit(position) {
+                search.finds(position, score, self.nodes[node].turn);
             }
             return;
         }
@@ -236,15 +309,16 @@ impl Tree {
             let bounds = &self.nodes[child];
             if bounds.may_hold(need) { lower(bounds) } else { f64::INFINITY }
         };
-        let (left, right) = (bound(2 * node), bound(2 * node + 1));
-        let order = if left <= right {
-            [(2 * node, left), (2 * node + 1, right)]
-        } else {
-            [(2 * node + 1, right), (2 * node, left)]
+        let turn = |child: usize| self.nodes[child].turn;
+        let [left, right] = [2 * node, 2 * node + 1].map(|child| (child, bound(child)));
+        let left_first = match left.1.max(right.1) <= search.near {
+            true => turn(left.0) <= turn(right.0),
+            false => left.1 <= right.1,
         };
+        let order = if left_first { [left, right] } else { [right, left] };
         for (child, bound) in order {
-            if search.may_improve(bound) {
-                search.steps_left = search.steps_left.saturating_sub(1);
+            if search.may_improve(bound, turn(child)) {
+                search.goes_to(bound);
                 self.least_below(child, need, lower, visit, search);
             }
         }
@@ -304,10 +378,12 @@ mod tests {
 
             let least = (0..size).filter(|&at| fits(at)).map(|at| leaves[at].key);
             let least = least.fold(f64::INFINITY, f64::min);
-            let mut search = Search::new(0.0, u32::MAX);
+            let mut search = Search::new(Equal::EXACTLY, 0.0, u32::MAX);
             let mut visit = |at: usize| fits(at).then(|| leaves[at].key);
             tree.least(&need, &|b| b.key, &mut visit, &mut search);
-            assert_eq!(search.best, least);
+            assert_eq!(search.least, least);
+            let found = search.take_found();
+            assert_eq!(found.map(|at| leaves[at].key), (least < f64::INFINITY).then_some(least));
         }
     }
 
@@ -317,12 +393,53 @@ mod tests {
         for at in 0..10_000 {
             tree.set(at, leaf(((at * 7919) % 10_000) as f64, 0));
         }
-        let (mut visits, mut search) = (0, Search::new(0.0, u32::MAX));
+        let (mut visits, mut search) = (0, Search::new(Equal::EXACTLY, 0.0, u32::MAX));
         let mut visit = |at: usize| {
             visits += 1;
             Some(((at * 7919) % 10_000) as f64)
         };
         tree.least(&ANYTHING, &|b| b.key, &mut visit, &mut search);
-        assert_eq!((search.best, visits), (0.0, 1));
+        assert_eq!((search.least, visits), (0.0, 1));
+    }
+
+    #[test]
+    fn of_equals_a_path_leads_to_the_one_whose_turn_it_is() {
+        let turn = |at: usize| ((at * 7919 + 17) % 10_000) as u64;
+        let mut tree = Tree::new();
+        for at in 0..10_000 {
+            // All within a hundredth of each other.
+            let key = 100.0 + (at % 10) as f64 / 10.0;
+            tree.set(at, Bounds { turn: turn(at), ..leaf(key, 0) });
+        }
+        for (share, turns) in [(0.01, 0..1), (0.0, 0..10_000)] {
+            let equal = Equal { share, amount: 0.0 };
+            let (mut visits, mut search) = (0, Search::new(equal, 100.0, u32::MAX));
+            let mut visit = |at: usize| {
+                visits += 1;
+                Some(100.0 + (at % 10) as f64 / 10.0)
+            };
+            tree.least(&ANYTHING, &|b| b.key, &mut visit, &mut search);
+            let found = search.take_found().map(turn);
+            assert!(found.is_some_and(|turn| turns.contains(&turn)), "{share}: {found:?}");
+            assert!(visits <= 10, "{share}: {visits}");
+        }
+    }
+
+    /// Turns add up to no more than what is equal, however many there are.
+    #[test]
+    fn whose_turn_it_is_does_not_creep_away_from_the_least() {
+        let mut rng = Rng::new(3);
+        for _ in 0..300 {
+            let mut tree = Tree::new();
+            let scores: Vec<f64> = (0..64).map(|at| 1.0 + 0.005 * f64::from(at)).collect();
+            for (at, score) in scores.iter().enumerate() {
+                // The dearer, the sooner it would be its turn.
+                let turn = 1_000 - 10 * at as u64 + rng.below(5);
+                tree.set(at, Bounds { turn, ..leaf(*score, 0) });
+            }
+            let mut search = Search::new(Equal { share: 0.01, amount: 0.0 }, 1.0, u32::MAX);
+            tree.least(&ANYTHING, &|b| b.key, &mut |at| Some(scores[at]), &mut search);
+            assert!(search.score <= 1.021, "{}", search.score);
+        }
     }
 }

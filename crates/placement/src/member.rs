@@ -25,6 +25,14 @@ const MAX_TOLD: usize = 16;
 /// small error would otherwise promise for ever that a hung task is about to end.
 const OVERDUE_SHARE: f64 = 0.5;
 
+/// A turn is a number: what is in use in its upper 16 bits, when something was given last in the others. Shares are
+/// told apart to a 256th of the slots, and up to 255 times all of them.
+const TURN_BITS: u32 = 48;
+const IN_USE_STEPS: u64 = 256;
+const MOST_IN_USE: u64 = (1 << (64 - TURN_BITS)) - 1;
+/// Times are told apart to 32 µs in a turn, so that 48 bits last beyond the year 2200.
+const TURN_US_BITS: u32 = 5;
+
 /// How a worker has done, as the seed lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
@@ -216,6 +224,14 @@ impl Member {
     /// Tasks bound to it, begun or not.
     pub(crate) fn load(&self) -> usize {
         self.bound.len() + self.in_flight.len()
+    }
+
+    /// Which of workers that are equally good goes first: the one with the smaller share of its slots in use, and
+    /// among those the one that has been given nothing for longest.
+    fn turn(&self) -> u64 {
+        let in_use = (self.load() as u64).saturating_mul(IN_USE_STEPS) / u64::from(self.slots);
+        let last_given = self.last_given.as_micros() >> TURN_US_BITS;
+        (in_use.min(MOST_IN_USE) << TURN_BITS) | last_given.min((1 << TURN_BITS) - 1)
     }
 
     pub(crate) fn running(&self) -> u32 {
@@ -470,6 +486,7 @@ impl Member {
             room_at_s,
             factor: factor as f32,
             rtt_s: rtt_s as f32,
+            turn: self.turn(),
             load: self.load() as u32,
             abilities: self.abilities,
             ..Bounds::NONE

@@ -19,6 +19,10 @@ const SPEED_STEP: f64 = 1.09;
 /// Speeds outside 1.09^±120 (about 30,000 times faster or slower) are errors; the bound keeps scores finite
 /// and trees few.
 const MOST_STEPS: f64 = 120.0;
+/// The weight of a round trip that took longer than those before it. What holds an answer up only ever adds to its
+/// way, so a shorter one is believed at once; a longer one may be the fault of a moment, and would turn tasks away
+/// until the next heartbeat.
+const LONGER_TRIP_WEIGHT: f64 = 0.125;
 /// A penalty below this changes no order that loads make.
 const FORGOTTEN_PENALTY: f64 = 1e-6;
 
@@ -450,9 +454,13 @@ impl Placement {
     /// A worker was heard of, `rtt` away.
     pub fn saw(&mut self, slot: Slot, rtt: Option<Span>, now: Time) {
         let Some(member) = self.pool.member(slot) else { return };
-        let rtt_s = rtt.map_or(member.rtt_s, Span::as_secs_f64);
+        let seen_s = rtt.map_or(member.rtt_s, Span::as_secs_f64);
         // Most heartbeats change nothing that a decision looks at.
-        let changed = (rtt_s - member.rtt_s).abs() > 0.1 * member.rtt_s;
+        let changed = (seen_s - member.rtt_s).abs() > 0.1 * member.rtt_s;
+        let rtt_s = match member.rtt_s > 0.0 && seen_s > member.rtt_s {
+            true => member.rtt_s + LONGER_TRIP_WEIGHT * (seen_s - member.rtt_s),
+            false => seen_s,
+        };
         if changed {
             self.pool.change(slot, now, |member| member.rtt_s = rtt_s);
         }

@@ -21,14 +21,14 @@ fn exact() -> [(Strategy, f64); 11] {
         (named("adaptive"), 0.0),
         (named("best_fit"), 0.0),
         (named("worst_fit"), 0.0),
-        (named("shortest_queue"), 0.0101),
-        (named("weighted"), 0.0101),
+        (named("shortest_queue"), 0.0202),
+        (named("weighted"), 0.0202),
         (
             Strategy::Predictive(hypha_placement::Predictive {
                 exploration: 0.0,
                 ..hypha_placement::Predictive::default()
             }),
-            0.0101,
+            0.0202,
         ),
     ]
 }
@@ -61,7 +61,8 @@ fn an_index_finds_what_a_look_at_everybody_finds() {
                     assert_eq!(chosen.is_some(), least.is_some(), "{strategy:?} seed {seed}");
                     if let (Some(chosen), Some(least)) = (chosen, least) {
                         compared += 1;
-                        let most = least + noise * least.abs() + 1e-9;
+                        // With the millisecond that does not count either.
+                        let most = least + noise * (least.abs() + 0.1) + 1e-9;
                         assert!(chosen <= most, "{strategy:?} {seed}: {chosen} {least}");
                     }
                 }

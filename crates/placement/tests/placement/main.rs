@@ -6,4 +6,5 @@
 mod bench;
 mod explained;
 mod random;
+mod spread;
 mod strategies;

@@ -1,0 +1,169 @@
+//! Workers that are equally good share what there is to do.
+
+use hypha_model::{Requirement, Span, TaskSpec, Worker};
+use hypha_placement::{LoadMetric, Pick, Predictive, Slot, Strategy};
+
+use crate::bench::{Bench, asking, executor, name, plain, spec_of};
+
+/// `predictive` without luck: nothing is tried out.
+const PREDICTIVE: Strategy = Strategy::Predictive(Predictive {
+    ageing: 2.0,
+    wait_surcharge: 3.0,
+    lookahead: 16,
+    exploration: 0.0,
+});
+const AT_ONCE: u32 = 16;
+
+fn wide(at_once: u32) -> Worker {
+    Worker { executors: vec![executor("builtin", &[], at_once)], ..plain() }
+}
+
+/// How many of the tasks each of the workers was given, if they come one after the other and none ends.
+fn shares(bench: &mut Bench, tasks: impl IntoIterator<Item = TaskSpec>) -> Vec<u32> {
+    let mut counts = vec![0; bench.placement.workers()];
+    for task in tasks {
+        bench.later(0.2);
+        counts[bench.place(task).unwrap().0 as usize] += 1;
+    }
+    counts
+}
+
+fn of_model(model: &str) -> TaskSpec {
+    asking(Requirement { model: Some(name(model)), ..Requirement::default() })
+}
+
+fn two_equals(strategy: Strategy) -> Bench {
+    let mut bench = Bench::new(strategy);
+    (0..2).for_each(|_| {
+        bench.join(wide(AT_ONCE));
+    });
+    bench
+}
+
+#[test]
+fn equal_workers_get_equally_many_under_every_strategy_that_does_not_say_otherwise() {
+    let least = |load_metric| Strategy::CapabilityBased { load_metric, pick: Pick::LeastLoaded };
+    let record =
+        Strategy::CapabilityBased { load_metric: LoadMetric::default(), pick: Pick::Performance };
+    let mut all = Strategy::all().to_vec();
+    all.extend([least(LoadMetric::CpuUsage), least(LoadMetric::MemoryUsage), record, PREDICTIVE]);
+    for strategy in all {
+        let mut bench = two_equals(strategy);
+        let counts = shares(&mut bench, (0..8).map(|_| TaskSpec::default()));
+        match strategy {
+            // The first is what they are for.
+            Strategy::Fifo | Strategy::FirstFit => assert_eq!(counts, [8, 0], "{strategy}"),
+            // By chance.
+            Strategy::Random | Strategy::Probabilistic => {
+                assert!(counts.iter().all(|count| *count > 0), "{strategy}: {counts:?}");
+            }
+            // One decision in a hundred is made to learn.
+            _ => assert_eq!(counts, [4, 4], "{strategy}"),
+        }
+    }
+}
+
+#[test]
+fn running_tasks_count_where_nothing_was_measured_and_where_it_was() {
+    for strategy in [PREDICTIVE, Strategy::ShortestQueue, Strategy::Weighted { weight: 1.0 }] {
+        // Two models that nobody has run, in turn.
+        let mut bench = two_equals(strategy);
+        let mixed = (0..8).map(|at| of_model(["sleep", "burn"][at % 2]));
+        assert_eq!(shares(&mut bench, mixed), [4, 4], "{strategy}: not measured");
+        // Measured on both, long and short.
+        let mut bench = two_equals(strategy);
+        for (key, seconds) in
+            bench.keys.clone().into_iter().flat_map(|key| [(key, 0.02), (key, 5.0)])
+        {
+            let query = bench.predictor.query(&spec_of(seconds));
+            (0..50).for_each(|_| {
+                bench.predictor.observe(&query, key, Span::from_secs_f64(seconds));
+            });
+        }
+        let mixed = (0..8).map(|at| spec_of([0.02, 5.0][at % 2]));
+        assert_eq!(shares(&mut bench, mixed), [4, 4], "{strategy}: measured");
+    }
+}
+
+#[test]
+fn what_is_in_use_counts_relative_to_what_there_is() {
+    let mut bench = Bench::new(PREDICTIVE);
+    for at_once in [4, 12] {
+        bench.join(wide(at_once));
+    }
+    let counts = shares(&mut bench, (0..8).map(|_| spec_of(1.0)));
+    assert_eq!(counts, [2, 6]);
+}
+
+#[test]
+fn the_idle_take_turns() {
+    for strategy in [PREDICTIVE, Strategy::ShortestQueue, Strategy::WorstFit] {
+        let mut bench = Bench::new(strategy);
+        (0..3).for_each(|_| {
+            bench.join(wide(AT_ONCE));
+        });
+        let mut places = Vec::new();
+        for _ in 0..6 {
+            bench.later(1.0);
+            let task = bench.arrive(spec_of(1.0));
+            bench.plan();
+            places.extend(bench.where_is(task));
+            bench.placement.finish(task, hypha_placement::Ending::Withdrawn, bench.now);
+        }
+        assert_eq!(places, [0, 1, 2, 0, 1, 2], "{strategy}");
+    }
+}
+
+#[test]
+fn a_difference_is_one_only_beyond_what_is_measured() {
+    // A round trip of 0.3 ms is as good as one of 0.9 ms, and one of 2 ms nearly so for a task of a second.
+    for (near_us, far_us, seconds, expected) in [
+        (300, 900, 0.01, [4, 4]),
+        (300, 2_000, 1.0, [4, 4]),
+        (300, 2_000, 0.01, [8, 0]),
+        (300, 50_000, 1.0, [8, 0]),
+    ] {
+        let mut bench = two_equals(PREDICTIVE);
+        for (slot, rtt_us) in [(0, near_us), (1, far_us)] {
+            bench.placement.saw(Slot(slot), Some(Span::from_micros(rtt_us)), bench.now);
+        }
+        let told = format!("{near_us} and {far_us} µs, {seconds} s");
+        let tasks = (0..8).map(|_| spec_of(seconds));
+        assert_eq!(shares(&mut bench, tasks), expected, "{told}");
+    }
+    // Nor is a faster worker left alone because it has more to do.
+    let mut bench = Bench::new(PREDICTIVE);
+    let fast = bench.join(wide(AT_ONCE));
+    bench.join(wide(AT_ONCE));
+    bench.placement.set_factor(fast, 0.9, bench.now);
+    assert_eq!(shares(&mut bench, (0..8).map(|_| spec_of(1.0))), [8, 0]);
+}
+
+#[test]
+fn a_round_trip_that_was_held_up_once_does_not_turn_tasks_away() {
+    let mut bench = two_equals(PREDICTIVE);
+    for slot in [Slot(0), Slot(1)] {
+        bench.placement.saw(slot, Some(Span::from_micros(500)), bench.now);
+    }
+    bench.placement.saw(Slot(0), Some(Span::from_millis(30)), bench.now);
+    assert_eq!(shares(&mut bench, (0..8).map(|_| spec_of(1.0))), [4, 4]);
+    // One that has become longer for good is believed after a while, one that is shorter at once.
+    let rtt = |bench: &Bench| bench.placement.view(Slot(0), bench.now).unwrap().rtt;
+    (0..40).for_each(|_| bench.placement.saw(Slot(0), Some(Span::from_millis(30)), bench.now));
+    assert!(rtt(&bench) > Span::from_millis(25), "{}", rtt(&bench));
+    bench.placement.saw(Slot(0), Some(Span::from_millis(1)), bench.now);
+    assert_eq!(rtt(&bench), Span::from_millis(1));
+}
+
+/// In a pool where distances differ, the search for the least used of equals must not become a search of all.
+#[test]
+fn many_equals_share_too() {
+    let mut bench = Bench::new(PREDICTIVE);
+    for at in 0..200 {
+        let slot = bench.join(wide(4));
+        let rtt = Span::from_micros(200 + 13 * (at % 50));
+        bench.placement.saw(slot, Some(rtt), bench.now);
+    }
+    let counts = shares(&mut bench, (0..400).map(|_| spec_of(1.0)));
+    assert!(counts.iter().all(|count| (1..=3).contains(count)), "{counts:?}");
+}
