@@ -32,6 +32,8 @@ pub enum Trouble {
     WorkerCrash,
     /// Workers are stopped in order and started again.
     WorkerStop,
+    /// Workers' processes are stopped for a while, with all they have in hand, and go on.
+    WorkerFreeze,
     /// Schedulers die at the worst moments and come back with what was durable.
     SchedulerCrash,
     /// Workers become slow.
@@ -56,13 +58,14 @@ pub enum Trouble {
 
 impl Trouble {
     /// All kinds.
-    pub const ALL: [Trouble; 16] = [
+    pub const ALL: [Trouble; 17] = [
         Trouble::Loss,
         Trouble::Duplication,
         Trouble::Delay,
         Trouble::Partition,
         Trouble::WorkerCrash,
         Trouble::WorkerStop,
+        Trouble::WorkerFreeze,
         Trouble::SchedulerCrash,
         Trouble::Slowness,
         Trouble::Drift,
@@ -84,6 +87,7 @@ impl Trouble {
             Trouble::Partition => "partition",
             Trouble::WorkerCrash => "worker-crash",
             Trouble::WorkerStop => "worker-stop",
+            Trouble::WorkerFreeze => "worker-freeze",
             Trouble::SchedulerCrash => "scheduler-crash",
             Trouble::Slowness => "slowness",
             Trouble::Drift => "drift",
@@ -347,6 +351,7 @@ fn timetable(rng: &mut Rng, scope: &Scope, workers: usize, schedulers: usize) ->
     let end = START + TROUBLE;
     let mut faults = Vec::new();
     let mut partitions = Vec::new();
+    let mut freezes = Vec::new();
     let any_time = |rng: &mut Rng| START + Span::from_micros(rng.below(TROUBLE.as_micros()));
     let times = |rng: &mut Rng, trouble, most: u64| {
         if scope.has(trouble) { rng.below(most + 1) } else { 0 }
@@ -363,6 +368,12 @@ fn timetable(rng: &mut Rng, scope: &Scope, workers: usize, schedulers: usize) ->
         // Once it is gone.
         let back = at + Span::from_millis(250 + rng.below(4_000));
         faults.push((back, Fault::StartWorker { worker }));
+    }
+    for _ in 0..times(rng, Trouble::WorkerFreeze, 3) {
+        let (from, worker) = (any_time(rng), rng.below(workers as u64) as usize);
+        // Time is left to do what it was told meanwhile: to end, for one.
+        let to = (from + Span::from_millis(10 + rng.below(8_000))).min(end - Span::from_secs(1));
+        freezes.push((from, to, worker));
     }
     for _ in 0..times(rng, Trouble::SchedulerCrash, 3) {
         let (at, scheduler) = (any_time(rng), rng.below(schedulers as u64) as usize);
@@ -411,5 +422,5 @@ fn timetable(rng: &mut Rng, scope: &Scope, workers: usize, schedulers: usize) ->
         executor_error: if scope.has(Trouble::ExecutorError) { 0.05 * rng.unit() } else { 0.0 },
         corruption: if scope.has(Trouble::Corruption) { 0.02 * rng.unit() } else { 0.0 },
     };
-    Timetable { faults, partitions, odds }
+    Timetable { faults, partitions, freezes, odds }
 }

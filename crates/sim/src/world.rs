@@ -210,6 +210,11 @@ impl World {
     }
 
     fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
+        let wanted = happening.wants_worker();
+        if let Some(thaw) = wanted.and_then(|worker| self.timetable.thaws(worker, self.now)) {
+            self.agenda.add(thaw, happening);
+            return Ok(());
+        }
         self.note(|| happening.describe());
         match happening {
             Happening::Submit { index } => {

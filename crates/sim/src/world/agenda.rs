@@ -44,6 +44,17 @@ impl Agenda {
 }
 
 impl Happening {
+    /// The worker whose process must be running for it to happen.
+    pub(super) fn wants_worker(&self) -> Option<usize> {
+        match *self {
+            Happening::ToWorker { worker, .. }
+            | Happening::WorkerWakes { worker, .. }
+            | Happening::RunEnds { worker, .. }
+            | Happening::Fault(Fault::StopWorker { worker }) => Some(worker),
+            _ => None,
+        }
+    }
+
     pub(super) fn describe(&self) -> String {
         match self {
             Happening::Submit { index } => format!("client submits task {index}"),

@@ -91,6 +91,8 @@ pub struct Timetable {
     pub faults: Vec<(Time, Fault)>,
     /// Between these times, this scheduler and this worker cannot reach each other.
     pub partitions: Vec<(Time, Time, usize, usize)>,
+    /// Between these times this worker's process is stopped: what it is told waits for it, and its connections stay.
+    pub freezes: Vec<(Time, Time, usize)>,
     /// At any time.
     pub odds: Odds,
 }
@@ -110,6 +112,12 @@ impl Timetable {
         self.partitions
             .iter()
             .any(|(from, to, s, w)| *s == scheduler && *w == worker && (*from..*to).contains(&now))
+    }
+
+    /// When the worker goes on, if its process is stopped now.
+    pub(super) fn thaws(&self, worker: usize, now: Time) -> Option<Time> {
+        let mut frozen = self.freezes.iter().filter(|(_, _, who)| *who == worker);
+        frozen.find(|(from, to, _)| (*from..*to).contains(&now)).map(|(_, to, _)| *to)
     }
 
     /// Whether an answer may be lost, so that clients ask again.

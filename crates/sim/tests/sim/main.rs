@@ -3,7 +3,7 @@
 
 use hypha_engine::Mutant;
 use hypha_sim::check;
-use hypha_sim::scenario::Scope;
+use hypha_sim::scenario::{self, Scope, Trouble};
 use hypha_sim::watch::Promise;
 
 mod compare;
@@ -103,6 +103,24 @@ fn a_worker_that_runs_too_much_is_noticed() {
 #[test]
 fn a_run_without_a_lease_is_noticed() {
     caught(Mutant::RunWithoutLease, &[Promise::NoStrayRuns]);
+}
+
+/// Leases that are lost in some worlds with this much trouble.
+fn leases_lost(troubles: &[Trouble]) -> u64 {
+    let without = Trouble::ALL.into_iter().filter(|one| !troubles.contains(one)).collect();
+    let scope = Scope { without, ..Scope::default() };
+    let lost = |seed| {
+        let mut world = scenario::world(seed, &scope, false);
+        world.run(scenario::deadline()).unwrap();
+        world.scheduler(0).unwrap().counts().leases_lost
+    };
+    (0..10).map(lost).sum()
+}
+
+#[test]
+fn workers_that_are_frozen_for_long_are_given_up_and_others_are_not() {
+    assert_eq!(leases_lost(&[]), 0);
+    assert!(leases_lost(&[Trouble::WorkerFreeze]) > 3);
 }
 
 #[test]
