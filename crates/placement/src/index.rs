@@ -425,21 +425,20 @@ mod tests {
         }
     }
 
-    /// Turns add up to no more than what is equal, however many there are.
+    /// Turns add up to no more than what is equal, however many there are and in whatever order.
     #[test]
     fn whose_turn_it_is_does_not_creep_away_from_the_least() {
-        let mut rng = Rng::new(3);
-        for _ in 0..300 {
-            let mut tree = Tree::new();
-            let scores: Vec<f64> = (0..64).map(|at| 1.0 + 0.005 * f64::from(at)).collect();
-            for (at, score) in scores.iter().enumerate() {
-                // The dearer, the sooner it would be its turn.
-                let turn = 1_000 - 10 * at as u64 + rng.below(5);
-                tree.set(at, Bounds { turn, ..leaf(*score, 0) });
-            }
+        let score = |at: usize| 1.0 + 0.005 * at as f64;
+        for (order, most) in
+            [((0..64).collect::<Vec<_>>(), 1.0101), ((0..64).rev().collect(), 1.0203)]
+        {
             let mut search = Search::new(Equal { share: 0.01, amount: 0.0 }, 1.0, u32::MAX);
-            tree.least(&ANYTHING, &|b| b.key, &mut |at| Some(scores[at]), &mut search);
-            assert!(search.score <= 1.021, "{}", search.score);
+            for at in order {
+                // The dearer, the sooner it would be its turn.
+                search.finds(at, score(at), 1_000 - at as u64);
+            }
+            let found = search.take_found().map(score);
+            assert!(found.is_some_and(|found| found <= most && found == search.score), "{found:?}");
         }
     }
 }

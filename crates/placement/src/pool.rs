@@ -7,6 +7,7 @@ use hypha_model::{Span, Time, Worker, WorkerId};
 use hypha_predict::{HardwareKey, WorkerKey};
 use serde::Serialize;
 
+use crate::capability;
 use crate::index::{Bounds, Tree};
 use crate::member::{Health, Member};
 use crate::strategy::{Bind, Recipe, Score};
@@ -519,6 +520,25 @@ impl Placement {
     pub fn given_to(&self, slot: Slot) -> Vec<TaskRef> {
         let given = |member: &Member| member.in_flight.iter().map(|entry| entry.task).collect();
         self.pool.member(slot).map(given).unwrap_or_default()
+    }
+
+    /// Whether a worker other than the one at `slot` could run the task, now or when it has room.
+    pub fn another_could_run(&self, task: TaskRef, slot: Slot) -> bool {
+        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let requirement = &entry.ticket.spec.requirement;
+        let max_rtt_s = self.preferences.max_rtt.map_or(f64::INFINITY, Span::as_secs_f64);
+        // Some trees know what is free, which does not matter here.
+        let need = capability::need_of(requirement).whatever_is_free();
+        let could = |other: Slot| {
+            let runs_it = |member: &Member| {
+                member.refuses_ever(requirement).is_none() && member.rtt_s <= max_rtt_s
+            };
+            other != slot && self.pool.member(other).is_some_and(runs_it)
+        };
+        self.pool.trees().iter().enumerate().any(|(at, tree)| {
+            let mut accept = |position| self.pool.slot_at(at, position).is_some_and(could);
+            tree.first_from(0, &need, &mut accept).is_some()
+        })
     }
 
     /// Whether nothing is given or bound to a worker.

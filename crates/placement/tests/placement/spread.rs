@@ -155,6 +155,17 @@ fn a_round_trip_that_was_held_up_once_does_not_turn_tasks_away() {
     assert_eq!(rtt(&bench), Span::from_millis(1));
 }
 
+/// Workers of different hardware stand in different trees.
+#[test]
+fn what_differs_in_name_only_is_equal() {
+    let mut bench = Bench::new(PREDICTIVE);
+    for hardware in ["A100", "H100", "T4"] {
+        bench.join(Worker { hardware: Some(name(hardware)), ..wide(AT_ONCE) });
+    }
+    let counts = shares(&mut bench, (0..9).map(|_| of_model("new")));
+    assert_eq!(counts, [3, 3, 3]);
+}
+
 /// In a pool where distances differ, the search for the least used of equals must not become a search of all.
 #[test]
 fn many_equals_share_too() {
