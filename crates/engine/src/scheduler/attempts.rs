@@ -35,6 +35,8 @@ pub(super) enum Failure {
     Refused(Refusal),
     /// The worker was stopped in order, and gave it back.
     Returned,
+    /// The worker has not said that it has it, nor anything else, and another could run it.
+    Unanswered,
 }
 
 impl Task {
@@ -179,8 +181,16 @@ impl Scheduler {
         let lost = |reason: &str| Some(Failure::Worker(reason.to_owned()));
         let failure = match (current.slot, current.acknowledged, current.started) {
             (None, ..) if current.sent + lease_ttl <= now => lost("the worker did not come back"),
-            (Some(_), None, _) if current.sent + ack_timeout <= now => {
-                if current.resends < MAX_RESENDS {
+            (Some(slot), None, _) if current.sent + ack_timeout <= now => {
+                let silent = self.is_silent_since(now, slot, current.sent, step);
+                let hands_on = silent && self.can_hand_on(task, slot);
+                let Some(entry) = self.task_mut(task) else { return };
+                if entry.current.is_none_or(|it| it.fence != current.fence) {
+                    return;
+                }
+                if hands_on {
+                    Some(Failure::Unanswered)
+                } else if current.resends < MAX_RESENDS {
                     entry.current =
                         Some(Attempt { resends: current.resends + 1, sent: now, ..current });
                     self.send_dispatch(task, step);
@@ -201,6 +211,31 @@ impl Scheduler {
             Some(failure) => self.attempt_failed(now, task, failure, step),
             None => self.arm(task),
         }
+    }
+
+    /// Takes back what a worker that is late was given and has not acknowledged, if others could run it.
+    pub(super) fn hand_on_unacknowledged(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        step: &mut SchedulerStep,
+    ) {
+        for reference in self.placement.given_to(slot) {
+            if self.can_hand_on(reference, slot) {
+                self.attempt_failed(now, reference, Failure::Unanswered, step);
+            }
+        }
+    }
+
+    /// Whether a task that was given to a worker may be given to another instead: as far as we know it has not begun,
+    /// and who wants no second try gets none.
+    fn can_hand_on(&self, reference: TaskRef, slot: Slot) -> bool {
+        let not_begun = |task: &Task| {
+            !task.has_output && task.current.is_some_and(|current| current.acknowledged.is_none())
+        };
+        self.settings.retry.retry_on_worker_failure
+            && self.task(reference).is_some_and(not_begun)
+            && self.placement.another_could_run(reference, slot)
     }
 
     /// The task of a live attempt: it is with this worker, its number is the task's last, and its token is
@@ -400,9 +435,10 @@ impl Scheduler {
         let policy = self.settings.retry;
         let jitter = self.rng.unit();
         let Some((attempt, current)) = self.take_attempt(reference) else { return };
-        let lost = matches!(failure, Failure::Worker(_)) && self.counts_loss(current.slot);
+        let lost = matches!(failure, Failure::Worker(_) | Failure::Unanswered)
+            && self.counts_loss(current.slot);
         let Some(Some(task)) = self.tasks.get_mut(reference.0 as usize) else { return };
-        let returned = matches!(failure, Failure::Returned);
+        let returned = matches!(failure, Failure::Returned | Failure::Unanswered);
         let refused = returned || matches!(failure, Failure::Refused(_));
         let (again, blame, reason) = match failure {
             Failure::Worker(reason) => (policy.retry_on_worker_failure, lost, reason),
@@ -424,6 +460,11 @@ impl Scheduler {
                 task.refusals += 1;
                 let reason = "the worker was stopped, and gave it back".to_owned();
                 (task.refusals < MAX_REFUSALS, false, reason)
+            }
+            Failure::Unanswered => {
+                task.refusals += 1;
+                let reason = "the worker did not answer in time".to_owned();
+                (task.refusals < MAX_REFUSALS, lost, reason)
             }
         };
         task.failures += u32::from(!refused);

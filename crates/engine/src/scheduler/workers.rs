@@ -28,6 +28,10 @@ pub(super) struct WorkerState {
     pub(super) quarantines: u32,
     /// It lost attempts, and has said nothing since.
     loss_counted: bool,
+    /// When it last said something.
+    heard: Time,
+    /// It owes an answer, and has said nothing since it was asked: nothing new is given to it until it does.
+    late: bool,
     pub(super) lease: Lease,
     quarantined_until: Option<Time>,
     pub(super) draining: bool,
@@ -66,7 +70,7 @@ pub struct LeaseView {
 impl WorkerState {
     /// Whether it may be given tasks.
     fn is_usable(&self) -> bool {
-        self.lease().is_some() && !self.draining && self.quarantined_until.is_none()
+        self.lease().is_some() && !self.draining && !self.late && self.quarantined_until.is_none()
     }
 
     pub(super) fn lease(&self) -> Option<(LeaseId, Epoch)> {
@@ -151,6 +155,8 @@ impl Scheduler {
             changed: false,
             quarantines: 0,
             loss_counted: false,
+            heard: now,
+            late: false,
             lease: Lease::Requested { request: 0, sent: now, again_at: now, tries: 0 },
             quarantined_until: None,
             draining: false,
@@ -168,9 +174,7 @@ impl Scheduler {
         message: FromWorker,
         step: &mut SchedulerStep,
     ) {
-        if let Some((_, state)) = self.state_of(worker) {
-            state.loss_counted = false;
-        }
+        let was_late = self.heard_of(now, worker);
         match message {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, holding } => {
                 self.granted(now, worker, request, (lease, epoch, ttl), &holding, step);
@@ -211,6 +215,57 @@ impl Scheduler {
             }
             FromWorker::Left { epoch, lease } => self.left(now, worker, epoch, lease, step),
         }
+        // Whatever it said, it may be given tasks again.
+        self.plan_wanted |= was_late;
+    }
+
+    /// Notes that a worker has said something. Says whether it was late with it.
+    fn heard_of(&mut self, now: Time, worker: WorkerId) -> bool {
+        let Some((slot, state)) = self.state_of(worker) else { return false };
+        state.loss_counted = false;
+        state.heard = now;
+        let was_late = std::mem::take(&mut state.late);
+        if was_late {
+            self.update_availability(now, slot);
+        }
+        was_late
+    }
+
+    /// What a worker was told at `sent` was not answered in time: says whether it has been silent since. Such a worker
+    /// is late. It is asked at once whether it is there, and whatever does not run there goes to others meanwhile.
+    pub(super) fn is_silent_since(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        sent: Time,
+        step: &mut SchedulerStep,
+    ) -> bool {
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return false };
+        if state.heard > sent {
+            // Something was lost on the way.
+            return false;
+        }
+        if std::mem::replace(&mut state.late, true) {
+            return true;
+        }
+        let keeps_bound = state.draining;
+        let asks = match &mut state.lease {
+            Lease::Held { open: None, missed, next, .. } => {
+                // What it did not answer counts as a heartbeat that it did not.
+                (*missed, *next) = ((*missed).max(1), now);
+                true
+            }
+            _ => false,
+        };
+        self.update_availability(now, slot);
+        self.hand_on_unacknowledged(now, slot, step);
+        if !keeps_bound {
+            self.release_bound(now, slot);
+        }
+        if asks {
+            self.worker_due(now, slot, step);
+        }
+        true
     }
 
     fn granted(
@@ -250,7 +305,7 @@ impl Scheduler {
 
     pub(super) fn update_availability(&mut self, now: Time, slot: Slot) {
         if let Some(Some(state)) = self.workers.get(slot.0 as usize) {
-            match state.draining && state.lease().is_some() {
+            match state.draining && !state.late && state.lease().is_some() {
                 true => self.placement.drain(slot, now),
                 false => self.placement.set_available(slot, state.is_usable(), now),
             }
@@ -304,6 +359,7 @@ impl Scheduler {
             self.agenda.remove(&(old, Due::Worker(slot)));
         }
         let id = state.worker.id;
+        let mut missed_since = None;
         if let Some(since) = state.lost_since
             && since + self.settings.forget_worker_after <= now
         {
@@ -336,6 +392,7 @@ impl Scheduler {
                 {
                     *missed += 1;
                     *open = None;
+                    missed_since = Some(sent);
                     // A missed heartbeat is repeated at once.
                     *next = now;
                     if *missed >= self.settings.max_consecutive_failures {
@@ -352,6 +409,9 @@ impl Scheduler {
             }
         }
         self.arm_worker(slot);
+        if let Some(sent) = missed_since {
+            self.is_silent_since(now, slot, sent, step);
+        }
     }
 
     pub(super) fn arm_worker(&mut self, slot: Slot) {

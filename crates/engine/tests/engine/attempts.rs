@@ -386,7 +386,7 @@ fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
     let second = rig.dispatches()[0].clone();
     assert_ne!(second.worker, given.worker, "elsewhere first, also after a restart");
     rig.finish_with(&second, failed(true));
-    rig.wait(secs(10));
+    rig.wait(secs(4));
     let third = rig.dispatches()[0].clone();
     rig.finish_with(&third, long);
     let ended = rig.ended(id);

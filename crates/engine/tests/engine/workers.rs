@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use hypha_engine::{Command, FromWorker, Record, Reply, SchedulerEvent, Settings, ToWorker};
-use hypha_model::{Epoch, LeaseId, Refusal, RefusalKind, Rng, Span, TaskId, TaskState};
+use hypha_model::{
+    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, Span, TaskId, TaskState,
+};
 use hypha_placement::Strategy;
 
 use crate::harness::*;
@@ -112,6 +114,170 @@ fn missed_heartbeats_are_repeated_and_then_the_worker_is_lost() {
         rig.wait(secs(20));
     }
     assert_eq!(rig.scheduler.counts().leases_lost, 0);
+}
+
+/// A frozen process keeps its connections and says nothing. With the seed's times: 5 s for an answer, three of them.
+#[test]
+fn a_worker_that_does_not_answer_a_task_is_late_and_others_get_it() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    let (running, frozen) = rig.dispatched(task());
+    rig.start(&frozen);
+    rig.silence(frozen.n());
+    let other = 3 - frozen.n();
+    // Its slot is in use: the next one goes to the other, which ends it, and so do those that follow.
+    for _ in 0..3 {
+        let (_, given) = rig.dispatched(task());
+        assert_eq!(given.n(), other);
+        rig.finish(&given);
+    }
+    // Busy as it is, the other gets one, and the frozen one the next: bound to it, under an early strategy.
+    rig.ask(Command::SetStrategy(Strategy::RoundRobin));
+    let given: Vec<Given> = (0..2).map(|_| rig.dispatched(task()).1).collect();
+    let [lost] = &given.iter().filter(|given| given.n() == frozen.n()).collect::<Vec<_>>()[..]
+    else {
+        panic!("each got one: {given:?}");
+    };
+    given.iter().filter(|given| given.n() == other).for_each(|given| rig.start(given));
+    rig.wait(secs(4));
+    assert_eq!(heartbeats(&rig, frozen.n()), 0);
+    rig.wait(secs(1));
+    assert_eq!(heartbeats(&rig, frozen.n()), 1, "asked at once, not with the next heartbeat");
+    let id = lost.dispatch.attempt.task;
+    assert!(rig.is_cancelled(lost));
+    rig.wait(Span::from_millis(10));
+    assert_eq!(rig.view(id).worker, Some(worker_id(other)), "handed on after one missed answer");
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker did not answer in time");
+    assert_eq!(rig.stored(id).failures, 0, "which uses up no attempt");
+    for _ in 0..4 {
+        let next = rig.submit(task());
+        assert_eq!(rig.view(next).worker, Some(worker_id(other)), "nothing new for the late one");
+    }
+    // What it has begun stays with it until it is given up: two more answers later.
+    rig.wait(secs(9));
+    assert_eq!(rig.view(running).state, TaskState::Running);
+    assert!(rig.scheduler.lease_of(frozen.worker).is_some());
+    rig.wait(secs(1));
+    assert_eq!(rig.view(running).last_error.unwrap(), "the worker does not answer");
+    assert_eq!(rig.scheduler.lease_of(frozen.worker), None);
+    let failed = |rig: &Rig| {
+        let workers = rig.scheduler.workers(rig.now);
+        let mut found = workers.iter().filter(|(view, _)| view.worker.id == frozen.worker);
+        found.next().map(|(view, _)| view.health.failed)
+    };
+    assert_eq!(failed(&rig), Some(1), "one silence, one failure");
+}
+
+#[test]
+fn a_late_worker_gets_tasks_again_when_it_says_anything() {
+    for late_by in ["a task", "a heartbeat"] {
+        let mut wide = worker(1);
+        wide.executors[0].concurrency = 2;
+        let mut rig = Rig::new(Settings::default());
+        rig.workers.entry(worker_id(1)).or_default();
+        rig.event(SchedulerEvent::WorkerFound(Arc::new(wide)));
+        let (id, given) = rig.dispatched(task());
+        if late_by == "a heartbeat" {
+            rig.start(&given);
+            rig.wait(secs(29));
+        }
+        rig.silence(1);
+        rig.wait(secs(6));
+        let next = rig.submit(task());
+        assert_eq!(rig.view(next).worker, None, "late with {late_by}");
+        assert_eq!(rig.view(id).worker, Some(worker_id(1)), "there is nobody else");
+        rig.accept(&given);
+        assert_eq!(rig.view(next).worker, Some(worker_id(1)), "late with {late_by}");
+        assert_eq!(rig.scheduler.counts().leases_lost, 0);
+    }
+}
+
+#[test]
+fn a_worker_that_speaks_is_not_late_because_of_one_lost_message() {
+    let mut rig = Rig::early();
+    [1, 2].iter().for_each(|n| rig.join(*n));
+    let (_, first) = rig.dispatched(task());
+    let (_, second) = rig.dispatched(task());
+    rig.start(&second);
+    rig.now = rig.now + secs(2);
+    // The first worker says something about another task: only the hand-over was lost.
+    let nobody = AttemptId { task: second.dispatch.attempt.task, number: 9 };
+    rig.say(first.n(), FromWorker::Accepted { attempt: nobody, fence: Fence(1) });
+    rig.wait(secs(3));
+    let again = rig.dispatches();
+    assert_eq!(again.len(), 1);
+    assert_eq!((again[0].n(), again[0].dispatch.fence), (first.n(), first.dispatch.fence));
+    assert_eq!(heartbeats(&rig, first.n()), 0);
+}
+
+#[test]
+fn what_wants_no_second_try_or_nobody_else_can_run_stays_with_a_late_worker() {
+    let retry = hypha_engine::RetryPolicy { retry_on_worker_failure: false, ..Default::default() };
+    let mut rig = Rig::new(Settings { retry, ..Settings::default() });
+    [1, 2].iter().for_each(|n| rig.join(*n));
+    let (_, given) = rig.dispatched(task());
+    rig.silence(given.n());
+    rig.wait(secs(5));
+    assert_eq!(rig.dispatches()[0].dispatch.fence, given.dispatch.fence, "sent again");
+
+    // Another is there, with another model.
+    let mut rig = Rig::new(Settings::default());
+    for (n, model) in [(1, "other"), (2, "special")] {
+        let mut worker = worker(n);
+        worker.executors[0].models = vec![name(model)];
+        rig.workers.entry(worker_id(n)).or_default();
+        rig.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
+    }
+    let wants = with_spec(|spec| spec.requirement.model = Some(name("special")));
+    let (_, given) = rig.dispatched(wants);
+    assert_eq!(given.n(), 2);
+    rig.silence(2);
+    rig.wait(secs(5));
+    assert!(!rig.is_cancelled(&given));
+    assert!(rig.dispatches().iter().any(|again| again.dispatch.fence == given.dispatch.fence));
+}
+
+/// It answers heartbeats and loses what it is given: each time counts.
+#[test]
+fn a_worker_that_swallows_tasks_is_left_alone_after_some() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    let swallows = 1;
+    for _ in 0..20 {
+        for given in rig.dispatches() {
+            if given.n() != swallows {
+                rig.finish(&given);
+            }
+        }
+        let id = rig.submit(task());
+        if rig.view(id).worker == Some(worker_id(2)) {
+            rig.finish(&rig.dispatches()[0].clone());
+            continue;
+        }
+        rig.wait(secs(5) + Span::from_millis(10));
+        let again = rig.dispatches().iter().find(|given| given.n() == 2).cloned();
+        rig.finish(&again.expect("the other gets it"));
+    }
+    assert_eq!(rig.scheduler.counts().quarantines, 1);
+}
+
+#[test]
+fn a_late_worker_that_is_to_be_removed_still_gets_what_is_bound_to_it() {
+    let mut rig = Rig::early();
+    rig.join(1);
+    let tasks: Vec<TaskId> = (0..3).map(|_| rig.submit(task())).collect();
+    rig.ask(Command::RemoveWorker(worker_id(1)));
+    rig.silence(1);
+    rig.wait(secs(6));
+    assert_eq!(rig.view(tasks[2]).worker, Some(worker_id(1)), "nobody else takes it");
+    rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
+    let mut given = rig.dispatches();
+    assert_eq!(given.len(), 2);
+    while let Some(next) = given.pop() {
+        rig.finish(&next);
+        given.extend(rig.dispatches());
+    }
+    for task in tasks {
+        assert_eq!(rig.ended(task).state, TaskState::Completed);
+    }
 }
 
 #[test]
