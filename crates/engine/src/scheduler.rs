@@ -145,6 +145,8 @@ pub struct Scheduler {
     requests: u64,
     counts: Counts,
     actions: Vec<Action>,
+    /// The worker whose factor was looked at last because of another's completion.
+    next_factor: usize,
     /// Whether the event of this step may have changed what can be placed.
     plan_wanted: bool,
 }

@@ -27,6 +27,9 @@ pub(crate) const SHARED: usize = 0;
 pub(crate) const CONSTANT: [f64; D] = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
 /// Run times are taken to lie between a microsecond and 30 years.
 const RUN_BOUNDS_S: (f64, f64) = (1e-6, 1e9);
+/// By how many sigmas a worker must be off the usual to count as faster or slower: of equals one in seven is, by
+/// chance, and of two of them one in thirty.
+const SURE: f64 = 1.5;
 
 /// Predicts run times, from what was measured or from a table. Deterministic: the same calls in the same
 /// order give the same answers, bit for bit.
@@ -149,11 +152,14 @@ impl Predictor {
         self.learned(query, hardware)
     }
 
-    /// A worker's run time against its hardware's [`Predictor::base`]: `2.0` takes twice as long. What is
-    /// little known is near the other workers'. Only this worker's own completions change it, from its
-    /// first one on: a caller may keep it until the next.
+    /// A worker's run time against its hardware's [`Predictor::base`]: `2.0` takes twice as long. It is that of the
+    /// usual worker of its hardware until the worker is sure to be faster or slower: what was seen of it few times
+    /// says as much about the tasks as about the worker. So it changes with others' completions too, if slowly.
     pub fn factor(&self, worker: WorkerKey) -> f64 {
-        self.log_factor(worker).0.exp()
+        let (log_factor, variance) = self.log_factor(worker);
+        let usual = self.workers.centre(self.workers.hardware(worker));
+        let is_sure = (log_factor - usual).abs() > SURE * variance.sqrt();
+        if is_sure { log_factor.exp() } else { usual.exp() }
     }
 
     /// The factor of the usual worker of some hardware, to show others' against it.

@@ -18,6 +18,9 @@ const MAX_REFUSALS: u32 = 100;
 /// Attempts that a worker is told to stop in one step. It names the others again with its next heartbeat,
 /// and a worker that names absurdly many must not make us send as many.
 const MAX_CANCELS: usize = 1_000;
+/// Workers whose factor is looked at again when another's task has completed, one after the other: in a pool of a few
+/// all are up to date, and in a large one what is usual changes slowly.
+const FACTORS_A_COMPLETION: usize = 4;
 /// The longest part of an executor's message that is kept.
 const MAX_ERROR_CHARS: usize = 2_000;
 
@@ -421,7 +424,12 @@ impl Scheduler {
         let key = worker.predict;
         self.predictor.observe(&query, key, run);
         self.counts.learned_since_save += 1;
-        self.placement.set_factor(slot, self.predictor.factor(key), now);
+        self.tell_factor(now, slot);
+        // What is usual has changed a little, and with it what is thought of those who do as usual.
+        for _ in 0..FACTORS_A_COMPLETION.min(self.workers.len()) {
+            self.next_factor = (self.next_factor + 1) % self.workers.len();
+            self.tell_factor(now, Slot(self.next_factor as u32));
+        }
     }
 
     /// An attempt gave no result: try again, or give up.

@@ -54,6 +54,7 @@ impl Scheduler {
             requests: 0,
             counts: Counts::default(),
             actions: Vec::new(),
+            next_factor: 0,
             plan_wanted: false,
             settings,
         };
@@ -70,6 +71,10 @@ impl Scheduler {
             if removed {
                 scheduler.drain(slot);
             }
+        }
+        // What is usual is known when all are there.
+        for slot in 0..scheduler.workers.len() {
+            scheduler.tell_factor(now, Slot(slot as u32));
         }
         for task in image.tasks.into_values() {
             scheduler.recover_task(now, task);

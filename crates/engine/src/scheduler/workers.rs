@@ -167,6 +167,13 @@ impl Scheduler {
         slot
     }
 
+    /// Tells placement what the predictor thinks of a worker's speed.
+    pub(super) fn tell_factor(&mut self, now: Time, slot: Slot) {
+        if let Some(Some(state)) = self.workers.get(slot.0 as usize) {
+            self.placement.set_factor(slot, self.predictor.factor(state.predict), now);
+        }
+    }
+
     pub(super) fn worker_said(
         &mut self,
         now: Time,

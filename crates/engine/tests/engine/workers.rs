@@ -116,6 +116,26 @@ fn missed_heartbeats_are_repeated_and_then_the_worker_is_lost() {
     assert_eq!(rig.scheduler.counts().leases_lost, 0);
 }
 
+/// Nobody knew how long they take: that the first was quick says nothing against the worker that has had none.
+#[test]
+fn one_task_after_the_other_goes_to_equal_workers_in_turn() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    let mut counts = [0; 2];
+    for at in 0..40 {
+        rig.now = rig.now + secs(1);
+        let (_, given) = rig.dispatched(task());
+        rig.start(&given);
+        // Quick, slow, and anything between.
+        rig.now = rig.now + Span::from_millis(50 + 37 * (at * 7 % 10));
+        counts[usize::from(given.n() - 1)] += 1;
+        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        let run = Span::from_millis(50 + 37 * (at * 7 % 10));
+        let outcome = completed();
+        rig.say(given.n(), FromWorker::Finished { attempt, fence, run, outcome });
+    }
+    assert!(counts.iter().all(|count| (15..=25).contains(count)), "{counts:?}");
+}
+
 /// A frozen process keeps its connections and says nothing. With the seed's times: 5 s for an answer, three of them.
 #[test]
 fn a_worker_that_does_not_answer_a_task_is_late_and_others_get_it() {

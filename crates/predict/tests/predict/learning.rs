@@ -44,6 +44,25 @@ fn five_completions_each_tell_fast_workers_from_slow_ones() {
     assert!(sum < 0.15, "{sum}");
 }
 
+/// A few runs of tasks that nobody knew say more about the tasks than about the workers.
+#[test]
+fn workers_count_as_equal_until_they_are_sure_not_to_be() {
+    let mut apart = 0;
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        // Those of speed 1 alone, each a few times.
+        for i in 0..18 {
+            run_one(&mut world, 2 + i % 6, 1.0);
+        }
+        let factors: Vec<f64> = (2..8).map(|i| world.predictor.factor(world.workers[i])).collect();
+        apart += factors.iter().filter(|factor| **factor != factors[0]).count();
+        // One that has run nothing is as fast as they are.
+        let untried = world.predictor.factor(world.workers[1]);
+        assert!(factors.contains(&untried), "seed {seed}: {untried} and {factors:?}");
+    }
+    assert!(apart < 20, "{apart} of 120");
+}
+
 #[test]
 fn a_worker_that_becomes_slower_is_followed_and_the_others_stay() {
     for seed in 0..10 {
