@@ -148,6 +148,17 @@ impl Requirement {
         Err(Refusal::plain(if named { RefusalKind::Model } else { RefusalKind::Executor }))
     }
 
+    /// Every executor of `worker` that would do, by its place in the list.
+    pub fn executors_of(&self, worker: &Worker) -> impl Iterator<Item = usize> {
+        let would_do = |executor: &crate::Executor| {
+            executor.class == self.class
+                && self.executor.as_ref().is_none_or(|name| *name == executor.name)
+                && self.model.as_ref().is_none_or(|model| executor.serves(model))
+        };
+        let executors = worker.executors.iter().enumerate();
+        executors.filter(move |(_, executor)| would_do(executor)).map(|(at, _)| at)
+    }
+
     /// The first reason that `capacity` would not do even when nothing else runs, if there is one.
     pub fn refused_by(&self, capacity: &Capacity) -> Option<Refusal> {
         self.refusals_by(capacity).next()

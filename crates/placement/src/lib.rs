@@ -9,7 +9,9 @@ mod capability;
 mod choose;
 mod decision;
 mod explain;
+mod health;
 mod index;
+mod left_alone;
 mod member;
 mod order;
 mod plan;
@@ -28,7 +30,8 @@ use serde::{Deserialize, Serialize};
 pub use explain::{
     Candidate, Explanation, FullExplanation, MAX_VERDICTS, RUNNERS_UP, Refusals, Terms, Verdict,
 };
-pub use member::{Health, MAX_PREFETCH_PER_SLOT};
+pub use health::Health;
+pub use member::MAX_PREFETCH_PER_SLOT;
 pub use pool::WorkerView;
 pub use statistics::Statistics;
 pub use strategy::{

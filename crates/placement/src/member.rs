@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hypha_model::{
-    Executor, Fit, Ledger, Refusal, RefusalKind, Requirement, Span, TaskSpec, Time, Worker,
+    Executor, Fit, Ledger, Refusal, RefusalKind, Requirement, TaskSpec, Time, Worker,
 };
 use hypha_predict::{Backlog, Estimate, HardwareKey, WorkerKey};
-use serde::{Deserialize, Serialize};
 
 use crate::TaskRef;
 use crate::capability;
+use crate::health::Health;
 use crate::index::Bounds;
 use crate::strategy::{Bind, LoadMetric, Recipe, Score};
 
@@ -32,28 +32,6 @@ const IN_USE_STEPS: u64 = 256;
 const MOST_IN_USE: u64 = (1 << (64 - TURN_BITS)) - 1;
 /// Times are told apart to 32 µs in a turn, so that 48 bits last beyond the year 2200.
 const TURN_US_BITS: u32 = 5;
-
-/// How a worker has done, as the seed lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Health {
-    /// Moving share of attempts that succeeded.
-    pub success_rate: f64,
-    /// Moving average of run times.
-    pub avg_completion_time: Span,
-    /// When it was last heard of.
-    pub last_seen: Time,
-    /// Failures since the last success.
-    pub consecutive_failures: u32,
-    /// Moving average of run time relative to what its hardware was predicted to need.
-    pub relative_time: f64,
-    /// Attempts that ended well.
-    pub completed: u64,
-    /// Attempts that did not.
-    pub failed: u64,
-    /// What is left of the penalties for failures, at `last_failure`.
-    penalty: f64,
-    last_failure: Time,
-}
 
 /// A task that the worker has been given.
 #[derive(Clone, Debug)]
@@ -77,6 +55,9 @@ pub(crate) struct Member {
     pub(crate) available: bool,
     /// Not available, but it still gets what was bound to it before.
     pub(crate) draining: bool,
+    /// For each executor whether it is given nothing for a while, and for how many that is so.
+    left_alone: Vec<bool>,
+    resting: usize,
     pub(crate) rtt_s: f64,
     pub(crate) local: bool,
     pub(crate) health: Health,
@@ -98,63 +79,6 @@ pub(crate) struct Member {
     abilities: u64,
 }
 
-impl Default for Health {
-    fn default() -> Health {
-        Health {
-            success_rate: 1.0,
-            avg_completion_time: Span::ZERO,
-            last_seen: Time::ZERO,
-            consecutive_failures: 0,
-            relative_time: 1.0,
-            completed: 0,
-            failed: 0,
-            penalty: 0.0,
-            last_failure: Time::ZERO,
-        }
-    }
-}
-
-impl Health {
-    /// The weight of the newest attempt where the strategy states none.
-    pub const USUAL_WEIGHT: f64 = 0.1;
-
-    pub(crate) fn succeeded(&mut self, run: Span, relative_time: f64, weight: f64) {
-        self.completed += 1;
-        self.consecutive_failures = 0;
-        self.success_rate += weight * (1.0 - self.success_rate);
-        if self.completed == 1 {
-            self.avg_completion_time = run;
-            self.relative_time = relative_time;
-        } else {
-            let average = self.avg_completion_time.as_secs_f64();
-            self.avg_completion_time =
-                Span::from_secs_f64(average + weight * (run.as_secs_f64() - average));
-            self.relative_time += weight * (relative_time - self.relative_time);
-        }
-    }
-
-    pub(crate) fn failed(&mut self, now: Time, weight: f64, half_life_s: f64) {
-        self.failed += 1;
-        self.consecutive_failures = self.consecutive_failures.saturating_add(1);
-        self.success_rate -= weight * self.success_rate;
-        self.penalty = self.penalty(now, half_life_s) + 1.0;
-        self.last_failure = now;
-    }
-
-    pub(crate) fn penalty(&self, now: Time, half_life_s: f64) -> f64 {
-        if self.penalty == 0.0 {
-            return 0.0;
-        }
-        self.penalty * (-now.since(self.last_failure).as_secs_f64() / half_life_s).exp2()
-    }
-
-    /// How many tries a success is expected to take, less one. A success rate is never believed to be
-    /// zero: the worker would not be tried again.
-    pub(crate) fn extra_tries(&self) -> f64 {
-        1.0 / self.success_rate.max(0.05) - 1.0
-    }
-}
-
 impl Member {
     pub(crate) fn new(
         worker: Arc<Worker>,
@@ -169,6 +93,8 @@ impl Member {
             factor: 1.0,
             available: false,
             draining: false,
+            left_alone: vec![false; worker.executors.len()],
+            resting: 0,
             rtt_s: 0.0,
             local,
             health,
@@ -184,17 +110,42 @@ impl Member {
             ledger: Ledger::new(&worker.capacity),
             asked_cpu_milli: 0,
             asked_memory_bytes: 0,
-            abilities: capability::abilities_of(&worker, local),
+            abilities: capability::abilities_of(&worker, &[], local),
             worker,
         }
     }
 
     /// Why it could not run the task even when idle.
     pub(crate) fn refuses_ever(&self, requirement: &Requirement) -> Option<Refusal> {
-        if !self.available {
+        if !self.is_available() {
             return Some(Refusal::plain(RefusalKind::Unavailable));
         }
-        requirement.satisfied_by(&self.worker).err()
+        let alone = || self.leaves_alone(requirement);
+        let unavailable = Refusal::plain(RefusalKind::Unavailable);
+        requirement.satisfied_by(&self.worker).err().or_else(|| alone().then_some(unavailable))
+    }
+
+    /// Whether anything may be given to it.
+    pub(crate) fn is_available(&self) -> bool {
+        self.available && (self.resting == 0 || self.resting < self.left_alone.len())
+    }
+
+    /// Leaves an executor alone, or not any more.
+    pub(crate) fn leave_alone(&mut self, executor: usize, alone: bool) {
+        if let Some(was) = self.left_alone.get_mut(executor) {
+            *was = alone;
+            self.resting = self.left_alone.iter().filter(|alone| **alone).count();
+            self.abilities = capability::abilities_of(&self.worker, &self.left_alone, self.local);
+        }
+    }
+
+    pub(crate) fn is_left_alone(&self, executor: usize) -> bool {
+        self.left_alone.get(executor).copied().unwrap_or(false)
+    }
+
+    /// Whether every executor that would do is left alone.
+    pub(crate) fn leaves_alone(&self, requirement: &Requirement) -> bool {
+        self.resting > 0 && self.executor_for(requirement).is_none()
     }
 
     /// Why it could not begin the task now.
@@ -218,7 +169,7 @@ impl Member {
 
     /// How many tasks it runs at once; none while it is not available.
     pub(crate) fn open_slots(&self) -> u64 {
-        if self.available { u64::from(self.slots) } else { 0 }
+        if self.is_available() { u64::from(self.slots) } else { 0 }
     }
 
     /// Tasks bound to it, begun or not.
@@ -344,7 +295,7 @@ impl Member {
 
     /// Whether something could begin at once, as far as the number of tasks goes.
     pub(crate) fn is_open(&self) -> bool {
-        self.available && self.bound.is_empty() && self.in_flight.len() < self.slots as usize
+        self.is_available() && self.bound.is_empty() && self.in_flight.len() < self.slots as usize
     }
 
     /// Binds a task: it will run here.
@@ -386,7 +337,10 @@ impl Member {
         spec: Arc<TaskSpec>,
         now: Time,
     ) {
-        let executor = self.executor_for(&spec.requirement);
+        // What a worker has it has, also if its executor is left alone by now.
+        let executor = self
+            .executor_for(&spec.requirement)
+            .or_else(|| spec.requirement.executors_of(&self.worker).next());
         self.ask(&spec.requirement);
         self.in_flight.push(InFlight { task, estimate, spec, executor, since: None });
         self.last_given = now;
@@ -444,14 +398,19 @@ impl Member {
         }
     }
 
+    /// The first executor that would do and is not left alone.
     fn executor_for(&self, requirement: &Requirement) -> Option<usize> {
-        let found = requirement.executor_of(&self.worker).ok()?;
-        self.worker.executors.iter().position(|executor| std::ptr::eq(executor, found))
+        requirement.executors_of(&self.worker).find(|at| !self.left_alone[*at])
+    }
+
+    /// The executor that runs a task that the worker has been given.
+    pub(crate) fn executor_of(&self, task: TaskRef) -> Option<usize> {
+        self.in_flight.iter().find(|entry| entry.task == task)?.executor
     }
 
     /// What the tree of `recipe` keeps of this worker.
     pub(crate) fn bounds(&self, recipe: &Recipe, now: Time) -> Bounds {
-        if !self.available {
+        if !self.is_available() {
             return Bounds::NONE;
         }
         let by_time = recipe.by_time();

@@ -152,9 +152,11 @@ impl Placement {
         {
             return false;
         }
-        let Some(hardware) = self.pool.member(held.slot).map(|member| member.hardware) else {
+        let Some(member) = self.pool.member(held.slot) else { return false };
+        if member.leaves_alone(&entry.ticket.spec.requirement) {
             return false;
-        };
+        }
+        let hardware = member.hardware;
         let cost = held.score - waited_s * held.wait_costs;
         let open = opened.iter().filter_map(|slot| self.pool.member(*slot));
         open.filter(|member| member.is_open()).all(|member| {

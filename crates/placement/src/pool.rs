@@ -8,8 +8,9 @@ use hypha_predict::{HardwareKey, WorkerKey};
 use serde::Serialize;
 
 use crate::capability;
+use crate::health::Health;
 use crate::index::{Bounds, Tree};
-use crate::member::{Health, Member};
+use crate::member::Member;
 use crate::strategy::{Bind, Recipe, Score};
 use crate::{Placement, Slot, TaskRef};
 
@@ -552,7 +553,7 @@ impl Placement {
         let wait = member.wait(now);
         Some(WorkerView {
             worker: Arc::clone(&member.worker),
-            available: member.available,
+            available: member.is_available(),
             health: member.health,
             rtt: Span::from_secs_f64(member.rtt_s),
             queued: member.bound.len() as u32,

@@ -53,6 +53,7 @@ struct Story {
     workers: BTreeMap<Slot, (Arc<Worker>, WorkerKey, bool, Span)>,
     tasks: BTreeMap<TaskRef, Known>,
     free: Vec<TaskRef>,
+    left_alone: BTreeSet<(Slot, usize)>,
     log: Vec<Action>,
 }
 
@@ -131,6 +132,7 @@ impl Story {
             workers: BTreeMap::new(),
             tasks: BTreeMap::new(),
             free: (0..40).map(TaskRef).collect(),
+            left_alone: BTreeSet::new(),
             log: Vec::new(),
         };
         (0..1 + story.rng.below(8)).for_each(|_| story.join());
@@ -153,6 +155,33 @@ impl Story {
     fn set_available(&mut self, slot: Slot, available: bool) {
         self.placement.set_available(slot, available, self.now);
         self.workers.get_mut(&slot).unwrap().2 = available;
+    }
+
+    /// Leaves an executor alone, or not any more: what is bound to it alone comes back, and nothing else.
+    fn leave_alone(&mut self, slot: Slot) {
+        let executors = self.workers[&slot].0.executors.len() as u64;
+        let executor = self.rng.below(executors) as usize;
+        let alone = self.left_alone.insert((slot, executor));
+        if !alone {
+            self.left_alone.remove(&(slot, executor));
+        }
+        let mut back = self.placement.leave_alone(slot, executor, alone, self.now);
+        back.sort();
+        let stranded = |known: &Known| {
+            known.at == At::Bound(slot) && !self.has_executor(slot, &known.ticket.spec.requirement)
+        };
+        let expected: Vec<TaskRef> =
+            self.tasks.iter().filter(|(_, known)| stranded(known)).map(|(task, _)| *task).collect();
+        assert_eq!(back, expected);
+        for task in back {
+            self.tasks.get_mut(&task).unwrap().at = At::Waiting;
+        }
+    }
+
+    /// Whether an executor would do that is not left alone.
+    fn has_executor(&self, slot: Slot, requirement: &Requirement) -> bool {
+        let mut fit = requirement.executors_of(&self.workers[&slot].0);
+        fit.any(|at| !self.left_alone.contains(&(slot, at)))
     }
 
     fn saw(&mut self, slot: Slot) {
@@ -228,6 +257,7 @@ impl Story {
             self.tasks.get_mut(&task).unwrap().at = At::Waiting;
         }
         let (_, key, ..) = self.workers.remove(&slot).unwrap();
+        self.left_alone.retain(|(other, _)| *other != slot);
         self.predictor.forget_worker(key);
         // Slots are used again: what is remembered about one must not be held against the next.
         for known in self.tasks.values_mut() {
@@ -250,6 +280,10 @@ impl Story {
                 Action::Dispatch { task, slot } => (task, slot, None, At::Given(slot)),
                 Action::Move { task, from, to } => (task, to, Some(from), At::Bound(to)),
             };
+            let known = &self.tasks[&task];
+            assert!(self.has_executor(slot, &known.ticket.spec.requirement), "{action:?}");
+            let served = self.placement.is_served(&known.ticket.spec.requirement);
+            assert!(served || known.at != At::Waiting, "{action:?} and nobody would take it");
             let known = self.tasks.get_mut(&task).expect("a task that exists");
             match (known.at, action) {
                 (At::Waiting, Action::Bind { .. } | Action::Dispatch { .. }) => {}
@@ -329,7 +363,12 @@ impl Story {
                     }
                 }
             }
-            96..98 => self.placement.refresh(self.now),
+            96 => self.placement.refresh(self.now),
+            97 => {
+                if let Some(slot) = self.any_slot() {
+                    self.leave_alone(slot);
+                }
+            }
             _ => {
                 if let Some(slot) = self.any_slot() {
                     self.saw(slot);

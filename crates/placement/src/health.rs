@@ -1,0 +1,83 @@
+//! How a worker has done so far.
+
+use hypha_model::{Span, Time};
+use serde::{Deserialize, Serialize};
+
+/// How a worker has done, as the seed lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    /// Moving share of attempts that succeeded.
+    pub success_rate: f64,
+    /// Moving average of run times.
+    pub avg_completion_time: Span,
+    /// When it was last heard of.
+    pub last_seen: Time,
+    /// Failures since the last success.
+    pub consecutive_failures: u32,
+    /// Moving average of run time relative to what its hardware was predicted to need.
+    pub relative_time: f64,
+    /// Attempts that ended well.
+    pub completed: u64,
+    /// Attempts that did not.
+    pub failed: u64,
+    /// What is left of the penalties for failures, at `last_failure`.
+    penalty: f64,
+    last_failure: Time,
+}
+
+impl Default for Health {
+    fn default() -> Health {
+        Health {
+            success_rate: 1.0,
+            avg_completion_time: Span::ZERO,
+            last_seen: Time::ZERO,
+            consecutive_failures: 0,
+            relative_time: 1.0,
+            completed: 0,
+            failed: 0,
+            penalty: 0.0,
+            last_failure: Time::ZERO,
+        }
+    }
+}
+
+impl Health {
+    /// The weight of the newest attempt where the strategy states none.
+    pub const USUAL_WEIGHT: f64 = 0.1;
+
+    pub(crate) fn succeeded(&mut self, run: Span, relative_time: f64, weight: f64) {
+        self.completed += 1;
+        self.consecutive_failures = 0;
+        self.success_rate += weight * (1.0 - self.success_rate);
+        if self.completed == 1 {
+            self.avg_completion_time = run;
+            self.relative_time = relative_time;
+        } else {
+            let average = self.avg_completion_time.as_secs_f64();
+            self.avg_completion_time =
+                Span::from_secs_f64(average + weight * (run.as_secs_f64() - average));
+            self.relative_time += weight * (relative_time - self.relative_time);
+        }
+    }
+
+    pub(crate) fn failed(&mut self, now: Time, weight: f64, half_life_s: f64) {
+        self.failed += 1;
+        self.consecutive_failures = self.consecutive_failures.saturating_add(1);
+        self.success_rate -= weight * self.success_rate;
+        self.penalty = self.penalty(now, half_life_s) + 1.0;
+        self.last_failure = now;
+    }
+
+    pub(crate) fn penalty(&self, now: Time, half_life_s: f64) -> f64 {
+        if self.penalty == 0.0 {
+            return 0.0;
+        }
+        self.penalty * (-now.since(self.last_failure).as_secs_f64() / half_life_s).exp2()
+    }
+
+    /// How many tries a success is expected to take, less one. A success rate is never believed to be
+    /// zero: the worker would not be tried again.
+    pub(crate) fn extra_tries(&self) -> f64 {
+        1.0 / self.success_rate.max(0.05) - 1.0
+    }
+}
