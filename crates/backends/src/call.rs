@@ -24,6 +24,11 @@ pub enum Answer {
         /// Whether another server may do better.
         retry: bool,
     },
+    /// The server could not be reached, and has not seen the request.
+    Unreached {
+        /// What went wrong.
+        error: String,
+    },
 }
 
 /// A request to a server. Dropping it ends the request.
@@ -125,8 +130,11 @@ impl Call {
     }
 
     fn fail(&mut self, error: HttpError) {
-        let (error, retry) = (error.to_string(), error.retry());
-        self.state = State::Ended(Answer::Failed { error, retry });
+        let (unreached, retry, error) = (error.is_unreached(), error.retry(), error.to_string());
+        self.state = State::Ended(match unreached {
+            true => Answer::Unreached { error },
+            false => Answer::Failed { error, retry },
+        });
     }
 }
 

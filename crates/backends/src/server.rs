@@ -195,6 +195,11 @@ impl Server {
         inner.origin.send(Method::POST, path.clone(), authorization, body).await
     }
 
+    /// Closes the connections that no request uses.
+    pub(crate) fn close_kept(&self) {
+        self.0.origin.close_kept();
+    }
+
     pub(crate) fn max_response_bytes(&self) -> usize {
         self.0.max_response_bytes
     }

@@ -72,6 +72,11 @@ impl HttpError {
         )
     }
 
+    /// Whether nothing came to the server: nobody was found there.
+    pub(crate) fn is_unreached(&self) -> bool {
+        matches!(self, HttpError::Lookup { .. } | HttpError::Connect { .. })
+    }
+
     /// Whether another server may do better, or this one later.
     pub(crate) fn retry(&self) -> bool {
         match self {

@@ -198,4 +198,9 @@ pub enum Outcome {
     },
     /// It took longer than it may, and was stopped.
     TimedOut,
+    /// The server that should have run it could not be reached, and has not seen it.
+    Unreached {
+        /// What went wrong.
+        error: String,
+    },
 }

@@ -132,6 +132,9 @@ pub struct FailedAttempt {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FailedAttempts(Option<Arc<[FailedAttempt]>>);
 
+/// How the error begins of a request that nobody is left to try for.
+pub const NOBODY_LEFT: &str = "no worker is left for it";
+
 /// So many that the usual number of attempts fits twice; a task that is refused again and again has more.
 pub const MAX_FAILED: usize = 8;
 /// The longest part of a reason that is kept of each: the first lines of what a program said at its end.

@@ -1,14 +1,18 @@
 //! The scheduler: accepts tasks, places them, and sees them through whatever happens to workers.
 //!
 //! The rest of the machine is in the files below: `submit.rs` (what clients ask), `attempts.rs` (the life
-//! of an attempt), `workers.rs` (leases, heartbeats, health), `leave.rs` (workers that go), `recover.rs` (a
-//! new life from what is durable), `views.rs` (what may be read).
+//! of an attempt), `failed.rs` (what comes of one that gave no result), `workers.rs` (leases, heartbeats),
+//! `blame.rs` (who is left alone for failing), `leave.rs` (workers that go), `recover.rs` (a new life from what is
+//! durable), `views.rs` and `unused.rs` (what may be read).
 
 mod attempts;
+mod blame;
+mod failed;
 mod leave;
 mod recover;
 mod settings;
 mod submit;
+mod unused;
 mod views;
 mod workers;
 
@@ -23,8 +27,10 @@ use hypha_model::{
 use hypha_placement::{Action, Placement, Slot, TaskRef};
 use hypha_predict::Predictor;
 
+pub use blame::LeftAlone;
 pub use settings::{RetryPolicy, Settings};
 pub use submit::{Command, NewTask, Reject, Reply, Submitted};
+pub use unused::Unused;
 pub use views::{Counts, TaskView};
 pub use workers::{HOLDER_SHARE, LeaseView};
 

@@ -449,7 +449,11 @@ impl World {
         let odds = &self.timetable.odds;
         if stopped || (odds.executor_error > 0.0 && self.rng.chance(odds.executor_error)) {
             let error = format!("the executor failed on worker {worker}");
-            return Outcome::Failed { error, retry: self.rng.chance(0.8) };
+            return match self.rng.unit() {
+                // What it forwards to is away.
+                0.7..0.8 => Outcome::Unreached { error },
+                drawn => Outcome::Failed { error, retry: drawn < 0.8 },
+            };
         }
         let result = Payload::from((index as u32).to_le_bytes().as_slice());
         if odds.corruption > 0.0 && self.rng.chance(odds.corruption) {

@@ -6,7 +6,7 @@ use axum::http::header::{ALLOW, RETRY_AFTER};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hypha_engine::Reject;
-use hypha_engine::record::FinishedTask;
+use hypha_engine::record::{FinishedTask, NOBODY_LEFT};
 use hypha_model::{ServerError, TaskState};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -125,6 +125,11 @@ impl Error {
             TaskState::Expired => {
                 let code = Some("timeout");
                 Error::new(StatusCode::GATEWAY_TIMEOUT, SERVER, code, text.to_owned())
+            }
+            _ if text.starts_with(NOBODY_LEFT) => {
+                let code = Some("no_worker");
+                Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, text.to_owned())
+                    .retry_after(UNAVAILABLE_RETRY_S)
             }
             _ => {
                 let message = match ServerError::in_failure(text) {

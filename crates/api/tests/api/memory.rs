@@ -205,6 +205,10 @@ impl Memory {
         self.finish(held, Outcome::Failed { error: error.to_owned(), retry });
     }
 
+    pub(crate) fn not_reached(&self, held: &Held, error: &str) {
+        self.finish(held, Outcome::Unreached { error: error.to_owned() });
+    }
+
     /// Lets a day pass, after which no key is remembered.
     pub(crate) fn forget_keys(&self) {
         self.advance(Span::from_secs(25 * 3_600));

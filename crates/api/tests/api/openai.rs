@@ -491,6 +491,24 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
 }
 
 #[tokio::test]
+async fn a_server_that_cannot_be_reached_is_replaced_or_503_soon() {
+    let server = start().await;
+    let response = send(&server, CHAT, STREAM);
+    for _ in 0..2 {
+        let held = server.memory.begun("m").await;
+        server.memory.not_reached(&held, "no connection to 127.0.0.1:8000: refused");
+        pass_pause(&server);
+    }
+    let response = response.await.unwrap();
+    assert_eq!(response.status(), 503);
+    assert!(response.headers().contains_key("retry-after"));
+    let body = json_of(response).await;
+    assert_eq!(error(&body)["code"], "no_worker");
+    let message = "no worker is left for it: no connection to 127.0.0.1:8000: refused";
+    assert_eq!(error(&body)["message"], message);
+}
+
+#[tokio::test]
 async fn what_somebody_cancels_at_the_scheduler_is_gone() {
     let server = start().await;
     let response = send(&server, CHAT, r#"{"model":"m"}"#);

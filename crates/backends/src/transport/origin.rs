@@ -154,6 +154,13 @@ impl Origin {
         Ok(())
     }
 
+    /// Closes the connections that are kept.
+    pub(crate) fn close_kept(&self) {
+        let kept = std::mem::take(&mut *locked(&self.idle));
+        // Closed outside of the lock.
+        drop(kept);
+    }
+
     /// Keeps a connection for the next request, unless it would be better made anew where it is used.
     pub(super) fn keep(&self, mut link: Box<Link>) {
         link.abroad += u32::from(link.home != Home::here());

@@ -134,6 +134,7 @@ impl Hand {
                 if self.holds(lease, epoch) {
                     self.lease = None;
                     self.line.cancel_all();
+                    self.context.origin.close_kept();
                 }
             }
         }

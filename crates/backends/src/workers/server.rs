@@ -119,6 +119,8 @@ impl ServerHand {
         for fence in fences {
             self.drop_run(&mut state, fence);
         }
+        drop(state);
+        self.server.close_kept();
     }
 
     fn holds(&self, state: &State, lease: LeaseId, epoch: Epoch) -> bool {
@@ -226,18 +228,25 @@ impl ServerHand {
                 Outcome::Completed { result: payload, digest }
             }
             Some(Answer::Failed { error, retry }) => Outcome::Failed { error, retry },
+            Some(Answer::Unreached { error }) => Outcome::Unreached { error },
             None => Outcome::TimedOut,
         };
         let run = span(since.elapsed());
-        {
+        let behind = {
             let mut state = locked(&self.state);
             // If it is not there, it was cancelled at the last moment: nobody wants to hear of it.
             let Some(entry) = state.runs.get_mut(&fence) else { return };
             entry.phase = Phase::Ended { run, outcome: outcome.clone() };
             state.running -= 1;
+            let behind = match &outcome {
+                Outcome::Unreached { .. } => state.end_waiting(&outcome),
+                _ => Vec::new(),
+            };
             self.begin_next(&mut state);
-        }
+            behind
+        };
         self.say(FromWorker::Finished { attempt, fence, run, outcome });
+        behind.into_iter().for_each(|message| self.say(message));
     }
 
     /// The answer, if it is there in time. That the call has begun is told only of one that takes a while: the end
@@ -314,6 +323,18 @@ impl ServerHand {
 }
 
 impl State {
+    /// Ends what waits behind a call that did not reach the server: it would only wait for the same.
+    fn end_waiting(&mut self, outcome: &Outcome) -> Vec<FromWorker> {
+        let mut ended = Vec::new();
+        for fence in std::mem::take(&mut self.waiting) {
+            if let Some(run) = self.runs.get_mut(&fence) {
+                run.phase = Phase::Ended { run: Span::ZERO, outcome: outcome.clone() };
+                ended.push(run.again());
+            }
+        }
+        ended
+    }
+
     fn holding(&self) -> Vec<(AttemptId, Fence)> {
         self.runs.iter().map(|(fence, run)| (run.dispatch.attempt, *fence)).collect()
     }

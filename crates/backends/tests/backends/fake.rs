@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 
 /// Serves `router` on a free port.
 pub(crate) async fn serve(router: Router) -> SocketAddr {
@@ -43,6 +44,21 @@ pub(crate) async fn raw(answer: &'static [u8], then_close: bool) -> SocketAddr {
         }
     });
     address
+}
+
+/// The same with one connection for each request, until it is stopped.
+pub(crate) async fn fleeting(body: &'static str) -> (SocketAddr, AbortHandle) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let length = body.len();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut vec![0; 1 << 16]).await;
+            let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+        }
+    });
+    (address, serving.abort_handle())
 }
 
 /// An address where nobody listens.

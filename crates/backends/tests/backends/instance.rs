@@ -7,7 +7,7 @@ use hypha_engine::{FromWorker, Outcome, ToWorker};
 use hypha_model::{Metadata, Span, TaskSpec};
 use serde_json::json;
 
-use super::fake::Instance;
+use super::fake::{self, Instance};
 use super::lab::{Lab, Leased, attempt, spec};
 
 /// A lab with one instance of which `replicas` tasks are under way at once.
@@ -315,4 +315,22 @@ async fn a_dispatch_that_comes_twice_is_handed_over_once() {
     lab.workers.forget(leased.worker.id);
     lab.dispatch(&leased, 3, "1");
     assert_eq!(lab.short().await, "refused 3: busy");
+}
+
+#[tokio::test]
+async fn an_instance_that_has_gone_has_not_seen_what_it_was_given() {
+    let (address, serving) = fake::fleeting(r#"{"model_type": "m", "status": "running"}"#).await;
+    let mut lab = Lab::new();
+    let worker = lab.workers.register_instance("127.0.0.1", address.port()).await.unwrap();
+    let leased = lab.lease(&worker).await;
+    serving.abort();
+    super::server_worker::wait_until_gone(address).await;
+    for fence in [1, 2] {
+        lab.dispatch(&leased, fence, "1");
+    }
+    for fence in [1, 2] {
+        let said = lab.short().await;
+        let expected = "the task instance did not take it: no connection to";
+        assert!(said.starts_with(&format!("unreached {fence}: {expected}")), "{said}");
+    }
 }

@@ -189,6 +189,7 @@ pub(crate) fn short(message: &FromWorker) -> String {
             }
             Outcome::Failed { error, retry } => format!("failed {} {retry}: {error}", fence.0),
             Outcome::TimedOut => format!("timed out {}", fence.0),
+            Outcome::Unreached { error } => format!("unreached {}: {error}", fence.0),
         },
     }
 }

@@ -3,11 +3,11 @@
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use hypha_backends::Format;
-use hypha_engine::ToWorker;
+use hypha_engine::{FromWorker, ToWorker};
 use hypha_model::{Span, TaskSpec};
 
 use super::fake;
-use super::lab::{DEADLINE, Lab, name, new_server, spec};
+use super::lab::{DEADLINE, Lab, name, new_server, short, spec};
 
 #[tokio::test]
 async fn a_task_is_completed() {
@@ -170,4 +170,39 @@ async fn a_server_that_is_not_well_gets_no_lease() {
     lab.workers.send(worker.id, ToWorker::RequestLease { request: 9, ttl: Span::from_secs(1) });
     assert_eq!(lab.short().await, "lease refused: not available", "and no word before that");
     lab.silent();
+}
+
+#[tokio::test]
+async fn a_server_that_has_gone_has_not_seen_what_it_was_given() {
+    let (address, serving) = fake::fleeting(r#"{"data":[{"id":"m"}]}"#).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Openai, 1).await;
+    serving.abort();
+    let expected = format!("no connection to {address}: ");
+    wait_until_gone(address).await;
+    for fence in [1, 2] {
+        lab.dispatch(&leased, fence, "\"hi\"");
+    }
+    let mut heard = vec![];
+    while heard.len() < 2 {
+        let said = lab.hears().await.1;
+        if let FromWorker::Finished { fence, run, .. } = said {
+            assert!(fence.0 == 1 || run == Span::ZERO, "what waited behind it was not tried");
+            heard.push(short(&said));
+        }
+    }
+    heard.sort();
+    for (said, fence) in heard.iter().zip([1, 2]) {
+        assert!(said.starts_with(&format!("unreached {fence}: {expected}")), "{said}");
+    }
+}
+
+/// Until nobody listens there any more.
+pub(crate) async fn wait_until_gone(address: std::net::SocketAddr) {
+    let gone = async {
+        while tokio::net::TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, gone).await.expect("it still listens");
 }

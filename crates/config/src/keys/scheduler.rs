@@ -260,7 +260,8 @@ const FAULT_TOLERANCE: &[Key] = &[
         name: "max_consecutive_failures",
         kind: Kind::Count { min: 1, max: 1_000 },
         preset: Preset::Is("3"),
-        doc: "After how many failures in a row a worker is given no work for a while.",
+        doc: "After how many failures in a row an executor is given no work for a while, or a worker after how \
+              many losses.",
     },
     Key {
         name: "quarantine",

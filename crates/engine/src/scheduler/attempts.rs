@@ -1,20 +1,21 @@
-//! The life of an attempt: handed over, acknowledged, started, ended, retried.
+//! The life of an attempt: handed over, acknowledged, started, ended.
 
 use std::sync::Arc;
 
-use hypha_model::{AttemptId, Fence, Payload, Refusal, Set, Span, TaskState, Time, WorkerId};
+use hypha_model::{
+    AttemptId, Fence, Payload, Refusal, Set, Span, TaskSpec, TaskState, Time, WorkerId,
+};
 use hypha_placement::{Ending, MAX_PREFETCH_PER_SLOT, Slot, TaskRef};
 
+use super::failed::Failure;
+use super::workers::WorkerState;
 use super::{Attempt, Effect, Notice, Scheduler, SchedulerStep, Task};
 use crate::message::{Dispatch, Outcome, ToWorker};
 use crate::mutant::Mutant;
-use crate::record::{FailedAttempt, Record};
+use crate::record::Record;
 
 /// A hand-over that is not acknowledged is repeated this often before the worker counts as failed.
 const MAX_RESENDS: u32 = 3;
-/// Refusals say more about our view of the worker than about the task, so they do not use up its
-/// attempts; but a task that everybody refuses must end some day.
-const MAX_REFUSALS: u32 = 100;
 /// Attempts that a worker is told to stop in one step. It names the others again with its next heartbeat,
 /// and a worker that names absurdly many must not make us send as many.
 const MAX_CANCELS: usize = 1_000;
@@ -23,24 +24,6 @@ const MAX_CANCELS: usize = 1_000;
 const FACTORS_A_COMPLETION: usize = 4;
 /// The longest part of an executor's message that is kept.
 const MAX_ERROR_CHARS: usize = 2_000;
-
-/// Why an attempt gave no result.
-pub(super) enum Failure {
-    /// The worker died, lost its lease, or did not take what it was given.
-    Worker(String),
-    /// It took longer than it may.
-    Timeout(Span),
-    /// The executor says that it cannot.
-    Executor { error: String, retry: bool },
-    /// The result is not what its digest says.
-    Corrupt,
-    /// The worker does not take it now.
-    Refused(Refusal),
-    /// The worker was stopped in order, and gave it back.
-    Returned,
-    /// The worker has not said that it has it, nor anything else, and another could run it.
-    Unanswered,
-}
 
 impl Task {
     pub(super) fn attempt_id(&self) -> AttemptId {
@@ -128,10 +111,27 @@ impl Scheduler {
             epoch,
             attempt: entry.attempt_id(),
             fence: current.fence,
-            spec: Arc::clone(&entry.accepted.spec),
+            spec: self.spec_for(task, entry, worker),
             timeout: entry.timeout(self.settings.task_timeout),
         }));
         Effect::ToWorker { worker: current.worker, message }.of_task(entry.stored, step);
+    }
+
+    /// What the worker is told to run. It takes the first of its executors that would do, so where that is left alone
+    /// and another is used, the other is named.
+    fn spec_for(&self, task: TaskRef, entry: &Task, worker: &WorkerState) -> Arc<TaskSpec> {
+        let spec = &entry.accepted.spec;
+        let first = spec.requirement.executors_of(&worker.worker).next();
+        let alone = first.is_some_and(|first| worker.blames.of_executor(first).is_some());
+        let used = self.placement.executor_of(task).filter(|used| alone && Some(*used) != first);
+        match used.and_then(|used| worker.worker.executors.get(used)) {
+            Some(executor) => {
+                let mut spec = TaskSpec::clone(spec);
+                spec.requirement.executor = Some(executor.name.clone());
+                Arc::new(spec)
+            }
+            None => Arc::clone(spec),
+        }
     }
 
     /// The time at which a task wants attention if nothing else happens.
@@ -406,6 +406,15 @@ impl Scheduler {
                 let timeout = self.task(reference).map_or(usual, |task| task.timeout(usual));
                 self.attempt_failed(now, reference, Failure::Timeout(timeout), step);
             }
+            Outcome::Unreached { error } => {
+                let error = error.chars().take(MAX_ERROR_CHARS).collect();
+                let current = self.task(reference).and_then(|task| task.current);
+                // First, so that it is not counted among those who would take the task.
+                if let Some(slot) = current.and_then(|current| current.slot) {
+                    self.unreached(now, slot, step);
+                }
+                self.attempt_failed(now, reference, Failure::Unreached(error), step);
+            }
             Outcome::Failed { error, retry } => {
                 let error = error.chars().take(MAX_ERROR_CHARS).collect();
                 self.attempt_failed(now, reference, Failure::Executor { error, retry }, step);
@@ -420,7 +429,6 @@ impl Scheduler {
         let Some(query) = self.placement.query(reference).copied() else { return };
         let Some(Some(worker)) = self.workers.get_mut(slot.0 as usize) else { return };
         worker.changed = true;
-        worker.quarantines = 0;
         let key = worker.predict;
         self.predictor.observe(&query, key, run);
         self.counts.learned_since_save += 1;
@@ -430,99 +438,7 @@ impl Scheduler {
             self.next_factor = (self.next_factor + 1) % self.workers.len();
             self.tell_factor(now, Slot(self.next_factor as u32));
         }
-    }
-
-    /// An attempt gave no result: try again, or give up.
-    pub(super) fn attempt_failed(
-        &mut self,
-        now: Time,
-        reference: TaskRef,
-        failure: Failure,
-        step: &mut SchedulerStep,
-    ) {
-        let policy = self.settings.retry;
-        let jitter = self.rng.unit();
-        let Some((attempt, current)) = self.take_attempt(reference) else { return };
-        let lost = matches!(failure, Failure::Worker(_) | Failure::Unanswered)
-            && self.counts_loss(current.slot);
-        let Some(Some(task)) = self.tasks.get_mut(reference.0 as usize) else { return };
-        let returned = matches!(failure, Failure::Returned | Failure::Unanswered);
-        let refused = returned || matches!(failure, Failure::Refused(_));
-        let (again, blame, reason) = match failure {
-            Failure::Worker(reason) => (policy.retry_on_worker_failure, lost, reason),
-            Failure::Timeout(timeout) => {
-                (policy.retry_on_timeout, true, format!("it took longer than {timeout}"))
-            }
-            Failure::Executor { error, retry } => {
-                (retry && policy.retry_on_worker_failure, retry, error)
-            }
-            Failure::Corrupt => {
-                let reason = "the result does not match its digest".to_owned();
-                (policy.retry_on_worker_failure, true, reason)
-            }
-            Failure::Refused(refusal) => {
-                task.refusals += 1;
-                (task.refusals < MAX_REFUSALS, false, format!("refused by the worker: {refusal}"))
-            }
-            Failure::Returned => {
-                task.refusals += 1;
-                let reason = "the worker was stopped, and gave it back".to_owned();
-                (task.refusals < MAX_REFUSALS, false, reason)
-            }
-            Failure::Unanswered => {
-                task.refusals += 1;
-                let reason = "the worker did not answer in time".to_owned();
-                (task.refusals < MAX_REFUSALS, lost, reason)
-            }
-        };
-        task.failures += u32::from(!refused);
-        if !task.tried.contains(&current.worker) {
-            task.tried.push(current.worker);
-        }
-        let stored = task.stored;
-        // Someone waits on the line for what is not stored, and nothing is wrong with what was given back.
-        let pause = match stored && !returned {
-            true => policy.pause(task.failures.max(task.refusals), jitter),
-            false => self.settings.least_pause,
-        };
-        let failed = FailedAttempt {
-            number: attempt.number,
-            worker: current.worker,
-            at: now,
-            reason: Arc::from(reason.as_str()),
-        };
-        task.failed = task.failed.and(failed);
-        task.state = TaskState::Queued;
-        task.progress_permille = 0;
-        let cannot_be_taken_back = task.has_output && !stored;
-        let gives_up = !again || cannot_be_taken_back || task.failures >= policy.max_attempts;
-        let ending = if blame { Ending::Failed } else { Ending::Withdrawn };
-        self.placement.finish(reference, ending, now);
-        // The attempt is void: a worker that still runs it should not.
-        let message = ToWorker::Cancel { attempt, fence: current.fence };
-        Effect::ToWorker { worker: current.worker, message }.of_task(stored, step);
-        if let Some(slot) = current.slot
-            && blame
-        {
-            self.judge(now, slot);
-        }
-        if gives_up {
-            return self.end(now, reference, TaskState::Failed, (None, Some(reason)), step);
-        }
-        self.counts.retried += 1;
-        if self.is(Mutant::DroppedRetry) {
-            return;
-        }
-        let not_before = now + pause;
-        let Some(task) = self.task_mut(reference) else { return };
-        task.not_before = not_before;
-        let (failures, failed) = (task.failures, task.failed.clone());
-        let (task, notice) = (task.accepted.id, Notice::Delayed { until: not_before, reason });
-        if stored {
-            step.persist.push(Record::Requeued { task, failures, not_before, failed });
-        }
-        Effect::Notice { task, notice }.of_task(stored, step);
-        self.arm(reference);
+        self.absolve(slot, self.placement.executor_of(reference));
     }
 
     /// A worker says, in answer to a heartbeat sent at `sent`, what it has. Messages that stopped an attempt
@@ -568,29 +484,6 @@ impl Scheduler {
         for (attempt, fence) in void.iter().take(MAX_CANCELS).copied() {
             let message = ToWorker::Cancel { attempt, fence };
             step.send.push(Effect::ToWorker { worker, message });
-        }
-    }
-
-    /// A worker lost its lease or its memory: what it was given is tried elsewhere.
-    pub(super) fn fail_all_of(
-        &mut self,
-        now: Time,
-        slot: Slot,
-        reason: &str,
-        step: &mut SchedulerStep,
-    ) {
-        for reference in self.placement.given_to(slot) {
-            self.attempt_failed(now, reference, Failure::Worker(reason.to_owned()), step);
-        }
-        self.release_bound(now, slot);
-    }
-
-    /// Takes what is only bound to a worker away from it, to be decided anew.
-    pub(super) fn release_bound(&mut self, now: Time, slot: Slot) {
-        for reference in self.placement.release_bound(slot, now) {
-            if let Some(task) = self.task_mut(reference) {
-                task.unbind();
-            }
         }
     }
 }

@@ -5,20 +5,23 @@ use std::sync::Arc;
 use hypha_model::{Epoch, LeaseId, Time, Worker, WorkerId};
 use hypha_placement::Slot;
 
-use super::attempts::Failure;
+use super::failed::Failure;
 use super::workers::Lease;
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::message::ToWorker;
 use crate::record::Record;
 
-/// Removed workers that are remembered, at some hundred bytes each, with what they say of themselves; past this the one that was removed first may be found
-/// again. More are removed by stopping them, or by revoking their certificates.
+/// Removed workers that are remembered, at some hundred bytes each, with what they say of themselves; past this the
+/// one that was removed first may be found again. More are removed by stopping them, or by revoking their certificates.
 const MAX_REMOVED: usize = 10_000;
+/// Why attempts of a worker that leaves in order are tried elsewhere.
+const GAVE_BACK: &str = "the worker was stopped, and gave it back";
 
 /// A worker that was removed.
 pub(super) struct Removed {
     at: Time,
-    /// What it says of itself, if it has been found since.
+    /// What it says of itself: nobody finds it again while it stays connected. Not known after a restart, until it is
+    /// found.
     pub(super) seen: Option<Arc<Worker>>,
 }
 
@@ -51,18 +54,15 @@ impl Scheduler {
             return;
         }
         if held.is_some() {
-            state.lost_since.get_or_insert(now);
+            state.lose(now, "it was stopped");
             // It says when it is back; until then there is nobody to ask.
-            state.lease = Lease::Requested { request: 0, sent: now, again_at, tries: 0 };
+            state.lease = Lease::wanted(now, again_at);
             self.placement.set_available(slot, false, now);
         }
-        for reference in self.placement.given_to(slot) {
-            self.attempt_failed(now, reference, Failure::Returned, step);
-        }
+        self.return_all_of(now, slot, GAVE_BACK, step);
         for reference in self.unmet.remove(&worker).unwrap_or_default() {
-            self.attempt_failed(now, reference, Failure::Returned, step);
+            self.attempt_failed(now, reference, Failure::Returned(GAVE_BACK), step);
         }
-        self.release_bound(now, slot);
         self.arm_worker(slot);
     }
 
@@ -74,13 +74,13 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
-        let has_lease = state.lease().is_some();
+        let (has_lease, seen) = (state.lease().is_some(), Some(Arc::clone(&state.worker)));
         if self.removed.len() >= MAX_REMOVED
             && let Some(first) = self.removed.iter().min_by_key(|(_, it)| it.at).map(|(id, _)| *id)
         {
             self.readmit(first, step);
         }
-        self.removed.insert(worker, Removed::at(now));
+        self.removed.insert(worker, Removed { at: now, seen });
         step.persist.push(Record::WorkerRemoved { worker, at: now });
         self.drain(slot);
         self.update_availability(now, slot);
@@ -90,8 +90,8 @@ impl Scheduler {
         true
     }
 
-    /// A worker that was removed is taken again, if it has been found since or when it is found; false if it was not
-    /// removed.
+    /// A worker that was removed is taken again, now if it is known what it is, or when it is found; false if it was
+    /// not removed.
     pub(super) fn readmit_worker(
         &mut self,
         now: Time,

@@ -5,7 +5,7 @@ use hypha_placement::{Placement, Slot};
 use hypha_predict::Predictor;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::attempts::Failure;
+use super::failed::Failure;
 use super::leave::Removed;
 use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings, TaskRef};
 use crate::record::{FailedAttempt, Image, Record};

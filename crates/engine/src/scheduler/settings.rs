@@ -22,7 +22,7 @@ pub struct Settings {
     pub health_check_interval: Span,
     /// How long an answer may take.
     pub health_check_timeout: Span,
-    /// After how many failures in a row a worker is left alone for a while.
+    /// After how many failures in a row an executor is left alone for a while, or a worker after how many losses.
     pub max_consecutive_failures: u32,
     /// For how long, the first time; doubled each time, up to 16 times.
     pub quarantine: Span,

@@ -33,7 +33,7 @@ pub struct Counts {
     pub late_results: u64,
     /// Leases that ended before they were given back.
     pub leases_lost: u64,
-    /// Times that a worker was left alone for failing.
+    /// Times that a worker or one of its executors was left alone for failing.
     pub quarantines: u64,
     /// Tasks that an idle worker took from another's queue.
     pub stolen: u64,
@@ -226,6 +226,11 @@ impl Scheduler {
                 "tenants have {by_tenant:?} and are said to have {:?}",
                 self.by_tenant
             ));
+        }
+        for (slot, state) in self.workers.iter().enumerate() {
+            if let Some(state) = state {
+                self.check_blames(Slot(slot as u32), state)?;
+            }
         }
         if open == 0 && self.placement.waiting() != 0 {
             return Err("no task is open and some wait".to_owned());

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use hypha_model::{AttemptId, Epoch, Fence, LeaseId, Span, Time, Worker, WorkerId};
+use hypha_model::{AttemptId, Epoch, Fence, LeaseId, RefusalKind, Span, Time, Worker, WorkerId};
 use hypha_placement::{Health, Slot};
 use hypha_predict::WorkerKey;
 use serde::Serialize;
 
+use super::blame::Blames;
 use super::{Due, Effect, Scheduler, SchedulerStep};
 use crate::message::{FromWorker, ToWorker};
 use crate::record::Record;
@@ -24,25 +25,40 @@ pub(super) struct WorkerState {
     pub(super) predict: WorkerKey,
     /// Its record has changed since it was last saved.
     pub(super) changed: bool,
-    /// How often in a row it was put into quarantine.
-    pub(super) quarantines: u32,
+    pub(super) blames: Blames,
     /// It lost attempts, and has said nothing since.
-    loss_counted: bool,
+    pub(super) loss_counted: bool,
     /// When it last said something.
-    heard: Time,
+    pub(super) heard: Time,
     /// It owes an answer, and has said nothing since it was asked: nothing new is given to it until it does.
-    late: bool,
+    pub(super) late: bool,
     pub(super) lease: Lease,
-    quarantined_until: Option<Time>,
     pub(super) draining: bool,
     pub(super) due: Option<Time>,
-    pub(super) lost_since: Option<Time>,
+    pub(super) lost: Option<Lost>,
+    /// It could not be reached, and has not been found well since.
+    pub(super) unreached_since: Option<Time>,
+}
+
+/// A worker that cannot be relied on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    pub(super) since: Time,
+    /// Why not; `None` of one that was never leased.
+    pub(super) reason: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lease {
     /// Asked for; asked again at `again_at`.
-    Requested { request: u64, sent: Time, again_at: Time, tries: u32 },
+    Requested {
+        request: u64,
+        sent: Time,
+        again_at: Time,
+        tries: u32,
+        /// Why the last request was refused, if it was.
+        refused: Option<RefusalKind>,
+    },
     Held {
         lease: LeaseId,
         epoch: Epoch,
@@ -54,6 +70,13 @@ pub(super) enum Lease {
         missed: u32,
         next: Time,
     },
+}
+
+impl Lease {
+    /// To be asked for at `at`.
+    pub(super) fn wanted(now: Time, at: Time) -> Lease {
+        Lease::Requested { request: 0, sent: now, again_at: at, tries: 0, refused: None }
+    }
 }
 
 /// A worker's lease, to be read.
@@ -70,7 +93,14 @@ pub struct LeaseView {
 impl WorkerState {
     /// Whether it may be given tasks.
     fn is_usable(&self) -> bool {
-        self.lease().is_some() && !self.draining && !self.late && self.quarantined_until.is_none()
+        self.unused().is_none()
+    }
+
+    /// Notes that it cannot be relied on, and since when. One that was never leased cannot be lost.
+    pub(super) fn lose(&mut self, now: Time, reason: &'static str) {
+        if self.lost.is_none() {
+            self.lost = Some(Lost { since: now, reason: Some(reason) });
+        }
     }
 
     pub(super) fn lease(&self) -> Option<(LeaseId, Epoch)> {
@@ -107,16 +137,13 @@ impl Scheduler {
                 return self.ask_at_once(now, worker.id, step);
             }
             // It says something new of itself: a new worker in the old one's place, with its record.
-            let quarantine = (known.quarantined_until, known.quarantines);
+            let old = Arc::clone(&known.worker);
+            self.return_all_of(now, slot, "the worker describes itself anew", step);
             let health = self.placement.health(slot).copied().unwrap_or_default();
-            self.forget_worker(now, slot, "the worker describes itself anew", step);
+            let blames = self.forget_worker(now, slot, "the worker is gone", step);
             step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
             let slot = self.enter_worker(now, worker, health, step);
-            if let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) {
-                (state.quarantined_until, state.quarantines) = quarantine;
-                self.arm_worker(slot);
-            }
-            return;
+            return self.inherit(now, slot, blames, &old);
         }
         let health = Health::default();
         step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
@@ -150,18 +177,18 @@ impl Scheduler {
             self.workers.resize_with(slot.0 as usize + 1, || None);
         }
         self.workers[slot.0 as usize] = Some(WorkerState {
+            blames: Blames::none(&worker),
             worker,
             predict,
             changed: false,
-            quarantines: 0,
             loss_counted: false,
             heard: now,
             late: false,
-            lease: Lease::Requested { request: 0, sent: now, again_at: now, tries: 0 },
-            quarantined_until: None,
+            lease: Lease::wanted(now, now),
             draining: false,
             due: None,
-            lost_since: Some(now),
+            lost: Some(Lost { since: now, reason: None }),
+            unreached_since: None,
         });
         self.worker_due(now, slot, step);
         slot
@@ -186,9 +213,9 @@ impl Scheduler {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, holding } => {
                 self.granted(now, worker, request, (lease, epoch, ttl), &holding, step);
             }
-            FromWorker::LeaseRefused { request, .. } => {
+            FromWorker::LeaseRefused { request, refusal } => {
                 self.plan_wanted = false;
-                self.lease_refused(now, worker, request);
+                self.lease_refused(worker, request, refusal.kind);
             }
             FromWorker::Alive { lease, epoch, nonce, holding } => {
                 self.alive(now, worker, (lease, epoch), nonce, &holding, step);
@@ -300,9 +327,9 @@ impl Scheduler {
         }
         if ttl < least {
             // Too short to be renewed in time: as good as refused.
-            return self.lease_refused(now, worker, answered);
+            return self.lease_refused(worker, answered, RefusalKind::TooSlow);
         }
-        state.lost_since = None;
+        (state.lost, state.unreached_since) = (None, None);
         state.lease = Lease::Held { lease, epoch, ttl, until, open: None, missed: 0, next };
         self.placement.saw(slot, Some(now.since(sent)), now);
         self.meet_again(now, worker, slot, holding, step);
@@ -319,15 +346,28 @@ impl Scheduler {
         }
     }
 
-    fn lease_refused(&mut self, now: Time, worker: WorkerId, answered: u64) {
-        let pause = self.settings.health_check_interval;
-        if let Some((slot, state)) = self.state_of(worker)
-            && let Lease::Requested { request, again_at, .. } = &mut state.lease
+    /// The request stands as if it had not been answered: it is repeated, rarer and rarer.
+    fn lease_refused(&mut self, worker: WorkerId, answered: u64, why: RefusalKind) {
+        if let Some((_, state)) = self.state_of(worker)
+            && let Lease::Requested { request, refused, .. } = &mut state.lease
             && *request == answered
         {
-            *again_at = now + pause;
-            self.arm_worker(slot);
+            *refused = Some(why);
         }
+    }
+
+    /// A worker could not be reached: it is given nothing until it has been found well. What it has, it may yet finish.
+    pub(super) fn unreached(&mut self, now: Time, slot: Slot, step: &mut SchedulerStep) {
+        let look_at = now + self.settings.health_check_timeout;
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        let Lease::Held { next, .. } = &mut state.lease else { return };
+        // Not at once: the answer would most likely be the same, and whoever is found well and cannot be reached
+        // must not be asked without end.
+        *next = (*next).min(look_at);
+        state.unreached_since = Some(now);
+        self.update_availability(now, slot);
+        self.release_bound(now, slot);
+        self.worker_due(now, slot, step);
     }
 
     fn alive(
@@ -350,7 +390,12 @@ impl Scheduler {
             *open = None;
             *missed = 0;
             *until = (*until).max(sent + ttl.mul_f64(HOLDER_SHARE));
+            // A question from before says nothing of how it has been since.
+            let found_well = state.unreached_since.take_if(|since| *since < sent).is_some();
             self.placement.saw(slot, Some(now.since(sent)), now);
+            if found_well {
+                self.update_availability(now, slot);
+            }
             self.arm_worker(slot);
             self.reconcile(now, worker, slot, (sent, holding), step);
         }
@@ -367,17 +412,16 @@ impl Scheduler {
         }
         let id = state.worker.id;
         let mut missed_since = None;
-        if let Some(since) = state.lost_since
+        if let Some(Lost { since, .. }) = state.lost
             && since + self.settings.forget_worker_after <= now
         {
-            return self.forget_worker(now, slot, "the worker is gone", step);
+            self.forget_worker(now, slot, "the worker is gone", step);
+            return;
         }
-        if state.quarantined_until.is_some_and(|until| until <= now) {
-            state.quarantined_until = None;
-            self.placement.set_available(slot, state.is_usable(), now);
-        }
+        self.end_pauses(now, slot);
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         match &mut state.lease {
-            Lease::Requested { request, sent, again_at, tries } => {
+            Lease::Requested { request, sent, again_at, tries, .. } => {
                 if *again_at <= now {
                     *request = next_request;
                     *sent = now;
@@ -430,10 +474,10 @@ impl Scheduler {
             Lease::Held { until, open: Some((_, sent)), .. } => until.min(sent + timeout),
             Lease::Held { until, open: None, next, .. } => until.min(next),
         };
-        if let Some(until) = state.quarantined_until {
-            at = at.min(until);
+        if let Some(end) = state.blames.next_end() {
+            at = at.min(end);
         }
-        if let Some(since) = state.lost_since {
+        if let Some(Lost { since, .. }) = state.lost {
             at = at.min(since + forget_after);
         }
         if let Some(old) = state.due.replace(at) {
@@ -447,15 +491,13 @@ impl Scheduler {
         &mut self,
         now: Time,
         worker: WorkerId,
-        reason: &str,
+        reason: &'static str,
         step: &mut SchedulerStep,
     ) {
         let Some((slot, state)) = self.state_of(worker) else { return };
-        if state.lost_since.is_none() {
-            state.lost_since = Some(now);
-        }
         let had_lease = state.lease().is_some();
-        state.lease = Lease::Requested { request: 0, sent: now, again_at: now, tries: 0 };
+        state.lose(now, reason);
+        state.lease = Lease::wanted(now, now);
         self.placement.set_available(slot, false, now);
         if had_lease {
             self.counts.leases_lost += 1;
@@ -464,42 +506,17 @@ impl Scheduler {
         self.worker_due(now, slot, step);
     }
 
-    /// Whether a loss counts against the worker. One that dies fails once, however many attempts it had: so does
-    /// everything that it loses before it says something again.
-    pub(super) fn counts_loss(&mut self, slot: Option<Slot>) -> bool {
-        let state = slot.and_then(|slot| self.workers.get_mut(slot.0 as usize)?.as_mut());
-        state.is_some_and(|state| !std::mem::replace(&mut state.loss_counted, true))
-    }
-
-    /// A worker that fails one task after the other is left alone for a while, then tried again.
-    pub(super) fn judge(&mut self, now: Time, slot: Slot) {
-        let Some(health) = self.placement.health(slot) else { return };
-        let failures = health.consecutive_failures;
-        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
-        state.changed = true;
-        if failures < self.settings.max_consecutive_failures || state.quarantined_until.is_some() {
-            return;
-        }
-        let doublings = state.quarantines.min(4);
-        state.quarantines = state.quarantines.saturating_add(1);
-        state.quarantined_until = Some(now + self.settings.quarantine.times(1 << doublings));
-        self.counts.quarantines += 1;
-        self.placement.set_available(slot, false, now);
-        self.release_bound(now, slot);
-        self.arm_worker(slot);
-    }
-
     pub(super) fn forget_worker(
         &mut self,
         now: Time,
         slot: Slot,
-        reason: &str,
+        reason: &'static str,
         step: &mut SchedulerStep,
-    ) {
+    ) -> Blames {
         self.placement.set_available(slot, false, now);
         self.fail_all_of(now, slot, reason, step);
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize).map(Option::take) else {
-            return;
+            return Blames::default();
         };
         if let Some(due) = state.due {
             self.agenda.remove(&(due, Due::Worker(slot)));
@@ -509,6 +526,7 @@ impl Scheduler {
         self.predictor.forget_worker(state.predict);
         self.placement.remove_worker(slot, now);
         step.persist.push(Record::WorkerForgotten(state.worker.id));
+        state.blames
     }
 
     pub(super) fn state_of(&mut self, worker: WorkerId) -> Option<(Slot, &mut WorkerState)> {

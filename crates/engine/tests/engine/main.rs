@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests fail by panicking, too
 
 mod attempts;
+mod blame;
 mod harness;
 mod noise;
 mod recovery;
 mod stages;
 mod submit;
+mod unreached;
 mod unstored;
 mod worker_machine;
 mod workers;

@@ -73,8 +73,9 @@ impl Noise {
     }
 
     fn outcome(&mut self) -> Outcome {
-        match self.rng.below(5) {
+        match self.rng.below(6) {
             0 => Outcome::TimedOut,
+            3 => Outcome::Unreached { error: "é\0".repeat(2_000) },
             1 => Outcome::Failed { error: "é\0".repeat(2_000), retry: self.rng.chance(0.5) },
             2 => {
                 let digest = Payload::from(&b"other"[..]).digest();

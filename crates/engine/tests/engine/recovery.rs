@@ -222,6 +222,12 @@ fn a_removed_worker_of_the_swarm_is_taken_again_at_once() {
         assert!(rig.image.removed.is_empty());
         rig.join(1);
     }
+    // It stays connected, so nobody finds it anew.
+    let mut rig = Rig::with_workers(&[1]);
+    rig.ask(Command::RemoveWorker(worker_id(1)));
+    assert!(rig.scheduler.workers(rig.now).is_empty());
+    rig.ask(Command::ReadmitWorker(worker_id(1)));
+    assert_eq!(rig.dispatched(task()).1.n(), 1);
     // While it has something to finish it goes on with more.
     let mut rig = Rig::with_workers(&[1]);
     let (_, given) = rig.dispatched(task());

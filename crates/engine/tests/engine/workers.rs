@@ -321,44 +321,6 @@ fn a_worker_that_disowns_its_lease_or_hangs_up_loses_its_tasks() {
     }
 }
 
-#[test]
-fn a_worker_that_fails_again_and_again_is_left_alone_for_longer_and_longer() {
-    let retry = hypha_engine::RetryPolicy {
-        backoff_base: Span::ZERO,
-        max_attempts: 1_000,
-        ..Default::default()
-    };
-    let mut rig = Rig::new(Settings { retry, ..Settings::default() });
-    rig.join(1);
-    rig.submit(task());
-    for pause in [30, 60, 120, 240, 480, 480] {
-        while !rig.dispatches().is_empty() {
-            let given = rig.dispatches()[0].clone();
-            rig.finish_with(&given, failed(true));
-            if rig.dispatches().is_empty() {
-                rig.wait(Span::from_millis(1));
-            }
-        }
-        rig.wait(secs(pause - 1));
-        assert!(rig.dispatches().is_empty(), "{pause} s");
-        rig.wait(secs(1));
-        assert_eq!(rig.dispatches().len(), 1, "{pause} s");
-    }
-    let given = rig.dispatches()[0].clone();
-    rig.finish(&given);
-    assert_eq!(rig.scheduler.counts().quarantines, 6);
-    // After a success it begins with the first pause again, and with the third failure.
-    let (_, mut given) = rig.dispatched(task());
-    for _ in 0..2 {
-        rig.finish_with(&given, failed(true));
-        rig.wait(Span::from_millis(1));
-        given = rig.dispatches()[0].clone();
-    }
-    rig.finish_with(&given, failed(true));
-    rig.wait(secs(30));
-    assert_eq!(rig.dispatches().len(), 1);
-}
-
 /// A worker that runs many at once and dies with them, again and again.
 #[test]
 fn a_worker_that_dies_fails_once_whatever_it_had() {
@@ -393,6 +355,8 @@ fn a_worker_that_dies_fails_once_whatever_it_had() {
     assert_eq!(rig.scheduler.counts().quarantines, 1);
     rig.event(SchedulerEvent::WorkerFound(many));
     assert_eq!(health(&rig), (false, 3), "left alone for a while");
+    rig.wait(secs(30));
+    assert_eq!(health(&rig), (true, 3), "and no longer");
 }
 
 /// One that takes nothing and says nothing is lost as one that hangs up is.

@@ -121,7 +121,11 @@ impl Collector for Present {
                 counts.late_results,
             ),
             ("leases_lost", "Leases that ended before they were given back", counts.leases_lost),
-            ("quarantines", "Times that a failing worker was left alone", counts.quarantines),
+            (
+                "quarantines",
+                "Times that a failing worker or executor was left alone",
+                counts.quarantines,
+            ),
             ("tasks_stolen", "Tasks that an idle worker took from another's queue", counts.stolen),
         ];
         for (name, help, value) in counters {

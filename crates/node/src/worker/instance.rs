@@ -200,7 +200,9 @@ impl State {
         let entry = self.tasks.get_mut(&name)?;
         entry.stage = match outcome {
             Outcome::Completed { result, .. } => InstanceStage::Completed { result, run },
-            Outcome::Failed { error, .. } => InstanceStage::Failed { error, run },
+            Outcome::Failed { error, .. } | Outcome::Unreached { error } => {
+                InstanceStage::Failed { error, run }
+            }
             Outcome::TimedOut => {
                 let error = format!("it took longer than {TIMEOUT}");
                 InstanceStage::Failed { error, run }
@@ -279,7 +281,9 @@ async fn notify(callback: String, instance: String, done: InstanceResult) {
     for attempt in 1..=CALLBACK_TRIES {
         match server.start(None, Form::Task, &body, false).answer().await {
             Answer::Completed { .. } => return,
-            Answer::Failed { error, .. } => tracing::debug!(attempt, "a callback failed: {error}"),
+            Answer::Failed { error, .. } | Answer::Unreached { error } => {
+                tracing::debug!(attempt, "a callback failed: {error}");
+            }
         }
         tokio::time::sleep(CALLBACK_PAUSE).await;
     }

@@ -281,6 +281,7 @@ async fn call(
                 Outcome::Completed { result: payload, digest }
             }
             Answer::Failed { error, retry } => failed(error, retry),
+            Answer::Unreached { error } => failed(error, true),
         }
     };
     tokio::select! {

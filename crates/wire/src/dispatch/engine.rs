@@ -147,6 +147,10 @@ impl From<FromWorker> for Report {
                         Report::Failed { attempt, run_us, error: cut(error), retry }
                     }
                     Outcome::TimedOut => Report::TimedOut { attempt, run_us },
+                    // Of a worker that was reached, it is one of its executors that cannot do its work.
+                    Outcome::Unreached { error } => {
+                        Report::Failed { attempt, run_us, error: cut(error), retry: true }
+                    }
                 }
             }
             FromWorker::Left { epoch, lease } => Report::Left { epoch: epoch.0, lease },

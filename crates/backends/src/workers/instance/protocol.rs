@@ -198,9 +198,12 @@ impl Instance {
             Err(error @ (HttpError::Status(_) | HttpError::TooLarge { .. })) => {
                 Err(failed(error.to_string(), error.retry()))
             }
-            Err(error) => {
-                let error = format!("the task instance did not take it: {error}");
-                let outcome = Outcome::Failed { error, retry: true };
+            Err(problem) => {
+                let error = format!("the task instance did not take it: {problem}");
+                let outcome = match problem.is_unreached() {
+                    true => Outcome::Unreached { error },
+                    false => Outcome::Failed { error, retry: true },
+                };
                 Err(EnqueueError::Failed { outcome, silent: true })
             }
         }

@@ -74,6 +74,7 @@ impl Lab {
                     Outcome::Completed { .. } => "completed",
                     Outcome::Failed { .. } => "failed",
                     Outcome::TimedOut => "timed out",
+                    Outcome::Unreached { .. } => "unreached",
                 };
                 format!("{word} {} after {} s", fence.0, run.as_secs_f64())
             }

@@ -1,0 +1,206 @@
+//! An attempt that gave no result: who is to blame, and whether it is tried again.
+
+use std::sync::Arc;
+
+use hypha_model::{Refusal, Span, TaskState, Time};
+use hypha_placement::{Ending, Slot, TaskRef};
+
+use super::blame::Culprit;
+use super::{Effect, Notice, Scheduler, SchedulerStep};
+use crate::message::ToWorker;
+use crate::mutant::Mutant;
+use crate::record::{FailedAttempt, NOBODY_LEFT, Record};
+
+/// Refusals say more about our view of the worker than about the task, so they do not use up its
+/// attempts; but a task that everybody refuses must end some day.
+const MAX_REFUSALS: u32 = 100;
+
+/// Why an attempt gave no result.
+pub(super) enum Failure {
+    /// The worker died, lost its lease, or did not take what it was given.
+    Worker(String),
+    /// It took longer than it may.
+    Timeout(Span),
+    /// The executor says that it cannot.
+    Executor { error: String, retry: bool },
+    /// The result is not what its digest says.
+    Corrupt,
+    /// The worker does not take it now.
+    Refused(Refusal),
+    /// The worker's server could not be reached: nothing was tried.
+    Unreached(String),
+    /// It was given back in order, through no fault of anybody.
+    Returned(&'static str),
+    /// The worker has not said that it has it, nor anything else, and another could run it.
+    Unanswered,
+}
+
+/// What a failure means for its task.
+struct Consequence {
+    /// Whether it may be tried again.
+    again: bool,
+    /// Whether it uses up a try.
+    is_try: bool,
+    /// Whether it is the worker's record that suffers.
+    blamed: bool,
+    reason: String,
+}
+
+impl Scheduler {
+    /// An attempt gave no result: try again, or give up.
+    pub(super) fn attempt_failed(
+        &mut self,
+        now: Time,
+        reference: TaskRef,
+        failure: Failure,
+        step: &mut SchedulerStep,
+    ) {
+        let policy = self.settings.retry;
+        let jitter = self.rng.unit();
+        let Some((attempt, current)) = self.take_attempt(reference) else { return };
+        let returned = matches!(failure, Failure::Returned(_) | Failure::Unanswered);
+        let culprit = match failure {
+            Failure::Worker(_) | Failure::Unanswered => Some(Culprit::Worker),
+            Failure::Timeout(_) | Failure::Executor { .. } | Failure::Corrupt => {
+                self.placement.executor_of(reference).map(Culprit::Executor)
+            }
+            Failure::Refused(_) | Failure::Unreached(_) | Failure::Returned(_) => None,
+        };
+        let Consequence { mut again, is_try, blamed, reason } =
+            self.consequence(reference, current.slot, failure);
+        let Some(Some(task)) = self.tasks.get_mut(reference.0 as usize) else { return };
+        task.failures += u32::from(is_try);
+        if !is_try {
+            task.refusals += 1;
+            again &= task.refusals < MAX_REFUSALS;
+        }
+        if !task.tried.contains(&current.worker) {
+            task.tried.push(current.worker);
+        }
+        let stored = task.stored;
+        // Someone waits on the line for what is not stored, and nothing is wrong with what was given back.
+        let pause = match stored && !returned {
+            true => policy.pause(task.failures.max(task.refusals), jitter),
+            false => self.settings.least_pause,
+        };
+        let failed = FailedAttempt {
+            number: attempt.number,
+            worker: current.worker,
+            at: now,
+            reason: Arc::from(reason.as_str()),
+        };
+        task.failed = task.failed.and(failed);
+        task.state = TaskState::Queued;
+        task.progress_permille = 0;
+        let cannot_be_taken_back = task.has_output && !stored;
+        let gives_up = !again || cannot_be_taken_back || task.failures >= policy.max_attempts;
+        let ending = if blamed { Ending::Failed } else { Ending::Withdrawn };
+        self.placement.finish(reference, ending, now);
+        // The attempt is void: a worker that still runs it should not.
+        let message = ToWorker::Cancel { attempt, fence: current.fence };
+        Effect::ToWorker { worker: current.worker, message }.of_task(stored, step);
+        if let (Some(slot), Some(culprit), true) = (current.slot, culprit, blamed) {
+            self.judge(now, slot, culprit, (attempt.task, &reason));
+        }
+        if gives_up {
+            return self.end(now, reference, TaskState::Failed, (None, Some(reason)), step);
+        }
+        self.counts.retried += 1;
+        if self.is(Mutant::DroppedRetry) {
+            return;
+        }
+        let not_before = now + pause;
+        let Some(task) = self.task_mut(reference) else { return };
+        task.not_before = not_before;
+        let (failures, failed) = (task.failures, task.failed.clone());
+        let (task, notice) = (task.accepted.id, Notice::Delayed { until: not_before, reason });
+        if stored {
+            step.persist.push(Record::Requeued { task, failures, not_before, failed });
+        }
+        Effect::Notice { task, notice }.of_task(stored, step);
+        self.arm(reference);
+    }
+
+    fn consequence(
+        &mut self,
+        reference: TaskRef,
+        slot: Option<Slot>,
+        failure: Failure,
+    ) -> Consequence {
+        let policy = self.settings.retry;
+        let tried = |again, blamed, reason| Consequence { again, is_try: true, blamed, reason };
+        let not_tried = |again, reason| Consequence { again, is_try: false, blamed: false, reason };
+        match failure {
+            Failure::Worker(reason) => {
+                tried(policy.retry_on_worker_failure, self.counts_loss(slot), reason)
+            }
+            Failure::Timeout(timeout) => {
+                let reason = format!("it took longer than {timeout}");
+                tried(policy.retry_on_timeout, true, reason)
+            }
+            Failure::Executor { error, retry } => {
+                tried(retry && policy.retry_on_worker_failure, retry, error)
+            }
+            Failure::Corrupt => {
+                let reason = "the result does not match its digest".to_owned();
+                tried(policy.retry_on_worker_failure, true, reason)
+            }
+            Failure::Refused(refusal) => {
+                not_tried(true, format!("refused by the worker: {refusal}"))
+            }
+            Failure::Unreached(error) => match self.is_hopeless(reference) {
+                true => not_tried(false, format!("{NOBODY_LEFT}: {error}")),
+                false => not_tried(true, error),
+            },
+            Failure::Returned(reason) => not_tried(true, reason.to_owned()),
+            Failure::Unanswered => {
+                let reason = "the worker did not answer in time".to_owned();
+                Consequence { blamed: self.counts_loss(slot), ..not_tried(true, reason) }
+            }
+        }
+    }
+
+    /// Whether somebody waits on the line for a task that no worker would take at present.
+    fn is_hopeless(&self, reference: TaskRef) -> bool {
+        self.task(reference).is_some_and(|task| {
+            !task.stored && !self.placement.is_served(&task.accepted.spec.requirement)
+        })
+    }
+
+    /// A worker lost its lease or its memory: what it was given is tried elsewhere.
+    pub(super) fn fail_all_of(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        reason: &str,
+        step: &mut SchedulerStep,
+    ) {
+        for reference in self.placement.given_to(slot) {
+            self.attempt_failed(now, reference, Failure::Worker(reason.to_owned()), step);
+        }
+        self.release_bound(now, slot);
+    }
+
+    /// A worker gives back what it was given: it is tried elsewhere, and counts against nobody.
+    pub(super) fn return_all_of(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        reason: &'static str,
+        step: &mut SchedulerStep,
+    ) {
+        for reference in self.placement.given_to(slot) {
+            self.attempt_failed(now, reference, Failure::Returned(reason), step);
+        }
+        self.release_bound(now, slot);
+    }
+
+    /// Takes what is only bound to a worker away from it, to be decided anew.
+    pub(super) fn release_bound(&mut self, now: Time, slot: Slot) {
+        for reference in self.placement.release_bound(slot, now) {
+            if let Some(task) = self.task_mut(reference) {
+                task.unbind();
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Why a worker is given nothing at present, to be read.
+
+use hypha_model::{RefusalKind, Requirement, Time, WorkerId};
+
+use super::blame::LeftAlone;
+use super::workers::{Lease, WorkerState};
+use super::{Scheduler, Slot};
+
+/// Why a worker is given nothing at present.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unused {
+    /// It is being removed: it finishes what it has.
+    Removed,
+    /// It has not granted a lease yet.
+    NotLeased {
+        /// Why it did not, if it said so.
+        refused: Option<RefusalKind>,
+    },
+    /// It cannot be relied on since then.
+    Lost {
+        /// Since when.
+        since: Time,
+        /// What was noticed.
+        reason: &'static str,
+    },
+    /// It could not be reached, and has not been found well since.
+    Unreached {
+        /// Since when.
+        since: Time,
+    },
+    /// It owes an answer, and has said nothing since then.
+    Late {
+        /// Since when.
+        since: Time,
+    },
+    /// It has failed too often in a row, or all of its executors have that would do.
+    LeftAlone(LeftAlone),
+}
+
+impl Scheduler {
+    /// Why a worker is given nothing; with a requirement, why it is given nothing that asks for this.
+    pub fn why_unused(&self, worker: WorkerId, wanted: Option<&Requirement>) -> Option<Unused> {
+        let state = self.known_state(worker)?;
+        state.unused().or_else(|| {
+            let executors: Vec<usize> = match wanted {
+                Some(requirement) => requirement.executors_of(&state.worker).collect(),
+                None => (0..state.worker.executors.len()).collect(),
+            };
+            let alone: Option<Vec<&LeftAlone>> =
+                executors.into_iter().map(|at| state.blames.of_executor(at)).collect();
+            // Whichever is tried first again.
+            let first = alone?.into_iter().min_by_key(|alone| alone.until)?;
+            Some(Unused::LeftAlone(first.clone()))
+        })
+    }
+
+    /// Why an executor of a worker is left alone, by its place in the worker's list.
+    pub fn left_alone(&self, worker: WorkerId, executor: usize) -> Option<LeftAlone> {
+        self.known_state(worker)?.blames.of_executor(executor).cloned()
+    }
+
+    fn known_state(&self, worker: WorkerId) -> Option<&WorkerState> {
+        let Slot(slot) = *self.slot_of.get(&worker)?;
+        self.workers.get(slot as usize)?.as_ref()
+    }
+}
+
+impl WorkerState {
+    /// Why nothing at all is given to it.
+    pub(super) fn unused(&self) -> Option<Unused> {
+        if self.draining {
+            return Some(Unused::Removed);
+        }
+        if let Lease::Requested { refused, .. } = self.lease {
+            let lost = self.lost.and_then(|lost| Some((lost.since, lost.reason?)));
+            return Some(match lost {
+                Some((since, reason)) => Unused::Lost { since, reason },
+                None => Unused::NotLeased { refused },
+            });
+        }
+        if let Some(since) = self.unreached_since {
+            return Some(Unused::Unreached { since });
+        }
+        if self.late {
+            return Some(Unused::Late { since: self.heard });
+        }
+        self.blames.own().cloned().map(Unused::LeftAlone)
+    }
+}

@@ -1,0 +1,123 @@
+//! Servers that cannot be reached: nothing was tried there, so nothing is used up, and nobody is asked in vain.
+
+use hypha_engine::record::NOBODY_LEFT;
+use hypha_engine::scheduler::Unused;
+use hypha_engine::{Effect, Notice, Outcome, ToWorker};
+use hypha_model::{Span, TaskState};
+
+use crate::harness::*;
+
+fn unreached() -> Outcome {
+    Outcome::Unreached { error: "connection refused".to_owned() }
+}
+
+fn beats(rig: &Rig) -> usize {
+    rig.told(1).iter().filter(|told| matches!(told, ToWorker::Heartbeat { .. })).count()
+}
+
+#[test]
+fn a_task_waits_until_the_server_is_found_well() {
+    let mut rig = Rig::with_workers(&[1]);
+    for unwell in 1..=5 {
+        let (id, given) = rig.dispatched(task());
+        // The same server takes no word for some seconds.
+        rig.silence(1);
+        rig.finish_with(&given, unreached());
+        let since = rig.now;
+        let why = rig.scheduler.why_unused(worker_id(1), None);
+        assert_eq!(why, Some(Unused::Unreached { since }));
+        rig.wait(secs(4));
+        assert_eq!((beats(&rig), rig.dispatches().len()), (0, 0), "not at once");
+        rig.wait(secs(4));
+        assert_eq!((beats(&rig), rig.dispatches().len()), (1, 0), "looked at");
+        rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
+        rig.wait(secs(2));
+        let again = rig.dispatches();
+        assert_eq!(again.len(), 1, "found well {unwell}");
+        assert_eq!(rig.scheduler.why_unused(worker_id(1), None), None);
+        assert_eq!(
+            (rig.stored(id).failures, &*rig.view(id).failed[0].reason),
+            (0, "connection refused")
+        );
+        rig.finish(&again[0]);
+        assert_eq!(rig.ended(id).state, TaskState::Completed);
+    }
+    let counts = rig.scheduler.counts();
+    assert_eq!((counts.quarantines, counts.leases_lost), (0, 0));
+    assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, 0);
+}
+
+#[test]
+fn a_question_from_before_finds_nobody_well() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (_, given) = rig.dispatched(task());
+    rig.accept(&given);
+    rig.silence(1);
+    rig.wait(secs(30));
+    let beat = rig.told(1).into_iter().find_map(|told| match told {
+        ToWorker::Heartbeat { lease, epoch, nonce } => Some((lease, epoch, nonce)),
+        _ => None,
+    });
+    let (lease, epoch, nonce) = beat.expect("a heartbeat is under way");
+    rig.now = rig.now + Span::from_millis(1);
+    rig.finish_with(&given, unreached());
+    let holding = Vec::new();
+    rig.say(1, hypha_engine::FromWorker::Alive { lease, epoch, nonce, holding });
+    assert!(rig.scheduler.why_unused(worker_id(1), None).is_some());
+}
+
+#[test]
+fn a_server_that_stays_away_is_lost_and_asked_for_again_and_again() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.silence(1);
+    rig.finish_with(&given, unreached());
+    rig.wait(secs(25));
+    assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
+    rig.wait(secs(600));
+    assert_eq!((rig.view(id).state, rig.stored(id).failures), (TaskState::Queued, 0));
+    rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
+    rig.wait(secs(30));
+    assert!(!rig.dispatches().is_empty());
+}
+
+#[test]
+fn it_does_not_go_on_for_ever() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, mut given) = rig.dispatched(task());
+    for unreachable in 1..=100 {
+        rig.finish_with(&given, unreached());
+        if unreachable == 100 {
+            break;
+        }
+        assert_eq!(rig.view(id).state, TaskState::Queued, "after {unreachable}");
+        // Found well each time, and never reached.
+        while rig.dispatches().is_empty() {
+            rig.wait(secs(1));
+        }
+        given = rig.dispatches().remove(0);
+    }
+    assert_eq!(rig.ended(id).error.as_deref(), Some("connection refused"));
+}
+
+/// A client who waits on the line is served by another server, or told soon that there is none.
+#[test]
+fn who_waits_on_the_line_is_told_soon_if_nobody_is_left() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    rig.unstored = 1;
+    let (id, given) = rig.dispatched(unstored());
+    rig.finish_with(&given, unreached());
+    rig.wait(rig.settings.least_pause);
+    let again = rig.dispatches();
+    assert_eq!(again.len(), 1, "replaced at once");
+    assert_ne!(again[0].worker, given.worker);
+    rig.unstored = 0;
+    rig.finish_with(&again[0], unreached());
+    let ended = rig.sent().find_map(|effect| match effect {
+        Effect::Notice { task, notice: Notice::Ended { finished, .. } } if *task == id => {
+            finished.error.clone()
+        }
+        _ => None,
+    });
+    assert_eq!(ended.unwrap(), format!("{NOBODY_LEFT}: connection refused"));
+}
