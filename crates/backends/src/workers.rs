@@ -101,6 +101,8 @@ struct Member {
     /// Where it is, if that is to be found again after a restart.
     row: Option<Place>,
     hand: Hand,
+    /// Removed: it may be wanted again, or make room for another.
+    retired: bool,
 }
 
 /// What carries out the messages to one worker.
@@ -145,7 +147,7 @@ impl HttpWorkers {
             match workers.hand_for(&worker, &place) {
                 Ok(hand) => {
                     let (id, worker) = (worker.id, Arc::new(worker));
-                    let member = Member { worker, row: Some(place), hand };
+                    let member = Member { worker, row: Some(place), hand, retired: false };
                     locked(&workers.0.workers).insert(id, member);
                 }
                 Err(error) => tracing::warn!(worker = %worker.id, %error, "worker left out"),
@@ -167,8 +169,14 @@ impl HttpWorkers {
     /// Hands a message to a worker. Never waits: a worker that has too many messages refuses.
     pub fn send(&self, worker: WorkerId, message: ToWorker) {
         let message = {
-            let workers = locked(&self.0.workers);
-            match workers.get(&worker).map(|member| &member.hand) {
+            let mut workers = locked(&self.0.workers);
+            let member = workers.get_mut(&worker);
+            let hand = member.map(|member| {
+                // Whoever asks for its lease wants it again.
+                member.retired &= !matches!(message, ToWorker::RequestLease { .. });
+                &member.hand
+            });
+            match hand {
                 Some(Hand::Server(hand)) => {
                     let hand = Arc::clone(hand);
                     drop(workers);
@@ -186,6 +194,15 @@ impl HttpWorkers {
         };
         if let Some(answer) = refusal_of(message) {
             answer_later(&self.0.runtime, &self.0.hear, worker, answer);
+        }
+    }
+
+    /// A worker was removed, with all that it was given: it is kept in case it is wanted again, until another needs
+    /// its place.
+    pub fn retire(&self, worker: WorkerId) {
+        if let Some(member) = locked(&self.0.workers).get_mut(&worker) {
+            member.retired = true;
+            member.hand.stop();
         }
     }
 

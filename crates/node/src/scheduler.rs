@@ -15,7 +15,7 @@ use std::time::Duration;
 use hypha_backends::{HttpWorkers, NewServer, RegisterError};
 use hypha_config::SchedulerConfig;
 use hypha_engine::{Command, SchedulerEvent, SchedulerStep, ToWorker};
-use hypha_model::{Span, Time, WorkerId};
+use hypha_model::{Span, Time, Worker, WorkerId};
 use hypha_net::{Incoming, Net, scheduler_id};
 use hypha_predict::{LookupTable, Mode};
 use hypha_store::Store;
@@ -97,6 +97,9 @@ impl Scheduler {
             &mut step,
         );
         give_table(&mut machine, &table, mode, clock.now(), &mut step);
+        for removed in introduce_removed(&mut machine, http.all(), clock.now(), &mut step) {
+            http.retire(removed);
+        }
         let core =
             Arc::new(Core::new(machine, step, store.clone(), clock, figures, Box::new(ways)));
         let _ = heard_by.set(Arc::downgrade(&core));
@@ -168,6 +171,32 @@ impl Ways for WaysToWorkers {
         self.http.forget(worker);
         self.names.forget(worker);
     }
+
+    fn retire(&self, worker: WorkerId) {
+        self.http.retire(worker);
+    }
+
+    fn known(&self) -> Vec<Arc<Worker>> {
+        self.http.all()
+    }
+}
+
+/// Tells a new machine of those of `workers` that were removed, so that they can be taken again although nobody finds
+/// them. Returns which they are.
+fn introduce_removed(
+    machine: &mut hypha_engine::Scheduler,
+    workers: Vec<Arc<Worker>>,
+    now: Time,
+    step: &mut SchedulerStep,
+) -> Vec<WorkerId> {
+    let mut removed = Vec::new();
+    for worker in workers {
+        if machine.is_removed(worker.id) {
+            removed.push(worker.id);
+            machine.step(now, SchedulerEvent::WorkerFound(worker), step);
+        }
+    }
+    removed
 }
 
 /// Takes the table for the mode `lookup_table` into use, and the mode if it was chosen before.

@@ -1,5 +1,6 @@
 //! Taking a worker: look whether it is there and well, learn what it serves, and note where it is.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hypha_model::name::NameError;
@@ -188,13 +189,19 @@ impl HttpWorkers {
         let worker = Arc::new(worker);
         let replaced = {
             let mut workers = locked(&self.0.workers);
+            let is_new = !workers.contains_key(&id);
+            if is_new && workers.len() >= MAX_WORKERS && !make_room(&mut workers) {
+                return Err(RegisterError::TooMany);
+            }
             match workers.get(&id) {
                 // With a key that may have changed, a server is always new; its tasks are tried again.
                 Some(known) if noted && known.worker == worker && known.row == row => {
                     return Ok(Arc::clone(&known.worker));
                 }
-                None if workers.len() >= MAX_WORKERS => return Err(RegisterError::TooMany),
-                _ => workers.insert(id, Member { worker: Arc::clone(&worker), row, hand }),
+                _ => {
+                    let member = Member { worker: Arc::clone(&worker), row, hand, retired: false };
+                    workers.insert(id, member)
+                }
             }
         };
         if let Some(old) = &replaced {
@@ -225,6 +232,12 @@ impl HttpWorkers {
             .await
             .map_err(std::io::Error::other)?
     }
+}
+
+/// Drops a worker that was removed, if there is one.
+fn make_room(workers: &mut BTreeMap<WorkerId, Member>) -> bool {
+    let retired = workers.iter().find(|(_, member)| member.retired).map(|(id, _)| *id);
+    retired.is_some_and(|id| workers.remove(&id).is_some())
 }
 
 fn worker(

@@ -217,3 +217,37 @@ async fn a_damaged_or_unwritable_file_is_named() {
     assert!(matches!(result, Err(RegisterError::NotNoted(_))));
     assert!(workers.all().is_empty(), "what is not noted is not acknowledged");
 }
+
+#[tokio::test]
+async fn a_removed_worker_is_kept_until_another_needs_its_place() {
+    /// As many as are taken.
+    const MOST: usize = 10_000;
+    let instance = Instance::start("alpha", 1).await;
+    let mut lab = Lab::new();
+    let worker = lab.workers.register_instance("127.0.0.1", instance.address.port()).await.unwrap();
+    let (address, _) = fake::answering(|seen| seen.body.clone().into_response()).await;
+    let server = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    for removed in [&worker, &server.worker] {
+        lab.workers.retire(removed.id);
+        let again = lab.lease(removed).await;
+        assert_eq!(lab.beat(&again, 1).await, "alive 1, holding []", "it is wanted again");
+    }
+    lab.workers.retire(worker.id);
+    let mut lab = Lab::opened(lab.directory, |_| {});
+    lab.lease(&worker).await;
+
+    let trusted = |number: usize| {
+        let new = new_server(format!("http://127.0.0.1:1/{number}"), Format::Json, 1);
+        hypha_backends::NewServer { trusted: true, ..new }
+    };
+    for number in lab.workers.all().len()..MOST {
+        lab.workers.register_server(trusted(number)).await.unwrap();
+    }
+    let one_more = lab.workers.register_server(trusted(MOST)).await;
+    assert!(matches!(one_more, Err(RegisterError::TooMany)), "{one_more:?}");
+    lab.workers.retire(worker.id);
+    lab.workers.register_server(trusted(MOST)).await.unwrap();
+    assert!(!lab.workers.knows(worker.id));
+    let one_more = lab.workers.register_server(trusted(MOST + 1)).await;
+    assert!(matches!(one_more, Err(RegisterError::TooMany)), "{one_more:?}");
+}

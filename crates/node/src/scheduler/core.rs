@@ -16,7 +16,7 @@ use hypha_engine::{
     Command, Effect, FromWorker, NewTask, Notice, Reject, Reply, Scheduler, SchedulerEvent,
     SchedulerStep, Submitted, ToWorker,
 };
-use hypha_model::{TaskId, Time, WorkerId};
+use hypha_model::{TaskId, Time, Worker, WorkerId};
 use hypha_store::Store;
 use tokio::sync::{Notify, oneshot};
 
@@ -61,6 +61,12 @@ pub(crate) trait Ways: Send + Sync {
 
     /// The machine has forgotten this worker.
     fn forget(&self, worker: WorkerId);
+
+    /// The same, but it was removed by somebody who may want it again.
+    fn retire(&self, worker: WorkerId);
+
+    /// Workers that are known here, so that nobody finds them.
+    fn known(&self) -> Vec<Arc<Worker>>;
 }
 
 pub(super) struct Machine {
@@ -353,11 +359,20 @@ impl Core {
     /// Workers that are forgotten for good by what was committed need no way any more.
     pub(super) fn forget_workers(&self, forgotten: Vec<WorkerId>) {
         for worker in forgotten {
-            let known = self.read(|scheduler, _| scheduler.knows_worker(worker));
-            if !known {
-                self.ways.forget(worker);
+            let (known, removed) = self.read(|scheduler, _| {
+                (scheduler.knows_worker(worker), scheduler.is_removed(worker))
+            });
+            match (known, removed) {
+                (true, _) => {}
+                (false, true) => self.ways.retire(worker),
+                (false, false) => self.ways.forget(worker),
             }
         }
+    }
+
+    /// Workers that nobody finds.
+    pub(super) fn known_workers(&self) -> Vec<Arc<Worker>> {
+        self.ways.known()
     }
 
     /// Gives up on everything under way: the machine begins anew.
@@ -495,6 +510,10 @@ mod tests {
     impl Ways for Nowhere {
         fn send(&self, _: WorkerId, _: ToWorker) {}
         fn forget(&self, _: WorkerId) {}
+        fn retire(&self, _: WorkerId) {}
+        fn known(&self) -> Vec<Arc<Worker>> {
+            Vec::new()
+        }
     }
 
     fn core(directory: &std::path::Path) -> Arc<Core> {

@@ -142,6 +142,8 @@ impl Alarm {
                     // Whoever collects figures takes a step back for a new process.
                     machine.scheduler.count_on_from(&counts);
                     super::give_table(&mut machine.scheduler, &self.table, mode, now, &mut step);
+                    let workers = self.core.known_workers();
+                    super::introduce_removed(&mut machine.scheduler, workers, now, &mut step);
                     machine.step = step;
                     machine.stopped = None;
                     tracing::info!("the store works again; the scheduler goes on");
