@@ -58,7 +58,7 @@ pub(crate) struct TaskBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(crate) delayed_until: Option<Stamp>,
-    /// Why the last attempt failed, while there may be another.
+    /// Why the last attempt failed, while the next is waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<Cow<'a, str>>,
     /// The last attempts that gave no result, the oldest first; at most 8.
@@ -151,7 +151,7 @@ impl<'a> TaskBody<'a> {
             progress: (view.state == TaskState::Running)
                 .then(|| f64::from(view.progress_permille) / 1_000.0),
             delayed_until: delayed.map(Stamp),
-            last_error: view.last_error.as_deref().map(Cow::Borrowed),
+            last_error: view.last_error.as_deref().filter(|_| waits).map(Cow::Borrowed),
             failures: FailureBody::all(&view.failed),
             reason: waits.then(|| reason::of_waiting(view, delayed, now)),
             ..TaskBody::of(accepted, view.state)

@@ -225,6 +225,25 @@ async fn a_task_that_fails_says_why_and_waits_to_be_tried_again() {
 }
 
 #[tokio::test]
+async fn what_went_wrong_before_is_not_told_of_a_try_that_runs() {
+    let server = Server::start().await;
+    let (_, task) = server.post(TASKS, r#"{"model": "sleep"}"#).await;
+    let held = server.memory.begun("sleep").await;
+    server.memory.fail(&held, "out of memory", true);
+    let (_, waits) = server.get(&path_of(&task)).await;
+    assert_eq!(
+        (&waits["status"], &waits["last_error"]),
+        (&json!("queued"), &json!("out of memory"))
+    );
+    server.memory.advance(Span::from_secs(10));
+    server.memory.begun("sleep").await;
+    let (_, again) = server.get(&path_of(&task)).await;
+    assert_eq!((&again["status"], &again["attempts"]), (&json!("running"), &json!(2)), "{again}");
+    assert_eq!((&again["error"], &again["last_error"]), (&Value::Null, &Value::Null), "{again}");
+    assert_eq!(again["failures"][0]["reason"], "out of memory");
+}
+
+#[tokio::test]
 async fn a_task_that_nothing_fits_says_why() {
     let server = Server::start().await;
     let body = json!({"model": "echo", "input": 1,

@@ -37,7 +37,9 @@ pub(super) async fn line(scheduler: &Scheduler, task: &TaskStatus) -> String {
         TaskState::Queued => Roster::ask(scheduler).await,
         _ => Roster::default(),
     };
-    let why = why(scheduler, task, &roster).await.or_else(|| task.last_error().map(clean));
+    // What went wrong before says nothing of a try that is under way.
+    let before = || task.last_error().filter(|_| task.status == TaskState::Queued).map(clean);
+    let why = why(scheduler, task, &roster).await.or_else(before);
     match why {
         Some(why) => format!("{}: {why}", status(task)),
         None => status(task),
