@@ -22,6 +22,7 @@ mod stamp;
 mod surface;
 mod tasks;
 mod tokens;
+mod unused;
 mod watch;
 mod workers;
 

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{delete, get};
-use hypha_engine::scheduler::LeaseView;
+use hypha_engine::scheduler::{LeaseView, LeftAlone, Unused};
 use hypha_engine::{Command, Reply};
 use hypha_model::ledger::Utilisation;
 use hypha_model::{Capacity, Executor, Name, WorkerId};
@@ -21,6 +21,7 @@ use crate::params::WorkerPath;
 use crate::reply;
 use crate::stamp::Stamp;
 use crate::surface::Surface;
+use crate::unused;
 
 /// Requests that a server gets at once if nobody says: what one GPU with batching takes without slowing down much.
 const DEFAULT_CONCURRENCY: u32 = 8;
@@ -67,6 +68,9 @@ pub(crate) struct WorkerBody {
     name: Option<String>,
     /// `available`, `busy` (it runs as much as it can at once) or `unavailable` (not leased, failing, being drained).
     status: &'static str,
+    /// Why it is not available.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
     /// The models that it serves; none if it takes any.
     #[schema(value_type = Vec<String>)]
     models: Vec<Name>,
@@ -109,6 +113,9 @@ pub(crate) struct ExecutorBody {
     #[schema(value_type = Vec<String>)]
     models: Vec<Name>,
     concurrency: u32,
+    /// Why it is given nothing although its worker is available: it has failed too often in a row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
 }
 
 /// What a worker has.
@@ -223,10 +230,23 @@ fn default_concurrency() -> u32 {
 )]
 async fn list(State(surface): State<Surface>, _: Caller) -> Response {
     let mut views = Vec::new();
-    surface.backend.read(&mut |scheduler, now| views = scheduler.workers(now));
-    let body = |(view, lease): (WorkerView, Option<LeaseView>)| {
-        let name = surface.backend.worker_name(view.worker.id);
-        WorkerBody { name, ..WorkerBody::of(&view, lease) }
+    surface.backend.read(&mut |scheduler, now| {
+        let look = |(view, lease): (WorkerView, Option<LeaseView>)| {
+            let id = view.worker.id;
+            let executors = 0..view.worker.executors.len();
+            let alone = executors.map(|at| scheduler.left_alone(id, at)).collect();
+            (view, lease, scheduler.why_unused(id, None), alone)
+        };
+        views = scheduler.workers(now).into_iter().map(look).collect();
+    });
+    let body = |(view, lease, why, alone): (_, _, Option<Unused>, Vec<Option<LeftAlone>>)| {
+        let mut body = WorkerBody::of(&view, lease);
+        body.name = surface.backend.worker_name(body.id);
+        body.reason = why.as_ref().map(unused::in_words);
+        for (executor, alone) in body.executors.iter_mut().zip(alone) {
+            executor.reason = alone.as_ref().map(unused::of_left_alone);
+        }
+        body
     };
     let workers = views.into_iter().map(body).collect();
     reply::json(StatusCode::OK, &WorkersBody { workers })
@@ -347,6 +367,7 @@ impl WorkerBody {
         WorkerBody {
             id: worker.id,
             name: None,
+            reason: None,
             status: match view.available {
                 false => "unavailable",
                 true if view.in_flight >= worker.concurrency() => "busy",
@@ -382,6 +403,7 @@ impl ExecutorBody {
             name: executor.name.clone(),
             models: executor.models.clone(),
             concurrency: executor.concurrency,
+            reason: None,
         }
     }
 }

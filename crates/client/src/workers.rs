@@ -40,6 +40,22 @@ pub struct WorkerStatus {
     pub more: Map<String, Value>,
 }
 
+impl WorkerStatus {
+    /// Why it is not available, if it is not.
+    pub fn reason(&self) -> Option<&str> {
+        self.more.get("reason")?.as_str()
+    }
+
+    /// The executors that are given nothing although the worker is available, by name, and why.
+    pub fn executors_left_alone(&self) -> Vec<(&str, &str)> {
+        fn alone(executor: &Value) -> Option<(&str, &str)> {
+            Some((executor.get("name")?.as_str()?, executor.get("reason")?.as_str()?))
+        }
+        let executors = self.more.get("executors").and_then(Value::as_array);
+        executors.into_iter().flatten().filter_map(alone).collect()
+    }
+}
+
 /// How a worker has done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerHealth {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use hypha_model::{TaskId, TaskState, WorkerId};
+use hypha_engine::scheduler::Unused;
+use hypha_model::{Refusal, RefusalKind, TaskId, TaskState, WorkerId};
 use hypha_placement::{Candidate, Explanation, FullExplanation, Terms, Verdict};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -19,6 +20,7 @@ use crate::params::TaskPath;
 use crate::reply;
 use crate::stamp::Stamp;
 use crate::surface::Surface;
+use crate::unused;
 
 /// Why a task is where it is.
 #[derive(Serialize, ToSchema)]
@@ -122,14 +124,31 @@ pub(crate) async fn explain(
 ) -> Result<Response, Error> {
     let backend = &*surface.backend;
     let seen = look::find(backend, &caller, id).await?;
-    let mut full = None;
-    if let Seen::Open(..) = &seen {
-        backend.read(&mut |scheduler, now| full = scheduler.explain(id, now));
+    let (mut full, mut unused) = (None, BTreeMap::new());
+    if let Seen::Open(view, _) = &seen {
+        let wanted = &view.accepted.spec.requirement;
+        backend.read(&mut |scheduler, now| {
+            full = scheduler.explain(id, now);
+            let away = full.iter().flat_map(|full: &FullExplanation| &full.verdicts);
+            let why = |verdict: &Verdict| {
+                let is_away = verdict.refusals.iter().any(is_unavailable);
+                let why = is_away.then(|| scheduler.why_unused(verdict.worker, Some(wanted)));
+                Some((verdict.worker, why??))
+            };
+            unused = away.filter_map(why).collect();
+        });
     }
-    Ok(reply::json(StatusCode::OK, &body(&seen, full)))
+    Ok(reply::json(StatusCode::OK, &body(&seen, full, &unused)))
 }
 
-fn body(seen: &Seen, full: Option<FullExplanation>) -> ExplainBody<'_> {
+/// Why workers are not available.
+type Away = BTreeMap<WorkerId, Unused>;
+
+fn is_unavailable(refusal: &Refusal) -> bool {
+    refusal.kind == RefusalKind::Unavailable
+}
+
+fn body<'a>(seen: &'a Seen, full: Option<FullExplanation>, away: &Away) -> ExplainBody<'a> {
     let task = seen.body();
     let decision = match seen {
         Seen::Open(view, _) => view.explanation.as_ref(),
@@ -142,16 +161,25 @@ fn body(seen: &Seen, full: Option<FullExplanation>) -> ExplainBody<'_> {
         status: task.status,
         worker: task.worker,
         attempts: task.attempts,
-        summary: summary(seen, decision, full.as_ref()),
+        summary: summary(seen, decision, full.as_ref(), away),
         failures: task.failures,
         decision: decision.map(DecisionBody::of),
         as_decided,
-        workers: full.into_iter().flat_map(|full| full.verdicts).map(VerdictBody::of).collect(),
+        workers: full
+            .into_iter()
+            .flat_map(|full| full.verdicts)
+            .map(|verdict| VerdictBody::of(verdict, away))
+            .collect(),
         left_off,
     }
 }
 
-fn summary(seen: &Seen, decision: Option<&Explanation>, full: Option<&FullExplanation>) -> String {
+fn summary(
+    seen: &Seen,
+    decision: Option<&Explanation>,
+    full: Option<&FullExplanation>,
+    away: &Away,
+) -> String {
     let task = seen.body();
     let verdicts = full.map_or(&[][..], |full| &full.verdicts);
     let undecided = decision.is_none_or(|decision| decision.chosen.is_none());
@@ -161,9 +189,18 @@ fn summary(seen: &Seen, decision: Option<&Explanation>, full: Option<&FullExplan
         && verdicts.iter().all(|verdict| verdict.candidate.is_none())
     {
         let mut counts = BTreeMap::new();
-        let refusals = verdicts.iter().flat_map(|verdict| &verdict.refusals);
-        refusals.for_each(|refusal| *counts.entry(refusal.kind).or_insert(0) += 1);
-        return reason::refused_by_all(counts.into_iter().collect());
+        for verdict in verdicts {
+            for refusal in &verdict.refusals {
+                let away = away.get(&verdict.worker).filter(|_| is_unavailable(refusal));
+                let why = away.map_or_else(
+                    || refusal.kind.to_string(),
+                    |away| unused::in_short(away).to_owned(),
+                );
+                *counts.entry((refusal.kind, why)).or_insert(0) += 1;
+            }
+        }
+        let counts = counts.into_iter().map(|((kind, why), count)| (kind, why, count));
+        return reason::refused_by_all(counts.collect());
     }
     if let Some(reason) = task.reason {
         return reason;
@@ -207,12 +244,17 @@ impl CandidateBody {
 }
 
 impl VerdictBody {
-    fn of(verdict: Verdict) -> VerdictBody {
+    fn of(verdict: Verdict, away: &Away) -> VerdictBody {
+        let why = away.get(&verdict.worker);
+        let told = |refusal: &Refusal| match why.filter(|_| is_unavailable(refusal)) {
+            Some(why) => unused::in_words(why),
+            None => reason::of_refusal(refusal),
+        };
         VerdictBody {
             worker: verdict.worker,
             score: verdict.candidate.map(|it| it.score).filter(|score| score.is_finite()),
             terms: verdict.candidate.and_then(|candidate| candidate.terms),
-            refusals: verdict.refusals.iter().map(reason::of_refusal).collect(),
+            refusals: verdict.refusals.iter().map(told).collect(),
         }
     }
 }

@@ -28,15 +28,18 @@ pub(crate) fn in_short(explanation: &Explanation) -> String {
         (0, others) => {
             format!("none of {others} workers fits; the task's explanation says why")
         }
-        _ => refused_by_all(explanation.refusals.iter().collect()),
+        _ => {
+            let told = |(kind, count): (RefusalKind, u32)| (kind, kind.to_string(), count);
+            refused_by_all(explanation.refusals.iter().map(told).collect())
+        }
     }
 }
 
 /// Why no worker takes a task: what they say, the most frequent first.
-pub(crate) fn refused_by_all(mut refusals: Vec<(RefusalKind, u32)>) -> String {
-    refusals.sort_by_key(|(kind, count)| (std::cmp::Reverse(*count), *kind));
+pub(crate) fn refused_by_all(mut refusals: Vec<(RefusalKind, String, u32)>) -> String {
+    refusals.sort_by_key(|(kind, _, count)| (std::cmp::Reverse(*count), *kind));
     let reasons: Vec<String> =
-        refusals.iter().map(|(kind, count)| format!("{count} × {kind}")).collect();
+        refusals.iter().map(|(_, why, count)| format!("{count} × {why}")).collect();
     format!("no worker can take it: {}", reasons.join(", "))
 }
 

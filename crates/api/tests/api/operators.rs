@@ -1,8 +1,10 @@
 //! Workers, the scheduler itself, health, figures and the OpenAPI document.
 
+use hypha_api::Settings;
+use hypha_engine::RetryPolicy;
 use serde_json::{Value, json};
 
-use crate::memory::worker_id;
+use crate::memory::{Memory, worker_id};
 use crate::server::Server;
 
 #[tokio::test]
@@ -41,11 +43,40 @@ async fn workers_are_shown_with_all_that_is_known() {
     let (_, body) = server.get("/api/v1/workers").await;
     assert_eq!(body["workers"][1]["status"], "unavailable");
     assert_eq!(body["workers"][1]["lease"], Value::Null);
+    let why = body["workers"][1]["reason"].as_str().unwrap();
+    assert!(why.starts_with("lost at 2023-11-14T22:13:2"), "{why}");
+    assert!(why.ends_with("Z: the connection to the worker was lost"), "{why}");
+    assert_eq!(body["workers"][0]["reason"], Value::Null);
     for _ in 0..4 {
         server.post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
     }
     let (_, body) = server.get("/api/v1/workers").await;
     assert_eq!(body["workers"][0]["status"], "busy", "{body}");
+}
+
+#[tokio::test]
+async fn whoever_fails_too_often_is_left_alone_and_that_is_told() {
+    let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    let memory = Memory::with(hypha_engine::Settings { retry, ..Default::default() });
+    memory.add_worker(1, &["fail"]);
+    let server = Server::with(memory, Settings::default()).await;
+    let fails = r#"{"model": "fail", "input": "retry"}"#;
+    for _ in 0..3 {
+        server.post("/api/v1/tasks", fails).await;
+    }
+    let (_, body) = server.get("/api/v1/workers").await;
+    let worker = &body["workers"][0];
+    assert_eq!(worker["status"], "unavailable");
+    let why = worker["reason"].as_str().unwrap();
+    assert!(why.starts_with("left alone until 2023-11-14T22:13:50."), "{why}");
+    assert!(why.ends_with("Z after 3 failures in a row, the last: it was told to fail"), "{why}");
+    assert_eq!(worker["executors"][0]["reason"], *why);
+
+    let (_, task) = server.post("/api/v1/tasks", fails).await;
+    let path = format!("/api/v1/tasks/{}/explain", task["id"].as_str().unwrap());
+    let (_, explained) = server.get(&path).await;
+    assert_eq!(explained["summary"], "no worker can take it: 1 × left alone after failures");
+    assert_eq!(explained["workers"][0]["refusals"], json!([why]), "{explained}");
 }
 
 #[tokio::test]
@@ -60,6 +91,8 @@ async fn a_worker_is_drained_and_forgotten() {
     let (status, body) = server.put(&path, "").await;
     assert_eq!((status, &body["id"]), (200, &json!(worker_id(1))));
     assert_eq!(server.put(&path, "").await.0, 404, "it is not removed any more");
+    let (_, body) = server.get("/api/v1/workers").await;
+    assert_eq!(body["workers"].as_array().unwrap().len(), 2, "and it is used again: {body}");
 }
 
 #[tokio::test]

@@ -7,9 +7,12 @@ use serde_json::json;
 
 use super::reach::{Reach, block_on, failure};
 use super::roster::{short_id, shown_name};
-use super::text::{ago, clean, fit, now, took_millis};
+use super::text::{ago, clean, cut, fit, now, took_millis};
 use crate::scheduler::{or_dash, table};
 use crate::usage::{Failure, print};
+
+/// The longest part of a reason that is shown; `--json` has all of it.
+const MAX_REASON_CHARS: usize = 160;
 
 #[derive(Args)]
 pub(crate) struct Workers {
@@ -35,7 +38,7 @@ fn lines(workers: &[WorkerStatus], now: Time) -> String {
     let mut rows = vec![header.map(str::to_owned)];
     let mut workers: Vec<_> = workers.iter().collect();
     workers.sort_by_key(|worker| (&worker.name, worker.id));
-    for worker in workers {
+    for worker in &workers {
         rows.push([
             or_dash(shown_name(worker)),
             short_id(worker.id),
@@ -51,7 +54,26 @@ fn lines(workers: &[WorkerStatus], now: Time) -> String {
         ]);
     }
     fit(&mut rows, 3);
-    table(&rows)
+    let reasons: String = workers.iter().flat_map(|worker| reasons(worker)).collect();
+    match reasons.is_empty() {
+        true => table(&rows),
+        false => format!("{}\n{reasons}", table(&rows)),
+    }
+}
+
+/// Why a worker, or a part of it, is not used: a line for each.
+fn reasons(worker: &WorkerStatus) -> Vec<String> {
+    let who = match shown_name(worker) {
+        name if name.is_empty() => short_id(worker.id),
+        name => format!("{name} ({})", short_id(worker.id)),
+    };
+    let line =
+        |what: &str, why: &str| format!("{who}{what}: {}\n", cut(&clean(why), MAX_REASON_CHARS));
+    if let Some(why) = worker.reason() {
+        return vec![line("", why)];
+    }
+    let alone = worker.executors_left_alone();
+    alone.iter().map(|(name, why)| line(&format!(", executor {}", clean(name)), why)).collect()
 }
 
 #[cfg(test)]
@@ -81,5 +103,22 @@ mod tests {
         );
         assert!(row.contains("meta-llama/Llama-2"), "{text}");
         assert!(text.lines().nth(2).unwrap().starts_with("worker-2  01890000"), "{text}");
+        assert_eq!(text.lines().count(), 3, "{text}");
+    }
+
+    #[test]
+    fn whoever_is_not_used_has_a_line_with_the_reason() {
+        let id = "01890000-0000-7000-8000-000000000001";
+        let worker = |more: serde_json::Value| -> WorkerStatus {
+            let mut json = json!({"id": id, "status": "unavailable"});
+            json.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::from_value(json).unwrap()
+        };
+        let executors = json!([{"name": "a", "reason": "left\nalone"}, {"name": "b"}]);
+        let lost = worker(json!({"name": "w", "reason": "lost at noon", "executors": executors}));
+        let part = worker(json!({"executors": executors}));
+        let text = lines(&[lost, part], Time::ZERO);
+        let expected = "\n01890000, executor a: left alone\nw (01890000): lost at noon\n";
+        assert!(text.ends_with(expected), "{text}");
     }
 }

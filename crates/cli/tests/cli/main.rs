@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![allow(unreachable_pub, missing_docs, reason = "nothing leaves a test binary")]
 
+mod away;
 mod bench;
 mod command;
 mod crew;

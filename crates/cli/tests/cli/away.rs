@@ -1,0 +1,192 @@
+//! Workers that are away for a while: removed and taken again, not reached, or left alone for failing.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+
+use crate::crew::{Crew, api, builtin, worker_id};
+use crate::http;
+use crate::process::{PATIENCE, wait_until};
+
+/// A task that fails once has failed, and whoever is away is looked for often.
+const STRICT: &str = "[scheduler.retry]\nmax_attempts = 1\n\
+                      [scheduler.fault_tolerance]\nquarantine = 3600\n\
+                      health_check_interval = 1\nhealth_check_timeout = 1\n";
+
+/// What the server says whatever it is asked: the list of its models, and every answer.
+const SAYS: &str = r#"{"data":[{"id":"m"}]}"#;
+
+#[test]
+fn a_worker_that_was_drained_comes_back_when_it_is_wanted_again() {
+    let crew = Crew::start("away-drained", &[&builtin(1)]);
+    let worker = worker_id(&crew.workers[0].1);
+    for round in 0..2 {
+        remove(&crew, &worker);
+        let waits = crew.submit("echo", &json!(round));
+        crew.call(&format!("PUT /api/v1/workers/{worker}"), &Value::Null);
+        assert_eq!(crew.ended(&waits)["result"], json!(round));
+        let named = crew.hypha(&["workers"]);
+        assert!(named.contains("worker-0  "), "{named}");
+    }
+}
+
+#[test]
+fn an_http_server_that_was_drained_comes_back_when_it_is_wanted_again() {
+    let mut crew = Crew::start_with("away-server", STRICT, &[]);
+    let server = Server::start();
+    let worker = server.register(&crew);
+    assert_eq!(crew.ended(&crew.submit("m", &json!("hi")))["status"], "completed");
+    for restarted in [false, true] {
+        remove(&crew, &worker);
+        if restarted {
+            crew.restart_scheduler();
+            assert_eq!(crew.get("/api/v1/workers")["workers"], json!([]), "it stays away");
+        }
+        let waits = crew.submit("m", &json!("hi"));
+        crew.call(&format!("PUT /api/v1/workers/{worker}"), &Value::Null);
+        let task = crew.ended(&waits);
+        assert_eq!((&task["status"], &task["worker"]), (&json!("completed"), &json!(worker)));
+    }
+}
+
+#[test]
+fn a_task_waits_for_its_only_server_and_loses_no_try() {
+    let crew = Crew::start_with("away-unreached", STRICT, &[]);
+    let mut server = Server::start();
+    server.register(&crew);
+    server.stop();
+    let id = crew.submit("m", &json!("hi"));
+    let waits = wait_until("tried", PATIENCE, || {
+        let task = crew.get(&format!("/api/v1/tasks/{id}"));
+        task["failures"].is_array().then_some(task)
+    });
+    assert_eq!(waits["status"], "queued", "{waits}");
+    let why = waits["failures"][0]["reason"].as_str().unwrap();
+    assert!(why.starts_with("no connection to 127.0.0.1:"), "{why}");
+    let workers = crew.hypha(&["workers"]);
+    let told = [": could not be reached at ", ": lost at "].map(|why| workers.contains(why));
+    assert!(workers.contains("unavailable") && told.contains(&true), "{workers}");
+    server.start_again();
+    let task = crew.ended(&id);
+    assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(2)), "{task}");
+
+    // Whoever waits on the line does not wait for a server that is away.
+    server.stop();
+    let request = r#"{"model": "m", "messages": []}"#;
+    let address = api(&crew.scheduler.1);
+    let (status, body) = http::send(address, "POST /v1/chat/completions", "", request).unwrap();
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("no worker is left for it: no connection to "), "{body}");
+}
+
+/// The worker serves two models, and one of its programs fails.
+#[test]
+fn a_program_that_fails_leaves_the_rest_of_its_worker_alone() {
+    let fails = "[[executors]]\nname = \"fails\"\nruntime = \"process\"\nmodels = [\"fails\"]\n\
+                 cmd = \"sh\"\nargs = [\"-c\", \"echo no such input >&2; exit 1\"]\n";
+    let crew = Crew::start_with("away-program", STRICT, &[&(builtin(1) + fails)]);
+    for _ in 0..3 {
+        assert_eq!(crew.ended(&crew.submit("fails", &json!("x")))["status"], "failed");
+    }
+    assert_eq!(crew.ended(&crew.submit("echo", &json!("fine")))["result"], "fine");
+    let waits = crew.submit("fails", &json!("x"));
+    let explained = crew.hypha(&["explain", &waits]);
+    assert!(
+        explained.contains("no worker can take it: 1 × left alone after failures"),
+        "{explained}"
+    );
+    assert!(explained.contains(" after 3 failures in a row, the last: "), "{explained}");
+    let workers = crew.hypha(&["workers"]);
+    assert!(workers.contains(", executor fails: left alone until "), "{workers}");
+    assert_eq!(crew.get("/api/v1/workers")["workers"][0]["status"], "available");
+}
+
+/// Drains a worker, and waits until it is gone.
+fn remove(crew: &Crew, worker: &str) {
+    crew.call(&format!("DELETE /api/v1/workers/{worker}"), &Value::Null);
+    wait_until("gone", PATIENCE, || {
+        (crew.get("/api/v1/workers")["workers"] == json!([])).then_some(())
+    });
+}
+
+/// A small model server that can be stopped and started again at its address.
+struct Server {
+    address: SocketAddr,
+    serving: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+    /// Keeps the port while nobody listens.
+    reserved: Option<socket2::Socket>,
+}
+
+impl Server {
+    fn start() -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        Server { address, serving: Some(serve(listener)), reserved: None }
+    }
+
+    fn register(&self, crew: &Crew) -> String {
+        let form = json!({"url": format!("http://{}", self.address), "models": ["m"]});
+        crew.call("POST /api/v1/workers", &form)["id"].as_str().unwrap().to_owned()
+    }
+
+    fn stop(&mut self) {
+        let Some((stopped, thread)) = self.serving.take() else { return };
+        stopped.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(self.address));
+        thread.join().unwrap();
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&self.address.into()).unwrap();
+        self.reserved = Some(socket);
+    }
+
+    fn start_again(&mut self) {
+        let socket = self.reserved.take().unwrap();
+        socket.listen(16).unwrap();
+        self.serving = Some(serve(socket.into()));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// One request a connection, until it is stopped.
+fn serve(listener: TcpListener) -> (Arc<AtomicBool>, JoinHandle<()>) {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&stopped);
+    let thread = std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            if ends.load(Ordering::SeqCst) {
+                return;
+            }
+            let mut request = Vec::new();
+            let mut piece = [0; 4_096];
+            while !is_whole(&request) {
+                match stream.read(&mut piece) {
+                    Ok(count) if count > 0 => request.extend_from_slice(&piece[..count]),
+                    _ => break,
+                }
+            }
+            let length = SAYS.len();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n");
+            let _ = write!(stream, "{head}connection: close\r\n\r\n{SAYS}");
+        }
+    });
+    (stopped, thread)
+}
+
+/// Whether a request is there with its body.
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    body.len() >= length.map_or(0, |length| length.trim().parse().unwrap())
+}
