@@ -8,7 +8,8 @@
 //! | `POST /v1/progress` | `{"permille": 0…1000}`: how far it is |
 //! | `POST /v1/output` | a piece of its output, which is passed on at once; together they are the result |
 //! | `PUT /v1/result` | the result, instead of pieces or standard output |
-//! | `POST /v1/failure` | what went wrong, instead of a result |
+//! | `POST /v1/failure` | what went wrong, instead of a result: it may be tried elsewhere |
+//! | `POST /v1/refusal` | what is wrong with the input, instead of a result: it is not tried again |
 //! | `GET /v1/next` | waits for a job and returns its input: for programs that are kept warm |
 //! | `GET /openapi.json` | this table, for programs |
 //!

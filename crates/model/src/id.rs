@@ -12,11 +12,18 @@ use crate::time::Time;
 
 /// An id that could not be read.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("`{given}` is not {wanted}: expected `{prefix}` followed by a UUID")]
+#[error("`{given}` is not {wanted}: expected {}", expected(prefix))]
 pub struct ParseIdError {
     given: String,
     wanted: &'static str,
     prefix: &'static str,
+}
+
+fn expected(prefix: &str) -> String {
+    match prefix {
+        "" => "a UUID".to_owned(),
+        prefix => format!("`{prefix}` followed by a UUID"),
+    }
 }
 
 /// How far the millisecond has gone, in 4,096ths: the twelve bits behind the milliseconds (RFC 9562, 6.2, method 3). So
@@ -191,6 +198,8 @@ mod tests {
     fn a_wrong_id_is_named() {
         let error = "job-1".parse::<TaskId>().unwrap_err().to_string();
         assert_eq!(error, "`job-1` is not a task id: expected `task-` followed by a UUID");
+        let error = "x".parse::<WorkerId>().unwrap_err().to_string();
+        assert!(error.ends_with(": expected a UUID"), "{error}");
         assert!("".parse::<WorkerId>().is_err());
         assert!("task-".parse::<TaskId>().is_err());
     }

@@ -438,7 +438,7 @@ impl Scheduler {
             self.next_factor = (self.next_factor + 1) % self.workers.len();
             self.tell_factor(now, Slot(self.next_factor as u32));
         }
-        self.absolve(slot, self.placement.executor_of(reference));
+        self.absolve(now, slot, self.placement.executor_of(reference));
     }
 
     /// A worker says, in answer to a heartbeat sent at `sent`, what it has. Messages that stopped an attempt

@@ -113,10 +113,11 @@ impl Blame {
         true
     }
 
-    /// Forgets the failures. Who is left alone stays so for its time.
-    fn clear(&mut self) {
+    /// Forgets the failures. Says whether it was left alone for them.
+    fn clear(&mut self) -> bool {
         (self.failures, self.pauses) = (0, 0);
         self.counted.clear();
+        self.left_alone.take().is_some()
     }
 }
 
@@ -155,12 +156,17 @@ impl Scheduler {
         self.arm_worker(slot);
     }
 
-    /// An executor, and with it its worker, has done well.
-    pub(super) fn absolve(&mut self, slot: Slot, executor: Option<usize>) {
+    /// An executor, and with it its worker, has done well: whoever is left alone need not be tried for that again.
+    pub(super) fn absolve(&mut self, now: Time, slot: Slot, executor: Option<usize>) {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
-        state.blames.own.clear();
-        if let Some(blame) = executor.and_then(|at| state.blames.of(Culprit::Executor(at))) {
-            blame.clear();
+        let own = state.blames.own.clear();
+        if let Some(at) = executor
+            && state.blames.of(Culprit::Executor(at)).is_some_and(Blame::clear)
+        {
+            self.placement.leave_alone(slot, at, false, now);
+        }
+        if own {
+            self.update_availability(now, slot);
         }
     }
 

@@ -80,6 +80,24 @@ fn an_executor_that_fails_again_and_again_is_left_alone_for_longer_and_longer() 
     assert!(is_available(&rig));
 }
 
+/// What was under way when the last failure came tells as much as a later try would.
+#[test]
+fn a_success_ends_the_pause() {
+    let mut wide = worker(1);
+    wide.executors[0].concurrency = 4;
+    let mut rig = joined(once(), wide);
+    let given: Vec<Given> = (0..4).map(|_| rig.dispatched(task()).1).collect();
+    for failing in &given[..3] {
+        rig.finish_with(failing, failed(true));
+    }
+    assert!(!is_available(&rig));
+    let waits = rig.submit(task());
+    assert_eq!(rig.view(waits).state, TaskState::Queued);
+    rig.finish(&given[3]);
+    assert!(is_available(&rig));
+    assert_eq!(rig.dispatches().len(), 1);
+}
+
 #[test]
 fn only_the_executor_that_failed_is_left_alone() {
     let mut rig = joined(once(), of_models(1));

@@ -23,6 +23,8 @@ pub(crate) struct Current {
 pub(crate) enum Answer {
     Result(Payload),
     Failure(String),
+    /// The input cannot be used, here or elsewhere.
+    Refusal(String),
 }
 
 /// What does not fit any more.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 pub(super) fn document() -> Value {
     let done = |what: &str| json!({ "204": { "description": what } });
     let bytes = json!({ "application/octet-stream": { "schema": { "type": "string", "format": "binary" } } });
+    let text = json!({ "text/plain": { "schema": { "type": "string" } } });
     let permille = json!({ "type": "integer", "minimum": 0, "maximum": 1000 });
     let header = || json!({ "schema": { "type": "string" } });
     json!({
@@ -51,10 +52,13 @@ pub(super) fn document() -> Value {
                 "responses": done("taken")
             } },
             "/v1/failure": { "post": {
-                "summary": "What went wrong, instead of a result",
-                "requestBody": { "required": true, "content": { "text/plain": {
-                    "schema": { "type": "string" }
-                } } },
+                "summary": "What went wrong, instead of a result: the task may be tried elsewhere",
+                "requestBody": { "required": true, "content": text },
+                "responses": done("noted")
+            } },
+            "/v1/refusal": { "post": {
+                "summary": "What is wrong with the input, instead of a result: it is not tried again",
+                "requestBody": { "required": true, "content": text },
                 "responses": done("noted")
             } },
             "/v1/next": { "get": {

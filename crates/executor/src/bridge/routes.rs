@@ -46,6 +46,7 @@ pub(super) fn all(shared: Arc<Shared>) -> Router {
         .route("/v1/output", post(output))
         .route("/v1/result", put(result))
         .route("/v1/failure", post(failure))
+        .route("/v1/refusal", post(refusal))
         .route("/v1/next", get(next))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }))
         .fallback(|| async { refused(StatusCode::NOT_FOUND, "no such route: see /openapi.json") })
@@ -122,10 +123,18 @@ async fn result(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Byt
 }
 
 async fn failure(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answered {
+    answer(&shared, &headers, Answer::Failure(reason(&body)?))
+}
+
+async fn refusal(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answered {
+    answer(&shared, &headers, Answer::Refusal(reason(&body)?))
+}
+
+fn reason(body: &Bytes) -> Result<String, Refused> {
     if body.len() > MAX_FAILURE_BYTES {
         return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "say it shorter, in 16 KiB"));
     }
-    answer(&shared, &headers, Answer::Failure(String::from_utf8_lossy(&body).into_owned()))
+    Ok(String::from_utf8_lossy(body).into_owned())
 }
 
 async fn next(State(shared): State<Arc<Shared>>) -> Response {

@@ -58,6 +58,7 @@ fn conclude(ended: Ended<Stopped>, answer: Option<Answer>, result_bytes: usize) 
         (Some(Stopped::TooLarge), ..) => too_large(),
         // What the program itself says is more than its exit code.
         (None, _, Some(Answer::Failure(why))) => JobError::Reported(why),
+        (None, _, Some(Answer::Refusal(why))) => JobError::Input(why),
         (None, Some(error), _) => error,
         (None, None, Some(Answer::Result(payload))) => return Outcome::Completed { payload },
         (None, None, None) => match output.stdout {

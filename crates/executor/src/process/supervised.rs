@@ -85,10 +85,16 @@ impl Supervised {
     }
 }
 
+/// The exit code of a program that says that its input is at fault: `EX_DATAERR` of `sysexits.h`.
+const BAD_INPUT: i32 = 65;
+
 /// Why a program that ended so has no result; none if it ended well.
 pub(super) fn error_of(ending: Ending) -> Option<JobError> {
     match ending {
         Ending::Exited { code: 0 } => None,
+        Ending::Exited { code: BAD_INPUT } => {
+            Some(JobError::Input(format!("the program ended with exit code {BAD_INPUT}")))
+        }
         Ending::Exited { code } => Some(JobError::Exit(code)),
         Ending::Signalled { signal } => Some(JobError::Signal(signal)),
         Ending::Memory { used_bytes, limit_bytes } => {

@@ -138,12 +138,12 @@ pub(super) async fn run(
 }
 
 fn answered(answer: Answer, kept: &Kept) -> Outcome {
-    match answer {
-        Answer::Result(payload) => Outcome::Completed { payload },
-        Answer::Failure(why) => {
-            Outcome::Failed(Failure { error: JobError::Reported(why), output: kept.written.tail() })
-        }
-    }
+    let error = match answer {
+        Answer::Result(payload) => return Outcome::Completed { payload },
+        Answer::Failure(why) => JobError::Reported(why),
+        Answer::Refusal(why) => JobError::Input(why),
+    };
+    Outcome::Failed(Failure { error, output: kept.written.tail() })
 }
 
 fn died(

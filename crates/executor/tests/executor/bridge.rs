@@ -79,6 +79,18 @@ async fn a_program_can_say_what_went_wrong() {
 }
 
 #[tokio::test]
+async fn a_program_can_say_that_its_input_is_at_fault() {
+    for (script, why) in [
+        ("call POST /v1/refusal -d 'no such language'; exit 9", "no such language"),
+        ("exit 65", "the program ended with exit code 65"),
+    ] {
+        let failure = failure(bench(script).run(job("m", "")).await);
+        assert_eq!(failure.error, JobError::Input(why.to_owned()));
+        assert!(!failure.error.retry());
+    }
+}
+
+#[tokio::test]
 async fn pieces_arrive_while_the_program_runs_and_make_up_the_result() {
     let bench = bench(
         "call POST /v1/output -d one; until [ -e go ]; do sleep 0.02; done; call POST /v1/output -d two",

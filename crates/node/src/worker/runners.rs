@@ -309,7 +309,7 @@ fn outcome_of(outcome: JobOutcome, form: Form) -> Outcome {
             let retry = failure.error.retry();
             let error = match failure.output.is_empty() {
                 true => failure.error.to_string(),
-                false => format!("{}\n{}", failure.error, failure.output),
+                false => format!("{}: {}", failure.error, failure.output.trim_end()),
             };
             failed(error, retry)
         }
