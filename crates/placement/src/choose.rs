@@ -530,7 +530,9 @@ impl Look<'_> {
 
     /// What an expected finish is the sum of.
     fn terms(&mut self, slot: Slot, member: &Member) -> Terms {
-        let wait = member.wait_for(&self.ticket.spec.requirement, self.now);
+        let requirement = &self.ticket.spec.requirement;
+        let (wait, extra_tries) =
+            (member.wait_for(requirement, self.now), member.extra_tries(requirement));
         let base = self.base(member.hardware);
         let run_s = base.mean_s * member.factor;
         // What waits for the worker goes first, but a task does not wait for itself.
@@ -546,7 +548,7 @@ impl Look<'_> {
             _ => Terms {
                 surcharge_s: self.surcharge * terms.wait_s,
                 transfer_s: member.rtt_s,
-                risk_s: member.health.extra_tries() * run_s,
+                risk_s: extra_tries * run_s,
                 ..terms
             },
         }

@@ -16,6 +16,7 @@ mod member;
 mod order;
 mod plan;
 mod pool;
+mod reliability;
 mod statistics;
 mod strategy;
 mod waiting;
@@ -102,8 +103,10 @@ pub enum Action {
 pub enum Ending {
     /// It ran for this long and succeeded.
     Completed(Span),
-    /// The worker failed it.
+    /// The executor failed it.
     Failed,
+    /// The worker lost it.
+    Lost,
     /// It was taken away through no fault of the worker.
     Withdrawn,
 }
@@ -318,12 +321,21 @@ impl Placement {
             let base_s = entry.decision.as_ref().map_or(0.0, |decision| decision.base_s).max(1e-6);
             self.given -= 1;
             self.pool.change(slot, now, |member| {
+                let executor = member.executor_of(task);
                 member.take_back(task, now);
                 match ending {
                     Ending::Completed(run) => {
                         member.health.succeeded(run, run.as_secs_f64() / base_s, weight);
+                        member.reliability.succeeded(executor, weight);
                     }
-                    Ending::Failed => member.health.failed(now, weight, half_life_s),
+                    Ending::Failed => {
+                        member.health.failed(now, weight, half_life_s);
+                        member.reliability.failed(executor, weight);
+                    }
+                    Ending::Lost => {
+                        member.health.failed(now, weight, half_life_s);
+                        member.reliability.lost(weight);
+                    }
                     Ending::Withdrawn => {}
                 }
             });

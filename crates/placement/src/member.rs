@@ -12,6 +12,7 @@ use crate::TaskRef;
 use crate::capability;
 use crate::health::Health;
 use crate::index::Bounds;
+use crate::reliability::Reliability;
 use crate::strategy::{Bind, LoadMetric, Recipe, Score};
 
 /// At most this many tasks wait on a worker for each that it can run at once. It covers round trips of
@@ -61,6 +62,7 @@ pub(crate) struct Member {
     pub(crate) rtt_s: f64,
     pub(crate) local: bool,
     pub(crate) health: Health,
+    pub(crate) reliability: Reliability,
     /// Bound to this worker, not yet handed over.
     pub(crate) bound: VecDeque<TaskRef>,
     pub(crate) bound_backlog: Backlog,
@@ -98,6 +100,7 @@ impl Member {
             rtt_s: 0.0,
             local,
             health,
+            reliability: Reliability::new(worker.executors.len(), &health),
             bound: VecDeque::new(),
             bound_backlog: Backlog::default(),
             in_flight: Vec::new(),
@@ -408,6 +411,11 @@ impl Member {
         self.in_flight.iter().find(|entry| entry.task == task)?.executor
     }
 
+    /// How many tries of such a task a success is expected to take here, less one.
+    pub(crate) fn extra_tries(&self, requirement: &Requirement) -> f64 {
+        self.reliability.extra_tries(|| self.executor_for(requirement))
+    }
+
     /// What the tree of `recipe` keeps of this worker.
     pub(crate) fn bounds(&self, recipe: &Recipe, now: Time) -> Bounds {
         if !self.is_available() {
@@ -436,7 +444,7 @@ impl Member {
         };
         let (factor, rtt_s) = match recipe.score {
             Score::ExpectedFinish { .. } => {
-                (self.factor * (1.0 + self.health.extra_tries()), self.rtt_s)
+                (self.factor * (1.0 + self.reliability.least_extra_tries()), self.rtt_s)
             }
             _ => (self.factor, 0.0),
         };

@@ -160,7 +160,8 @@ impl Placement {
         let cost = held.score - waited_s * held.wait_costs;
         let open = opened.iter().filter_map(|slot| self.pool.member(*slot));
         open.filter(|member| member.is_open()).all(|member| {
-            let run_s = decision.base_s * member.factor * (1.0 + member.health.extra_tries());
+            let tries = 1.0 + member.reliability.least_extra_tries();
+            let run_s = decision.base_s * member.factor * tries;
             member.hardware == hardware && run_s + member.rtt_s >= cost
         })
     }

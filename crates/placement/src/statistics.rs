@@ -30,7 +30,7 @@ impl Statistics {
     pub(crate) fn ended(&mut self, ending: Ending) {
         match ending {
             Ending::Completed(_) => self.completed += 1,
-            Ending::Failed => self.failed += 1,
+            Ending::Failed | Ending::Lost => self.failed += 1,
             Ending::Withdrawn => {}
         }
     }

@@ -94,7 +94,11 @@ impl Scheduler {
         task.progress_permille = 0;
         let cannot_be_taken_back = task.has_output && !stored;
         let gives_up = !again || cannot_be_taken_back || task.failures >= policy.max_attempts;
-        let ending = if blamed { Ending::Failed } else { Ending::Withdrawn };
+        let ending = match (blamed, culprit) {
+            (false, _) => Ending::Withdrawn,
+            (true, Some(Culprit::Worker)) => Ending::Lost,
+            (true, _) => Ending::Failed,
+        };
         self.placement.finish(reference, ending, now);
         // The attempt is void: a worker that still runs it should not.
         let message = ToWorker::Cancel { attempt, fence: current.fence };

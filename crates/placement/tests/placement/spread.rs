@@ -1,7 +1,7 @@
 //! Workers that are equally good share what there is to do.
 
 use hypha_model::{Requirement, Span, TaskSpec, Worker};
-use hypha_placement::{LoadMetric, Pick, Predictive, Slot, Strategy};
+use hypha_placement::{Ending, LoadMetric, Pick, Predictive, Slot, Strategy};
 
 use crate::bench::{Bench, asking, executor, name, plain, spec_of};
 
@@ -177,4 +177,39 @@ fn many_equals_share_too() {
     }
     let counts = shares(&mut bench, (0..400).map(|_| spec_of(1.0)));
     assert!(counts.iter().all(|count| (1..=3).contains(count)), "{counts:?}");
+}
+
+/// A program that fails says nothing about the models that others run beside it.
+#[test]
+fn what_one_executor_fails_does_not_turn_the_tasks_of_others_away() {
+    let mut bench = Bench::new(PREDICTIVE);
+    for _ in 0..2 {
+        let executors = vec![executor("good", &["good"], 8), executor("bad", &["bad"], 8)];
+        bench.join(Worker { executors, ..plain() });
+    }
+    let mut failed = 0;
+    for _ in 0..20 {
+        let task = bench.arrive(of_model("bad"));
+        bench.plan();
+        bench.later(1.0);
+        match bench.where_is(task).unwrap() {
+            0 => {
+                failed += 1;
+                bench.fail(task);
+            }
+            _ => bench.complete(task, 1.0),
+        }
+    }
+    assert!((1..8).contains(&failed), "{failed}: where it fails is avoided");
+    assert_eq!(shares(&mut bench, (0..8).map(|_| of_model("good"))), [4, 4]);
+    // What the worker itself loses is everybody's.
+    for _ in 0..8 {
+        let task = bench.arrive(of_model("good"));
+        bench.plan();
+        let lost = bench.where_is(task) == Some(0);
+        let ending = if lost { Ending::Lost } else { Ending::Withdrawn };
+        bench.placement.finish(task, ending, bench.now);
+    }
+    let counts = shares(&mut bench, (0..4).map(|_| of_model("good")));
+    assert!(counts[0] < counts[1], "{counts:?}");
 }

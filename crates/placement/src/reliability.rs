@@ -1,0 +1,58 @@
+//! How often each executor of a worker has done what it was given: a program that fails says little about the others.
+
+use crate::health::Health;
+
+/// A share is never believed to be less: whoever has it would not be tried again.
+const LEAST_SHARE: f64 = 0.05;
+
+/// For each executor, the moving share of attempts that succeeded.
+#[derive(Clone, Debug)]
+pub(crate) struct Reliability(Vec<f64>);
+
+impl Reliability {
+    /// That of a worker with so many executors. What is known of the whole is known of its only executor; of several it
+    /// is not known whose doing it was.
+    pub(crate) fn new(executors: usize, health: &Health) -> Reliability {
+        Reliability(vec![if executors == 1 { health.success_rate } else { 1.0 }; executors])
+    }
+
+    pub(crate) fn succeeded(&mut self, executor: Option<usize>, weight: f64) {
+        if let Some(share) = executor.and_then(|at| self.0.get_mut(at)) {
+            *share += weight * (1.0 - *share);
+        }
+    }
+
+    pub(crate) fn failed(&mut self, executor: Option<usize>, weight: f64) {
+        if let Some(share) = executor.and_then(|at| self.0.get_mut(at)) {
+            *share -= weight * *share;
+        }
+    }
+
+    /// The worker lost what it had, whatever ran it.
+    pub(crate) fn lost(&mut self, weight: f64) {
+        self.0.iter_mut().for_each(|share| *share -= weight * *share);
+    }
+
+    /// How many tries a success is expected to take, less one, of the executor that `which` finds.
+    pub(crate) fn extra_tries(&self, which: impl FnOnce() -> Option<usize>) -> f64 {
+        match self.0[..] {
+            [] => 0.0,
+            [share] => extra(share),
+            // Most never fail.
+            _ if self.0.iter().all(|share| *share == 1.0) => 0.0,
+            _ => which().and_then(|at| self.0.get(at)).map_or(0.0, |share| extra(*share)),
+        }
+    }
+
+    /// The same of the best.
+    pub(crate) fn least_extra_tries(&self) -> f64 {
+        let best = self.0.iter().copied().fold(None, |best: Option<f64>, share| {
+            Some(best.map_or(share, |best| best.max(share)))
+        });
+        best.map_or(0.0, extra)
+    }
+}
+
+fn extra(share: f64) -> f64 {
+    1.0 / share.max(LEAST_SHARE) - 1.0
+}
