@@ -63,7 +63,7 @@ pub(crate) struct WorkersBody {
 pub(crate) struct WorkerBody {
     #[schema(value_type = String, format = "uuid")]
     id: WorkerId,
-    /// What its certificate calls it, where that is known.
+    /// What its certificate calls it, where that is known; of an HTTP server its host and port.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     /// `available`, `busy` (it runs as much as it can at once) or `unavailable` (not leased, failing, being drained).

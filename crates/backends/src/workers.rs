@@ -98,6 +98,8 @@ struct Shared {
 
 struct Member {
     worker: Arc<Worker>,
+    /// Its host and port, for people; the rest of an address may hold what others should not read.
+    authority: String,
     /// Where it is, if that is to be found again after a restart.
     row: Option<Place>,
     hand: Hand,
@@ -144,10 +146,14 @@ impl HttpWorkers {
             file: tokio::sync::Mutex::default(),
         }));
         for Row { worker, place } in rows.into_iter().take(MAX_WORKERS) {
-            match workers.hand_for(&worker, &place) {
-                Ok(hand) => {
-                    let (id, worker) = (worker.id, Arc::new(worker));
-                    let member = Member { worker, row: Some(place), hand, retired: false };
+            let hand = place
+                .target()
+                .map_err(RegisterError::from)
+                .and_then(|target| Ok((target.authority(), workers.hand_for(&worker, &place)?)));
+            match hand {
+                Ok((authority, hand)) => {
+                    let (id, worker, row) = (worker.id, Arc::new(worker), Some(place));
+                    let member = Member { worker, authority, row, hand, retired: false };
                     locked(&workers.0.workers).insert(id, member);
                 }
                 Err(error) => tracing::warn!(worker = %worker.id, %error, "worker left out"),
@@ -159,6 +165,11 @@ impl HttpWorkers {
     /// Whether this is one of these workers.
     pub fn knows(&self, worker: WorkerId) -> bool {
         locked(&self.0.workers).contains_key(&worker)
+    }
+
+    /// Where a worker is, for people: its host and port.
+    pub fn authority(&self, worker: WorkerId) -> Option<String> {
+        locked(&self.0.workers).get(&worker).map(|member| member.authority.clone())
     }
 
     /// All of these workers.

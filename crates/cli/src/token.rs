@@ -70,6 +70,9 @@ pub(crate) fn run(token: Token) -> Result<(), Failure> {
         .open(&token.file)
         .and_then(|mut file| file.write_all(format!("{}\n", entry.trim_end()).as_bytes()));
     written.map_err(|error| Failure::work(format!("cannot write {path}: {error}")))?;
-    eprintln!("added to {path}; a running scheduler takes it up. The token, shown this once:");
+    eprintln!(
+        "added to {path}; a scheduler that runs with it as tokens_file takes it up. The token, \
+         shown this once:"
+    );
     print(&format!("{text}\n"))
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::server::Format;
+use crate::transport::{HttpError, Target};
 
 const FILE: &str = "http-workers.json";
 const NEW_FILE: &str = "http-workers.json.new";
@@ -54,6 +55,15 @@ pub(super) struct Row {
 pub(super) enum Place {
     Instance { host: String, port: u16 },
     Server { url: String, format: Format, health_path: Option<String> },
+}
+
+impl Place {
+    pub(super) fn target(&self) -> Result<Target, HttpError> {
+        match self {
+            Place::Instance { host, port } => Target::new(host, *port, "/".to_owned()),
+            Place::Server { url, .. } => Target::parse(url),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

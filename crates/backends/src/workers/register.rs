@@ -92,9 +92,10 @@ impl HttpWorkers {
         })?;
         let id = id_of(&format!("task-instance {}", target.authority()));
         let worker = worker(id, "task-instance", vec![model], status.replicas)?;
+        let authority = target.authority();
         let place = Place::Instance { host: target.host, port };
         let hand = self.hand_for(&worker, &place)?;
-        self.enter(worker, Some(place), hand).await
+        self.enter(worker, authority, Some(place), hand).await
     }
 
     /// Takes a server, if it is there and well. The same address is the same worker, also in later lives.
@@ -136,15 +137,15 @@ impl HttpWorkers {
         let id = id_of(&format!("server {format:?} {}", url.trim_end_matches("/v1")));
         let worker = worker(id, "http", models, new.concurrency)?;
         let hand = self.server_hand(server, &worker);
-        self.enter(worker, noted, hand).await
+        self.enter(worker, target.authority(), noted, hand).await
     }
 
     /// What carries out the messages to a worker at `place`.
     pub(super) fn hand_for(&self, worker: &Worker, place: &Place) -> Result<Hand, RegisterError> {
         let shared = &self.0;
         match place {
-            Place::Instance { host, port } => {
-                let target = Target::new(host, *port, "/".to_owned())?;
+            Place::Instance { .. } => {
+                let target = place.target()?;
                 let origin = Origin::new(&target, Some(Arc::clone(&shared.allowed)))?;
                 let (inbox, messages) = mpsc::channel(INBOX);
                 let context = instance::Context {
@@ -182,6 +183,7 @@ impl HttpWorkers {
     async fn enter(
         &self,
         worker: Worker,
+        authority: String,
         row: Option<Place>,
         hand: Hand,
     ) -> Result<Arc<Worker>, RegisterError> {
@@ -199,7 +201,8 @@ impl HttpWorkers {
                     return Ok(Arc::clone(&known.worker));
                 }
                 _ => {
-                    let member = Member { worker: Arc::clone(&worker), row, hand, retired: false };
+                    let worker = Arc::clone(&worker);
+                    let member = Member { worker, authority, row, hand, retired: false };
                     workers.insert(id, member)
                 }
             }

@@ -163,8 +163,11 @@ async fn workers_are_found_again_and_keys_are_not_written() {
     let keyed = lab.workers.register_server(keyed).await.unwrap();
     let mut trusted = new_server(format!("{url}/trusted"), Format::Json, 1);
     trusted.trusted = true;
-    lab.workers.register_server(trusted).await.unwrap();
+    let trusted = lab.workers.register_server(trusted).await.unwrap();
     assert_eq!(lab.workers.all().len(), 4);
+    let told = |lab: &Lab, id| lab.workers.authority(id).unwrap_or_default();
+    assert_eq!(told(&lab, first.id), instance.address.to_string());
+    assert_eq!(told(&lab, trusted.id), address.to_string());
     let directory = lab.directory;
     let text = std::fs::read_to_string(directory.path().join("http-workers.json")).unwrap();
     assert!(!text.contains("sesame") && !text.contains("keyed") && !text.contains("trusted"));
@@ -174,6 +177,8 @@ async fn workers_are_found_again_and_keys_are_not_written() {
     known.sort_by_key(|worker| worker.concurrency());
     assert_eq!(known, [Worker::clone(&first), Worker::clone(&second)]);
     assert!(!lab.workers.knows(keyed.id));
+    assert_eq!(told(&lab, first.id), instance.address.to_string());
+    assert_eq!(told(&lab, second.id), address.to_string());
     let leased = lab.lease(&first).await;
     lab.dispatch(&leased, 1, "1");
     assert_eq!(lab.short().await, "started 1");

@@ -130,7 +130,7 @@ impl Backend for Service {
     }
 
     fn worker_name(&self, worker: WorkerId) -> Option<String> {
-        self.names.of(worker)
+        self.names.of(worker).or_else(|| self.http.authority(worker))
     }
 
     fn problems(&self) -> Vec<String> {
