@@ -3,6 +3,8 @@
 use hypha_model::{Span, Time};
 use serde::{Deserialize, Serialize};
 
+use crate::reliability;
+
 /// How a worker has done, as the seed lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
@@ -75,9 +77,8 @@ impl Health {
         self.penalty * (-now.since(self.last_failure).as_secs_f64() / half_life_s).exp2()
     }
 
-    /// How many tries a success is expected to take, less one. A success rate is never believed to be
-    /// zero: the worker would not be tried again.
+    /// How many tries a success is expected to take, less one, whichever executor runs it.
     pub(crate) fn extra_tries(&self) -> f64 {
-        1.0 / self.success_rate.max(0.05) - 1.0
+        reliability::extra_tries_of(self.success_rate)
     }
 }

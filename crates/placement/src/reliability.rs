@@ -37,10 +37,10 @@ impl Reliability {
     pub(crate) fn extra_tries(&self, which: impl FnOnce() -> Option<usize>) -> f64 {
         match self.0[..] {
             [] => 0.0,
-            [share] => extra(share),
+            [share] => extra_tries_of(share),
             // Most never fail.
             _ if self.0.iter().all(|share| *share == 1.0) => 0.0,
-            _ => which().and_then(|at| self.0.get(at)).map_or(0.0, |share| extra(*share)),
+            _ => which().and_then(|at| self.0.get(at)).map_or(0.0, |share| extra_tries_of(*share)),
         }
     }
 
@@ -49,10 +49,11 @@ impl Reliability {
         let best = self.0.iter().copied().fold(None, |best: Option<f64>, share| {
             Some(best.map_or(share, |best| best.max(share)))
         });
-        best.map_or(0.0, extra)
+        best.map_or(0.0, extra_tries_of)
     }
 }
 
-fn extra(share: f64) -> f64 {
+/// How many tries a success is expected to take, less one, of whoever succeeds with this share of them.
+pub(crate) fn extra_tries_of(share: f64) -> f64 {
     1.0 / share.max(LEAST_SHARE) - 1.0
 }
