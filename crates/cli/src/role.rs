@@ -79,6 +79,9 @@ pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
             if run.stop_with_stdin {
                 stop_with_stdin();
             }
+            if role == NodeRole::Scheduler {
+                use_small_pages();
+            }
             let config = match role {
                 NodeRole::Gateway => NodeConfig::Gateway(run.given.load()?),
                 NodeRole::Scheduler => NodeConfig::Scheduler(Box::new(run.given.load()?)),
@@ -89,6 +92,14 @@ pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
         }
         Command::Probe(probe) => self::probe(role, probe),
     }
+}
+
+/// A queue that grows takes new memory all the time, and whoever submits waits while the system clears it: 2 MB at a
+/// time take milliseconds, in a virtual machine five and more. Not for workers: their programs would inherit it.
+fn use_small_pages() {
+    // Where it cannot be chosen, it is only slower.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
 /// Asks this process to stop, as a signal would, when standard input ends.

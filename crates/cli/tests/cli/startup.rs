@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::command::{done, failed, refused};
+use crate::crew::{Crew, builtin};
 use crate::lab::{self, Lab};
 use crate::process::{Node, PATIENCE};
 
@@ -149,4 +150,18 @@ fn every_role_has_a_launcher() {
         assert_eq!(printed, done(&[role, "--version"]));
         assert_eq!(launched("--no-such-flag").status.code(), Some(2), "{role}");
     }
+}
+
+#[test]
+fn only_a_scheduler_takes_its_memory_in_small_pages() {
+    let crew = Crew::start("small-pages", &[&builtin(1)]);
+    let huge = |node: &Node| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", node.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+        line.map(|value| value.trim().to_owned())
+    };
+    // Kernels that are older than this line have it neither here nor there.
+    let usual = huge(&crew.workers[0].1);
+    assert_ne!(usual.as_deref(), Some("0"));
+    assert_eq!(huge(&crew.scheduler.1), usual.map(|_| "0".to_owned()));
 }
