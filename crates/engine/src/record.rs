@@ -165,6 +165,8 @@ impl Deref for FailedAttempts {
 pub struct Image {
     /// The scheduler's present life.
     pub epoch: Epoch,
+    /// The last task that was accepted: ids of new ones are behind it, whatever the clock says.
+    pub last_id: Option<TaskId>,
     /// Tasks that have not ended, and those that have.
     pub tasks: BTreeMap<TaskId, StoredTask>,
     /// Workers with their records.
@@ -204,6 +206,7 @@ impl Image {
         match record {
             Record::Started { epoch } => self.epoch = *epoch,
             Record::Accepted(accepted) => {
+                self.last_id = self.last_id.max(Some(accepted.id));
                 self.tasks.entry(accepted.id).or_insert_with(|| StoredTask {
                     accepted: Arc::clone(accepted),
                     attempts: 0,

@@ -127,6 +127,7 @@ pub struct Scheduler {
     settings: Settings,
     epoch: Epoch,
     rng: Rng,
+    last_id: Option<TaskId>,
     predictor: Predictor,
     placement: Placement,
     tasks: Pages<Option<Task>>,

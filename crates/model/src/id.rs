@@ -26,12 +26,26 @@ fn expected(prefix: &str) -> String {
     }
 }
 
-/// How far the millisecond has gone, in 4,096ths: the twelve bits behind the milliseconds (RFC 9562, 6.2, method 3). So
-/// ids sort by the microsecond, and what is stored by id grows at its end.
-fn part_of_millisecond(now: Time) -> u16 {
+/// The bits of an id that say how far the millisecond has gone (RFC 9562, 6.2, method 3). So ids sort by the
+/// microsecond, and what is stored by them grows at its end.
+const PART_BITS: u32 = 12;
+/// The bits before those: milliseconds.
+const MILLIS_BITS: u32 = 48;
+
+/// A time as ids have it: in 4,096ths of a millisecond since 1970.
+fn moment_of(time: Time) -> u64 {
     const MICROS: u64 = 1_000;
-    // Less than 4,096.
-    ((now.as_micros() % MICROS) * (1 << 12) / MICROS) as u16
+    let millis = time.as_millis().min((1 << MILLIS_BITS) - 1);
+    let part = (time.as_micros() % MICROS) * (1 << PART_BITS) / MICROS;
+    millis << PART_BITS | part
+}
+
+fn uuid_of(moment: u64, rng: &mut Rng) -> Uuid {
+    let part = moment & ((1 << PART_BITS) - 1);
+    let mut behind = [0; 10];
+    behind[..2].copy_from_slice(&(part as u16).to_be_bytes());
+    behind[2..].copy_from_slice(&rng.next_u64().to_be_bytes());
+    Builder::from_unix_timestamp_millis(moment >> PART_BITS, &behind).into_uuid()
 }
 
 macro_rules! uuid_id {
@@ -43,10 +57,7 @@ macro_rules! uuid_id {
         impl $name {
             /// A new id: a UUID of version 7 from the driver's time and the machine's own randomness.
             pub fn new(now: Time, rng: &mut Rng) -> Self {
-                let mut behind = [0; 10];
-                behind[..2].copy_from_slice(&part_of_millisecond(now).to_be_bytes());
-                behind[2..].copy_from_slice(&rng.next_u64().to_be_bytes());
-                Self(Builder::from_unix_timestamp_millis(now.as_millis(), &behind).into_uuid())
+                Self(uuid_of(moment_of(now), rng))
             }
 
             /// The id that stands for `uuid`.
@@ -132,6 +143,28 @@ uuid_id!(
     SchedulerId, "a scheduler id", ""
 );
 
+impl TaskId {
+    /// A new id behind `last`: of the moment that it is now, or of the next that is free.
+    pub fn behind(last: Option<TaskId>, now: Time, rng: &mut Rng) -> TaskId {
+        let free = last.map_or(0, |last| last.moment() + 1);
+        TaskId(uuid_of(moment_of(now).max(free), rng))
+    }
+
+    /// When it was made, in 4,096ths of a millisecond since 1970. Ids sort by it; those that are made each
+    /// [behind](TaskId::behind) the last have a moment each. It has 60 bits.
+    pub const fn moment(self) -> u64 {
+        let (first, _) = self.0.as_u64_pair();
+        // Between milliseconds and their part stands the version.
+        let version_and_part = u64::BITS - MILLIS_BITS;
+        first >> version_and_part << PART_BITS | first & ((1 << PART_BITS) - 1)
+    }
+
+    /// The first moment of the millisecond of `time`.
+    pub fn first_moment(time: Time) -> u64 {
+        moment_of(time) >> PART_BITS << PART_BITS
+    }
+}
+
 impl SchedulerId {
     /// A worker's own surface: what comes from there needs no lease, and room like everything else.
     pub const LOCAL: SchedulerId = SchedulerId::from_uuid(Uuid::nil());
@@ -192,6 +225,25 @@ mod tests {
         assert_eq!(early.to_string().parse(), Ok(early));
         let json = serde_json::to_string(&early).unwrap();
         assert_eq!(serde_json::from_str::<TaskId>(&json).unwrap(), early);
+    }
+
+    #[test]
+    fn each_id_behind_another_has_its_own_moment_also_when_the_clock_goes_back() {
+        let mut rng = Rng::new(1);
+        let now = Time::from_micros(1_700_000_000_000_999);
+        let first = TaskId::behind(None, now, &mut rng);
+        let mut last = first;
+        for step in 1..10_000_u64 {
+            let now = if step < 5_000 { now } else { Time::from_micros(5) };
+            let next = TaskId::behind(Some(last), now, &mut rng);
+            assert!(last < next && last.moment() < next.moment(), "{step}");
+            assert_eq!(next.uuid().get_version_num(), 7);
+            last = next;
+        }
+        assert_eq!(first.moment(), moment_of(now));
+        assert_eq!(last.moment(), first.moment() + 9_999);
+        assert_eq!(TaskId::first_moment(now), 1_700_000_000_000 << 12);
+        assert!(TaskId::behind(Some(first), Time::MAX, &mut rng) > first);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod error;
 mod fold;
 mod list;
+mod places;
 mod read;
 mod recover;
 mod rows;

@@ -5,7 +5,8 @@ use hypha_model::{Name, TaskId, TaskState, Time, WorkerId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::StoreError;
-use crate::rows::{TASK_COLUMNS, first_id, micros, state_number, task, task_id};
+use crate::places;
+use crate::rows::{TASK_COLUMNS, micros, state_number, task, task_id};
 
 /// Which tasks are wanted; what is `None` does not matter.
 #[derive(Clone, Debug, Default)]
@@ -58,16 +59,19 @@ fn list_within(
 ) -> Result<Page, StoreError> {
     let limit = limit.clamp(1, MAX_PAGE);
     let scan = Scan::of(filter);
-    let behind = behind.map_or([0xff; 16], |id| *id.uuid().as_bytes());
-    let since = filter.since.map_or([0; 16], first_id);
+    let behind = match behind {
+        Some(id) => places::find(connection, id)?,
+        None => i64::MAX,
+    };
+    let since = filter.since.map_or(0, places::first);
     let stop = scan.stop(connection, filter, (behind, since), most)?;
 
     let Scan { table, alias, index, beside, tenant, state, worker, .. } = scan;
     let sql = format!(
         "SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {beside} \
-         WHERE {alias}.id < ?1 AND {alias}.id >= ?2 AND {tenant} AND {state} \
+         WHERE {alias}.place < ?1 AND {alias}.place >= ?2 AND {tenant} AND {state} \
          AND t.submitted >= ?5 AND (?6 IS NULL OR t.model = ?6) \
-         AND (?7 IS NULL OR {worker} = ?7) ORDER BY {alias}.id DESC LIMIT ?3"
+         AND (?7 IS NULL OR {worker} = ?7) ORDER BY {alias}.place DESC LIMIT ?3"
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(params![
@@ -75,7 +79,7 @@ fn list_within(
         stop.unwrap_or(since),
         limit as i64,
         filter.tenant(),
-        // Ids are exact to the millisecond only.
+        // Places are those of the whole millisecond.
         filter.since.map_or(0, micros),
         filter.model.as_ref().map(Name::as_str),
         filter.worker.map(|id| *id.uuid().as_bytes()),
@@ -91,11 +95,16 @@ fn list_within(
             return Ok(page);
         }
     }
-    page.next = stop.map(task_id);
+    page.next = stop.map(|place| id_at(connection, place)).transpose()?;
     Ok(page)
 }
 
-/// The table that a list goes through by id, and what it needs of the others.
+fn id_at(connection: &Connection, place: i64) -> Result<TaskId, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT id FROM tasks WHERE place = ?1")?;
+    Ok(task_id(statement.query_row([place], |row| row.get(0))?))
+}
+
+/// The table that a list goes through by place, and what it needs of the others.
 struct Scan {
     table: &'static str,
     alias: &'static str,
@@ -135,11 +144,11 @@ impl Scan {
             alias: "t",
             index: "",
             indexed: nobody_in_particular.to_owned(),
-            beside: "LEFT JOIN open o ON o.id = t.id LEFT JOIN ends e ON e.id = t.id",
+            beside: "LEFT JOIN open o ON o.place = t.place LEFT JOIN ends e ON e.place = t.place",
             tenant,
             state: match filter.state {
                 None => "TRUE".to_owned(),
-                Some(TaskState::Queued) => "o.id IS NOT NULL AND o.worker IS NULL".to_owned(),
+                Some(TaskState::Queued) => "o.place IS NOT NULL AND o.worker IS NULL".to_owned(),
                 Some(state) if state.is_final() => format!("e.state = {number}"),
                 Some(_) => "o.worker IS NOT NULL".to_owned(),
             },
@@ -165,7 +174,7 @@ impl Scan {
                         true => nobody_in_particular.to_owned(),
                         false => format!("{nobody_in_particular} AND {unusual}"),
                     },
-                    beside: "CROSS JOIN tasks t ON t.id = e.id LEFT JOIN open o ON FALSE",
+                    beside: "CROSS JOIN tasks t ON t.place = e.place LEFT JOIN open o ON FALSE",
                     tenant,
                     state: if is_usual { format!("e.state = {number}") } else { unusual },
                     worker: "e.worker",
@@ -176,7 +185,7 @@ impl Scan {
                 alias: "o",
                 index: "",
                 indexed: nobody_in_particular.to_owned(),
-                beside: "CROSS JOIN tasks t ON t.id = o.id LEFT JOIN ends e ON FALSE",
+                beside: "CROSS JOIN tasks t ON t.place = o.place LEFT JOIN ends e ON FALSE",
                 tenant,
                 state: match state {
                     TaskState::Queued => "o.worker IS NULL".to_owned(),
@@ -187,14 +196,14 @@ impl Scan {
         }
     }
 
-    /// The id at which `most` rows have been looked at; `None` if there are fewer.
+    /// The place at which `most` rows have been looked at; `None` if there are fewer.
     fn stop(
         &self,
         connection: &Connection,
         filter: &Filter,
-        (behind, since): ([u8; 16], [u8; 16]),
+        (behind, since): (i64, i64),
         most: i64,
-    ) -> Result<Option<[u8; 16]>, StoreError> {
+    ) -> Result<Option<i64>, StoreError> {
         let any_tenant = filter.tenant.is_none() || filter.tenant().is_some();
         if filter.state.is_none() && filter.model.is_none() && filter.worker.is_none() && any_tenant
         {
@@ -203,9 +212,9 @@ impl Scan {
         }
         let Scan { table, alias, index, indexed, .. } = self;
         let sql = format!(
-            "SELECT {alias}.id FROM {table} {alias} {index} \
-             WHERE {alias}.id < ?1 AND {alias}.id >= ?2 AND {indexed} \
-             ORDER BY {alias}.id DESC LIMIT 1 OFFSET ?3"
+            "SELECT {alias}.place FROM {table} {alias} {index} \
+             WHERE {alias}.place < ?1 AND {alias}.place >= ?2 AND {indexed} \
+             ORDER BY {alias}.place DESC LIMIT 1 OFFSET ?3"
         );
         let mut statement = connection.prepare_cached(&sql)?;
         let stop = statement
@@ -357,8 +366,8 @@ mod tests {
                 Scan::of(&filter);
             let sql = format!(
                 "EXPLAIN QUERY PLAN SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {beside} \
-                 WHERE {alias}.id < x'ff' AND {alias}.id >= x'00' AND {tenant} AND {condition} \
-                 ORDER BY {alias}.id DESC LIMIT 10"
+                 WHERE {alias}.place < 9 AND {alias}.place >= 0 AND {tenant} AND {condition} \
+                 ORDER BY {alias}.place DESC LIMIT 10"
             );
             let mut statement = connection.prepare(&sql).unwrap();
             let plan: Vec<String> = statement
@@ -368,18 +377,19 @@ mod tests {
                 .collect();
             let first = match state {
                 _ if filter.tenant().is_some() => {
-                    "SEARCH t USING INDEX tasks_of_tenant (tenant=? AND id>? AND id<?)".to_owned()
+                    "SEARCH t USING INDEX tasks_of_tenant (tenant=? AND rowid>? AND rowid<?)"
+                        .to_owned()
                 }
                 Some(TaskState::Failed | TaskState::Cancelled | TaskState::Expired) => {
-                    "SEARCH e USING INDEX unusual_ends (state=? AND id>? AND id<?)".to_owned()
+                    "SEARCH e USING INDEX unusual_ends (state=? AND rowid>? AND rowid<?)".to_owned()
                 }
-                _ => format!("SEARCH {alias} USING PRIMARY KEY (id>? AND id<?)"),
+                _ => format!("SEARCH {alias} USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
             };
             assert_eq!(plan[0], first, "{state:?} {plan:?}");
             let others = plan[1..].iter();
             for step in others {
                 assert!(
-                    step.contains("PRIMARY KEY (id=?)") || step.contains("LEFT-JOIN"),
+                    step.contains("PRIMARY KEY (rowid=?)") || step.contains("LEFT-JOIN"),
                     "{plan:?}"
                 );
             }

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hypha_engine::record::StoredTask;
 use hypha_model::{Name, TaskId};
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 use tokio::sync::Semaphore;
 
 use crate::error::StoreError;
 use crate::rows::{TASK_COLUMNS, owner, task, task_id};
-use crate::schema;
+use crate::{places, schema};
 
 /// Questions at a time. Each holds a thread and a core; the rest wait.
 const READERS: usize = 2;
@@ -59,11 +59,12 @@ impl Readers {
 
 pub(crate) fn one(connection: &Connection, id: TaskId) -> Result<Option<StoredTask>, StoreError> {
     let sql = format!(
-        "SELECT {TASK_COLUMNS} FROM tasks t LEFT JOIN open o ON o.id = t.id \
-         LEFT JOIN ends e ON e.id = t.id WHERE t.id = ?1"
+        "SELECT {TASK_COLUMNS} FROM tasks t LEFT JOIN open o ON o.place = t.place \
+         LEFT JOIN ends e ON e.place = t.place WHERE t.place = ?1 AND t.id = ?2"
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let mut rows = statement.query([id.uuid().as_bytes()])?;
+    let place = places::find(connection, id)?;
+    let mut rows = statement.query(params![place, id.uuid().as_bytes()])?;
     rows.next()?.map(task).transpose()
 }
 

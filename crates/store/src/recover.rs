@@ -5,10 +5,10 @@ use std::sync::Arc;
 use hypha_engine::Image;
 use hypha_model::Worker;
 use hypha_placement::Health;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::StoreError;
-use crate::rows::{TASK_COLUMNS, decode, ended_key, task_with, time, worker_id};
+use crate::rows::{TASK_COLUMNS, decode, ended_key, task_id, task_with, time, worker_id};
 use crate::share::Names;
 use crate::write::{EPOCH, MODE, PREDICTOR, STRATEGY, meta};
 
@@ -38,6 +38,9 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
         None
     });
 
+    let sql = "SELECT id FROM tasks ORDER BY place DESC LIMIT 1";
+    image.last_id = connection.query_row(sql, (), |row| row.get(0)).optional()?.map(task_id);
+
     let mut statement = connection.prepare("SELECT value FROM workers")?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
@@ -54,8 +57,8 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
 
     // From the small table to the large one: CROSS JOIN keeps SQLite from turning it round.
     let sql = format!(
-        "SELECT {TASK_COLUMNS} FROM open o CROSS JOIN tasks t ON t.id = o.id \
-         LEFT JOIN ends e ON FALSE ORDER BY o.id"
+        "SELECT {TASK_COLUMNS} FROM open o CROSS JOIN tasks t ON t.place = o.place \
+         LEFT JOIN ends e ON FALSE ORDER BY o.place"
     );
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query(())?;
@@ -65,8 +68,8 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
         tasks.push((task.accepted.id, task));
     }
 
-    let sql = "SELECT k.owner, e.id, e.state, e.finished FROM keys k \
-               CROSS JOIN ends e ON e.id = k.task ORDER BY k.seq DESC LIMIT ?1";
+    let sql = "SELECT k.owner, k.task, e.state, e.finished FROM keys k \
+               CROSS JOIN ends e ON e.place = k.place ORDER BY k.seq DESC LIMIT ?1";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([MAX_KEYS])?;
     while let Some(row) = rows.next()? {

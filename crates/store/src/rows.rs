@@ -62,13 +62,6 @@ pub(crate) fn worker_id(bytes: [u8; 16]) -> WorkerId {
     WorkerId::from_uuid(Uuid::from_bytes(bytes))
 }
 
-/// No id that was made at `time` or later is smaller.
-pub(crate) fn first_id(time: Time) -> [u8; 16] {
-    const TIME_BITS: u32 = 48;
-    let millis = time.as_millis().min((1 << TIME_BITS) - 1);
-    (u128::from(millis) << (u128::BITS - TIME_BITS)).to_be_bytes()
-}
-
 /// The state as it is in rows. The numbers are in files: they never change.
 pub(crate) const fn state_number(state: TaskState) -> i64 {
     match state {
@@ -271,13 +264,5 @@ mod tests {
             assert_eq!(state(state_number(one)).unwrap(), one);
         }
         assert!(state(7).is_err());
-    }
-
-    #[test]
-    fn ids_of_a_time_are_not_before_its_first() {
-        let at = Time::from_micros(1_700_000_000_000_999);
-        let id = TaskId::new(at, &mut hypha_model::Rng::new(1));
-        assert!(*id.uuid().as_bytes() >= first_id(at));
-        assert!(*id.uuid().as_bytes() < first_id(at + hypha_model::Span::from_millis(1)));
     }
 }

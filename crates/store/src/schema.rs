@@ -2,7 +2,7 @@
 //!
 //! A task's row is written once and never changed: inputs may be large. What changes while it is open is a
 //! small row of `open`, which its end replaces by a row of `ends`. So a restart reads as much as there is to do,
-//! however many tasks have ended. Ids sort by time, so all three grow at their ends. The indices
+//! however many tasks have ended. All three are by place (`places.rs`), so they grow at their ends. The indices
 //! are of tasks that ended without a result and of tasks that have a tenant: those are looked for, and the others do
 //! not pay for it.
 
@@ -14,7 +14,7 @@ use hypha_model::TaskSpec;
 use rusqlite::{Connection, OpenFlags, params};
 
 use crate::error::StoreError;
-use crate::{Options, rows};
+use crate::{Options, places, rows};
 
 /// "Hyph", in the header of the file: whose database it is.
 const APPLICATION_ID: i64 = 0x4879_7068;
@@ -64,7 +64,7 @@ const TABLES: &str = "
 
 /// What each version after the first changes. A new database takes all of them too, so that there is one way to get
 /// the tables. The steps are in files: they never change.
-const STEPS: [&str; 3] = [
+const STEPS: [&str; 4] = [
     "
     ALTER TABLE open ADD COLUMN failed BLOB;
     ALTER TABLE ends ADD COLUMN failed BLOB;
@@ -75,9 +75,61 @@ const STEPS: [&str; 3] = [
     CREATE INDEX tasks_of_tenant ON tasks (tenant, id) WHERE tenant IS NOT NULL;
 ",
     "DELETE FROM meta WHERE name = 'counts';",
+    "
+    DROP INDEX unusual_ends;
+    DROP INDEX tasks_of_tenant;
+    ALTER TABLE tasks RENAME TO old_tasks;
+    ALTER TABLE open RENAME TO old_open;
+    ALTER TABLE ends RENAME TO old_ends;
+    ALTER TABLE keys RENAME TO old_keys;
+    CREATE TABLE tasks (
+        place INTEGER PRIMARY KEY,
+        id BLOB NOT NULL,
+        submitted INTEGER NOT NULL,
+        deadline INTEGER,
+        bind INTEGER NOT NULL,
+        model TEXT,
+        owner BLOB,
+        spec BLOB NOT NULL,
+        tenant TEXT
+    );
+    CREATE INDEX tasks_of_tenant ON tasks (tenant) WHERE tenant IS NOT NULL;
+    CREATE TABLE open (
+        place INTEGER PRIMARY KEY,
+        attempts INTEGER NOT NULL,
+        failures INTEGER NOT NULL,
+        not_before INTEGER NOT NULL,
+        fence INTEGER,
+        worker BLOB,
+        given INTEGER,
+        failed BLOB
+    );
+    CREATE TABLE ends (
+        place INTEGER PRIMARY KEY,
+        state INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        worker BLOB,
+        started INTEGER,
+        finished INTEGER NOT NULL,
+        digest BLOB,
+        result BLOB,
+        error TEXT,
+        failed BLOB
+    );
+    CREATE INDEX unusual_ends ON ends (state) WHERE state > 3;
+    CREATE TABLE keys (
+        seq INTEGER PRIMARY KEY,
+        owner BLOB NOT NULL UNIQUE,
+        task BLOB NOT NULL,
+        place INTEGER NOT NULL
+    );
+    CREATE TABLE moved (id BLOB PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
+",
 ];
 /// The version from which on `tasks` has tenants.
 const WITH_TENANTS: i64 = 3;
+/// The version from which on tasks have places.
+const WITH_PLACES: i64 = 5;
 /// Rows that are read before their tenants are written: few enough for memory, whatever their inputs.
 const FILLED_AT_ONCE: i64 = 100;
 
@@ -155,6 +207,11 @@ fn prepare_tables(connection: &mut Connection, path: &Path) -> Result<(), StoreE
         if found == SCHEMA_VERSION {
             return Ok(());
         }
+        tracing::info!(
+            from = found,
+            to = SCHEMA_VERSION,
+            "rewriting the database as this version has it"
+        );
         let transaction = connection.transaction()?;
         bring_up_to_date(&transaction, found)?;
         return Ok(transaction.commit()?);
@@ -174,12 +231,13 @@ fn prepare_tables(connection: &mut Connection, path: &Path) -> Result<(), StoreE
 
 /// Takes the steps from version `found` on.
 fn bring_up_to_date(connection: &Connection, found: i64) -> Result<(), StoreError> {
-    let done = usize::try_from(found - 1).unwrap_or(0);
-    for step in STEPS.iter().skip(done) {
+    for (version, step) in (2..).zip(STEPS).filter(|(version, _)| *version > found) {
         connection.execute_batch(step)?;
-    }
-    if found < WITH_TENANTS {
-        fill_tenants(connection)?;
+        match version {
+            WITH_TENANTS => fill_tenants(connection)?,
+            WITH_PLACES => give_places(connection)?,
+            _ => {}
+        }
     }
     Ok(connection.pragma_update(None, "user_version", SCHEMA_VERSION)?)
 }
@@ -207,6 +265,44 @@ fn fill_tenants(connection: &Connection) -> Result<(), StoreError> {
             }
         }
     }
+}
+
+/// Earlier versions have tasks by their ids, several of which may have the same moment.
+fn give_places(connection: &Connection) -> Result<(), StoreError> {
+    let rows = [
+        "INSERT INTO tasks SELECT ?2, id, submitted, deadline, bind, model, owner, spec, tenant \
+         FROM old_tasks WHERE id = ?1",
+        "INSERT INTO open SELECT ?2, attempts, failures, not_before, fence, worker, given, failed \
+         FROM old_open WHERE id = ?1",
+        "INSERT INTO ends SELECT ?2, state, attempts, worker, started, finished, digest, result, \
+         error, failed FROM old_ends WHERE id = ?1",
+        "INSERT INTO keys SELECT seq, owner, task, ?2 FROM old_keys \
+         WHERE owner = (SELECT owner FROM old_tasks WHERE id = ?1) AND task = ?1",
+    ];
+    let mut copies = Vec::with_capacity(rows.len());
+    for sql in rows {
+        copies.push(connection.prepare(sql)?);
+    }
+    let mut select = connection.prepare("SELECT id FROM old_tasks ORDER BY id")?;
+    let mut ids = select.query(())?;
+    let mut free = 0;
+    while let Some(row) = ids.next()? {
+        let id: [u8; 16] = row.get(0)?;
+        let task = rows::task_id(id);
+        let place = places::usual(task).max(free);
+        if place != places::usual(task) {
+            places::note(connection, task, place)?;
+        }
+        for copy in &mut copies {
+            copy.execute(params![id, place])?;
+        }
+        free = place + 1;
+    }
+    drop(ids);
+    drop((select, copies));
+    Ok(connection.execute_batch(
+        "DROP TABLE old_tasks; DROP TABLE old_open; DROP TABLE old_ends; DROP TABLE old_keys;",
+    )?)
 }
 
 /// Opens or creates a file that only its owner may read.
@@ -261,6 +357,58 @@ mod tests {
                 let found = page.tasks.iter().map(|task| task.accepted.id.uuid().as_bytes()[0]);
                 assert_eq!(found.collect::<Vec<_>>(), expected);
             }
+        }
+    }
+
+    /// The fourth version had tasks by id, and many ids of one moment: those of a batch.
+    #[test]
+    fn tasks_of_the_fourth_version_get_places() {
+        const TASKS: u8 = 5;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tasks.db");
+        let fourth = Connection::open(&path).unwrap();
+        fourth.execute_batch(TABLES).unwrap();
+        STEPS[..3].iter().for_each(|step| fourth.execute_batch(step).unwrap());
+        // The last byte is none of the moment's.
+        let id = |number: u8| {
+            let mut id = [9; 16];
+            id[15] = number;
+            id
+        };
+        let spec = rows::encode("a task", &TaskSpec::default()).unwrap();
+        for number in 0..TASKS {
+            let owner = rows::owner(None, &format!("key {number}"));
+            let sql = "INSERT INTO tasks VALUES (?1, 1, NULL, 0, NULL, ?2, ?3, NULL)";
+            fourth.execute(sql, params![id(number), owner, spec]).unwrap();
+            let sql = "INSERT INTO keys (owner, task) VALUES (?1, ?2)";
+            fourth.execute(sql, params![owner, id(number)]).unwrap();
+            let sql = match number {
+                0 => "INSERT INTO ends VALUES (?1, 3, ?2, NULL, NULL, 7, NULL, NULL, NULL, NULL)",
+                _ => "INSERT INTO open VALUES (?1, ?2, 0, 0, NULL, NULL, NULL, NULL)",
+            };
+            fourth.execute(sql, params![id(number), number]).unwrap();
+        }
+        fourth.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        fourth.pragma_update(None, "user_version", 4).unwrap();
+        drop(fourth);
+
+        for _ in 0..2 {
+            let connection = writer(&path, &Options::default()).unwrap();
+            let image = crate::recover::read(&connection).unwrap().image;
+            assert_eq!(image.last_id, Some(rows::task_id(id(TASKS - 1))));
+            for number in 0..TASKS {
+                let task = crate::read::one(&connection, rows::task_id(id(number))).unwrap();
+                let task = task.unwrap();
+                assert_eq!(task.attempts, u32::from(number));
+                assert_eq!(task.finished.is_some(), number == 0);
+                let key = format!("key {number}");
+                let of_key = crate::read::by_key(&connection, None, &key).unwrap();
+                assert_eq!(of_key.as_ref(), Some(&task));
+                assert!(image.tasks.contains_key(&task.accepted.id));
+            }
+            let page = crate::list::list(&connection, &Filter::default(), None, 10).unwrap();
+            let found = page.tasks.iter().map(|task| task.accepted.id.uuid().as_bytes()[15]);
+            assert_eq!(found.collect::<Vec<_>>(), [4, 3, 2, 1, 0], "in the order of ids");
         }
     }
 }

@@ -6,6 +6,7 @@ use rusqlite::{CachedStatement, Connection, params};
 
 use crate::error::StoreError;
 use crate::fold::Change;
+use crate::places;
 use crate::rows::{encode_failed, encode_into, micros, owner, state_number};
 
 /// The statements that a group needs again and again, and room for what they are given: to look for a statement
@@ -17,6 +18,8 @@ pub(crate) struct TaskTables<'c> {
     update_open: CachedStatement<'c>,
     delete_open: CachedStatement<'c>,
     insert_end: CachedStatement<'c>,
+    /// Whether a place has to be looked for.
+    any_moved: bool,
     spec: Vec<u8>,
 }
 
@@ -26,18 +29,19 @@ impl<'c> TaskTables<'c> {
         Ok(TaskTables {
             connection,
             insert_task: prepare(
-                "INSERT OR IGNORE INTO tasks VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                "INSERT OR IGNORE INTO tasks VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             )?,
             insert_open: prepare("INSERT INTO open VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?,
             update_open: prepare(
                 "UPDATE open SET attempts = coalesce(?2, attempts), \
                  failures = coalesce(?3, failures), not_before = coalesce(?4, not_before), \
-                 fence = ?5, worker = ?6, given = ?7, failed = coalesce(?8, failed) WHERE id = ?1",
+                 fence = ?5, worker = ?6, given = ?7, failed = coalesce(?8, failed) WHERE place = ?1",
             )?,
-            delete_open: prepare("DELETE FROM open WHERE id = ?1")?,
+            delete_open: prepare("DELETE FROM open WHERE place = ?1")?,
             insert_end: prepare(
                 "INSERT INTO ends VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             )?,
+            any_moved: places::any_moved(connection)?,
             spec: Vec::new(),
         })
     }
@@ -45,30 +49,53 @@ impl<'c> TaskTables<'c> {
     /// Writes what happens to one task.
     pub(crate) fn write(&mut self, id: TaskId, change: &Change) -> Result<(), StoreError> {
         if let Some(accepted) = &change.accepted
-            && self.insert_task(accepted)?
+            && let Some(place) = self.insert_task(accepted)?
         {
             return match &change.finished {
-                Some(finished) => self.insert_end(finished),
-                None => self.insert_open(id, change),
+                Some(finished) => self.insert_end(place, finished),
+                None => self.insert_open(place, change),
             };
         }
+        let place = self.place(id)?;
         // Of a task that has no row in `open`, nothing is known or nothing changes any more.
         if let Some(finished) = &change.finished {
-            return match self.delete_open.execute([id.uuid().as_bytes()])? {
+            return match self.delete_open.execute([place])? {
                 0 => Ok(()),
-                _ => self.insert_end(finished),
+                _ => self.insert_end(place, finished),
             };
         }
-        if change.goes_on() { self.update_open(id, change) } else { Ok(()) }
+        if change.goes_on() { self.update_open(place, change) } else { Ok(()) }
     }
 
-    /// Whether it was new.
-    fn insert_task(&mut self, task: &AcceptedTask) -> Result<bool, StoreError> {
+    fn place(&self, id: TaskId) -> Result<i64, StoreError> {
+        if self.any_moved { places::find(self.connection, id) } else { Ok(places::usual(id)) }
+    }
+
+    /// Where it is now; `None` if it was there before.
+    fn insert_task(&mut self, task: &AcceptedTask) -> Result<Option<i64>, StoreError> {
+        let place = self.place(task.id)?;
+        if self.insert_at(place, task)? {
+            return Ok(Some(place));
+        }
+        let sql = "SELECT id FROM tasks WHERE place = ?1";
+        let there: [u8; 16] =
+            self.connection.prepare_cached(sql)?.query_row([place], |row| row.get(0))?;
+        if there == *task.id.uuid().as_bytes() {
+            return Ok(None);
+        }
+        let place = places::move_behind(self.connection, task.id)?;
+        self.any_moved = true;
+        Ok(self.insert_at(place, task)?.then_some(place))
+    }
+
+    /// Whether the place was free.
+    fn insert_at(&mut self, place: i64, task: &AcceptedTask) -> Result<bool, StoreError> {
         let id = task.id.uuid();
         let key = task.idempotency_key.as_ref();
         let owner = key.map(|key| owner(task.spec.tenant.as_ref(), key));
         encode_into(&mut self.spec, "a task", &*task.spec)?;
         let inserted = self.insert_task.execute(params![
+            place,
             id.as_bytes(),
             micros(task.submitted),
             task.deadline.map(micros),
@@ -80,15 +107,15 @@ impl<'c> TaskTables<'c> {
         ])? == 1;
         if inserted && let Some(owner) = owner {
             // The key may have been another task's, which has ended long ago.
-            let sql = "INSERT OR REPLACE INTO keys (owner, task) VALUES (?1, ?2)";
-            self.connection.prepare_cached(sql)?.execute(params![owner, id.as_bytes()])?;
+            let sql = "INSERT OR REPLACE INTO keys (owner, task, place) VALUES (?1, ?2, ?3)";
+            self.connection.prepare_cached(sql)?.execute(params![owner, id.as_bytes(), place])?;
         }
         Ok(inserted)
     }
 
-    fn insert_open(&mut self, id: TaskId, change: &Change) -> Result<(), StoreError> {
+    fn insert_open(&mut self, place: i64, change: &Change) -> Result<(), StoreError> {
         self.insert_open.execute(params![
-            id.uuid().as_bytes(),
+            place,
             change.attempts.unwrap_or(0),
             change.failures.unwrap_or(0),
             micros(change.not_before.unwrap_or(Time::ZERO)),
@@ -100,9 +127,9 @@ impl<'c> TaskTables<'c> {
         Ok(())
     }
 
-    fn update_open(&mut self, id: TaskId, change: &Change) -> Result<(), StoreError> {
+    fn update_open(&mut self, place: i64, change: &Change) -> Result<(), StoreError> {
         self.update_open.execute(params![
-            id.uuid().as_bytes(),
+            place,
             change.attempts,
             change.failures,
             change.not_before.map(micros),
@@ -114,9 +141,9 @@ impl<'c> TaskTables<'c> {
         Ok(())
     }
 
-    fn insert_end(&mut self, finished: &FinishedTask) -> Result<(), StoreError> {
+    fn insert_end(&mut self, place: i64, finished: &FinishedTask) -> Result<(), StoreError> {
         self.insert_end.execute(params![
-            finished.task.uuid().as_bytes(),
+            place,
             state_number(finished.state),
             finished.attempts,
             finished.worker.map(|worker| *worker.uuid().as_bytes()),

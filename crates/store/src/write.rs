@@ -1,13 +1,14 @@
 //! Writes groups of changes into the tables, within a transaction that the caller has begun.
 
 use hypha_engine::Record;
-use hypha_model::{TaskId, Time};
+use hypha_model::{Span, Time};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::fold::Group;
-use crate::rows::{decode, encode, first_id, micros, task_id};
+use crate::places;
+use crate::rows::{decode, encode, micros};
 use crate::tasks::TaskTables;
 
 pub(crate) const EPOCH: &str = "epoch";
@@ -65,41 +66,40 @@ pub(crate) fn unprobe(connection: &Connection) -> Result<(), StoreError> {
 pub(crate) struct Forgotten {
     pub(crate) tasks: u64,
     /// Where the next one goes on; `None` if there is nothing more.
-    pub(crate) next: Option<TaskId>,
+    pub(crate) next: Option<i64>,
 }
 
-/// Forgets tasks that ended before `before`, of those behind `after`, at most so many.
+/// Forgets tasks that ended before `before`, of those behind the place `after`, at most so many.
 pub(crate) fn forget(
     connection: &Connection,
     before: Time,
-    after: Option<TaskId>,
+    after: Option<i64>,
 ) -> Result<Forgotten, StoreError> {
     // A task ends after its id was made: later ids need not be looked at.
-    let sql = "SELECT id, finished FROM ends WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3";
+    let sql = "SELECT place, finished FROM ends WHERE place > ?1 AND place < ?2 \
+               ORDER BY place LIMIT ?3";
     let mut statement = connection.prepare_cached(sql)?;
-    let from = after.map_or([0; 16], |id| *id.uuid().as_bytes());
-    let mut until = first_id(before);
-    // Ids of the same millisecond.
-    until[6..].fill(0xff);
-    let mut rows = statement.query(params![from, until, FORGET_ROWS])?;
+    let until = places::first(before + Span::from_millis(1));
+    let mut rows = statement.query(params![after.unwrap_or(-1), until, FORGET_ROWS])?;
     let (mut seen, mut last, mut old) = (0, None, Vec::new());
     while let Some(row) = rows.next()? {
-        let id: [u8; 16] = row.get(0)?;
-        (seen, last) = (seen + 1, Some(task_id(id)));
+        let place: i64 = row.get(0)?;
+        (seen, last) = (seen + 1, Some(place));
         if row.get::<_, i64>(1)? < micros(before) {
-            old.push(id);
+            old.push(place);
         }
     }
     drop(rows);
-    for id in &old {
-        connection
-            .prepare_cached(
-                "DELETE FROM keys WHERE task = ?1 \
-                 AND owner = (SELECT owner FROM tasks WHERE id = ?1)",
-            )?
-            .execute([id])?;
-        connection.prepare_cached("DELETE FROM tasks WHERE id = ?1")?.execute([id])?;
-        connection.prepare_cached("DELETE FROM ends WHERE id = ?1")?.execute([id])?;
+    for place in &old {
+        for sql in [
+            "DELETE FROM keys WHERE place = ?1 \
+             AND owner = (SELECT owner FROM tasks WHERE place = ?1)",
+            "DELETE FROM moved WHERE id = (SELECT id FROM tasks WHERE place = ?1)",
+            "DELETE FROM tasks WHERE place = ?1",
+            "DELETE FROM ends WHERE place = ?1",
+        ] {
+            connection.prepare_cached(sql)?.execute([place])?;
+        }
     }
     Ok(Forgotten { tasks: old.len() as u64, next: last.filter(|_| seen == FORGET_ROWS) })
 }

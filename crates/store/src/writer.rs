@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hypha_engine::Record;
-use hypha_model::{TaskId, Time};
+use hypha_model::Time;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
@@ -23,7 +23,7 @@ pub(crate) enum Job {
     Commit(Commit),
     Forget {
         before: Time,
-        after: Option<TaskId>,
+        after: Option<i64>,
         done: oneshot::Sender<Result<Forgotten, StoreError>>,
     },
     Recover(oneshot::Sender<Result<Recovered, StoreError>>),
@@ -116,7 +116,7 @@ impl Writer {
     }
 
     /// Also while nothing else is written: it may be what makes room.
-    fn forget(&mut self, before: Time, after: Option<TaskId>) -> Result<Forgotten, StoreError> {
+    fn forget(&mut self, before: Time, after: Option<i64>) -> Result<Forgotten, StoreError> {
         transaction(&mut self.connection, |connection| write::forget(connection, before, after))
     }
 

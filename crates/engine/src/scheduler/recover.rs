@@ -38,6 +38,7 @@ impl Scheduler {
             predictor,
             placement: Placement::new(strategy, preferences, rng.next_u64()),
             rng,
+            last_id: image.last_id,
             tasks: Pages::default(),
             free: Vec::new(),
             by_id: Map::default(),

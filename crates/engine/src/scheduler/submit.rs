@@ -172,7 +172,7 @@ impl Scheduler {
             }
         }
         let accepted = Arc::new(AcceptedTask {
-            id: TaskId::new(now, &mut self.rng),
+            id: self.next_id(now),
             deadline: task.spec.requirement.deadline.map(|span| now + span),
             spec: task.spec,
             submitted: now,
@@ -209,6 +209,13 @@ impl Scheduler {
         self.counts.submitted += 1;
         self.arm(reference);
         Ok(Submitted { task: id, worker, repeated: false })
+    }
+
+    /// No two have the same moment: the store has them by it.
+    fn next_id(&mut self, now: Time) -> TaskId {
+        let id = TaskId::behind(self.last_id, now, &mut self.rng);
+        self.last_id = Some(id);
+        id
     }
 
     /// Gives a task its place among those that have not ended.

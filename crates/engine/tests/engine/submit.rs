@@ -18,6 +18,25 @@ fn a_task_is_durable_before_anything_else_and_then_answered() {
 }
 
 #[test]
+fn ids_grow_in_the_order_of_submits_whatever_the_clock_does() {
+    let mut rig = Rig::new(Settings::default());
+    let Reply::Submitted(answers) = rig.ask(Command::SubmitTasks(vec![task(); 100])) else {
+        panic!("no answer to a submit")
+    };
+    let mut ids: Vec<_> = answers.iter().map(|answer| answer.unwrap().task).collect();
+    for restarted in [false, true] {
+        rig.now = START;
+        if restarted {
+            rig.restart();
+        }
+        ids.push(rig.submit(task()));
+    }
+    assert!(ids.is_sorted_by_key(|id| id.moment()));
+    ids.dedup_by_key(|id| id.moment());
+    assert_eq!(ids.len(), 102, "each has its own moment");
+}
+
+#[test]
 fn a_repeated_key_returns_the_first_task() {
     let mut rig = Rig::with_workers(&[1]);
     let (first, given) = rig.dispatched(keyed("a"));

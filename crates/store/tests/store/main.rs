@@ -5,6 +5,7 @@
 mod crash;
 mod full;
 mod open;
+mod places;
 mod properties;
 mod reads;
 mod samples;
