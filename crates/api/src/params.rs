@@ -25,6 +25,15 @@ pub(crate) trait Parameters: DeserializeOwned {
     const EXPECTED: &'static [(&'static str, &'static str)];
 }
 
+/// For a route that takes none.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NoParams {}
+
+impl Parameters for NoParams {
+    const EXPECTED: &'static [(&'static str, &'static str)] = &[];
+}
+
 /// The parameters of a query string, or what is wrong with it in our own words.
 pub(crate) fn of_query<T: Parameters>(uri: &Uri) -> Result<T, Error> {
     match Query::<T>::try_from_uri(uri) {
@@ -46,6 +55,7 @@ fn problem<T: Parameters>(uri: &Uri) -> String {
         let Some((_, expected)) = T::EXPECTED.iter().find(|(known, _)| *known == name) else {
             let shown = shown(&name);
             return match names.as_slice() {
+                [] => format!("`{shown}` is no parameter of this route; there are none"),
                 [only] => {
                     format!("`{shown}` is no parameter of this route; the only one is {only}")
                 }
@@ -184,6 +194,10 @@ mod tests {
         let refused = "limit: `x y` is refused: give a number from 1 to 9";
         assert_eq!(said("?name=x&limit=x+y"), refused);
         assert!(said(&format!("?{}=1", "x".repeat(5_000))).len() < 300);
+
+        let none = of_query::<NoParams>(&of("?foo=1")).err().unwrap().message;
+        assert_eq!(none, "`foo` is no parameter of this route; there are none");
+        assert!(of_query::<NoParams>(&of("?")).is_ok());
 
         let said = |query: &str| of_query::<Needed>(&of(query)).unwrap_err().message;
         assert_eq!(said(""), "`id` is missing: give the id of a task");

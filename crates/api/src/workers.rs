@@ -1,4 +1,6 @@
-//! `/api/v1/workers`: who there is, how they do, and HTTP servers as further workers.
+//! `/api/v1/workers`: who there is, how they do, who was removed, and HTTP servers as further workers.
+
+mod removed;
 
 use axum::Router;
 use axum::extract::State;
@@ -8,7 +10,7 @@ use axum::routing::{delete, get};
 use hypha_engine::scheduler::{LeaseView, LeftAlone, Unused};
 use hypha_engine::{Command, Reply};
 use hypha_model::ledger::Utilisation;
-use hypha_model::{Capacity, Executor, Name, WorkerId};
+use hypha_model::{Capacity, Executor, Name, Time, Worker, WorkerId};
 use hypha_placement::{Health, WorkerView};
 use serde::{Deserialize, Serialize};
 use utoipa::{OpenApi, ToSchema};
@@ -17,11 +19,12 @@ use crate::backend::{NewServer, RegisterError};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::json::Json;
-use crate::params::WorkerPath;
+use crate::params::{NoParams, Params, WorkerPath};
 use crate::reply;
 use crate::stamp::Stamp;
 use crate::surface::Surface;
 use crate::unused;
+use removed::RemovedBody;
 
 /// Requests that a server gets at once if nobody says: what one GPU with batching takes without slowing down much.
 const DEFAULT_CONCURRENCY: u32 = 8;
@@ -54,7 +57,10 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Workers)]
 pub(crate) struct WorkersBody {
+    /// Those that are used, or finish what they have.
     workers: Vec<WorkerBody>,
+    /// Those that were removed and not taken again, the latest first.
+    removed: Vec<RemovedBody>,
 }
 
 /// A worker.
@@ -71,6 +77,10 @@ pub(crate) struct WorkerBody {
     /// Why it is not available.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// When it was removed, if it was and has something to finish.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    removed_at: Option<Stamp>,
     /// The models that it serves; none if it takes any.
     #[schema(value_type = Vec<String>)]
     models: Vec<Name>,
@@ -223,33 +233,58 @@ fn default_concurrency() -> u32 {
     DEFAULT_CONCURRENCY
 }
 
-/// All workers, with what they have, how they have done and how long a new task would wait there.
+/// All workers, with what they have, how they have done and how long a new task would wait there; and those that were
+/// removed.
 #[utoipa::path(
     get, path = "/api/v1/workers", tag = "workers",
-    responses((status = 200, description = "All workers", body = WorkersBody))
+    responses(
+        (status = 200, description = "All workers", body = WorkersBody),
+        (status = 400, description = "There are no parameters", body = crate::error::ErrorBody),
+    )
 )]
-async fn list(State(surface): State<Surface>, _: Caller) -> Response {
-    let mut views = Vec::new();
+async fn list(State(surface): State<Surface>, _: Caller, _: Params<NoParams>) -> Response {
+    let (mut seen, mut removed) = (Vec::new(), Vec::new());
     surface.backend.read(&mut |scheduler, now| {
         let look = |(view, lease): (WorkerView, Option<LeaseView>)| {
             let id = view.worker.id;
             let executors = 0..view.worker.executors.len();
-            let alone = executors.map(|at| scheduler.left_alone(id, at)).collect();
-            (view, lease, scheduler.why_unused(id, None), alone)
+            Seen {
+                why: scheduler.why_unused(id, None),
+                alone: executors.map(|at| scheduler.left_alone(id, at)).collect(),
+                removed_at: scheduler.removed_at(id),
+                view,
+                lease,
+            }
         };
-        views = scheduler.workers(now).into_iter().map(look).collect();
+        seen = scheduler.workers(now).into_iter().map(look).collect();
+        removed = scheduler.removed_workers();
     });
-    let body = |(view, lease, why, alone): (_, _, Option<Unused>, Vec<Option<LeftAlone>>)| {
-        let mut body = WorkerBody::of(&view, lease);
-        body.name = surface.backend.worker_name(body.id);
-        body.reason = why.as_ref().map(unused::in_words);
-        for (executor, alone) in body.executors.iter_mut().zip(alone) {
+    let name = |id| surface.backend.worker_name(id);
+    let workers = seen.into_iter().map(|seen| seen.body(&name)).collect();
+    let removed = removed.into_iter().map(|view| RemovedBody::of(&view, name(view.id))).collect();
+    reply::json(StatusCode::OK, &WorkersBody { workers, removed })
+}
+
+/// A worker as the scheduler sees it; made into its body when the scheduler is free again.
+struct Seen {
+    view: WorkerView,
+    lease: Option<LeaseView>,
+    why: Option<Unused>,
+    alone: Vec<Option<LeftAlone>>,
+    removed_at: Option<Time>,
+}
+
+impl Seen {
+    fn body(self, name: &dyn Fn(WorkerId) -> Option<String>) -> WorkerBody {
+        let mut body = WorkerBody::of(&self.view, self.lease);
+        body.name = name(body.id);
+        body.reason = self.why.as_ref().map(unused::in_words);
+        body.removed_at = self.removed_at.map(Stamp);
+        for (executor, alone) in body.executors.iter_mut().zip(self.alone) {
             executor.reason = alone.as_ref().map(unused::of_left_alone);
         }
         body
-    };
-    let workers = views.into_iter().map(body).collect();
-    reply::json(StatusCode::OK, &WorkersBody { workers })
+    }
 }
 
 /// Takes an HTTP server as a worker, once it has answered.
@@ -278,7 +313,7 @@ async fn register(
     params(("id" = String, Path, format = "uuid", description = "The worker")),
     responses(
         (status = 200, description = "It is being drained", body = DrainingBody),
-        (status = 404, description = "There is no such worker", body = crate::error::ErrorBody),
+        (status = 404, description = "There is no such worker, or it is gone already", body = crate::error::ErrorBody),
     )
 )]
 async fn drain(
@@ -291,9 +326,22 @@ async fn drain(
         Reply::WorkerRemoved(true) => {
             Ok(reply::json(StatusCode::OK, &DrainingBody { id, status: "draining" }))
         }
-        Reply::WorkerRemoved(false) => Err(Error::not_found(format!("there is no worker {id}"))),
+        Reply::WorkerRemoved(false) => Err(not_there(&surface, id)),
         _ => Err(Error::internal()),
     }
+}
+
+/// Why there is nothing to drain.
+fn not_there(surface: &Surface, id: WorkerId) -> Error {
+    let mut gone = None;
+    surface.backend.read(&mut |scheduler, _| gone = scheduler.removed_at(id));
+    Error::not_found(match gone {
+        Some(at) => format!(
+            "worker {id} was removed at {}; PUT /api/v1/workers/{id} takes it again",
+            Stamp(at)
+        ),
+        None => format!("there is no worker {id}"),
+    })
 }
 
 /// Takes a worker again that was removed.
@@ -357,23 +405,17 @@ fn refused(error: RegisterError) -> Error {
 impl WorkerBody {
     fn of(view: &WorkerView, lease: Option<LeaseView>) -> WorkerBody {
         let worker = &view.worker;
-        let any = worker.executors.iter().any(|executor| executor.models.is_empty());
-        let mut models: Vec<Name> = match any {
-            true => Vec::new(),
-            false => worker.executors.iter().flat_map(|it| it.models.clone()).collect(),
-        };
-        models.sort();
-        models.dedup();
         WorkerBody {
             id: worker.id,
             name: None,
             reason: None,
+            removed_at: None,
             status: match view.available {
                 false => "unavailable",
                 true if view.in_flight >= worker.concurrency() => "busy",
                 true => "available",
             },
-            models,
+            models: models(worker),
             executors: worker.executors.iter().map(ExecutorBody::of).collect(),
             capacity: CapacityBody::of(&worker.capacity),
             health: HealthBody::of(&view.health),
@@ -394,6 +436,17 @@ impl WorkerBody {
             }),
         }
     }
+}
+
+/// The models that a worker serves; none if it takes any.
+fn models(worker: &Worker) -> Vec<Name> {
+    if worker.executors.iter().any(|executor| executor.models.is_empty()) {
+        return Vec::new();
+    }
+    let mut models: Vec<Name> = worker.executors.iter().flat_map(|it| it.models.clone()).collect();
+    models.sort();
+    models.dedup();
+    models
 }
 
 impl ExecutorBody {

@@ -85,14 +85,58 @@ async fn a_worker_is_drained_and_forgotten() {
     let path = format!("/api/v1/workers/{}", worker_id(1));
     let (status, body) = server.delete(&path).await;
     assert_eq!((status, &body["status"]), (200, &json!("draining")));
-    assert_eq!(server.get("/api/v1/workers").await.1["workers"].as_array().unwrap().len(), 1);
-    assert_eq!(server.delete(&path).await.0, 404);
+    let (_, body) = server.get("/api/v1/workers").await;
+    assert_eq!(body["workers"].as_array().unwrap().len(), 1);
+    let at = body["removed"][0]["removed_at"].as_str().unwrap();
+    assert!(at.starts_with("2023-11-14T22:13:2"), "{at}");
+    let models = json!(["echo", "fail", "sleep"]);
+    let expected = json!([
+        {"id": worker_id(1), "status": "removed", "removed_at": at, "models": models}
+    ]);
+    assert_eq!(body["removed"], expected);
+    let counted = server.get("/api/v1/scheduler").await.1["workers"].clone();
+    assert_eq!(counted, json!({"known": 1, "available": 1}), "it is not counted");
+    let (status, again) = server.delete(&path).await;
+    assert_eq!(status, 404);
+    let said = format!("worker {} was removed at {at}; PUT {path} takes it again", worker_id(1));
+    assert_eq!(again["error"]["message"], said);
     assert_eq!(server.delete("/api/v1/workers/x").await.0, 400);
     let (status, body) = server.put(&path, "").await;
     assert_eq!((status, &body["id"]), (200, &json!(worker_id(1))));
     assert_eq!(server.put(&path, "").await.0, 404, "it is not removed any more");
     let (_, body) = server.get("/api/v1/workers").await;
     assert_eq!(body["workers"].as_array().unwrap().len(), 2, "and it is used again: {body}");
+    assert_eq!(body["removed"], json!([]));
+}
+
+#[tokio::test]
+async fn a_worker_that_finishes_what_it_has_says_since_when_it_is_removed() {
+    let server = Server::start().await;
+    for _ in 0..2 {
+        server.post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
+    }
+    let (_, body) = server.get("/api/v1/workers").await;
+    let has_some = |one: &&Value| one["running"] != 0;
+    let busy = body["workers"].as_array().unwrap().iter().find(has_some).unwrap()["id"].clone();
+    let path = format!("/api/v1/workers/{}", busy.as_str().unwrap());
+    assert_eq!(server.delete(&path).await.0, 200);
+    let (_, body) = server.get("/api/v1/workers").await;
+    assert_eq!(body["removed"], json!([]), "{body}");
+    for worker in body["workers"].as_array().unwrap() {
+        let drains = worker["id"] == busy;
+        assert_eq!(worker["removed_at"].is_string(), drains, "{worker}");
+        assert_eq!(worker["reason"] == "is being removed", drains, "{worker}");
+    }
+    assert_eq!(server.delete(&path).await.0, 200, "once more does no harm");
+}
+
+#[tokio::test]
+async fn a_list_of_workers_takes_no_parameters() {
+    let server = Server::start().await;
+    let (status, body) = server.get("/api/v1/workers?status=busy").await;
+    assert_eq!((status, &body["error"]["code"]), (400, &json!("bad_request")), "{body}");
+    let said = "`status` is no parameter of this route; there are none";
+    assert_eq!(body["error"]["message"], said);
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ const GAVE_BACK: &str = "the worker was stopped, and gave it back";
 
 /// A worker that was removed.
 pub(super) struct Removed {
-    at: Time,
+    pub(super) at: Time,
     /// What it says of itself: nobody finds it again while it stays connected. Not known after a restart, until it is
     /// found.
     pub(super) seen: Option<Arc<Worker>>,
@@ -75,19 +75,30 @@ impl Scheduler {
     ) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
         let (has_lease, seen) = (state.lease().is_some(), Some(Arc::clone(&state.worker)));
-        if self.removed.len() >= MAX_REMOVED
-            && let Some(first) = self.removed.iter().min_by_key(|(_, it)| it.at).map(|(id, _)| *id)
-        {
-            self.readmit(first, step);
+        match self.removed.get_mut(&worker) {
+            // Somebody asks again while it finishes: that does not remove it later than it was.
+            Some(removed) => removed.seen = seen,
+            None => {
+                self.make_room_for_removed(step);
+                self.removed.insert(worker, Removed { at: now, seen });
+                step.persist.push(Record::WorkerRemoved { worker, at: now });
+            }
         }
-        self.removed.insert(worker, Removed { at: now, seen });
-        step.persist.push(Record::WorkerRemoved { worker, at: now });
         self.drain(slot);
         self.update_availability(now, slot);
         if !has_lease {
             self.release_bound(now, slot);
         }
         true
+    }
+
+    /// Lets the one go that was removed first, if too many are remembered.
+    fn make_room_for_removed(&mut self, step: &mut SchedulerStep) {
+        if self.removed.len() >= MAX_REMOVED
+            && let Some(first) = self.removed.iter().min_by_key(|(_, it)| it.at).map(|(id, _)| *id)
+        {
+            self.readmit(first, step);
+        }
     }
 
     /// A worker that was removed is taken again, now if it is known what it is, or when it is found; false if it was

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use hypha_model::{Name, Span, TaskId, TaskState, Time, WorkerId};
+use hypha_model::{Name, Span, TaskId, TaskState, Time, Worker, WorkerId};
 use hypha_placement::{
     Explanation, FullExplanation, Slot, Statistics, Strategy, TaskRef, WorkerView,
 };
 use hypha_predict::Mode;
 use serde::Serialize;
 
+use super::leave::Removed;
 use super::{LeaseView, Scheduler};
 use crate::record::{AcceptedTask, FailedAttempts};
 
@@ -81,6 +82,17 @@ impl Counts {
     }
 }
 
+/// A worker that was removed and has nothing left, to be read.
+#[derive(Clone, Debug)]
+pub struct RemovedView {
+    /// The worker.
+    pub id: WorkerId,
+    /// When it was removed.
+    pub at: Time,
+    /// What it says of itself; not known if it has not been found since the scheduler started.
+    pub worker: Option<Arc<Worker>>,
+}
+
 impl Scheduler {
     /// Who this is.
     pub fn id(&self) -> hypha_model::SchedulerId {
@@ -133,6 +145,11 @@ impl Scheduler {
         self.removed.contains_key(&worker)
     }
 
+    /// When this worker was removed, if it was and has not been taken again. It may have something to finish.
+    pub fn removed_at(&self, worker: WorkerId) -> Option<Time> {
+        self.removed.get(&worker).map(|it| it.at)
+    }
+
     /// How many tasks have not ended.
     pub fn open_tasks(&self) -> usize {
         self.by_id.len()
@@ -168,6 +185,19 @@ impl Scheduler {
     /// How many tasks wait without a worker.
     pub fn waiting_tasks(&self) -> usize {
         self.placement.waiting()
+    }
+
+    /// The workers that were removed and have nothing left, the latest first.
+    pub fn removed_workers(&self) -> Vec<RemovedView> {
+        let gone = self.removed.iter().filter(|(id, _)| !self.slot_of.contains(id));
+        let view = |(id, it): (&WorkerId, &Removed)| RemovedView {
+            id: *id,
+            at: it.at,
+            worker: it.seen.clone(),
+        };
+        let mut views: Vec<_> = gone.map(view).collect();
+        views.sort_by_key(|view| std::cmp::Reverse(view.at));
+        views
     }
 
     /// All workers, with their leases.

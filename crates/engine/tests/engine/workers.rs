@@ -473,6 +473,40 @@ fn a_removed_worker_finishes_what_it_has_and_is_forgotten() {
     }
 }
 
+/// It is removed from when it was told so first, and gone from when it has nothing left.
+#[test]
+fn removed_workers_are_told_with_when_that_was_the_latest_first() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    let told = |rig: &Rig| -> Vec<_> {
+        let views = rig.scheduler.removed_workers().into_iter();
+        views.map(|view| (view.id, view.at, view.worker.map(|worker| worker.id))).collect()
+    };
+    let (_, given) = rig.dispatched(task());
+    let (busy, idle) = match given.worker == worker_id(1) {
+        true => (worker_id(1), worker_id(2)),
+        false => (worker_id(2), worker_id(1)),
+    };
+    let first = rig.now;
+    rig.ask(Command::RemoveWorker(busy));
+    rig.wait(secs(1));
+    let second = rig.now;
+    rig.ask(Command::RemoveWorker(idle));
+    assert_eq!(told(&rig), [(idle, second, Some(idle))], "the other one has something left");
+    rig.wait(secs(1));
+    assert_eq!(rig.ask(Command::RemoveWorker(busy)), Reply::WorkerRemoved(true));
+    assert_eq!(rig.scheduler.removed_at(busy), Some(first), "asking again changes nothing");
+    rig.finish(&given);
+    assert_eq!(told(&rig), [(idle, second, Some(idle)), (busy, first, Some(busy))]);
+    rig.restart();
+    assert_eq!(told(&rig), [(idle, second, None), (busy, first, None)], "not found since");
+    rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+    let known = told(&rig).into_iter().filter_map(|(_, _, worker)| worker);
+    assert_eq!(known.collect::<Vec<_>>(), [worker_id(1)]);
+    rig.ask(Command::ReadmitWorker(idle));
+    assert_eq!(told(&rig).len(), 1);
+    assert_eq!(rig.scheduler.removed_at(idle), None);
+}
+
 #[test]
 fn an_idle_worker_is_removed_at_once_and_its_late_grant_is_given_back() {
     let mut rig = Rig::new(Settings::default());

@@ -1,0 +1,40 @@
+//! A worker that was removed, as far as it is known.
+
+use hypha_engine::scheduler::RemovedView;
+use hypha_model::{Name, WorkerId};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::stamp::Stamp;
+
+/// A worker that was removed. What is not known of it is left out: it has not been found since the scheduler started.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RemovedWorker)]
+pub(crate) struct RemovedBody {
+    #[schema(value_type = String, format = "uuid")]
+    id: WorkerId,
+    /// What its certificate calls it, where that is known; of an HTTP server its host and port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// `removed`
+    status: &'static str,
+    /// Since when.
+    #[schema(value_type = String, format = DateTime)]
+    removed_at: Stamp,
+    /// The models that it serves, where they are known; none if it takes any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<String>>)]
+    models: Option<Vec<Name>>,
+}
+
+impl RemovedBody {
+    pub(super) fn of(view: &RemovedView, name: Option<String>) -> RemovedBody {
+        RemovedBody {
+            id: view.id,
+            name,
+            status: "removed",
+            removed_at: Stamp(view.at),
+            models: view.worker.as_deref().map(super::models),
+        }
+    }
+}
