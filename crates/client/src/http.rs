@@ -94,6 +94,12 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// The second time would be refused, as if the first had not been done.
+    pub(crate) fn once(mut self) -> Call<'a> {
+        self.repeatable = false;
+        self
+    }
+
     /// Asks for an answer that goes on with what happens.
     pub(crate) fn with_events(mut self) -> Call<'a> {
         self.events = true;

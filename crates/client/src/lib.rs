@@ -54,4 +54,6 @@ pub use status::{Explanation, SchedulerStatus, TaskFilter, TaskPage, Verdict};
 pub use task::{Task, TaskError, TaskInput, TaskKey};
 pub use task_status::{FailedTry, TaskStatus};
 pub use timestamp::Timestamp;
-pub use workers::{WorkerHealth, WorkerStatus};
+pub use workers::{
+    DrainingWorker, ReadmittedWorker, RemovedWorker, WorkerHealth, WorkerList, WorkerStatus,
+};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypha_model::{Payload, TaskId};
+use hypha_model::{Payload, TaskId, WorkerId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use crate::json::Json;
 use crate::status::{Explanation, SchedulerStatus, TaskFilter, TaskPage};
 use crate::task::Task;
 use crate::task_status::TaskStatus;
-use crate::workers::WorkerStatus;
+use crate::workers::{DrainingWorker, ReadmittedWorker, WorkerList, WorkerStatus};
 
 /// The longest that one request asks the scheduler to wait. Longer waits are made of several: what stands
 /// between may cut a connection that is silent for minutes.
@@ -138,14 +138,26 @@ impl Scheduler {
         self.http.stream(&Call::get(vec!["tasks", &id, "result"])).await.map(Download::new)
     }
 
-    /// The workers that the scheduler knows.
+    /// The workers that the scheduler uses.
     pub async fn workers(&self) -> Result<Vec<WorkerStatus>, ClientError> {
-        #[derive(Deserialize)]
-        struct Answer {
-            workers: Vec<WorkerStatus>,
-        }
-        let answer: Answer = self.http.json(&Call::get(vec!["workers"])).await?;
-        Ok(answer.workers)
+        Ok(self.worker_list().await?.workers)
+    }
+
+    /// The same with those that were removed.
+    pub async fn worker_list(&self) -> Result<WorkerList, ClientError> {
+        self.http.json(&Call::get(vec!["workers"])).await
+    }
+
+    /// Gives a worker nothing more, and removes it when it has finished what it has. One that is gone already is not
+    /// found.
+    pub async fn drain_worker(&self, id: WorkerId) -> Result<DrainingWorker, ClientError> {
+        self.http.json(&Call::delete(vec!["workers", &id.to_string()]).once()).await
+    }
+
+    /// Takes a worker again that was removed, as soon as it is there. One that was not removed is not found.
+    pub async fn readmit_worker(&self, id: WorkerId) -> Result<ReadmittedWorker, ClientError> {
+        let id = id.to_string();
+        self.http.json(&Call::put(vec!["workers", &id], String::new()).once()).await
     }
 
     /// What the scheduler goes by, and what it has done.

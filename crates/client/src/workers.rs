@@ -6,6 +6,61 @@ use serde_json::{Map, Value};
 
 use crate::timestamp::Timestamp;
 
+/// The workers of a scheduler.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct WorkerList {
+    /// Those that it uses, or that finish what they have.
+    pub workers: Vec<WorkerStatus>,
+    /// Those that were removed and not taken again, the latest first.
+    #[serde(default)]
+    pub removed: Vec<RemovedWorker>,
+}
+
+/// A worker that was removed, as far as the scheduler knows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RemovedWorker {
+    /// Its id.
+    pub id: WorkerId,
+    /// What its certificate calls it, if the scheduler knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `removed`.
+    #[serde(default)]
+    pub status: String,
+    /// Since when.
+    #[serde(default)]
+    pub removed_at: Option<Timestamp>,
+    /// The models that it serves, none if it takes any; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<String>>,
+    /// What else the scheduler says.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// A worker that gets nothing more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DrainingWorker {
+    /// Its id.
+    pub id: WorkerId,
+    /// `draining`.
+    #[serde(default)]
+    pub status: String,
+    /// What else the scheduler says.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// A worker that is taken again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadmittedWorker {
+    /// Its id.
+    pub id: WorkerId,
+    /// What else the scheduler says.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
 /// A worker that the scheduler knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerStatus {
@@ -17,6 +72,9 @@ pub struct WorkerStatus {
     /// `available`, `busy`, `unavailable` and the like.
     #[serde(default)]
     pub status: String,
+    /// When it was removed, if it was and has something to finish.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed_at: Option<Timestamp>,
     /// The models that it serves; none if it takes any.
     #[serde(default)]
     pub models: Vec<String>,

@@ -151,6 +151,43 @@ async fn the_rest_of_the_calls() {
     assert_eq!(asked.body, json!({"strategy": {"name": "fifo"}}));
 }
 
+#[tokio::test]
+async fn workers_are_drained_and_taken_again() {
+    let worker = "01890000-0000-7000-8000-000000000002";
+    let stub = Stub::new(move |asked, _| match asked.line.split(' ').next() {
+        Some("DELETE") => reply(200, &json!({"id": worker, "status": "draining", "x": 1})),
+        Some("PUT") => reply(200, &json!({"id": worker})),
+        _ => reply(
+            200,
+            &json!({"workers": [{"id": worker, "removed_at": "2026-01-01T00:00:00.000Z"}],
+                "removed": [
+                    {"id": worker, "status": "removed", "removed_at": "2026-01-01T00:00:00.000Z"},
+                    {"id": worker, "name": "w", "models": [], "x": 1}]}),
+        ),
+    })
+    .await;
+    let (scheduler, id) = (&stub.scheduler, worker.parse::<WorkerId>().unwrap());
+    let draining = scheduler.drain_worker(id).await.unwrap();
+    assert_eq!((draining.id, draining.status.as_str()), (id, "draining"));
+    assert_eq!(json!(draining)["x"], 1);
+    assert_eq!(scheduler.readmit_worker(id).await.unwrap().id, id);
+    let list = scheduler.worker_list().await.unwrap();
+    assert!(list.workers[0].removed_at.is_some());
+    let [unknown, known] = &list.removed[..] else { panic!("{list:?}") };
+    assert_eq!(
+        (unknown.status.as_str(), &unknown.name, &unknown.models),
+        ("removed", &None, &None)
+    );
+    assert_eq!((known.name.as_deref(), &known.models), (Some("w"), &Some(vec![])));
+    assert_eq!(
+        scheduler.workers().await.unwrap().len(),
+        1,
+        "those that were removed are no workers"
+    );
+    let path = format!("/api/v1/workers/{worker}");
+    assert_eq!(stub.lines()[..2], [format!("DELETE {path}"), format!("PUT {path}")]);
+}
+
 /// So that they can be spawned.
 #[tokio::test]
 async fn calls_can_move_between_threads() {
