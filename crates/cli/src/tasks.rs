@@ -1,7 +1,8 @@
-//! What people do with a running scheduler: submit, look, cancel, ask why.
+//! What people do with a running scheduler: submit, look, cancel, ask why, send workers away and take them again.
 
 mod batch;
 mod cancel;
+mod drain;
 mod explain;
 mod follow;
 mod list;
@@ -29,6 +30,10 @@ pub(crate) enum Command {
     Cancel(cancel::Cancel),
     /// List the workers that a running scheduler has
     Workers(workers::Workers),
+    /// Give workers nothing more, and remove them when they have finished what they have
+    Drain(drain::Which),
+    /// Take workers again that were drained
+    Readmit(drain::Which),
     /// Say why a task is with its worker, or why it waits
     Explain(explain::Explain),
 }
@@ -39,6 +44,8 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Tasks(tasks) => list::run(&tasks),
         Command::Cancel(cancel) => cancel::run(&cancel),
         Command::Workers(workers) => workers::run(&workers),
+        Command::Drain(which) => drain::run(&which, drain::Wish::Drain),
+        Command::Readmit(which) => drain::run(&which, drain::Wish::Readmit),
         Command::Explain(explain) => explain::run(&explain),
     }
 }

@@ -70,12 +70,22 @@ fn lines(found: &Explanation, guessed: Option<&str>, roster: &Roster, now: Time)
     if let Some(decision) = found.more.get("decision").filter(|decision| decision.is_object()) {
         text += &format!("decided by {}\n", decided_by(decision));
     }
-    if found.workers.is_empty() {
-        return text;
+    text += &answers(found, guessed, roster);
+    let nobody = found.workers.iter().all(|verdict| !verdict.refusals.is_empty());
+    if let Some(drained) = roster.drained().filter(|_| nobody && status == TaskState::Queued) {
+        text += &format!("{drained}\n");
     }
-    text += match found.more.get("as_decided") == Some(&Value::Bool(true)) {
-        true => "\nevery worker's answer when this was decided:\n",
-        false => "\nevery worker's answer at present:\n",
+    text
+}
+
+/// Every worker's answer; nothing of a task that has ended.
+fn answers(found: &Explanation, guessed: Option<&str>, roster: &Roster) -> String {
+    if found.workers.is_empty() {
+        return String::new();
+    }
+    let mut text = match found.more.get("as_decided") == Some(&Value::Bool(true)) {
+        true => "\nevery worker's answer when this was decided:\n".to_owned(),
+        false => "\nevery worker's answer at present:\n".to_owned(),
     };
     let mut rows = vec![["worker", "score", "why"].map(str::to_owned)];
     for verdict in &found.workers {
@@ -182,6 +192,29 @@ worker-1 (01890000)                   1.750  wait 0.250 + run 1.500 s
 and 3 more workers
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn whoever_was_drained_is_named_where_nobody_takes_a_task() {
+        let (used, gone) =
+            ("01890000-0000-7000-8000-000000000002", "01890000-0000-7000-8000-000000000003");
+        let roster = roster(json!({
+            "workers": [{"id": used, "name": "worker-1"}],
+            "removed": [{"id": gone, "name": "worker-2"}],
+        }));
+        let told = |status: &str, refusals: Value| {
+            let found = json!({
+                "id": "task-01890000-0000-7000-8000-000000000001", "status": status,
+                "workers": [{"worker": used, "score": 1.0, "refusals": refusals}],
+            });
+            lines(&serde_json::from_value(found).unwrap(), None, &roster, Time::ZERO)
+        };
+        let advice = "worker-2 (01890000) was drained; `hypha readmit worker-2` takes it again\n";
+        let refused = told("queued", json!(["needs 1 GPU, has 0"]));
+        assert!(refused.ends_with(&format!("has 0\n{advice}")), "{refused}");
+        for other in [told("queued", json!([])), told("running", json!(["no"]))] {
+            assert!(!other.contains("readmit"), "{other}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use hypha_client::{Event, Json, Scheduler, TaskFilter, TaskId, TaskState, TaskSt
 use super::follow::{Programs, Viewer, as_it_happens, line};
 use super::reach::{Reach, block_on, failure};
 use super::result;
-use super::roster::Roster;
+use super::roster::{Place, Roster};
 use super::show::{details, lines};
 use super::text::now;
 use super::waiting;
@@ -90,7 +90,12 @@ impl Tasks {
         match given.parse() {
             // One that is gone still has its tasks.
             Ok(id) => Ok(Some(id)),
-            Err(_) => Roster::ask(scheduler).await.find(given).map(Some),
+            Err(_) => {
+                match Roster::ask(scheduler).await.find(given, &[Place::Used, Place::Draining]) {
+                    Ok((id, _)) => Ok(Some(id)),
+                    Err(failure) => Err(Failure::usage(format!("--worker: {failure}"))),
+                }
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use hypha_client::{Scheduler, WorkerId, WorkerStatus};
+use hypha_client::{Scheduler, WorkerId, WorkerList, WorkerStatus};
 use serde_json::json;
 
 use super::text::{and, clean, cut};
@@ -16,17 +16,39 @@ const SHORT_ID_CHARS: usize = 8;
 const MIN_ID_CHARS: usize = 4;
 /// Models that are named where one is missing; a person with more of them knows where to look.
 const MAX_MODELS: usize = 12;
+/// Workers that are named in one sentence; `hypha workers` has the others.
+const MAX_MEANT: usize = 4;
 
 /// The workers, if the scheduler said who they are.
 #[derive(Default)]
 pub(super) struct Roster {
-    workers: Option<Vec<WorkerStatus>>,
+    list: Option<WorkerList>,
+}
+
+/// Where a worker is on its way in and out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Used,
+    /// It finishes what it has.
+    Draining,
+    Removed,
+}
+
+/// A worker of whatever kind.
+struct Entry<'a> {
+    id: WorkerId,
+    name: Option<&'a str>,
+    place: Place,
 }
 
 impl Roster {
     /// A scheduler that does not say leaves ids without names: no reason to fail.
     pub(super) async fn ask(scheduler: &Scheduler) -> Roster {
-        Roster { workers: scheduler.workers().await.ok() }
+        Roster { list: scheduler.worker_list().await.ok() }
+    }
+
+    pub(super) fn of(list: WorkerList) -> Roster {
+        Roster { list: Some(list) }
     }
 
     /// A worker where there is little room: `worker-1 (8ebc2130)`.
@@ -45,7 +67,7 @@ impl Roster {
     /// A sentence of the scheduler's, with names in the place of ids.
     pub(super) fn named(&self, text: &str) -> String {
         let mut text = clean(text);
-        for worker in self.workers.iter().flatten().filter(|worker| worker.name.is_some()) {
+        for worker in self.entries().filter(|worker| worker.name.is_some()) {
             let id = worker.id.to_string();
             if text.contains(&id) {
                 let short = self.short(worker.id);
@@ -55,68 +77,136 @@ impl Roster {
         text
     }
 
-    /// The worker with this name, or with an id that begins like this.
-    pub(super) fn find(&self, given: &str) -> Result<WorkerId, Failure> {
-        let is_it = |worker: &&WorkerStatus| {
-            let prefix = given.len() >= MIN_ID_CHARS && worker.id.to_string().starts_with(given);
-            prefix || worker.name.as_deref() == Some(given)
-        };
-        let found: Vec<_> = self.workers.iter().flatten().filter(is_it).collect();
+    /// The worker with this name, or with an id that begins like this. Where several fit, it is one of those that are
+    /// in one of the `likely` places.
+    pub(super) fn find(&self, given: &str, likely: &[Place]) -> Result<(WorkerId, Place), Failure> {
+        let mut found: Vec<_> = self.entries().filter(|worker| worker.is_meant(given)).collect();
+        if found.iter().any(|worker| likely.contains(&worker.place)) {
+            found.retain(|worker| likely.contains(&worker.place));
+        }
+        let shown = cut(&clean(given), MAX_NAME_CHARS);
         match found.as_slice() {
-            [worker] => Ok(worker.id),
+            [worker] => Ok((worker.id, worker.place)),
             [] => Err(Failure::usage(format!(
-                "--worker: there is no worker `{}`; `hypha workers` lists them",
-                cut(&clean(given), MAX_NAME_CHARS)
+                "there is no worker `{shown}`; `hypha workers` lists them"
             ))),
             several => {
                 let ids: Vec<_> = several.iter().map(|worker| worker.id.to_string()).collect();
-                let given = cut(&clean(given), MAX_NAME_CHARS);
-                let problem = format!("--worker: `{given}` may be {}; give its id", ids.join(", "));
-                Err(Failure::usage(problem))
+                let shown_ids = ids.iter().take(MAX_MEANT).cloned().collect::<Vec<_>>().join(", ");
+                let more = match ids.len().saturating_sub(MAX_MEANT) {
+                    0 => String::new(),
+                    more => format!(" or {more} more"),
+                };
+                Err(Failure::usage(format!("`{shown}` may be {shown_ids}{more}; give its id")))
             }
         }
     }
 
+    /// What to call a worker on a command line, so that no other is meant.
+    pub(super) fn handle(&self, id: WorkerId) -> String {
+        let name = self.entry(id).and_then(|worker| worker.name).filter(|name| is_plain(name));
+        let alone = |given: &String| self.entries().filter(|it| it.is_meant(given)).count() <= 1;
+        let mut handles = name.map(str::to_owned).into_iter().chain([short_id(id)]);
+        handles.find(alone).unwrap_or_else(|| id.to_string())
+    }
+
+    /// Who was drained, and how to have them again; nothing if nobody was.
+    pub(super) fn drained(&self) -> Option<String> {
+        let gone: Vec<_> = self.entries().filter(|it| it.place != Place::Used).collect();
+        let mut shown: Vec<_> = gone.iter().take(MAX_MEANT).map(|it| self.short(it.id)).collect();
+        if gone.len() > MAX_MEANT {
+            shown.push(format!("{} more", gone.len() - MAX_MEANT));
+        }
+        let (verb, which, them) = match gone.as_slice() {
+            [] => return None,
+            [one] => ("was", self.handle(one.id), "it"),
+            _ => ("were", "WORKER".to_owned(), "one"),
+        };
+        Some(format!("{} {verb} drained; `hypha readmit {which}` takes {them} again", and(&shown)))
+    }
+
     /// Why nobody can serve a model, if that is so: nobody is there, or nobody has it.
     pub(super) fn unserved(&self, model: &str) -> Option<String> {
-        let workers = self.workers.as_ref()?;
-        if workers.is_empty() {
-            return Some("there is no worker yet".to_owned());
-        }
-        let serves = |worker: &WorkerStatus| {
-            worker.models.is_empty() || worker.models.iter().any(|one| one == model)
-        };
-        if workers.iter().any(serves) {
+        let WorkerList { workers, removed } = self.list.as_ref()?;
+        let serves = |models: &[String]| models.is_empty() || models.iter().any(|one| one == model);
+        if workers.iter().any(|worker| serves(&worker.models)) {
             return None;
         }
-        let all: BTreeSet<_> = workers.iter().flat_map(|worker| &worker.models).collect();
-        let mut shown: Vec<_> =
-            all.iter().take(MAX_MODELS).map(|model| cut(&clean(model), 80)).collect();
-        if all.len() > MAX_MODELS {
-            shown.push(format!("{} more", all.len() - MAX_MODELS));
-        }
-        let verb = if all.len() == 1 { "is" } else { "are" };
-        let model = cut(&clean(model), 80);
-        let shown = and(&shown);
-        Some(format!("no worker known so far has the model `{model}` (there {verb} {shown})"))
+        let gone = removed.iter().find(|worker| worker.models.as_deref().is_some_and(serves));
+        let why = match (workers.is_empty(), removed.is_empty()) {
+            (true, true) => return Some("there is no worker yet".to_owned()),
+            (true, false) => "there is no worker but those that were removed".to_owned(),
+            (false, _) => unknown_model(model, workers),
+        };
+        Some(match gone {
+            Some(worker) => {
+                let (shown, handle) = (self.short(worker.id), self.handle(worker.id));
+                let again = format!("`hypha readmit {handle}` takes it again");
+                format!("{why}; {shown} has it and was removed: {again}")
+            }
+            None if workers.is_empty() => format!("{why}; `hypha workers` lists them"),
+            None => why,
+        })
     }
 
     /// Whether anything is known of run times: some task has completed on a worker that is here.
     pub(super) fn has_learned(&self) -> bool {
-        let Some(workers) = &self.workers else { return true };
+        let Some(WorkerList { workers, .. }) = &self.list else { return true };
         let none = |worker: &WorkerStatus| worker.health.more.get("completed") == Some(&json!(0));
         !workers.iter().all(none)
     }
 
     fn name(&self, id: WorkerId) -> Option<String> {
-        let worker = self.workers.iter().flatten().find(|worker| worker.id == id)?;
-        Some(shown_name(worker)).filter(|name| !name.is_empty())
+        Some(shown_name(self.entry(id)?.name)).filter(|name| !name.is_empty())
+    }
+
+    fn entry(&self, id: WorkerId) -> Option<Entry<'_>> {
+        self.entries().find(|worker| worker.id == id)
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        let used = |worker: &'_ WorkerStatus| match worker.removed_at {
+            Some(_) => Place::Draining,
+            None => Place::Used,
+        };
+        let workers = self.list.iter().flat_map(|list| &list.workers);
+        let removed = self.list.iter().flat_map(|list| &list.removed);
+        workers.map(move |it| Entry { id: it.id, name: it.name.as_deref(), place: used(it) }).chain(
+            removed.map(|it| Entry { id: it.id, name: it.name.as_deref(), place: Place::Removed }),
+        )
     }
 }
 
+impl Entry<'_> {
+    fn is_meant(&self, given: &str) -> bool {
+        let prefix = given.len() >= MIN_ID_CHARS && self.id.to_string().starts_with(given);
+        prefix || self.name == Some(given)
+    }
+}
+
+/// Whether a shell takes it as it stands.
+fn is_plain(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    !name.is_empty() && !name.starts_with('-') && name.chars().all(plain)
+}
+
+/// That nobody has a model, with those that there are.
+fn unknown_model(model: &str, workers: &[WorkerStatus]) -> String {
+    let all: BTreeSet<_> = workers.iter().flat_map(|worker| &worker.models).collect();
+    let mut shown: Vec<_> =
+        all.iter().take(MAX_MODELS).map(|model| cut(&clean(model), 80)).collect();
+    if all.len() > MAX_MODELS {
+        shown.push(format!("{} more", all.len() - MAX_MODELS));
+    }
+    let verb = if all.len() == 1 { "is" } else { "are" };
+    let model = cut(&clean(model), 80);
+    let shown = and(&shown);
+    format!("no worker known so far has the model `{model}` (there {verb} {shown})")
+}
+
 /// The name of a worker; empty if none is known.
-pub(super) fn shown_name(worker: &WorkerStatus) -> String {
-    cut(&clean(worker.name.as_deref().unwrap_or_default()), MAX_NAME_CHARS)
+pub(super) fn shown_name(name: Option<&str>) -> String {
+    cut(&clean(name.unwrap_or_default()), MAX_NAME_CHARS)
 }
 
 pub(super) fn short_id(id: WorkerId) -> String {
@@ -128,9 +218,30 @@ pub(super) mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// Workers given as JSON.
+    /// Workers given as JSON: a list of those that are used, or the whole.
     pub(in crate::tasks) fn roster(workers: Value) -> Roster {
-        Roster { workers: serde_json::from_value(workers).unwrap() }
+        let list = match workers.is_array() {
+            true => json!({"workers": workers}),
+            false => workers,
+        };
+        Roster::of(serde_json::from_value(list).unwrap())
+    }
+
+    /// Two of one name, of which one was removed; one that drains; and one of which nothing is known.
+    fn some_removed() -> Roster {
+        let at = "2026-01-01T00:00:00.000Z";
+        roster(json!({
+            "workers": [
+                {"id": "8ebc2130-610d-826e-b5b1-85a378d2ca34", "name": "twin", "models": ["echo"]},
+                {"id": "87225d8e-096a-85be-af13-91cf1c588886", "name": "drains", "models": ["burn"],
+                 "removed_at": at},
+            ],
+            "removed": [
+                {"id": "8ebc0000-610d-826e-b5b1-85a378d2ca34", "name": "twin", "removed_at": at,
+                 "models": ["sleep"]},
+                {"id": "99990000-610d-826e-b5b1-85a378d2ca34", "removed_at": at},
+            ],
+        }))
     }
 
     fn three() -> Roster {
@@ -169,8 +280,10 @@ pub(super) mod tests {
 
     #[test]
     fn a_worker_is_found_by_its_name_or_the_start_of_its_id() {
-        let found = |given: &str| three().find(given).map_err(|failure| failure.to_string());
-        let first = Ok(id("8ebc2130-610d-826e-b5b1-85a378d2ca34"));
+        let found = |given: &str| {
+            three().find(given, &[Place::Used]).map_err(|failure| failure.to_string())
+        };
+        let first = Ok((id("8ebc2130-610d-826e-b5b1-85a378d2ca34"), Place::Used));
         assert_eq!(
             (found("worker-1"), found("8ebc"), found("8ebc2130-61")),
             (first.clone(), first.clone(), first)
@@ -178,6 +291,72 @@ pub(super) mod tests {
         assert!(found("8eb").unwrap_err().contains("there is no worker `8eb`; `hypha workers`"));
         let two = found("8722").unwrap_err();
         assert!(two.contains("87225d8e-") && two.contains("87220000-"), "{two}");
+    }
+
+    #[test]
+    fn a_name_that_several_have_is_the_one_that_makes_sense() {
+        let found = |given: &str, likely: &[Place]| {
+            let found = some_removed().find(given, likely).map_err(|failure| failure.to_string());
+            found.map(|(id, place)| (short_id(id), place))
+        };
+        let gone = [Place::Draining, Place::Removed];
+        let of = |id: &str, place| Ok((id.to_owned(), place));
+        assert_eq!(found("twin", &[Place::Used]), of("8ebc2130", Place::Used));
+        assert_eq!(found("twin", &gone), of("8ebc0000", Place::Removed));
+        assert_eq!(found("8ebc", &gone), of("8ebc0000", Place::Removed));
+        assert_eq!(found("drains", &[Place::Used]), of("87225d8e", Place::Draining));
+        assert_eq!(found("9999", &[Place::Used]), of("99990000", Place::Removed));
+        let two = found("twin", &[]).unwrap_err();
+        assert!(two.contains("8ebc2130-") && two.ends_with("; give its id"), "{two}");
+        let many: Vec<_> = (10..20)
+            .map(|n| json!({"id": format!("8ebc2130-610d-826e-b5b1-85a378d2ca{n}"), "name": "x"}))
+            .collect();
+        let many = roster(json!(many)).find("x", &[]).unwrap_err().to_string();
+        assert!(many.ends_with("ca13 or 6 more; give its id"), "{many}");
+    }
+
+    #[test]
+    fn whoever_was_drained_is_told_with_the_command_that_takes_it_again() {
+        let handle = |text: &str| some_removed().handle(id(text));
+        assert_eq!(handle("87225d8e-096a-85be-af13-91cf1c588886"), "drains");
+        assert_eq!(handle("8ebc0000-610d-826e-b5b1-85a378d2ca34"), "8ebc0000");
+        assert_eq!(handle("99990000-610d-826e-b5b1-85a378d2ca34"), "99990000");
+        let odd = json!([
+            {"id": "8ebc2130-610d-826e-b5b1-85a378d2ca34", "name": "$(reboot)"},
+            {"id": "8ebc2130-0000-826e-b5b1-85a378d2ca34", "name": "-x"},
+        ]);
+        let first = "8ebc2130-610d-826e-b5b1-85a378d2ca34";
+        assert_eq!(roster(odd).handle(id(first)), first);
+
+        assert_eq!(
+            some_removed().drained().unwrap(),
+            "drains (87225d8e), twin (8ebc0000) and 99990000-610d-826e-b5b1-85a378d2ca34 were \
+             drained; `hypha readmit WORKER` takes one again"
+        );
+        let mut one = some_removed();
+        one.list.as_mut().unwrap().removed.clear();
+        assert_eq!(
+            one.drained().unwrap(),
+            "drains (87225d8e) was drained; `hypha readmit drains` takes it again"
+        );
+        assert_eq!((three().drained(), Roster::default().drained()), (None, None));
+    }
+
+    #[test]
+    fn a_model_that_only_a_removed_worker_has_is_told_with_that_worker() {
+        assert_eq!(
+            some_removed().unserved("sleep").unwrap(),
+            "no worker known so far has the model `sleep` (there are burn and echo); \
+             twin (8ebc0000) has it and was removed: `hypha readmit 8ebc0000` takes it again"
+        );
+        let nope = some_removed().unserved("nope").unwrap();
+        assert!(nope.ends_with("(there are burn and echo)"), "{nope}");
+        let mut gone = some_removed();
+        gone.list.as_mut().unwrap().workers.clear();
+        let none = "there is no worker but those that were removed; ";
+        assert_eq!(gone.unserved("nope").unwrap(), format!("{none}`hypha workers` lists them"));
+        let sleep = gone.unserved("sleep").unwrap();
+        assert!(sleep.starts_with(&format!("{none}twin (8ebc0000) has it")), "{sleep}");
     }
 
     #[test]

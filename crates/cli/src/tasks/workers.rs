@@ -1,22 +1,25 @@
 //! `hypha workers`: who works for a scheduler.
 
 use clap::Args;
-use hypha_client::WorkerStatus;
+use hypha_client::{RemovedWorker, WorkerList, WorkerStatus};
 use hypha_model::Time;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::drain::again;
 use super::reach::{Reach, block_on, failure};
-use super::roster::{short_id, shown_name};
+use super::roster::{Roster, short_id, shown_name};
 use super::text::{ago, clean, cut, fit, now, took_millis};
 use crate::scheduler::{or_dash, table};
 use crate::usage::{Failure, print};
 
 /// The longest part of a reason that is shown; `--json` has all of it.
 const MAX_REASON_CHARS: usize = 160;
+/// Removed workers that are shown, the latest: a scheduler remembers thousands, and few of them are wanted again.
+const MAX_REMOVED: usize = 10;
 
 #[derive(Args)]
 pub(crate) struct Workers {
-    /// Print JSON, with everything that the scheduler says of them
+    /// Print JSON, with everything that the scheduler says of them; those that were removed are at the end
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -25,50 +28,84 @@ pub(crate) struct Workers {
 
 pub(super) fn run(workers: &Workers) -> Result<(), Failure> {
     let scheduler = workers.reach.connect()?;
-    let found = block_on(async { scheduler.workers().await.map_err(failure) })?;
+    let found = block_on(async { scheduler.worker_list().await.map_err(failure) })?;
     match workers.json {
-        true => print(&format!("{:#}\n", json!(found))),
-        false if found.is_empty() => print("no workers yet; start one with `hypha worker run`\n"),
-        false => print(&lines(&found, now())),
+        true => print(&format!("{:#}\n", all(&found))),
+        false if found.workers.is_empty() && found.removed.is_empty() => {
+            print("no workers yet; start one with `hypha worker run`\n")
+        }
+        false => print(&lines(found, now())),
     }
 }
 
-fn lines(workers: &[WorkerStatus], now: Time) -> String {
+fn all(list: &WorkerList) -> Value {
+    let workers = list.workers.iter().map(|worker| json!(worker));
+    workers.chain(list.removed.iter().map(|worker| json!(worker))).collect()
+}
+
+fn lines(mut list: WorkerList, now: Time) -> String {
+    list.workers.sort_by(|one, other| (&one.name, one.id).cmp(&(&other.name, other.id)));
     let header = ["worker", "id", "status", "models", "run", "queue", "wait", "seen"];
     let mut rows = vec![header.map(str::to_owned)];
-    let mut workers: Vec<_> = workers.iter().collect();
-    workers.sort_by_key(|worker| (&worker.name, worker.id));
-    for worker in &workers {
-        rows.push([
-            or_dash(shown_name(worker)),
-            short_id(worker.id),
-            clean(&worker.status),
-            match worker.models.is_empty() {
-                true => "any".to_owned(),
-                false => clean(&worker.models.join(", ")),
-            },
-            worker.running.to_string(),
-            worker.queued.to_string(),
-            or_dash(worker.waiting_ms.map_or(String::new(), took_millis)),
-            or_dash(worker.health.last_seen.as_ref().map_or(String::new(), |at| ago(now, at))),
-        ]);
-    }
+    rows.extend(list.workers.iter().map(|worker| row(worker, now)));
+    rows.extend(list.removed.iter().take(MAX_REMOVED).map(removed_row));
     fit(&mut rows, 3);
-    let reasons: String = workers.iter().flat_map(|worker| reasons(worker)).collect();
-    match reasons.is_empty() {
+    let roster = Roster::of(list.clone());
+    let mut remarks: String =
+        list.workers.iter().flat_map(|worker| reasons(worker, &roster)).collect();
+    for worker in list.removed.iter().take(MAX_REMOVED) {
+        remarks += &removed_line(worker, &roster, now);
+    }
+    let more = list.removed.len().saturating_sub(MAX_REMOVED);
+    if more > 0 {
+        remarks += &format!("and {more} more that were removed before; --json has all of them\n");
+    }
+    match remarks.is_empty() {
         true => table(&rows),
-        false => format!("{}\n{reasons}", table(&rows)),
+        false => format!("{}\n{remarks}", table(&rows)),
+    }
+}
+
+fn row(worker: &WorkerStatus, now: Time) -> [String; 8] {
+    [
+        or_dash(shown_name(worker.name.as_deref())),
+        short_id(worker.id),
+        clean(&worker.status),
+        models(&worker.models),
+        worker.running.to_string(),
+        worker.queued.to_string(),
+        or_dash(worker.waiting_ms.map_or(String::new(), took_millis)),
+        or_dash(worker.health.last_seen.as_ref().map_or(String::new(), |at| ago(now, at))),
+    ]
+}
+
+/// Nothing is asked of it, so there is nothing to say of how it does.
+fn removed_row(worker: &RemovedWorker) -> [String; 8] {
+    let [name, id, status, models] = [
+        shown_name(worker.name.as_deref()),
+        short_id(worker.id),
+        "removed".to_owned(),
+        worker.models.as_deref().map_or(String::new(), models),
+    ]
+    .map(or_dash);
+    [name, id, status, models, "-".into(), "-".into(), "-".into(), "-".into()]
+}
+
+fn models(models: &[String]) -> String {
+    match models.is_empty() {
+        true => "any".to_owned(),
+        false => clean(&models.join(", ")),
     }
 }
 
 /// Why a worker, or a part of it, is not used: a line for each.
-fn reasons(worker: &WorkerStatus) -> Vec<String> {
-    let who = match shown_name(worker) {
-        name if name.is_empty() => short_id(worker.id),
-        name => format!("{name} ({})", short_id(worker.id)),
-    };
+fn reasons(worker: &WorkerStatus, roster: &Roster) -> Vec<String> {
+    let who = who(worker.name.as_deref(), short_id(worker.id));
     let line =
         |what: &str, why: &str| format!("{who}{what}: {}\n", cut(&clean(why), MAX_REASON_CHARS));
+    if worker.removed_at.is_some() {
+        return vec![format!("{who}: is being removed; {}\n", again(roster, worker.id))];
+    }
     if let Some(why) = worker.reason() {
         return vec![line("", why)];
     }
@@ -76,10 +113,77 @@ fn reasons(worker: &WorkerStatus) -> Vec<String> {
     alone.iter().map(|(name, why)| line(&format!(", executor {}", clean(name)), why)).collect()
 }
 
+/// Since when a worker is removed, and how to have it again.
+fn removed_line(worker: &RemovedWorker, roster: &Roster, now: Time) -> String {
+    let who = who(worker.name.as_deref(), short_id(worker.id));
+    let since = worker.removed_at.as_ref().map_or(String::new(), |at| format!(" {}", ago(now, at)));
+    let unknown = match worker.name.is_none() && worker.models.is_none() {
+        true => ", and not found since the scheduler started",
+        false => "",
+    };
+    format!("{who}: removed{since}{unknown}; {}\n", again(roster, worker.id))
+}
+
+fn who(name: Option<&str>, id: String) -> String {
+    match shown_name(name) {
+        name if name.is_empty() => id,
+        name => format!("{name} ({id})"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use hypha_client::Timestamp;
+
+    fn used(workers: Vec<WorkerStatus>) -> WorkerList {
+        WorkerList { workers, removed: Vec::new() }
+    }
+
+    #[test]
+    fn whoever_was_removed_comes_last_with_what_is_known_and_the_way_back() {
+        let id = |n: usize| format!("0189{n:04}-0000-7000-8000-000000000001");
+        let at = "2026-01-01T00:00:00.000Z";
+        let mut removed = vec![
+            json!({"id": id(2), "name": "worker-2", "removed_at": at, "models": ["echo"]}),
+            json!({"id": id(3), "removed_at": at}),
+        ];
+        let text = |removed: &[Value]| {
+            let drains = json!({"id": id(4), "name": "a", "status": "unavailable",
+                "reason": "is being removed", "removed_at": at});
+            let list = json!({"workers": [{"id": id(1), "name": "worker-1"}, drains],
+                "removed": removed});
+            let now: Timestamp = "2026-01-01T00:03:00Z".parse().unwrap();
+            lines(serde_json::from_value(list).unwrap(), now.time())
+        };
+        let expected = "\
+worker    id        status       models  run  queue  wait  seen
+a         01890004  unavailable  any     0    0      -     -
+worker-1  01890001               any     0    0      -     -
+worker-2  01890002  removed      echo    -    -      -     -
+-         01890003  removed      -       -    -      -     -
+
+a (01890004): is being removed; `hypha readmit a` takes it again
+worker-2 (01890002): removed 3m ago; `hypha readmit worker-2` takes it again
+01890003: removed 3m ago, and not found since the scheduler started; \
+`hypha readmit 01890003` takes it again
+";
+        assert_eq!(text(&removed), expected);
+        removed.extend((10..20).map(|n| json!({"id": id(n), "removed_at": at})));
+        let text = text(&removed);
+        assert_eq!(text.matches("01890017").count(), 3, "{text}");
+        let more = "\nand 2 more that were removed before; --json has all of them\n";
+        assert!(text.ends_with(more) && !text.contains("01890018"), "{text}");
+    }
+
+    #[test]
+    fn programs_have_those_that_were_removed_at_the_end() {
+        let id = "01890000-0000-7000-8000-000000000001";
+        let list = json!({"workers": [{"id": id, "status": "busy"}],
+            "removed": [{"id": id, "status": "removed", "removed_at": "2026-01-01T00:00:00.000Z"}]});
+        let all = all(&serde_json::from_value(list.clone()).unwrap());
+        assert_eq!((&all[0]["status"], &all[1]), (&json!("busy"), &list["removed"][0]));
+    }
 
     #[test]
     fn a_table_of_workers_fits_a_terminal_with_their_names() {
@@ -94,7 +198,7 @@ mod tests {
         let at: Timestamp = "2026-01-01T00:00:03Z".parse().unwrap();
         let other: WorkerStatus =
             serde_json::from_value(json!({"id": id, "name": "worker-2"})).unwrap();
-        let text = lines(&[other, worker], at.time());
+        let text = lines(used(vec![other, worker]), at.time());
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let row = text.lines().nth(1).unwrap();
         assert!(
@@ -117,7 +221,7 @@ mod tests {
         let executors = json!([{"name": "a", "reason": "left\nalone"}, {"name": "b"}]);
         let lost = worker(json!({"name": "w", "reason": "lost at noon", "executors": executors}));
         let part = worker(json!({"executors": executors}));
-        let text = lines(&[lost, part], Time::ZERO);
+        let text = lines(used(vec![lost, part]), Time::ZERO);
         let expected = "\n01890000, executor a: left alone\nw (01890000): lost at noon\n";
         assert!(text.ends_with(expected), "{text}");
     }

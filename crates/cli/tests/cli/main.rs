@@ -6,6 +6,7 @@ mod away;
 mod bench;
 mod command;
 mod crew;
+mod drain;
 mod endings;
 mod examples;
 mod full;

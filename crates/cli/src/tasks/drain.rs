@@ -1,0 +1,200 @@
+//! `hypha drain` and `hypha readmit`: workers go, and come back.
+
+use clap::Args;
+use hypha_client::{Json, Scheduler, WorkerId};
+
+use super::reach::{Reach, block_on, failure};
+use super::roster::{Place, Roster};
+use crate::usage::{Failure, print};
+
+#[derive(Args)]
+pub(crate) struct Which {
+    /// The workers: each by its name, its id, or how that begins
+    #[arg(required = true, value_name = "WORKER")]
+    workers: Vec<String>,
+    /// Print what the scheduler answers, each as a line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// What is to become of them.
+#[derive(Clone, Copy)]
+pub(super) enum Wish {
+    Drain,
+    Readmit,
+}
+
+pub(super) fn run(which: &Which, wish: Wish) -> Result<(), Failure> {
+    let scheduler = which.reach.connect()?;
+    block_on(each(&scheduler, which, wish))
+}
+
+/// All of them must be known; then each is tried, whatever becomes of the others.
+async fn each(scheduler: &Scheduler, which: &Which, wish: Wish) -> Result<(), Failure> {
+    let roster = Roster::of(scheduler.worker_list().await.map_err(failure)?);
+    let mut found = Vec::new();
+    for given in &which.workers {
+        let worker = roster.find(given, wish.likely())?;
+        if !found.contains(&worker) {
+            found.push(worker);
+        }
+    }
+    let mut failed = None;
+    for (id, place) in found {
+        let worker = Worker { scheduler, roster: &roster, id, place };
+        match worker.carry_out(wish).await {
+            Ok(done) if which.json => print(&format!("{}\n", done.answer))?,
+            Ok(done) => print(&format!("{}\n", done.line))?,
+            Err(problem) => {
+                // The last one is reported by the caller.
+                if let Some(earlier) = failed.replace(problem) {
+                    eprintln!("hypha: {earlier}");
+                }
+            }
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+impl Wish {
+    /// Where the workers are that this makes sense for.
+    fn likely(self) -> &'static [Place] {
+        match self {
+            Wish::Drain => &[Place::Used],
+            Wish::Readmit => &[Place::Draining, Place::Removed],
+        }
+    }
+}
+
+/// A worker that was found.
+struct Worker<'a> {
+    scheduler: &'a Scheduler,
+    roster: &'a Roster,
+    id: WorkerId,
+    place: Place,
+}
+
+/// What was done, for programs and for people.
+struct Done {
+    answer: Json,
+    line: String,
+}
+
+impl Worker<'_> {
+    async fn carry_out(&self, wish: Wish) -> Result<Done, Failure> {
+        if let Some(problem) = senseless(self.roster, self.id, self.place, wish) {
+            return Err(Failure::work(problem));
+        }
+        let shown = self.roster.short(self.id);
+        let asked = match wish {
+            Wish::Drain => self.scheduler.drain_worker(self.id).await.map(|it| Json::of(&it)),
+            Wish::Readmit => self.scheduler.readmit_worker(self.id).await.map(|it| Json::of(&it)),
+        };
+        let answer =
+            asked.map_err(|error| Failure::work(format!("{shown}: {}", failure(error))))?;
+        let line = match wish {
+            Wish::Drain => format!(
+                "{shown} gets nothing more, and is removed when it has finished what it has; {}",
+                again(self.roster, self.id)
+            ),
+            Wish::Readmit => format!("{shown} is used again as soon as it is there"),
+        };
+        Ok(Done { answer, line })
+    }
+}
+
+/// Why there is nothing to do.
+fn senseless(roster: &Roster, id: WorkerId, place: Place, wish: Wish) -> Option<String> {
+    let shown = roster.short(id);
+    match (wish, place) {
+        (Wish::Drain, Place::Removed) => {
+            Some(format!("{shown} is removed already; {}", again(roster, id)))
+        }
+        (Wish::Readmit, Place::Used) => {
+            Some(format!("{shown} is not removed; `hypha workers` shows how it does"))
+        }
+        // Draining again does no harm.
+        (Wish::Drain, _) | (Wish::Readmit, _) => None,
+    }
+}
+
+/// How to have a worker again.
+pub(super) fn again(roster: &Roster, id: WorkerId) -> String {
+    format!("`hypha readmit {}` takes it again", roster.handle(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::roster::tests::roster;
+    use super::*;
+    use axum::Router;
+    use axum::extract::Path;
+    use axum::http::StatusCode;
+    use axum::response::Json as Body;
+    use axum::routing::{delete, get};
+    use clap::Parser;
+    use serde_json::json;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        which: Which,
+    }
+
+    /// The scheduler refuses all that it is asked, and the test sees what that was.
+    #[tokio::test]
+    async fn nothing_is_asked_for_unless_all_are_known_and_a_refusal_names_its_worker() {
+        let ids = ["1", "2"].map(|n| format!("8ebc{n}000-610d-826e-b5b1-85a378d2ca34"));
+        let workers = json!({"workers": [
+            {"id": ids[0], "name": "one"}, {"id": ids[1], "name": "two"}
+        ]});
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let seen = Arc::clone(&asked);
+        let refuse = async move |Path(id): Path<String>| {
+            seen.lock().unwrap().push(id);
+            let error = json!({"error": {"code": "forbidden", "message": "this needs an admin"}});
+            (StatusCode::FORBIDDEN, Body(error))
+        };
+        let routes = Router::new()
+            .route("/api/v1/workers", get(async move || Body(workers)))
+            .route("/api/v1/workers/{id}", delete(refuse));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let _serving = tokio::spawn(axum::serve(listener, routes).into_future());
+        let scheduler = Scheduler::connect(&address, None).unwrap();
+        let drain = async |workers: &[&str]| {
+            let arguments = Arguments::parse_from([&["drain"], workers].concat());
+            let outcome = each(&scheduler, &arguments.which, Wish::Drain).await;
+            outcome.unwrap_err().to_string()
+        };
+        let unknown = drain(&["one", "three"]).await;
+        assert_eq!(unknown, "there is no worker `three`; `hypha workers` lists them");
+        let several = drain(&["8ebc"]).await;
+        let expected = format!("`8ebc` may be {}, {}; give its id", ids[0], ids[1]);
+        assert_eq!((several, asked.lock().unwrap().len()), (expected, 0));
+        let refused = drain(&["one", "8ebc1", "two"]).await;
+        let advice = "set --token, --token-file or HYPHA_TOKEN";
+        assert_eq!(refused, format!("two (8ebc2000): this needs an admin; {advice}"));
+        assert_eq!(*asked.lock().unwrap(), ids, "each is asked for once");
+    }
+
+    #[test]
+    fn what_is_so_already_is_not_asked_for() {
+        let id: WorkerId = "8ebc2130-610d-826e-b5b1-85a378d2ca34".parse().unwrap();
+        let roster = roster(json!([{"id": id, "name": "w"}]));
+        let problem = |wish, place| senseless(&roster, id, place, wish);
+        let removed = problem(Wish::Drain, Place::Removed).unwrap();
+        assert_eq!(removed, "w (8ebc2130) is removed already; `hypha readmit w` takes it again");
+        let used = problem(Wish::Readmit, Place::Used).unwrap();
+        assert_eq!(used, "w (8ebc2130) is not removed; `hypha workers` shows how it does");
+        for place in [Place::Used, Place::Draining] {
+            assert_eq!(problem(Wish::Drain, place), None);
+        }
+        for place in [Place::Draining, Place::Removed] {
+            assert_eq!(problem(Wish::Readmit, place), None);
+        }
+    }
+}
