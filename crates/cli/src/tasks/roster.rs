@@ -142,7 +142,7 @@ impl Roster {
             Some(worker) => {
                 let (shown, handle) = (self.short(worker.id), self.handle(worker.id));
                 let again = format!("`hypha readmit {handle}` takes it again");
-                format!("{why}; {shown} has it and was removed: {again}")
+                format!("{why}; {shown} has the model and was removed: {again}")
             }
             None if workers.is_empty() => format!("{why}; `hypha workers` lists them"),
             None => why,
@@ -347,7 +347,7 @@ pub(super) mod tests {
         assert_eq!(
             some_removed().unserved("sleep").unwrap(),
             "no worker known so far has the model `sleep` (there are burn and echo); \
-             twin (8ebc0000) has it and was removed: `hypha readmit 8ebc0000` takes it again"
+             twin (8ebc0000) has the model and was removed: `hypha readmit 8ebc0000` takes it again"
         );
         let nope = some_removed().unserved("nope").unwrap();
         assert!(nope.ends_with("(there are burn and echo)"), "{nope}");
@@ -356,7 +356,7 @@ pub(super) mod tests {
         let none = "there is no worker but those that were removed; ";
         assert_eq!(gone.unserved("nope").unwrap(), format!("{none}`hypha workers` lists them"));
         let sleep = gone.unserved("sleep").unwrap();
-        assert!(sleep.starts_with(&format!("{none}twin (8ebc0000) has it")), "{sleep}");
+        assert!(sleep.starts_with(&format!("{none}twin (8ebc0000) has the model")), "{sleep}");
     }
 
     #[test]

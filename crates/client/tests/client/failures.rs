@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::HeaderValue;
-use hypha_client::{ClientError, Scheduler, Task, TaskKey};
+use hypha_client::{ClientError, Scheduler, Task, TaskKey, WorkerId};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -99,6 +99,15 @@ async fn a_lost_connection_is_tried_again_where_that_does_no_harm() {
     let error = scheduler.submit_task(unkeyed()).await.unwrap_err();
     assert!(matches!(error, ClientError::Lost { known: false, .. }), "{error:?}");
     assert_eq!(count(&requests), 1, "it may have been accepted");
+
+    let worker: WorkerId = "01890000-0000-7000-8000-000000000002".parse().unwrap();
+    let (scheduler, requests) = breaking(2).await;
+    let drained = scheduler.drain_worker(worker).await.unwrap_err();
+    let readmitted = scheduler.readmit_worker(worker).await.unwrap_err();
+    for error in [drained, readmitted] {
+        assert!(matches!(error, ClientError::Lost { known: false, .. }), "{error:?}");
+    }
+    assert_eq!(count(&requests), 2, "done a second time it would be refused");
 
     let (scheduler, requests) = breaking(usize::MAX).await;
     let error = scheduler.submit_task(keyed()).await.unwrap_err();
