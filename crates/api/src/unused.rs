@@ -28,7 +28,7 @@ pub(crate) fn in_words(unused: &Unused) -> String {
 }
 
 /// Why one that failed too often is left alone.
-pub(crate) fn of_left_alone(alone: &LeftAlone) -> String {
+fn of_left_alone(alone: &LeftAlone) -> String {
     let failures = match alone.failures {
         1 => "a failure".to_owned(),
         failures => format!("{failures} failures in a row"),

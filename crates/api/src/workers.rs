@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{delete, get};
-use hypha_engine::scheduler::{LeaseView, LeftAlone, Unused};
+use hypha_engine::scheduler::{LeaseView, Unused};
 use hypha_engine::{Command, Reply};
 use hypha_model::ledger::Utilisation;
 use hypha_model::{Capacity, Executor, Name, Time, Worker, WorkerId};
@@ -250,7 +250,7 @@ async fn list(State(surface): State<Surface>, _: Caller, _: Params<NoParams>) ->
             let executors = 0..view.worker.executors.len();
             Seen {
                 why: scheduler.why_unused(id, None),
-                alone: executors.map(|at| scheduler.left_alone(id, at)).collect(),
+                alone: executors.map(|at| scheduler.why_executor_unused(id, at)).collect(),
                 removed_at: scheduler.removed_at(id),
                 view,
                 lease,
@@ -270,7 +270,7 @@ struct Seen {
     view: WorkerView,
     lease: Option<LeaseView>,
     why: Option<Unused>,
-    alone: Vec<Option<LeftAlone>>,
+    alone: Vec<Option<Unused>>,
     removed_at: Option<Time>,
 }
 
@@ -281,7 +281,7 @@ impl Seen {
         body.reason = self.why.as_ref().map(unused::in_words);
         body.removed_at = self.removed_at.map(Stamp);
         for (executor, alone) in body.executors.iter_mut().zip(self.alone) {
-            executor.reason = alone.as_ref().map(unused::of_left_alone);
+            executor.reason = alone.as_ref().map(unused::in_words);
         }
         body
     }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use hypha_model::{AttemptId, Digest, Epoch, Fence, LeaseId, Payload, Refusal, Span, TaskSpec};
+use hypha_model::{
+    AttemptId, Digest, Epoch, Fence, LeaseId, Name, Payload, Refusal, Span, TaskSpec,
+};
 use serde::{Deserialize, Serialize};
 
 /// From a scheduler to a worker.
@@ -168,6 +170,12 @@ pub enum FromWorker {
         run: Span,
         /// With what.
         outcome: Outcome,
+    },
+    /// What these executors forward to is away: they should be given nothing. Said when one becomes so, and as long as
+    /// one is, before each answer that says that the worker is there: without it, all are well.
+    Away {
+        /// Their names.
+        executors: Vec<Name>,
     },
     /// This life of the worker ends, or has ended, in order: what it was given and has not finished is given
     /// back.

@@ -2,10 +2,11 @@
 //!
 //! The rest of the machine is in the files below: `submit.rs` (what clients ask), `attempts.rs` (the life
 //! of an attempt), `failed.rs` (what comes of one that gave no result), `workers.rs` (leases, heartbeats),
-//! `blame.rs` (who is left alone for failing), `leave.rs` (workers that go), `recover.rs` (a new life from what is
+//! `blame.rs` (who is left alone for failing), `away.rs` (who cannot be reached), `leave.rs` (workers that go), `recover.rs` (a new life from what is
 //! durable), `views.rs` and `unused.rs` (what may be read).
 
 mod attempts;
+mod away;
 mod blame;
 mod failed;
 mod leave;

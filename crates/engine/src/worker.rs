@@ -113,6 +113,13 @@ pub enum WorkerEvent {
         /// With what.
         outcome: Outcome,
     },
+    /// Whether what an executor forwards to is there was looked at.
+    Looked {
+        /// The executor, by its place in the worker's list.
+        executor: usize,
+        /// Whether it is well.
+        well: bool,
+    },
     /// The worker is to end: it gives back what it has not finished, and takes nothing more.
     AskedToLeave,
     /// The time of the last `wake_at` has come.
@@ -135,6 +142,8 @@ pub struct WorkerMachine {
     /// When something is due for a run: its end, or its result again. Each run has at most one entry.
     agenda: BTreeSet<(Time, RunId)>,
     used: Vec<u32>,
+    /// Executors whose back ends are away.
+    away: BTreeSet<usize>,
     mutant: Option<Mutant>,
 }
 
@@ -194,6 +203,7 @@ impl WorkerMachine {
             queue: VecDeque::new(),
             agenda: BTreeSet::new(),
             used: vec![0; worker.executors.len()],
+            away: BTreeSet::new(),
             worker,
             mutant: None,
         }
@@ -214,6 +224,7 @@ impl WorkerMachine {
             WorkerEvent::Progressed { id, permille } => self.progressed(id, permille, step),
             WorkerEvent::Produced { id, piece } => self.produced(id, piece, step),
             WorkerEvent::Ended { id, outcome } => self.ended(now, id, outcome, step),
+            WorkerEvent::Looked { executor, well } => self.looked(executor, well, step),
             WorkerEvent::AskedToLeave => self.leave(step),
             WorkerEvent::Woke => self.woke(now, step),
         }
@@ -275,6 +286,9 @@ impl WorkerMachine {
                 if named && self.is_leaving {
                     return self.say_left(step);
                 }
+                if named {
+                    self.say_away(from, step);
+                }
                 let holding = self.held_for(from);
                 let message = match &mut self.lease {
                     Some(held) if named => {
@@ -335,6 +349,7 @@ impl WorkerMachine {
         let id = again.map_or_else(|| LeaseId::new(now, &mut self.rng), |lease| lease.id);
         self.lease = Some(Lease { holder: from, id, request, ttl, until: now + ttl });
         self.say_last_left(from, step);
+        self.say_away(from, step);
         let holding = self.held_for(from);
         let message =
             FromWorker::LeaseGranted { request, lease: id, epoch: self.epoch, ttl, holding };
@@ -347,6 +362,28 @@ impl WorkerMachine {
                 let message = FromWorker::Running { attempt, fence, elapsed: now.since(since) };
                 step.send.push(Said { to: from, message });
             }
+        }
+    }
+
+    fn looked(&mut self, executor: usize, well: bool, step: &mut WorkerStep) {
+        let is_news = !well && executor < self.worker.executors.len() && self.away.insert(executor);
+        if well {
+            // The next heartbeat finds it so: nothing is lost but a little time if that is lost.
+            self.away.remove(&executor);
+        }
+        if let Some(lease) = self.lease.filter(|_| is_news) {
+            self.say_away(lease.holder, step);
+        }
+    }
+
+    /// Says which executors should be given nothing, if any.
+    fn say_away(&self, to: SchedulerId, step: &mut WorkerStep) {
+        if !self.away.is_empty() {
+            let executors = &self.worker.executors;
+            let executors =
+                self.away.iter().filter_map(|at| Some(executors.get(*at)?.name.clone()));
+            let message = FromWorker::Away { executors: executors.collect() };
+            step.send.push(Said { to, message });
         }
     }
 

@@ -8,6 +8,7 @@ mod flow;
 mod instance;
 mod objects;
 mod runners;
+mod watched;
 
 use std::sync::Arc;
 
@@ -69,7 +70,9 @@ pub(crate) async fn start(
     // Before anything is granted in its name, so that a disk that cannot be written is noticed.
     epoch::write(&config.data_dir, last.next()).map_err(unusable)?;
     let uploads = Uploads::new(bulk, config.max_result_bytes);
-    let runners = Arc::new(Runners::open(&config.executors, &config.data_dir, uploads)?);
+    let (events, happened) = mpsc::channel(MAX_EVENTS);
+    let runners = Runners::open(&config.executors, &config.data_dir, uploads, &events)?;
+    let runners = Arc::new(runners);
     let channels = net.channels().map_err(NodeError::failed)?;
     tracing::info!(
         worker = %worker.id,
@@ -79,7 +82,6 @@ pub(crate) async fn start(
         executors = worker.executors.len(),
         "offering"
     );
-    let (events, happened) = mpsc::channel(MAX_EVENTS);
     let (local, heard) = mpsc::channel(MAX_LOCAL);
     let (clock, stop) = (Clock::new(), CancellationToken::new());
     if let Some(config) = &config.task_instance {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::check::at_most;
 use crate::codec::{Invalid, Message};
 use crate::field::{Pieces, read_list, read_pieces, write_pieces};
+use crate::worker::MAX_EXECUTORS;
 
 /// Messages of one frame.
 pub const MAX_MESSAGES: usize = 4_096;
@@ -129,10 +130,18 @@ pub enum Report {
         run_us: u64,
         error: String,
         retry: bool,
+        /// What the executor forwards to could not be reached. Older schedulers see a failure that another worker
+        /// may do without.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unreached: bool,
     },
     TimedOut {
         attempt: Attempt,
         run_us: u64,
+    },
+    Away {
+        #[serde(deserialize_with = "read_list::<_, _, MAX_EXECUTORS>")]
+        executors: Vec<Name>,
     },
     Left {
         epoch: u64,
@@ -203,6 +212,7 @@ impl Message for Reports {
             Report::Output { piece: bytes, .. } | Report::Completed { result: bytes, .. } => {
                 at_most("result", bytes.bytes().len(), MAX_PAYLOAD_BYTES)
             }
+            Report::Away { executors } => at_most("executors", executors.len(), MAX_EXECUTORS),
             Report::Failed { error, .. } => at_most("error", error.len(), MAX_ERROR_BYTES),
             _ => Ok(()),
         })

@@ -178,6 +178,7 @@ pub(crate) fn short(message: &FromWorker) -> String {
         FromWorker::Started { fence, .. } => format!("started {}", fence.0),
         FromWorker::Running { fence, .. } => format!("running {}", fence.0),
         FromWorker::Left { .. } => "left".to_owned(),
+        FromWorker::Away { .. } => "away".to_owned(),
         FromWorker::Progress { fence, permille, .. } => format!("progress {} {permille}", fence.0),
         FromWorker::Output { fence, piece, .. } => {
             format!("output {}: {}", fence.0, String::from_utf8_lossy(piece.bytes()))

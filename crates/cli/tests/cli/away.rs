@@ -83,6 +83,35 @@ fn a_task_waits_for_its_only_server_and_loses_no_try() {
     assert!(body.contains("no worker is left for it: no connection to "), "{body}");
 }
 
+/// The worker serves two models, one of them from a server that is away.
+#[test]
+fn a_task_waits_for_the_server_behind_its_worker_and_loses_no_try() {
+    let mut server = Server::start();
+    let crew = Crew::start_with("away-behind", STRICT, &[&(builtin(1) + &server.behind())]);
+    assert_eq!(crew.ended(&crew.submit("m", &json!("hi")))["status"], "completed");
+    server.stop();
+    // Until the worker has noticed, each is tried and costs nothing; then none is given to it.
+    let first = crew.submit("m", &json!("hi"));
+    wait_until("away", PATIENCE, || {
+        crew.hypha(&["workers"])
+            .contains(", executor forwards: could not be reached at ")
+            .then_some(())
+    });
+    let waits = crew.call("POST /api/v1/tasks", &json!({"model": "m", "input": "hi"}));
+    let ends = json!({"model": "m", "input": "hi", "requirements": {"deadline": 1}});
+    let ends = crew.call("POST /api/v1/tasks", &ends);
+    assert_eq!(crew.ended(ends["id"].as_str().unwrap())["status"], "expired");
+    assert_eq!(crew.ended(&crew.submit("echo", &json!("fine")))["result"], "fine");
+    let explained = crew.hypha(&["explain", waits["id"].as_str().unwrap()]);
+    assert!(explained.contains("no worker can take it: 1 × not reached"), "{explained}");
+    server.start_again();
+    for id in [&first, waits["id"].as_str().unwrap()] {
+        let task = crew.ended(id);
+        assert_eq!(task["status"], "completed", "{task}");
+        assert!(task["attempts"].as_u64().unwrap() <= 2, "{task}");
+    }
+}
+
 /// The worker serves two models, and one of its programs fails.
 #[test]
 fn a_program_that_fails_leaves_the_rest_of_its_worker_alone() {
@@ -126,6 +155,15 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         Server { address, serving: Some(serve(listener)), reserved: None }
+    }
+
+    /// The keys of an executor that forwards to it.
+    fn behind(&self) -> String {
+        format!(
+            "[[executors]]\nname = \"forwards\"\nruntime = \"http\"\nmodels = [\"m\"]\n\
+             url = \"http://{}\"\n",
+            self.address
+        )
     }
 
     fn register(&self, crew: &Crew) -> String {

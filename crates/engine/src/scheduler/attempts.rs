@@ -122,7 +122,7 @@ impl Scheduler {
     fn spec_for(&self, task: TaskRef, entry: &Task, worker: &WorkerState) -> Arc<TaskSpec> {
         let spec = &entry.accepted.spec;
         let first = spec.requirement.executors_of(&worker.worker).next();
-        let alone = first.is_some_and(|first| worker.blames.of_executor(first).is_some());
+        let alone = first.is_some_and(|first| worker.blames.rests(first));
         let used = self.placement.executor_of(task).filter(|used| alone && Some(*used) != first);
         match used.and_then(|used| worker.worker.executors.get(used)) {
             Some(executor) => {
@@ -408,10 +408,11 @@ impl Scheduler {
             }
             Outcome::Unreached { error } => {
                 let error = error.chars().take(MAX_ERROR_CHARS).collect();
-                let current = self.task(reference).and_then(|task| task.current);
+                let slot = self.task(reference).and_then(|task| task.current?.slot);
+                let executor = self.placement.executor_of(reference);
                 // First, so that it is not counted among those who would take the task.
-                if let Some(slot) = current.and_then(|current| current.slot) {
-                    self.unreached(now, slot, step);
+                if let (Some(slot), Some(executor)) = (slot, executor) {
+                    self.unreached(now, slot, executor);
                 }
                 self.attempt_failed(now, reference, Failure::Unreached(error), step);
             }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use hypha_model::{TaskId, Time, Worker};
 use hypha_placement::Slot;
 
+use super::away::Away;
 use super::{Scheduler, WorkerState};
 
 /// Tasks that an executor failed and that are remembered, so that each counts once. With more of them in turn than this,
@@ -35,6 +36,8 @@ struct Blame {
     /// How often in a row it was left alone.
     pauses: u32,
     left_alone: Option<LeftAlone>,
+    /// It could not be reached, and has not been found well since. No blame, but as good a reason to give it nothing.
+    away: Option<Away>,
 }
 
 /// Until when a worker or an executor is given nothing, and why.
@@ -83,6 +86,20 @@ impl Blames {
     /// Why an executor is left alone.
     pub(super) fn of_executor(&self, executor: usize) -> Option<&LeftAlone> {
         self.executors.get(executor)?.left_alone.as_ref()
+    }
+
+    /// Since when an executor cannot be reached.
+    pub(super) fn away(&self, executor: usize) -> Option<Time> {
+        Some(self.executors.get(executor)?.away?.since)
+    }
+
+    pub(super) fn away_mut(&mut self, executor: usize) -> Option<&mut Option<Away>> {
+        Some(&mut self.executors.get_mut(executor)?.away)
+    }
+
+    /// Whether an executor is given nothing, for whatever reason.
+    pub(super) fn rests(&self, executor: usize) -> bool {
+        self.of_executor(executor).is_some() || self.away(executor).is_some()
     }
 
     /// When the first pause ends.
@@ -151,7 +168,7 @@ impl Scheduler {
                 self.placement.set_available(slot, false, now);
                 self.release_bound(now, slot);
             }
-            Culprit::Executor(at) => self.leave_executor_alone(now, slot, at),
+            Culprit::Executor(at) => self.rest(now, slot, at),
         }
         self.arm_worker(slot);
     }
@@ -163,7 +180,7 @@ impl Scheduler {
         if let Some(at) = executor
             && state.blames.of(Culprit::Executor(at)).is_some_and(Blame::clear)
         {
-            self.placement.leave_alone(slot, at, false, now);
+            self.rest(now, slot, at);
         }
         if own {
             self.update_availability(now, slot);
@@ -190,7 +207,7 @@ impl Scheduler {
         let ended: Vec<usize> =
             executors.filter_map(|(at, blame)| over(blame).then_some(at)).collect();
         for at in ended {
-            self.placement.leave_alone(slot, at, false, now);
+            self.rest(now, slot, at);
         }
         if own {
             self.update_availability(now, slot);
@@ -201,17 +218,20 @@ impl Scheduler {
     pub(super) fn inherit(&mut self, now: Time, slot: Slot, blames: Blames, old: &Worker) {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         state.blames = blames.of_the_same(old, &state.worker);
-        let alone = |(at, blame): (usize, &Blame)| blame.left_alone.is_some().then_some(at);
-        let alone: Vec<usize> =
-            state.blames.executors.iter().enumerate().filter_map(alone).collect();
-        for at in alone {
-            self.leave_executor_alone(now, slot, at);
+        for at in 0..state.worker.executors.len() {
+            self.rest(now, slot, at);
         }
         self.arm_worker(slot);
     }
 
-    fn leave_executor_alone(&mut self, now: Time, slot: Slot, executor: usize) {
-        for reference in self.placement.leave_alone(slot, executor, true, now) {
+    /// Tells placement whether an executor is given something.
+    pub(super) fn rest(&mut self, now: Time, slot: Slot, executor: usize) {
+        let Some(Some(state)) = self.workers.get(slot.0 as usize) else { return };
+        let rests = state.blames.rests(executor);
+        if rests == self.placement.is_left_alone(slot, executor) {
+            return;
+        }
+        for reference in self.placement.leave_alone(slot, executor, rests, now) {
             if let Some(task) = self.task_mut(reference) {
                 task.unbind();
             }
@@ -221,8 +241,7 @@ impl Scheduler {
     /// Compares who is left alone here and in placement.
     pub(super) fn check_blames(&self, slot: Slot, state: &WorkerState) -> Result<(), String> {
         for at in 0..state.worker.executors.len() {
-            let (here, there) =
-                (state.blames.of_executor(at).is_some(), self.placement.is_left_alone(slot, at));
+            let (here, there) = (state.blames.rests(at), self.placement.is_left_alone(slot, at));
             if here != there {
                 return Err(format!("executor {at} of {slot:?} is left alone: {here} and {there}"));
             }

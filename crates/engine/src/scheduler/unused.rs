@@ -23,7 +23,7 @@ pub enum Unused {
         /// What was noticed.
         reason: &'static str,
     },
-    /// It could not be reached, and has not been found well since.
+    /// It could not be reached, or what its executors forward to could not, and has not been found well since.
     Unreached {
         /// Since when.
         since: Time,
@@ -46,17 +46,19 @@ impl Scheduler {
                 Some(requirement) => requirement.executors_of(&state.worker).collect(),
                 None => (0..state.worker.executors.len()).collect(),
             };
-            let alone: Option<Vec<&LeftAlone>> =
-                executors.into_iter().map(|at| state.blames.of_executor(at)).collect();
-            // Whichever is tried first again.
-            let first = alone?.into_iter().min_by_key(|alone| alone.until)?;
-            Some(Unused::LeftAlone(first.clone()))
+            let all: Option<Vec<Unused>> =
+                executors.into_iter().map(|at| state.executor_unused(at)).collect();
+            // Whichever is tried first again: what is away may be back at any time.
+            all?.into_iter().min_by_key(|unused| match unused {
+                Unused::LeftAlone(alone) => Some(alone.until),
+                _ => None,
+            })
         })
     }
 
-    /// Why an executor of a worker is left alone, by its place in the worker's list.
-    pub fn left_alone(&self, worker: WorkerId, executor: usize) -> Option<LeftAlone> {
-        self.known_state(worker)?.blames.of_executor(executor).cloned()
+    /// Why an executor of a worker is given nothing although the worker is used, by its place in the worker's list.
+    pub fn why_executor_unused(&self, worker: WorkerId, executor: usize) -> Option<Unused> {
+        self.known_state(worker)?.executor_unused(executor)
     }
 
     fn known_state(&self, worker: WorkerId) -> Option<&WorkerState> {
@@ -78,12 +80,14 @@ impl WorkerState {
                 None => Unused::NotLeased { refused },
             });
         }
-        if let Some(since) = self.unreached_since {
-            return Some(Unused::Unreached { since });
-        }
         if self.late {
             return Some(Unused::Late { since: self.heard });
         }
         self.blames.own().cloned().map(Unused::LeftAlone)
+    }
+
+    fn executor_unused(&self, executor: usize) -> Option<Unused> {
+        let alone = || self.blames.of_executor(executor).cloned().map(Unused::LeftAlone);
+        self.blames.away(executor).map(|since| Unused::Unreached { since }).or_else(alone)
     }
 }

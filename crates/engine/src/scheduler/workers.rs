@@ -36,8 +36,6 @@ pub(super) struct WorkerState {
     pub(super) draining: bool,
     pub(super) due: Option<Time>,
     pub(super) lost: Option<Lost>,
-    /// It could not be reached, and has not been found well since.
-    pub(super) unreached_since: Option<Time>,
 }
 
 /// A worker that cannot be relied on.
@@ -188,7 +186,6 @@ impl Scheduler {
             draining: false,
             due: None,
             lost: Some(Lost { since: now, reason: None }),
-            unreached_since: None,
         });
         self.worker_due(now, slot, step);
         slot
@@ -247,6 +244,7 @@ impl Scheduler {
             FromWorker::Finished { attempt, fence, run, outcome } => {
                 self.finished(now, worker, (attempt, fence), run, outcome, step);
             }
+            FromWorker::Away { executors } => self.said_away(now, worker, &executors),
             FromWorker::Left { epoch, lease } => self.left(now, worker, epoch, lease, step),
         }
         // Whatever it said, it may be given tasks again.
@@ -329,10 +327,11 @@ impl Scheduler {
             // Too short to be renewed in time: as good as refused.
             return self.lease_refused(worker, answered, RefusalKind::TooSlow);
         }
-        (state.lost, state.unreached_since) = (None, None);
+        state.lost = None;
         state.lease = Lease::Held { lease, epoch, ttl, until, open: None, missed: 0, next };
         self.placement.saw(slot, Some(now.since(sent)), now);
         self.meet_again(now, worker, slot, holding, step);
+        self.found_well(now, slot, sent);
         self.update_availability(now, slot);
         self.arm_worker(slot);
     }
@@ -356,20 +355,6 @@ impl Scheduler {
         }
     }
 
-    /// A worker could not be reached: it is given nothing until it has been found well. What it has, it may yet finish.
-    pub(super) fn unreached(&mut self, now: Time, slot: Slot, step: &mut SchedulerStep) {
-        let look_at = now + self.settings.health_check_timeout;
-        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
-        let Lease::Held { next, .. } = &mut state.lease else { return };
-        // Not at once: the answer would most likely be the same, and whoever is found well and cannot be reached
-        // must not be asked without end.
-        *next = (*next).min(look_at);
-        state.unreached_since = Some(now);
-        self.update_availability(now, slot);
-        self.release_bound(now, slot);
-        self.worker_due(now, slot, step);
-    }
-
     fn alive(
         &mut self,
         now: Time,
@@ -390,12 +375,8 @@ impl Scheduler {
             *open = None;
             *missed = 0;
             *until = (*until).max(sent + ttl.mul_f64(HOLDER_SHARE));
-            // A question from before says nothing of how it has been since.
-            let found_well = state.unreached_since.take_if(|since| *since < sent).is_some();
             self.placement.saw(slot, Some(now.since(sent)), now);
-            if found_well {
-                self.update_availability(now, slot);
-            }
+            self.found_well(now, slot, sent);
             self.arm_worker(slot);
             self.reconcile(now, worker, slot, (sent, holding), step);
         }

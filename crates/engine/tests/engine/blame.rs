@@ -10,7 +10,7 @@ use hypha_placement::Strategy;
 use crate::harness::*;
 
 /// A worker with three executors, for the models `a`, `b`, and `c` and `d`.
-fn of_models(n: u8) -> Worker {
+pub(crate) fn of_models(n: u8) -> Worker {
     let executor = |named: &str, models: &[&str]| Executor {
         name: name(named),
         models: models.iter().map(|model| name(model)).collect(),
@@ -26,11 +26,11 @@ fn of_models(n: u8) -> Worker {
     }
 }
 
-fn asking(model: &str) -> NewTask {
+pub(crate) fn asking(model: &str) -> NewTask {
     with_spec(|spec| spec.requirement.model = Some(name(model)))
 }
 
-fn joined(settings: Settings, worker: Worker) -> Rig {
+pub(crate) fn joined(settings: Settings, worker: Worker) -> Rig {
     let mut rig = Rig::new(settings);
     rig.workers.entry(worker.id).or_default();
     rig.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
@@ -248,8 +248,8 @@ fn whoever_is_not_used_is_told_why() {
         rig.scheduler.why_unused(worker_id(1), Some(&spec.requirement))
     };
     assert_eq!((alone(of(&rig, &a)), of(&rig, &b)), (told.clone(), None));
-    assert_eq!(rig.scheduler.left_alone(worker_id(1), 0).unwrap().until, until);
-    assert_eq!(rig.scheduler.left_alone(worker_id(1), 1), None);
+    assert_eq!(alone(rig.scheduler.why_executor_unused(worker_id(1), 0)), told);
+    assert_eq!(rig.scheduler.why_executor_unused(worker_id(1), 1), None);
     for model in ["b", "c"] {
         fail(&mut rig, &asking(model), 3);
     }

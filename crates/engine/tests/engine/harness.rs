@@ -37,6 +37,8 @@ pub(crate) struct Rig {
 pub(crate) struct Script {
     pub(crate) silent: bool,
     pub(crate) holding: Vec<(AttemptId, Fence)>,
+    /// Its executors whose back ends are away.
+    pub(crate) away: Vec<Name>,
 }
 
 impl Rig {
@@ -267,6 +269,10 @@ impl Rig {
             for effect in self.steps[at].send.clone() {
                 let Effect::ToWorker { worker, message } = effect else { continue };
                 let Some(script) = self.workers.get_mut(&worker) else { continue };
+                if let Some(message) = script.says_first(&message) {
+                    self.step(SchedulerEvent::WorkerSaid { worker, message });
+                }
+                let Some(script) = self.workers.get_mut(&worker) else { continue };
                 if let Some(message) = script.answer(message, self.now, &mut self.rng) {
                     self.step(SchedulerEvent::WorkerSaid { worker, message });
                 }
@@ -277,6 +283,13 @@ impl Rig {
 }
 
 impl Script {
+    /// As long as one of its executors is away, a worker says so before it says that it is there.
+    fn says_first(&self, message: &ToWorker) -> Option<FromWorker> {
+        let asked = matches!(message, ToWorker::RequestLease { .. } | ToWorker::Heartbeat { .. });
+        (asked && !self.silent && !self.away.is_empty())
+            .then(|| FromWorker::Away { executors: self.away.clone() })
+    }
+
     fn answer(&mut self, message: ToWorker, now: Time, rng: &mut Rng) -> Option<FromWorker> {
         if self.silent {
             return None;

@@ -97,7 +97,11 @@ impl Noise {
     fn worker_message(&mut self) -> FromWorker {
         let (attempt, fence) = self.attempt();
         let (lease, epoch) = self.lease();
-        match self.rng.below(16) {
+        match self.rng.below(17) {
+            16 => {
+                let names = ["test", "other"].map(name);
+                FromWorker::Away { executors: names[self.rng.below(2) as usize..].to_vec() }
+            }
             0..=3 => {
                 let (request, ttl) = (self.number(), self.span());
                 let holding = self.holding();

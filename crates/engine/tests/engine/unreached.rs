@@ -2,9 +2,10 @@
 
 use hypha_engine::record::NOBODY_LEFT;
 use hypha_engine::scheduler::Unused;
-use hypha_engine::{Effect, Notice, Outcome, ToWorker};
-use hypha_model::{Span, TaskState};
+use hypha_engine::{Effect, FromWorker, Notice, Outcome, Settings, ToWorker};
+use hypha_model::{Name, Span, TaskState};
 
+use crate::blame::{asking, joined, of_models};
 use crate::harness::*;
 
 fn unreached() -> Outcome {
@@ -62,7 +63,7 @@ fn a_question_from_before_finds_nobody_well() {
     rig.now = rig.now + Span::from_millis(1);
     rig.finish_with(&given, unreached());
     let holding = Vec::new();
-    rig.say(1, hypha_engine::FromWorker::Alive { lease, epoch, nonce, holding });
+    rig.say(1, FromWorker::Alive { lease, epoch, nonce, holding });
     assert!(rig.scheduler.why_unused(worker_id(1), None).is_some());
 }
 
@@ -120,4 +121,86 @@ fn who_waits_on_the_line_is_told_soon_if_nobody_is_left() {
         _ => None,
     });
     assert_eq!(ended.unwrap(), format!("{NOBODY_LEFT}: connection refused"));
+}
+
+fn set_away(rig: &mut Rig, executors: &[&str]) -> Vec<Name> {
+    let executors: Vec<Name> = executors.iter().map(|one| name(one)).collect();
+    rig.workers.get_mut(&worker_id(1)).unwrap().away = executors.clone();
+    executors
+}
+
+/// Of a worker that forwards to several servers, only the one that is away is given nothing.
+#[test]
+fn one_executor_is_away_and_the_others_are_used() {
+    let mut rig = joined(Settings::default(), of_models(1));
+    let (id, given) = rig.dispatched(asking("a"));
+    let since = rig.now;
+    set_away(&mut rig, &["for-a"]);
+    rig.finish_with(&given, unreached());
+    for minutes in 1..=10 {
+        rig.wait(secs(60));
+        assert!(rig.dispatches().is_empty(), "after {minutes} minutes");
+        assert!((5..=15).contains(&beats(&rig)), "{} looks in a minute", beats(&rig));
+    }
+    assert_eq!((rig.view(id).state, rig.stored(id).failures), (TaskState::Queued, 0));
+    let why = |rig: &Rig, executor| rig.scheduler.why_executor_unused(worker_id(1), executor);
+    assert_eq!(why(&rig, 0), Some(Unused::Unreached { since }));
+    assert_eq!(why(&rig, 1), None);
+    assert_eq!(rig.scheduler.why_unused(worker_id(1), None), None);
+    let wanted = asking("a").spec;
+    let why = rig.scheduler.why_unused(worker_id(1), Some(&wanted.requirement));
+    assert_eq!(why, Some(Unused::Unreached { since }));
+    let (_, other) = rig.dispatched(asking("b"));
+    rig.finish(&other);
+
+    set_away(&mut rig, &[]);
+    rig.wait(secs(11));
+    let again = rig.dispatches();
+    assert!(!again.is_empty(), "found well");
+    rig.finish(&again[0]);
+    assert_eq!(rig.ended(id).state, TaskState::Completed);
+    rig.wait(secs(120));
+    assert!(beats(&rig) <= 5, "asked as seldom as before");
+}
+
+/// A worker that looks after its servers says so before anything is tried in vain.
+#[test]
+fn what_is_said_to_be_away_is_not_tried_and_deadlines_are_kept() {
+    let mut rig = joined(Settings::default(), of_models(1));
+    let executors = set_away(&mut rig, &["for-a", "unknown"]);
+    rig.say(1, FromWorker::Away { executors });
+    let spec = |spec: &mut hypha_model::TaskSpec| {
+        spec.requirement.model = Some(name("a"));
+        spec.requirement.deadline = Some(secs(100));
+    };
+    let (ends, waits) = (rig.submit(with_spec(spec)), rig.submit(asking("a")));
+    rig.wait(secs(101));
+    assert!(rig.dispatches().is_empty());
+    assert_eq!(rig.ended(ends).state, TaskState::Expired);
+    // A new lease, of a scheduler that has forgotten, tells it again.
+    rig.restart();
+    assert!(rig.dispatches().is_empty(), "nothing is tried in vain");
+    rig.wait(secs(60));
+    assert!(rig.dispatches().is_empty());
+    set_away(&mut rig, &[]);
+    rig.wait(secs(11));
+    assert_eq!(rig.view(waits).attempts, 1);
+}
+
+/// What is away and was left alone for failing is used when both are over.
+#[test]
+fn away_and_left_alone_are_two_reasons() {
+    let mut rig = joined(Settings::default(), of_models(1));
+    for _ in 0..3 {
+        let (_, given) = rig.dispatched(asking("a"));
+        rig.finish_with(&given, failed(true));
+    }
+    let waits = rig.submit(asking("a"));
+    let executors = set_away(&mut rig, &["for-a"]);
+    rig.say(1, FromWorker::Away { executors });
+    rig.wait(secs(40));
+    assert_eq!(rig.view(waits).attempts, 0, "the pause is over");
+    set_away(&mut rig, &[]);
+    rig.wait(secs(11));
+    assert!(!rig.dispatches().is_empty());
 }

@@ -373,3 +373,28 @@ fn a_new_life_tells_the_holder_how_the_last_one_ended_until_it_has_heard() {
     let mut rig = start(Some(left));
     assert!(rig.request(2, 1, 100).is_some() && !said(&rig), "it had nothing there");
 }
+
+/// As long as the back end of an executor is away, whoever holds the lease is told with each answer.
+#[test]
+fn the_holder_is_told_which_executors_are_away() {
+    let mut rig = Rig::leased();
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    let away = FromWorker::Away { executors: vec![worker(1).executors[0].name.clone()] };
+    let alive = |nonce| FromWorker::Alive { lease, epoch, nonce, holding: vec![] };
+    rig.event(WorkerEvent::Looked { executor: 0, well: false });
+    assert_eq!(rig.sent(), std::slice::from_ref(&away));
+    rig.event(WorkerEvent::Looked { executor: 0, well: false });
+    assert_eq!(rig.sent(), [], "no news");
+    rig.event(WorkerEvent::Looked { executor: 9, well: false });
+    assert_eq!(rig.sent(), [], "there is none");
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
+    assert_eq!(rig.sent(), [away.clone(), alive(1)], "in this order");
+    rig.say(2, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
+    assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }], "nobody else");
+    rig.request(1, 2, 100);
+    assert_eq!(rig.sent()[0], away);
+    assert!(matches!(rig.sent()[1], FromWorker::LeaseGranted { .. }));
+    rig.event(WorkerEvent::Looked { executor: 0, well: true });
+    rig.request(1, 3, 100);
+    assert!(matches!(rig.sent()[..], [FromWorker::LeaseGranted { .. }]));
+}

@@ -39,6 +39,8 @@ pub(super) enum Event {
     Progressed(RunId, u16),
     Produced(RunId, Payload),
     Ended(RunId, Outcome),
+    /// Whether the server behind the executor at this place is well.
+    Looked(usize, bool),
 }
 
 pub(super) struct Driver {
@@ -151,6 +153,9 @@ impl Driver {
                 self.machine.step(now, WorkerEvent::Produced { id, piece }, step);
             }
             Event::Ended(id, outcome) => self.ended(id, outcome, step),
+            Event::Looked(executor, well) => {
+                self.machine.step(now, WorkerEvent::Looked { executor, well }, step);
+            }
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use hypha_backends::Answer;
 use hypha_config::{ExecutorConfig, ProgramConfig, Runtime, ServerConfig};
@@ -21,13 +20,11 @@ use super::cores::Cores;
 use super::driver::Event;
 use super::flow::Flow;
 use super::objects::Uploads;
+use super::watched::Watched;
 use crate::NodeError;
 
 /// The subcommand of this program that starts tasks' programs.
 pub const LAUNCHER: &str = "launch-task";
-
-/// How often a server is asked whether it is well.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// All executors, in the order of the configuration.
 pub(super) struct Runners {
@@ -47,13 +44,6 @@ enum Kind {
     Server(Watched),
 }
 
-/// A server that is asked now and then whether it is well.
-#[derive(Clone)]
-struct Watched {
-    server: hypha_backends::Server,
-    problem: Arc<Mutex<Option<String>>>,
-}
-
 /// Stops a run.
 pub(super) struct Stopper(CancellationToken);
 
@@ -64,21 +54,25 @@ impl Stopper {
 }
 
 impl Runners {
+    /// What is noticed of servers goes to `events`.
     pub(super) fn open(
         executors: &[ExecutorConfig],
         data_dir: &Path,
         uploads: Uploads,
+        events: &mpsc::Sender<Event>,
     ) -> Result<Runners, NodeError> {
         let runners = executors
             .iter()
-            .map(|config| {
+            .enumerate()
+            .map(|(at, config)| {
                 let kind = match &config.runtime {
                     Runtime::Builtin => Kind::Local(Executor::Builtin),
                     Runtime::Process(program) => {
                         Kind::Local(Executor::Process(process(config, program, data_dir)?))
                     }
                     Runtime::Http(server) => {
-                        Kind::Server(Watched::new(config.name.clone(), self::server(server)?))
+                        let server = self::server(server)?;
+                        Kind::Server(Watched::start(server, at, config.name.clone(), events))
                     }
                 };
                 let model = config.models.first().unwrap_or(&config.name).clone();
@@ -129,8 +123,9 @@ impl Runners {
                     outcome
                 }
                 Some((Kind::Server(watched), runner)) => match watched.problem() {
-                    Some(problem) => failed(format!("the server is not well: {problem}"), true),
-                    None => call(&watched.server, runner, &dispatch, id, &events, &cancel).await,
+                    // Nothing was tried, and whoever gave it hears when the server is well again.
+                    Some(problem) => Outcome::Unreached { error: problem },
+                    None => call(watched, runner, &dispatch, id, &events, &cancel).await,
                 },
             };
             let outcome = self.uploads.shrink(id, &dispatch, outcome, &cancel).await;
@@ -156,37 +151,6 @@ impl Runners {
 
     fn give_back(&self, taken: &[usize]) {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner).give_back(taken);
-    }
-}
-
-impl Watched {
-    fn new(name: Name, server: hypha_backends::Server) -> Watched {
-        let watched = Watched { server, problem: Arc::default() };
-        tokio::spawn(watched.clone().look(name));
-        watched
-    }
-
-    fn problem(&self) -> Option<String> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Looks again and again, and says so when something has changed.
-    async fn look(self, name: Name) {
-        loop {
-            let problem = self.server.health().await.err().map(|error| error.to_string());
-            let before = {
-                let mut known = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
-                std::mem::replace(&mut *known, problem.clone())
-            };
-            match (before, problem) {
-                (None, Some(problem)) => {
-                    tracing::warn!(executor = %name, "the server is not well: {problem}");
-                }
-                (Some(_), None) => tracing::info!(executor = %name, "the server is well again"),
-                _ => {}
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
     }
 }
 
@@ -250,7 +214,7 @@ async fn run(
 }
 
 async fn call(
-    server: &hypha_backends::Server,
+    watched: &Watched,
     runner: &Runner,
     dispatch: &Dispatch,
     id: RunId,
@@ -260,7 +224,7 @@ async fn call(
     let spec = &dispatch.spec;
     let model = spec.requirement.model.as_ref().unwrap_or(&runner.model);
     let calling = async {
-        let mut call = server.start(Some(model), spec.form, &spec.input, spec.stream);
+        let mut call = watched.server.start(Some(model), spec.form, &spec.input, spec.stream);
         if spec.stream {
             let mut flow = Flow::new(id, events);
             loop {
@@ -281,7 +245,10 @@ async fn call(
                 Outcome::Completed { result: payload, digest }
             }
             Answer::Failed { error, retry } => failed(error, retry),
-            Answer::Unreached { error } => failed(error, true),
+            Answer::Unreached { error } => {
+                watched.was_not_reached(&error).await;
+                Outcome::Unreached { error }
+            }
         }
     };
     tokio::select! {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{AttemptId, Epoch, Fence, Span, TaskSpec};
 
-use super::{Attempt, MAX_ERROR_BYTES, Order, Report, Work};
+use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Report, Work};
 
 impl Attempt {
     fn of((attempt, fence): (AttemptId, Fence)) -> Attempt {
@@ -144,14 +144,19 @@ impl From<FromWorker> for Report {
                         Report::Completed { attempt, run_us, result, digest }
                     }
                     Outcome::Failed { error, retry } => {
-                        Report::Failed { attempt, run_us, error: cut(error), retry }
+                        let (error, unreached) = (cut(error), false);
+                        Report::Failed { attempt, run_us, error, retry, unreached }
                     }
                     Outcome::TimedOut => Report::TimedOut { attempt, run_us },
-                    // Of a worker that was reached, it is one of its executors that cannot do its work.
                     Outcome::Unreached { error } => {
-                        Report::Failed { attempt, run_us, error: cut(error), retry: true }
+                        let (error, retry, unreached) = (cut(error), true, true);
+                        Report::Failed { attempt, run_us, error, retry, unreached }
                     }
                 }
+            }
+            FromWorker::Away { mut executors } => {
+                executors.truncate(MAX_EXECUTORS);
+                Report::Away { executors }
             }
             FromWorker::Left { epoch, lease } => Report::Left { epoch: epoch.0, lease },
         }
@@ -206,10 +211,14 @@ impl From<Report> for FromWorker {
             Report::Completed { attempt, run_us, result, digest } => {
                 finished(attempt, run_us, Outcome::Completed { result, digest })
             }
-            Report::Failed { attempt, run_us, error, retry } => {
+            Report::Failed { attempt, run_us, error, unreached: true, .. } => {
+                finished(attempt, run_us, Outcome::Unreached { error })
+            }
+            Report::Failed { attempt, run_us, error, retry, unreached: false } => {
                 finished(attempt, run_us, Outcome::Failed { error, retry })
             }
             Report::TimedOut { attempt, run_us } => finished(attempt, run_us, Outcome::TimedOut),
+            Report::Away { executors } => FromWorker::Away { executors },
             Report::Left { epoch, lease } => FromWorker::Left { epoch: Epoch(epoch), lease },
         }
     }

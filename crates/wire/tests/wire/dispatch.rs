@@ -36,6 +36,26 @@ fn to_a_scheduler_and_back(messages: Vec<FromWorker>) -> Vec<FromWorker> {
 fn every_message_of_the_engine_comes_back() {
     assert_eq!(to_a_worker_and_back(samples::to_worker()), samples::to_worker());
     assert_eq!(to_a_scheduler_and_back(samples::from_worker()), samples::from_worker());
+    assert_eq!(to_a_scheduler_and_back(samples::of_away()), samples::of_away());
+}
+
+/// A scheduler of an earlier release takes it for a failure, and tries another worker.
+#[test]
+fn what_was_not_reached_is_a_failure_to_those_who_do_not_know_better() {
+    let [unreached, ..] = &samples::of_away()[..] else { panic!("no sample") };
+    let Report::Failed { error, retry, unreached, .. } = Report::from(unreached.clone()) else {
+        panic!("not a failure")
+    };
+    assert_eq!((error.as_str(), retry, unreached), ("connection refused", true, true));
+}
+
+#[test]
+fn no_more_executors_are_away_than_a_worker_has() {
+    let many = |count| vec!["vllm".parse().unwrap(); count];
+    let back = to_a_scheduler_and_back(vec![FromWorker::Away { executors: many(33) }]);
+    assert_eq!(back, [FromWorker::Away { executors: many(32) }]);
+    let report = Report::Away { executors: many(33) };
+    assert!(encode(&Reports { reports: vec![report], skipped: 0 }).is_err());
 }
 
 /// A worker is told how long it may take, not what the client or the scheduler's settings said about it.
@@ -76,7 +96,7 @@ fn a_long_text_of_a_failure_is_cut_between_characters() {
 #[test]
 fn a_frame_holds_as_many_of_the_longest_failures_as_messages() {
     let (attempt, fence) = samples::attempt();
-    let outcome = Outcome::Failed { error: "x".repeat(MAX_ERROR_BYTES), retry: true };
+    let outcome = Outcome::Unreached { error: "x".repeat(MAX_ERROR_BYTES) };
     let run = Span::from_micros(u64::MAX);
     let attempt = AttemptId { number: u32::MAX, ..attempt };
     let fence = Fence(fence.0 | 1 << 63);
@@ -468,6 +488,7 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
         (any::<String>(), any::<bool>())
             .prop_map(|(error, retry)| Outcome::Failed { error, retry }),
         Just(Outcome::TimedOut),
+        any::<String>().prop_map(|error| Outcome::Unreached { error }),
     ];
     prop_oneof![
         (any::<u64>(), lease(), span(), vec(attempt(), 0..9)).prop_map(

@@ -238,6 +238,18 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
     all
 }
 
+/// What later releases say besides: of executors that forward to a server.
+pub(crate) fn of_away() -> Vec<FromWorker> {
+    let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
+    let outcome = Outcome::Unreached { error: "connection refused".into() };
+    let executors = vec!["vllm".parse().unwrap(), "whisper".parse().unwrap()];
+    vec![
+        FromWorker::Finished { attempt, fence, run, outcome },
+        FromWorker::Away { executors },
+        FromWorker::Away { executors: Vec::new() },
+    ]
+}
+
 pub(crate) fn orders(messages: Vec<ToWorker>) -> Orders {
     Orders { orders: messages.into_iter().map(Order::from).collect(), skipped: 0 }
 }
@@ -336,6 +348,7 @@ fn dispatches() -> Vec<Sample> {
         sample("orders", "all", orders(to_worker())),
         sample("orders", "empty", Orders::default()),
         sample("reports", "all", reports(from_worker())),
+        sample("reports", "away", reports(of_away())),
         sample("reports", "greeting", Reports::default()),
     ]
 }
