@@ -44,12 +44,18 @@ pub(super) fn document() -> Value {
             "/v1/output": { "post": {
                 "summary": "A piece of the output, passed on at once; together they are the result",
                 "requestBody": { "required": true, "content": bytes },
-                "responses": done("passed on")
+                "responses": {
+                    "204": { "description": "passed on" },
+                    "413": { "description": "the piece is too large, or all together are: nothing of it counts" }
+                }
             } },
             "/v1/result": { "put": {
                 "summary": "The result, instead of pieces or standard output",
                 "requestBody": { "required": true, "content": bytes },
-                "responses": done("taken")
+                "responses": {
+                    "204": { "description": "taken" },
+                    "413": { "description": "it is too large" }
+                }
             } },
             "/v1/failure": { "post": {
                 "summary": "What went wrong, instead of a result: the task may be tried elsewhere",

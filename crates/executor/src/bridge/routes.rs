@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -28,6 +28,9 @@ const STREAM: HeaderName = HeaderName::from_static("hypha-stream");
 const NEXT_WITHIN: Duration = Duration::from_secs(25);
 /// A message for a person, not a log.
 const MAX_FAILURE_BYTES: usize = 16 * 1024;
+/// One piece of output travels to the scheduler as a whole. Half of what a message to it holds (16 MiB), so that what
+/// waited before it fits beside it.
+const MAX_PIECE_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,7 +95,11 @@ async fn status(
     })
 }
 
-async fn progress(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answered {
+async fn progress(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Body(body): Body,
+) -> Answered {
     match serde_json::from_slice(&body) {
         Ok(Progress { permille: permille @ 0..=MAX_PERMILLE }) => {
             at_hand(&shared, &headers, |current| {
@@ -105,7 +112,17 @@ async fn progress(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: B
     }
 }
 
-async fn output(State(shared): State<Arc<Shared>>, headers: HeaderMap, piece: Bytes) -> Answered {
+async fn output(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Body(piece): Body,
+) -> Answered {
+    if piece.len() > MAX_PIECE_BYTES {
+        let why = format!(
+            "a piece is at most {MAX_PIECE_BYTES} bytes: post several, or send all of it to PUT /v1/result"
+        );
+        return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &why));
+    }
     let listener = unanswered(&shared, &headers, |current| {
         current.append(&piece, shared.result_bytes).map_err(|TooLarge| {
             refused(StatusCode::PAYLOAD_TOO_LARGE, "all pieces together are larger than a result")
@@ -118,15 +135,27 @@ async fn output(State(shared): State<Arc<Shared>>, headers: HeaderMap, piece: By
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn result(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answered {
+async fn result(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Body(body): Body,
+) -> Answered {
     answer(&shared, &headers, Answer::Result(Payload::from(&body[..])))
 }
 
-async fn failure(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answered {
+async fn failure(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Body(body): Body,
+) -> Answered {
     answer(&shared, &headers, Answer::Failure(reason(&body)?))
 }
 
-async fn refusal(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answered {
+async fn refusal(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Body(body): Body,
+) -> Answered {
     answer(&shared, &headers, Answer::Refusal(reason(&body)?))
 }
 
@@ -226,6 +255,28 @@ fn at_hand<T>(
             Err(refused(StatusCode::CONFLICT, "another job is at hand"))
         }
         _ => then(current),
+    }
+}
+
+/// The body of a request. One that is too large is refused in our own words.
+struct Body(Bytes);
+
+impl FromRequest<Arc<Shared>> for Body {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Body, Refused> {
+        Bytes::from_request(request, shared).await.map(Body).map_err(|problem| {
+            let why = match problem.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => {
+                    let most = shared.result_bytes;
+                    format!(
+                        "a result is at most {most} bytes, and so is everything that is sent here"
+                    )
+                }
+                _ => problem.body_text(),
+            };
+            refused(problem.status(), &why)
+        })
     }
 }
 

@@ -42,6 +42,22 @@ async fn progress_and_status_are_seen() {
     assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
 }
 
+/// A piece that no message could carry is refused, and those before it count.
+#[tokio::test]
+async fn a_piece_that_is_too_large_is_told_so() {
+    let mut bench = bench(
+        "head -c 8388608 /dev/zero > most; call POST /v1/output --data-binary @most >&2; \
+         head -c 8388609 /dev/zero > more; call POST /v1/output --data-binary @more >&2; exit 1",
+    );
+    bench.config.limits.result_bytes = 64 << 20;
+    let failure = failure(bench.run(job("m", "")).await);
+    assert_eq!(failure.error, JobError::Exit(1));
+    let told =
+        "a piece is at most 8388608 bytes: post several, or send all of it to PUT /v1/result";
+    assert_eq!(failure.output.matches("413").count(), 1, "{}", failure.output);
+    assert!(failure.output.contains(told), "{}", failure.output);
+}
+
 #[tokio::test]
 async fn the_bridge_refuses_what_is_wrong() {
     let check = async |script: &str, expected: &str| {
@@ -55,7 +71,11 @@ async fn the_bridge_refuses_what_is_wrong() {
     check("HYPHA_BRIDGE_TOKEN=; call GET /openapi.json", "HYPHA_BRIDGE_TOKEN").await;
     check("call POST /v1/progress -d '{\"permille\": 1001}'", "at most 1000").await;
     check("call POST /v1/progress -d nonsense", "400").await;
-    check("head -c 2000 /dev/zero > big; call PUT /v1/result --data-binary @big", "413").await;
+    check(
+        "head -c 2000 /dev/zero > big; call PUT /v1/result --data-binary @big",
+        "a result is at most 1000 bytes",
+    )
+    .await;
     check(
         "head -c 600 /dev/zero > half; call POST /v1/output --data-binary @half; \
            call POST /v1/output --data-binary @half",
