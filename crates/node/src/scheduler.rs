@@ -222,6 +222,9 @@ async fn register(service: Service, server: NewServer) {
     let url = server.config.url.clone();
     loop {
         match service.http.register_server(server.clone()).await {
+            Ok(worker) if service.core.read(|scheduler, _| scheduler.is_removed(worker.id)) => {
+                return stays_away(&service, &url, worker);
+            }
             Ok(worker) => {
                 let models = worker.executors.iter().flat_map(|executor| &executor.models).count();
                 tracing::info!(url, worker = %worker.id, models, "using an HTTP server");
@@ -236,6 +239,19 @@ async fn register(service: Service, server: NewServer) {
         }
         tokio::time::sleep(REGISTER_AGAIN).await;
     }
+}
+
+/// An operator removed a configured server: it is told of, so that it can be taken again, and not used.
+fn stays_away(service: &Service, url: &str, worker: Arc<Worker>) {
+    let id = worker.id;
+    tracing::warn!(
+        url,
+        worker = %id,
+        "an HTTP server of the configuration is not used, since it was removed: \
+         PUT /api/v1/workers/{id} takes it again"
+    );
+    service.core.tell(SchedulerEvent::WorkerFound(worker));
+    service.http.retire(id);
 }
 
 /// How long after a failure a configured server is tried again.

@@ -53,6 +53,36 @@ fn an_http_server_that_was_drained_comes_back_when_it_is_wanted_again() {
     }
 }
 
+/// What the configuration names is not stronger than the operator's last word.
+#[test]
+fn a_configured_server_that_was_drained_stays_away_until_it_is_wanted_again() {
+    let mut server = Server::start();
+    // Nobody is there yet: the crew is complete without it.
+    server.stop();
+    let keys = format!(
+        "{STRICT}[[scheduler.backends]]\nurl = \"http://{}\"\nmodels = [\"m\"]\n",
+        server.address
+    );
+    let mut crew = Crew::start_with("away-configured", &keys, &[]);
+    server.start_again();
+    let task = crew.ended(&crew.submit("m", &json!("hi")));
+    assert_eq!(task["status"], "completed", "{task}");
+    let worker = task["worker"].as_str().unwrap().to_owned();
+    remove(&crew, &worker);
+    for _ in 0..2 {
+        crew.restart_scheduler();
+        let how = "since it was removed: PUT /api/v1/workers/{} takes it again";
+        assert_eq!(crew.scheduler.1.wait_for_line(how, PATIENCE), worker);
+        assert_eq!(crew.get("/api/v1/workers")["workers"], json!([]), "it stays away");
+    }
+    let waits = crew.submit("m", &json!("hi"));
+    crew.call(&format!("PUT /api/v1/workers/{worker}"), &Value::Null);
+    assert_eq!(crew.ended(&waits)["status"], "completed");
+    crew.restart_scheduler();
+    let task = crew.ended(&crew.submit("m", &json!("hi")));
+    assert_eq!((&task["status"], &task["worker"]), (&json!("completed"), &json!(worker)));
+}
+
 #[test]
 fn a_task_waits_for_its_only_server_and_loses_no_try() {
     let crew = Crew::start_with("away-unreached", STRICT, &[]);
