@@ -20,6 +20,9 @@ pub struct Settings {
     pub max_connections: usize,
     /// How long one attempt of a task may take if the task does not say.
     pub task_timeout: Span,
+    /// How long a client on the line waits for servers that are all away before it is told so. Clients of OpenAI's
+    /// protocol do not expect minutes of silence, and ask again by themselves.
+    pub away_patience: Span,
     /// The version that `/openapi.json` and `/api/v1/scheduler` show.
     pub version: &'static str,
 }
@@ -45,6 +48,9 @@ impl Settings {
     pub const DEFAULT_MAX_REQUEST_BYTES: usize = 10_000_000;
     /// Each holds a socket and some ten kilobytes of buffers: 80 MB at most.
     pub const DEFAULT_MAX_CONNECTIONS: usize = 8_192;
+    /// Two of the scheduler's looks at whoever is away, at its usual `health_check_timeout`: enough for a server that is
+    /// only restarted.
+    pub const DEFAULT_AWAY_PATIENCE: Span = Span::from_secs(10);
 }
 
 impl Default for Settings {
@@ -55,6 +61,7 @@ impl Default for Settings {
             tls: None,
             max_connections: Settings::DEFAULT_MAX_CONNECTIONS,
             task_timeout: Span::from_secs(300),
+            away_patience: Settings::DEFAULT_AWAY_PATIENCE,
             version: env!("CARGO_PKG_VERSION"),
         }
     }

@@ -31,7 +31,7 @@ use hypha_predict::Predictor;
 pub use blame::LeftAlone;
 pub use settings::{RetryPolicy, Settings};
 pub use submit::{Command, NewTask, Reject, Reply, Submitted};
-pub use unused::Unused;
+pub use unused::{Stranded, Unused};
 pub use views::{Counts, RemovedView, TaskView};
 pub use workers::{HOLDER_SHARE, LeaseView};
 

@@ -102,6 +102,8 @@ pub(crate) fn api(
         tokens: tokens.map_err(NodeError::configuration)?,
         tls,
         task_timeout: config.settings.task_timeout,
+        // Whoever is away is looked at once in this time: one that is only restarted is found well by the second look.
+        away_patience: config.settings.health_check_timeout.times(2),
         version,
         ..hypha_api::Settings::default()
     })

@@ -5,8 +5,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hypha_engine::record::FinishedTask;
+use hypha_engine::scheduler::Stranded;
 use hypha_engine::{Command, NewTask, Notice};
 use hypha_model::{Payload, TaskId};
 use tokio::runtime::Handle;
@@ -21,11 +23,21 @@ pub(super) struct Call {
     backend: Arc<dyn Backend>,
     task: TaskId,
     watch: Watch,
-    /// When it is given up if it does not run by then.
-    patience: Instant,
+    patience: Patience,
+    /// When it is looked whether anybody is there who would take it.
+    look_at: Instant,
     /// Whether no worker runs it at present.
     waits: bool,
     ended: bool,
+}
+
+/// For how long a request waits for its turn.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// Until then in all.
+    pub(super) until: Instant,
+    /// For this long if nobody is there who would take it.
+    pub(super) if_away: Duration,
 }
 
 /// What a client is told.
@@ -36,6 +48,8 @@ pub(super) enum News {
     Ended(Arc<FinishedTask>),
     /// No worker took it for as long as it may wait.
     NoWorker,
+    /// Nobody who would take it is there, and it has waited for one.
+    Away(Stranded),
     /// Nothing more will be heard of it.
     Lost,
 }
@@ -45,7 +59,7 @@ impl Call {
     pub(super) async fn place(
         backend: Arc<dyn Backend>,
         task: NewTask,
-        patience: Instant,
+        patience: Patience,
     ) -> Result<Call, Error> {
         let answer = Some(backend.submit(vec![task], true));
         let accepted = Submitting { backend: Arc::clone(&backend), answer }.await?;
@@ -54,7 +68,8 @@ impl Call {
         // It was asked for, hence it is there.
         let Some(watch) = watch else { return Err(Error::lost()) };
         let watch = watch.quietly();
-        Ok(Call { backend, task: submitted.task, watch, patience, waits: true, ended: false })
+        let (task, look_at) = (submitted.task, patience.next_look());
+        Ok(Call { backend, task, watch, patience, look_at, waits: true, ended: false })
     }
 
     /// The task.
@@ -67,12 +82,15 @@ impl Call {
         loop {
             let notice = match self.waits {
                 false => self.watch.next().await,
-                true => match timeout_at(self.patience, self.watch.next()).await {
+                true => match timeout_at(self.look_at, self.watch.next()).await {
                     Ok(notice) => notice,
                     // That it runs by now woke nobody.
                     Err(_) => match self.watch.told() {
                         Some(notice) => Some(notice),
-                        None => return News::NoWorker,
+                        None => match self.look() {
+                            Some(news) => return news,
+                            None => continue,
+                        },
                     },
                 },
             };
@@ -88,12 +106,35 @@ impl Call {
                     return News::Ended(finished);
                 }
                 Some(Notice::Running | Notice::Progress(_)) => self.waits = false,
-                Some(Notice::Delayed { .. }) => self.waits = true,
+                Some(Notice::Delayed { .. }) => {
+                    self.waits = true;
+                    self.look_at = self.patience.next_look();
+                }
                 // Bound to a worker, it still waits for its turn, and may be taken away again.
                 Some(Notice::Scheduled(_)) => {}
                 None => return News::Lost,
             }
         }
+    }
+}
+
+impl Call {
+    /// It has waited for a while: why it should not wait on.
+    fn look(&mut self) -> Option<News> {
+        if self.patience.until <= Instant::now() {
+            return Some(News::NoWorker);
+        }
+        self.look_at = self.patience.next_look();
+        let mut stranded = None;
+        let task = self.task;
+        self.backend.read(&mut |scheduler, _| stranded = scheduler.stranded(task));
+        stranded.map(News::Away)
+    }
+}
+
+impl Patience {
+    fn next_look(&self) -> Instant {
+        Instant::now().checked_add(self.if_away).map_or(self.until, |look| look.min(self.until))
     }
 }
 

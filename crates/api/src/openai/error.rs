@@ -7,13 +7,14 @@ use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hypha_engine::Reject;
 use hypha_engine::record::{FinishedTask, NOBODY_LEFT};
+use hypha_engine::scheduler::Stranded;
 use hypha_model::{ServerError, TaskState};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::backend::Unavailable;
 use crate::error::UNAVAILABLE_RETRY_S;
-use crate::reply;
+use crate::{reply, unused};
 
 /// How much of a client's own words is repeated to it.
 const MAX_SHOWN_CHARS: usize = 64;
@@ -97,7 +98,17 @@ impl Error {
         Error::new(StatusCode::METHOD_NOT_ALLOWED, INVALID_REQUEST, code, message)
     }
 
-    /// Every worker that serves the model was busy or away for as long as a request waits.
+    /// Everybody who serves the model is away. What went wrong with whom in detail is not for every client.
+    pub(super) fn away(stranded: &Stranded) -> Error {
+        let why = stranded.why.as_ref().map_or("gone", unused::in_short);
+        let message =
+            format!("{NOBODY_LEFT}: whoever serves this model is away ({why}); try again later");
+        let code = Some("no_worker");
+        Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
+            .retry_after(UNAVAILABLE_RETRY_S)
+    }
+
+    /// Every worker that serves the model was busy for as long as a request waits.
     pub(super) fn no_worker(waited_s: u64) -> Error {
         let message = format!("no worker was free for this model within {waited_s} s; try again");
         let code = Some("no_worker");

@@ -20,7 +20,7 @@ use hypha_model::{
 use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
-use super::call::{Call, News};
+use super::call::{Call, News, Patience};
 use super::catalogue::Catalogue;
 use super::error::Error;
 use super::peek::{Peek, peek};
@@ -110,8 +110,10 @@ async fn relayed(
         quota: caller.quota,
     };
     let wait = Duration::from_micros(surface.settings.task_timeout.as_micros());
+    let if_away = Duration::from_micros(surface.settings.away_patience.as_micros());
     let now = Instant::now();
-    let patience = now.checked_add(wait).unwrap_or(now + FOREVER);
+    let until = now.checked_add(wait).unwrap_or(now + FOREVER);
+    let patience = Patience { until, if_away };
     let mut call = Call::place(Arc::clone(backend), task, patience).await?;
     loop {
         match call.next().await {
@@ -120,6 +122,7 @@ async fn relayed(
             News::Piece(_) => {}
             News::Ended(finished) => return ended(&**backend, &finished).await,
             News::NoWorker => return Err(Error::no_worker(wait.as_secs())),
+            News::Away(stranded) => return Err(Error::away(&stranded)),
             News::Lost => return Err(Error::lost()),
         }
     }
@@ -218,7 +221,7 @@ impl Flow {
             News::Piece(piece) => return Some(Flow::pass(piece, call)),
             News::Ended(finished) if finished.state == TaskState::Completed => return None,
             News::Ended(finished) => Error::ended(&finished),
-            News::NoWorker | News::Lost => Error::lost(),
+            News::NoWorker | News::Away(_) | News::Lost => Error::lost(),
         };
         // An event that was cut off must not swallow this one.
         let mut event = if whole_event { Vec::new() } else { b"\n\n".to_vec() };

@@ -293,6 +293,11 @@ impl State {
         self.now
     }
 
+    /// The attempts that workers have begun and not ended.
+    pub(crate) fn held(&self) -> &[Held] {
+        &self.held
+    }
+
     /// How many watches there are.
     pub(crate) fn watchers(&self) -> usize {
         self.watched.len()

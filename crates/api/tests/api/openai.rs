@@ -416,6 +416,49 @@ async fn a_request_that_no_worker_takes_in_time_is_503_and_cancelled() {
     no_task_is_open(&server.memory).await;
 }
 
+/// Of whoever is known to be away nobody expects an answer within minutes; of whoever is busy one does.
+#[tokio::test]
+async fn a_request_whose_servers_are_all_away_is_503_soon_and_one_whose_are_busy_waits() {
+    let memory = Memory::with(hypha_engine::Settings::default());
+    memory.add_worker(1, &["m"]);
+    memory.add_worker(2, &["other"]);
+    let settings = Settings { away_patience: Span::from_millis(20), ..Settings::default() };
+    let server = Server::with(memory, settings).await;
+    let running: Vec<_> = (0..4).map(|_| send(&server, CHAT, r#"{"model":"m"}"#)).collect();
+    server.memory.until(|state| (state.held().len() == 4).then_some(())).await;
+    let waits = send(&server, CHAT, r#"{"model":"m"}"#);
+    server.memory.until(|state| (state.scheduler.open_tasks() == 5).then_some(())).await;
+    // Longer than it would wait for somebody who is away.
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    assert!(!waits.is_finished(), "they are busy");
+    server.memory.lose_worker(1);
+    for given_up in running.into_iter().chain([waits, send(&server, CHAT, STREAM)]) {
+        let response = given_up.await.unwrap();
+        assert_eq!(response.status(), 503);
+        assert!(header(&response, "retry-after").parse::<u32>().unwrap() >= 1);
+        let body = json_of(response).await;
+        assert_eq!(error(&body)["code"], "no_worker");
+        let message = "no worker is left for it: whoever serves this model is away (lost); \
+                       try again later";
+        assert_eq!(error(&body)["message"], message);
+    }
+    no_task_is_open(&server.memory).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_back_in_time_answers() {
+    let memory = Memory::with(hypha_engine::Settings::default());
+    memory.add_worker(1, &["m"]);
+    memory.lose_worker(1);
+    let server = Server::with(memory, Settings::default()).await;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#);
+    server.memory.until(|state| (state.scheduler.open_tasks() == 1).then_some(())).await;
+    server.memory.add_worker(1, &["m"]);
+    let held = server.memory.begun("m").await;
+    server.memory.complete(&held, b"{}");
+    assert_eq!(response.await.unwrap().status(), 200);
+}
+
 #[tokio::test]
 async fn a_request_that_runs_is_not_given_up_for_waiting() {
     let memory = Memory::with(hypha_engine::Settings::default());

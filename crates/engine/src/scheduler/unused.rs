@@ -1,6 +1,6 @@
 //! Why a worker is given nothing at present, to be read.
 
-use hypha_model::{RefusalKind, Requirement, Time, WorkerId};
+use hypha_model::{RefusalKind, Requirement, TaskId, TaskState, Time, WorkerId};
 
 use super::blame::LeftAlone;
 use super::workers::{Lease, WorkerState};
@@ -37,7 +37,33 @@ pub enum Unused {
     LeftAlone(LeftAlone),
 }
 
+/// Workers that are looked at for the reason why a task is stranded: it is asked for by many at once when a server that
+/// many use has gone, and everybody else waits meanwhile.
+const MAX_LOOKED_AT: usize = 1_000;
+
+/// A task that nobody would take at present, not even when its turn comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stranded {
+    /// What is wrong with one of those who otherwise would, if one of them is known.
+    pub why: Option<Unused>,
+}
+
 impl Scheduler {
+    /// Whether a task waits, and nobody would take it at present. One that waits for whoever is busy is not stranded.
+    pub fn stranded(&self, task: TaskId) -> Option<Stranded> {
+        let task = self.task(*self.by_id.get(&task)?)?;
+        let wanted = &task.accepted.spec.requirement;
+        if task.state != TaskState::Queued || self.placement.is_served(wanted) {
+            return None;
+        }
+        let mut workers = self.workers.iter().flatten().take(MAX_LOOKED_AT);
+        let why = workers.find_map(|state| {
+            wanted.satisfied_by(&state.worker).ok()?;
+            self.why_unused(state.worker.id, Some(wanted))
+        });
+        Some(Stranded { why })
+    }
+
     /// Why a worker is given nothing; with a requirement, why it is given nothing that asks for this.
     pub fn why_unused(&self, worker: WorkerId, wanted: Option<&Requirement>) -> Option<Unused> {
         let state = self.known_state(worker)?;

@@ -204,3 +204,21 @@ fn away_and_left_alone_are_two_reasons() {
     rig.wait(secs(11));
     assert!(!rig.dispatches().is_empty());
 }
+
+/// Who waits for somebody who is busy is not stranded; who waits for somebody who is away is.
+#[test]
+fn a_task_is_stranded_if_nobody_would_take_it() {
+    let mut rig = joined(Settings::default(), of_models(1));
+    let (runs, given) = rig.dispatched(asking("a"));
+    let waits = rig.submit(asking("a"));
+    let why = |rig: &Rig, id| rig.scheduler.stranded(id).map(|stranded| stranded.why);
+    assert_eq!((why(&rig, runs), why(&rig, waits)), (None, None));
+    let executors = set_away(&mut rig, &["for-a"]);
+    rig.say(1, FromWorker::Away { executors });
+    let since = rig.now;
+    assert_eq!(why(&rig, runs), None, "it may yet end well");
+    assert_eq!(why(&rig, waits), Some(Some(Unused::Unreached { since })));
+    rig.finish(&given);
+    assert_eq!(why(&rig, runs), None, "it has ended");
+    assert_eq!(why(&rig, waits), Some(Some(Unused::Unreached { since })));
+}
