@@ -138,8 +138,8 @@ impl Default for Limits {
             open_files: 65_536,
             // A data loader on a large machine starts a hundred; a fork bomb starts more.
             processes: 1_024,
-            // What travels inside a message rather than through the object store.
-            result_bytes: 8 * 1024 * 1024,
+            // Pictures, sound, a minute of film; small beside a model, also when several tasks run at once.
+            result_bytes: 64 * 1024 * 1024,
             // Some screens of a traceback.
             output_bytes: 16 * 1024,
             // What container runtimes give by default.

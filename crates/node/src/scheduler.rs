@@ -248,7 +248,7 @@ fn stays_away(service: &Service, url: &str, worker: Arc<Worker>) {
         url,
         worker = %id,
         "an HTTP server of the configuration is not used, since it was removed: \
-         PUT /api/v1/workers/{id} takes it again"
+         `hypha readmit {id}` takes it again"
     );
     service.core.tell(SchedulerEvent::WorkerFound(worker));
     service.http.retire(id);

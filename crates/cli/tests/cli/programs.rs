@@ -42,6 +42,25 @@ fn a_program_s_output_is_the_result_and_its_complaint_the_error() {
 }
 
 #[test]
+fn a_result_may_be_as_large_as_the_configuration_says() {
+    const BYTES: usize = 20_000_000;
+    let count = |limit: &str| {
+        let digits = format!("yes 0123456 | head -c {BYTES}");
+        program("digits", "sh", &["-c", &digits], &format!("[executors.limits]\n{limit}"))
+    };
+    let crew = Crew::start_with("program-large", NO_RETRIES, &[&count("")]);
+    let id = crew.submit("digits", &Value::Null);
+    assert_eq!(crew.ended(&id)["status"], "completed");
+    let result = crew.hypha(&["tasks", &id, "--result"]);
+    assert!(result == "0123456\n".repeat(BYTES / 8), "{} bytes", result.len());
+
+    let crew = Crew::start_with("program-larger", NO_RETRIES, &[&count("result = '10MB'")]);
+    let task = crew.ended(&crew.submit("digits", &Value::Null));
+    assert_eq!(task["status"], "failed", "{task}");
+    assert!(task["error"].as_str().unwrap().contains("10000000"), "{task}");
+}
+
+#[test]
 fn a_cancelled_program_is_ended() {
     let kept = crate::scratch::Scratch::new("program-kept");
     let file = kept.path("pid");

@@ -15,6 +15,8 @@ const MAX_CONCURRENCY: u32 = 4_096;
 const MAX_HANDLES: u32 = 4_194_304;
 /// The end of a program's output goes into the task's error: nobody reads more there.
 const MAX_OUTPUT: u64 = 1 << 20;
+/// A result is in the worker's memory until it has been sent.
+const MAX_RESULT: u64 = 4 << 30;
 
 pub(super) const KEYS: &[Key] = &[
     Key {
@@ -242,6 +244,12 @@ const LIMITS: &[Key] = &[
         kind: Kind::Size { min: MIN_SIZE, max: MAX_BYTES },
         preset: Preset::Absent("\"10GiB\""),
         doc: "The largest file that it may write.",
+    },
+    Key {
+        name: "result",
+        kind: Kind::Size { min: MIN_SIZE, max: MAX_RESULT },
+        preset: Preset::Absent("\"64MiB\""),
+        doc: "The largest result that is taken. It is in the worker's memory until it has been sent.",
     },
     Key {
         name: "output",

@@ -85,6 +85,8 @@ pub struct LimitsConfig {
     pub open_files: Option<u32>,
     /// The largest file that it may write.
     pub file_bytes: Option<u64>,
+    /// The largest result that is taken.
+    pub result_bytes: Option<u64>,
     /// How much of the end of its output is kept for a failure.
     pub output_bytes: Option<u64>,
     /// How long it has to end itself before it is killed.
@@ -208,6 +210,7 @@ fn program(entry: &Reader<'_>) -> Result<ProgramConfig, Diagnostic> {
             processes: limits.optional("processes", count)?,
             open_files: limits.optional("open_files", count)?,
             file_bytes: limits.optional("file_size", size)?,
+            result_bytes: limits.optional("result", size)?,
             output_bytes: limits.optional("output", size)?,
             grace: limits.optional("grace", seconds)?,
         },

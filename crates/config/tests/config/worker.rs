@@ -43,7 +43,7 @@ fn a_program_is_run_as_told() {
          read = ['models', '/usr']\nwrite = ['scratch']\nconfinement = 'best-effort'\n\
          environment = { A = 'hunter2', B = '' }\n\
          [executors.limits]\nmemory = '2GiB'\nprocesses = 3\nopen_files = 40\nfile_size = '5MiB'\n\
-         output = 6000\ngrace = 7\n",
+         result = '3MiB'\noutput = 6000\ngrace = 7\n",
     );
     let Runtime::Process(program) = &full else { panic!("{full:?}") };
     let variables = [("A", "hunter2"), ("B", "")];
@@ -60,6 +60,7 @@ fn a_program_is_run_as_told() {
             processes: Some(3),
             open_files: Some(40),
             file_bytes: Some(5 << 20),
+            result_bytes: Some(3 << 20),
             output_bytes: Some(6_000),
             grace: Some(Duration::from_secs(7)),
         }
@@ -189,6 +190,10 @@ fn what_cannot_be_run_is_said_with_its_line() {
         (
             "limits.open_files = 3",
             "21: `executors.limits.open_files`: the value is too small: the least is 16",
+        ),
+        (
+            "limits.result = '5GiB'",
+            "17: `executors.limits.result`: the value is too large: the most is 4GiB",
         ),
         (
             "limits.output = '2MiB'",

@@ -296,14 +296,14 @@ fn process(
 ) -> Result<Process, NodeError> {
     let usual = Limits::default();
     let given = &program.limits;
+    let in_memory = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
     let limits = Limits {
         memory_bytes: given.memory_bytes.or(usual.memory_bytes),
         file_bytes: given.file_bytes.or(usual.file_bytes),
         open_files: given.open_files.map_or(usual.open_files, u64::from),
         processes: given.processes.map_or(usual.processes, u64::from),
-        output_bytes: given
-            .output_bytes
-            .map_or(usual.output_bytes, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+        result_bytes: given.result_bytes.map_or(usual.result_bytes, in_memory),
+        output_bytes: given.output_bytes.map_or(usual.output_bytes, in_memory),
         grace: given.grace.unwrap_or(usual.grace),
         ..usual
     };
