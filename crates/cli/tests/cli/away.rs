@@ -71,7 +71,7 @@ fn a_configured_server_that_was_drained_stays_away_until_it_is_wanted_again() {
     remove(&crew, &worker);
     for _ in 0..2 {
         crew.restart_scheduler();
-        let how = "since it was removed: PUT /api/v1/workers/{} takes it again";
+        let how = "since it was removed: `hypha readmit {}` takes it again";
         assert_eq!(crew.scheduler.1.wait_for_line(how, PATIENCE), worker);
         assert_eq!(crew.get("/api/v1/workers")["workers"], json!([]), "it stays away");
     }
