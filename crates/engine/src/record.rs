@@ -238,7 +238,7 @@ impl Image {
                 }
             }
             Record::Worker { worker, health } => {
-                self.workers.insert(worker.id, (Arc::clone(worker), *health));
+                self.workers.insert(worker.id, (Arc::clone(worker), health.clone()));
             }
             Record::WorkerForgotten(id) => {
                 self.workers.remove(id);

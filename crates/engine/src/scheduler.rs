@@ -386,7 +386,7 @@ impl Scheduler {
                 && let Some(health) = self.placement.health(Slot(slot as u32))
             {
                 let worker = Arc::clone(&worker.worker);
-                step.persist.push(Record::Worker { worker, health: *health });
+                step.persist.push(Record::Worker { worker, health });
             }
         }
     }

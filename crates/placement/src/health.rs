@@ -1,12 +1,12 @@
 //! How a worker has done so far.
 
-use hypha_model::{Span, Time};
+use hypha_model::{Name, Span, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::reliability;
 
 /// How a worker has done, as the seed lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
     /// Moving share of attempts that succeeded.
     pub success_rate: f64,
@@ -25,6 +25,9 @@ pub struct Health {
     /// What is left of the penalties for failures, at `last_failure`.
     penalty: f64,
     last_failure: Time,
+    /// The same share of each executor that has not always succeeded. While a worker is in the pool it is counted there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) executors: Vec<(Name, f64)>,
 }
 
 impl Default for Health {
@@ -39,6 +42,7 @@ impl Default for Health {
             failed: 0,
             penalty: 0.0,
             last_failure: Time::ZERO,
+            executors: Vec::new(),
         }
     }
 }

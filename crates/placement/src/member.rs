@@ -99,8 +99,8 @@ impl Member {
             resting: 0,
             rtt_s: 0.0,
             local,
+            reliability: Reliability::new(&worker.executors, &health),
             health,
-            reliability: Reliability::new(worker.executors.len(), &health),
             bound: VecDeque::new(),
             bound_backlog: Backlog::default(),
             in_flight: Vec::new(),
@@ -116,6 +116,13 @@ impl Member {
             abilities: capability::abilities_of(&worker, &[], local),
             worker,
         }
+    }
+
+    /// How it has done, with its executors.
+    pub(crate) fn record(&self) -> Health {
+        let mut health = self.health.clone();
+        health.executors = self.reliability.noted(&self.worker.executors);
+        health
     }
 
     /// Why it could not run the task even when idle.

@@ -507,8 +507,8 @@ impl Placement {
     }
 
     /// How a worker has done.
-    pub fn health(&self, slot: Slot) -> Option<&Health> {
-        Some(&self.pool.member(slot)?.health)
+    pub fn health(&self, slot: Slot) -> Option<Health> {
+        Some(self.pool.member(slot)?.record())
     }
 
     /// How long a new task would wait at a worker: mean and standard deviation in seconds.
@@ -554,7 +554,7 @@ impl Placement {
         Some(WorkerView {
             worker: Arc::clone(&member.worker),
             available: member.is_available(),
-            health: member.health,
+            health: member.record(),
             rtt: Span::from_secs_f64(member.rtt_s),
             queued: member.bound.len() as u32,
             in_flight: member.in_flight.len() as u32,

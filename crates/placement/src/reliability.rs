@@ -1,5 +1,7 @@
 //! How often each executor of a worker has done what it was given: a program that fails says little about the others.
 
+use hypha_model::{Executor, Name};
+
 use crate::health::Health;
 
 /// A share is never believed to be less: whoever has it would not be tried again.
@@ -10,10 +12,22 @@ const LEAST_SHARE: f64 = 0.05;
 pub(crate) struct Reliability(Vec<f64>);
 
 impl Reliability {
-    /// That of a worker with so many executors. What is known of the whole is known of its only executor; of several it
-    /// is not known whose doing it was.
-    pub(crate) fn new(executors: usize, health: &Health) -> Reliability {
-        Reliability(vec![if executors == 1 { health.success_rate } else { 1.0 }; executors])
+    /// That of a worker with these executors. What is known of the whole is known of its only executor; of several it
+    /// is not known whose doing it was, unless that was noted.
+    pub(crate) fn new(executors: &[Executor], health: &Health) -> Reliability {
+        let usual = if executors.len() == 1 { health.success_rate } else { 1.0 };
+        let share = |executor: &Executor| {
+            let noted = health.executors.iter().find(|(name, _)| *name == executor.name);
+            noted.map_or(usual, |(_, share)| *share)
+        };
+        Reliability(executors.iter().map(share).collect())
+    }
+
+    /// What is to be noted, so that it can be known again.
+    pub(crate) fn noted(&self, executors: &[Executor]) -> Vec<(Name, f64)> {
+        let known =
+            executors.iter().map(|executor| executor.name.clone()).zip(self.0.iter().copied());
+        known.filter(|(_, share)| *share != 1.0).collect()
     }
 
     pub(crate) fn succeeded(&mut self, executor: Option<usize>, weight: f64) {

@@ -137,15 +137,16 @@ impl Scheduler {
             // It says something new of itself: a new worker in the old one's place, with its record.
             let old = Arc::clone(&known.worker);
             self.return_all_of(now, slot, "the worker describes itself anew", step);
-            let health = self.placement.health(slot).copied().unwrap_or_default();
+            let health = self.placement.health(slot).unwrap_or_default();
             let blames = self.forget_worker(now, slot, "the worker is gone", step);
-            step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
+            let record = health.clone();
+            step.persist.push(Record::Worker { worker: Arc::clone(&worker), health: record });
             let slot = self.enter_worker(now, worker, health, step);
             return self.inherit(now, slot, blames, &old);
         }
         let health = Health::default();
         step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
-        self.enter_worker(now, worker, health, step);
+        self.enter_worker(now, worker, Health::default(), step);
     }
 
     /// A worker is seen again: do not wait for the next try to lease it. One that was removed may have something to

@@ -313,7 +313,7 @@ fn long_errors_and_forged_times_are_bounded() {
         let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
         rig.now = rig.now + secs(2);
         rig.say(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
-        let health = rig.scheduler.workers(rig.now)[0].0.health;
+        let health = rig.scheduler.workers(rig.now)[0].0.health.clone();
         assert!(health.avg_completion_time <= secs(2), "{health:?}");
     }
 }

@@ -180,12 +180,17 @@ fn many_equals_share_too() {
 }
 
 /// A program that fails says nothing about the models that others run beside it.
+/// One executor that will do what it is given, and one that will not everywhere.
+fn good_and_bad() -> Worker {
+    let executors = vec![executor("good", &["good"], 8), executor("bad", &["bad"], 8)];
+    Worker { executors, ..plain() }
+}
+
 #[test]
 fn what_one_executor_fails_does_not_turn_the_tasks_of_others_away() {
     let mut bench = Bench::new(PREDICTIVE);
     for _ in 0..2 {
-        let executors = vec![executor("good", &["good"], 8), executor("bad", &["bad"], 8)];
-        bench.join(Worker { executors, ..plain() });
+        bench.join(good_and_bad());
     }
     let mut failed = 0;
     for _ in 0..20 {
@@ -202,6 +207,14 @@ fn what_one_executor_fails_does_not_turn_the_tasks_of_others_away() {
     }
     assert!((1..8).contains(&failed), "{failed}: where it fails is avoided");
     assert_eq!(shares(&mut bench, (0..8).map(|_| of_model("good"))), [4, 4]);
+    // All of it is known again of workers that come with their record.
+    let mut again = Bench::new(PREDICTIVE);
+    for slot in bench.placement.slots() {
+        let record = serde_json::to_string(&bench.placement.health(slot).unwrap()).unwrap();
+        again.join_healthy(good_and_bad(), serde_json::from_str(&record).unwrap());
+    }
+    assert_eq!(shares(&mut again, (0..4).map(|_| of_model("good"))), [2, 2]);
+    assert_eq!(shares(&mut again, (0..4).map(|_| of_model("bad"))), [0, 4]);
     // What the worker itself loses is everybody's.
     for _ in 0..8 {
         let task = bench.arrive(of_model("good"));
