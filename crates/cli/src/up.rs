@@ -202,7 +202,7 @@ fn hint(up: &Up, api: SocketAddr) -> String {
         false => format!(" --scheduler {}", address(api)),
     };
     format!(
-        "\nhypha is up: {workers} with the models echo, sleep and burn, at {address}\n\
+        "\nhypha is up: {workers}, at {address}\n\
          try:   hypha submit{scheduler} --model echo --input hello --wait\n\
          look:  hypha workers{scheduler}\n\
          stop:  Ctrl-C; everything is kept in {directory}\n\n",
@@ -243,6 +243,6 @@ mod tests {
     fn one_worker_is_not_workers() {
         let up = Up { dir: "here".into(), api: "127.0.0.1:8080".parse().unwrap(), workers: 1 };
         let hint = hint(&up, up.api);
-        assert!(hint.contains("hypha is up: 1 worker with the models"), "{hint}");
+        assert!(hint.contains("hypha is up: 1 worker, at http://"), "{hint}");
     }
 }

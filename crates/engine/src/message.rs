@@ -171,8 +171,9 @@ pub enum FromWorker {
         /// With what.
         outcome: Outcome,
     },
-    /// What these executors forward to is away: they should be given nothing. Said when one becomes so, and as long as
-    /// one is, before each answer that says that the worker is there: without it, all are well.
+    /// What these executors forward to is away: they should be given nothing, and the others are well. Said when one
+    /// goes or comes back, and as long as one is away before each answer that says that the worker is there: without it,
+    /// all are well.
     Away {
         /// Their names.
         executors: Vec<Name>,

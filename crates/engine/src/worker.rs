@@ -286,7 +286,7 @@ impl WorkerMachine {
                 if named && self.is_leaving {
                     return self.say_left(step);
                 }
-                if named {
+                if named && !self.away.is_empty() {
                     self.say_away(from, step);
                 }
                 let holding = self.held_for(from);
@@ -349,7 +349,9 @@ impl WorkerMachine {
         let id = again.map_or_else(|| LeaseId::new(now, &mut self.rng), |lease| lease.id);
         self.lease = Some(Lease { holder: from, id, request, ttl, until: now + ttl });
         self.say_last_left(from, step);
-        self.say_away(from, step);
+        if !self.away.is_empty() {
+            self.say_away(from, step);
+        }
         let holding = self.held_for(from);
         let message =
             FromWorker::LeaseGranted { request, lease: id, epoch: self.epoch, ttl, holding };
@@ -366,25 +368,21 @@ impl WorkerMachine {
     }
 
     fn looked(&mut self, executor: usize, well: bool, step: &mut WorkerStep) {
-        let is_news = !well && executor < self.worker.executors.len() && self.away.insert(executor);
-        if well {
-            // The next heartbeat finds it so: nothing is lost but a little time if that is lost.
-            self.away.remove(&executor);
-        }
+        let is_news = match well {
+            true => self.away.remove(&executor),
+            false => executor < self.worker.executors.len() && self.away.insert(executor),
+        };
         if let Some(lease) = self.lease.filter(|_| is_news) {
             self.say_away(lease.holder, step);
         }
     }
 
-    /// Says which executors should be given nothing, if any.
+    /// Says which executors should be given nothing.
     fn say_away(&self, to: SchedulerId, step: &mut WorkerStep) {
-        if !self.away.is_empty() {
-            let executors = &self.worker.executors;
-            let executors =
-                self.away.iter().filter_map(|at| Some(executors.get(*at)?.name.clone()));
-            let message = FromWorker::Away { executors: executors.collect() };
-            step.send.push(Said { to, message });
-        }
+        let executors = &self.worker.executors;
+        let away = self.away.iter().filter_map(|at| Some(executors.get(*at)?.name.clone()));
+        let message = FromWorker::Away { executors: away.collect() };
+        step.send.push(Said { to, message });
     }
 
     /// The attempts of a scheduler that are here and have not been told to stop.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use hypha_engine::record::FinishedTask;
 use hypha_engine::scheduler::Stranded;
 use hypha_engine::{Command, NewTask, Notice};
-use hypha_model::{Payload, TaskId};
+use hypha_model::{Payload, Span, TaskId};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
@@ -26,17 +26,20 @@ pub(super) struct Call {
     patience: Patience,
     /// When it is looked whether anybody is there who would take it.
     look_at: Instant,
-    /// Whether no worker runs it at present.
-    waits: bool,
+    /// Since when no worker runs it, if none does.
+    waits: Option<Instant>,
     ended: bool,
 }
+
+/// After this it is looked for the first time whether anybody is there. Most requests run by then.
+const GLANCE: Duration = Duration::from_millis(100);
 
 /// For how long a request waits for its turn.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
     /// Until then in all.
     pub(super) until: Instant,
-    /// For this long if nobody is there who would take it.
+    /// For this long if nobody is there who would take it; not at all if nobody has been there for this long.
     pub(super) if_away: Duration,
 }
 
@@ -68,8 +71,9 @@ impl Call {
         // It was asked for, hence it is there.
         let Some(watch) = watch else { return Err(Error::lost()) };
         let watch = watch.quietly();
-        let (task, look_at) = (submitted.task, patience.next_look());
-        Ok(Call { backend, task, watch, patience, look_at, waits: true, ended: false })
+        let (task, now) = (submitted.task, Instant::now());
+        let look_at = patience.first_look(now);
+        Ok(Call { backend, task, watch, patience, look_at, waits: Some(now), ended: false })
     }
 
     /// The task.
@@ -81,13 +85,13 @@ impl Call {
     pub(super) async fn next(&mut self) -> News {
         loop {
             let notice = match self.waits {
-                false => self.watch.next().await,
-                true => match timeout_at(self.look_at, self.watch.next()).await {
+                None => self.watch.next().await,
+                Some(since) => match timeout_at(self.look_at, self.watch.next()).await {
                     Ok(notice) => notice,
                     // That it runs by now woke nobody.
                     Err(_) => match self.watch.told() {
                         Some(notice) => Some(notice),
-                        None => match self.look() {
+                        None => match self.look(since) {
                             Some(news) => return news,
                             None => continue,
                         },
@@ -96,7 +100,7 @@ impl Call {
             };
             match notice {
                 Some(Notice::Output(piece)) => {
-                    self.waits = false;
+                    self.waits = None;
                     if !piece.bytes().is_empty() {
                         return News::Piece(piece);
                     }
@@ -105,10 +109,11 @@ impl Call {
                     self.ended = true;
                     return News::Ended(finished);
                 }
-                Some(Notice::Running | Notice::Progress(_)) => self.waits = false,
+                Some(Notice::Running | Notice::Progress(_)) => self.waits = None,
                 Some(Notice::Delayed { .. }) => {
-                    self.waits = true;
-                    self.look_at = self.patience.next_look();
+                    let now = Instant::now();
+                    self.waits = Some(now);
+                    self.look_at = self.patience.first_look(now);
                 }
                 // Bound to a worker, it still waits for its turn, and may be taken away again.
                 Some(Notice::Scheduled(_)) => {}
@@ -119,22 +124,30 @@ impl Call {
 }
 
 impl Call {
-    /// It has waited for a while: why it should not wait on.
-    fn look(&mut self) -> Option<News> {
-        if self.patience.until <= Instant::now() {
+    /// It has waited for a while: why it should not wait on. Whoever has been away for long is not waited for.
+    fn look(&mut self, since: Instant) -> Option<News> {
+        let Patience { until, if_away } = self.patience;
+        let now = Instant::now();
+        if until <= now {
             return Some(News::NoWorker);
         }
-        self.look_at = self.patience.next_look();
-        let mut stranded = None;
-        let task = self.task;
-        self.backend.read(&mut |scheduler, _| stranded = scheduler.stranded(task));
+        let waited = now.saturating_duration_since(since);
+        let again = if waited < if_away { since } else { now };
+        self.look_at = again.checked_add(if_away).map_or(until, |look| look.min(until));
+        let (task, mut stranded) = (self.task, None);
+        self.backend.read(&mut |scheduler, now| {
+            stranded = scheduler.stranded(task).filter(|stranded| {
+                let away = stranded.since.map_or(Span::ZERO, |since| now.since(since));
+                waited.max(Duration::from_micros(away.as_micros())) >= if_away
+            });
+        });
         stranded.map(News::Away)
     }
 }
 
 impl Patience {
-    fn next_look(&self) -> Instant {
-        Instant::now().checked_add(self.if_away).map_or(self.until, |look| look.min(self.until))
+    fn first_look(&self, now: Instant) -> Instant {
+        self.until.min(now + self.if_away.min(GLANCE))
     }
 }
 

@@ -91,6 +91,16 @@ impl Error {
         error
     }
 
+    /// Whoever serves the model was removed, and may be taken again.
+    pub(super) fn removed(model: &str) -> Error {
+        let shown: String = model.chars().take(MAX_SHOWN_CHARS).collect();
+        let message =
+            format!("whoever serves the model `{shown}` was taken out of use; try again later");
+        let code = Some("no_worker");
+        Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
+            .retry_after(UNAVAILABLE_RETRY_S)
+    }
+
     /// The route does not do this.
     pub(super) fn wrong_method(method: &Method) -> Error {
         let message = format!("{method} is not for this route; the header {ALLOW} lists what is");

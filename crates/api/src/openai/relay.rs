@@ -60,6 +60,18 @@ impl Desk {
     }
 }
 
+/// Why nobody has a model: there is no such thing, or an operator has removed whoever has it.
+fn missing(backend: &dyn Backend, model: &str) -> Error {
+    let mut removed = false;
+    backend.read(&mut |scheduler, _| {
+        let gone = scheduler.removed_workers();
+        let mut executors =
+            gone.iter().filter_map(|view| view.worker.as_ref()).flat_map(|it| &it.executors);
+        removed = executors.any(|executor| executor.models.iter().any(|one| one.as_str() == model));
+    });
+    if removed { Error::removed(model) } else { Error::unknown_model(model) }
+}
+
 /// Answers a request of any form.
 pub(super) async fn answer(
     desk: &Desk,
@@ -90,7 +102,7 @@ async fn relayed(
     let peek = peek(&body)?;
     let backend = &surface.backend;
     let Some(model) = desk.catalogue.find(&**backend, &peek.model).await else {
-        return Err(Error::unknown_model(&peek.model));
+        return Err(missing(&**backend, &peek.model));
     };
     let stream = peek.stream && form != Form::Embedding;
     let spec = TaskSpec {

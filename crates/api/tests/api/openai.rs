@@ -372,7 +372,8 @@ async fn models_go_with_their_last_worker() {
     assert_eq!(models().await, 3);
     server.memory.ask(Command::RemoveWorker(worker_id(3))).await.unwrap();
     assert_eq!(models().await, 2);
-    assert_eq!(post(&server, CHAT, r#"{"model":"x"}"#).await.0, 404);
+    assert_eq!(post(&server, CHAT, r#"{"model":"x"}"#).await.0, 503, "it may be taken again");
+    assert_eq!(post(&server, CHAT, r#"{"model":"none"}"#).await.0, 404);
     server.memory.ask(Command::RemoveWorker(worker_id(2))).await.unwrap();
     assert_eq!(models().await, 2, "the other worker serves them, too");
 }
@@ -443,6 +444,26 @@ async fn a_request_whose_servers_are_all_away_is_503_soon_and_one_whose_are_busy
         assert_eq!(error(&body)["message"], message);
     }
     no_task_is_open(&server.memory).await;
+}
+
+/// Whoever has been away for longer than one waits for it is not waited for.
+#[tokio::test]
+async fn a_request_whose_servers_are_long_gone_is_503_at_once() {
+    const LONG: Span = Span::from_secs(60);
+    let memory = Memory::with(hypha_engine::Settings::default());
+    memory.add_worker(1, &["m"]);
+    let settings = Settings { away_patience: LONG, ..Settings::default() };
+    let server = Server::with(memory, settings).await;
+    server.memory.lose_worker(1);
+    let waits = send(&server, CHAT, r#"{"model":"m"}"#);
+    server.memory.until(|state| (state.scheduler.open_tasks() == 1).then_some(())).await;
+    // Far longer than until somebody looks for the first time.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waits.is_finished(), "it may only be restarted");
+    server.memory.advance(LONG);
+    let response = send(&server, CHAT, r#"{"model":"m"}"#).await.unwrap();
+    assert_eq!(response.status(), 503);
+    waits.abort();
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ impl Up {
     fn start(directory: &str) -> Up {
         let flags = ["--dir", directory, "--api", "127.0.0.1:0", "--workers", "2"];
         let node = Node::hypha("up", &[&["up"][..], &flags].concat());
-        let line = "hypha is up: 2 workers with the models echo, sleep and burn, at {}";
+        let line = "hypha is up: 2 workers, at {}";
         let url = node.wait_for_line(line, PATIENCE);
         Up { node, url }
     }

@@ -27,17 +27,23 @@ impl Scheduler {
         self.arm_worker(slot);
     }
 
-    /// A worker says that some of its executors cannot be reached. A worker with one name twice means both.
+    /// A worker says which of its executors cannot be reached; the others can. A worker with one name twice means both.
     pub(super) fn said_away(&mut self, now: Time, worker: WorkerId, names: &[Name]) {
         self.plan_wanted = false;
         let Some((slot, state)) = self.state_of(worker) else { return };
-        let executors = state.worker.executors.iter().enumerate();
-        let named = executors.filter(|(_, executor)| names.contains(&executor.name));
-        let named: Vec<usize> = named.map(|(at, _)| at).collect();
-        for executor in named {
-            // What was bound to it is decided anew.
-            self.plan_wanted |= !self.placement.is_left_alone(slot, executor);
-            self.unreached(now, slot, executor);
+        let executors = state.worker.executors.iter();
+        let away: Vec<bool> = executors.map(|executor| names.contains(&executor.name)).collect();
+        for (executor, away) in away.into_iter().enumerate() {
+            let rested = self.placement.is_left_alone(slot, executor);
+            if away {
+                self.unreached(now, slot, executor);
+            } else if let Some(Some(state)) = self.workers.get_mut(slot.0 as usize)
+                && state.blames.away_mut(executor).is_some_and(|away| away.take().is_some())
+            {
+                self.rest(now, slot, executor);
+            }
+            // What was bound to it is decided anew, and what waited for it.
+            self.plan_wanted |= rested != self.placement.is_left_alone(slot, executor);
         }
     }
 

@@ -46,6 +46,8 @@ const MAX_LOOKED_AT: usize = 1_000;
 pub struct Stranded {
     /// What is wrong with one of those who otherwise would, if one of them is known.
     pub why: Option<Unused>,
+    /// Since when all of them are away, if they are.
+    pub since: Option<Time>,
 }
 
 impl Scheduler {
@@ -56,12 +58,16 @@ impl Scheduler {
         if task.state != TaskState::Queued || self.placement.is_served(wanted) {
             return None;
         }
-        let mut workers = self.workers.iter().flatten().take(MAX_LOOKED_AT);
-        let why = workers.find_map(|state| {
+        let workers = self.workers.iter().flatten().take(MAX_LOOKED_AT);
+        let reasons = workers.filter_map(|state| {
             wanted.satisfied_by(&state.worker).ok()?;
             self.why_unused(state.worker.id, Some(wanted))
         });
-        Some(Stranded { why })
+        let reasons: Vec<Unused> = reasons.collect();
+        let gone: Option<Vec<Time>> = reasons.iter().map(Unused::away_since).collect();
+        // The last that went may be the first to come back.
+        let since = gone.and_then(|times| times.into_iter().max());
+        Some(Stranded { why: reasons.into_iter().next(), since })
     }
 
     /// Why a worker is given nothing; with a requirement, why it is given nothing that asks for this.
@@ -90,6 +96,18 @@ impl Scheduler {
     fn known_state(&self, worker: WorkerId) -> Option<&WorkerState> {
         let Slot(slot) = *self.slot_of.get(&worker)?;
         self.workers.get(slot as usize)?.as_ref()
+    }
+}
+
+impl Unused {
+    /// Since when it is not there, if that is so.
+    fn away_since(&self) -> Option<Time> {
+        match self {
+            Unused::Lost { since, .. } | Unused::Unreached { since } | Unused::Late { since } => {
+                Some(*since)
+            }
+            Unused::Removed | Unused::NotLeased { .. } | Unused::LeftAlone(_) => None,
+        }
     }
 }
 

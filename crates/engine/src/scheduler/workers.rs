@@ -213,7 +213,7 @@ impl Scheduler {
             }
             FromWorker::LeaseRefused { request, refusal } => {
                 self.plan_wanted = false;
-                self.lease_refused(worker, request, refusal.kind);
+                self.lease_refused(now, worker, request, refusal.kind);
             }
             FromWorker::Alive { lease, epoch, nonce, holding } => {
                 self.alive(now, worker, (lease, epoch), nonce, &holding, step);
@@ -326,7 +326,7 @@ impl Scheduler {
         }
         if ttl < least {
             // Too short to be renewed in time: as good as refused.
-            return self.lease_refused(worker, answered, RefusalKind::TooSlow);
+            return self.lease_refused(now, worker, answered, RefusalKind::TooSlow);
         }
         state.lost = None;
         state.lease = Lease::Held { lease, epoch, ttl, until, open: None, missed: 0, next };
@@ -347,12 +347,18 @@ impl Scheduler {
     }
 
     /// The request stands as if it had not been answered: it is repeated, rarer and rarer.
-    fn lease_refused(&mut self, worker: WorkerId, answered: u64, why: RefusalKind) {
-        if let Some((_, state)) = self.state_of(worker)
-            && let Lease::Requested { request, refused, .. } = &mut state.lease
+    fn lease_refused(&mut self, now: Time, worker: WorkerId, answered: u64, why: RefusalKind) {
+        let look_at = now + self.settings.health_check_timeout;
+        if let Some((slot, state)) = self.state_of(worker)
+            && let Lease::Requested { request, again_at, refused, .. } = &mut state.lease
             && *request == answered
         {
             *refused = Some(why);
+            if why == RefusalKind::Unavailable {
+                // What it stands for is away, and most who are away are back soon.
+                *again_at = (*again_at).min(look_at);
+                self.arm_worker(slot);
+            }
         }
     }
 

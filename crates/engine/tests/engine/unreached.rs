@@ -2,8 +2,8 @@
 
 use hypha_engine::record::NOBODY_LEFT;
 use hypha_engine::scheduler::Unused;
-use hypha_engine::{Effect, FromWorker, Notice, Outcome, Settings, ToWorker};
-use hypha_model::{Name, Span, TaskState};
+use hypha_engine::{Effect, FromWorker, Notice, Outcome, SchedulerEvent, Settings, ToWorker};
+use hypha_model::{Name, Refusal, RefusalKind, Span, TaskState};
 
 use crate::blame::{asking, joined, of_models};
 use crate::harness::*;
@@ -185,6 +185,41 @@ fn what_is_said_to_be_away_is_not_tried_and_deadlines_are_kept() {
     set_away(&mut rig, &[]);
     rig.wait(secs(11));
     assert_eq!(rig.view(waits).attempts, 1);
+}
+
+/// A worker that sees its server come back says so, and nothing waits for the next heartbeat.
+#[test]
+fn what_is_said_to_be_back_is_used_at_once() {
+    let mut rig = joined(Settings::default(), of_models(1));
+    let executors = set_away(&mut rig, &["for-a", "for-b"]);
+    rig.say(1, FromWorker::Away { executors });
+    let (a, b) = (rig.submit(asking("a")), rig.submit(asking("b")));
+    assert!(rig.dispatches().is_empty());
+    let executors = set_away(&mut rig, &["for-b"]);
+    rig.say(1, FromWorker::Away { executors });
+    assert_eq!((rig.view(a).attempts, rig.view(b).attempts), (1, 0));
+    set_away(&mut rig, &[]);
+    rig.say(1, FromWorker::Away { executors: vec![] });
+    assert_eq!(rig.view(b).attempts, 1);
+}
+
+/// Whoever is gone is asked for a lease ever less often, but not one who answers that it is only away.
+#[test]
+fn a_server_that_is_lost_and_answers_is_looked_at_often() {
+    let mut rig = Rig::with_workers(&[1]);
+    rig.silence(1);
+    rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+    rig.wait(secs(600));
+    for _ in 0..10 {
+        let asked = rig.told(1).iter().rev().find_map(|told| match told {
+            ToWorker::RequestLease { request, .. } => Some(*request),
+            _ => None,
+        });
+        let refusal = Refusal::plain(RefusalKind::Unavailable);
+        let request = asked.expect("it was asked");
+        rig.say(1, FromWorker::LeaseRefused { request, refusal });
+        rig.wait(secs(6));
+    }
 }
 
 /// What is away and was left alone for failing is used when both are over.

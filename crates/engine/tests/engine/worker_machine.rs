@@ -395,6 +395,9 @@ fn the_holder_is_told_which_executors_are_away() {
     assert_eq!(rig.sent()[0], away);
     assert!(matches!(rig.sent()[1], FromWorker::LeaseGranted { .. }));
     rig.event(WorkerEvent::Looked { executor: 0, well: true });
+    assert_eq!(rig.sent(), [FromWorker::Away { executors: vec![] }], "at once");
+    rig.event(WorkerEvent::Looked { executor: 0, well: true });
+    assert_eq!(rig.sent(), [], "no news");
     rig.request(1, 3, 100);
     assert!(matches!(rig.sent()[..], [FromWorker::LeaseGranted { .. }]));
 }
