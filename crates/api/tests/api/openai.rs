@@ -372,7 +372,9 @@ async fn models_go_with_their_last_worker() {
     assert_eq!(models().await, 3);
     server.memory.ask(Command::RemoveWorker(worker_id(3))).await.unwrap();
     assert_eq!(models().await, 2);
-    assert_eq!(post(&server, CHAT, r#"{"model":"x"}"#).await.0, 503, "it may be taken again");
+    let (status, body) = post(&server, CHAT, r#"{"model":"x"}"#).await;
+    let why = "whoever serves the model `x` was taken out of use; try again later";
+    assert_eq!((status, &error(&body)["message"]), (503, &why.into()));
     assert_eq!(post(&server, CHAT, r#"{"model":"none"}"#).await.0, 404);
     server.memory.ask(Command::RemoveWorker(worker_id(2))).await.unwrap();
     assert_eq!(models().await, 2, "the other worker serves them, too");
