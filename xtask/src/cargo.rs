@@ -63,6 +63,17 @@ pub(crate) fn has_plugin(root: &Path, name: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// Whether a program can be started with these arguments and succeeds; what it prints is not shown.
+pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
 /// Runs a command with our own output, after showing it. True if it succeeded.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<bool> {
     println!("$ {}", shown(command));

@@ -3,6 +3,8 @@
 mod cargo;
 mod chaos;
 mod check;
+mod counts;
+mod dist;
 mod test;
 mod tidy;
 
@@ -45,6 +47,18 @@ const SUBCOMMANDS: &[Subcommand] = &[
         arguments: "[--rounds N] [--seed N]",
         summary: "kill schedulers and workers under load; nothing acknowledged may be lost",
         run: chaos::run,
+    },
+    Subcommand {
+        name: "counts",
+        arguments: "[--renew]",
+        summary: "count the instructions of the hot paths, and compare with xtask/counts.toml",
+        run: counts::run,
+    },
+    Subcommand {
+        name: "dist",
+        arguments: "",
+        summary: "build the release binary, with its debug information in a file of its own",
+        run: dist::run,
     },
 ];
 

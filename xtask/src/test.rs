@@ -52,6 +52,11 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
         chaos_passed = crate::chaos::run(root, &rounds)? == Outcome::Passed;
     }
 
+    let mut counts_passed = true;
+    if passed && filters.is_empty() {
+        counts_passed = instruction_counts(root)?;
+    }
+
     let mut doc_tests_passed = true;
     if !passed {
         eprintln!("test: documentation tests not run, since nextest failed");
@@ -67,7 +72,8 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
         "python" => Some(python.is_some()),
         _ => machine::has_capability(name),
     });
-    let all_well = passed && large_passed && chaos_passed && doc_tests_passed && unexcused == 0;
+    let extras_passed = large_passed && chaos_passed && counts_passed && doc_tests_passed;
+    let all_well = passed && extras_passed && unexcused == 0;
     println!("{}", closing_line(counts, skips.len()));
     Ok(if all_well { Outcome::Passed } else { Outcome::Failed })
 }
@@ -102,6 +108,16 @@ fn large_transfers(root: &Path) -> anyhow::Result<bool> {
     command.args(["--no-capture", "bulk::several_at_once"]);
     command.env("HYPHA_BULK_BYTES", (256 << 20).to_string()).env("HYPHA_BULK_ROUNDS", "20");
     cargo::run(&mut command)
+}
+
+/// The instructions of the hot paths, where they can be counted.
+fn instruction_counts(root: &Path) -> anyhow::Result<bool> {
+    if let Some(why) = crate::counts::unavailable() {
+        println!("test: SKIPPED: the instructions of the hot paths: {why}");
+        return Ok(true);
+    }
+    println!("test: the instructions of the hot paths");
+    Ok(crate::counts::run(root, &[])? == Outcome::Passed)
 }
 
 fn choose_packages(filters: &[String]) -> bool {

@@ -1,25 +1,23 @@
-//! `cargo xtask tidy`: the rules of the house that neither rustc nor clippy knows.
+//! `cargo xtask tidy`: the rules of the house that neither rustc nor clippy knows. What clippy knows is in `clippy.toml`
+//! and `pure-clippy.toml`.
 //!
 //! Each rule is a function from text to [`Violation`]s in a file of its own; only
 //! [`workspace`](self::workspace) touches the disk and cargo. Every rule has a test that shows it
 //! failing.
 
-mod channels;
+mod clippy;
 mod closure;
 mod documents;
 mod layers;
-mod paths;
-mod pure;
 mod records;
 mod source;
-mod tokens;
 mod workspace;
 
 use std::fmt;
 use std::path::Path;
 
 use crate::Outcome;
-use workspace::{TextFile, Workspace};
+use workspace::Workspace;
 
 /// One broken rule, at a place a person can open.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +44,8 @@ pub(crate) fn run(root: &Path, _: &[String]) -> anyhow::Result<Outcome> {
     let workspace = Workspace::read(root)?;
     let mut violations = layers::check(&workspace.crates);
     violations.extend(closure::check(&workspace.crates, &workspace.allow_list));
-    violations.extend(sources(&workspace.sources));
+    violations.extend(clippy::check(&workspace.crates, &workspace.pure_clippy));
+    violations.extend(workspace.sources.iter().flat_map(source::check));
     violations.extend(documents::check(&workspace.documents, &|path| root.join(path).exists()));
     violations.extend(records::check(&workspace.documents));
     violations.sort();
@@ -63,17 +62,4 @@ pub(crate) fn run(root: &Path, _: &[String]) -> anyhow::Result<Outcome> {
     let count = violations.len();
     eprintln!("tidy: {count} {}", if count == 1 { "violation" } else { "violations" });
     Ok(Outcome::Failed)
-}
-
-fn sources(files: &[TextFile]) -> Vec<Violation> {
-    let test_modules = paths::test_modules(files);
-    let mut violations = Vec::new();
-    for file in files {
-        violations.extend(source::check(file));
-        violations.extend(channels::check(file));
-        if layers::is_pure_source(&file.path) && !test_modules.contains(&file.path) {
-            violations.extend(pure::check(file));
-        }
-    }
-    violations
 }

@@ -29,7 +29,7 @@ pub trait Backend: Send + Sync + 'static {
     fn watch(&self, task: TaskId) -> Watch;
 
     /// Reads the scheduler's machine as it is now, for as short as possible: everybody else waits.
-    fn read(&self, look: &mut dyn FnMut(&mut Scheduler, Time));
+    fn read(&self, look: &mut dyn FnMut(&Scheduler, Time));
 
     /// A task as it is on the disk. Of tasks that have not ended, the machine knows more.
     fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>>;

@@ -53,6 +53,9 @@ pub enum HttpError {
         /// What is taken.
         limit_bytes: usize,
     },
+    /// It says itself that it cannot work.
+    #[error("{0}")]
+    Unhealthy(String),
     /// The server answered, with something else than success.
     #[error("{0}")]
     Status(ServerError),
@@ -86,6 +89,7 @@ impl HttpError {
             | HttpError::NotAllowed(_)
             | HttpError::Connect { .. }
             | HttpError::Broken(_)
+            | HttpError::Unhealthy(_)
             | HttpError::Late(_) => true,
         }
     }

@@ -1,12 +1,11 @@
-//! HTTP servers and task instances as workers: the engine's messages in, the engine's answers out.
+//! HTTP servers and task instances as workers of a scheduler.
 //!
-//! Each worker is on its own: a server's calls are one task each, an instance has one task that waits for nobody but
-//! it. One that accepts connections and never answers costs nobody else anything.
-//!
-//! No lease runs out here: its holder is the scheduler in this process, which takes back what it gave when it
-//! loses a worker.
+//! Each is a worker machine, the same that drives a worker of the swarm; its runs are HTTP calls. One that accepts
+//! connections and never answers costs no other anything.
 
+mod carrier;
 mod file;
+mod health;
 mod instance;
 mod register;
 mod secrets;
@@ -14,29 +13,25 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hypha_engine::{FromWorker, ToWorker};
-use hypha_model::{Epoch, Refusal, RefusalKind, Worker, WorkerId};
+use hypha_engine::{FromWorker, ToWorker, WorkerEvent, WorkerMachine, WorkerStep};
+use hypha_machine::NoJournal;
+use hypha_model::{Epoch, Refusal, RefusalKind, SchedulerId, Time, Worker, WorkerId};
 use ipnet::IpNet;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{Sender, error::TrySendError};
+use tokio_util::sync::CancellationToken;
 
 use crate::transport::locked;
-use file::{Place, Row};
-use instance::Input;
+use carrier::{BackEnd, HttpCarrier, HttpMachine};
+use file::{Location, Row};
 use secrets::Secrets;
-use server::ServerHand;
 
 pub use file::OpenError;
 pub use register::{NewServer, RegisterError, default_networks};
 
-/// Tasks that wait at a worker for each that it runs at once: what a scheduler hands over ahead, at most.
-const MAX_WAITING_PER_SLOT: usize = 64;
-/// Results that a worker keeps until they are recorded. The scheduler is in this process and records each at
-/// once; if it does not, no more is taken.
-const MAX_UNRECORDED: usize = 1_024;
 /// Workers that are taken: what one scheduler can ask for their health.
 const MAX_WORKERS: usize = 10_000;
 
@@ -51,7 +46,9 @@ pub struct HttpSettings {
     pub directory: PathBuf,
     /// How long to wait before the first poll of a task that runs, and between polls at first.
     pub poll_interval: Duration,
-    /// How long a worker may take to say that it is well.
+    /// How often a back end is asked whether it is well; one that is not is asked at least once a second.
+    pub health_interval: Duration,
+    /// How long a back end may take to say that it is well.
     pub health_timeout: Duration,
     /// How long a task instance may take to accept a task, or to hand out a result.
     pub call_timeout: Duration,
@@ -62,9 +59,20 @@ pub struct HttpSettings {
 /// Hears what a worker said. Called from many threads, without any lock of this crate held; must not wait.
 pub type Hear = Arc<dyn Fn(WorkerId, FromWorker) + Send + Sync>;
 
+/// The scheduler that these workers belong to.
+#[derive(Clone)]
+pub struct SchedulerSide {
+    /// Who it is.
+    pub id: SchedulerId,
+    /// The clock that it goes by.
+    pub now: Arc<dyn Fn() -> Time + Send + Sync>,
+    /// How it hears what workers say.
+    pub hear: Hear,
+}
+
 /// HTTP workers of one scheduler. Cheap to clone.
 #[derive(Clone)]
-pub struct HttpWorkers(Arc<Shared>);
+pub struct HttpWorkers(Arc<Inner>);
 
 /// What a task instance says at the end of a task.
 #[derive(Clone, Debug, Default)]
@@ -83,15 +91,16 @@ pub struct Notification {
     pub execution_time_ms: Option<f64>,
 }
 
-struct Shared {
+struct Inner {
     settings: HttpSettings,
-    hear: Hear,
-    epoch: Epoch,
+    scheduler: SchedulerSide,
+    /// The last epoch that a worker was started in. Grows from life to life, as an epoch must.
+    epoch: AtomicU64,
     /// Messages may come from a thread that is not of the runtime.
     runtime: Handle,
     allowed: Arc<[IpNet]>,
     secrets: Arc<Secrets>,
-    workers: Mutex<BTreeMap<WorkerId, Member>>,
+    members: Mutex<BTreeMap<WorkerId, Member>>,
     /// Held while the file is written, so that the last version is the last one written.
     file: tokio::sync::Mutex<()>,
 }
@@ -101,16 +110,10 @@ struct Member {
     /// Its host and port, for people; the rest of an address may hold what others should not read.
     authority: String,
     /// Where it is, if that is to be found again after a restart.
-    row: Option<Place>,
-    hand: Hand,
+    row: Option<Location>,
+    machine: Arc<HttpMachine>,
     /// Removed: it may be wanted again, or make room for another.
     retired: bool,
-}
-
-/// What carries out the messages to one worker.
-enum Hand {
-    Server(Arc<ServerHand>),
-    Instance(Sender<Input>),
 }
 
 impl HttpSettings {
@@ -121,6 +124,7 @@ impl HttpSettings {
             public_url: None,
             directory: directory.into(),
             poll_interval: Duration::from_secs(1),
+            health_interval: Duration::from_secs(10),
             health_timeout: Duration::from_secs(5),
             call_timeout: Duration::from_secs(10),
             max_response_bytes: crate::ServerConfig::MAX_RESPONSE_BYTES,
@@ -129,32 +133,37 @@ impl HttpSettings {
 }
 
 impl HttpWorkers {
-    /// The workers that were registered before, ready to be asked for leases; what they say goes to `hear`.
-    /// Must be called inside a tokio runtime, which then does the work.
-    pub fn open(settings: HttpSettings, hear: Hear) -> Result<HttpWorkers, OpenError> {
+    /// The workers that were registered before, ready to be asked for leases. Must be called inside a tokio runtime,
+    /// which then does the work.
+    pub fn open(
+        settings: HttpSettings,
+        scheduler: SchedulerSide,
+    ) -> Result<HttpWorkers, OpenError> {
         let rows = file::read(&settings.directory)?;
         let lives = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let workers = HttpWorkers(Arc::new(Shared {
+        let workers = HttpWorkers(Arc::new(Inner {
             allowed: settings.allowed_networks.clone().into(),
             settings,
-            hear,
-            // Grows from life to life, as an epoch must; leases have random ids besides.
-            epoch: Epoch(lives.as_secs()),
+            scheduler,
+            epoch: AtomicU64::new(lives.as_secs()),
             runtime: Handle::current(),
             secrets: Arc::default(),
-            workers: Mutex::default(),
+            members: Mutex::default(),
             file: tokio::sync::Mutex::default(),
         }));
+        workers.0.runtime.spawn(health::wake(Arc::downgrade(&workers.0)));
         for Row { worker, place } in rows.into_iter().take(MAX_WORKERS) {
-            let hand = place
+            let opened = place
                 .target()
                 .map_err(RegisterError::from)
-                .and_then(|target| Ok((target.authority(), workers.hand_for(&worker, &place)?)));
-            match hand {
-                Ok((authority, hand)) => {
+                .and_then(|target| Ok((target.authority(), workers.back_end_at(&place)?)));
+            match opened {
+                Ok((authority, back_end)) => {
                     let (id, worker, row) = (worker.id, Arc::new(worker), Some(place));
-                    let member = Member { worker, authority, row, hand, retired: false };
-                    locked(&workers.0.workers).insert(id, member);
+                    let unseen = Some("its health has not been checked yet".to_owned());
+                    let machine = workers.start(Arc::clone(&worker), back_end, unseen);
+                    let member = Member { worker, authority, row, machine, retired: false };
+                    locked(&workers.0.members).insert(id, member);
                 }
                 Err(error) => tracing::warn!(worker = %worker.id, %error, "worker left out"),
             }
@@ -162,65 +171,97 @@ impl HttpWorkers {
         Ok(workers)
     }
 
+    /// Starts the machine of a worker whose back end has this problem, if it has one.
+    fn start(
+        &self,
+        worker: Arc<Worker>,
+        back_end: BackEnd,
+        problem: Option<String>,
+    ) -> Arc<HttpMachine> {
+        let inner = &self.0;
+        let last = Epoch(inner.epoch.fetch_add(1, Ordering::Relaxed));
+        let mut step = WorkerStep::default();
+        let seed = rand::random();
+        let machine = WorkerMachine::start(Arc::clone(&worker), last, None, seed, &mut step);
+        let unhealthy = problem.is_some();
+        let carrier = HttpCarrier {
+            worker,
+            back_end,
+            scheduler: inner.scheduler.clone(),
+            runtime: inner.runtime.clone(),
+            machine: OnceLock::new(),
+            runs: Mutex::default(),
+            answers: Mutex::default(),
+            wants_alarm: AtomicBool::new(false),
+            problem: Mutex::new(problem),
+            missed: tokio::sync::Notify::new(),
+            closed: CancellationToken::new(),
+        };
+        let machine = Arc::new(HttpMachine::new(machine, step, NoJournal, carrier));
+        let _ = machine.carrier().machine.set(Arc::downgrade(&machine));
+        machine.start();
+        if unhealthy {
+            machine.tell([WorkerEvent::Looked { executor: 0, well: false }]);
+        }
+        let interval = inner.settings.health_interval;
+        inner.runtime.spawn(health::watch(Arc::downgrade(&machine), interval));
+        machine
+    }
+
     /// Whether this is one of these workers.
     pub fn knows(&self, worker: WorkerId) -> bool {
-        locked(&self.0.workers).contains_key(&worker)
+        locked(&self.0.members).contains_key(&worker)
     }
 
     /// Where a worker is, for people: its host and port.
     pub fn authority(&self, worker: WorkerId) -> Option<String> {
-        locked(&self.0.workers).get(&worker).map(|member| member.authority.clone())
+        locked(&self.0.members).get(&worker).map(|member| member.authority.clone())
     }
 
     /// All of these workers.
     pub fn all(&self) -> Vec<Arc<Worker>> {
-        locked(&self.0.workers).values().map(|member| Arc::clone(&member.worker)).collect()
+        locked(&self.0.members).values().map(|member| Arc::clone(&member.worker)).collect()
     }
 
-    /// Hands a message to a worker. Never waits: a worker that has too many messages refuses.
+    /// Hands a message to a worker. Never waits.
     pub fn send(&self, worker: WorkerId, message: ToWorker) {
-        let message = {
-            let mut workers = locked(&self.0.workers);
-            let member = workers.get_mut(&worker);
-            let hand = member.map(|member| {
-                // Whoever asks for its lease wants it again.
+        let machine = {
+            let mut members = locked(&self.0.members);
+            members.get_mut(&worker).map(|member| {
+                // A scheduler that asks for its lease wants it again.
                 member.retired &= !matches!(message, ToWorker::RequestLease { .. });
-                &member.hand
-            });
-            match hand {
-                Some(Hand::Server(hand)) => {
-                    let hand = Arc::clone(hand);
-                    drop(workers);
-                    return hand.take(message);
-                }
-                Some(Hand::Instance(inbox)) => match inbox.try_send(Input::Said(message)) {
-                    Ok(()) => return,
-                    Err(TrySendError::Full(input) | TrySendError::Closed(input)) => match input {
-                        Input::Said(message) => message,
-                        Input::Notified { .. } => return,
-                    },
-                },
-                None => message,
-            }
+                Arc::clone(&member.machine)
+            })
         };
-        if let Some(answer) = refusal_of(message) {
-            answer_later(&self.0.runtime, &self.0.hear, worker, answer);
+        match (machine, message) {
+            (Some(machine), message) => {
+                let scheduler = self.0.scheduler.id;
+                machine.tell([WorkerEvent::SchedulerSaid { scheduler, message }]);
+            }
+            (None, ToWorker::Dispatch(dispatch)) => {
+                let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+                let refusal = Refusal::plain(RefusalKind::Unavailable);
+                let answer = FromWorker::Refused { attempt, fence, refusal };
+                let hear = Arc::clone(&self.0.scheduler.hear);
+                self.0.runtime.spawn(async move { hear(worker, answer) });
+            }
+            // Silence says it.
+            (None, _) => {}
         }
     }
 
-    /// A worker was removed, with all that it was given: it is kept in case it is wanted again, until another needs
-    /// its place.
+    /// A worker was removed: it is kept in case it is wanted again, until another needs its place.
     pub fn retire(&self, worker: WorkerId) {
-        if let Some(member) = locked(&self.0.workers).get_mut(&worker) {
+        if let Some(member) = locked(&self.0.members).get_mut(&worker) {
             member.retired = true;
-            member.hand.stop();
+            member.machine.carrier().close_kept();
         }
     }
 
     /// Drops a worker with all that it was given; whatever it says later is not heard.
     pub fn forget(&self, worker: WorkerId) {
-        let Some(member) = locked(&self.0.workers).remove(&worker) else { return };
-        member.hand.stop();
+        let Some(member) = locked(&self.0.members).remove(&worker) else { return };
+        member.machine.carrier().close();
         if member.row.is_some() {
             let this = self.clone();
             self.0.runtime.spawn(async move {
@@ -246,53 +287,18 @@ impl HttpWorkers {
                 None => return,
             },
         };
-        let workers = locked(&self.0.workers);
-        if let Some(Member { hand: Hand::Instance(inbox), .. }) = workers.get(&place.worker) {
-            // If there is no room for it, the next poll finds the same.
-            let _ = inbox.try_send(Input::Notified { fence: place.fence, report });
+        let machine =
+            locked(&self.0.members).get(&place.worker).map(|member| Arc::clone(&member.machine));
+        if let Some(machine) = machine {
+            machine.carrier().notified(place.fence, report);
         }
     }
 }
 
-impl Hand {
-    fn stop(&self) {
-        match self {
-            Hand::Server(hand) => hand.stop(),
-            // Its task ends when nobody can send to it any more.
-            Hand::Instance(_) => {}
-        }
-    }
-}
-
-impl Drop for Shared {
+impl Drop for Inner {
     fn drop(&mut self) {
-        for member in locked(&self.workers).values() {
-            member.hand.stop();
+        for member in locked(&self.members).values() {
+            member.machine.carrier().close();
         }
     }
-}
-
-/// What is said of a message that cannot be handed to the worker; nothing where silence says it.
-fn refusal_of(message: ToWorker) -> Option<FromWorker> {
-    let refusal = Refusal::plain(RefusalKind::Busy);
-    match message {
-        ToWorker::Dispatch(dispatch) => {
-            let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-            Some(FromWorker::Refused { attempt, fence, refusal })
-        }
-        ToWorker::RequestLease { request, .. } => {
-            Some(FromWorker::LeaseRefused { request, refusal })
-        }
-        ToWorker::Heartbeat { .. }
-        | ToWorker::Cancel { .. }
-        | ToWorker::Recorded { .. }
-        | ToWorker::ReleaseLease { .. } => None,
-    }
-}
-
-/// Answers a message, but not to the very call that brought it: the scheduler may answer that with another
-/// message, and so on without an end.
-fn answer_later(runtime: &Handle, hear: &Hear, worker: WorkerId, answer: FromWorker) {
-    let hear = Arc::clone(hear);
-    runtime.spawn(async move { hear(worker, answer) });
 }

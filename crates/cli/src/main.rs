@@ -1,6 +1,5 @@
 //! `hypha`: one command for every role.
 
-mod bench;
 mod certutil;
 mod config;
 mod init;
@@ -16,6 +15,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use hypha_model::NodeRole;
+
+use usage::{Failure, print};
 
 /// A scheduler makes and drops small pieces by the million, on all threads: this one is faster at it than the system's,
 /// and needs less memory for each.
@@ -33,8 +34,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Measure what this machine can do
-    #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(hypha_bench::Bench),
     /// Make, revoke and show the certificates that nodes know each other by
     #[command(subcommand)]
     Certutil(certutil::Command),
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         return hypha_executor::launcher::main(arguments);
     }
     let result = match Arguments::parse().command {
-        Command::Bench(command) => bench::run(command),
+        Command::Bench(arguments) => bench(arguments),
         Command::Certutil(command) => certutil::run(command),
         Command::Config(command) => config::run(command),
         Command::Data(command) => role::run(NodeRole::Data, command),
@@ -89,11 +89,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// Measures, and prints the report.
+fn bench(arguments: hypha_bench::Bench) -> Result<(), Failure> {
+    let report =
+        hypha_bench::run(arguments).map_err(|error| Failure::work(format!("{error:#}")))?;
+    print(&report)
+}
+
 /// The command line is checked by clap's own test: conflicting names and flags show here.
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::usage::Failure;
     use clap::CommandFactory;
 
     #[test]

@@ -3,8 +3,8 @@
 //! It makes certificates and configurations in a directory, once, and runs a gateway, a scheduler and workers as its
 //! children. What was edited there stays: only addresses are given to the nodes anew at each start.
 
-pub(crate) mod children;
-pub(crate) mod files;
+mod children;
+mod directory;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -14,12 +14,13 @@ use std::time::Duration;
 use clap::Args;
 use hypha_client::Scheduler;
 use hypha_config::{Flags, SchedulerConfig};
+use hypha_local::NodeCommand;
 use hypha_model::SchedulerId;
 
 use crate::config::environment;
 use crate::tasks::text::count;
 use crate::usage::{Failure, print};
-use children::{Child, Children};
+use children::Children;
 
 #[derive(Args)]
 pub(crate) struct Up {
@@ -53,33 +54,35 @@ pub(crate) fn run(up: Up) -> Result<(), Failure> {
 
 async fn serve(up: Up) -> Result<(), Failure> {
     // Whoever runs there already is the better explanation of an address that is taken.
-    let held = files::lock_existing(&up.dir)?;
+    let held = directory::lock_existing(&up.dir)?;
     let api = match up.api.port() {
         0 => SocketAddr::new(up.api.ip(), free_port(up.api)?),
         _ => up.api,
     };
     // Before anything is made, so that nothing is left behind.
     check_free(api)?;
-    let directory = files::prepare(&up.dir, &files::plan(up.workers))?;
+    let nodes = directory::plan(up.workers);
+    let directory = hypha_local::prepare(&up.dir, &nodes)
+        .map_err(|error| Failure::work(format!("{error:#}")))?;
     let _lock = match held {
         Some(held) => held,
-        None => files::lock(&directory)?,
+        None => directory::lock(&directory)?,
     };
     let gateway_at = free_port(api)?;
     let gateway = format!("/ip4/127.0.0.1/tcp/{gateway_at}");
     let config = |name: &str| directory.join(format!("{name}.toml"));
     let mut plan = vec![
-        Child::new("gateway", "gateway", config("gateway")).flag("--listen", &gateway),
-        Child::new("scheduler", "scheduler", config("scheduler"))
+        NodeCommand::new("gateway", "gateway", config("gateway")).flag("--listen", &gateway),
+        NodeCommand::new("scheduler", "scheduler", config("scheduler"))
             .flag("--gateway", &gateway)
             .variable(BIND_ADDRESS, &api.to_string()),
     ];
     plan.extend((1..=up.workers).map(|number| {
         let name = format!("worker-{number}");
-        Child::new(&name, "worker", config(&name)).flag("--gateway", &gateway)
+        NodeCommand::new(&name, "worker", config(&name)).flag("--gateway", &gateway)
     }));
     let scheduler = scheduler_config(&config("scheduler"), &gateway, api)?;
-    let own = files::scheduler_id(&scheduler.network.cert_pem)?;
+    let own = directory::scheduler_id(&scheduler.network.cert_pem)?;
     let guarded = scheduler.api.tls.is_some() || scheduler.api.tokens_file.is_some();
     let mut children = Children::start(plan)?;
     let ready = match guarded {
@@ -144,13 +147,11 @@ fn taken(api: SocketAddr, problem: &str) -> Failure {
     ))
 }
 
-/// A port that nobody uses now, and not that of the API. Another program may take it before the node does; then the
-/// node says so.
-pub(crate) fn free_port(api: SocketAddr) -> Result<u16, Failure> {
-    let named = |error| Failure::work(format!("cannot find a free port: {error}"));
+/// A free port that is not the API's.
+fn free_port(api: SocketAddr) -> Result<u16, Failure> {
     loop {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(named)?;
-        let port = listener.local_addr().map_err(named)?.port();
+        let port = hypha_local::free_port()
+            .map_err(|error| Failure::work(format!("cannot find a free port: {error}")))?;
         if port != api.port() {
             return Ok(port);
         }

@@ -8,8 +8,11 @@
 //! The bench plays client and workers from a heap of what happens next. Its own share (the heap, and one
 //! `NewTask`, `Started` and `Finished` a cycle) is what `perf` shows for `Bench` and the heap.
 
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods)] // a bench reads clocks and prints
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::convert::Infallible;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,9 +20,10 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hypha_engine::scheduler::Effect;
 use hypha_engine::{
-    Command, FromWorker, Image, NewTask, Outcome, Scheduler, SchedulerEvent, SchedulerStep,
+    Command, FromWorker, Image, NewTask, Outcome, Record, Scheduler, SchedulerEvent, SchedulerStep,
     Settings, ToWorker,
 };
+use hypha_machine::{Batch, Disk, Machine};
 use hypha_model::{
     AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, Fence, LeaseId, Metadata, Money,
     Name, Payload, Rng, SchedulerId, Span, TaskSpec, Time, Value, Worker, WorkerId,
@@ -45,9 +49,22 @@ enum Next {
     Alive { worker: u32, lease: LeaseId, epoch: Epoch, nonce: u64 },
 }
 
+/// What is durable costs nothing here.
+struct Discard;
+
+impl Disk<Record> for Discard {
+    type Error = Infallible;
+
+    fn write(&mut self, records: Vec<Record>) -> Result<(), Infallible> {
+        black_box(&records);
+        Ok(())
+    }
+}
+
 struct Bench {
     scheduler: Scheduler,
-    step: SchedulerStep,
+    batch: Batch<Scheduler, ()>,
+    disk: Discard,
     now: Time,
     rng: Rng,
     next: BinaryHeap<Reverse<(Time, Next)>>,
@@ -76,7 +93,8 @@ impl Bench {
         let result = Payload::from(&b"a result of the usual length of a short answer"[..]);
         let mut bench = Bench {
             scheduler,
-            step,
+            batch: Batch::from(step),
+            disk: Discard,
             now,
             next: BinaryHeap::new(),
             specs: (0..64).map(|_| Arc::new(spec(&mut rng))).collect(),
@@ -113,7 +131,7 @@ impl Bench {
             self.submit();
         }
         let Some(Reverse((at, next))) = self.next.pop() else { return };
-        while let Some(wake) = self.step.wake_at
+        while let Some(wake) = self.scheduler.wake_at(self.now)
             && wake <= at
         {
             self.happen(wake.max(self.now), SchedulerEvent::Woke);
@@ -159,18 +177,17 @@ impl Bench {
         let task =
             NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
         let command = Command::SubmitTasks(vec![task]);
-        self.happen(self.now, SchedulerEvent::Asked { request: 0, command });
+        self.happen(self.now, SchedulerEvent::Asked(command));
     }
 
     /// One step, as a driver does it; what it asks for is put on the heap.
     fn happen(&mut self, now: Time, event: SchedulerEvent) {
         self.now = now;
         self.events += 1;
-        self.step.clear();
-        self.scheduler.step(now, event, &mut self.step);
-        black_box(&self.step.persist);
+        self.batch.ask(&mut self.scheduler, now, event, ());
+        let Ok(mut released) = self.batch.seal().write(&mut self.disk);
         let arrives = now + TRIP;
-        for effect in self.step.send.drain(..) {
+        for effect in released.effects.drain(..) {
             let Effect::ToWorker { worker, message } = effect else { continue };
             let at = place_of(worker);
             match message {
@@ -203,6 +220,7 @@ impl Bench {
                 | ToWorker::ReleaseLease { .. } => {}
             }
         }
+        self.batch.reuse(released);
     }
 }
 

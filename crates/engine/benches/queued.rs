@@ -3,12 +3,15 @@
 //!
 //! Run times say little here and are shown only to notice a mistake. Linux alone tells its resident size.
 
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads clocks and prints
+
 use std::process::{Command as Process, ExitCode};
 use std::sync::Arc;
 use std::time::Instant;
 
 use hypha_engine::{Command, Image, NewTask, Scheduler, SchedulerEvent, SchedulerStep, Settings};
 use hypha_engine::{FromWorker, ToWorker, scheduler::Effect};
+use hypha_machine::{Batch, MemoryDisk};
 use hypha_model::{
     Capacity, Epoch, Executor, ExecutorClass, LeaseId, Metadata, Money, Name, Payload, Requirement,
     Rng, SchedulerId, Span, TaskSpec, Time, Worker, WorkerId,
@@ -76,17 +79,17 @@ fn measure(case: &Case) {
     let id = SchedulerId::new(START, &mut rng);
     let mut step = SchedulerStep::default();
     let mut scheduler = Scheduler::recover(id, settings, Image::default(), 1, START, &mut step);
+    let mut batch = Batch::from(step);
     if case.workers.is_some() {
-        (0..WORKERS).for_each(|_| add_worker(&mut scheduler, &mut rng, &mut step));
+        (0..WORKERS).for_each(|_| add_worker(&mut scheduler, &mut rng, &mut batch));
     }
     let (empty, began) = (resident_bytes(), Instant::now());
-    for batch in 0..TASKS / BATCH {
-        let tasks = (0..BATCH).map(|at| new_task(case, batch * BATCH + at)).collect();
-        let event = SchedulerEvent::Asked { request: batch, command: Command::SubmitTasks(tasks) };
-        step.clear();
-        scheduler.step(START + Span::from_millis(batch), event, &mut step);
+    for request in 0..TASKS / BATCH {
+        let tasks = (0..BATCH).map(|at| new_task(case, request * BATCH + at)).collect();
+        let event = SchedulerEvent::Asked(Command::SubmitTasks(tasks));
+        batch.tell(&mut scheduler, START + Span::from_millis(request), event);
+        drop(batch.seal());
     }
-    step.clear();
     let (rate, full) = (TASKS as f64 / began.elapsed().as_secs_f64(), resident_bytes());
     let (open, each) = (scheduler.open_tasks(), (full - empty) as f64 / TASKS as f64);
     println!("{:24} {each:5.0} bytes a task of {open}; {rate:7.0} submits/s", case.name);
@@ -117,7 +120,7 @@ fn new_task(case: &Case, number: u64) -> NewTask {
     }
 }
 
-fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, step: &mut SchedulerStep) {
+fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, batch: &mut Batch<Scheduler, ()>) {
     let id = WorkerId::new(START, rng);
     let worker = Worker {
         id,
@@ -132,8 +135,9 @@ fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, step: &mut SchedulerStep
         region: None,
         price: Money::default(),
     };
-    scheduler.step(START, SchedulerEvent::WorkerFound(Arc::new(worker)), step);
-    let asked = step.send.drain(..).find_map(|effect| match effect {
+    batch.tell(scheduler, START, SchedulerEvent::WorkerFound(Arc::new(worker)));
+    let Ok(released) = batch.seal().write(&mut MemoryDisk::<Image>::default());
+    let asked = released.effects.into_iter().find_map(|effect| match effect {
         Effect::ToWorker { message: ToWorker::RequestLease { request, .. }, .. } => Some(request),
         _ => None,
     });
@@ -144,7 +148,7 @@ fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, step: &mut SchedulerStep
         ttl: Span::from_secs(3_600),
         holding: Vec::new(),
     };
-    scheduler.step(START, SchedulerEvent::WorkerSaid { worker: id, message }, step);
+    batch.tell(scheduler, START, SchedulerEvent::WorkerSaid { worker: id, message });
 }
 
 fn name(text: &str) -> Name {

@@ -67,6 +67,8 @@ pub struct Dispatch {
     pub spec: Arc<TaskSpec>,
     /// How long it may run.
     pub timeout: Span,
+    /// It was handed over before, and the worker's back end has it under this id: it is taken up again, if it is there.
+    pub resume: Option<Arc<str>>,
 }
 
 /// From a worker to a scheduler.
@@ -116,6 +118,15 @@ pub enum FromWorker {
         attempt: AttemptId,
         /// Its token.
         fence: Fence,
+    },
+    /// The back end that runs the attempt has it under this id.
+    Delegated {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+        /// The id.
+        handle: Arc<str>,
     },
     /// The attempt is not taken.
     Refused {

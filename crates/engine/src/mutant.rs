@@ -27,4 +27,6 @@ pub enum Mutant {
     StoredRequest,
     /// A failed attempt is not tried again and not ended.
     DroppedRetry,
+    /// An attempt that the scheduler itself interrupted is used up.
+    CountedInterruption,
 }

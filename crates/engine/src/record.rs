@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use hypha_machine::Apply;
 use hypha_model::{
     AttemptId, Digest, Epoch, Fence, Payload, TaskId, TaskSpec, TaskState, Time, Worker, WorkerId,
 };
@@ -11,7 +12,7 @@ use hypha_placement::{Health, Strategy};
 use hypha_predict::{Mode, Snapshot};
 use serde::{Deserialize, Serialize};
 
-/// One change. A store applies it to its rows; [`Image::apply`] says what that means.
+/// One change. A store applies it to its rows; [`Image`] says what that means.
 #[derive(Clone, Debug)]
 pub enum Record {
     /// The scheduler begins its next life.
@@ -60,6 +61,17 @@ pub enum Record {
         worker: WorkerId,
         /// When.
         at: Time,
+    },
+    /// More is known of an attempt that is in flight. Says nothing of any other attempt.
+    Began {
+        /// The task.
+        task: TaskId,
+        /// The attempt's token.
+        fence: Fence,
+        /// When it began to run.
+        started: Option<Time>,
+        /// The id under which a back end has it.
+        handle: Option<Arc<str>>,
     },
     /// A worker that was removed may be taken again.
     WorkerReadmitted(WorkerId),
@@ -191,7 +203,7 @@ pub struct StoredTask {
     /// Attempts that count against `max_attempts`.
     pub failures: u32,
     /// The attempt that may still be under way.
-    pub current: Option<(Fence, WorkerId, Time)>,
+    pub current: Option<StoredAttempt>,
     /// Not to be tried before this.
     pub not_before: Time,
     /// The last attempts that gave no result, while it has not ended.
@@ -200,9 +212,53 @@ pub struct StoredTask {
     pub finished: Option<Arc<FinishedTask>>,
 }
 
+/// What is durable of an attempt that may still be in flight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredAttempt {
+    /// Its token.
+    pub fence: Fence,
+    /// Where it is made.
+    pub worker: WorkerId,
+    /// When it was handed over.
+    pub given: Time,
+    /// When it began to run.
+    pub started: Option<Time>,
+    /// The id under which a back end has it.
+    pub handle: Option<Arc<str>>,
+}
+
+impl StoredAttempt {
+    /// An attempt of which nothing more is known.
+    pub fn new(fence: Fence, worker: WorkerId, given: Time) -> StoredAttempt {
+        StoredAttempt { fence, worker, given, started: None, handle: None }
+    }
+
+    /// Adds what is said of it, unless it is said of another.
+    pub fn learn(&mut self, fence: Fence, started: Option<Time>, handle: Option<&Arc<str>>) {
+        if self.fence == fence {
+            self.started = self.started.or(started);
+            self.handle = self.handle.take().or_else(|| handle.cloned());
+        }
+    }
+}
+
 impl Image {
-    /// Applies one change.
-    pub fn apply(&mut self, record: &Record) {
+    /// The latest moment that is known of: the clock was there before.
+    pub fn latest(&self) -> Time {
+        let of_task = |task: &StoredTask| {
+            let current = task.current.as_ref();
+            let attempt = current.map(|attempt| attempt.started.unwrap_or(attempt.given));
+            let finished = task.finished.as_ref().map(|finished| finished.finished);
+            task.accepted.submitted.max(attempt.max(finished).unwrap_or(Time::ZERO))
+        };
+        let tasks = self.tasks.values().map(of_task);
+        let accepted = self.last_id.map(TaskId::made_at);
+        tasks.chain(accepted).chain(self.removed.values().copied()).max().unwrap_or(Time::ZERO)
+    }
+}
+
+impl Apply<Record> for Image {
+    fn apply(&mut self, record: &Record) {
         match record {
             Record::Started { epoch } => self.epoch = *epoch,
             Record::Accepted(accepted) => {
@@ -220,7 +276,14 @@ impl Image {
             Record::Attempted { attempt, fence, worker, at } => {
                 if let Some(task) = self.tasks.get_mut(&attempt.task) {
                     task.attempts = attempt.number;
-                    task.current = Some((*fence, *worker, *at));
+                    task.current = Some(StoredAttempt::new(*fence, *worker, *at));
+                }
+            }
+            Record::Began { task, fence, started, handle } => {
+                if let Some(current) =
+                    self.tasks.get_mut(task).and_then(|task| task.current.as_mut())
+                {
+                    current.learn(*fence, *started, handle.as_ref());
                 }
             }
             Record::Requeued { task, failures, not_before, failed } => {

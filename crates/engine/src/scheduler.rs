@@ -3,7 +3,7 @@
 //! The rest of the machine is in the files below: `submit.rs` (what clients ask), `attempts.rs` (the life
 //! of an attempt), `failed.rs` (what comes of one that gave no result), `workers.rs` (leases, heartbeats),
 //! `blame.rs` (who is left alone for failing), `away.rs` (who cannot be reached), `leave.rs` (workers that go), `recover.rs` (a new life from what is
-//! durable), `views.rs` and `unused.rs` (what may be read).
+//! durable), `stall.rs` (time in which it did not run), `views.rs` and `unused.rs` (what may be read).
 
 mod attempts;
 mod away;
@@ -12,6 +12,7 @@ mod failed;
 mod leave;
 mod recover;
 mod settings;
+mod stall;
 mod submit;
 mod unused;
 mod views;
@@ -21,9 +22,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use hypha_machine::{Machine, Step};
 use hypha_model::{
-    Epoch, Fence, Map, Name, Pages, Payload, Rng, SchedulerId, TaskId, TaskState, Time, Worker,
-    WorkerId,
+    Epoch, Fence, Map, Name, Pages, Payload, Rng, SchedulerId, Span, TaskId, TaskState, Time,
+    Worker, WorkerId,
 };
 use hypha_placement::{Action, Placement, Slot, TaskRef};
 use hypha_predict::Predictor;
@@ -41,19 +43,17 @@ use crate::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
 use leave::Removed;
 use workers::WorkerState;
 
-/// What a scheduler step contains.
-pub type SchedulerStep = crate::Step<Record, Effect, std::convert::Infallible>;
+/// How long what can wait for the next commit waits if there is none.
+const FLUSH_AFTER: Span = Span::from_secs(1);
+
+/// What a scheduler wants after a step.
+pub type SchedulerStep = Step<Scheduler>;
 
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum SchedulerEvent {
-    /// A client asks for something; the answer carries `request`.
-    Asked {
-        /// Chosen by the driver.
-        request: u64,
-        /// What is asked.
-        command: Command,
-    },
+    /// A client asks for something, and gets a reply.
+    Asked(Command),
     /// A search found a worker, or the worker says something new of itself.
     WorkerFound(Arc<Worker>),
     /// The connection to a worker was lost.
@@ -65,11 +65,11 @@ pub enum SchedulerEvent {
         /// What.
         message: FromWorker,
     },
-    /// The time of the last `wake_at` has come.
+    /// The time that the scheduler wanted to be woken at has come.
     Woke,
 }
 
-/// What a scheduler has sent.
+/// What a scheduler wants done.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// To a worker.
@@ -79,13 +79,8 @@ pub enum Effect {
         /// What.
         message: ToWorker,
     },
-    /// The answer to a client.
-    Reply {
-        /// The request.
-        request: u64,
-        /// The answer.
-        reply: Reply,
-    },
+    /// A worker is forgotten: what was kept to reach it is not needed any more, unless it is known again by now.
+    WorkerForgotten(WorkerId),
     /// For those who watch a task.
     Notice {
         /// The task.
@@ -151,6 +146,10 @@ pub struct Scheduler {
     agenda: BTreeSet<(Time, Due)>,
     fences: u64,
     requests: u64,
+    /// When this life began, or last went on after it did not run for a while.
+    resumed: Time,
+    /// Whether something waits to be made durable with the next commit.
+    flushes: bool,
     counts: Counts,
     actions: Vec<Action>,
     /// The worker whose factor was looked at last because of another's completion.
@@ -169,6 +168,8 @@ enum Due {
     Worker(Slot),
     /// Saves what was learned, and brings up to date what drifts.
     Save,
+    /// Makes durable what could wait.
+    Flush,
 }
 
 /// A task that has not ended. There may be a million that were never tried, so what comes of trying is kept
@@ -201,6 +202,8 @@ struct Tries {
     /// Whether a piece of the result has gone out: it cannot be taken back.
     has_output: bool,
     failed: FailedAttempts,
+    /// The id under which a back end has the current attempt.
+    handle: Option<Arc<str>>,
 }
 
 impl Tries {
@@ -215,6 +218,7 @@ impl Tries {
         progress_permille: 0,
         has_output: false,
         failed: FailedAttempts::NONE,
+        handle: None,
     };
 }
 
@@ -251,26 +255,26 @@ struct Attempt {
 }
 
 impl Effect {
-    /// Whether it is the answer to this request.
-    pub fn answers(&self, wanted: u64) -> bool {
-        matches!(self, Effect::Reply { request, .. } if *request == wanted)
-    }
-
     /// Adds it to `step`: to leave when what was before it is durable, or at once if nothing of it is stored.
     fn of_task(self, stored: bool, step: &mut SchedulerStep) {
         match stored {
-            true => step.send.push(self),
-            false => step.at_once.push(self),
+            true => step.send(self),
+            false => step.send_at_once(self),
         }
     }
 }
 
-impl Scheduler {
-    /// Steps the machine: `event` happened at `now`. What is to be done is added to `step`.
-    pub fn step(&mut self, now: Time, event: SchedulerEvent, step: &mut SchedulerStep) {
+impl Machine for Scheduler {
+    type Event = SchedulerEvent;
+    type Record = Record;
+    type Effect = Effect;
+    type Reply = Reply;
+
+    fn step(&mut self, now: Time, event: SchedulerEvent, step: &mut SchedulerStep) {
+        self.notice_stall(now, step);
         self.plan_wanted = true;
         match event {
-            SchedulerEvent::Asked { request, command } => self.asked(now, request, command, step),
+            SchedulerEvent::Asked(command) => self.asked(now, command, step),
             SchedulerEvent::WorkerFound(worker) => self.worker_found(now, worker, step),
             SchedulerEvent::WorkerDisconnected(worker) => {
                 self.worker_lost(now, worker, "the connection to the worker was lost", step)
@@ -278,16 +282,31 @@ impl Scheduler {
             SchedulerEvent::WorkerSaid { worker, message } => {
                 self.worker_said(now, worker, message, step);
             }
-            SchedulerEvent::Woke => self.woke(now, step),
+            SchedulerEvent::Woke => self.wake(now, step),
         }
         self.forget_drained(now, step);
         if self.plan_wanted || self.placement.plan_at().is_some_and(|at| at <= now) {
             self.carry_out_plan(now, step);
         }
-        step.wake_at = self.wake_at(now);
     }
 
-    fn woke(&mut self, now: Time, step: &mut SchedulerStep) {
+    fn wake_at(&self, now: Time) -> Option<Time> {
+        let agenda = self.agenda.first().map(|(at, _)| *at);
+        // A plan that is due now and found nothing to do is not repeated at once.
+        let plan = self.placement.plan_at().map(|at| at.max(now + self.settings.least_pause));
+        match (agenda, plan) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn woke() -> SchedulerEvent {
+        SchedulerEvent::Woke
+    }
+}
+
+impl Scheduler {
+    fn wake(&mut self, now: Time, step: &mut SchedulerStep) {
         while let Some((at, due)) = self.agenda.first().copied()
             && at <= now
             // The end of time never comes: what is due then would come up again and again.
@@ -298,6 +317,10 @@ impl Scheduler {
                 Due::Task(task) => self.task_due(now, task, step),
                 Due::Worker(slot) => self.worker_due(now, slot, step),
                 Due::Save => self.save(now, step),
+                Due::Flush => {
+                    self.flushes = false;
+                    step.flush();
+                }
             }
         }
         self.forget_old_keys(now);
@@ -318,16 +341,6 @@ impl Scheduler {
             }
         }
         self.actions = actions;
-    }
-
-    fn wake_at(&self, now: Time) -> Option<Time> {
-        let agenda = self.agenda.first().map(|(at, _)| *at);
-        // A plan that is due now and found nothing to do is not repeated at once.
-        let plan = self.placement.plan_at().map(|at| at.max(now + self.settings.least_pause));
-        match (agenda, plan) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
     }
 
     /// Sets the one time at which a task wants attention.
@@ -373,12 +386,26 @@ impl Scheduler {
         (self.epoch.0 << LIFE_BITS) | number
     }
 
+    /// Notes more about the attempt of a task, with the next commit, or soon: a restart would know less.
+    fn note_attempt(
+        &mut self,
+        now: Time,
+        (task, fence): (TaskId, Fence),
+        (started, handle): (Option<Time>, Option<Arc<str>>),
+        step: &mut SchedulerStep,
+    ) {
+        step.persist_later(Record::Began { task, fence, started, handle });
+        if !std::mem::replace(&mut self.flushes, true) {
+            self.agenda.insert((now + FLUSH_AFTER, Due::Flush));
+        }
+    }
+
     /// Saves what was learned since the last time.
     fn save(&mut self, now: Time, step: &mut SchedulerStep) {
         self.agenda.insert((now + self.settings.save_interval, Due::Save));
         self.placement.refresh(now);
         if std::mem::take(&mut self.counts.learned_since_save) > 0 {
-            step.persist.push(Record::Predictor(Box::new(self.predictor.snapshot())));
+            step.persist(Record::Predictor(Box::new(self.predictor.snapshot())));
         }
         for slot in 0..self.workers.len() {
             let Some(worker) = &mut self.workers[slot] else { continue };
@@ -386,7 +413,7 @@ impl Scheduler {
                 && let Some(health) = self.placement.health(Slot(slot as u32))
             {
                 let worker = Arc::clone(&worker.worker);
-                step.persist.push(Record::Worker { worker, health });
+                step.persist(Record::Worker { worker, health });
             }
         }
     }

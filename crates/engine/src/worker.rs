@@ -1,20 +1,24 @@
 //! The worker: grants its capacity, runs what the holder of the lease dispatches, and keeps each result
 //! until it is recorded.
 
+mod image;
 mod leave;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use hypha_machine::{Machine, Step};
 use hypha_model::{
     AttemptId, Epoch, Fence, Fit, LeaseId, Ledger, Payload, Refusal, RefusalKind, Rng, SchedulerId,
     Span, Time, Worker,
 };
 use hypha_placement::MAX_PREFETCH_PER_SLOT;
 
-use crate::Step;
 use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
 use crate::mutant::Mutant;
+
+pub use image::WorkerImage;
 
 /// A result that has not been recorded is sent again after this long.
 const RESEND_AFTER: Span = Span::from_secs(2);
@@ -24,8 +28,8 @@ const MAX_TTL: Span = Span::from_secs(600);
 /// given no room to pile them up here.
 const MAX_UNRECORDED: usize = 1_024;
 
-/// What a worker step contains.
-pub type WorkerStep = Step<WorkerRecord, Said, Run>;
+/// What a worker wants after a step.
+pub type WorkerStep = Step<WorkerMachine>;
 
 /// What a worker makes durable: which life it is in, and whether it ended in order. Attempts are the
 /// scheduler's to remember.
@@ -53,6 +57,15 @@ pub struct Said {
     pub to: SchedulerId,
     /// What.
     pub message: FromWorker,
+}
+
+/// What a worker wants done.
+#[derive(Clone, Debug)]
+pub enum WorkerEffect {
+    /// Send this.
+    Say(Said),
+    /// Start or stop an executor.
+    Run(Run),
 }
 
 /// Names an attempt on this worker.
@@ -112,6 +125,20 @@ pub enum WorkerEvent {
         id: RunId,
         /// With what.
         outcome: Outcome,
+        /// How long it ran, if the executor knows that better than we do.
+        run: Option<Span>,
+    },
+    /// What an executor forwards to has taken a run, under this id.
+    Delegated {
+        /// The run.
+        id: RunId,
+        /// The id.
+        handle: Arc<str>,
+    },
+    /// What an executor forwards to has not taken a run: it has too much to do.
+    Declined {
+        /// The run.
+        id: RunId,
     },
     /// Whether what an executor forwards to is there was looked at.
     Looked {
@@ -122,7 +149,7 @@ pub enum WorkerEvent {
     },
     /// The worker is to end: it gives back what it has not finished, and takes nothing more.
     AskedToLeave,
-    /// The time of the last `wake_at` has come.
+    /// The time that the worker wanted to be woken at has come.
     Woke,
 }
 
@@ -181,6 +208,40 @@ enum Phase {
     },
 }
 
+impl Machine for WorkerMachine {
+    type Event = WorkerEvent;
+    type Record = WorkerRecord;
+    type Effect = WorkerEffect;
+    type Reply = Infallible;
+
+    fn step(&mut self, now: Time, event: WorkerEvent, step: &mut WorkerStep) {
+        self.end_lease_in_time(now, step);
+        match event {
+            WorkerEvent::SchedulerSaid { scheduler, message } => {
+                self.said(now, scheduler, message, step);
+            }
+            WorkerEvent::Progressed { id, permille } => self.progressed(id, permille, step),
+            WorkerEvent::Produced { id, piece } => self.produced(id, piece, step),
+            WorkerEvent::Ended { id, outcome, run } => self.ended(now, id, (outcome, run), step),
+            WorkerEvent::Delegated { id, handle } => self.delegated(id, handle, step),
+            WorkerEvent::Declined { id } => self.declined(id, step),
+            WorkerEvent::Looked { executor, well } => self.looked(executor, well, step),
+            WorkerEvent::AskedToLeave => self.leave(step),
+            WorkerEvent::Woke => self.wake(now, step),
+        }
+        self.begin_what_fits(now, step);
+    }
+
+    fn wake_at(&self, _: Time) -> Option<Time> {
+        let of_runs = self.agenda.first().map(|(at, _)| *at);
+        of_runs.into_iter().chain(self.lease.map(|lease| lease.until)).min()
+    }
+
+    fn woke() -> WorkerEvent {
+        WorkerEvent::Woke
+    }
+}
+
 impl WorkerMachine {
     /// The next life of a worker whose last one was `last`, and the last one that ended in order was `left`.
     pub fn start(
@@ -191,7 +252,7 @@ impl WorkerMachine {
         step: &mut WorkerStep,
     ) -> WorkerMachine {
         let epoch = last.next();
-        step.persist.push(WorkerRecord::Started(epoch));
+        step.persist(WorkerRecord::Started(epoch));
         WorkerMachine {
             epoch,
             left: left.filter(|left| left.epoch == last),
@@ -214,30 +275,17 @@ impl WorkerMachine {
         self.mutant = mutant;
     }
 
-    /// Steps the machine: `event` happened at `now`. What is to be done is added to `step`.
-    pub fn step(&mut self, now: Time, event: WorkerEvent, step: &mut WorkerStep) {
-        self.end_lease_in_time(now, step);
-        match event {
-            WorkerEvent::SchedulerSaid { scheduler, message } => {
-                self.said(now, scheduler, message, step);
-            }
-            WorkerEvent::Progressed { id, permille } => self.progressed(id, permille, step),
-            WorkerEvent::Produced { id, piece } => self.produced(id, piece, step),
-            WorkerEvent::Ended { id, outcome } => self.ended(now, id, outcome, step),
-            WorkerEvent::Looked { executor, well } => self.looked(executor, well, step),
-            WorkerEvent::AskedToLeave => self.leave(step),
-            WorkerEvent::Woke => self.woke(now, step),
-        }
-        self.begin_what_fits(now, step);
-        step.wake_at = self.wake_at();
-    }
-
     /// What runs now, to be read: the run, its lease and since when.
     pub fn running(&self) -> impl Iterator<Item = (RunId, &Dispatch, Time)> {
         self.runs.iter().filter_map(|(id, run)| match run.phase {
             Phase::Running { since } => Some((*id, &*run.dispatch, since)),
             _ => None,
         })
+    }
+
+    /// Whether this run is here, in whatever state.
+    pub fn has_run(&self, id: RunId) -> bool {
+        self.runs.contains_key(&id)
     }
 
     /// Until when the present lease holds, and whose it is.
@@ -298,7 +346,7 @@ impl WorkerMachine {
                     }
                     _ => FromWorker::LeaseUnknown { lease, epoch },
                 };
-                step.send.push(Said { to: from, message });
+                say_at_once(step, from, message);
             }
             ToWorker::Dispatch(dispatch) => self.dispatched(from, dispatch, step),
             ToWorker::Cancel { fence, .. } => {
@@ -334,13 +382,17 @@ impl WorkerMachine {
         ttl: Span,
         step: &mut WorkerStep,
     ) {
+        if self.lease.is_some_and(|lease| lease.holder == from && lease.request > request) {
+            // A later request has overtaken it, and the holder goes by that one's answer.
+            return;
+        }
         let other = self.lease.is_some_and(|lease| lease.holder != from);
         let other = other && !self.is(Mutant::DoubleGrant);
         if other || self.is_leaving {
             let kind = if other { RefusalKind::Busy } else { RefusalKind::Unavailable };
             let refusal = Refusal::plain(kind);
             let message = FromWorker::LeaseRefused { request, refusal };
-            step.send.push(Said { to: from, message });
+            say_at_once(step, from, message);
             return;
         }
         let ttl = ttl.min(MAX_TTL);
@@ -355,14 +407,14 @@ impl WorkerMachine {
         let holding = self.held_for(from);
         let message =
             FromWorker::LeaseGranted { request, lease: id, epoch: self.epoch, ttl, holding };
-        step.send.push(Said { to: from, message });
+        say(step, from, message);
         for (run, state) in &self.runs {
             if let Phase::Running { since } = state.phase
                 && run.scheduler == from
             {
                 let (attempt, fence) = (state.dispatch.attempt, run.fence);
                 let message = FromWorker::Running { attempt, fence, elapsed: now.since(since) };
-                step.send.push(Said { to: from, message });
+                say(step, from, message);
             }
         }
     }
@@ -382,7 +434,7 @@ impl WorkerMachine {
         let executors = &self.worker.executors;
         let away = self.away.iter().filter_map(|at| Some(executors.get(*at)?.name.clone()));
         let message = FromWorker::Away { executors: away.collect() };
-        step.send.push(Said { to, message });
+        say_at_once(step, to, message);
     }
 
     /// The attempts of a scheduler that are here and have not been told to stop.
@@ -408,12 +460,12 @@ impl WorkerMachine {
                     FromWorker::Finished { attempt, fence, run: *run, outcome: outcome.clone() }
                 }
             };
-            step.send.push(Said { to: from, message });
+            say_at_once(step, from, message);
             return;
         }
         if from != SchedulerId::LOCAL && !self.named(from, dispatch.lease, dispatch.epoch) {
             let message = FromWorker::LeaseUnknown { lease: dispatch.lease, epoch: dispatch.epoch };
-            step.send.push(Said { to: from, message });
+            say_at_once(step, from, message);
             return;
         }
         if self.is_leaving && from != SchedulerId::LOCAL {
@@ -440,13 +492,12 @@ impl WorkerMachine {
                 self.runs.insert(id, RunState { dispatch, executor, phase, due: None });
                 self.queue.push_back(id);
                 if !self.fits(id) {
-                    step.send
-                        .push(Said { to: from, message: FromWorker::Accepted { attempt, fence } });
+                    say_at_once(step, from, FromWorker::Accepted { attempt, fence });
                 }
             }
             Err(refusal) => {
                 let message = FromWorker::Refused { attempt, fence, refusal };
-                step.send.push(Said { to: from, message });
+                say_at_once(step, from, message);
             }
         }
     }
@@ -485,9 +536,8 @@ impl WorkerMachine {
             let devices = self.ledger.devices_of(id).map(<[u32]>::to_vec).unwrap_or_default();
             let (dispatch, executor) = (Arc::clone(&run.dispatch), run.executor);
             let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-            step.send
-                .push(Said { to: id.scheduler, message: FromWorker::Started { attempt, fence } });
-            step.run.push(Run::Start { id, dispatch, executor, devices });
+            say_at_once(step, id.scheduler, FromWorker::Started { attempt, fence });
+            step.send_at_once(WorkerEffect::Run(Run::Start { id, dispatch, executor, devices }));
             self.set_due(id, Some(ends_by));
         }
     }
@@ -498,7 +548,7 @@ impl WorkerMachine {
         {
             let (attempt, fence) = (run.dispatch.attempt, id.fence);
             let message = FromWorker::Progress { attempt, fence, permille };
-            step.send.push(Said { to: id.scheduler, message });
+            say_at_once(step, id.scheduler, message);
         }
     }
 
@@ -508,32 +558,74 @@ impl WorkerMachine {
         {
             let (attempt, fence) = (run.dispatch.attempt, id.fence);
             let message = FromWorker::Output { attempt, fence, piece };
-            step.send.push(Said { to: id.scheduler, message });
+            say_at_once(step, id.scheduler, message);
         }
     }
 
-    fn ended(&mut self, now: Time, id: RunId, outcome: Outcome, step: &mut WorkerStep) {
-        let Some(run) = self.runs.get_mut(&id) else { return };
-        let (since, outcome) = match run.phase {
+    fn ended(
+        &mut self,
+        now: Time,
+        id: RunId,
+        (outcome, ran): (Outcome, Option<Span>),
+        step: &mut WorkerStep,
+    ) {
+        let Some(phase) = self.free_room(id) else { return };
+        let (since, outcome) = match phase {
             Phase::Running { since } => (since, Some(outcome)),
             Phase::Stopping { since, timed_out } => (since, timed_out.then_some(Outcome::TimedOut)),
             Phase::Waiting | Phase::Ended { .. } => return,
         };
-        self.used[run.executor] -= 1;
-        // It was booked when it began; `check` would tell if it were not.
-        let _ = self.ledger.release(id);
+        let Some(run) = self.runs.get_mut(&id) else { return };
         match outcome {
             None => self.forget(id),
             Some(outcome) => {
+                // It cannot have run for longer than it was here.
                 let elapsed = now.since(since);
+                let elapsed = ran.map_or(elapsed, |ran| ran.min(elapsed));
                 let (attempt, fence) = (run.dispatch.attempt, id.fence);
                 let message =
                     FromWorker::Finished { attempt, fence, run: elapsed, outcome: outcome.clone() };
-                step.send.push(Said { to: id.scheduler, message });
+                say_at_once(step, id.scheduler, message);
                 run.phase = Phase::Ended { run: elapsed, outcome };
                 self.set_due(id, Some(now + RESEND_AFTER));
             }
         }
+    }
+
+    fn delegated(&self, id: RunId, handle: Arc<str>, step: &mut WorkerStep) {
+        if let Some(run) = self.runs.get(&id)
+            && matches!(run.phase, Phase::Running { .. })
+        {
+            let (attempt, fence) = (run.dispatch.attempt, id.fence);
+            say_at_once(step, id.scheduler, FromWorker::Delegated { attempt, fence, handle });
+        }
+    }
+
+    /// What was to run it has not taken it.
+    fn declined(&mut self, id: RunId, step: &mut WorkerStep) {
+        let Some(phase) = self.free_room(id) else { return };
+        if let Phase::Running { .. } = phase
+            && let Some(run) = self.runs.get(&id)
+        {
+            let (attempt, fence) = (run.dispatch.attempt, id.fence);
+            let refusal = Refusal::plain(RefusalKind::Busy);
+            say_at_once(step, id.scheduler, FromWorker::Refused { attempt, fence, refusal });
+        }
+        self.forget(id);
+    }
+
+    /// Frees the room of a run that is over. Returns the phase that it was in; none if it had no room.
+    fn free_room(&mut self, id: RunId) -> Option<Phase> {
+        let run = self.runs.get_mut(&id)?;
+        let phase = match run.phase {
+            Phase::Running { since } => Phase::Running { since },
+            Phase::Stopping { timed_out, since } => Phase::Stopping { timed_out, since },
+            Phase::Waiting | Phase::Ended { .. } => return None,
+        };
+        self.used[run.executor] -= 1;
+        // It was booked when it began; `check` would tell if it were not.
+        let _ = self.ledger.release(id);
+        Some(phase)
     }
 
     /// Stops a run, wherever it is. Its room is free when it is gone.
@@ -546,7 +638,7 @@ impl WorkerMachine {
             }
             Phase::Running { since } => {
                 run.phase = Phase::Stopping { timed_out, since };
-                step.run.push(Run::Stop(id));
+                step.send_at_once(WorkerEffect::Run(Run::Stop(id)));
                 self.set_due(id, None);
             }
             Phase::Stopping { since, .. } => run.phase = Phase::Stopping { timed_out, since },
@@ -570,7 +662,7 @@ impl WorkerMachine {
         }
     }
 
-    fn woke(&mut self, now: Time, step: &mut WorkerStep) {
+    fn wake(&mut self, now: Time, step: &mut WorkerStep) {
         while let Some((at, id)) = self.agenda.first().copied()
             && at <= now
             // The end of time never comes: what is due then would come up again and again.
@@ -595,7 +687,7 @@ impl WorkerMachine {
         if let Phase::Ended { run: elapsed, outcome } = &run.phase {
             let (attempt, outcome) = (run.dispatch.attempt, outcome.clone());
             let message = FromWorker::Finished { attempt, fence: id.fence, run: *elapsed, outcome };
-            step.send.push(Said { to: id.scheduler, message });
+            say_at_once(step, id.scheduler, message);
         }
     }
 
@@ -617,9 +709,14 @@ impl WorkerMachine {
             self.stop(id, false, step);
         }
     }
+}
 
-    fn wake_at(&self) -> Option<Time> {
-        let of_runs = self.agenda.first().map(|(at, _)| *at);
-        of_runs.into_iter().chain(self.lease.map(|lease| lease.until)).min()
-    }
+fn say(step: &mut WorkerStep, to: SchedulerId, message: FromWorker) {
+    step.send(WorkerEffect::Say(Said { to, message }));
+}
+
+/// Says what relies on nothing that is not durable yet: the epoch is before a lease is granted in it, and everything
+/// that a lease allows comes after that.
+fn say_at_once(step: &mut WorkerStep, to: SchedulerId, message: FromWorker) {
+    step.send_at_once(WorkerEffect::Say(Said { to, message }));
 }

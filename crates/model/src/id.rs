@@ -159,6 +159,11 @@ impl TaskId {
         first >> version_and_part << PART_BITS | first & ((1 << PART_BITS) - 1)
     }
 
+    /// When it was made, to the millisecond.
+    pub const fn made_at(self) -> Time {
+        Time::from_micros((self.moment() >> PART_BITS) * 1_000)
+    }
+
     /// The first moment of the millisecond of `time`.
     pub fn first_moment(time: Time) -> u64 {
         moment_of(time) >> PART_BITS << PART_BITS

@@ -1,6 +1,8 @@
 //! Hash maps for pure code: look-ups only. Their order would differ between runs or versions, so there
 //! is no way to iterate; whoever needs an order keeps a `BTreeMap` or a `Vec` beside.
 
+#![expect(clippy::disallowed_types, reason = "wrapped here so that nobody can iterate")]
+
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};

@@ -101,6 +101,8 @@ pub enum RefusalKind {
     TriedBefore,
     /// It cannot finish before the deadline (microseconds).
     TooSlow,
+    /// What is free is kept for a task that has waited longer.
+    Reserved,
 }
 
 impl Default for Requirement {
@@ -211,7 +213,7 @@ impl Refusal {
 
 impl RefusalKind {
     /// All kinds, in order; counts by reason are arrays over these.
-    pub const ALL: [RefusalKind; 13] = [
+    pub const ALL: [RefusalKind; 14] = [
         RefusalKind::Unavailable,
         RefusalKind::Executor,
         RefusalKind::Model,
@@ -225,6 +227,7 @@ impl RefusalKind {
         RefusalKind::TooFar,
         RefusalKind::TriedBefore,
         RefusalKind::TooSlow,
+        RefusalKind::Reserved,
     ];
 }
 
@@ -244,6 +247,7 @@ impl fmt::Display for RefusalKind {
             RefusalKind::TooFar => "round trip too long",
             RefusalKind::TriedBefore => "tried before",
             RefusalKind::TooSlow => "cannot finish in time",
+            RefusalKind::Reserved => "kept for a task that has waited longer",
         })
     }
 }

@@ -1,43 +1,79 @@
-//! The time that machines are stepped with: that of day at the start, and from then on a clock that only goes
-//! forward, whatever is done to the time of day.
+//! The time that machines are stepped with: the time of day at the start, and from then on a clock that only goes forward,
+//! whatever is done to the time of day. It counts the time in which the computer is suspended, and a scheduler that was
+//! restarted begins no earlier than its last life ended.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hypha_model::Time;
+use rustix::time::{ClockId, clock_gettime};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    started: Instant,
+    /// Since the computer was started.
+    started: Duration,
     at_start: Duration,
 }
 
+/// The longest that is slept without a look at the clock: timers stand still while the computer is suspended.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
 impl Clock {
     pub(crate) fn new() -> Clock {
+        Clock::after(Time::ZERO)
+    }
+
+    /// A clock that begins now, but not before `last`: the time of day may have been set back since.
+    pub(crate) fn after(last: Time) -> Clock {
         // A machine whose clock is before 1970 has other worries.
-        let at_start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock { started: Instant::now(), at_start }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at_start = now.max(Duration::from_micros(last.as_micros()));
+        Clock { started: since_boot(), at_start }
     }
 
     pub(crate) fn now(&self) -> Time {
-        self.at(Instant::now())
+        let elapsed = since_boot().saturating_sub(self.started);
+        Time::from_micros(u64::try_from((self.at_start + elapsed).as_micros()).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn at(&self, instant: Instant) -> Time {
-        Time::from_micros(micros(self.at_start + instant.saturating_duration_since(self.started)))
-    }
-
-    /// When `time` is, to be slept until.
-    pub(crate) fn instant(&self, time: Time) -> tokio::time::Instant {
-        let from_start = time.as_micros().saturating_sub(micros(self.at_start));
-        // The end of time is beyond what an `Instant` holds.
-        let from_start = Duration::from_micros(from_start).min(FAR);
-        tokio::time::Instant::from_std(self.started + from_start)
+    pub(crate) async fn sleep_until(&self, time: Time) {
+        loop {
+            let left = time.since(self.now());
+            if left.as_micros() == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_micros(left.as_micros()).min(LOOK_EVERY)).await;
+        }
     }
 }
 
-/// Nothing is slept for longer.
-const FAR: Duration = Duration::from_secs(10 * 365 * 86_400);
+fn since_boot() -> Duration {
+    // What the system gives is never negative.
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
 
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+#[cfg(test)]
+mod tests {
+    use hypha_model::Span;
+
+    use super::*;
+
+    #[test]
+    fn the_clock_does_not_go_back_over_a_restart() {
+        let day = Span::from_secs(86_400);
+        let last = Clock::new().now() + day;
+        let clock = Clock::after(last);
+        let (first, second) = (clock.now(), clock.now());
+        assert!(last <= first && first <= second, "{last} {first} {second}");
+        assert!(first < last + day);
+        assert!(Clock::after(Time::ZERO).now() > Time::ZERO + day, "the time of day");
+    }
+
+    #[tokio::test]
+    async fn what_is_past_is_not_waited_for() {
+        let clock = Clock::new();
+        clock.sleep_until(clock.now() - Span::from_secs(1)).await;
+        let soon = clock.now() + Span::from_millis(1);
+        clock.sleep_until(soon).await;
+        assert!(clock.now() >= soon);
+    }
 }

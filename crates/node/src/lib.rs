@@ -8,6 +8,7 @@ mod frames;
 mod gateway;
 mod hardware;
 mod look;
+mod machine_loop;
 mod object;
 mod runtime;
 mod scheduler;

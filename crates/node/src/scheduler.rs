@@ -1,20 +1,23 @@
 //! A scheduler: accepts tasks over HTTP, places them on workers of the swarm and on HTTP servers, and answers.
 
+mod alarm;
 mod backend;
+mod carrier;
 mod core;
 mod figures;
 mod links;
 mod names;
 mod objects;
-mod pump;
 mod search;
+mod watchers;
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use hypha_backends::{HttpWorkers, NewServer, RegisterError};
+use hypha_backends::{HttpWorkers, NewServer, RegisterError, SchedulerSide};
 use hypha_config::SchedulerConfig;
 use hypha_engine::{Command, SchedulerEvent, SchedulerStep, ToWorker};
+use hypha_machine::Machine;
 use hypha_model::{Span, Time, Worker, WorkerId};
 use hypha_net::{Incoming, Net, scheduler_id};
 use hypha_predict::{LookupTable, Mode};
@@ -26,13 +29,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::{NodeError, settings};
+use alarm::Alarm;
 use backend::Service;
-use core::{Core, Ways};
+use carrier::{SchedulerCarrier, Transport};
+use core::Core;
 use figures::{Figures, Present};
 use links::Links;
 use names::Names;
 use objects::Objects;
-use pump::Alarm;
 pub(crate) use search::Searching;
 
 /// How often results that are older than `result_ttl` are forgotten, at the least.
@@ -78,13 +82,16 @@ impl Scheduler {
                 core.worker_said(worker, std::iter::once(message));
             }
         });
-        let http = HttpWorkers::open(settings::http_workers(config, address), hear)
+        let clock = Clock::after(recovered.image.latest());
+        let id = scheduler_id(&net.own());
+        let side = SchedulerSide { id, now: Arc::new(move || clock.now()), hear };
+        let http = HttpWorkers::open(settings::http_workers(config, address), side)
             .map_err(NodeError::failed)?;
         let links = Arc::new(Links::default());
         let names = Arc::new(Names::default());
-        let ways = WaysToWorkers { links: links.clone(), http: http.clone(), names: names.clone() };
+        let transport =
+            Transports { links: links.clone(), http: http.clone(), names: names.clone() };
         let figures = metrics.with(Figures::new);
-        let (clock, id) = (Clock::new(), scheduler_id(&net.own()));
         let mut step = SchedulerStep::default();
         let mode = recovered.image.mode;
         let open = recovered.image.tasks.values().filter(|task| task.finished.is_none()).count();
@@ -100,8 +107,8 @@ impl Scheduler {
         for removed in introduce_removed(&mut machine, http.all(), clock.now(), &mut step) {
             http.retire(removed);
         }
-        let core =
-            Arc::new(Core::new(machine, step, store.clone(), clock, figures, Box::new(ways)));
+        let carrier = SchedulerCarrier::new(clock, figures, Box::new(transport));
+        let core = Arc::new(Core::new(machine, step, store.clone(), carrier));
         let _ = heard_by.set(Arc::downgrade(&core));
         metrics.with(|registry| {
             registry.register_collector(Box::new(Present::of(Arc::downgrade(&core))));
@@ -153,13 +160,13 @@ impl Scheduler {
 }
 
 /// A worker is reached over HTTP, or over its stream.
-struct WaysToWorkers {
+struct Transports {
     links: Arc<Links>,
     http: HttpWorkers,
     names: Arc<Names>,
 }
 
-impl Ways for WaysToWorkers {
+impl Transport for Transports {
     fn send(&self, worker: WorkerId, message: ToWorker) {
         match self.http.knows(worker) {
             true => self.http.send(worker, message),
@@ -178,6 +185,10 @@ impl Ways for WaysToWorkers {
 
     fn known(&self) -> Vec<Arc<Worker>> {
         self.http.all()
+    }
+
+    fn connected(&self) -> Vec<Arc<Worker>> {
+        self.links.workers()
     }
 }
 
@@ -207,15 +218,12 @@ fn give_table(
     now: Time,
     step: &mut SchedulerStep,
 ) {
-    let ask = |command| SchedulerEvent::Asked { request: NOBODY, command };
+    let ask = SchedulerEvent::Asked;
     machine.step(now, ask(Command::SetTable(table.clone())), step);
     if let Some(mode) = mode {
         machine.step(now, ask(Command::SetMode(mode)), step);
     }
 }
-
-/// The number of requests that nobody waits for the answers of.
-const NOBODY: u64 = 0;
 
 /// Registers a configured server, as soon as it is there.
 async fn register(service: Service, server: NewServer) {

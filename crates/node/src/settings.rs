@@ -121,11 +121,12 @@ pub(crate) fn http_workers(config: &SchedulerConfig, address: SocketAddr) -> Htt
         _ => address,
     };
     let own = format!("{scheme}://{reached}");
-    let micros = config.settings.health_check_timeout.as_micros();
+    let of = |span: hypha_model::Span| Duration::from_micros(span.as_micros());
     HttpSettings {
         allowed_networks: config.api.allowed_networks.clone(),
         public_url: Some(config.api.public_url.clone().unwrap_or(own)),
-        health_timeout: Duration::from_micros(micros),
+        health_interval: of(config.settings.health_check_interval),
+        health_timeout: of(config.settings.health_check_timeout),
         ..HttpSettings::new(&config.data_dir)
     }
 }

@@ -10,11 +10,12 @@ mod objects;
 mod runners;
 mod watched;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use hypha_api::InstanceSettings;
 use hypha_config::{TaskInstanceConfig, WorkerConfig};
-use hypha_engine::{FromWorker, WorkerMachine, WorkerStep};
+use hypha_engine::FromWorker;
 use hypha_model::Worker;
 use hypha_net::{Bulk, Net, Publication, worker_id};
 use tokio::net::TcpListener;
@@ -23,8 +24,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::machine_loop::MachineLoop;
 use crate::{NodeError, hardware};
-use driver::{Driver, Event, MAX_EVENTS};
+use driver::{EpochFiles, Event, MAX_EVENTS, WorkerSurroundings};
 use instance::LocalInstance;
 use objects::Uploads;
 pub use runners::LAUNCHER;
@@ -62,13 +64,10 @@ pub(crate) async fn start(
         NodeError::failed(format!("cannot use data_dir {}: {error}", config.data_dir.display()))
     };
     std::fs::create_dir_all(&config.data_dir).map_err(unusable)?;
-    let last = epoch::read(&config.data_dir).map_err(unusable)?;
-    let mut step = WorkerStep::default();
-    let left = epoch::read_left(&config.data_dir);
-    let machine =
-        WorkerMachine::start(Arc::new(worker.clone()), last, left, rand::random(), &mut step);
-    // Before anything is granted in its name, so that a disk that cannot be written is noticed.
-    epoch::write(&config.data_dir, last.next()).map_err(unusable)?;
+    let files = EpochFiles(config.data_dir.clone());
+    files.probe().map_err(unusable)?;
+    let shared = Arc::new(worker.clone());
+    let (machine, step) = driver::start(&shared, &files).map_err(unusable)?;
     let uploads = Uploads::new(bulk, config.max_result_bytes);
     let (events, happened) = mpsc::channel(MAX_EVENTS);
     let runners = Runners::open(&config.executors, &config.data_dir, uploads, &events)?;
@@ -88,16 +87,18 @@ pub(crate) async fn start(
         let worker = Arc::new(worker.clone());
         serve_instance(config, worker, clock, events.clone(), heard, stop.clone()).await?;
     }
-    let driver = Driver::new(
-        machine,
-        clock,
-        config.data_dir.clone(),
-        runners.clone(),
-        events.clone(),
+    let surroundings = WorkerSurroundings {
+        worker: shared,
+        files,
+        runners: runners.clone(),
+        events: events.clone(),
         local,
-    );
+        outboxes: HashMap::new(),
+        stoppers: HashMap::new(),
+    };
+    let driver = MachineLoop::new(machine, step, surroundings, happened, clock);
     tokio::spawn(channels::serve(channels, events, runners.clone()));
-    let driver = tokio::spawn(driver.run(happened, step, stop.clone()));
+    let driver = tokio::spawn(driver::run(driver, stop.clone()));
     net.publish(Publication::Worker { worker, ttl: config.record_ttl }).await;
     Ok(Running { stop, driver, runners })
 }

@@ -4,6 +4,7 @@
 //! The goals: from 100 to 10,000 workers no strategy becomes more than three times as expensive, and
 //! `predictive` decides in under 5 µs at 10,000. The table at the end shows both.
 
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods)] // a bench reads clocks and prints
 #![allow(clippy::unwrap_used)] // of what is written here
 
 use std::cell::{OnceCell, RefCell};
@@ -169,6 +170,7 @@ impl World<'_> {
             query: self.crowd.query,
             submitted: now,
             bind_at_once: false,
+            interactive: false,
             tried: Box::default(),
         };
         self.placement.arrive(TaskRef(task), ticket, &self.crowd.predictor);

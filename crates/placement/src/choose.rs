@@ -52,6 +52,7 @@ struct Scored {
 
 /// One decision under way.
 struct Look<'a> {
+    task: TaskRef,
     pool: &'a Pool,
     ticket: &'a Ticket,
     recipe: &'a Recipe,
@@ -84,6 +85,7 @@ impl Placement {
         decision.by = (*recipe != self.recipe).then_some(*recipe);
         let max_rtt = self.preferences.max_rtt;
         let mut look = Look {
+            task,
             pool: &self.pool,
             ticket: &entry.ticket,
             recipe,
@@ -120,8 +122,9 @@ impl Placement {
         self.statistics.refusals.add(&explanation.refusals);
         if let Some(slot) = slot {
             if let Some(member) = self.pool.member(slot) {
-                decision.base_s = look.base(member.hardware).mean_s;
-                decision.estimate = predictor.estimate(&entry.ticket.query, member.predict);
+                let base = look.base(member.hardware);
+                decision.base_s = base.mean_s;
+                decision.estimate = predictor.on_worker(&base, member.predict);
             }
             self.statistics.explored += u64::from(explored);
         } else {
@@ -135,24 +138,28 @@ impl Placement {
         slot
     }
 
-    /// Notes that `thief` took the task from the queue of `victim`.
-    pub(crate) fn explain_steal(&mut self, task: TaskRef, thief: Slot, victim: Slot, now: Time) {
+    /// Notes that the task goes to `slot` without a choice: it took it from the queue of `victim`, or had kept room.
+    pub(crate) fn explain_taken(
+        &mut self,
+        task: TaskRef,
+        slot: Slot,
+        victim: Option<Slot>,
+        now: Time,
+    ) {
         let candidate = |slot: Slot| {
             let member = self.pool.member(slot)?;
             let score = member.key(&self.recipe.score, now);
             Some(Candidate { worker: member.worker.id, score, terms: None })
         };
-        let (chosen, runner_up) = (candidate(thief), candidate(victim));
-        let Some(Some(Task { decision: Some(decision), .. })) = self.tasks.get_mut(task.0 as usize)
-        else {
-            return;
-        };
+        let (chosen, runner_up) = (candidate(slot), victim.and_then(candidate));
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let decision = entry.decision.get_or_insert_with(|| self.spare.take());
         *decision.explain() = Explanation {
             strategy: self.strategy.name(),
             at: now,
             version: self.pool.version(),
             chosen,
-            not_looked_at: (self.pool.len() as u64).saturating_sub(2),
+            not_looked_at: (self.pool.len() as u64).saturating_sub(1 + u64::from(victim.is_some())),
             runners_up: runner_up.into_iter().collect(),
             ..Explanation::EMPTY
         };
@@ -160,7 +167,7 @@ impl Placement {
 
     /// Every worker's answer for a task, on the present state of the pool.
     pub fn explain_fully(
-        &mut self,
+        &self,
         task: TaskRef,
         predictor: &Predictor,
         now: Time,
@@ -172,8 +179,9 @@ impl Placement {
         let decided = decision.and_then(Decision::explanation).map(|decided| decided.version);
         let max_rtt = self.preferences.max_rtt;
         // Scores that are samples are drawn from a copy: a reader must not change later decisions.
-        let mut rng = self.rng.clone();
+        let (mut rng, mut scratch) = (self.rng.clone(), Scratch::default());
         let mut look = Look {
+            task,
             pool: &self.pool,
             ticket: &entry.ticket,
             recipe: &recipe,
@@ -184,7 +192,7 @@ impl Placement {
             held: decision.and_then(|decision| decision.held),
             surcharge: surcharge_of(&recipe, entry),
             rng: &mut rng,
-            scratch: &mut self.scratch,
+            scratch: &mut scratch,
         };
         look.scratch.bases.clear();
         let slots = self.pool.slots();
@@ -207,7 +215,9 @@ impl Placement {
         let mut refusals = Refusals::default();
         for slot in self.pool.slots() {
             let member = self.pool.member(slot)?;
-            let refusal = member.refuses_ever(requirement).or(member.refuses_now(requirement));
+            // How long it takes is not asked for: what is kept for another is kept from the longest.
+            let now_or_never = || member.refuses_now(task, requirement, || f64::MAX, now);
+            let refusal = member.refuses_ever(requirement).or_else(now_or_never);
             // Who would take it now is about to be asked, and is busy until then.
             refusals.count(refusal.map_or(RefusalKind::Busy, |refusal| refusal.kind));
         }
@@ -218,8 +228,10 @@ impl Placement {
 
     /// A task that was told to wait although a worker would take it, or without a reason. An index that
     /// misses a worker shows here; the simulator calls it after every step.
-    pub fn unexplained(&mut self, predictor: &Predictor, now: Time) -> Option<String> {
-        let heads: Vec<TaskRef> = self.waiting.heads().map(|(_, _, task)| task).collect();
+    pub fn unexplained(&self, predictor: &Predictor, now: Time) -> Option<String> {
+        let heads = |interactive| self.waiting.heads_after(interactive, None);
+        let heads: Vec<TaskRef> =
+            heads(true).chain(heads(false)).map(|(_, _, task)| task).collect();
         for task in heads {
             let Some(decision) = self.explanation(task) else { continue };
             if decision.chosen.is_some() || decision.version != self.pool.version() {
@@ -379,7 +391,8 @@ impl Look<'_> {
     fn note_if_late(&mut self, scored: &Scored, leaf: &Bounds) {
         let Some(terms) = scored.terms else { return };
         let expected_s = (leaf.key - self.now.as_secs_f64()).max(0.0);
-        if terms.wait_s > expected_s {
+        // Absolute times in seconds are good to less than a microsecond.
+        if terms.wait_s > expected_s + 1e-6 {
             self.scratch.late.push(scored.slot);
         }
     }
@@ -439,7 +452,7 @@ impl Look<'_> {
             if self.now.since(member.last_given).as_secs_f64() >= stale_s
                 && self.may_hold(slot, need)
                 && self.accepts(slot)
-                && member.refuses_now(&self.ticket.spec.requirement).is_none()
+                && self.refuses_now(member).is_none()
             {
                 self.score_and_remember(slot);
                 return Some(slot);
@@ -484,7 +497,13 @@ impl Look<'_> {
         }
     }
 
-    fn refusal(&self, slot: Slot) -> Option<Refusal> {
+    fn refuses_now(&mut self, member: &Member) -> Option<Refusal> {
+        let (task, requirement, now) = (self.task, &self.ticket.spec.requirement, self.now);
+        let run_s = || self.base(member.hardware).mean_s * member.factor;
+        member.refuses_now(task, requirement, run_s, now)
+    }
+
+    fn refusal(&mut self, slot: Slot) -> Option<Refusal> {
         let Some(member) = self.pool.member(slot) else {
             return Some(Refusal::plain(RefusalKind::Unavailable));
         };
@@ -504,7 +523,7 @@ impl Look<'_> {
             return Some(Refusal::plain(RefusalKind::TriedBefore));
         }
         match self.recipe.bind {
-            Bind::WithRoom => member.refuses_now(requirement),
+            Bind::WithRoom => self.refuses_now(member),
             Bind::AtSubmit | Bind::Late => None,
         }
     }
@@ -532,12 +551,19 @@ impl Look<'_> {
     fn terms(&mut self, slot: Slot, member: &Member) -> Terms {
         let requirement = &self.ticket.spec.requirement;
         let (wait, extra_tries) =
-            (member.wait_for(requirement, self.now), member.extra_tries(requirement));
+            (member.wait_for(self.task, requirement, self.now), member.extra_tries(requirement));
         let base = self.base(member.hardware);
         let run_s = base.mean_s * member.factor;
+        // What is kept for another is free after that has run.
+        let kept_s = match wait.mean_s > 0.0 || self.recipe.bind != Bind::Late {
+            true => 0.0,
+            false => member
+                .keeps_from(self.task, requirement, || run_s, self.now)
+                .map_or(0.0, |kept| kept.wait_s(self.now)),
+        };
         // What waits for the worker goes first, but a task does not wait for itself.
         let own_s = self.held.filter(|held| held.slot == slot).map_or(0.0, |held| held.share_s);
-        let wait_s = wait.mean_s + (member.reserved_s() - own_s).max(0.0);
+        let wait_s = wait.mean_s + kept_s + (member.reserved_s() - own_s).max(0.0);
         let terms = Terms { wait_s, run_s, ..Terms::default() };
         match self.recipe.score {
             Score::Finish { error_weight } => {

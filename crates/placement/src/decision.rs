@@ -139,6 +139,7 @@ mod tests {
                 spec: Arc::clone(&spec),
                 submitted: Time::ZERO,
                 bind_at_once: false,
+                interactive: false,
                 tried: Box::default(),
             };
             placement.arrive(TaskRef(task), ticket, &predictor);

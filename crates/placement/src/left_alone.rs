@@ -18,12 +18,16 @@ impl Placement {
         now: Time,
     ) -> Vec<TaskRef> {
         self.pool.change(slot, now, |member| member.leave_alone(executor, alone));
+        match alone {
+            true => self.lost(),
+            false => self.gained(slot),
+        }
         let Some(member) = self.pool.member(slot).filter(|_| alone) else { return Vec::new() };
         let is_stranded = |task: &TaskRef| match self.tasks.get(task.0 as usize) {
             Some(Some(entry)) => member.leaves_alone(&entry.ticket.spec.requirement),
             _ => false,
         };
-        let stranded: Vec<TaskRef> = member.bound.iter().copied().filter(is_stranded).collect();
+        let stranded: Vec<TaskRef> = member.bound.iter().filter(is_stranded).collect();
         for task in &stranded {
             self.leave_stage(*task, now);
             self.wait(*task);

@@ -5,23 +5,28 @@
 //! [`Placement::plan`]: a list of actions that leaves no choices to whoever carries it out. A strategy is
 //! a recipe over shared stages: order, bind, filter, score, select, rebalance (`strategy.rs`).
 
+mod bound;
 mod capability;
 mod choose;
 mod decision;
 mod explain;
 mod health;
+mod in_flight;
 mod index;
 mod left_alone;
 mod member;
 mod order;
+mod parked;
 mod plan;
 mod pool;
 mod reliability;
+mod reservation;
 mod statistics;
 mod strategy;
 mod waiting;
+mod walk;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hypha_model::{Name, Pages, Rng, Span, TaskSpec, Time};
@@ -43,6 +48,7 @@ pub use strategy::{
 use crate::choose::Scratch;
 use crate::decision::{Decision, Spare};
 use crate::order::Usual;
+use crate::parked::Reconsidered;
 use crate::pool::Pool;
 use crate::strategy::{Bind, Order, Recipe};
 use crate::waiting::{Place, ShapeId, Waiting};
@@ -66,6 +72,8 @@ pub struct Ticket {
     pub submitted: Time,
     /// Bind it at once, also under a strategy that would wait.
     pub bind_at_once: bool,
+    /// Its client waits on the line: it goes before those whose clients do not.
+    pub interactive: bool,
     /// Workers that failed it: others go first.
     pub tried: Box<[Slot]>,
 }
@@ -152,6 +160,18 @@ pub struct Placement {
     held_back: Vec<TaskRef>,
     /// Workers that were not handed over to because of `max_given`.
     stalled: BTreeSet<Slot>,
+    /// Workers that could run more than before, with how far the parked shapes have been looked at for them.
+    gained: BTreeMap<Slot, Reconsidered>,
+    /// Tasks in the queue that room is kept for, and where, in the order in which it was promised.
+    reserved: Vec<(TaskRef, Slot)>,
+    /// How many interactive tasks were given since a task that is not waits.
+    passed: u32,
+    /// How often a worker became able to run less than before.
+    losses: u64,
+    /// When the last plan was made.
+    planned_at: Time,
+    /// Where it ended if it did not come to the end of the queue, and the state of the pool when that round began.
+    ended_at: Option<(Place, u64)>,
     scratch: Scratch,
     spare: Spare,
     statistics: Statistics,
@@ -223,6 +243,12 @@ impl Placement {
             held_back_at: None,
             held_back: Vec::new(),
             stalled: BTreeSet::new(),
+            gained: BTreeMap::new(),
+            reserved: Vec::new(),
+            passed: 0,
+            losses: 0,
+            planned_at: Time::ZERO,
+            ended_at: None,
             scratch: Scratch::default(),
             spare: Spare::default(),
             statistics: Statistics::default(),
@@ -263,7 +289,7 @@ impl Placement {
         self.strategy = strategy;
         self.recipe = strategy.recipe();
         self.statistics = Statistics::default();
-        self.held_back_at = None;
+        (self.held_back_at, self.ended_at) = (None, None);
         self.pool.reindex(self.recipe, now);
         for task in open {
             self.wait(task);
@@ -305,7 +331,7 @@ impl Placement {
     /// The worker says that the task has begun.
     pub fn begin(&mut self, task: TaskRef, now: Time) {
         if let Some(Stage::Given(slot)) = self.stage(task)
-            && self.pool.member(slot).is_some_and(|member| member.believes_begun_before(task, now))
+            && self.pool.member(slot).is_some_and(|member| member.believes_otherwise(task, now))
         {
             self.pool.change(slot, now, |member| member.begun(task, now));
         }
@@ -360,6 +386,16 @@ impl Placement {
         Some(&self.tasks.get(task.0 as usize)?.as_ref()?.ticket.query)
     }
 
+    /// Whether the worker that has the task is taken to have begun it.
+    pub fn has_begun(&self, task: TaskRef) -> bool {
+        match self.stage(task) {
+            Some(Stage::Given(slot)) => {
+                self.pool.member(slot).is_some_and(|member| member.in_flight.has_begun(task))
+            }
+            _ => false,
+        }
+    }
+
     /// The worker that the task is bound to, or was given to.
     pub fn worker_of(&self, task: TaskRef) -> Option<Slot> {
         match self.stage(task)? {
@@ -381,7 +417,9 @@ impl Placement {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
         let place = order::place_of(self.recipe.order, entry, put_back_us);
         let requirement = &entry.ticket.spec.requirement;
-        entry.stage = Stage::Waiting(self.waiting.insert(requirement, place, task), place.rank);
+        let interactive = entry.ticket.interactive;
+        let shape = self.waiting.insert(requirement, interactive, place, task);
+        entry.stage = Stage::Waiting(shape, place.rank);
         self.waiting_s += entry.predicted_s;
         if entry.ticket.bind_at_once && self.recipe.bind != Bind::AtSubmit {
             self.at_once.push(task);
@@ -414,7 +452,7 @@ impl Placement {
         if arrived.rank < rank {
             self.waiting.remove(shape, entry.place(rank));
             let requirement = &entry.ticket.spec.requirement;
-            let shape = self.waiting.insert(requirement, arrived, task);
+            let shape = self.waiting.insert(requirement, entry.ticket.interactive, arrived, task);
             entry.stage = Stage::Waiting(shape, arrived.rank);
         }
         held_at
@@ -423,6 +461,7 @@ impl Placement {
     /// Takes a task out of the queue or the worker that it is with.
     fn leave_stage(&mut self, task: TaskRef, now: Time) {
         self.release_hold(task, now);
+        self.release_reservation(task, now);
         let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
         match entry.stage {
             Stage::Waiting(shape, rank) => {

@@ -1,30 +1,26 @@
 //! One worker of the pool, as placement sees it: what it offers, what it has to do, how it has done.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hypha_model::{
-    Executor, Fit, Ledger, Refusal, RefusalKind, Requirement, TaskSpec, Time, Worker,
-};
+use hypha_model::{Ledger, Refusal, RefusalKind, Requirement, TaskSpec, Time, Worker};
 use hypha_predict::{Backlog, Estimate, HardwareKey, WorkerKey};
 
 use crate::TaskRef;
+use crate::bound::Bound;
 use crate::capability;
 use crate::health::Health;
+use crate::in_flight::{Beside, InFlight};
 use crate::index::Bounds;
 use crate::reliability::Reliability;
+use crate::reservation::Reservation;
 use crate::strategy::{Bind, LoadMetric, Recipe, Score};
 
 /// At most this many tasks wait on a worker for each that it can run at once. It covers round trips of
 /// many run times (no-op tasks over a LAN), and bounds what a worker must hold and what its death delays.
 pub const MAX_PREFETCH_PER_SLOT: usize = 64;
 
-/// Runs in flight on one worker whose rest is told one by one; with more, some stand for others.
-const MAX_TOLD: usize = 16;
-
-/// What is overdue is expected to go on for this share of the time that it is overdue. A good predictor's
-/// small error would otherwise promise for ever that a hung task is about to end.
-const OVERDUE_SHARE: f64 = 0.5;
+/// A way of less than this share of a run costs less than having the next task wait on the worker.
+const LEAST_TRIP: f64 = 0.01;
 
 /// A turn is a number: what is in use in its upper 16 bits, when something was given last in the others. Shares are
 /// told apart to a 256th of the slots, and up to 255 times all of them.
@@ -33,18 +29,6 @@ const IN_USE_STEPS: u64 = 256;
 const MOST_IN_USE: u64 = (1 << (64 - TURN_BITS)) - 1;
 /// Times are told apart to 32 µs in a turn, so that 48 bits last beyond the year 2200.
 const TURN_US_BITS: u32 = 5;
-
-/// A task that the worker has been given.
-#[derive(Clone, Debug)]
-pub(crate) struct InFlight {
-    pub(crate) task: TaskRef,
-    pub(crate) estimate: Estimate,
-    spec: Arc<TaskSpec>,
-    /// None if the worker says that it has a task that it offers no executor for.
-    executor: Option<usize>,
-    /// When it began to run; `None` while it waits on the worker.
-    since: Option<Time>,
-}
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
@@ -64,17 +48,15 @@ pub(crate) struct Member {
     pub(crate) health: Health,
     pub(crate) reliability: Reliability,
     /// Bound to this worker, not yet handed over.
-    pub(crate) bound: VecDeque<TaskRef>,
+    pub(crate) bound: Bound,
     pub(crate) bound_backlog: Backlog,
-    pub(crate) in_flight: Vec<InFlight>,
+    pub(crate) in_flight: InFlight,
     pub(crate) last_given: Time,
+    /// The task in the scheduler's queue that room is kept for.
+    pub(crate) reservation: Option<Reservation>,
     /// How many tasks in the scheduler's queue wait for this worker, and for how long it will be theirs.
     reserved: u32,
     reserved_s: f64,
-    running: u32,
-    slots: u32,
-    used: Vec<u32>,
-    ledger: Ledger<TaskRef>,
     /// Wide: a queue may ask for more, in all, than there can be.
     asked_cpu_milli: u128,
     asked_memory_bytes: u128,
@@ -101,16 +83,13 @@ impl Member {
             local,
             reliability: Reliability::new(&worker.executors, &health),
             health,
-            bound: VecDeque::new(),
+            bound: Bound::default(),
             bound_backlog: Backlog::default(),
-            in_flight: Vec::new(),
+            in_flight: InFlight::new(&worker),
             last_given: Time::ZERO,
+            reservation: None,
             reserved: 0,
             reserved_s: 0.0,
-            running: 0,
-            slots: worker.executors.iter().map(concurrency).fold(0, u32::saturating_add).max(1),
-            used: vec![0; worker.executors.len()],
-            ledger: Ledger::new(&worker.capacity),
             asked_cpu_milli: 0,
             asked_memory_bytes: 0,
             abilities: capability::abilities_of(&worker, &[], local),
@@ -158,28 +137,58 @@ impl Member {
         self.resting > 0 && self.executor_for(requirement).is_none()
     }
 
-    /// Why it could not begin the task now.
-    pub(crate) fn refuses_now(&self, requirement: &Requirement) -> Option<Refusal> {
+    /// Why it could not begin the task now, if that takes `run_s`.
+    pub(crate) fn refuses_now(
+        &self,
+        task: TaskRef,
+        requirement: &Requirement,
+        run_s: impl FnOnce() -> f64,
+        now: Time,
+    ) -> Option<Refusal> {
+        self.lacks(task, requirement).or_else(|| {
+            let kept = self.keeps_from(task, requirement, run_s, now);
+            kept.map(|_| Refusal::plain(RefusalKind::Reserved))
+        })
+    }
+
+    /// The reservation of another that the task would delay.
+    pub(crate) fn keeps_from(
+        &self,
+        task: TaskRef,
+        requirement: &Requirement,
+        run_s: impl FnOnce() -> f64,
+        now: Time,
+    ) -> Option<&Reservation> {
+        let other = self.reservation.as_ref().filter(|other| other.task != task)?;
+        let executor = self.executor_for(requirement)?;
+        other.is_delayed_by(&self.in_flight, (requirement, executor), run_s(), now).then_some(other)
+    }
+
+    /// Keeps room for a task, or for none.
+    pub(crate) fn set_reservation(&mut self, reservation: Option<Reservation>) {
+        self.reservation = reservation;
+        self.in_flight.forget_beside(Beside::Kept);
+    }
+
+    /// What it lacks to begin the task now.
+    fn lacks(&self, task: TaskRef, requirement: &Requirement) -> Option<Refusal> {
         let Some(executor) = self.executor_for(requirement) else {
             return Some(Refusal::plain(RefusalKind::Executor));
         };
+        let is_kept = self.reservation.as_ref().is_some_and(|kept| kept.task == task);
         // What waits on the worker, or is bound to it, goes before anything new.
-        if !self.bound.is_empty()
-            || self.in_flight.len() >= self.slots as usize
-            || self.is_full(executor)
+        if (!self.bound.is_empty() && !is_kept)
+            || self.in_flight.len() >= self.slots() as usize
+            || self.in_flight.is_full(executor)
         {
             return Some(Refusal::plain(RefusalKind::Busy));
         }
-        self.ledger.fits(requirement).err()
-    }
-
-    fn is_full(&self, executor: usize) -> bool {
-        self.used[executor] >= concurrency(&self.worker.executors[executor])
+        self.in_flight.fits(requirement).err()
     }
 
     /// How many tasks it runs at once; none while it is not available.
     pub(crate) fn open_slots(&self) -> u64 {
-        if self.is_available() { u64::from(self.slots) } else { 0 }
+        if self.is_available() { u64::from(self.slots()) } else { 0 }
     }
 
     /// Tasks bound to it, begun or not.
@@ -190,101 +199,104 @@ impl Member {
     /// Which of workers that are equally good goes first: the one with the smaller share of its slots in use, and
     /// among those the one that has been given nothing for longest.
     fn turn(&self) -> u64 {
-        let in_use = (self.load() as u64).saturating_mul(IN_USE_STEPS) / u64::from(self.slots);
+        let in_use = (self.load() as u64).saturating_mul(IN_USE_STEPS) / u64::from(self.slots());
         let last_given = self.last_given.as_micros() >> TURN_US_BITS;
         (in_use.min(MOST_IN_USE) << TURN_BITS) | last_given.min((1 << TURN_BITS) - 1)
     }
 
     pub(crate) fn running(&self) -> u32 {
-        self.running
+        self.in_flight.running()
     }
 
     pub(crate) fn slots(&self) -> u32 {
-        self.slots
+        self.in_flight.slots()
     }
 
     pub(crate) fn ledger(&self) -> &Ledger<TaskRef> {
-        &self.ledger
+        self.in_flight.ledger()
+    }
+
+    /// Whether the number of tasks leaves room to begin another.
+    fn has_slot(&self) -> bool {
+        self.running() < self.slots() && self.bound.is_empty()
     }
 
     /// How long a new task would wait for its turn: a sum of independent remaining times, shared by the
     /// tasks that run at once. Exactly zero when something could begin at once.
     pub(crate) fn wait(&self, now: Time) -> Estimate {
-        if self.running < self.slots && self.bound.is_empty() {
+        if self.has_slot() {
             return Estimate::ZERO;
         }
-        self.wait_behind(|_| true, self.slots, now)
+        self.wait_behind(self.in_flight.left(now), self.slots())
     }
 
     /// How long this task would wait. A worker that has room for another may have none for it: its executor
     /// is in use, or what runs leaves too little of something.
-    pub(crate) fn wait_for(&self, requirement: &Requirement, now: Time) -> Estimate {
-        let open = self.running < self.slots && self.bound.is_empty();
-        if !open {
+    pub(crate) fn wait_for(&self, task: TaskRef, requirement: &Requirement, now: Time) -> Estimate {
+        if !self.has_slot() {
             return self.wait(now);
         }
-        if self.in_flight.is_empty() || self.refuses_now(requirement).is_none() {
+        if self.in_flight.is_empty() || self.lacks(task, requirement).is_none() {
             return Estimate::ZERO;
         }
         match self.executor_for(requirement) {
-            Some(executor) if self.is_full(executor) => self.wait_behind(
-                |task| task.executor == Some(executor),
-                concurrency(&self.worker.executors[executor]),
-                now,
+            Some(executor) if self.in_flight.is_full(executor) => self.wait_behind(
+                self.in_flight.left_of(executor, now),
+                self.in_flight.at_once(executor),
             ),
-            _ => self.wait_behind(|_| true, self.running.max(1), now),
+            _ => self.wait_behind(self.in_flight.left(now), self.running().max(1)),
         }
     }
 
-    /// What is bound here and those in flight that `counts` names, `at_once` at a time.
-    fn wait_behind(&self, counts: impl Fn(&InFlight) -> bool, at_once: u32, now: Time) -> Estimate {
-        let (mut mean_s, mut variance) = (0.0, 0.0);
-        // Of very many every so-manieth stands for those around it: what remains of a run takes a tenth of a
-        // microsecond to tell, and this is asked with every decision.
-        let count = self.in_flight.iter().filter(|task| counts(task)).count();
-        let stride = count.div_ceil(MAX_TOLD).max(1);
-        let mut told = 0_u32;
-        for task in self.in_flight.iter().filter(|task| counts(task)).step_by(stride) {
-            let elapsed_s = task.since.map_or(0.0, |since| now.since(since).as_secs_f64());
-            let rest = task.estimate.remaining(elapsed_s);
-            let overdue_s = elapsed_s - task.estimate.mean_s;
-            mean_s += rest.mean_s.max(OVERDUE_SHARE * overdue_s);
-            variance += rest.variance();
-            told += 1;
-        }
-        let share = if stride > 1 { count as f64 / f64::from(told) } else { 1.0 };
+    /// The time of what is bound here and of what is left in flight, `at_once` at a time.
+    fn wait_behind(&self, (left_s, variance): (f64, f64), at_once: u32) -> Estimate {
         let (bound_s, error_s) = self.bound_backlog.estimate();
-        mean_s = bound_s + share * mean_s;
-        variance = error_s * error_s + share * variance;
         let at_once = f64::from(at_once);
-        Estimate::new(mean_s / at_once, variance.sqrt() / at_once)
+        let error_s = (error_s * error_s + variance).sqrt();
+        Estimate::new((bound_s + left_s) / at_once, error_s / at_once)
+    }
+
+    /// Brings what time alone has changed up to date, as far as `recipe` looks at it.
+    pub(crate) fn update(&mut self, recipe: &Recipe, now: Time) {
+        if recipe.by_time() && !self.has_slot() {
+            self.in_flight.update(now);
+        }
     }
 
     /// Whether something may be handed over now although it must wait there: the worker would otherwise
     /// be idle for the time that the next task travels.
-    pub(crate) fn wants_prefetch(&self, requirement: &Requirement, now: Time) -> bool {
-        self.in_flight.len() < self.most_in_flight()
+    pub(crate) fn wants_prefetch(
+        &self,
+        task: TaskRef,
+        requirement: &Requirement,
+        now: Time,
+    ) -> bool {
+        self.reservation.as_ref().is_none_or(|kept| kept.task == task)
+            && self.in_flight.len() < self.most_in_flight()
             && self.rtt_s > 0.0
-            && self.wait_for(requirement, now).mean_s <= self.rtt_s
+            && self.wait_for(task, requirement, now).mean_s <= self.rtt_s
     }
 
-    /// Whether the head of its own queue may be handed over. What is bound here would run here anyway, so
-    /// for each task that it can run at once one more is in its hands, and more where the way is long
-    /// compared with its runs, once these are known.
+    /// Whether the head of its own queue may be handed over. What is bound here would run here anyway, so for each task
+    /// that it can run at once one more is in its hands, and more where the way is long compared with its runs. Where the
+    /// way is short, none: an interactive task would have to wait behind it.
     pub(crate) fn wants_bound(&self) -> bool {
-        let over_the_trip = match self.health.completed {
-            0 => 0,
+        let ahead = match self.health.completed {
+            0 => 1,
             _ => {
-                let run_s = self.health.avg_completion_time.as_secs_f64().max(1e-6);
-                (self.rtt_s / run_s).min(MAX_PREFETCH_PER_SLOT as f64) as usize
+                let runs = self.rtt_s / self.health.avg_completion_time.as_secs_f64().max(1e-6);
+                match runs < LEAST_TRIP {
+                    true => 0,
+                    false => 1 + runs.min(MAX_PREFETCH_PER_SLOT as f64) as usize,
+                }
             }
         };
-        let ahead = (1 + over_the_trip).min(MAX_PREFETCH_PER_SLOT);
-        self.in_flight.len() < self.slots as usize * (1 + ahead)
+        let ahead = ahead.min(MAX_PREFETCH_PER_SLOT);
+        self.in_flight.len() < self.slots() as usize * (1 + ahead)
     }
 
     fn most_in_flight(&self) -> usize {
-        self.slots as usize * (1 + MAX_PREFETCH_PER_SLOT)
+        self.slots() as usize * (1 + MAX_PREFETCH_PER_SLOT)
     }
 
     /// Notes that a task waits for this worker: those behind it will wait longer.
@@ -305,25 +317,25 @@ impl Member {
 
     /// Whether something could begin at once, as far as the number of tasks goes.
     pub(crate) fn is_open(&self) -> bool {
-        self.is_available() && self.bound.is_empty() && self.in_flight.len() < self.slots as usize
+        self.is_available() && self.bound.is_empty() && self.in_flight.len() < self.slots() as usize
     }
 
     /// Binds a task: it will run here.
-    pub(crate) fn bind(&mut self, task: TaskRef, estimate: &Estimate, requirement: &Requirement) {
-        self.bound.push_back(task);
+    pub(crate) fn bind(
+        &mut self,
+        task: TaskRef,
+        interactive: bool,
+        estimate: &Estimate,
+        requirement: &Requirement,
+    ) {
+        self.bound.push(task, interactive);
         self.bound_backlog.add(estimate);
         self.ask(requirement);
     }
 
     /// Takes a task out of the queue of those bound here.
     pub(crate) fn unbind(&mut self, task: TaskRef, estimate: &Estimate, requirement: &Requirement) {
-        // The first is handed over, the last is stolen; only a cancelled one is somewhere between.
-        let at = match self.bound.front() {
-            Some(first) if *first == task => Some(0),
-            _ => self.bound.iter().rposition(|other| *other == task),
-        };
-        if let Some(at) = at {
-            self.bound.remove(at);
+        if self.bound.remove(task) {
             self.bound_backlog.remove(estimate);
             self.ask_no_more(requirement);
         }
@@ -352,70 +364,37 @@ impl Member {
             .executor_for(&spec.requirement)
             .or_else(|| spec.requirement.executors_of(&self.worker).next());
         self.ask(&spec.requirement);
-        self.in_flight.push(InFlight { task, estimate, spec, executor, since: None });
+        let late = |kept: &&Reservation| kept.task != task && kept.is_late_for(&estimate, now);
+        let beside = self.reservation.as_ref().filter(late).map(|_| Beside::Kept);
+        self.in_flight.give(task, estimate, spec, executor, beside, now);
         self.last_given = now;
-        self.begin_what_fits(now);
     }
 
-    /// Whether the task was taken to have begun earlier than `now`.
-    pub(crate) fn believes_begun_before(&self, task: TaskRef, now: Time) -> bool {
-        let entry = self.in_flight.iter().find(|entry| entry.task == task);
-        entry.and_then(|entry| entry.since).is_some_and(|since| since != now)
+    /// Whether the task was not taken to begin at `now`.
+    pub(crate) fn believes_otherwise(&self, task: TaskRef, now: Time) -> bool {
+        self.in_flight.began_otherwise(task, now)
     }
 
     /// The worker says that it has begun the task: its run time counts from here.
     pub(crate) fn begun(&mut self, task: TaskRef, now: Time) {
-        if let Some(entry) = self.in_flight.iter_mut().find(|entry| entry.task == task)
-            && entry.since.is_some()
-        {
-            entry.since = Some(now);
-        }
+        self.in_flight.begun(task, now);
     }
 
     /// Takes a task out, finished or not; what waited for its room begins.
     pub(crate) fn take_back(&mut self, task: TaskRef, now: Time) {
-        let Some(at) = self.in_flight.iter().position(|entry| entry.task == task) else { return };
-        let entry = self.in_flight.remove(at);
-        self.ask_no_more(&entry.spec.requirement);
-        if entry.since.is_some() {
-            self.running -= 1;
-            if let Some(executor) = entry.executor {
-                self.used[executor] -= 1;
-            }
-            // It was booked when it began, so this cannot be refused; `check` would tell.
-            let _ = self.ledger.release(task);
-        }
-        self.begin_what_fits(now);
-    }
-
-    fn begin_what_fits(&mut self, now: Time) {
-        for at in 0..self.in_flight.len() {
-            if self.running >= self.slots {
-                return;
-            }
-            let entry = &self.in_flight[at];
-            let executor = entry.executor;
-            if entry.since.is_some() || executor.is_some_and(|executor| self.is_full(executor)) {
-                continue;
-            }
-            if self.ledger.allocate(entry.task, &entry.spec.requirement, Fit::First).is_ok() {
-                self.in_flight[at].since = Some(now);
-                self.running += 1;
-                if let Some(executor) = executor {
-                    self.used[executor] += 1;
-                }
-            }
+        if let Some(spec) = self.in_flight.take_back(task, now) {
+            self.ask_no_more(&spec.requirement);
         }
     }
 
     /// The first executor that would do and is not left alone.
-    fn executor_for(&self, requirement: &Requirement) -> Option<usize> {
+    pub(crate) fn executor_for(&self, requirement: &Requirement) -> Option<usize> {
         requirement.executors_of(&self.worker).find(|at| !self.left_alone[*at])
     }
 
     /// The executor that runs a task that the worker has been given.
     pub(crate) fn executor_of(&self, task: TaskRef) -> Option<usize> {
-        self.in_flight.iter().find(|entry| entry.task == task)?.executor
+        self.in_flight.executor_of(task)
     }
 
     /// How many tries of such a task a success is expected to take here, less one.
@@ -429,8 +408,8 @@ impl Member {
             return Bounds::NONE;
         }
         let by_time = recipe.by_time();
-        let open = self.running < self.slots && self.bound.is_empty();
-        let begins = open && self.in_flight.len() < self.slots as usize;
+        let open = self.has_slot();
+        let begins = open && self.in_flight.len() < self.slots() as usize;
         let free_at_s =
             if open || !by_time { 0.0 } else { now.as_secs_f64() + self.wait(now).mean_s };
         let room_at_s = if begins {
@@ -470,7 +449,7 @@ impl Member {
             || capacity.devices.iter().map(|device| device.memory_bytes).max().unwrap_or(0);
         // Free amounts shrink and grow; totals do not. Only a recipe that needs room now looks at free
         // ones. GPUs count by their number in both cases, the leaf is asked for the rest.
-        let free = self.ledger.free();
+        let free = self.ledger().free();
         let (cpu_milli, memory_bytes, storage_bytes) = match recipe.bind {
             Bind::WithRoom => (free.cpu_milli, free.memory_bytes, free.storage_bytes),
             Bind::AtSubmit | Bind::Late => {
@@ -501,7 +480,7 @@ impl Member {
                 share(self.asked_memory_bytes, self.worker.capacity.memory_bytes, load)
             }
             Score::Record => {
-                let crowding = 1.0 + load / f64::from(self.slots);
+                let crowding = 1.0 + load / f64::from(self.slots());
                 let run_s = self.health.avg_completion_time.as_secs_f64();
                 let travel = if run_s > 0.0 { self.rtt_s / run_s } else { 0.0 };
                 self.health.relative_time * (1.0 + self.health.extra_tries()) * crowding + travel
@@ -511,7 +490,7 @@ impl Member {
                 load / gpus + self.health.penalty(now, penalty_half_life_s)
             }
             Score::Learned { .. } => {
-                let crowding = 1.0 + load / f64::from(self.slots);
+                let crowding = 1.0 + load / f64::from(self.slots());
                 self.health.relative_time * (1.0 + self.health.extra_tries()) * crowding
             }
             Score::LeftOver => self.left_over(),
@@ -527,18 +506,13 @@ impl Member {
     /// total) makes the order of workers the same for every task.
     fn left_over(&self) -> f64 {
         const GIB: f64 = (1u64 << 30) as f64;
-        let free = self.ledger.free();
+        let free = self.ledger().free();
         free.cpu_milli as f64 / 1e3
             + free.memory_bytes as f64 / (4.0 * GIB)
             + free.storage_bytes as f64 / (64.0 * GIB)
             + free.milli_gpu as f64 * 8.0 / 1e3
             + free.gpu_memory_bytes as f64 / (4.0 * GIB)
     }
-}
-
-/// How many tasks an executor runs at once. It should say so; nothing at all would be no executor.
-fn concurrency(executor: &Executor) -> u32 {
-    executor.concurrency.max(1)
 }
 
 fn share(asked: u128, total: u64, otherwise: f64) -> f64 {

@@ -9,6 +9,8 @@ use crate::waiting::Place;
 
 /// A priority of 1.0 lets a task pass those that were submitted up to this long before it.
 const PRIORITY_HEAD_START_US: f64 = 60e6;
+/// Under an order by priority the same, so that also what is of no priority has its turn.
+const PRIORITY_ORDER_HEAD_START_US: f64 = 600e6;
 /// Sizes count with this power: few tasks, the longest, are put back far, instead of many a little. That
 /// spares the p99, which a linear order cannot.
 const SIZE_POWER: f64 = 2.0;
@@ -41,7 +43,11 @@ pub(crate) fn place_of(order: Order, task: &Task, put_back_us: f64) -> Place {
     let submitted_us = task.ticket.submitted.as_micros();
     let rank = match order {
         Order::Arrival => 0,
-        Order::Priority => -i64::from(requirement.priority.0),
+        Order::Priority => {
+            let head_start_us =
+                f64::from(requirement.priority.0) / 1e3 * PRIORITY_ORDER_HEAD_START_US;
+            (submitted_us as f64 - head_start_us) as i64
+        }
         Order::Predicted { .. } => {
             // The less a prediction can be trusted, the less it decides.
             let power = SIZE_POWER / (1.0 + task.log_variance * task.log_variance);

@@ -1,14 +1,16 @@
 //! A plan: what to do now with what waits, as a list that leaves no choices.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use hypha_model::{Span, Time};
+use hypha_model::{RefusalKind, Span, Time};
 use hypha_predict::Predictor;
 
+use crate::bound::INTERACTIVE_IN_A_ROW;
 use crate::decision::Held;
-use crate::strategy::{Bind, Predictive, Strategy};
+use crate::member::Member;
+use crate::strategy::{Bind, Predictive, Recipe, Strategy};
+use crate::waiting::{Place, ShapeId};
+use crate::walk::Walk;
 use crate::{Action, Placement, Slot, Stage, Task, TaskRef, choose};
 
 /// How many of the newest tasks of a queue a thief looks at to find one that it can run.
@@ -18,11 +20,28 @@ const LOOK_AGAIN: f64 = 0.25;
 /// When more workers than this got room since the last plan, all tasks are looked at again: that is cheaper
 /// than to ask of each task which worker matters to it.
 const MOST_OPENED: usize = 16;
+/// How many tasks a plan looks at in vain, at about a microsecond each; the others are looked at by the plans that
+/// follow. Tasks that are given do not count.
+const MOST_IN_VAIN: u32 = 256;
+/// Of these, how many are the first of the queue although the last plan looked at them too.
+const IN_VAIN_AT_THE_FRONT: u32 = 64;
+
+/// What came of looking at a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looked {
+    Given,
+    /// It waits for the worker that was chosen.
+    Held,
+    /// No worker would do.
+    Nobody,
+}
 
 impl Placement {
     /// Decides what can be decided now. Each action has already been entered here: the caller carries out
     /// all of them, in order.
     pub fn plan(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
+        self.planned_at = now;
+        self.reconsider_parked();
         self.bind_at_once(predictor, now, actions);
         if self.waiting.len() == 0 {
             self.pool.forget_opened();
@@ -37,7 +56,14 @@ impl Placement {
 
     /// When to plan again even if nothing happens: a worker will soon want its next task.
     pub fn plan_at(&self) -> Option<Time> {
-        if self.waiting.len() == 0 || self.recipe.bind != Bind::Late {
+        if self.waiting.len() == 0 {
+            return None;
+        }
+        // The last plan left something to look at.
+        if self.ended_at.is_some() || !self.gained.is_empty() {
+            return Some(self.planned_at);
+        }
+        if self.recipe.bind != Bind::Late {
             return None;
         }
         // Somebody waits for a busy worker while another is free: look again now and then, because the
@@ -66,13 +92,12 @@ impl Placement {
 
     /// Early binding: every task that some worker could run goes to a worker's queue.
     fn bind_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
-        let mut heads: BinaryHeap<_> = self.waiting.heads().map(Reverse).collect();
-        while let Some(Reverse((place, shape, task))) = heads.pop() {
-            let next = self.waiting.next_after(shape, Some(place));
-            let recipe = self.recipe;
-            if let Some(slot) = self.choose(task, &recipe, predictor, now) {
-                self.bind(task, slot, now, actions);
-                heads.extend(next.map(Reverse));
+        let recipe = self.recipe;
+        // Whatever is looked at leaves the queue, or its shape does.
+        while let Some((_, shape, task)) = self.first_head() {
+            match self.choose(task, &recipe, predictor, now) {
+                Some(slot) => self.bind(task, slot, now, actions),
+                None => self.park_if_unserved(shape, task, true),
             }
         }
     }
@@ -83,8 +108,13 @@ impl Placement {
     fn place_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         self.held_back_at = None;
         let opened = self.pool.take_opened();
-        if self.pool.room_at_s() <= now.as_secs_f64() {
+        if self.pool.room_at_s() <= now.as_secs_f64() || !self.reserved.is_empty() {
             self.place_in_order(&opened, predictor, now, actions);
+        } else if self.pool.has_bound()
+            && let Some((_, _, task)) = self.first_head()
+        {
+            // Workers with queues of their own have room for nothing else, and such queues may never end.
+            self.reserve(task, None, predictor, now);
         }
         self.pool.give_back_opened(opened);
     }
@@ -102,28 +132,80 @@ impl Placement {
         };
         let (usual, with_room) = (self.recipe, self.recipe.with_room());
         let mut held_back = std::mem::take(&mut self.held_back);
-        let mut heads: BinaryHeap<_> = self.waiting.heads().map(Reverse).collect();
-        while let Some(Reverse((place, shape, task))) = heads.pop() {
-            if self.is_full() || self.pool.room_at_s() > now.as_secs_f64() {
+        // What room is kept for is asked for first, wherever it stands in the order.
+        self.renew_reservations(now);
+        for (task, _) in self.reserved.clone() {
+            if self.is_full() {
                 break;
             }
-            // So many wait for busy workers already that those behind them take what is free.
-            let enough_wait = looks == 0;
-            looks = looks.saturating_sub(1);
-            let recipe = if enough_wait { &with_room } else { &usual };
-            let next = self.waiting.next_after(shape, Some(place));
-            if enough_wait || !self.still_waits(task, opened, now) {
-                self.release_hold(task, now);
-                let Some(slot) = self.choose(task, recipe, predictor, now) else { continue };
-                if self.has_room(task, slot, now) {
-                    self.give(task, slot, now, actions);
-                    heads.extend(next.map(Reverse));
-                    continue;
-                }
-                self.hold_back(task, slot, now);
+            if self.give_kept_room(task, predictor, now, actions) {
+                continue;
             }
-            held_back.push(task);
-            heads.extend(next.map(Reverse));
+            if self.try_to_place(task, &usual, None, predictor, now, actions) == Looked::Held {
+                held_back.push(task);
+            }
+        }
+        let most_in_vain = match looks {
+            u32::MAX => MOST_IN_VAIN,
+            lookahead => MOST_IN_VAIN.max(2 * lookahead),
+        };
+        let (resume, round) = self.ended_at.take().unzip();
+        let round = round.unwrap_or(self.pool.version());
+        let (mut interactive, mut batch) = (Walk::new(true, None), Walk::new(false, resume));
+        let (mut in_vain, mut has_ended) = (0, false);
+        while !self.is_full() && self.pool.room_at_s() <= now.as_secs_f64() {
+            if in_vain == IN_VAIN_AT_THE_FRONT {
+                batch.go_on();
+            }
+            let batch_first = self.passed >= INTERACTIVE_IN_A_ROW;
+            let (first, second) = match batch_first {
+                true => (&mut batch, &mut interactive),
+                false => (&mut interactive, &mut batch),
+            };
+            let (walk, step) = match first.next(&self.waiting) {
+                Some(step) => (first, Some(step)),
+                None => {
+                    let step = second.next(&self.waiting);
+                    (second, step)
+                }
+            };
+            let Some((place, shape, task)) = step else {
+                has_ended = true;
+                break;
+            };
+            if in_vain == most_in_vain {
+                self.ended_at = Some((batch.before(), round));
+                break;
+            }
+            if self.is_reserved(task) {
+                walk.left(shape, place, &self.waiting);
+                continue;
+            }
+            // So many wait for busy workers already that those behind them take what is free.
+            let recipe = if looks == 0 { &with_room } else { &usual };
+            let still_waits = (looks > 0).then_some(opened);
+            looks = looks.saturating_sub(1);
+            match self.try_to_place(task, recipe, still_waits, predictor, now, actions) {
+                Looked::Given => walk.gave(shape, place, &self.waiting),
+                Looked::Held => {
+                    in_vain += 1;
+                    held_back.push(task);
+                    walk.left(shape, place, &self.waiting);
+                }
+                Looked::Nobody => {
+                    in_vain += 1;
+                    self.park_if_unserved(shape, task, recipe.bind != Bind::WithRoom);
+                    self.reserve(task, None, predictor, now);
+                    // A shorter one of its shape may end before the room is needed that is kept for another.
+                    if self.is_kept_out(task) {
+                        walk.left(shape, place, &self.waiting);
+                    }
+                }
+            }
+        }
+        // What was passed over because the plan before had looked at it has not seen what has changed since.
+        if has_ended && batch.has_skipped() && round != self.pool.version() {
+            self.ended_at = Some((Place::FIRST, self.pool.version()));
         }
         // A task that leaves a free worker to others must not be passed for its size as well.
         if self.pool.has_free() {
@@ -132,6 +214,58 @@ impl Placement {
         }
         held_back.clear();
         self.held_back = held_back;
+    }
+
+    /// Whether a worker refused a task because room is kept for another.
+    fn is_kept_out(&self, task: TaskRef) -> bool {
+        self.explanation(task).is_some_and(|explanation| {
+            explanation.refusals.iter().any(|(kind, _)| kind == RefusalKind::Reserved)
+        })
+    }
+
+    /// Gives a task the room that is kept for it, where a choice would not find it: the worker has a queue of its own.
+    fn give_kept_room(
+        &mut self,
+        task: TaskRef,
+        predictor: &Predictor,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let has_queue =
+            |slot: &Slot| self.pool.member(*slot).is_some_and(|member| !member.bound.is_empty());
+        let Some(slot) = self.slot_reserved_for(task).filter(has_queue) else { return false };
+        self.predict_at(task, slot, predictor);
+        if !self.has_room(task, slot, now) {
+            return false;
+        }
+        self.explain_taken(task, slot, None, now);
+        self.give(task, slot, now, actions);
+        true
+    }
+
+    /// Gives a task to the worker that `recipe` chooses if that has room, or holds it back. One that was held back need
+    /// not be looked at again while it still waits, if the workers that have got room are told.
+    fn try_to_place(
+        &mut self,
+        task: TaskRef,
+        recipe: &Recipe,
+        opened: Option<&[Slot]>,
+        predictor: &Predictor,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) -> Looked {
+        if opened.is_some_and(|opened| self.still_waits(task, opened, now)) {
+            return Looked::Held;
+        }
+        self.release_hold(task, now);
+        let Some(slot) = self.choose(task, recipe, predictor, now) else { return Looked::Nobody };
+        if self.has_room(task, slot, now) {
+            self.give(task, slot, now, actions);
+            return Looked::Given;
+        }
+        self.hold_back(task, slot, now);
+        self.reserve(task, Some(slot), predictor, now);
+        Looked::Held
     }
 
     /// Whether a task that was held back need not be looked at again: its worker has no room yet, no worker
@@ -166,6 +300,11 @@ impl Placement {
         })
     }
 
+    fn first_head(&self) -> Option<(Place, ShapeId, TaskRef)> {
+        let first = |interactive| self.waiting.heads_after(interactive, None).next();
+        first(true).or_else(|| first(false))
+    }
+
     fn is_full(&self) -> bool {
         self.preferences.max_given.is_some_and(|most| self.given >= most)
     }
@@ -176,10 +315,11 @@ impl Placement {
         let requirement = &entry.ticket.spec.requirement;
         // What was handed over is not taken back: while another worker is free, a task that must wait waits here,
         // where a prediction that turns out wrong can still be mended.
-        member.refuses_now(requirement).is_none()
+        let run_s = entry.estimate().mean_s;
+        member.refuses_now(task, requirement, || run_s, now).is_none()
             || (self.recipe.bind == Bind::Late
                 && !self.pool.has_free()
-                && member.wants_prefetch(requirement, now))
+                && member.wants_prefetch(task, requirement, now))
     }
 
     fn hold_back(&mut self, task: TaskRef, slot: Slot, now: Time) {
@@ -235,10 +375,13 @@ impl Placement {
         while let Some(member) = self.pool.member(slot)
             && (member.available || member.draining)
             && member.wants_bound()
-            && let Some(task) = member.bound.front().copied()
+            && let Some(task) = member.bound.front()
         {
             if self.is_full() {
                 self.stalled.insert(slot);
+                return;
+            }
+            if self.must_wait_bound(task, member, now) {
                 return;
             }
             let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
@@ -252,6 +395,17 @@ impl Placement {
             });
             actions.push(Action::Dispatch { task, slot });
         }
+    }
+
+    /// Whether a task at the head of a worker's own queue would delay one that has waited longer: one that room is kept
+    /// for, or one that was handed over and does not fit yet.
+    fn must_wait_bound(&self, task: TaskRef, member: &Member, now: Time) -> bool {
+        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let requirement = &entry.ticket.spec.requirement;
+        let run_s = entry.estimate().mean_s;
+        member.keeps_from(task, requirement, || run_s, now).is_some()
+            || (member.in_flight.is_blocked()
+                && !member.in_flight.would_begin(requirement, member.executor_for(requirement)))
     }
 
     /// An idle worker takes the newest task that it can run from the longest queue.
@@ -284,21 +438,26 @@ impl Placement {
         let Some(queue) = self.pool.member(victim).map(|member| &member.bound) else {
             return false;
         };
-        let Some(task) = queue.iter().rev().take(STEAL_LOOKS).copied().find(runs_here) else {
+        let Some(task) = queue.iter().rev().take(STEAL_LOOKS).find(runs_here) else {
             return false;
         };
-        let (predict, hardware) = (member.predict, member.hardware);
-        self.explain_steal(task, thief, victim, now);
+        self.explain_taken(task, thief, Some(victim), now);
         self.leave_stage(task, now);
-        if let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) {
-            let decision = entry.decision.get_or_insert_with(|| self.spare.take());
-            decision.estimate = predictor.estimate(&entry.ticket.query, predict);
-            decision.base_s = predictor.base(&entry.ticket.query, hardware).mean_s;
-        }
+        self.predict_at(task, thief, predictor);
         self.enter_bound(task, thief, now);
         self.statistics.steals += 1;
         actions.push(Action::Move { task, from: victim, to: thief });
         true
+    }
+
+    /// Notes how long the task is predicted to take at a worker.
+    fn predict_at(&mut self, task: TaskRef, slot: Slot, predictor: &Predictor) {
+        let Some(member) = self.pool.member(slot) else { return };
+        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let decision = entry.decision.get_or_insert_with(|| self.spare.take());
+        let base = predictor.base(&entry.ticket.query, member.hardware);
+        (decision.base_s, decision.estimate) =
+            (base.mean_s, predictor.on_worker(&base, member.predict));
     }
 
     fn bind(&mut self, task: TaskRef, slot: Slot, now: Time, actions: &mut Vec<Action>) {
@@ -312,15 +471,27 @@ impl Placement {
         let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Bound(slot);
         self.pool.change(slot, now, |member| {
-            member.bind(task, &entry.estimate(), &entry.ticket.spec.requirement);
+            let ticket = &entry.ticket;
+            member.bind(task, ticket.interactive, &entry.estimate(), &ticket.spec.requirement);
         });
     }
 
     fn give(&mut self, task: TaskRef, slot: Slot, now: Time, actions: &mut Vec<Action>) {
         self.leave_stage(task, now);
         self.statistics.assigned += 1;
+        self.count_turn(task);
         self.give_now(task, slot, now);
         actions.push(Action::Dispatch { task, slot });
+    }
+
+    /// Counts the interactive tasks that go before others that wait.
+    fn count_turn(&mut self, task: TaskRef) {
+        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
+        let batch_waits = self.waiting.heads_after(false, None).next().is_some();
+        self.passed = match entry.ticket.interactive && batch_waits {
+            true => self.passed.saturating_add(1),
+            false => 0,
+        };
     }
 
     pub(crate) fn give_now(&mut self, task: TaskRef, slot: Slot, now: Time) {

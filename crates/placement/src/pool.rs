@@ -56,6 +56,8 @@ pub(crate) struct Pool {
     version: u64,
     reference: HardwareKey,
     open_slots: u64,
+    /// How many workers have a queue of their own.
+    with_bound: u32,
     /// When the next worker has room, in seconds of absolute time.
     room_at_s: f64,
 }
@@ -107,6 +109,7 @@ impl Pool {
             version: 0,
             reference: HardwareKey(0),
             open_slots: 0,
+            with_bound: 0,
             room_at_s: f64::INFINITY,
         }
     }
@@ -172,6 +175,11 @@ impl Pool {
         self.room_at_s == 0.0
     }
 
+    /// Whether a worker has a queue of its own.
+    pub(crate) fn has_bound(&self) -> bool {
+        self.with_bound > 0
+    }
+
     /// How many tasks the available workers run at once.
     pub(crate) fn open_slots(&self) -> u64 {
         self.open_slots
@@ -218,6 +226,7 @@ impl Pool {
         self.lengths.remove(&(member.bound.len() as u32, slot.0));
         self.decaying.remove(&slot);
         self.open_slots -= member.open_slots();
+        self.with_bound -= u32::from(!member.bound.is_empty());
         self.free.push(slot.0);
         let at = self.live_at[slot.0 as usize];
         self.live.swap_remove(at as usize);
@@ -240,6 +249,11 @@ impl Pool {
         self.open_slots -= member.open_slots();
         let result = change(member);
         self.open_slots += member.open_slots();
+        match (length > 0, !member.bound.is_empty()) {
+            (false, true) => self.with_bound += 1,
+            (true, false) => self.with_bound -= 1,
+            _ => {}
+        }
         if self.recipe.steal_above.is_some() && length != member.bound.len() as u32 {
             self.lengths.remove(&(length, slot.0));
             self.lengths.insert((member.bound.len() as u32, slot.0));
@@ -260,6 +274,13 @@ impl Pool {
         if let Some(Some(member)) = self.members.get_mut(slot.0 as usize) {
             change(member);
             self.refresh(slot, now);
+        }
+    }
+
+    /// Changes what no tree knows of a worker.
+    pub(crate) fn renew(&mut self, slot: Slot, change: impl FnOnce(&mut Member)) {
+        if let Some(Some(member)) = self.members.get_mut(slot.0 as usize) {
+            change(member);
         }
     }
 
@@ -291,9 +312,10 @@ impl Pool {
 
     /// Puts a worker's present bounds into its tree. Also called when nothing but time has changed them.
     pub(crate) fn refresh(&mut self, slot: Slot, now: Time) {
-        let Some(Some(member)) = self.members.get(slot.0 as usize) else { return };
+        let Some(Some(member)) = self.members.get_mut(slot.0 as usize) else { return };
+        member.update(&self.recipe, now);
         let bounds = member.bounds(&self.recipe, now);
-        let group = self.group_of(member);
+        let group = group_of(&self.recipe, member);
         if let Score::GpuLoad { penalty_half_life_s } = self.recipe.score
             && member.health.penalty(now, penalty_half_life_s) > FORGOTTEN_PENALTY
         {
@@ -324,15 +346,6 @@ impl Pool {
             let rooms = self.trees.iter().map(|tree| tree.root().room_at_s);
             self.room_at_s = rooms.fold(f64::INFINITY, f64::min);
         }
-    }
-
-    /// Which tree a worker belongs to. Strategies that do not predict have one tree, in the order of
-    /// slots, so that `first` and `next` mean the same as in a list.
-    fn group_of(&self, member: &Member) -> (HardwareKey, i32) {
-        if !self.recipe.by_time() {
-            return (HardwareKey(0), 0);
-        }
-        (member.hardware, speed_step(member.factor) as i32)
     }
 
     fn enter_tree(&mut self, slot: Slot, tree: u32) {
@@ -387,6 +400,15 @@ impl Pool {
     }
 }
 
+/// Which tree a worker belongs to. Strategies that do not predict have one tree, in the order of
+/// slots, so that `first` and `next` mean the same as in a list.
+fn group_of(recipe: &Recipe, member: &Member) -> (HardwareKey, i32) {
+    if !recipe.by_time() {
+        return (HardwareKey(0), 0);
+    }
+    (member.hardware, speed_step(member.factor) as i32)
+}
+
 /// How many steps slower than its hardware a worker is.
 fn speed_step(factor: f64) -> f64 {
     (factor.ln() / SPEED_STEP.ln()).clamp(-MOST_STEPS, MOST_STEPS).round()
@@ -423,7 +445,12 @@ impl Placement {
                 decision.held.take_if(|held| held.slot == slot);
             }
         }
+        if let Some(task) = self.keeps_for(slot) {
+            self.release_reservation(task, now);
+        }
         self.pool.remove(slot);
+        self.gained.remove(&slot);
+        self.lost();
         back
     }
 
@@ -439,6 +466,12 @@ impl Placement {
 
     /// A worker may be given tasks, or not any more; what it has, it keeps.
     pub fn set_available(&mut self, slot: Slot, available: bool, now: Time) {
+        let was = self.pool.member(slot).is_some_and(|member| member.available);
+        match (was, available) {
+            (false, true) => self.gained(slot),
+            (true, false) => self.lost(),
+            _ => {}
+        }
         self.pool.change(slot, now, |member| {
             member.available = available;
             member.draining = false;
@@ -447,6 +480,7 @@ impl Placement {
 
     /// A worker gets what was bound to it, and nothing new.
     pub fn drain(&mut self, slot: Slot, now: Time) {
+        self.lost();
         self.pool.change(slot, now, |member| {
             member.available = false;
             member.draining = true;
@@ -464,7 +498,16 @@ impl Placement {
             false => seen_s,
         };
         if changed {
+            let near = |rtt_s: f64| {
+                self.preferences.max_rtt.is_none_or(|most| rtt_s <= most.as_secs_f64())
+            };
+            let (was_near, is_near) = (near(member.rtt_s), near(rtt_s));
             self.pool.change(slot, now, |member| member.rtt_s = rtt_s);
+            match (was_near, is_near) {
+                (false, true) => self.gained(slot),
+                (true, false) => self.lost(),
+                _ => {}
+            }
         }
         if let Some(Some(member)) = self.pool.members.get_mut(slot.0 as usize) {
             member.health.last_seen = now;
@@ -519,7 +562,7 @@ impl Placement {
 
     /// The tasks that a worker has been given.
     pub fn given_to(&self, slot: Slot) -> Vec<TaskRef> {
-        let given = |member: &Member| member.in_flight.iter().map(|entry| entry.task).collect();
+        let given = |member: &Member| member.in_flight.tasks().collect();
         self.pool.member(slot).map(given).unwrap_or_default()
     }
 
@@ -568,23 +611,22 @@ impl Placement {
 
     /// Recomputes what is kept incrementally and compares; the simulator calls it after every step.
     pub fn check(&self, now: Time) -> Result<(), String> {
+        if let Some(wrong) = self.wrong_reservation() {
+            return Err(wrong);
+        }
+        if let Some(task) = self.wrongly_parked() {
+            return Err(format!("{task:?} is parked and a worker would take it"));
+        }
         for slot in self.pool.slots() {
             let Some(member) = self.pool.member(slot) else { continue };
-            member.ledger().check().map_err(|error| format!("ledger of {slot:?}: {error}"))?;
+            member.in_flight.check().map_err(|error| format!("{slot:?}: {error}"))?;
             let idle = member.bound.is_empty() && member.in_flight.is_empty();
             let wait = member.wait(now);
             if idle && (wait.mean_s, wait.error_s) != (0.0, 0.0) {
                 return Err(format!("{slot:?} has nothing to do and a backlog of {wait:?}"));
             }
-            if idle && member.ledger().booked() != 0 {
-                return Err(format!("{slot:?} has nothing to do and something is booked"));
-            }
-            if member.running() > member.slots() {
-                return Err(format!("{slot:?} runs more than it can at once"));
-            }
-            for task in member.bound.iter().chain(member.in_flight.iter().map(|entry| &entry.task))
-            {
-                if self.worker_of(*task) != Some(slot) {
+            for task in member.bound.iter().chain(member.in_flight.tasks()) {
+                if self.worker_of(task) != Some(slot) {
                     return Err(format!("{task:?} is at {slot:?} and does not know it"));
                 }
             }
@@ -594,7 +636,7 @@ impl Placement {
 
     /// The tasks that wait in a worker's own queue.
     pub fn bound_to(&self, slot: Slot) -> Vec<TaskRef> {
-        let bound = |member: &Member| member.bound.iter().copied().collect();
+        let bound = |member: &Member| member.bound.iter().collect();
         self.pool.member(slot).map(bound).unwrap_or_default()
     }
 }

@@ -16,6 +16,10 @@ pub struct Statistics {
     pub failed: u64,
     /// Times that a task found no worker and had to wait.
     pub waited: u64,
+    /// Times that tasks were put aside because no worker could run them, not even when idle. Not shown: one for each
+    /// kind of task.
+    #[serde(skip)]
+    pub parked: u64,
     /// Times that a task waited although a worker was free, because another is expected to finish it first.
     pub held_back: u64,
     /// Tasks that were given to a worker to learn about it.

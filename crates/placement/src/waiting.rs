@@ -1,9 +1,10 @@
 //! The scheduler's queue: tasks that are not bound to a worker, in the order of the strategy.
 //!
 //! Tasks that ask for the same things form a shape. If no worker can take the first of a shape, none can
-//! take the others, so a plan asks once a shape and not once a task.
+//! take the others, so a plan asks once a shape and not once a task. A shape that no worker of the pool could run even
+//! when idle is parked: plans do not see it until a worker comes that could (`parked.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hypha_model::{ExecutorClass, Name, Requirement};
 
@@ -19,6 +20,11 @@ pub(crate) struct Place {
     pub(crate) serial: u64,
 }
 
+impl Place {
+    /// Before all others.
+    pub(crate) const FIRST: Place = Place { rank: i64::MIN, submitted_us: 0, serial: 0 };
+}
+
 /// Index of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShapeId(u32);
@@ -28,13 +34,15 @@ impl ShapeId {
     pub(crate) const NONE: ShapeId = ShapeId(u32::MAX);
 }
 
-/// Everything that decides which workers fit.
+/// Everything that decides which workers fit. In this order those that one executor may run are neighbours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ShapeKey {
-    class: ExecutorClass,
-    executor: Option<Name>,
-    model: Option<Name>,
-    amounts: [u64; 6],
+pub(crate) struct ShapeKey {
+    pub(crate) class: ExecutorClass,
+    pub(crate) executor: Option<Name>,
+    pub(crate) model: Option<Name>,
+    pub(crate) amounts: [u64; 6],
+    /// Not what workers fit, but a queue of its own.
+    pub(crate) interactive: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +51,10 @@ struct Shape {
     /// The same for trees of workers.
     need: Need,
     tasks: BTreeMap<Place, TaskRef>,
+    /// Whether no worker could run it, even when idle.
+    parked: bool,
+    /// When some worker was last known to be able to run it, in the pool's count of losses.
+    served_at: Option<u64>,
 }
 
 /// See the head of this file.
@@ -51,6 +63,9 @@ pub(crate) struct Waiting {
     shapes: Vec<Option<Shape>>,
     free: Vec<u32>,
     by_key: BTreeMap<ShapeKey, ShapeId>,
+    /// The first task of every shape that is not parked, those of batches and the interactive ones.
+    heads: [BTreeSet<(Place, ShapeId)>; 2],
+    parked: BTreeMap<ShapeKey, ShapeId>,
     /// The shape that was emptied last. It is kept: the next task is likely to have the same.
     emptied: Option<ShapeId>,
     len: usize,
@@ -64,28 +79,98 @@ impl Waiting {
     pub(crate) fn insert(
         &mut self,
         requirement: &Requirement,
+        interactive: bool,
         place: Place,
         task: TaskRef,
     ) -> ShapeId {
-        let id = self.shape_of(requirement);
-        if let Some(shape) = &mut self.shapes[id.0 as usize]
-            && shape.tasks.insert(place, task).is_none()
-        {
+        let id = self.shape_of(requirement, interactive);
+        let Some(shape) = &mut self.shapes[id.0 as usize] else { return id };
+        let before = shape.head();
+        if shape.tasks.insert(place, task).is_none() {
             self.len += 1;
         }
+        self.head_changed(id, before);
         id
     }
 
     pub(crate) fn remove(&mut self, id: ShapeId, place: Place) {
         let Some(Some(shape)) = self.shapes.get_mut(id.0 as usize) else { return };
+        let before = shape.head();
         if shape.tasks.remove(&place).is_some() {
             self.len -= 1;
         }
-        if shape.tasks.is_empty()
-            && let Some(other) = self.emptied.replace(id)
-            && other != id
-        {
-            self.forget_if_empty(other);
+        let is_empty = shape.tasks.is_empty();
+        self.head_changed(id, before);
+        if is_empty {
+            self.unpark(id);
+            if let Some(other) = self.emptied.replace(id)
+                && other != id
+            {
+                self.forget_if_empty(other);
+            }
+        }
+    }
+
+    fn head_changed(&mut self, id: ShapeId, before: Option<Place>) {
+        let Some(Some(shape)) = self.shapes.get(id.0 as usize) else { return };
+        let after = shape.head();
+        if shape.parked || before == after {
+            return;
+        }
+        let heads = &mut self.heads[usize::from(shape.key.interactive)];
+        if let Some(before) = before {
+            heads.remove(&(before, id));
+        }
+        if let Some(after) = after {
+            heads.insert((after, id));
+        }
+    }
+
+    /// Takes a shape out of what plans see: no worker could run it.
+    pub(crate) fn park(&mut self, id: ShapeId) {
+        let Some(Some(shape)) = self.shapes.get_mut(id.0 as usize) else { return };
+        let Some(head) = shape.head().filter(|_| !shape.parked) else { return };
+        (shape.parked, shape.served_at) = (true, None);
+        self.heads[usize::from(shape.key.interactive)].remove(&(head, id));
+        self.parked.insert(shape.key.clone(), id);
+    }
+
+    /// Lets plans see a shape again.
+    pub(crate) fn unpark(&mut self, id: ShapeId) {
+        let Some(Some(shape)) = self.shapes.get_mut(id.0 as usize) else { return };
+        if std::mem::replace(&mut shape.parked, false) {
+            self.parked.remove(&shape.key);
+            if let Some(head) = shape.head() {
+                self.heads[usize::from(shape.key.interactive)].insert((head, id));
+            }
+        }
+    }
+
+    /// The parked shapes from `key` on, each with its first task.
+    pub(crate) fn parked_from(
+        &self,
+        key: &ShapeKey,
+    ) -> impl Iterator<Item = (&ShapeKey, ShapeId, TaskRef)> {
+        self.parked.range(key..).filter_map(|(key, id)| {
+            let shape = self.shapes.get(id.0 as usize)?.as_ref()?;
+            Some((key, *id, *shape.tasks.values().next()?))
+        })
+    }
+
+    /// The first task of each parked shape.
+    pub(crate) fn parked(&self) -> impl Iterator<Item = TaskRef> {
+        self.parked.values().filter_map(|id| Some(self.next_after(*id, None)?.2))
+    }
+
+    /// Whether a worker was known to be able to run a shape when the pool had lost as much as `losses`.
+    pub(crate) fn is_known_served(&self, id: ShapeId, losses: u64) -> bool {
+        let shape = self.shapes.get(id.0 as usize).and_then(Option::as_ref);
+        shape.is_some_and(|shape| shape.served_at == Some(losses))
+    }
+
+    pub(crate) fn note_served(&mut self, id: ShapeId, losses: u64) {
+        if let Some(Some(shape)) = self.shapes.get_mut(id.0 as usize) {
+            shape.served_at = Some(losses);
         }
     }
 
@@ -102,9 +187,22 @@ impl Waiting {
         }
     }
 
-    /// The first task of every shape.
-    pub(crate) fn heads(&self) -> impl Iterator<Item = (Place, ShapeId, TaskRef)> {
-        self.by_key.values().filter_map(|id| self.next_after(*id, None))
+    /// The first task of every shape that is not parked, in order, from behind the place `after` on.
+    pub(crate) fn heads_after(
+        &self,
+        interactive: bool,
+        after: Option<Place>,
+    ) -> impl Iterator<Item = (Place, ShapeId, TaskRef)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, |place| Excluded((place, ShapeId::NONE)));
+        let heads = self.heads[usize::from(interactive)].range((from, Unbounded));
+        heads.filter_map(|(_, id)| self.next_after(*id, None))
+    }
+
+    /// The tasks of a shape, in order.
+    pub(crate) fn tasks_of(&self, id: ShapeId) -> impl Iterator<Item = TaskRef> {
+        let shape = self.shapes.get(id.0 as usize).and_then(Option::as_ref);
+        shape.into_iter().flat_map(|shape| shape.tasks.values().copied())
     }
 
     /// The task of a shape that follows the place `after`.
@@ -125,7 +223,7 @@ impl Waiting {
         self.shapes.iter().flatten().flat_map(|shape| shape.tasks.values().copied()).collect()
     }
 
-    fn shape_of(&mut self, requirement: &Requirement) -> ShapeId {
+    fn shape_of(&mut self, requirement: &Requirement, interactive: bool) -> ShapeId {
         let key = ShapeKey {
             class: requirement.class,
             executor: requirement.executor.clone(),
@@ -138,12 +236,14 @@ impl Waiting {
                 requirement.gpu_memory_bytes,
                 u64::from(requirement.milli_gpu),
             ],
+            interactive,
         };
         if let Some(id) = self.by_key.get(&key) {
             return *id;
         }
         let need = need_of(requirement);
-        let shape = Some(Shape { key: key.clone(), need, tasks: BTreeMap::new() });
+        let tasks = BTreeMap::new();
+        let shape = Some(Shape { key: key.clone(), need, tasks, parked: false, served_at: None });
         let id = match self.free.pop() {
             Some(at) => {
                 self.shapes[at as usize] = shape;
@@ -156,5 +256,11 @@ impl Waiting {
         };
         self.by_key.insert(key, id);
         id
+    }
+}
+
+impl Shape {
+    fn head(&self) -> Option<Place> {
+        self.tasks.keys().next().copied()
     }
 }

@@ -106,22 +106,30 @@ impl Estimate {
     /// What is left of a run that has taken `elapsed_s` and is not done: the distribution of `T - e`
     /// given `T > e`. The longer a run exceeds what was predicted, the longer it is likely to go on.
     pub fn remaining(&self, elapsed_s: f64) -> Estimate {
+        if bounded(elapsed_s) <= 0.0 {
+            return *self;
+        }
+        let (mean_s, error_s) = self.left_after(elapsed_s);
+        Estimate::with_widths(mean_s, error_s, self.widths)
+    }
+
+    /// Mean and standard deviation of what [`Estimate::remaining`] says.
+    pub(crate) fn left_after(&self, elapsed_s: f64) -> (f64, f64) {
         let elapsed_s = bounded(elapsed_s);
         if elapsed_s <= 0.0 {
-            return *self;
+            return (self.mean_s, self.error_s);
         }
         let sigma = log_sigma(self.mean_s, self.error_s);
         let least = self.mean_s * LEAST_REMAINING;
+        let as_predicted = || ((self.mean_s - elapsed_s).max(least), self.error_s);
         if sigma < LEAST_LOG_SIGMA {
-            let left = (self.mean_s - elapsed_s).max(least);
-            return Estimate::with_widths(left, self.error_s, self.widths);
+            return as_predicted();
         }
         let median_s = self.mean_s * (-0.5 * sigma * sigma).exp();
         let z = (elapsed_s / median_s).ln() / sigma;
         // So early that the condition excludes nothing.
         if z < -6.0 {
-            let left = (self.mean_s - elapsed_s).max(least);
-            return Estimate::with_widths(left, self.error_s, self.widths);
+            return as_predicted();
         }
         // E[T^k | T > e] = e^k mills(z - k sigma) / mills(z): no difference of tiny tail probabilities.
         let tail = normal::mills(z);
@@ -129,7 +137,7 @@ impl Estimate {
         let second = normal::mills(z - 2.0 * sigma) / tail;
         let mean_s = (elapsed_s * (first - 1.0)).max(least);
         let error_s = elapsed_s * (second - first * first).max(0.0).sqrt();
-        Estimate::with_widths(bounded(mean_s), bounded(error_s), self.widths)
+        (bounded(mean_s), bounded(error_s))
     }
 
     /// A run time drawn from the distribution.

@@ -169,7 +169,11 @@ impl Predictor {
 
     /// What a task takes on a worker: the hardware's time, times the worker's factor.
     pub fn estimate(&self, query: &Query, worker: WorkerKey) -> Estimate {
-        let base = self.base(query, self.workers.hardware(worker));
+        self.on_worker(&self.base(query, self.workers.hardware(worker)), worker)
+    }
+
+    /// The same, from the hardware's time, for callers that have asked for that already.
+    pub fn on_worker(&self, base: &Estimate, worker: WorkerKey) -> Estimate {
         let (log_factor, variance) = self.log_factor(worker);
         base.scaled(log_factor.exp()).widened(variance)
     }

@@ -42,32 +42,40 @@ impl Network {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clock {
     rate: f64,
-    offset: Span,
+    offset_micros: i64,
     start: Time,
 }
 
 impl Clock {
     /// A clock that was `offset` ahead at `start` and runs `rate` times as fast as true time.
     pub fn new(start: Time, offset: Span, rate: f64) -> Clock {
-        Clock { rate, offset, start }
+        Clock { rate, offset_micros: offset.as_micros() as i64, start }
+    }
+
+    /// The same clock, set forward by this much, or back.
+    pub fn set_by(self, micros: i64) -> Clock {
+        Clock { offset_micros: self.offset_micros + micros, ..self }
     }
 
     /// What the clock shows at a true time.
     pub fn local(&self, time: Time) -> Time {
-        if self.rate == 1.0 {
-            return time + self.offset;
-        }
-        self.start + self.offset + time.since(self.start).mul_f64(self.rate)
+        let since_start = match self.rate == 1.0 {
+            true => time.since(self.start),
+            false => time.since(self.start).mul_f64(self.rate),
+        };
+        let shown = self.start + since_start;
+        Time::from_micros(shown.as_micros().saturating_add_signed(self.offset_micros))
     }
 
     /// The first true time at which the clock shows `local` or more.
     pub fn true_time(&self, local: Time) -> Time {
-        if self.rate == 1.0 {
-            return local - self.offset;
+        let shown = local.as_micros().saturating_sub_signed(self.offset_micros);
+        let elapsed = Time::from_micros(shown).since(self.start);
+        match self.rate == 1.0 {
+            true => self.start + elapsed,
+            // One microsecond more than the rounded inverse, so that it is never too early.
+            false => self.start + elapsed.mul_f64(1.0 / self.rate) + Span::from_micros(1),
         }
-        let elapsed = (local - self.offset).since(self.start);
-        // One microsecond more than the rounded inverse, so that it is never too early.
-        self.start + elapsed.mul_f64(1.0 / self.rate) + Span::from_micros(1)
     }
 }
 
@@ -78,8 +86,10 @@ mod tests {
     #[test]
     fn a_drifting_clock_is_inverted_and_never_early() {
         let start = Time::from_micros(1_000_000);
-        for rate in [0.9, 1.0, 1.1] {
-            let clock = Clock::new(start, Span::from_secs(7), rate);
+        for (rate, set_by) in [(0.9, 0), (1.0, 0), (1.1, 0), (1.0, -6_000_000), (0.9, 9_000_000)] {
+            let clock = Clock::new(start, Span::from_secs(7), rate).set_by(set_by);
+            let shown = clock.local(start).as_micros() as i64;
+            assert_eq!(shown, 8_000_000 + set_by);
             for micros in [1_000_000, 1_000_001, 5_000_123, 999_999_999] {
                 let local = clock.local(Time::from_micros(micros));
                 let back = clock.true_time(local);

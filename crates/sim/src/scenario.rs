@@ -1,7 +1,8 @@
 //! A small world with its troubles, drawn from a seed.
 
-use std::fmt;
-use std::str::FromStr;
+mod timetable;
+mod trouble;
+
 use std::sync::Arc;
 
 use hypha_engine::{Image, Mutant, NewTask, RetryPolicy, Settings};
@@ -10,118 +11,11 @@ use hypha_model::{
     Requirement, Rng, Span, TaskSpec, Time, Worker,
 };
 use hypha_placement::{Preferences, Strategy};
-use thiserror::Error;
 
 use crate::network::{Clock, Network};
-use crate::world::{
-    Arrivals, CrashPoint, Fault, Odds, START, Setup, Timetable, WorkerSetup, World,
-};
+use crate::world::{Arrivals, START, Setup, WorkerSetup, World};
 
-/// Kinds of trouble, each of which can be left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
-    /// Messages are lost.
-    Loss,
-    /// Messages arrive twice.
-    Duplication,
-    /// Messages take their time and overtake each other.
-    Delay,
-    /// A scheduler and a worker cannot reach each other for a while.
-    Partition,
-    /// Workers die and come back without their memory.
-    WorkerCrash,
-    /// Workers are stopped in order and started again.
-    WorkerStop,
-    /// Workers' processes are stopped for a while, with all they have in hand, and go on.
-    WorkerFreeze,
-    /// Schedulers die at the worst moments and come back with what was durable.
-    SchedulerCrash,
-    /// Workers become slow.
-    Slowness,
-    /// Clocks run up to 10 % fast or slow.
-    Drift,
-    /// Executors fail.
-    ExecutorError,
-    /// Results do not match their digest.
-    Corruption,
-    /// Clients cancel.
-    Cancel,
-    /// Tasks have deadlines.
-    Deadline,
-    /// Operators switch strategies.
-    Switch,
-    /// Operators remove workers.
-    Removal,
-    /// There is a second scheduler.
-    Rival,
-}
-
-impl Trouble {
-    /// All kinds.
-    pub const ALL: [Trouble; 17] = [
-        Trouble::Loss,
-        Trouble::Duplication,
-        Trouble::Delay,
-        Trouble::Partition,
-        Trouble::WorkerCrash,
-        Trouble::WorkerStop,
-        Trouble::WorkerFreeze,
-        Trouble::SchedulerCrash,
-        Trouble::Slowness,
-        Trouble::Drift,
-        Trouble::ExecutorError,
-        Trouble::Corruption,
-        Trouble::Cancel,
-        Trouble::Deadline,
-        Trouble::Switch,
-        Trouble::Removal,
-        Trouble::Rival,
-    ];
-
-    /// The word for it on the command line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Trouble::Loss => "loss",
-            Trouble::Duplication => "duplication",
-            Trouble::Delay => "delay",
-            Trouble::Partition => "partition",
-            Trouble::WorkerCrash => "worker-crash",
-            Trouble::WorkerStop => "worker-stop",
-            Trouble::WorkerFreeze => "worker-freeze",
-            Trouble::SchedulerCrash => "scheduler-crash",
-            Trouble::Slowness => "slowness",
-            Trouble::Drift => "drift",
-            Trouble::ExecutorError => "executor-error",
-            Trouble::Corruption => "corruption",
-            Trouble::Cancel => "cancel",
-            Trouble::Deadline => "deadline",
-            Trouble::Switch => "switch",
-            Trouble::Removal => "removal",
-            Trouble::Rival => "rival",
-        }
-    }
-}
-
-/// No such kind of trouble.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("`{0}` is not a kind of trouble: use one of {known}", known = Trouble::ALL.map(Trouble::as_str).join(", "))]
-pub struct UnknownTrouble(String);
-
-impl FromStr for Trouble {
-    type Err = UnknownTrouble;
-    fn from_str(text: &str) -> Result<Trouble, UnknownTrouble> {
-        Trouble::ALL
-            .into_iter()
-            .find(|trouble| trouble.as_str() == text)
-            .ok_or_else(|| UnknownTrouble(text.chars().take(64).collect()))
-    }
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+pub use trouble::{Trouble, UnknownTrouble};
 
 /// What makes a scenario, besides its seed: smaller and quieter ones are easier to understand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +58,7 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
     let settings = settings(&mut rng, strategy, scope);
     let setups = (0..workers).map(|at| worker(&mut rng, at, schedulers, scope)).collect();
     let tasks = tasks(&mut rng, scope, schedulers);
-    let timetable = timetable(&mut rng, scope, workers, schedulers);
+    let timetable = timetable::draw(&mut rng, scope, workers, schedulers);
     World::new(Setup {
         seed: rng.next_u64(),
         settings: vec![settings; schedulers],
@@ -194,7 +88,7 @@ fn settings(rng: &mut Rng, strategy: Strategy, scope: &Scope) -> Settings {
         max_queue: 100_000,
         task_timeout: Span::from_secs(4),
         retry: RetryPolicy {
-            max_attempts: 2 + rng.below(6) as u32,
+            max_attempts: 1 + rng.below(7) as u32,
             backoff_base: Span::from_millis(100),
             backoff_max: Span::from_secs(2),
             retry_on_timeout: rng.chance(0.9),
@@ -345,82 +239,4 @@ fn network(rng: &mut Rng, scope: &Scope) -> Network {
         loss: often(rng, Trouble::Loss, 0.1),
         duplication: often(rng, Trouble::Duplication, 0.2),
     }
-}
-
-fn timetable(rng: &mut Rng, scope: &Scope, workers: usize, schedulers: usize) -> Timetable {
-    let end = START + TROUBLE;
-    let mut faults = Vec::new();
-    let mut partitions = Vec::new();
-    let mut freezes = Vec::new();
-    let any_time = |rng: &mut Rng| START + Span::from_micros(rng.below(TROUBLE.as_micros()));
-    let times = |rng: &mut Rng, trouble, most: u64| {
-        if scope.has(trouble) { rng.below(most + 1) } else { 0 }
-    };
-    for _ in 0..times(rng, Trouble::WorkerCrash, 4) {
-        let (at, worker) = (any_time(rng), rng.below(workers as u64) as usize);
-        let back = at + Span::from_millis(10 + rng.below(8_000));
-        faults.push((at, Fault::KillWorker { worker, noticed: rng.chance(0.5) }));
-        faults.push((back, Fault::StartWorker { worker }));
-    }
-    for _ in 0..times(rng, Trouble::WorkerStop, 3) {
-        let (at, worker) = (any_time(rng), rng.below(workers as u64) as usize);
-        faults.push((at, Fault::StopWorker { worker }));
-        // Once it is gone.
-        let back = at + Span::from_millis(250 + rng.below(4_000));
-        faults.push((back, Fault::StartWorker { worker }));
-    }
-    for _ in 0..times(rng, Trouble::WorkerFreeze, 3) {
-        let (from, worker) = (any_time(rng), rng.below(workers as u64) as usize);
-        // Time is left to do what it was told meanwhile: to end, for one.
-        let to = (from + Span::from_millis(10 + rng.below(8_000))).min(end - Span::from_secs(1));
-        freezes.push((from, to, worker));
-    }
-    for _ in 0..times(rng, Trouble::SchedulerCrash, 3) {
-        let (at, scheduler) = (any_time(rng), rng.below(schedulers as u64) as usize);
-        let points = [CrashPoint::BeforePersist, CrashPoint::BeforeSend, CrashPoint::AmidSend];
-        let point = points[rng.below(3) as usize];
-        faults.push((at, Fault::KillScheduler { scheduler, point }));
-        let back = at + Span::from_millis(10 + rng.below(4_000));
-        faults.push((back, Fault::StartScheduler { scheduler }));
-    }
-    for _ in 0..times(rng, Trouble::Partition, 3) {
-        let (worker, scheduler) =
-            (rng.below(workers as u64) as usize, rng.below(schedulers as u64) as usize);
-        let from = any_time(rng);
-        let to = (from + Span::from_millis(10 + rng.below(10_000))).min(end);
-        partitions.push((from, to, scheduler, worker));
-    }
-    for _ in 0..times(rng, Trouble::Slowness, 2) {
-        let (at, worker) = (any_time(rng), rng.below(workers as u64) as usize);
-        faults.push((at, Fault::SlowWorker { worker, factor: 1.0 + 20.0 * rng.unit() }));
-        faults.push((end, Fault::SlowWorker { worker, factor: 1.0 }));
-    }
-    for _ in 0..times(rng, Trouble::Cancel, 1 + scope.tasks as u64 / 20) {
-        let index = rng.below(scope.tasks.max(1) as u64) as usize;
-        faults.push((any_time(rng), Fault::CancelTask { index }));
-    }
-    for _ in 0..times(rng, Trouble::Switch, 3) {
-        let all = Strategy::all();
-        let strategy = all[rng.below(all.len() as u64) as usize];
-        let scheduler = rng.below(schedulers as u64) as usize;
-        faults.push((any_time(rng), Fault::SwitchStrategy { scheduler, strategy }));
-    }
-    for _ in 0..times(rng, Trouble::Removal, 1) {
-        let (at, worker) = (any_time(rng), rng.below(workers as u64) as usize);
-        let scheduler = rng.below(schedulers as u64) as usize;
-        faults.push((at, Fault::RemoveWorker { scheduler, worker }));
-        // It comes back in its next life.
-        faults.push((at + Span::from_secs(3), Fault::KillWorker { worker, noticed: true }));
-        faults.push((at + Span::from_secs(4), Fault::StartWorker { worker }));
-    }
-    // After the trouble everybody is up.
-    faults.extend((0..workers).map(|worker| (end, Fault::StartWorker { worker })));
-    faults.extend((0..schedulers).map(|scheduler| (end, Fault::StartScheduler { scheduler })));
-    let later = end + Span::from_secs(1);
-    faults.extend((0..workers).map(|worker| (later, Fault::FindWorker { worker })));
-    let odds = Odds {
-        executor_error: if scope.has(Trouble::ExecutorError) { 0.05 * rng.unit() } else { 0.0 },
-        corruption: if scope.has(Trouble::Corruption) { 0.02 * rng.unit() } else { 0.0 },
-    };
-    Timetable { faults, partitions, freezes, odds }
 }

@@ -1,51 +1,25 @@
 //! The checkers: what must hold after every step, whatever goes wrong.
 
+mod failures;
+mod promise;
+
 use std::collections::BTreeMap;
 
 use hypha_engine::record::FinishedTask;
 use hypha_engine::scheduler::HOLDER_SHARE;
-use hypha_engine::{FromWorker, Record, Reject, RunId, Submitted};
+use hypha_engine::{
+    FromWorker, Record, Reject, RunId, Scheduler, Settings, Submitted, WorkerMachine,
+};
 use hypha_model::{Map, Payload, SchedulerId, Span, TaskId, TaskState, Time};
-use thiserror::Error;
+
+use crate::world::Timetable;
+use crate::world::host::Host;
+use crate::world::nodes::Node;
+use failures::Failures;
 
 use crate::world::index_of_spec;
-use crate::world::nodes::{SchedulerNode, WorkerNode};
-
-/// A promise that was broken.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[error("{promise}: {what}")]
-pub struct Violation {
-    /// Which promise.
-    pub promise: Promise,
-    /// How it was broken.
-    pub what: String,
-}
-
-/// The promises that are checked.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Promise {
-    /// What was acknowledged is durable and ends.
-    #[error("an accepted task was lost")]
-    NothingLost,
-    /// A task has one recorded end, and a repeated key one task.
-    #[error("a task has more than one result")]
-    OneResult,
-    /// What runs fits; a lease has one holder.
-    #[error("capacity was booked twice")]
-    NotBookedTwice,
-    /// Nothing runs without a lease, or long after its attempt is void.
-    #[error("an attempt ran without the right to")]
-    NoStrayRuns,
-    /// Running sums agree with what they sum up, and are zero when nothing is left.
-    #[error("a queue or an estimate did not return to zero")]
-    BackToZero,
-    /// A request that is not stored leaves no trace, and ends with its scheduler.
-    #[error("a request that is not to be stored was kept")]
-    NotKept,
-    /// A task that waits has a reason.
-    #[error("a refusal has no reason")]
-    EveryRefusalExplained,
-}
+pub(crate) use failures::{FAST_CLOCK, LATE};
+pub use promise::{Promise, Violation};
 
 /// What has been seen of the tasks, and what follows from it.
 pub struct Watch {
@@ -62,6 +36,18 @@ pub struct Watch {
     /// When each attempt became void, by scheduler and token.
     void: BTreeMap<RunId, Time>,
     current: Map<TaskId, RunId>,
+    failures: Failures,
+}
+
+/// The scheduler that made something durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Author {
+    /// Its place.
+    pub(crate) at: usize,
+    /// Its id.
+    pub(crate) id: SchedulerId,
+    /// What its clock shows.
+    pub(crate) local: Time,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,11 +56,18 @@ struct Seen {
     submitted: Option<Time>,
     ended: Option<Time>,
     answered: bool,
+    rejected: bool,
     completed: bool,
 }
 
 impl Watch {
-    pub(crate) fn new(tasks: usize, schedulers: usize, thorough: bool) -> Watch {
+    pub(crate) fn new(
+        tasks: usize,
+        settings: &[Settings],
+        timetable: &Timetable,
+        thorough: bool,
+    ) -> Watch {
+        let schedulers = settings.len();
         Watch {
             thorough,
             tasks: vec![Seen::default(); tasks],
@@ -86,7 +79,23 @@ impl Watch {
             counts: [0; TaskState::ALL.len()],
             void: BTreeMap::new(),
             current: Map::default(),
+            failures: Failures::new(settings.to_vec(), timetable.clone()),
         }
+    }
+
+    /// A message between the two was lost, or arrives late.
+    pub(crate) fn link_failed(&mut self, scheduler: usize, worker: usize, at: Time) {
+        self.failures.link_failed(scheduler, worker, at);
+    }
+
+    /// An executor begins.
+    pub(crate) fn run_began(&mut self, now: Time, run: RunId) {
+        self.failures.run_began(now, run);
+    }
+
+    /// An executor has ended; if it failed, whether that is final.
+    pub(crate) fn run_ended(&mut self, run: RunId, failed: Option<bool>) {
+        self.failures.run_ended(run, failed);
     }
 
     /// From submission to recorded end, for each completed task, in the order of submission.
@@ -123,15 +132,18 @@ impl Watch {
     pub(crate) fn persisted(
         &mut self,
         now: Time,
-        node: (usize, SchedulerId),
+        author: Author,
         record: &Record,
     ) -> Result<(), Violation> {
-        let (scheduler, scheduler_id) = node;
+        let Author { at: scheduler, id: scheduler_id, .. } = author;
         if let Some(task) = task_of(record)
             && self.waiting[scheduler].contains_key(&task)
         {
             let what = format!("{record:?} is durable, and its client waits on the line");
             return Err(Violation { promise: Promise::NotKept, what });
+        }
+        if self.thorough {
+            self.failures.persisted(now, author, record)?;
         }
         match record {
             Record::Accepted(accepted) => {
@@ -141,6 +153,8 @@ impl Watch {
                     return Err(Violation { promise: Promise::OneResult, what });
                 }
                 self.tasks[index].id = Some(accepted.id);
+                // A scheduler that was frozen hears a client's repeats together, and may reject only the first.
+                self.rejected -= usize::from(std::mem::take(&mut self.tasks[index].rejected));
                 self.index_of.insert(accepted.id, index as u32);
                 self.open[scheduler] += 1;
             }
@@ -221,8 +235,16 @@ impl Watch {
         }
     }
 
-    /// A scheduler has died: those who waited on the line notice.
-    pub(crate) fn died(&mut self, now: Time, scheduler: usize) {
+    /// A machine begins, or is gone.
+    pub(crate) fn changed(&mut self, now: Time, node: Node, is_there: bool) {
+        self.failures.changed(now, node, is_there);
+        if let (Node::Scheduler(scheduler), false) = (node, is_there) {
+            self.died(now, scheduler);
+        }
+    }
+
+    /// A scheduler's machine is gone: those who waited on the line notice.
+    fn died(&mut self, now: Time, scheduler: usize) {
         for index in std::mem::take(&mut self.waiting[scheduler]).into_values() {
             self.tasks[index].ended = Some(now);
             self.ended += 1;
@@ -275,24 +297,32 @@ impl Watch {
                 Err(Violation { promise: Promise::NothingLost, what })
             }
             Err(_) => {
-                self.rejected += usize::from(first);
+                seen.rejected |= first && seen.id.is_none();
+                self.rejected += usize::from(first && seen.id.is_none());
                 Ok(())
             }
         }
     }
 
-    /// What is durable and what the scheduler has in hand are the same tasks.
+    /// What is durable, or is about to be, and what the scheduler has in hand are the same tasks.
     pub(crate) fn scheduler_stepped(
         &self,
         now: Time,
-        node: &mut SchedulerNode,
+        node: &mut Host<Scheduler>,
     ) -> Result<(), Violation> {
+        let at = node.setup.at;
+        let (durable, on_line) = (self.open[at], self.waiting[at].len());
+        let (mut accepted, mut finished) = (0, 0);
+        for record in node.pending() {
+            accepted += usize::from(matches!(record, Record::Accepted(_)));
+            finished += usize::from(matches!(record, Record::Finished(_)));
+        }
+        let now = node.clock.local(now);
         let Some(machine) = &mut node.machine else { return Ok(()) };
-        let (durable, on_line) = (self.open[node.at], self.waiting[node.at].len());
         let held = machine.open_tasks();
-        if durable + on_line != held {
+        if durable + accepted + on_line != held + finished {
             let what = format!(
-                "{durable} tasks are durable and open, {on_line} clients wait on the line, the scheduler has {held}"
+                "{durable} tasks are durable and open, {accepted} more and {finished} ends are about to be, {on_line} clients wait on the line, the scheduler has {held}"
             );
             return Err(Violation { promise: Promise::NothingLost, what });
         }
@@ -306,7 +336,11 @@ impl Watch {
     }
 
     /// What a worker runs fits, and is paid for by a lease that holds.
-    pub(crate) fn worker_stepped(&self, now: Time, node: &WorkerNode) -> Result<(), Violation> {
+    pub(crate) fn worker_stepped(
+        &self,
+        now: Time,
+        node: &Host<WorkerMachine>,
+    ) -> Result<(), Violation> {
         if !self.thorough {
             return Ok(());
         }
@@ -335,18 +369,20 @@ impl Watch {
     pub(crate) fn one_holder(
         &self,
         now: Time,
-        nodes: &[SchedulerNode],
-        worker: &WorkerNode,
+        nodes: &[Host<Scheduler>],
+        worker: &Host<WorkerMachine>,
     ) -> Result<(), Violation> {
         if nodes.len() < 2 {
             return Ok(());
         }
         let id = worker.setup.worker.id;
-        let holds = |node: &&SchedulerNode| {
+        let epoch = worker.disk.image().epoch;
+        let holds = |node: &&Host<Scheduler>| {
             let lease = node.machine.as_ref().and_then(|machine| machine.lease_of(id));
-            lease.is_some_and(|lease| lease.until > now && lease.epoch == worker.epoch)
+            let now = node.clock.local(now);
+            lease.is_some_and(|lease| lease.until > now && lease.epoch == epoch)
         };
-        let holders: Vec<usize> = nodes.iter().filter(holds).map(|node| node.at).collect();
+        let holders: Vec<usize> = nodes.iter().filter(holds).map(|node| node.setup.at).collect();
         if holders.len() > 1 {
             let what = format!("schedulers {holders:?} hold worker {id} at once");
             return Err(Violation { promise: Promise::NotBookedTwice, what });
@@ -355,7 +391,7 @@ impl Watch {
     }
 
     /// The run is over although tasks are left.
-    pub(crate) fn stuck(&self, now: Time, nodes: &[SchedulerNode]) -> Result<(), Violation> {
+    pub(crate) fn stuck(&self, now: Time, nodes: &[Host<Scheduler>]) -> Result<(), Violation> {
         if self.all_ended() {
             return Ok(());
         }
@@ -371,9 +407,10 @@ impl Watch {
         Err(Violation { promise: Promise::NothingLost, what })
     }
 
-    fn whereabouts(&self, index: usize, now: Time, nodes: &[SchedulerNode]) -> String {
+    fn whereabouts(&self, index: usize, now: Time, nodes: &[Host<Scheduler>]) -> String {
         let Some(id) = self.tasks[index].id else { return "never accepted".to_owned() };
-        let view = |node: &SchedulerNode| node.machine.as_ref()?.task_view(id, now);
+        let view =
+            |node: &Host<Scheduler>| node.machine.as_ref()?.task_view(id, node.clock.local(now));
         match nodes.iter().find_map(view) {
             Some(view) => format!(
                 "{} after {} attempts, because of {:?}; last error: {:?}",
@@ -384,7 +421,8 @@ impl Watch {
     }
 
     /// Nothing is left over when all tasks have ended.
-    pub(crate) fn drained(&self, now: Time, node: &SchedulerNode) -> Result<(), Violation> {
+    pub(crate) fn drained(&self, now: Time, node: &Host<Scheduler>) -> Result<(), Violation> {
+        let now = node.clock.local(now);
         let Some(machine) = &node.machine else { return Ok(()) };
         let left = |what| Err(Violation { promise: Promise::BackToZero, what });
         if machine.open_tasks() != 0 || machine.waiting_tasks() != 0 {
@@ -403,7 +441,11 @@ impl Watch {
     }
 
     /// A worker has nothing booked when it runs nothing.
-    pub(crate) fn worker_drained(&self, now: Time, node: &WorkerNode) -> Result<(), Violation> {
+    pub(crate) fn worker_drained(
+        &self,
+        now: Time,
+        node: &Host<WorkerMachine>,
+    ) -> Result<(), Violation> {
         self.worker_stepped(now, node)
     }
 }

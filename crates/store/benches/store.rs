@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use hypha_engine::Record;
 use hypha_engine::record::{AcceptedTask, FinishedTask};
+use hypha_machine::Journal;
 use hypha_model::{
     AttemptId, Fence, Metadata, Payload, Requirement, Rng, Span, TaskId, TaskSpec, TaskState, Time,
     WorkerId,
@@ -109,7 +110,7 @@ type Committing = oneshot::Receiver<Result<(), StoreError>>;
 
 fn hand_over(store: &Store, records: Vec<Record>) -> Committing {
     let (done, committed) = oneshot::channel();
-    store.commit(records, |result| drop(done.send(result)));
+    store.commit(records, Box::new(|result| drop(done.send(result))));
     committed
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hypha_engine::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
+use hypha_engine::record::{AcceptedTask, FailedAttempts, FinishedTask, Record, StoredAttempt};
 use hypha_model::{Epoch, Fence, TaskId, Time, Worker, WorkerId};
 use hypha_placement::{Health, Strategy};
 use hypha_predict::{Mode, Snapshot};
@@ -33,7 +33,9 @@ pub(crate) struct Change {
     pub(crate) not_before: Option<Time>,
     pub(crate) failed: Option<FailedAttempts>,
     /// Every change but the first sets it, so `None` means none as well for a task that is new.
-    pub(crate) current: Option<(Fence, WorkerId, Time)>,
+    pub(crate) current: Option<StoredAttempt>,
+    /// What is said of an attempt that was handed over in an earlier transaction.
+    pub(crate) began: Vec<(Fence, Option<Time>, Option<Arc<str>>)>,
     pub(crate) finished: Option<Arc<FinishedTask>>,
 }
 
@@ -59,7 +61,18 @@ impl Group {
             Record::Attempted { attempt, fence, worker, at } => {
                 let change = self.tasks.entry(attempt.task).or_default();
                 change.attempts = Some(attempt.number);
-                change.current = Some((fence, worker, at));
+                change.current = Some(StoredAttempt::new(fence, worker, at));
+                change.began.clear();
+            }
+            Record::Began { task, fence, started, handle } => {
+                let change = self.tasks.entry(task).or_default();
+                let goes_on = change.goes_on();
+                match &mut change.current {
+                    Some(current) => current.learn(fence, started, handle.as_ref()),
+                    // Said before it was given up, or of one that is handed over no longer.
+                    None if goes_on => {}
+                    None => change.began.push((fence, started, handle)),
+                }
             }
             Record::Requeued { task, failures, not_before, failed } => {
                 let change = self.tasks.entry(task).or_default();

@@ -1,15 +1,21 @@
 //! What a scheduler makes durable: rows in SQLite, many changes in one transaction.
 //!
+//! [`Store`] is the [`SchedulerStore`] of one file. It takes the records of other machines as well, as rows by key:
+//! [`Store::machine`].
+//!
 //! One thread writes. It takes every commit that waits, makes all of them durable in one transaction with
 //! one wait for the disk, and then answers each. Questions are asked beside it and never wait for it.
 //!
 //! **What was acknowledged is on the disk, and nothing is acknowledged that may depend on what is not.**
-//! After a failed transaction every commit fails, until the scheduler begins a new life from what is on the
-//! disk: [`Store::recover`].
+//! After a failed transaction every commit of the machines that had a part in it fails, until each begins a new
+//! life from what is on the disk: [`Store::recover`].
 
 mod error;
 mod fold;
+mod gate;
 mod list;
+mod machine;
+mod machine_rows;
 mod places;
 mod read;
 mod recover;
@@ -21,21 +27,23 @@ mod write;
 mod writer;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use hypha_engine::Record;
 use hypha_engine::record::StoredTask;
+use hypha_engine::{Image, Record, SchedulerStore};
+use hypha_machine::{BoxFuture, Done, Journal, Recover, Rows};
 use hypha_model::{Name, TaskId, Time};
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 pub use error::StoreError;
-pub use list::{Filter, MAX_PAGE, Page};
+pub use hypha_engine::store::{Filter, MAX_PAGE, Page};
+pub use machine::MachineStore;
 pub use recover::Recovered;
 
+use gate::Gate;
 use read::Readers;
-use writer::{Commit, Failure, Job, Writer};
+use writer::{Commit, Job, Records, Writer, hand_over};
 
 /// Commits that wait for the writer. A driver has few under way, each of many records.
 const MAX_WAITING: usize = 1_024;
@@ -54,7 +62,7 @@ pub struct Store {
     /// `None` only while it is dropped.
     jobs: Option<mpsc::Sender<Job>>,
     readers: Arc<Readers>,
-    failure: Failure,
+    gate: Gate,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -70,39 +78,31 @@ impl Store {
         let lock = schema::lock(path)?;
         let connection = schema::writer(path, &options)?;
         let recovered = recover::read(&connection)?;
-        let failure: Failure = Arc::new(Mutex::new(None));
         let path = path.to_owned();
         let readers = Readers::new(path.clone());
-        let writer = Writer { path, options, connection, failure: Arc::clone(&failure), lock };
+        let writer = Writer { path, options, connection, lock };
         let (jobs, received) = mpsc::channel(MAX_WAITING);
         let named = std::thread::Builder::new().name("store".to_owned());
         let writer = named
             .spawn(move || writer.run(received))
             .map_err(|cause| StoreError::row("the writer's thread", cause))?;
-        Ok((Store { jobs: Some(jobs), readers, failure, writer: Some(writer) }, recovered))
+        let gate = Gate::default();
+        Ok((Store { jobs: Some(jobs), readers, gate, writer: Some(writer) }, recovered))
     }
 
-    /// Hands over records that are to be durable together. Those of an earlier call are durable before, or
-    /// with them. Never waits: `done` is called on the thread that writes as soon as they are durable or cannot
-    /// be, and the next commits wait until it returns. If too many wait already, it is called here and now.
-    pub fn commit(
-        &self,
-        records: Vec<Record>,
-        done: impl FnOnce(Result<(), StoreError>) + Send + 'static,
-    ) {
-        let commit = Commit { records, done: Box::new(done) };
-        let refused = match self.jobs.as_ref().map(|jobs| jobs.try_send(Job::Commit(commit))) {
-            Some(Err(TrySendError::Full(Job::Commit(commit)))) => (commit, StoreError::Busy),
-            Some(Err(TrySendError::Closed(Job::Commit(commit)))) => (commit, StoreError::Closed),
-            _ => return,
-        };
-        (refused.0.done)(Err(refused.1));
+    /// The journal of the machine with this name, and its rows. The name is in the file: it never changes. One
+    /// machine has it at a time.
+    pub async fn machine(&self, name: Name) -> Result<(MachineStore, Rows), StoreError> {
+        let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?.downgrade();
+        let machine = name.clone();
+        let rows =
+            self.readers.ask(move |connection| machine_rows::read(connection, &name)).await?;
+        Ok((MachineStore { machine, jobs, gate: Gate::default() }, rows))
     }
 
     /// Whether commits can succeed, and if not, why.
     pub fn healthy(&self) -> Result<(), StoreError> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.clone().map_or(Ok(()), Err)
+        self.gate.failure().map_or(Ok(()), Err)
     }
 
     /// After a failure: tries whether there is room again, and reads what is on the disk. If both succeed,
@@ -110,7 +110,7 @@ impl Store {
     /// before has seen changes that are lost.
     pub async fn recover(&self) -> Result<Recovered, StoreError> {
         let (done, recovered) = oneshot::channel();
-        self.ask(Job::Recover(done)).await?;
+        self.ask(Job::Recover { gate: self.gate.clone(), done }).await?;
         recovered.await.map_err(|_| StoreError::Closed)?
     }
 
@@ -158,6 +158,56 @@ impl Store {
     async fn ask(&self, job: Job) -> Result<(), StoreError> {
         let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
         jobs.send(job).await.map_err(|_| StoreError::Closed)
+    }
+}
+
+impl Journal<Record> for Store {
+    type Error = StoreError;
+
+    /// `done` is called on the thread that writes, and the next commits wait until it returns. If too many wait
+    /// already, it is called here and now.
+    fn commit(&self, records: Vec<Record>, done: Done<StoreError>) {
+        let records = Records::Scheduler(records);
+        hand_over(self.jobs.as_ref(), Commit { records, gate: self.gate.clone(), done });
+    }
+}
+
+impl Recover<Record> for Store {
+    type Image = Image;
+
+    fn healthy(&self) -> Result<(), StoreError> {
+        self.healthy()
+    }
+
+    fn recover(&self) -> BoxFuture<'_, Result<Image, StoreError>> {
+        Box::pin(async { Ok(self.recover().await?.image) })
+    }
+}
+
+impl SchedulerStore for Store {
+    fn task(&self, id: TaskId) -> BoxFuture<'_, Result<Option<StoredTask>, StoreError>> {
+        Box::pin(self.task(id))
+    }
+
+    fn by_idempotency_key(
+        &self,
+        tenant: Option<Name>,
+        key: Arc<str>,
+    ) -> BoxFuture<'_, Result<Option<StoredTask>, StoreError>> {
+        Box::pin(self.by_idempotency_key(tenant, key))
+    }
+
+    fn list(
+        &self,
+        filter: Filter,
+        behind: Option<TaskId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Page, StoreError>> {
+        Box::pin(self.list(filter, behind, limit))
+    }
+
+    fn forget_finished_before(&self, time: Time) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(self.forget_finished_before(time))
     }
 }
 

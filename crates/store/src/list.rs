@@ -1,41 +1,14 @@
 //! Lists of tasks: which table they go through, and how far one question goes.
 
 use hypha_engine::record::StoredTask;
-use hypha_model::{Name, TaskId, TaskState, Time, WorkerId};
+use hypha_engine::store::{Filter, MAX_PAGE, Page};
+use hypha_model::{Name, TaskId, TaskState};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::StoreError;
 use crate::places;
 use crate::rows::{TASK_COLUMNS, micros, state_number, task, task_id};
 
-/// Which tasks are wanted; what is `None` does not matter.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// In this state. Whether a worker has started a task is not stored: `Running` finds what
-    /// `Scheduled` finds, every task that has been given to a worker.
-    pub state: Option<TaskState>,
-    /// For this model.
-    pub model: Option<Name>,
-    /// With this worker at present, or at the end.
-    pub worker: Option<WorkerId>,
-    /// Submitted then or later.
-    pub since: Option<Time>,
-    /// Of this tenant; `Some(None)` are those of nobody.
-    pub tenant: Option<Option<Name>>,
-}
-
-/// Some tasks, the latest first.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Page {
-    /// The tasks.
-    pub tasks: Vec<StoredTask>,
-    /// Where the next page begins: behind this task. `None` if this was the last. A page may be short, or
-    /// empty, and not the last: when its tasks are large, or few among many.
-    pub next: Option<TaskId>,
-}
-
-/// The most tasks of a page.
-pub const MAX_PAGE: usize = 1_000;
 /// Inputs and results on a page, or one task's more: what an answer may take of memory.
 const MAX_PAGE_BYTES: usize = 8 << 20;
 /// Rows that one question looks at: some tens of milliseconds, during which the log cannot be cut back.
@@ -78,7 +51,7 @@ fn list_within(
         behind,
         stop.unwrap_or(since),
         limit as i64,
-        filter.tenant(),
+        tenant_of(filter),
         // Places are those of the whole millisecond.
         filter.since.map_or(0, micros),
         filter.model.as_ref().map(Name::as_str),
@@ -122,11 +95,9 @@ struct Scan {
     worker: &'static str,
 }
 
-impl Filter {
-    /// The name of the tenant, if it is to have one.
-    fn tenant(&self) -> Option<&str> {
-        self.tenant.as_ref()?.as_ref().map(Name::as_str)
-    }
+/// The name of the tenant, if it is to have one.
+fn tenant_of(filter: &Filter) -> Option<&str> {
+    filter.tenant.as_ref()?.as_ref().map(Name::as_str)
 }
 
 impl Scan {
@@ -156,7 +127,7 @@ impl Scan {
         };
         match filter.state {
             // Through all that is the tenant's, whatever its state: others' tasks cost it nothing.
-            _ if filter.tenant().is_some() => Scan {
+            _ if tenant_of(filter).is_some() => Scan {
                 index: "INDEXED BY tasks_of_tenant",
                 indexed: tenant.to_owned(),
                 ..through_tasks
@@ -204,7 +175,7 @@ impl Scan {
         (behind, since): (i64, i64),
         most: i64,
     ) -> Result<Option<i64>, StoreError> {
-        let any_tenant = filter.tenant.is_none() || filter.tenant().is_some();
+        let any_tenant = filter.tenant.is_none() || tenant_of(filter).is_some();
         if filter.state.is_none() && filter.model.is_none() && filter.worker.is_none() && any_tenant
         {
             // Nothing is passed over, so the limit of the page is enough.
@@ -218,7 +189,7 @@ impl Scan {
         );
         let mut statement = connection.prepare_cached(&sql)?;
         let stop = statement
-            .query_row(params![behind, since, most - 1, filter.tenant()], |row| row.get(0));
+            .query_row(params![behind, since, most - 1, tenant_of(filter)], |row| row.get(0));
         Ok(stop.optional()?)
     }
 }
@@ -234,7 +205,7 @@ mod tests {
 
     use hypha_engine::Record;
     use hypha_engine::record::{AcceptedTask, FinishedTask};
-    use hypha_model::{AttemptId, Fence, Rng, Span, TaskSpec};
+    use hypha_model::{AttemptId, Fence, Rng, Span, TaskSpec, Time, WorkerId};
 
     use super::*;
 
@@ -312,27 +283,8 @@ mod tests {
 
     /// However little one question looks at, the pages together are what fits the filter.
     fn check(connection: &Connection, filter: &Filter, everything: &[StoredTask]) {
-        let fits = |task: &&StoredTask| {
-            let (spec, current) = (&task.accepted.spec, task.current.map(|(_, worker, _)| worker));
-            let (state, worker) = match &task.finished {
-                Some(finished) => (finished.state, finished.worker),
-                None if current.is_some() => (TaskState::Scheduled, current),
-                None => (TaskState::Queued, None),
-            };
-            let wanted = match filter.state {
-                Some(TaskState::Running) => Some(TaskState::Scheduled),
-                wanted => wanted,
-            };
-            wanted.is_none_or(|wanted| wanted == state)
-                && filter
-                    .model
-                    .as_ref()
-                    .is_none_or(|it| spec.requirement.model.as_ref() == Some(it))
-                && filter.worker.is_none_or(|it| worker == Some(it))
-                && filter.since.is_none_or(|since| task.accepted.submitted >= since)
-                && filter.tenant.as_ref().is_none_or(|tenant| *tenant == spec.tenant)
-        };
-        let expected: Vec<StoredTask> = everything.iter().filter(fits).cloned().collect();
+        let expected: Vec<StoredTask> =
+            everything.iter().filter(|task| filter.passes(task)).cloned().collect();
         let whole = list_within(connection, filter, None, 1_000, 1_000).unwrap();
         assert_eq!((&whole.tasks, whole.next), (&expected, None), "{filter:?}");
         for most in [1, 3, 10] {
@@ -376,7 +328,7 @@ mod tests {
                 .map(Result::unwrap)
                 .collect();
             let first = match state {
-                _ if filter.tenant().is_some() => {
+                _ if tenant_of(&filter).is_some() => {
                     "SEARCH t USING INDEX tasks_of_tenant (tenant=? AND rowid>? AND rowid<?)"
                         .to_owned()
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_engine::record::{AcceptedTask, FailedAttempts, FinishedTask, StoredTask};
+use hypha_engine::record::{AcceptedTask, FailedAttempts, FinishedTask, StoredAttempt, StoredTask};
 use hypha_model::{Digest, Fence, Name, Payload, TaskId, TaskSpec, TaskState, Time, WorkerId};
 use rusqlite::Row;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use crate::error::StoreError;
 pub(crate) const TASK_COLUMNS: &str = "t.id, t.submitted, t.deadline, t.bind, t.owner, t.spec, \
      o.attempts, o.failures, o.not_before, o.fence, o.worker, o.given, \
      e.state, e.attempts, e.worker, e.started, e.finished, e.digest, e.result, e.error, \
-     o.failed, e.failed";
+     o.failed, e.failed, o.started, o.handle";
 
 /// Named fields, so that a later version with more of them reads what this one wrote.
 pub(crate) fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, StoreError> {
@@ -127,7 +127,12 @@ pub(crate) fn task_with(
     };
     let current = match (row.get(9)?, row.get(10)?, row.get(11)?) {
         (Some(fence), Some(worker), Some(given)) => {
-            Some((Fence(i64::cast_unsigned(fence)), worker_id(worker), time(given)))
+            let fence = Fence(i64::cast_unsigned(fence));
+            Some(StoredAttempt {
+                started: row.get::<_, Option<i64>>(22)?.map(time),
+                handle: row.get::<_, Option<String>>(23)?.map(Arc::from),
+                ..StoredAttempt::new(fence, worker_id(worker), time(given))
+            })
         }
         _ => None,
     };

@@ -4,7 +4,7 @@
 //! small row of `open`, which its end replaces by a row of `ends`. So a restart reads as much as there is to do,
 //! however many tasks have ended. All three are by place (`places.rs`), so they grow at their ends. The indices
 //! are of tasks that ended without a result and of tasks that have a tenant: those are looked for, and the others do
-//! not pay for it.
+//! not pay for it. What other machines than the scheduler keep is in `machine_rows`, by machine and key.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ const TABLES: &str = "
 
 /// What each version after the first changes. A new database takes all of them too, so that there is one way to get
 /// the tables. The steps are in files: they never change.
-const STEPS: [&str; 4] = [
+const STEPS: [&str; 6] = [
     "
     ALTER TABLE open ADD COLUMN failed BLOB;
     ALTER TABLE ends ADD COLUMN failed BLOB;
@@ -124,6 +124,18 @@ const STEPS: [&str; 4] = [
         place INTEGER NOT NULL
     );
     CREATE TABLE moved (id BLOB PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
+",
+    "
+    ALTER TABLE open ADD COLUMN started INTEGER;
+    ALTER TABLE open ADD COLUMN handle TEXT;
+",
+    "
+    CREATE TABLE machine_rows (
+        machine TEXT NOT NULL,
+        key BLOB NOT NULL,
+        value BLOB NOT NULL,
+        PRIMARY KEY (machine, key)
+    ) WITHOUT ROWID;
 ",
 ];
 /// The version from which on `tasks` has tenants.
@@ -316,10 +328,12 @@ fn create_private(path: &Path) -> std::io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use hypha_machine::RowChange;
     use hypha_model::Name;
 
     use super::*;
     use crate::Filter;
+    use crate::machine_rows::RowChanges;
 
     /// What the first version wrote is found, and what came later can be written beside it.
     #[test]
@@ -348,6 +362,12 @@ mod tests {
             let task = &image.tasks[&crate::rows::task_id([1; 16])];
             assert_eq!((task.attempts, task.failures, task.failed.len()), (2, 1, 0));
             assert!(image.removed.is_empty());
+            let ledger: Name = "ledger".parse().unwrap();
+            let row = RowChange { key: vec![1], value: Some(vec![2]) };
+            let mut changes = RowChanges::default();
+            changes.add(&ledger, vec![row]);
+            changes.write(&connection).unwrap();
+            assert_eq!(crate::machine_rows::read(&connection, &ledger).unwrap().0.len(), 1);
             let ended = crate::read::one(&connection, crate::rows::task_id([2; 16])).unwrap();
             let ended = ended.unwrap().finished.unwrap();
             assert_eq!((ended.error.as_deref(), ended.failed.len()), (Some("no luck"), 0));

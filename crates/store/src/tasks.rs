@@ -16,6 +16,7 @@ pub(crate) struct TaskTables<'c> {
     insert_task: CachedStatement<'c>,
     insert_open: CachedStatement<'c>,
     update_open: CachedStatement<'c>,
+    update_began: CachedStatement<'c>,
     delete_open: CachedStatement<'c>,
     insert_end: CachedStatement<'c>,
     /// Whether a place has to be looked for.
@@ -31,11 +32,18 @@ impl<'c> TaskTables<'c> {
             insert_task: prepare(
                 "INSERT OR IGNORE INTO tasks VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             )?,
-            insert_open: prepare("INSERT INTO open VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?,
+            insert_open: prepare(
+                "INSERT INTO open VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            )?,
             update_open: prepare(
                 "UPDATE open SET attempts = coalesce(?2, attempts), \
                  failures = coalesce(?3, failures), not_before = coalesce(?4, not_before), \
-                 fence = ?5, worker = ?6, given = ?7, failed = coalesce(?8, failed) WHERE place = ?1",
+                 fence = ?5, worker = ?6, given = ?7, failed = coalesce(?8, failed), \
+                 started = ?9, handle = ?10 WHERE place = ?1",
+            )?,
+            update_began: prepare(
+                "UPDATE open SET started = coalesce(started, ?3), handle = coalesce(handle, ?4) \
+                 WHERE place = ?1 AND fence = ?2",
             )?,
             delete_open: prepare("DELETE FROM open WHERE place = ?1")?,
             insert_end: prepare(
@@ -64,7 +72,14 @@ impl<'c> TaskTables<'c> {
                 _ => self.insert_end(place, finished),
             };
         }
-        if change.goes_on() { self.update_open(place, change) } else { Ok(()) }
+        if change.goes_on() {
+            return self.update_open(place, change);
+        }
+        for (fence, started, handle) in &change.began {
+            let fence = fence.0.cast_signed();
+            self.update_began.execute(params![place, fence, started.map(micros), handle])?;
+        }
+        Ok(())
     }
 
     fn place(&self, id: TaskId) -> Result<i64, StoreError> {
@@ -114,29 +129,35 @@ impl<'c> TaskTables<'c> {
     }
 
     fn insert_open(&mut self, place: i64, change: &Change) -> Result<(), StoreError> {
+        let current = change.current.as_ref();
         self.insert_open.execute(params![
             place,
             change.attempts.unwrap_or(0),
             change.failures.unwrap_or(0),
             micros(change.not_before.unwrap_or(Time::ZERO)),
-            change.current.map(|(fence, ..)| fence.0.cast_signed()),
-            change.current.map(|(_, worker, _)| *worker.uuid().as_bytes()),
-            change.current.map(|(.., given)| micros(given)),
+            current.map(|current| current.fence.0.cast_signed()),
+            current.map(|current| *current.worker.uuid().as_bytes()),
+            current.map(|current| micros(current.given)),
             failed_of(change)?,
+            current.and_then(|current| current.started).map(micros),
+            current.and_then(|current| current.handle.as_deref()),
         ])?;
         Ok(())
     }
 
     fn update_open(&mut self, place: i64, change: &Change) -> Result<(), StoreError> {
+        let current = change.current.as_ref();
         self.update_open.execute(params![
             place,
             change.attempts,
             change.failures,
             change.not_before.map(micros),
-            change.current.map(|(fence, ..)| fence.0.cast_signed()),
-            change.current.map(|(_, worker, _)| *worker.uuid().as_bytes()),
-            change.current.map(|(.., given)| micros(given)),
+            current.map(|current| current.fence.0.cast_signed()),
+            current.map(|current| *current.worker.uuid().as_bytes()),
+            current.map(|current| micros(current.given)),
             failed_of(change)?,
+            current.and_then(|current| current.started).map(micros),
+            current.and_then(|current| current.handle.as_deref()),
         ])?;
         Ok(())
     }

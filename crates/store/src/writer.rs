@@ -2,14 +2,18 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hypha_engine::Record;
-use hypha_model::Time;
+use hypha_machine::{Done, RowChange, Rows};
+use hypha_model::{Name, Time};
 use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StoreError;
+use crate::gate::Gate;
+use crate::machine_rows::{self, RowChanges};
 use crate::recover::{self, Recovered};
 use crate::write::{self, Forgotten};
 use crate::{Options, schema};
@@ -26,24 +30,59 @@ pub(crate) enum Job {
         after: Option<i64>,
         done: oneshot::Sender<Result<Forgotten, StoreError>>,
     },
-    Recover(oneshot::Sender<Result<Recovered, StoreError>>),
+    Recover {
+        gate: Gate,
+        done: oneshot::Sender<Result<Recovered, StoreError>>,
+    },
+    RecoverRows {
+        machine: Name,
+        gate: Gate,
+        done: oneshot::Sender<Result<Rows, StoreError>>,
+    },
 }
 
 /// Records that belong together, and who waits for them.
 pub(crate) struct Commit {
-    pub(crate) records: Vec<Record>,
-    pub(crate) done: Box<dyn FnOnce(Result<(), StoreError>) + Send>,
+    pub(crate) records: Records,
+    pub(crate) gate: Gate,
+    pub(crate) done: Done<StoreError>,
 }
 
-/// Why nothing is written at present; shared with whoever asks.
-pub(crate) type Failure = Arc<Mutex<Option<StoreError>>>;
+/// What a commit makes durable.
+pub(crate) enum Records {
+    Scheduler(Vec<Record>),
+    Rows { machine: Name, changes: Vec<RowChange> },
+}
+
+impl Records {
+    fn len(&self) -> usize {
+        match self {
+            Records::Scheduler(records) => records.len(),
+            Records::Rows { changes, .. } => changes.len(),
+        }
+    }
+}
+
+/// Hands a commit to the thread, or refuses it.
+pub(crate) fn hand_over(jobs: Option<&mpsc::Sender<Job>>, commit: Commit) {
+    let (commit, error) = match jobs {
+        None => (commit, StoreError::Closed),
+        Some(jobs) => match jobs.try_send(Job::Commit(commit)) {
+            Err(TrySendError::Full(Job::Commit(commit))) => (commit, StoreError::Busy),
+            Err(TrySendError::Closed(Job::Commit(commit))) => (commit, StoreError::Closed),
+            _ => return,
+        },
+    };
+    // What comes later may depend on it.
+    commit.gate.close(&error);
+    (commit.done)(Err(error));
+}
 
 /// See the head of this file.
 pub(crate) struct Writer {
     pub(crate) path: PathBuf,
     pub(crate) options: Options,
     pub(crate) connection: Connection,
-    pub(crate) failure: Failure,
     /// Let go when the thread ends, after the last transaction.
     pub(crate) lock: File,
 }
@@ -87,31 +126,38 @@ impl Writer {
             Job::Forget { before, after, done } => {
                 let _ = done.send(self.forget(before, after));
             }
-            Job::Recover(done) => {
-                let _ = done.send(self.recover());
+            Job::Recover { gate, done } => {
+                let _ = done.send(self.recover(&gate, recover::read));
+            }
+            Job::RecoverRows { machine, gate, done } => {
+                let rows = |connection: &Connection| machine_rows::read(connection, &machine);
+                let _ = done.send(self.recover(&gate, rows));
             }
         }
     }
 
     fn commit(&mut self, group: Vec<Commit>) {
-        let failure = self.failure();
-        let (records, waiting): (Vec<_>, Vec<_>) =
-            group.into_iter().map(|commit| (commit.records, commit.done)).unzip();
-        let answer = match failure {
-            Some(cause) => Err(StoreError::Stopped(Arc::new(cause))),
-            None => {
-                let result = transaction(&mut self.connection, |connection| {
-                    write::apply(connection, records.into_iter().flatten())
-                });
-                if let Err(error) = &result {
-                    tracing::error!(%error, "nothing is stored any more");
-                    self.set_failure(Some(error.clone()));
-                }
-                result
+        let (mut records, mut waiting) = (Vec::new(), Vec::new());
+        for commit in group {
+            let refused = commit.gate.failure();
+            if refused.is_none() {
+                records.push(commit.records);
             }
+            waiting.push((commit.gate, refused, commit.done));
+        }
+        let result = match records.is_empty() {
+            true => Ok(()),
+            false => transaction(&mut self.connection, |connection| write(connection, records)),
         };
-        for done in waiting {
-            done(answer.clone());
+        if let Err(error) = &result {
+            tracing::error!(%error, "nothing is stored any more");
+            waiting.iter().for_each(|(gate, ..)| gate.close(error));
+        }
+        for (_, refused, done) in waiting {
+            match refused {
+                Some(cause) => done(Err(StoreError::Stopped(Arc::new(cause)))),
+                None => done(result.clone()),
+            }
         }
     }
 
@@ -120,23 +166,32 @@ impl Writer {
         transaction(&mut self.connection, |connection| write::forget(connection, before, after))
     }
 
-    fn recover(&mut self) -> Result<Recovered, StoreError> {
+    fn recover<T>(
+        &mut self,
+        gate: &Gate,
+        read: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         // After a failed write only what is on the disk counts, not what a connection remembers.
         self.connection = schema::writer(&self.path, &self.options)?;
         transaction(&mut self.connection, write::probe)?;
         transaction(&mut self.connection, write::unprobe)?;
-        let recovered = recover::read(&self.connection)?;
-        self.set_failure(None);
+        let recovered = read(&self.connection)?;
+        gate.open();
         Ok(recovered)
     }
+}
 
-    fn failure(&self) -> Option<StoreError> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+/// Writes commits in order. Tasks and rows are in different tables, so each kind may be written at once.
+fn write(connection: &Connection, commits: Vec<Records>) -> Result<(), StoreError> {
+    let (mut records, mut rows) = (Vec::with_capacity(commits.len()), RowChanges::default());
+    for commit in commits {
+        match commit {
+            Records::Scheduler(commit) => records.push(commit),
+            Records::Rows { machine, changes } => rows.add(&machine, changes),
+        }
     }
-
-    fn set_failure(&self, failure: Option<StoreError>) {
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
-    }
+    write::apply(connection, records.into_iter().flatten())?;
+    rows.write(connection)
 }
 
 /// What `work` does, wholly or not at all. Dropped before its commit, a transaction is rolled back.

@@ -30,6 +30,9 @@ pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 /// [`MAX_MESSAGES`] of them.
 pub const MAX_ERROR_BYTES: usize = 8_000;
 
+/// The longest id under which a back end has an attempt.
+pub const MAX_HANDLE_BYTES: usize = 256;
+
 /// A frame with the largest payload, and as much again for the messages before it.
 const MAX_FRAME_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 
@@ -100,6 +103,10 @@ pub enum Report {
         epoch: u64,
     },
     Accepted(Attempt),
+    Delegated {
+        attempt: Attempt,
+        handle: String,
+    },
     Refused {
         attempt: Attempt,
         #[serde(deserialize_with = "read_refusal")]
@@ -180,6 +187,8 @@ pub struct Work {
     pub form: Form,
     #[serde(default)]
     pub stream: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
 }
 
 impl Message for Orders {
@@ -189,7 +198,10 @@ impl Message for Orders {
     fn validate(&self) -> Result<(), Invalid> {
         at_most("orders", self.orders.len() + self.skipped, MAX_MESSAGES)?;
         self.orders.iter().try_for_each(|order| match order {
-            Order::Dispatch(work) => at_most("input", work.input.bytes().len(), MAX_PAYLOAD_BYTES),
+            Order::Dispatch(work) => {
+                at_most("input", work.input.bytes().len(), MAX_PAYLOAD_BYTES)?;
+                at_most("resume", work.resume.as_ref().map_or(0, String::len), MAX_HANDLE_BYTES)
+            }
             _ => Ok(()),
         })
     }
@@ -214,6 +226,7 @@ impl Message for Reports {
             }
             Report::Away { executors } => at_most("executors", executors.len(), MAX_EXECUTORS),
             Report::Failed { error, .. } => at_most("error", error.len(), MAX_ERROR_BYTES),
+            Report::Delegated { handle, .. } => at_most("handle", handle.len(), MAX_HANDLE_BYTES),
             _ => Ok(()),
         })
     }

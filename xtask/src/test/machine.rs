@@ -1,17 +1,21 @@
 //! What the machine must have for the tests, and what it may have.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::bail;
 
-use crate::cargo;
+use crate::cargo::{self, succeeds};
 
 /// A Debian package that tests need, and what for.
 struct DebianPackage {
     name: &'static str,
     why: &'static str,
 }
+
+/// Without these something is skipped, and says so.
+const OPTIONAL_PACKAGES: &[DebianPackage] =
+    &[DebianPackage { name: "valgrind", why: "counting instructions" }];
 
 /// The crates bring or build everything else that they need.
 const DEBIAN_PACKAGES: &[DebianPackage] = &[
@@ -39,10 +43,16 @@ pub(super) fn has_capability(name: &str) -> Option<bool> {
 
 /// Installs what is missing, and says so.
 pub(super) fn prepare(root: &Path) -> anyhow::Result<()> {
+    let is_root = succeeds("sh", &["-c", "test \"$(id -u)\" = 0"]);
     let missing = missing_packages(DEBIAN_PACKAGES, is_installed);
     if !missing.is_empty() {
-        let is_root = succeeds("sh", &["-c", "test \"$(id -u)\" = 0"]);
         install_packages(&missing, is_root)?;
+    }
+    let optional = missing_packages(OPTIONAL_PACKAGES, is_installed);
+    if !optional.is_empty()
+        && let Err(error) = install_packages(&optional, is_root)
+    {
+        println!("test: going on without: {error:#}");
     }
     if !cargo::has_plugin(root, "nextest") {
         println!("test: cargo-nextest is missing, installing it; this takes some minutes");
@@ -94,16 +104,6 @@ fn is_installed(package: &str) -> bool {
         .args(["--show", "--showformat=${db:Status-Status}", package])
         .output();
     query.map_or(true, |output| output.stdout == b"installed")
-}
-
-fn succeeds(program: &str, arguments: &[&str]) -> bool {
-    Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
 }
 
 #[cfg(test)]

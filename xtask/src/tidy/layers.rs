@@ -6,12 +6,15 @@ use super::workspace::Crate;
 /// The pure crates, and what each may use of the others.
 const PURE: &[(&str, &[&str])] = &[
     ("model", &[]),
+    ("machine", &["model"]),
+    ("driver", &["model", "machine"]),
     ("predict", &["model"]),
     ("placement", &["model", "predict"]),
-    ("market", &["model"]),
-    ("diloco", &["model", "predict"]),
-    ("engine", &["model", "predict", "placement", "market", "diloco"]),
-    ("sim", &["model", "predict", "placement", "market", "diloco", "engine"]),
+    ("market", &["model", "machine"]),
+    ("diloco", &["model", "machine", "predict"]),
+    ("engine", &["model", "machine", "predict", "placement", "market", "diloco"]),
+    ("conformance", &["model", "machine", "predict", "placement", "engine"]),
+    ("sim", &["model", "machine", "predict", "placement", "market", "diloco", "engine"]),
 ];
 
 /// Each talks to one outside thing, so none needs another, but for [`EDGE_PAIRS`].
@@ -36,7 +39,17 @@ const EDGES: &[&str] = &[
 const EDGE_PAIRS: &[(&str, &str)] =
     &[("net", "pki"), ("net", "wire"), ("net", "bulk"), ("bulk", "wire")];
 
-const DRIVERS: &[&str] = &["node", "cli"];
+/// Each joins the others for one purpose.
+const DRIVERS: &[&str] = &["node", "local", "bench", "chaos", "counts", "cli"];
+
+/// Drivers that are programs of their own, or a part of one: who may use each.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("cli", &[]),
+    ("chaos", &[]),
+    ("counts", &[]),
+    ("bench", &["cli"]),
+    ("local", &["bench", "cli"]),
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layer {
@@ -70,14 +83,6 @@ pub(super) fn is_pure(name: &str) -> bool {
     PURE.iter().any(|(pure, _)| *pure == name)
 }
 
-/// Whether a path below the root is product source of a pure crate.
-pub(super) fn is_pure_source(path: &str) -> bool {
-    match path.split('/').collect::<Vec<_>>().as_slice() {
-        ["crates", name, "src", ..] => is_pure(name),
-        _ => false,
-    }
-}
-
 fn layer(name: &str) -> Option<Layer> {
     if is_pure(name) {
         Some(Layer::Pure)
@@ -91,8 +96,12 @@ fn layer(name: &str) -> Option<Layer> {
 }
 
 fn may_use(user: &str, used: &str) -> Result<(), String> {
-    if used == "cli" {
-        return Err("nothing depends on the command line; move what is shared below it".into());
+    if let Some((_, users)) = PROGRAMS.iter().find(|(program, _)| *program == used)
+        && !users.contains(&user)
+    {
+        let users =
+            if users.is_empty() { "nothing".into() } else { format!("only {}", users.join(", ")) };
+        return Err(format!("{users} depends on it; move what is shared below it"));
     }
     if let Some((_, allowed)) = PURE.iter().find(|(pure, _)| *pure == user) {
         if allowed.contains(&used) {
@@ -149,6 +158,9 @@ mod tests {
             ("client", "sim"),
             ("node", "cli"),
             ("config", "cli"),
+            ("bench", "cli"),
+            ("node", "bench"),
+            ("node", "local"),
         ] {
             assert!(refused(user, used), "{user} -> {used}");
         }
@@ -165,6 +177,8 @@ mod tests {
             ("node", "net"),
             ("cli", "node"),
             ("cli", "sim"),
+            ("cli", "bench"),
+            ("bench", "local"),
         ] {
             assert!(!refused(user, used), "{user} -> {used}");
         }
@@ -175,18 +189,5 @@ mod tests {
         let misc = |name: &str| check(&[Crate { name: name.into(), ..Crate::default() }]).len();
         assert_eq!(misc("utils"), 1);
         assert_eq!(misc("model"), 0);
-    }
-
-    #[test]
-    fn the_sources_of_pure_crates_are_known_by_their_path() {
-        for (path, pure) in [
-            ("crates/engine/src/scheduler/queue.rs", true),
-            ("crates/sim/src/lib.rs", true),
-            ("crates/engine/tests/all.rs", false),
-            ("crates/net/src/lib.rs", false),
-            ("xtask/src/main.rs", false),
-        ] {
-            assert_eq!(is_pure_source(path), pure, "{path}");
-        }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Deserialize;
 
-use super::{closure, layers};
+use super::{clippy, closure, layers};
 use crate::cargo;
 
 pub(super) struct Workspace {
@@ -17,6 +17,8 @@ pub(super) struct Workspace {
     pub(super) documents: Vec<TextFile>,
     /// The text of [`closure::ALLOW_LIST`].
     pub(super) allow_list: String,
+    /// The text of [`clippy::PURE_CLIPPY`].
+    pub(super) pure_clippy: String,
 }
 
 /// A text file, by its path from the root with `/` between folders.
@@ -35,6 +37,8 @@ pub(super) struct Crate {
     /// The path of its `Cargo.toml` from the root, and the text of it.
     pub(super) manifest: String,
     pub(super) manifest_text: String,
+    /// The text of its own configuration of clippy, if it has one.
+    pub(super) clippy: Option<String>,
     /// Other crates of the workspace that its product code or build script uses.
     pub(super) uses: Vec<Use>,
     /// For pure crates, what `cargo tree` prints with depths.
@@ -53,10 +57,17 @@ impl Workspace {
         let mut files = Vec::new();
         collect(root, root, &mut files)?;
         let (sources, documents) = files.into_iter().partition(|file| file.path.ends_with(".rs"));
-        let allow_list = fs::read_to_string(root.join(closure::ALLOW_LIST)).with_context(|| {
-            format!("cannot read {}; restore it from the repository", closure::ALLOW_LIST)
-        })?;
-        Ok(Self { crates: crates(root)?, sources, documents, allow_list })
+        let own = |path: &str| {
+            fs::read_to_string(root.join(path))
+                .with_context(|| format!("cannot read {path}; restore it from the repository"))
+        };
+        Ok(Self {
+            crates: crates(root)?,
+            sources,
+            documents,
+            allow_list: own(closure::ALLOW_LIST)?,
+            pure_clippy: own(clippy::PURE_CLIPPY)?,
+        })
     }
 }
 
@@ -145,6 +156,7 @@ fn crates(root: &Path) -> anyhow::Result<Vec<Crate>> {
         crates.push(Crate {
             name: name.to_owned(),
             uses: uses(root, &package, &manifest_text)?,
+            clippy: fs::read_to_string(root.join(format!("crates/{name}/clippy.toml"))).ok(),
             package: package.name,
             manifest_text,
             tree,

@@ -75,6 +75,7 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> String {
         | RefusalKind::Executor
         | RefusalKind::Model
         | RefusalKind::Busy
+        | RefusalKind::Reserved
         | RefusalKind::TriedBefore => refusal.to_string(),
     }
 }

@@ -163,12 +163,15 @@ impl<'a> TaskBody<'a> {
         if let Some(finished) = &stored.finished {
             return TaskBody::ended(&stored.accepted, finished);
         }
-        let status = match stored.current {
-            Some(_) => TaskState::Scheduled,
-            None => TaskState::Queued,
+        let started = stored.current.as_ref().and_then(|current| current.started);
+        let status = match (&stored.current, started) {
+            (Some(_), Some(_)) => TaskState::Running,
+            (Some(_), None) => TaskState::Scheduled,
+            (None, _) => TaskState::Queued,
         };
         TaskBody {
-            worker: stored.current.map(|(_, worker, _)| worker),
+            worker: stored.current.as_ref().map(|current| current.worker),
+            started_at: started.map(Stamp),
             attempts: stored.attempts,
             failures: FailureBody::all(&stored.failed),
             ..TaskBody::of(&stored.accepted, status)

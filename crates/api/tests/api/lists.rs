@@ -55,13 +55,13 @@ async fn tasks_in_a_workers_queue_are_listed() {
             let task = id.parse().unwrap();
             let open = state.scheduler.task_view(task, now).map(|view| (view.state, view.worker));
             let ended = |end: &hypha_engine::record::FinishedTask| (end.state, end.worker);
-            open.or_else(|| state.image.tasks[&task].finished.as_deref().map(ended)).unwrap()
+            open.or_else(|| state.disk.image.tasks[&task].finished.as_deref().map(ended)).unwrap()
         };
         all_ids.iter().map(|id| (id.clone(), of(id))).collect::<Vec<_>>()
     });
     let given = |id: &String| {
         let task = id.parse().unwrap();
-        server.memory.with_state(|state| state.image.tasks[&task].current.is_some())
+        server.memory.with_state(|state| state.disk.image.tasks[&task].current.is_some())
     };
     assert!(state_and_worker.iter().filter(|(id, _)| !given(id)).count() > 20, "most are bound");
     for limit in [3, 7, 100] {

@@ -20,6 +20,7 @@ use hypha_engine::{
     Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Reply, Scheduler,
     SchedulerEvent, SchedulerStep, Settings, ToWorker,
 };
+use hypha_machine::{Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
     AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, Fence, LeaseId, Money, Name,
     Payload, Rng, SchedulerId, Span, TaskId, TaskState, Time, Worker, WorkerId,
@@ -38,10 +39,9 @@ pub(crate) struct Memory {
 
 pub(crate) struct State {
     pub(crate) scheduler: Scheduler,
-    pub(crate) image: Image,
+    pub(crate) disk: MemoryDisk<Image>,
+    batch: Batch<Scheduler, ()>,
     now: Time,
-    wake_at: Option<Time>,
-    requests: u64,
     rng: Rng,
     workers: BTreeMap<WorkerId, u8>,
     /// What workers will say next.
@@ -88,14 +88,14 @@ impl Memory {
     pub(crate) fn with(settings: Settings) -> Arc<Memory> {
         let mut step = SchedulerStep::default();
         let id = SchedulerId::from_uuid(Uuid::from_u128(9));
+        let disk = MemoryDisk::default();
         let image = Image::default();
-        let scheduler = Scheduler::recover(id, settings, image.clone(), 1, START, &mut step);
-        let mut state = State {
+        let scheduler = Scheduler::recover(id, settings, image, 1, START, &mut step);
+        let state = State {
             scheduler,
-            image,
+            disk,
+            batch: Batch::from(step),
             now: START,
-            wake_at: None,
-            requests: 0,
             rng: Rng::new(3),
             workers: BTreeMap::new(),
             said: VecDeque::new(),
@@ -108,7 +108,6 @@ impl Memory {
             servers: Vec::new(),
             notifications: Vec::new(),
         };
-        state.carry_out(step);
         Arc::new(Memory { state: Mutex::new(state), news: Notify::new() })
     }
 
@@ -141,7 +140,7 @@ impl Memory {
     pub(crate) fn advance(&self, span: Span) {
         self.with_state(|state| {
             let end = state.now + span;
-            while let Some(wake) = state.wake_at
+            while let Some(wake) = state.scheduler.wake_at(state.now)
                 && wake <= end
             {
                 state.now = state.now.max(wake);
@@ -305,30 +304,24 @@ impl State {
 
     fn event(&mut self, event: SchedulerEvent) {
         self.step(event);
-        while let Some((worker, message)) = self.said.pop_front() {
-            self.step(SchedulerEvent::WorkerSaid { worker, message });
-        }
+        self.hear_workers();
     }
 
-    fn step(&mut self, event: SchedulerEvent) -> Vec<Reply> {
+    fn step(&mut self, event: SchedulerEvent) {
         self.now = self.now + Span::from_millis(1);
-        let mut step = SchedulerStep::default();
-        self.scheduler.step(self.now, event, &mut step);
-        self.carry_out(step)
+        self.batch.tell(&mut self.scheduler, self.now, event);
+        let released = self.commit();
+        self.carry_out(released.effects);
     }
 
     fn ask(&mut self, command: Command, watching: bool) -> (Reply, Vec<Watch>) {
-        self.requests += 1;
         self.now = self.now + Span::from_millis(1);
-        let event = SchedulerEvent::Asked { request: self.requests, command };
-        let mut step = SchedulerStep::default();
-        self.scheduler.step(self.now, event, &mut step);
+        let event = SchedulerEvent::Asked(command);
+        let at_once = self.batch.ask(&mut self.scheduler, self.now, event, ());
+        let mut released = self.commit();
+        let reply = at_once.or_else(|| released.replies.pop());
+        let ((), reply) = reply.expect("every question is answered");
         let mut watches = Vec::new();
-        let reply = step.at_once.iter().chain(&step.send).find_map(|effect| match effect {
-            Effect::Reply { reply, .. } => Some(reply.clone()),
-            _ => None,
-        });
-        let reply = reply.expect("every question is answered");
         if let (true, Reply::Submitted(answers)) = (watching, &reply) {
             for submitted in answers.iter().flatten() {
                 let (watched, watch) = watch();
@@ -336,25 +329,33 @@ impl State {
                 watches.push(watch);
             }
         }
-        self.carry_out(step);
-        while let Some((worker, message)) = self.said.pop_front() {
-            self.step(SchedulerEvent::WorkerSaid { worker, message });
-        }
+        self.carry_out(released.effects);
+        self.hear_workers();
         (reply, watches)
     }
 
-    fn carry_out(&mut self, step: SchedulerStep) -> Vec<Reply> {
-        step.persist.iter().for_each(|record| self.image.apply(record));
-        self.wake_at = step.wake_at;
-        let mut replies = Vec::new();
-        for effect in step.at_once.into_iter().chain(step.send) {
+    /// What may leave at once comes first.
+    fn commit(&mut self) -> Released<Scheduler, ()> {
+        let mut effects = self.batch.take_at_once();
+        let Ok(mut released) = self.batch.seal().write(&mut self.disk);
+        effects.append(&mut released.effects);
+        Released { effects, ..released }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
             match effect {
-                Effect::Reply { reply, .. } => replies.push(reply),
                 Effect::Notice { task, notice } => self.tell(task, &notice),
                 Effect::ToWorker { worker, message } => self.told(worker, message),
+                Effect::WorkerForgotten(_) => {}
             }
         }
-        replies
+    }
+
+    fn hear_workers(&mut self) {
+        while let Some((worker, message)) = self.said.pop_front() {
+            self.step(SchedulerEvent::WorkerSaid { worker, message });
+        }
     }
 
     fn tell(&mut self, task: TaskId, notice: &Notice) {
@@ -431,14 +432,13 @@ impl Backend for Memory {
         watch
     }
 
-    fn read(&self, look: &mut dyn FnMut(&mut Scheduler, Time)) {
-        let mut state = self.lock();
-        let now = state.now;
-        look(&mut state.scheduler, now);
+    fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
+        let state = self.lock();
+        look(&state.scheduler, state.now);
     }
 
     fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>> {
-        self.answer(|state| state.image.tasks.get(&task).cloned())
+        self.answer(|state| state.disk.image.tasks.get(&task).cloned())
     }
 
     fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
@@ -447,7 +447,7 @@ impl Backend for Memory {
                 let requirement = &task.accepted.spec.requirement;
                 let worker = match &task.finished {
                     Some(finished) => finished.worker,
-                    None => task.current.map(|(_, worker, _)| worker),
+                    None => task.current.as_ref().map(|current| current.worker),
                 };
                 filter.state.is_none_or(|state| state == state_of(task))
                     && filter.model.as_ref().is_none_or(|m| requirement.model.as_ref() == Some(m))
@@ -456,7 +456,7 @@ impl Backend for Memory {
                     && filter.tenant.as_ref().is_none_or(|t| task.accepted.spec.tenant == *t)
             };
             let before = |task: &&StoredTask| behind.is_none_or(|behind| task.accepted.id < behind);
-            let mut tasks: Vec<StoredTask> = (state.image.tasks.values().rev())
+            let mut tasks: Vec<StoredTask> = (state.disk.image.tasks.values().rev())
                 .filter(before)
                 .filter(fits)
                 .take(limit + 1)

@@ -109,7 +109,7 @@ async fn bodies_pass_unchanged_both_ways() {
         assert_eq!(header(&response, "x-request-id"), held.task().to_string());
         assert_eq!(response.text().await.unwrap(), answer);
     }
-    let stored = server.memory.with_state(|state| state.image.tasks.len());
+    let stored = server.memory.with_state(|state| state.disk.image.tasks.len());
     assert_eq!(stored, 0, "requests are not stored");
     no_task_is_open(&server.memory).await;
 }
@@ -719,7 +719,7 @@ impl Backend for Gated {
     fn watch(&self, task: TaskId) -> Watch {
         Backend::watch(&*self.memory, task)
     }
-    fn read(&self, look: &mut dyn FnMut(&mut Scheduler, Time)) {
+    fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
         self.memory.read(look);
     }
     fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>> {

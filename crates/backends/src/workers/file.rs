@@ -46,22 +46,22 @@ pub enum OpenError {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) worker: Worker,
-    pub(super) place: Place,
+    pub(super) place: Location,
 }
 
 /// Where a worker is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Place {
+pub(super) enum Location {
     Instance { host: String, port: u16 },
     Server { url: String, format: Format, health_path: Option<String> },
 }
 
-impl Place {
+impl Location {
     pub(super) fn target(&self) -> Result<Target, HttpError> {
         match self {
-            Place::Instance { host, port } => Target::new(host, *port, "/".to_owned()),
-            Place::Server { url, .. } => Target::parse(url),
+            Location::Instance { host, port } => Target::new(host, *port, "/".to_owned()),
+            Location::Server { url, .. } => Target::parse(url),
         }
     }
 }

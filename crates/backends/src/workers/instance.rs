@@ -1,319 +1,294 @@
-//! A task instance as a worker: one task that hands it work, and learns from it what became of it.
+//! Runs of a task instance: each is handed over, and then waited for until the instance notifies or a poll finds its
+//! result.
 //!
-//! What the instance has and how far that is stands in [`Line`]; this file moves messages and requests.
+//! An instance cannot cancel: a run that was stopped keeps its place there until it is over.
 
-mod line;
 mod protocol;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
-use hypha_model::{Epoch, Fence, LeaseId, Refusal, RefusalKind, Span, Worker};
-use tokio::sync::mpsc::Receiver;
-use tokio::task::{AbortHandle, JoinSet};
+use hypha_engine::{FromWorker, Outcome, RunId, WorkerEvent};
+use hypha_model::Worker;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
-use self::line::{Line, Place, Verdict};
-use self::protocol::{EnqueueError, Fetched, Instance};
-use super::secrets::Secrets;
-use super::server::new_lease;
-use super::{Hear, HttpSettings, MAX_UNRECORDED, MAX_WAITING_PER_SLOT};
+use self::protocol::{EnqueueError, Fetched, Instance, Verdict};
+use super::HttpSettings;
+use super::carrier::{Ended, HttpCarrier, Notified, RunContext};
+use super::secrets::{Place, Registered, Secrets};
 use crate::transport::{HttpError, Origin};
 
 pub(super) use self::protocol::{Report, probe};
 
-/// Messages that wait for an instance's task: it only waits for the scheduler to hear its answers, so more
-/// means that the scheduler is behind.
-pub(super) const INBOX: usize = 1_024;
+/// A task that runs is polled for after a quarter of the time that it has run: late by that at most.
+const POLL_SHARE: u32 = 4;
+/// Polls are never closer together than this, whatever is configured.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Polls are never further apart than this, unless it is configured.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// Notifications that prove nothing make us poll for a task no more often than this.
+const HINT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the task of an instance needs.
-pub(super) struct Context {
-    pub(super) worker: Arc<Worker>,
-    pub(super) origin: Arc<Origin>,
-    pub(super) hear: Hear,
-    pub(super) epoch: Epoch,
-    pub(super) secrets: Arc<Secrets>,
-    pub(super) settings: HttpSettings,
-}
-
-/// What arrives for an instance.
-pub(super) enum Input {
-    /// From the scheduler.
-    Said(ToWorker),
-    /// From the instance, or from somebody who says so: with a report if that was proven.
-    Notified { fence: Fence, report: Option<Box<Report>> },
-}
-
-/// Serves the instance until nobody can send to it any more.
-pub(super) async fn run(context: Context, mut inbox: Receiver<Input>) {
-    let mut hand = Hand::new(context);
-    loop {
-        let due = hand.line.due().unwrap_or_else(|| Instant::now() + LONG);
-        tokio::select! {
-            input = inbox.recv() => match input {
-                Some(Input::Said(message)) => hand.take(message),
-                Some(Input::Notified { fence, report }) => hand.notified(fence, report),
-                None => return,
-            },
-            Some(done) = hand.requests.join_next(), if !hand.requests.is_empty() => {
-                if let Ok(done) = done {
-                    hand.done(done);
-                }
-            }
-            () = tokio::time::sleep_until(due.into()) => {}
-        }
-        hand.carry_on();
-        let id = hand.context.worker.id;
-        for message in hand.answers.drain(..) {
-            (hand.context.hear)(id, message);
-        }
-    }
-}
-
-/// How long to sleep when nothing is due.
-const LONG: Duration = Duration::from_secs(3_600);
-
-struct Hand {
+/// A task instance that does the work of a worker.
+pub(super) struct InstanceBackend {
     instance: Instance,
-    line: Line,
-    lease: Option<LeaseId>,
-    /// What the instance called itself last: another one has forgotten what this one had.
-    called: Option<String>,
-    requests: JoinSet<Done>,
-    check: Option<AbortHandle>,
-    answers: Vec<FromWorker>,
-    context: Context,
+    health_timeout: Duration,
+    poll_interval: Duration,
+    secrets: Arc<Secrets>,
+    /// What the instance calls itself: another one has forgotten what this one had.
+    name: watch::Sender<Option<String>>,
 }
 
-/// A request has been answered, or will not be.
-enum Done {
-    Checked { check: Check, result: Result<protocol::Status, HttpError> },
-    Enqueued { fence: Fence, result: Result<Option<String>, EnqueueError> },
-    Fetched { fence: Fence, result: Result<Fetched, HttpError> },
-}
-
-/// What a look at the instance's health is for.
-#[derive(Clone, Copy)]
-enum Check {
-    Lease { request: u64, ttl: Span },
-    Beat { lease: LeaseId, nonce: u64 },
-}
-
-impl Hand {
-    fn new(context: Context) -> Hand {
-        let slots = context.worker.concurrency() as usize;
-        let instance = Instance {
-            origin: Arc::clone(&context.origin),
-            public_url: context.settings.public_url.clone(),
-            within: context.settings.call_timeout,
-            limit_bytes: context.settings.max_response_bytes,
-        };
-        Hand {
-            instance,
-            line: Line::new(slots, context.settings.poll_interval),
-            lease: None,
-            called: None,
-            requests: JoinSet::new(),
-            check: None,
-            answers: Vec::new(),
-            context,
-        }
-    }
-
-    fn take(&mut self, message: ToWorker) {
-        match message {
-            ToWorker::RequestLease { request, ttl } => self.check(Check::Lease { request, ttl }),
-            ToWorker::Heartbeat { lease, epoch, nonce } => match self.holds(lease, epoch) {
-                true => self.check(Check::Beat { lease, nonce }),
-                false => self.answers.push(FromWorker::LeaseUnknown { lease, epoch }),
+impl InstanceBackend {
+    pub(super) fn new(
+        origin: Arc<Origin>,
+        settings: &HttpSettings,
+        secrets: Arc<Secrets>,
+    ) -> InstanceBackend {
+        InstanceBackend {
+            instance: Instance {
+                origin,
+                public_url: settings.public_url.clone(),
+                within: settings.call_timeout,
+                limit_bytes: settings.max_response_bytes,
             },
-            ToWorker::Dispatch(dispatch) => self.dispatched(dispatch),
-            ToWorker::Cancel { fence, .. } => self.line.cancel(fence),
-            ToWorker::Recorded { fence, .. } => self.line.recorded(fence),
-            ToWorker::ReleaseLease { lease, epoch } => {
-                if self.holds(lease, epoch) {
-                    self.lease = None;
-                    self.line.cancel_all();
-                    self.context.origin.close_kept();
-                }
-            }
+            health_timeout: settings.health_timeout,
+            poll_interval: settings.poll_interval.max(MIN_POLL_INTERVAL),
+            secrets,
+            name: watch::Sender::new(None),
         }
     }
 
-    fn holds(&self, lease: LeaseId, epoch: Epoch) -> bool {
-        epoch == self.context.epoch && self.lease == Some(lease)
+    pub(super) async fn check(&self, worker: &Worker) -> Result<(), HttpError> {
+        let status = probe(&self.instance.origin, self.health_timeout).await?;
+        let problem = status.problem().or_else(|| status.another_model(worker));
+        if let Some(problem) = problem {
+            return Err(HttpError::Unhealthy(problem));
+        }
+        if status.instance.is_some() {
+            self.name.send_if_modified(|name| {
+                let changed = *name != status.instance;
+                name.clone_from(&status.instance);
+                changed
+            });
+        }
+        Ok(())
     }
 
-    fn check(&mut self, check: Check) {
-        let origin = Arc::clone(&self.context.origin);
-        let within = self.context.settings.health_timeout;
-        let looking = self.requests.spawn(async move {
-            let result = probe(&origin, within).await;
-            Done::Checked { check, result }
-        });
-        // The scheduler counts on the answer to its last question only.
-        if let Some(old) = self.check.replace(looking) {
-            old.abort();
-        }
+    pub(super) fn close_kept(&self) {
+        self.instance.origin.close_kept();
     }
 
-    fn dispatched(&mut self, dispatch: Arc<Dispatch>) {
-        let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-        if self.line.has(fence) {
-            return self.answers.extend(self.line.again(fence));
+    pub(super) async fn run(&self, run: RunId, context: RunContext) -> Ended {
+        let (worker, fence) = (context.carrier.carrier().worker.id, context.dispatch.fence);
+        let place = Place { worker, fence };
+        let task = context.dispatch.attempt.task.to_string();
+        // Known before it is handed over: the instance may be done before its answer is here.
+        let secret = self.secrets.register(place, &task);
+        InstanceRun { backend: self, id: task, secret, run, context }.finish().await
+    }
+}
+
+struct InstanceRun<'a> {
+    backend: &'a InstanceBackend,
+    /// The id that the instance has for the task.
+    id: String,
+    secret: Registered,
+    run: RunId,
+    context: RunContext,
+}
+
+impl InstanceRun<'_> {
+    async fn finish(mut self) -> Ended {
+        let names = self.backend.name.subscribe();
+        let carrier = Arc::clone(&self.context.carrier);
+        let handed_over = Instant::now();
+        let timeout = Duration::from_micros(self.context.dispatch.timeout.as_micros());
+        let ends = handed_over.checked_add(timeout);
+        if self.context.stop.is_cancelled() {
+            return Ended::Outcome(stopped(), None);
         }
-        if !self.holds(dispatch.lease, dispatch.epoch) {
-            let (lease, epoch) = (dispatch.lease, dispatch.epoch);
-            return self.answers.push(FromWorker::LeaseUnknown { lease, epoch });
-        }
-        let worker = &self.context.worker;
-        let slots = worker.concurrency() as usize;
-        let full = self.line.open() >= slots.saturating_mul(1 + MAX_WAITING_PER_SLOT)
-            || self.line.unrecorded() >= MAX_UNRECORDED;
-        let refusal = match dispatch.spec.requirement.satisfied_by(worker) {
-            Ok(()) => full.then_some(Refusal::plain(RefusalKind::Busy)),
-            Err(refusal) => Some(refusal),
+        let is_there = match self.context.dispatch.resume.clone() {
+            Some(handle) => self.find(&handle).await,
+            None => None,
         };
-        match refusal {
-            Some(refusal) => self.answers.push(FromWorker::Refused { attempt, fence, refusal }),
-            None => {
-                // Known before it is handed over: the instance may be done before its answer is here.
-                let place = super::secrets::Place { worker: worker.id, fence };
-                let task = attempt.task.to_string();
-                let secret = self.context.secrets.register(place, &task);
-                self.line.push(dispatch, secret);
+        match is_there {
+            Some(Found::Ended(ended)) => {
+                self.say_started(carrier.carrier());
+                return ended;
             }
-        }
-    }
-
-    fn notified(&mut self, fence: Fence, report: Option<Box<Report>>) {
-        let now = Instant::now();
-        match report.map(|report| report.verdict()) {
-            Some(Verdict::Ended { outcome, execution }) => {
-                self.line.ended(fence, outcome, execution, now, &mut self.answers);
-            }
-            Some(Verdict::NoResult) => self.line.poll_now(fence, now, true),
-            Some(Verdict::NotYet) | None => self.line.poll_now(fence, now, false),
-        }
-    }
-
-    fn done(&mut self, done: Done) {
-        let now = Instant::now();
-        match done {
-            Done::Checked { check, result } => self.checked(check, result),
-            Done::Enqueued { fence, result } => match result {
-                Ok(own_id) => self.line.enqueued(fence, own_id, now, &mut self.answers),
-                Err(EnqueueError::Busy) => {
-                    self.line.refused(fence, &mut self.answers);
+            Some(Found::Running) => {}
+            None => match self.hand_over().await {
+                Ok(None) => {}
+                Ok(Some(ended)) => {
+                    self.say_started(carrier.carrier());
+                    return ended;
                 }
-                Err(EnqueueError::Failed { outcome, silent }) => {
-                    self.line.enqueue_over(fence);
-                    self.line.ended(fence, outcome.clone(), None, now, &mut self.answers);
-                    if silent {
-                        // What waits behind it would only wait for the same.
-                        for fence in self.line.not_handed_over() {
-                            self.line.ended(fence, outcome.clone(), None, now, &mut self.answers);
+                Err(ended) => return ended,
+            },
+        }
+        self.say_started(carrier.carrier());
+        let handle = Arc::from(self.id.as_str());
+        carrier.tell([WorkerEvent::Delegated { id: self.run, handle }]);
+        let waiting = self.wait(handed_over, names);
+        match ends {
+            Some(ends) => tokio::time::timeout_at(ends, waiting)
+                .await
+                .unwrap_or(Ended::Outcome(Outcome::TimedOut, None)),
+            None => waiting.await,
+        }
+    }
+
+    /// Looks for a task that was handed over before the scheduler was restarted. An instance that knows nothing of it
+    /// is given it again; one that does not answer now is asked again later.
+    async fn find(&mut self, handle: &str) -> Option<Found> {
+        match self.backend.instance.fetch(handle).await {
+            Ok(Fetched::Unknown) => return None,
+            Ok(Fetched::Report(report)) => {
+                if let Some(ended) = ended_by(report.verdict()) {
+                    return Some(Found::Ended(ended));
+                }
+            }
+            Err(_) => {}
+        }
+        if self.id != handle {
+            self.secret.also_known_as(handle);
+            handle.clone_into(&mut self.id);
+        }
+        Some(Found::Running)
+    }
+
+    /// Hands the task over. A fast instance may have notified of its end before it answers.
+    async fn hand_over(&mut self) -> Result<Option<Ended>, Ended> {
+        let (dispatch, secret) = (Arc::clone(&self.context.dispatch), self.secret.shown());
+        let instance = self.backend.instance.clone();
+        let enqueuing = instance.enqueue(&dispatch, &secret);
+        tokio::pin!(enqueuing);
+        let own_id = loop {
+            tokio::select! {
+                biased;
+                Some(notified) = self.context.notified.recv() => {
+                    if let Some(ended) = notified.and_then(|report| ended_by(report.verdict())) {
+                        return Ok(Some(ended));
+                    }
+                }
+                enqueued = &mut enqueuing => break enqueued,
+            }
+        };
+        match own_id {
+            Ok(own_id) => {
+                if let Some(id) = own_id.filter(|id| *id != self.id) {
+                    self.secret.also_known_as(&id);
+                    self.id = id;
+                }
+                Ok(None)
+            }
+            Err(EnqueueError::Busy) => Err(Ended::Declined),
+            Err(EnqueueError::Failed { outcome, silent }) => {
+                if let Some(error) = silent {
+                    // What waits behind it would only wait for the same.
+                    self.context.carrier.carrier().not_reached(&error);
+                }
+                Err(Ended::Outcome(outcome, None))
+            }
+        }
+    }
+
+    fn say_started(&self, carrier: &HttpCarrier) {
+        let (attempt, fence) = (self.context.dispatch.attempt, self.context.dispatch.fence);
+        carrier.say(FromWorker::Started { attempt, fence });
+    }
+
+    /// Waits until the task is over.
+    async fn wait(
+        &mut self,
+        handed_over: Instant,
+        mut names: watch::Receiver<Option<String>>,
+    ) -> Ended {
+        let name = names.borrow_and_update().clone();
+        let interval = self.backend.poll_interval;
+        let mut poll_at = handed_over + interval;
+        let mut polled: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                biased;
+                notified = self.context.notified.recv() => match notified {
+                    Some(notified) => match said(notified) {
+                        Said::Ended(ended) => return ended,
+                        Said::LookNow => poll_at = Instant::now(),
+                        Said::Look => {
+                            let soonest = polled.map(|last| last + HINT_INTERVAL);
+                            poll_at = poll_at.min(soonest.unwrap_or_else(Instant::now));
                         }
+                    },
+                    None => return Ended::Outcome(stopped(), None),
+                },
+                Ok(()) = names.changed() => {
+                    let now = names.borrow_and_update().clone();
+                    if name.is_some() && now != name {
+                        return Ended::Outcome(lost(), None);
                     }
                 }
-            },
-            Done::Fetched { fence, result } => {
-                let verdict = match result {
-                    Ok(Fetched::Report(report)) => report.verdict(),
-                    Ok(Fetched::Unknown) => Verdict::NotYet,
-                    Err(error @ HttpError::TooLarge { .. }) => {
-                        let outcome = Outcome::Failed { error: error.to_string(), retry: false };
-                        Verdict::Ended { outcome, execution: None }
+                () = sleep_until(poll_at) => {
+                    if let Some(ended) = self.poll().await {
+                        return ended;
                     }
-                    // Whether it is still there is for the heartbeats to find out.
-                    Err(_) => Verdict::NotYet,
-                };
-                match verdict {
-                    Verdict::Ended { outcome, execution } => {
-                        self.line.ended(fence, outcome, execution, now, &mut self.answers);
-                    }
-                    Verdict::NotYet | Verdict::NoResult => self.line.polled(fence, now),
+                    let now = Instant::now();
+                    polled = Some(now);
+                    let pause = now.duration_since(handed_over) / POLL_SHARE;
+                    poll_at = now + pause.clamp(interval, MAX_POLL_INTERVAL.max(interval));
                 }
             }
         }
     }
 
-    fn checked(&mut self, check: Check, result: Result<protocol::Status, HttpError>) {
-        let problem = match result {
-            Ok(status) => {
-                let problem = status.problem().or_else(|| self.another_model(&status));
-                if problem.is_none() {
-                    self.meet(status.instance);
-                }
-                problem
+    async fn poll(&self) -> Option<Ended> {
+        match self.backend.instance.fetch(&self.id).await {
+            Ok(Fetched::Report(report)) => ended_by(report.verdict()),
+            Err(error @ HttpError::TooLarge { .. }) => {
+                let outcome = Outcome::Failed { error: error.to_string(), retry: false };
+                Some(Ended::Outcome(outcome, None))
             }
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(problem) = &problem {
-            tracing::debug!(worker = %self.context.worker.id, problem, "task instance not well");
-        }
-        let (epoch, holding) = (self.context.epoch, self.line.holding());
-        match (check, problem) {
-            (Check::Lease { request, ttl }, None) => {
-                let lease = new_lease();
-                self.lease = Some(lease);
-                self.answers.push(FromWorker::LeaseGranted { request, lease, epoch, ttl, holding });
-            }
-            (Check::Lease { request, .. }, Some(_)) => {
-                let refusal = Refusal::plain(RefusalKind::Unavailable);
-                self.answers.push(FromWorker::LeaseRefused { request, refusal });
-            }
-            (Check::Beat { lease, nonce }, None) => {
-                self.answers.push(FromWorker::Alive { lease, epoch, nonce, holding });
-            }
-            (Check::Beat { .. }, Some(_)) => {}
+            // Whether it is still there is for the health checks to find out.
+            Ok(Fetched::Unknown) | Err(_) => None,
         }
     }
+}
 
-    /// What was registered is not there any more if the instance has another model.
-    fn another_model(&self, status: &protocol::Status) -> Option<String> {
-        let model = status.model.as_deref()?;
-        let known = |executor: &hypha_model::Executor| {
-            executor.models.iter().any(|name| name.as_str() == model)
-        };
-        (!self.context.worker.executors.iter().any(known))
-            .then(|| "it has another model now: register it again".to_owned())
-    }
+/// What became of a task that was handed over before.
+enum Found {
+    Running,
+    Ended(Ended),
+}
 
-    /// An instance that calls itself something else has been started anew, and has lost what it had.
-    fn meet(&mut self, name: Option<String>) {
-        let Some(name) = name else { return };
-        if self.called.replace(name.clone()).is_some_and(|old| old != name) {
-            let outcome = Outcome::Failed {
-                error: "the task instance was started anew and has lost the task".to_owned(),
-                retry: true,
-            };
-            let now = Instant::now();
-            for fence in self.line.handed_over() {
-                self.line.ended(fence, outcome.clone(), None, now, &mut self.answers);
-            }
-        }
-    }
+/// What a notification means.
+enum Said {
+    Ended(Ended),
+    LookNow,
+    Look,
+}
 
-    /// Does what is due: what begins, what is asked, what has taken too long.
-    fn carry_on(&mut self) {
-        let now = Instant::now();
-        self.line.time_out(now, &mut self.answers);
-        self.line.promote(now, &mut self.answers);
-        // One after the other, so that the order in which the instance runs them is known.
-        if let Some((dispatch, secret)) = self.line.next_to_enqueue(now) {
-            let (instance, fence) = (self.instance.clone(), dispatch.fence);
-            self.requests.spawn(async move {
-                let result = instance.enqueue(&dispatch, &secret).await;
-                Done::Enqueued { fence, result }
-            });
-        }
-        while let Some(Place { fence, id }) = self.line.next_to_poll(now) {
-            let instance = self.instance.clone();
-            self.requests.spawn(async move {
-                let result = instance.fetch(&id).await;
-                Done::Fetched { fence, result }
-            });
-        }
+fn said(notified: Notified) -> Said {
+    match notified.map(|report| report.verdict()) {
+        Some(Verdict::Ended { outcome, run }) => Said::Ended(Ended::Outcome(outcome, run)),
+        Some(Verdict::NoResult) => Said::LookNow,
+        Some(Verdict::NotYet) | None => Said::Look,
     }
+}
+
+fn ended_by(verdict: Verdict) -> Option<Ended> {
+    match verdict {
+        Verdict::Ended { outcome, run } => Some(Ended::Outcome(outcome, run)),
+        Verdict::NoResult | Verdict::NotYet => None,
+    }
+}
+
+fn lost() -> Outcome {
+    let error = "the task instance was started anew and has lost the task".to_owned();
+    Outcome::Failed { error, retry: true }
+}
+
+fn stopped() -> Outcome {
+    Outcome::Failed { error: "the run was stopped".to_owned(), retry: false }
 }

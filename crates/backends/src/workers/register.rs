@@ -7,12 +7,12 @@ use hypha_model::name::NameError;
 use hypha_model::{Capacity, Executor, ExecutorClass, Money, Name, Payload, Worker, WorkerId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
-use tokio::sync::mpsc;
 
-use super::file::{self, Place, Row};
-use super::instance::{self, INBOX};
-use super::server::ServerHand;
-use super::{Hand, HttpWorkers, MAX_WORKERS, Member};
+use super::carrier::BackEnd;
+use super::file::{self, Location, Row};
+use super::instance::{self, InstanceBackend};
+use super::server::ServerBackend;
+use super::{HttpWorkers, MAX_WORKERS, Member};
 use crate::server::{Format, Server, ServerConfig, ServerConfigError};
 use crate::transport::{HttpError, Origin, Target, locked};
 
@@ -93,9 +93,9 @@ impl HttpWorkers {
         let id = id_of(&format!("task-instance {}", target.authority()));
         let worker = worker(id, "task-instance", vec![model], status.replicas)?;
         let authority = target.authority();
-        let place = Place::Instance { host: target.host, port };
-        let hand = self.hand_for(&worker, &place)?;
-        self.enter(worker, authority, Some(place), hand).await
+        let place = Location::Instance { host: target.host, port };
+        let back_end = self.back_end_at(&place)?;
+        self.enter(worker, authority, Some(place), (back_end, None)).await
     }
 
     /// Takes a server, if it is there and well. The same address is the same worker, also in later lives.
@@ -108,7 +108,7 @@ impl HttpWorkers {
         };
         let target = Target::parse(&config.url)?;
         let url = format!("http://{}{}", target.authority(), target.path.trim_end_matches('/'));
-        let place = Place::Server {
+        let place = Location::Server {
             url: config.url.clone(),
             format: config.format,
             health_path: config.health_path.clone(),
@@ -131,91 +131,79 @@ impl HttpWorkers {
                 "the server says that it has no model".to_owned(),
             ));
         }
-        if !new.trusted {
-            server.health().await?;
-        }
+        let problem = match (server.health().await, new.trusted) {
+            (Ok(()), _) => None,
+            (Err(error), true) => Some(error.to_string()),
+            (Err(error), false) => return Err(error.into()),
+        };
         let id = id_of(&format!("server {format:?} {}", url.trim_end_matches("/v1")));
         let worker = worker(id, "http", models, new.concurrency)?;
-        let hand = self.server_hand(server, &worker);
-        self.enter(worker, target.authority(), noted, hand).await
+        let back_end = BackEnd::Server(ServerBackend(server));
+        self.enter(worker, target.authority(), noted, (back_end, problem)).await
     }
 
-    /// What carries out the messages to a worker at `place`.
-    pub(super) fn hand_for(&self, worker: &Worker, place: &Place) -> Result<Hand, RegisterError> {
-        let shared = &self.0;
+    /// The back end at `place`.
+    pub(super) fn back_end_at(&self, place: &Location) -> Result<BackEnd, RegisterError> {
+        let inner = &self.0;
         match place {
-            Place::Instance { .. } => {
+            Location::Instance { .. } => {
                 let target = place.target()?;
-                let origin = Origin::new(&target, Some(Arc::clone(&shared.allowed)))?;
-                let (inbox, messages) = mpsc::channel(INBOX);
-                let context = instance::Context {
-                    worker: Arc::new(worker.clone()),
-                    origin,
-                    hear: Arc::clone(&shared.hear),
-                    epoch: shared.epoch,
-                    secrets: Arc::clone(&shared.secrets),
-                    settings: shared.settings.clone(),
-                };
-                shared.runtime.spawn(instance::run(context, messages));
-                Ok(Hand::Instance(inbox))
+                let origin = Origin::new(&target, Some(Arc::clone(&inner.allowed)))?;
+                let secrets = Arc::clone(&inner.secrets);
+                let instance = InstanceBackend::new(origin, &inner.settings, secrets);
+                Ok(BackEnd::Instance(instance))
             }
-            Place::Server { url, format, health_path } => {
+            Location::Server { url, format, health_path } => {
                 let server = Server::new(ServerConfig {
                     health_path: health_path.clone(),
-                    check_timeout: shared.settings.health_timeout,
-                    max_response_bytes: shared.settings.max_response_bytes,
-                    allowed_networks: Some(Arc::clone(&shared.allowed)),
+                    check_timeout: inner.settings.health_timeout,
+                    max_response_bytes: inner.settings.max_response_bytes,
+                    allowed_networks: Some(Arc::clone(&inner.allowed)),
                     ..ServerConfig::new(url, *format)
                 })?;
-                Ok(self.server_hand(server, worker))
+                Ok(BackEnd::Server(ServerBackend(server)))
             }
         }
     }
 
-    fn server_hand(&self, server: Server, worker: &Worker) -> Hand {
-        let shared = &self.0;
-        let (hear, runtime) = (Arc::clone(&shared.hear), shared.runtime.clone());
-        let worker = Arc::new(worker.clone());
-        Hand::Server(ServerHand::new(worker, server, hear, shared.epoch, runtime))
-    }
-
-    /// Takes the worker in, unless it is here exactly so already, and notes it.
+    /// Takes the worker in, unless it is here exactly so already, and notes it. Its back end has this problem.
     async fn enter(
         &self,
         worker: Worker,
         authority: String,
-        row: Option<Place>,
-        hand: Hand,
+        row: Option<Location>,
+        (back_end, problem): (BackEnd, Option<String>),
     ) -> Result<Arc<Worker>, RegisterError> {
         let (id, noted) = (worker.id, row.is_some());
         let worker = Arc::new(worker);
         let replaced = {
-            let mut workers = locked(&self.0.workers);
-            let is_new = !workers.contains_key(&id);
-            if is_new && workers.len() >= MAX_WORKERS && !make_room(&mut workers) {
+            let mut members = locked(&self.0.members);
+            let is_new = !members.contains_key(&id);
+            if is_new && members.len() >= MAX_WORKERS && !make_room(&mut members) {
                 return Err(RegisterError::TooMany);
             }
-            match workers.get(&id) {
+            match members.get(&id) {
                 // With a key that may have changed, a server is always new; its tasks are tried again.
                 Some(known) if noted && known.worker == worker && known.row == row => {
                     return Ok(Arc::clone(&known.worker));
                 }
                 _ => {
+                    let machine = self.start(Arc::clone(&worker), back_end, problem);
                     let worker = Arc::clone(&worker);
-                    let member = Member { worker, authority, row, hand, retired: false };
-                    workers.insert(id, member)
+                    let member = Member { worker, authority, row, machine, retired: false };
+                    members.insert(id, member)
                 }
             }
         };
         if let Some(old) = &replaced {
-            old.hand.stop();
+            old.machine.carrier().close();
         }
         let to_be_noted = noted || replaced.as_ref().is_some_and(|old| old.row.is_some());
         if to_be_noted && let Err(error) = self.save().await {
             // What is not on the disk is not acknowledged; but one that was here before stays.
             let is_new = replaced.is_none();
-            if is_new && let Some(member) = locked(&self.0.workers).remove(&id) {
-                member.hand.stop();
+            if is_new && let Some(member) = locked(&self.0.members).remove(&id) {
+                member.machine.carrier().close();
             }
             return Err(RegisterError::NotNoted(error));
         }
@@ -229,7 +217,7 @@ impl HttpWorkers {
             let place = member.row.clone()?;
             Some(Row { worker: Worker::clone(&member.worker), place })
         };
-        let rows: Vec<Row> = locked(&self.0.workers).values().filter_map(row).collect();
+        let rows: Vec<Row> = locked(&self.0.members).values().filter_map(row).collect();
         let directory = self.0.settings.directory.clone();
         tokio::task::spawn_blocking(move || file::write(&directory, &rows))
             .await

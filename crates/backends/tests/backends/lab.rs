@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypha_backends::{Format, HttpSettings, HttpWorkers, NewServer, ServerConfig};
+use hypha_backends::{
+    Format, Hear, HttpSettings, HttpWorkers, NewServer, SchedulerSide, ServerConfig,
+};
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, Fence, Form, LeaseId, Name, Payload, Requirement, Span, TaskId, TaskSpec,
-    Worker, WorkerId,
+    AttemptId, Epoch, Fence, Form, LeaseId, Name, Payload, Requirement, SchedulerId, Span, TaskId,
+    TaskSpec, Time, Worker, WorkerId,
 };
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -18,6 +20,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) struct Lab {
     pub(crate) workers: HttpWorkers,
     said: mpsc::Receiver<(WorkerId, FromWorker)>,
+    requests: u64,
     pub(crate) directory: tempfile::TempDir,
 }
 
@@ -53,14 +56,35 @@ impl Lab {
         let hear = Arc::new(move |worker, message| {
             let _ = sender.try_send((worker, message));
         });
-        let workers = HttpWorkers::open(settings, hear).unwrap();
-        Lab { workers, said, directory }
+        let workers = HttpWorkers::open(settings, scheduler(hear)).unwrap();
+        Lab { workers, said, requests: 0, directory }
+    }
+
+    /// What is said next, but for what is said about health, and under which id an instance has a task.
+    pub(crate) async fn hears(&mut self) -> (WorkerId, FromWorker) {
+        loop {
+            let said = self.hears_anything().await;
+            if !matches!(said.1, FromWorker::Away { .. } | FromWorker::Delegated { .. }) {
+                return said;
+            }
+        }
     }
 
     /// What is said next.
-    pub(crate) async fn hears(&mut self) -> (WorkerId, FromWorker) {
+    pub(crate) async fn hears_anything(&mut self) -> (WorkerId, FromWorker) {
         let next = tokio::time::timeout(DEADLINE, self.said.recv()).await;
         next.expect("nobody says anything").unwrap()
+    }
+
+    /// Waits until the back end is said to be well, or not to be.
+    pub(crate) async fn hears_health(&mut self, well: bool) {
+        loop {
+            if let FromWorker::Away { executors } = self.hears_anything().await.1
+                && executors.is_empty() == well
+            {
+                return;
+            }
+        }
     }
 
     /// What is said next, in short.
@@ -72,27 +96,42 @@ impl Lab {
     pub(crate) async fn ends(&mut self) -> String {
         loop {
             let said = self.short().await;
-            if !said.starts_with("started ") {
+            if !said.starts_with("started ") && !said.starts_with("accepted ") {
                 return said;
             }
         }
     }
 
-    /// Asserts that nothing has been said that was not heard. Everything that could be said must have been waited for.
-    pub(crate) fn silent(&mut self) {
-        if let Ok((_, message)) = self.said.try_recv() {
-            panic!("said: {}", short(&message));
+    /// What is said next is this, in any order: a run is told of by its own task.
+    pub(crate) async fn says_in_any_order<const N: usize>(&mut self, expected: [&str; N]) {
+        let mut said = Vec::new();
+        while said.len() < N {
+            said.push(self.short().await);
         }
+        said.sort();
+        assert_eq!(said, expected);
     }
 
+    /// Leases a worker, and waits until its back end is well.
     pub(crate) async fn lease(&mut self, worker: &Arc<Worker>) -> Leased {
         let ttl = Span::from_secs(60);
-        self.workers.send(worker.id, ToWorker::RequestLease { request: 7, ttl });
-        match self.hears().await {
-            (id, FromWorker::LeaseGranted { request: 7, lease, epoch, .. }) if id == worker.id => {
-                Leased { worker: Arc::clone(worker), lease, epoch }
+        self.requests += 1;
+        self.workers.send(worker.id, ToWorker::RequestLease { request: self.requests, ttl });
+        let (mut leased, mut is_well) = (None, true);
+        loop {
+            if let (Some(leased), true) = (&leased, is_well) {
+                return Leased::clone(leased);
             }
-            other => panic!("no lease: {other:?}"),
+            match self.hears_anything().await {
+                (_, FromWorker::Away { executors }) => is_well = executors.is_empty(),
+                (id, _) if id != worker.id => {}
+                (id, FromWorker::LeaseGranted { request, lease, epoch, .. })
+                    if id == worker.id && request == self.requests =>
+                {
+                    leased = Some(Leased { worker: Arc::clone(worker), lease, epoch });
+                }
+                other => panic!("no lease: {other:?}"),
+            }
         }
     }
 
@@ -108,12 +147,22 @@ impl Lab {
     }
 
     pub(crate) fn dispatch_spec(&self, leased: &Leased, fence: u64, spec: TaskSpec) {
+        self.hand_over(leased, fence, spec, None);
+    }
+
+    /// Hands over what an instance may have under this id.
+    pub(crate) fn resume(&self, leased: &Leased, fence: u64, handle: &str) {
+        self.hand_over(leased, fence, spec("1"), Some(Arc::from(handle)));
+    }
+
+    fn hand_over(&self, leased: &Leased, fence: u64, spec: TaskSpec, resume: Option<Arc<str>>) {
         let dispatch = Dispatch {
             lease: leased.lease,
             epoch: leased.epoch,
             attempt: attempt(fence),
             fence: Fence(fence),
             timeout: spec.timeout.unwrap_or(Span::from_secs(600)),
+            resume,
             spec: Arc::new(spec),
         };
         self.workers.send(leased.worker.id, ToWorker::Dispatch(Arc::new(dispatch)));
@@ -140,6 +189,16 @@ impl Lab {
         let worker = self.workers.register_instance("127.0.0.1", port).await.unwrap();
         self.lease(&worker).await
     }
+}
+
+/// A scheduler that goes by a clock of its own.
+pub(crate) fn scheduler(hear: Hear) -> SchedulerSide {
+    let began = std::time::Instant::now();
+    let now = Arc::new(move || {
+        let micros = began.elapsed().as_micros() as u64;
+        Time::from_micros(1_700_000_000_000_000 + micros)
+    });
+    SchedulerSide { id: SchedulerId::from_uuid(Uuid::from_u128(1)), now, hear }
 }
 
 pub(crate) fn new_server(url: String, format: Format, concurrency: u32) -> NewServer {
@@ -174,6 +233,7 @@ pub(crate) fn short(message: &FromWorker) -> String {
         }
         FromWorker::LeaseUnknown { .. } => "lease unknown".to_owned(),
         FromWorker::Accepted { fence, .. } => format!("accepted {}", fence.0),
+        FromWorker::Delegated { fence, handle, .. } => format!("delegated {} {handle}", fence.0),
         FromWorker::Refused { fence, refusal, .. } => format!("refused {}: {refusal}", fence.0),
         FromWorker::Started { fence, .. } => format!("started {}", fence.0),
         FromWorker::Running { fence, .. } => format!("running {}", fence.0),

@@ -11,7 +11,7 @@ use hypha_model::Worker;
 use serde_json::json;
 
 use super::fake::{self, Instance};
-use super::lab::{Lab, name, new_server};
+use super::lab::{Lab, name, new_server, scheduler};
 
 #[tokio::test]
 async fn an_instance_tells_its_model_and_how_much_it_runs_at_once() {
@@ -206,7 +206,8 @@ async fn a_changed_instance_takes_the_old_one_s_place() {
 async fn a_damaged_or_unwritable_file_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("http-workers.json");
-    let open = || HttpWorkers::open(HttpSettings::new(directory.path()), Arc::new(|_, _| ()));
+    let open =
+        || HttpWorkers::open(HttpSettings::new(directory.path()), scheduler(Arc::new(|_, _| ())));
     for damaged in ["", "{", "{\"workers\": [{}]}", "\u{0}"] {
         std::fs::write(&path, damaged).unwrap();
         let error = open().err().unwrap();

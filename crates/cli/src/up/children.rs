@@ -2,11 +2,10 @@
 //! configuration makes no sense would say so again: it is not started again, and all are stopped.
 
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{self, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
+use hypha_local::NodeCommand;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Command;
@@ -62,49 +61,14 @@ impl Death {
     }
 }
 
-/// A node to be run.
-#[derive(Clone)]
-pub(crate) struct Child {
-    name: String,
-    role: &'static str,
-    config: PathBuf,
-    flags: Vec<String>,
-    variables: Vec<(String, String)>,
+/// A node that is kept running.
+struct Child {
+    node: NodeCommand,
 }
 
 impl Child {
-    pub(crate) fn new(name: &str, role: &'static str, config: PathBuf) -> Child {
-        Child { name: name.to_owned(), role, config, flags: Vec::new(), variables: Vec::new() }
-    }
-
-    pub(crate) fn flag(mut self, name: &str, value: &str) -> Child {
-        self.flags.extend([name.to_owned(), value.to_owned()]);
-        self
-    }
-
-    pub(crate) fn variable(mut self, name: &str, value: &str) -> Child {
-        self.variables.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// What starts it. Its input must be held open; its output goes where ours goes.
-    pub(crate) fn command(&self) -> process::Command {
-        let mut command = process::Command::new("/proc/self/exe");
-        command
-            .arg(self.role)
-            .args(["run", "--stop-with-stdin", "-c"])
-            .arg(&self.config)
-            .args(&self.flags)
-            .envs(self.variables.iter().map(|(name, value)| (name, value)))
-            // Held open for as long as we live: when it closes, the node stops, however we died.
-            .stdin(Stdio::piped())
-            // A Ctrl-C is for us, and we tell them.
-            .process_group(0);
-        command
-    }
-
     fn spawn(&self) -> io::Result<tokio::process::Child> {
-        Command::from(self.command())
+        Command::from(self.node.command())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
@@ -124,7 +88,7 @@ impl Child {
                 pause = AGAIN_AFTER;
             }
             let again = ended.final_line.is_none();
-            let what = format!("{} {}", self.name, ended.what);
+            let what = format!("{} {}", self.node.name(), ended.what);
             if again {
                 eprintln!("hypha up: {what}; starting it again in {pause:?}");
             }
@@ -148,8 +112,8 @@ impl Child {
             Err(error) => return Death::new(format!("cannot be started: {error}")),
         };
         let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        spawn_lines(&self.name, child.stdout.take());
-        let last = spawn_lines(&self.name, child.stderr.take());
+        spawn_lines(self.node.name(), child.stdout.take());
+        let last = spawn_lines(self.node.name(), child.stderr.take());
         // Kept until the end of this function: dropping it would stop the node.
         let _stdin = child.stdin.take();
         let ended = tokio::select! {
@@ -162,7 +126,7 @@ impl Child {
                 match tokio::time::timeout(STOP_TIME, child.wait()).await {
                     Ok(ended) => ended,
                     Err(_) => {
-                        eprintln!("hypha up: {} does not stop; killing it", self.name);
+                        eprintln!("hypha up: {} does not stop; killing it", self.node.name());
                         let _ = child.start_kill();
                         child.wait().await
                     }
@@ -230,7 +194,7 @@ impl Signals {
 }
 
 impl Children {
-    pub(super) fn start(plan: Vec<Child>) -> Result<Children, Failure> {
+    pub(super) fn start(plan: Vec<NodeCommand>) -> Result<Children, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::work(format!("cannot hear signals: {error}")))
         };
@@ -241,7 +205,8 @@ impl Children {
         let (stop, stopping) = watch::channel(false);
         let mut running = JoinSet::new();
         let (died, deaths) = mpsc::channel(MAX_DEATHS);
-        for child in plan {
+        for node in plan {
+            let child = Child { node };
             running.spawn(child.live(stopping.clone(), died.clone()));
         }
         Ok(Children { running, stop, deaths, signals })

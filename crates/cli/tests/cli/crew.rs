@@ -17,7 +17,7 @@ pub struct Crew {
     pub lab: Lab,
     pub scheduler: (Member, Node),
     pub workers: Vec<(Member, Node)>,
-    _gateway: Node,
+    gateway: Node,
 }
 
 /// The keys of a worker with the built-in models, `concurrency` tasks at once.
@@ -49,9 +49,14 @@ impl Crew {
             run(lab.member("worker", &format!("worker-{number}"), &[&front], keys))
         };
         let workers = workers.iter().enumerate().map(worker).collect();
-        let crew = Crew { lab, scheduler, workers, _gateway: gateway };
+        let crew = Crew { lab, scheduler, workers, gateway };
         crew.wait_for_workers();
         crew
+    }
+
+    /// Where another node finds the crew.
+    pub fn gateway_address(&self) -> String {
+        lab::address(&self.gateway)
     }
 
     /// Waits until the scheduler can give tasks to all workers that run.

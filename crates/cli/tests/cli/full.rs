@@ -7,8 +7,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::crew::{Crew, api, builtin};
+use crate::crew::{Crew, api, builtin, worker_id};
 use crate::http;
+use crate::interrupted::HeldServer;
 use crate::process::{Node, PATIENCE, wait_until};
 
 /// Longer than the test takes.
@@ -40,6 +41,10 @@ fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_r
     let done = crew.submit("echo", &json!("done"));
     assert_eq!(crew.ended(&done)["result"], "done");
     let before = counters(&crew);
+    let server = HeldServer::start();
+    server.register(&crew);
+    let held = crew.submit("held", &json!("kept"));
+    wait_until("asked", PATIENCE, || (server.asked() == 1).then_some(()));
 
     // Some of them end while there is no room for their results.
     let mut acknowledged: Vec<String> =
@@ -67,11 +72,24 @@ fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_r
     assert_eq!(http::get(api(&crew.scheduler.1), "/healthz").unwrap().0, 200);
     assert_eq!(submit().0, 503, "not before there is room");
     assert_eq!(crew.ended(&done)["result"], "done", "what is there can be read");
+    // A result that cannot be stored, and a worker that joins, while there is no room.
+    server.release();
+    let member = crew.lab.member("worker", "late", &[&crew.gateway_address()], &builtin(1));
+    let late = member.start();
+    late.wait_for_line("a scheduler has opened a channel", PATIENCE);
 
     std::fs::remove_file(&ballast).unwrap();
     let answer = wait_until("room again", PATIENCE, || Some(submit()).filter(|it| it.0 != 503));
     assert!((200..300).contains(&answer.0), "{answer:?}");
     acknowledged.push(id_in(&answer.1));
+    let task = crew.ended(&held);
+    assert_eq!((&task["result"], &task["attempts"]), (&json!("kept"), &json!(1)), "{task}");
+    let name = worker_id(&late);
+    wait_until("the late worker is used", PATIENCE, || {
+        let workers = crew.get("/api/v1/workers");
+        let mut workers = workers["workers"].as_array()?.iter();
+        workers.find(|one| one["id"] == *name && one["status"] != "unavailable").map(drop)
+    });
     for id in &acknowledged {
         let task = crew.ended(id);
         assert_eq!((&task["status"], &task["result"]), (&json!("completed"), &task["input"]));

@@ -14,6 +14,7 @@ mod hosts;
 mod http;
 mod https;
 mod instances;
+mod interrupted;
 mod lab;
 mod nat;
 mod process;

@@ -17,6 +17,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How often an exit is looked for: the standard library cannot wait for one with a deadline.
 const EXIT_POLL: Duration = Duration::from_millis(10);
 
+/// How long the output of an ended process is waited for: it is in a pipe, unless a child holds that open.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// A test reads some hundred lines; past this a program is talking to itself in a loop.
 const MAX_LINES: usize = 100_000;
 
@@ -148,12 +150,23 @@ impl Node {
         let deadline = Instant::now() + patience;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                self.read_to_the_end();
                 return status;
             }
             if Instant::now() >= deadline {
                 panic!("{} still runs after {patience:?}; {}", self.name, self.shown());
             }
             std::thread::sleep(EXIT_POLL);
+        }
+    }
+
+    /// Waits until all that an ended process has written is read; not for what a child of it may still write.
+    fn read_to_the_end(&self) {
+        let deadline = Instant::now() + LAST_WORDS;
+        let mut lines = self.output.lock();
+        while lines.open_streams > 0 {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return };
+            lines = self.output.wait(lines, left);
         }
     }
 

@@ -8,6 +8,7 @@ use hypha_model::{
 use hypha_placement::{Ending, MAX_PREFETCH_PER_SLOT, Slot, TaskRef};
 
 use super::failed::Failure;
+use super::recover::NOT_BACK;
 use super::workers::WorkerState;
 use super::{Attempt, Effect, Notice, Scheduler, SchedulerStep, Task};
 use crate::message::{Dispatch, Outcome, ToWorker};
@@ -78,6 +79,7 @@ impl Scheduler {
         let newly_bound = entry.state != TaskState::Scheduled;
         entry.state = TaskState::Scheduled;
         entry.attempts += 1;
+        entry.handle = None;
         entry.current = Some(Attempt {
             fence,
             worker,
@@ -90,7 +92,7 @@ impl Scheduler {
         });
         let (attempt, stored) = (entry.attempt_id(), entry.stored);
         if stored {
-            step.persist.push(Record::Attempted { attempt, fence, worker, at: now });
+            step.persist(Record::Attempted { attempt, fence, worker, at: now });
         }
         if newly_bound {
             let notice = Notice::Scheduled(worker);
@@ -113,6 +115,7 @@ impl Scheduler {
             fence: current.fence,
             spec: self.spec_for(task, entry, worker),
             timeout: entry.timeout(self.settings.task_timeout),
+            resume: entry.handle.clone(),
         }));
         Effect::ToWorker { worker: current.worker, message }.of_task(entry.stored, step);
     }
@@ -140,15 +143,16 @@ impl Scheduler {
         let attempt = match entry.current {
             // The worker stops an attempt in time by itself; this is for the case that it does not.
             Some(current) if current.slot.is_none() => Some(current.sent + self.settings.lease_ttl),
-            Some(current) => match (current.acknowledged, current.started) {
-                (None, _) => Some(current.sent + self.settings.health_check_timeout),
-                (Some(_), Some(started)) => Some(
-                    started
-                        + entry.timeout(self.settings.task_timeout)
-                        + self.settings.health_check_timeout,
-                ),
-                (Some(at), None) => Some(entry.turn_comes_by(at, self.settings.task_timeout)),
-            },
+            Some(current) => Some(match (current.acknowledged, current.started) {
+                (None, _) => self.answer_due(current.sent),
+                (Some(_), Some(started)) => {
+                    self.answer_due(started + entry.timeout(self.settings.task_timeout))
+                }
+                (Some(at), None) => {
+                    let turn = entry.turn_comes_by(at, self.settings.task_timeout);
+                    turn.max(self.answer_due(Time::ZERO))
+                }
+            }),
             None if entry.state == TaskState::Queued && entry.not_before > Time::ZERO => {
                 Some(entry.not_before)
             }
@@ -170,7 +174,6 @@ impl Scheduler {
             self.stop_attempt(now, task, step);
             return self.end(now, task, TaskState::Expired, (None, None), step);
         }
-        let ack_timeout = self.settings.health_check_timeout;
         let lease_ttl = self.settings.lease_ttl;
         let usual = self.settings.task_timeout;
         let timeout = entry.timeout(usual);
@@ -181,10 +184,13 @@ impl Scheduler {
             }
             return self.arm(task);
         };
+        let turn_comes_by =
+            current.acknowledged.map(|at| entry.turn_comes_by(at, usual)).unwrap_or(Time::MAX);
+        let is_due = |at: Time| self.answer_due(at) <= now;
         let lost = |reason: &str| Some(Failure::Worker(reason.to_owned()));
         let failure = match (current.slot, current.acknowledged, current.started) {
-            (None, ..) if current.sent + lease_ttl <= now => lost("the worker did not come back"),
-            (Some(slot), None, _) if current.sent + ack_timeout <= now => {
+            (None, ..) if current.sent + lease_ttl <= now => Some(Failure::Interrupted(NOT_BACK)),
+            (Some(slot), None, _) if is_due(current.sent) => {
                 let silent = self.is_silent_since(now, slot, current.sent, step);
                 let hands_on = silent && self.can_hand_on(task, slot);
                 let Some(entry) = self.task_mut(task) else { return };
@@ -202,10 +208,10 @@ impl Scheduler {
                     lost("the worker does not take it")
                 }
             }
-            (Some(_), Some(_), Some(started)) if started + timeout + ack_timeout <= now => {
+            (Some(_), Some(_), Some(started)) if is_due(started + timeout) => {
                 Some(Failure::Timeout(timeout))
             }
-            (Some(_), Some(at), None) if entry.turn_comes_by(at, usual) <= now => {
+            (Some(_), Some(_), None) if turn_comes_by <= now && is_due(Time::ZERO) => {
                 lost("the worker took it and did not begin")
             }
             _ => None,
@@ -285,6 +291,41 @@ impl Scheduler {
         }
     }
 
+    /// A back end has the attempt under this id.
+    pub(super) fn delegated(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        (attempt, fence): (AttemptId, Fence),
+        handle: Arc<str>,
+        step: &mut SchedulerStep,
+    ) {
+        self.plan_wanted = false;
+        let Some((_, task)) = self.live(worker, attempt, fence) else { return };
+        task.handle = Some(Arc::clone(&handle));
+        if let Some(current) = &mut task.current {
+            current.acknowledged.get_or_insert(now);
+        }
+        if task.stored {
+            self.note_attempt(now, (attempt.task, fence), (None, Some(handle)), step);
+        }
+    }
+
+    /// Hands an attempt over again that its worker has forgotten.
+    pub(super) fn hand_over_again(
+        &mut self,
+        now: Time,
+        reference: TaskRef,
+        step: &mut SchedulerStep,
+    ) {
+        let Some(task) = self.task_mut(reference) else { return };
+        if let Some(current) = &mut task.current {
+            (current.sent, current.acknowledged, current.resends) = (now, None, 0);
+        }
+        self.send_dispatch(reference, step);
+        self.arm(reference);
+    }
+
     /// An attempt has been running for `elapsed`.
     pub(super) fn started(
         &mut self,
@@ -309,7 +350,11 @@ impl Scheduler {
         // If something earlier is due, that finds the end of this attempt as well.
         let ends_by = since + task.timeout(usual) + grace;
         let due_too_late = task.due.is_none_or(|due| due > ends_by);
-        Effect::Notice { task: attempt.task, notice: Notice::Running }.of_task(task.stored, step);
+        let stored = task.stored;
+        Effect::Notice { task: attempt.task, notice: Notice::Running }.of_task(stored, step);
+        if stored {
+            self.note_attempt(now, (attempt.task, fence), (Some(since), None), step);
+        }
         self.placement.begin(reference, now);
         if due_too_late {
             self.arm(reference);
@@ -484,7 +529,7 @@ impl Scheduler {
     ) {
         for (attempt, fence) in void.iter().take(MAX_CANCELS).copied() {
             let message = ToWorker::Cancel { attempt, fence };
-            step.send.push(Effect::ToWorker { worker, message });
+            step.send(Effect::ToWorker { worker, message });
         }
     }
 }

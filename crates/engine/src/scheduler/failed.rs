@@ -31,6 +31,8 @@ pub(super) enum Failure {
     Unreached(String),
     /// It was given back in order, through no fault of anybody.
     Returned(&'static str),
+    /// The scheduler itself was not there: nobody else is to blame, and what came of it cannot be known.
+    Interrupted(&'static str),
     /// The worker has not said that it has it, nor anything else, and another could run it.
     Unanswered,
 }
@@ -58,13 +60,17 @@ impl Scheduler {
         let policy = self.settings.retry;
         let jitter = self.rng.unit();
         let Some((attempt, current)) = self.take_attempt(reference) else { return };
-        let returned = matches!(failure, Failure::Returned(_) | Failure::Unanswered);
+        let returned =
+            matches!(failure, Failure::Returned(_) | Failure::Interrupted(_) | Failure::Unanswered);
         let culprit = match failure {
             Failure::Worker(_) | Failure::Unanswered => Some(Culprit::Worker),
             Failure::Timeout(_) | Failure::Executor { .. } | Failure::Corrupt => {
                 self.placement.executor_of(reference).map(Culprit::Executor)
             }
-            Failure::Refused(_) | Failure::Unreached(_) | Failure::Returned(_) => None,
+            Failure::Refused(_)
+            | Failure::Unreached(_)
+            | Failure::Returned(_)
+            | Failure::Interrupted(_) => None,
         };
         let Consequence { mut again, is_try, blamed, reason } =
             self.consequence(reference, current.slot, failure);
@@ -119,7 +125,7 @@ impl Scheduler {
         let (failures, failed) = (task.failures, task.failed.clone());
         let (task, notice) = (task.accepted.id, Notice::Delayed { until: not_before, reason });
         if stored {
-            step.persist.push(Record::Requeued { task, failures, not_before, failed });
+            step.persist(Record::Requeued { task, failures, not_before, failed });
         }
         Effect::Notice { task, notice }.of_task(stored, step);
         self.arm(reference);
@@ -157,6 +163,14 @@ impl Scheduler {
                 false => not_tried(true, error),
             },
             Failure::Returned(reason) => not_tried(true, reason.to_owned()),
+            Failure::Interrupted(reason) if self.is(Mutant::CountedInterruption) => {
+                tried(true, false, reason.to_owned())
+            }
+            // It may have run, and whoever wants one attempt wants no second run.
+            Failure::Interrupted(reason) if policy.max_attempts <= 1 => {
+                tried(false, false, format!("lost: {reason}, and only one attempt is allowed"))
+            }
+            Failure::Interrupted(reason) => not_tried(true, reason.to_owned()),
             Failure::Unanswered => {
                 let reason = "the worker did not answer in time".to_owned();
                 Consequence { blamed: self.counts_loss(slot), ..not_tried(true, reason) }
@@ -181,6 +195,21 @@ impl Scheduler {
     ) {
         for reference in self.placement.given_to(slot) {
             self.attempt_failed(now, reference, Failure::Worker(reason.to_owned()), step);
+        }
+        self.release_bound(now, slot);
+    }
+
+    /// The scheduler was not there to renew a lease: what the worker was given is tried again, and counts against
+    /// nobody.
+    pub(super) fn interrupt_all_of(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        reason: &'static str,
+        step: &mut SchedulerStep,
+    ) {
+        for reference in self.placement.given_to(slot) {
+            self.attempt_failed(now, reference, Failure::Interrupted(reason), step);
         }
         self.release_bound(now, slot);
     }

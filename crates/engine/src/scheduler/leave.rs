@@ -45,7 +45,7 @@ impl Scheduler {
         let again_at = now + self.settings.health_check_interval;
         if let Some(lease) = waits_for {
             let message = ToWorker::ReleaseLease { lease, epoch };
-            step.send.push(Effect::ToWorker { worker, message });
+            step.send(Effect::ToWorker { worker, message });
         }
         let Some((slot, state)) = self.state_of(worker) else { return };
         let held = state.lease().map(|(_, epoch)| epoch);
@@ -58,6 +58,9 @@ impl Scheduler {
             // It says when it is back; until then there is nobody to ask.
             state.lease = Lease::wanted(now, again_at);
             self.placement.set_available(slot, false, now);
+        } else if waits_for.is_some() {
+            // Its answer to our request may still come, and grants what has ended.
+            state.lease = Lease::wanted(now, again_at);
         }
         self.return_all_of(now, slot, GAVE_BACK, step);
         for reference in self.unmet.remove(&worker).unwrap_or_default() {
@@ -81,7 +84,7 @@ impl Scheduler {
             None => {
                 self.make_room_for_removed(step);
                 self.removed.insert(worker, Removed { at: now, seen });
-                step.persist.push(Record::WorkerRemoved { worker, at: now });
+                step.persist(Record::WorkerRemoved { worker, at: now });
             }
         }
         self.drain(slot);
@@ -124,7 +127,7 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) -> Option<Removed> {
         let removed = self.removed.remove(&worker)?;
-        step.persist.push(Record::WorkerReadmitted(worker));
+        step.persist(Record::WorkerReadmitted(worker));
         Some(removed)
     }
 
@@ -153,9 +156,13 @@ impl Scheduler {
                 && let Some((lease, epoch)) = state.lease()
             {
                 let message = ToWorker::ReleaseLease { lease, epoch };
-                step.send.push(Effect::ToWorker { worker: state.worker.id, message });
+                step.send(Effect::ToWorker { worker: state.worker.id, message });
             }
+            let worker = self.placement.worker_id(slot);
             self.forget_worker(now, slot, "the worker was removed", step);
+            if let Some(worker) = worker {
+                step.send(Effect::WorkerForgotten(worker));
+            }
         }
     }
 }

@@ -10,6 +10,11 @@ use super::leave::Removed;
 use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings, TaskRef};
 use crate::record::{FailedAttempt, Image, Record};
 
+/// Why an attempt of an earlier life is void: its worker lost the lease meanwhile, never got it, or died.
+const NOT_HELD: &str = "the scheduler was restarted and the worker does not have it";
+/// The same, if the worker grants no lease for as long as one holds.
+pub(super) const NOT_BACK: &str = "the scheduler was restarted and the worker did not come back";
+
 impl Scheduler {
     /// A scheduler that goes on where `image` ends. Attempts that were under way are kept until their
     /// workers say whether they still have them.
@@ -23,7 +28,7 @@ impl Scheduler {
     ) -> Scheduler {
         let settings = settings.bounded();
         let epoch = image.epoch.next();
-        step.persist.push(Record::Started { epoch });
+        step.persist(Record::Started { epoch });
         // Each life draws other ids than the one before, also with the same seed.
         let mut rng = Rng::new(seed ^ epoch.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let strategy = image.strategy.unwrap_or(settings.strategy);
@@ -53,6 +58,8 @@ impl Scheduler {
             agenda: BTreeSet::new(),
             fences: 0,
             requests: 0,
+            resumed: now,
+            flushes: false,
             counts: Counts::default(),
             actions: Vec::new(),
             next_factor: 0,
@@ -84,7 +91,6 @@ impl Scheduler {
         scheduler.old_keys.make_contiguous().sort_by_key(|(at, ..)| *at);
         scheduler.forget_old_keys(now);
         scheduler.agenda.insert((now + scheduler.settings.save_interval, Due::Save));
-        step.wake_at = scheduler.wake_at(now);
         scheduler
     }
 
@@ -101,6 +107,8 @@ impl Scheduler {
             }
             return;
         }
+        // The clock may have been set back since: no backoff is longer than the longest.
+        let not_before = stored.not_before.min(now + self.settings.retry.backoff_max);
         // The predictor meets tasks in the order of their ids, also those that wait later.
         self.predictor.query(&stored.accepted.spec);
         let reference = self.enter(stored.accepted, true);
@@ -114,30 +122,34 @@ impl Scheduler {
                 }
             }
             task.failed = stored.failed;
-            task.current = stored.current.map(|(fence, worker, given)| Attempt {
-                fence,
-                worker,
+            task.handle = stored.current.as_ref().and_then(|current| current.handle.clone());
+            task.current = stored.current.map(|current| Attempt {
+                fence: current.fence,
+                worker: current.worker,
                 slot: None,
-                given,
+                given: current.given.min(now),
                 sent: now,
-                started: None,
+                started: current.started.map(|started| started.min(now)),
                 acknowledged: Some(now),
                 resends: 0,
             });
         }
         match task.current {
             Some(Attempt { worker, .. }) => {
-                task.state = TaskState::Scheduled;
+                task.state = match task.current.and_then(|current| current.started) {
+                    Some(_) => TaskState::Running,
+                    None => TaskState::Scheduled,
+                };
                 self.unmet.entry(worker).or_default().push(reference);
             }
-            None if stored.not_before > now => task.not_before = stored.not_before,
+            None if not_before > now => task.not_before = not_before,
             None => self.wait(reference),
         }
         self.arm(reference);
     }
 
     /// A worker has granted a lease and says what it still has. What it has of ours goes on; what it was
-    /// given and has not is tried again; what it has and should not, it is told to forget.
+    /// given by an earlier life and has not is tried again, and uses up no attempt; what it has and should not, it is told to forget.
     pub(super) fn meet_again(
         &mut self,
         now: Time,
@@ -158,25 +170,36 @@ impl Scheduler {
                 })
             });
             match ours {
-                Some(reference) => {
-                    self.wait(reference);
-                    self.placement.adopt(reference, slot, &self.predictor, now);
-                    if let Some(task) = self.task_mut(reference)
-                        && let Some(current) = &mut task.current
-                    {
-                        current.slot = Some(slot);
-                    }
-                }
+                Some(reference) => self.take_up(now, reference, slot),
                 None => void.push((*attempt, *fence)),
             }
         }
         self.cancel_all(worker, &void, step);
         for reference in self.unmet.remove(&worker).unwrap_or_default() {
             let current = self.task(reference).and_then(|task| task.current);
-            if current.is_some_and(|current| current.slot.is_none()) {
-                let failure = Failure::Worker("the worker has lost it".to_owned());
-                self.attempt_failed(now, reference, failure, step);
+            if current.is_none_or(|current| current.slot.is_some()) {
+                continue;
             }
+            if self.task(reference).is_some_and(|task| task.handle.is_some()) {
+                // The worker has forgotten it, but its back end may not have.
+                self.take_up(now, reference, slot);
+                self.hand_over_again(now, reference, step);
+            } else {
+                self.attempt_failed(now, reference, Failure::Interrupted(NOT_HELD), step);
+            }
+        }
+    }
+
+    /// An attempt of an earlier life goes on at its worker.
+    fn take_up(&mut self, now: Time, reference: TaskRef, slot: Slot) {
+        self.wait(reference);
+        self.placement.adopt(reference, slot, &self.predictor, now);
+        let Some(task) = self.task_mut(reference) else { return };
+        let Some(current) = &mut task.current else { return };
+        current.slot = Some(slot);
+        if current.started.is_some() {
+            task.state = TaskState::Running;
+            self.placement.begin(reference, now);
         }
     }
 
@@ -195,6 +218,7 @@ impl Scheduler {
 mod tests {
     use std::sync::Arc;
 
+    use hypha_machine::{Apply, Batch};
     use hypha_model::{TaskId, TaskSpec};
 
     use super::*;
@@ -202,7 +226,8 @@ mod tests {
 
     #[test]
     fn tasks_that_were_never_tried_take_no_room_for_tries() {
-        let (now, mut step) = (Time::from_micros(1_000_000), SchedulerStep::default());
+        let now = Time::from_micros(1_000_000);
+        let mut step = SchedulerStep::default();
         let id = SchedulerId::new(now, &mut Rng::new(1));
         let life = |image: Image, step: &mut SchedulerStep| {
             Scheduler::recover(id, Settings::default(), image, 1, now, step)
@@ -215,19 +240,20 @@ mod tests {
         let new =
             NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
         let command = Command::SubmitTasks(vec![new; 10]);
-        scheduler.step(now, SchedulerEvent::Asked { request: 1, command }, &mut step);
+        let mut batch: Batch<Scheduler, ()> = Batch::from(step);
+        batch.tell(&mut scheduler, now, SchedulerEvent::Asked(command));
         let ids: Vec<TaskId> =
             scheduler.tasks.iter().flatten().map(|task| task.accepted.id).collect();
         for id in &ids {
             assert!(scheduler.task_view(*id, now).is_some());
         }
-        scheduler.step(now, SchedulerEvent::Woke, &mut step);
+        batch.tell(&mut scheduler, now, SchedulerEvent::Woke);
         let command = Command::SetStrategy(hypha_placement::Strategy::Fifo);
-        scheduler.step(now, SchedulerEvent::Asked { request: 2, command }, &mut step);
+        batch.tell(&mut scheduler, now, SchedulerEvent::Asked(command));
         assert_eq!(untried(&scheduler), 10);
 
         let mut image = Image::default();
-        step.persist.iter().for_each(|record| image.apply(record));
+        batch.seal().records().iter().for_each(|record| image.apply(record));
         assert_eq!(untried(&life(image, &mut SchedulerStep::default())), 10);
     }
 }

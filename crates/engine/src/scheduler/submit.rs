@@ -101,13 +101,7 @@ pub enum Reject {
 }
 
 impl Scheduler {
-    pub(super) fn asked(
-        &mut self,
-        now: Time,
-        request: u64,
-        command: Command,
-        step: &mut SchedulerStep,
-    ) {
+    pub(super) fn asked(&mut self, now: Time, command: Command, step: &mut SchedulerStep) {
         let mut stored = true;
         let reply = match command {
             Command::SubmitTasks(tasks) => {
@@ -121,10 +115,10 @@ impl Scheduler {
                 // What was only bound is decided anew.
                 let bound = |task: &&mut Task| task.current.is_none();
                 self.tasks.iter_mut().flatten().filter(bound).for_each(Task::unbind);
-                step.persist.push(Record::Strategy(strategy));
+                step.persist(Record::Strategy(strategy));
             })),
             Command::SetMode(mode) => Reply::ModeSet(
-                self.predictor.set_mode(mode).map(|()| step.persist.push(Record::Mode(mode))),
+                self.predictor.set_mode(mode).map(|()| step.persist(Record::Mode(mode))),
             ),
             Command::SetTable(table) => {
                 self.predictor.set_table(table);
@@ -142,7 +136,10 @@ impl Scheduler {
                 Reply::WorkerReadmitted(self.readmit_worker(now, worker, step))
             }
         };
-        Effect::Reply { request, reply }.of_task(stored, step);
+        match stored {
+            true => step.reply(reply),
+            false => step.reply_at_once(reply),
+        }
     }
 
     fn submit(
@@ -182,26 +179,22 @@ impl Scheduler {
         let id = accepted.id;
         let reference = self.enter(Arc::clone(&accepted), task.stored);
         self.wait(reference);
-        // The record goes before whatever the plan adds: a store applies them in order.
-        let record_at = step.persist.len();
-        let lost = self.is(Mutant::LostPersist) && id.uuid().as_bytes()[15] < 16;
-        if (task.stored || self.is(Mutant::StoredRequest)) && !lost {
-            step.persist.push(Record::Accepted(accepted));
-        }
+        let before_plan = step.mark();
         let mut worker = None;
         if task.bind_at_once {
             self.carry_out_plan(now, step);
             worker = self.worker_of(reference);
             if worker.is_none() {
-                // Nobody has seen the record yet. (There is none of a task that is not stored.)
-                if matches!(step.persist.get(record_at), Some(Record::Accepted(a)) if a.id == id) {
-                    step.persist.remove(record_at);
-                }
                 self.remove(reference);
                 self.placement.finish(reference, Ending::Withdrawn, now);
                 self.counts.rejected += 1;
                 return Err(Reject::NoWorker);
             }
+        }
+        let lost = self.is(Mutant::LostPersist) && id.uuid().as_bytes()[15] < 16;
+        if (task.stored || self.is(Mutant::StoredRequest)) && !lost {
+            // Before what the plan made of it: a store applies records in order.
+            step.persist_before(before_plan, Record::Accepted(accepted));
         }
         if let Some(key) = key {
             self.by_key.insert(key, id);
@@ -240,6 +233,7 @@ impl Scheduler {
             query: self.predictor.query(&task.accepted.spec),
             submitted: task.accepted.submitted,
             bind_at_once: task.accepted.bind_at_once,
+            interactive: !task.stored,
             tried: task.tried.iter().filter_map(|id| self.slot_of.get(id).copied()).collect(),
         };
         self.placement.arrive(reference, ticket, &self.predictor);
@@ -319,7 +313,7 @@ impl Scheduler {
             failed: task.failed.clone(),
         });
         if task.stored {
-            step.persist.push(Record::Finished(Arc::clone(&finished)));
+            step.persist(Record::Finished(Arc::clone(&finished)));
         }
         let notice = Notice::Ended { accepted: task.accepted, finished };
         Effect::Notice { task: id, notice }.of_task(task.stored, step);

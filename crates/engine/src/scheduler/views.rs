@@ -130,7 +130,7 @@ impl Scheduler {
     }
 
     /// Every worker's answer for a task that has not ended.
-    pub fn explain(&mut self, id: TaskId, now: Time) -> Option<FullExplanation> {
+    pub fn explain(&self, id: TaskId, now: Time) -> Option<FullExplanation> {
         let reference = *self.by_id.get(&id)?;
         self.placement.explain_fully(reference, &self.predictor, now)
     }
@@ -216,7 +216,7 @@ impl Scheduler {
     }
 
     /// A task that waits although a worker would take it, or without a reason; for the simulator.
-    pub fn unexplained(&mut self, now: Time) -> Option<String> {
+    pub fn unexplained(&self, now: Time) -> Option<String> {
         self.placement.unexplained(&self.predictor, now)
     }
 
@@ -273,7 +273,7 @@ impl Scheduler {
                     .get(slot.0 as usize)
                     .and_then(Option::as_ref)
                     .and_then(|worker| worker.due),
-                super::Due::Save => Some(*at),
+                super::Due::Save | super::Due::Flush => Some(*at),
             };
             if known != Some(*at) {
                 return Err(format!("{due:?} at {at} is on the agenda and nobody wants it"));
@@ -281,7 +281,7 @@ impl Scheduler {
         }
         let tasks = self.tasks.iter().flatten().filter(|task| task.due.is_some()).count();
         let workers = self.workers.iter().flatten().filter(|worker| worker.due.is_some()).count();
-        if tasks + workers + 1 != self.agenda.len() {
+        if tasks + workers + 1 + usize::from(self.flushes) != self.agenda.len() {
             return Err(format!(
                 "{tasks} tasks, {workers} workers and one save want a time, and {} times are on the agenda",
                 self.agenda.len()

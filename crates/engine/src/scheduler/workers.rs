@@ -8,6 +8,7 @@ use hypha_predict::WorkerKey;
 use serde::Serialize;
 
 use super::blame::Blames;
+use super::stall::STALLED;
 use super::{Due, Effect, Scheduler, SchedulerStep};
 use crate::message::{FromWorker, ToWorker};
 use crate::record::Record;
@@ -140,12 +141,12 @@ impl Scheduler {
             let health = self.placement.health(slot).unwrap_or_default();
             let blames = self.forget_worker(now, slot, "the worker is gone", step);
             let record = health.clone();
-            step.persist.push(Record::Worker { worker: Arc::clone(&worker), health: record });
+            step.persist(Record::Worker { worker: Arc::clone(&worker), health: record });
             let slot = self.enter_worker(now, worker, health, step);
             return self.inherit(now, slot, blames, &old);
         }
         let health = Health::default();
-        step.persist.push(Record::Worker { worker: Arc::clone(&worker), health });
+        step.persist(Record::Worker { worker: Arc::clone(&worker), health });
         self.enter_worker(now, worker, Health::default(), step);
     }
 
@@ -226,6 +227,9 @@ impl Scheduler {
             }
             FromWorker::Accepted { attempt, fence } => {
                 self.acknowledged(now, worker, attempt, fence);
+            }
+            FromWorker::Delegated { attempt, fence, handle } => {
+                self.delegated(now, worker, (attempt, fence), handle, step);
             }
             FromWorker::Started { attempt, fence } => {
                 self.started(now, worker, (attempt, fence), Span::ZERO, step);
@@ -317,7 +321,7 @@ impl Scheduler {
         let Some((slot, state)) = self.state_of(worker) else {
             // It was removed meanwhile: nobody would use or renew the lease.
             let message = ToWorker::ReleaseLease { lease, epoch };
-            return step.send.push(Effect::ToWorker { worker, message });
+            return step.send(Effect::ToWorker { worker, message });
         };
         let Lease::Requested { request, sent, .. } = state.lease else { return };
         let until = sent + ttl.mul_f64(HOLDER_SHARE);
@@ -394,6 +398,7 @@ impl Scheduler {
         let (interval, timeout) =
             (self.settings.health_check_interval, self.settings.health_check_timeout);
         let next_request = self.next_request();
+        let resumed = self.resumed;
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         if let Some(old) = state.due.take() {
             self.agenda.remove(&(old, Due::Worker(slot)));
@@ -404,6 +409,7 @@ impl Scheduler {
             && since + self.settings.forget_worker_after <= now
         {
             self.forget_worker(now, slot, "the worker is gone", step);
+            step.send(Effect::WorkerForgotten(id));
             return;
         }
         self.end_pauses(now, slot);
@@ -419,15 +425,16 @@ impl Scheduler {
                         now + timeout.times(1 << (*tries).min(6)).min(interval.max(timeout));
                     let ttl = self.settings.lease_ttl;
                     let message = ToWorker::RequestLease { request: next_request, ttl };
-                    step.send.push(Effect::ToWorker { worker: id, message });
+                    step.send(Effect::ToWorker { worker: id, message });
                 }
             }
             Lease::Held { lease, epoch, ttl, until, open, missed, next } => {
                 if *until <= now {
-                    return self.worker_lost(now, id, "the lease has run out", step);
+                    let until = *until;
+                    return self.lease_ran_out(now, id, until, step);
                 }
                 if let Some((_, sent)) = *open
-                    && sent + timeout <= now
+                    && sent.max(resumed) + timeout <= now
                 {
                     *missed += 1;
                     *open = None;
@@ -443,7 +450,7 @@ impl Scheduler {
                     *next = now + heartbeat_interval(interval, *ttl);
                     let (lease, epoch) = (*lease, *epoch);
                     let message = ToWorker::Heartbeat { lease, epoch, nonce: next_request };
-                    step.send.push(Effect::ToWorker { worker: id, message });
+                    step.send(Effect::ToWorker { worker: id, message });
                 }
             }
         }
@@ -454,12 +461,14 @@ impl Scheduler {
     }
 
     pub(super) fn arm_worker(&mut self, slot: Slot) {
-        let timeout = self.settings.health_check_timeout;
+        let (timeout, resumed) = (self.settings.health_check_timeout, self.resumed);
         let forget_after = self.settings.forget_worker_after;
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         let mut at = match state.lease {
             Lease::Requested { again_at, .. } => again_at,
-            Lease::Held { until, open: Some((_, sent)), .. } => until.min(sent + timeout),
+            Lease::Held { until, open: Some((_, sent)), .. } => {
+                until.min(sent.max(resumed) + timeout)
+            }
             Lease::Held { until, open: None, next, .. } => until.min(next),
         };
         if let Some(end) = state.blames.next_end() {
@@ -482,16 +491,36 @@ impl Scheduler {
         reason: &'static str,
         step: &mut SchedulerStep,
     ) {
-        let Some((slot, state)) = self.state_of(worker) else { return };
+        let Some(slot) = self.lose_lease(now, worker, reason) else { return };
+        self.fail_all_of(now, slot, reason, step);
+        self.worker_due(now, slot, step);
+    }
+
+    /// A lease has run out by our own clock: the worker does not answer, or we did not ask.
+    fn lease_ran_out(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        until: Time,
+        step: &mut SchedulerStep,
+    ) {
+        if !self.ran_out_in_stall(until) {
+            return self.worker_lost(now, worker, "the lease has run out", step);
+        }
+        let Some(slot) = self.lose_lease(now, worker, STALLED) else { return };
+        self.interrupt_all_of(now, slot, STALLED, step);
+        self.worker_due(now, slot, step);
+    }
+
+    /// Forgets a worker's lease, to ask for a new one.
+    fn lose_lease(&mut self, now: Time, worker: WorkerId, reason: &'static str) -> Option<Slot> {
+        let (slot, state) = self.state_of(worker)?;
         let had_lease = state.lease().is_some();
         state.lose(now, reason);
         state.lease = Lease::wanted(now, now);
         self.placement.set_available(slot, false, now);
-        if had_lease {
-            self.counts.leases_lost += 1;
-        }
-        self.fail_all_of(now, slot, reason, step);
-        self.worker_due(now, slot, step);
+        self.counts.leases_lost += u64::from(had_lease);
+        Some(slot)
     }
 
     pub(super) fn forget_worker(
@@ -513,7 +542,7 @@ impl Scheduler {
         self.slot_of.remove(&state.worker.id);
         self.predictor.forget_worker(state.predict);
         self.placement.remove_worker(slot, now);
-        step.persist.push(Record::WorkerForgotten(state.worker.id));
+        step.persist(Record::WorkerForgotten(state.worker.id));
         state.blames
     }
 

@@ -2,7 +2,7 @@
 
 use hypha_model::SchedulerId;
 
-use super::{Leaving, Phase, RunId, Said, WorkerMachine, WorkerRecord, WorkerStep};
+use super::{Leaving, Phase, RunId, WorkerMachine, WorkerRecord, WorkerStep, say};
 use crate::message::FromWorker;
 
 impl WorkerMachine {
@@ -18,7 +18,7 @@ impl WorkerMachine {
         }
         if let Some(lease) = self.lease {
             let leaving = Leaving { epoch: self.epoch, holder: lease.holder };
-            step.persist.push(WorkerRecord::Left(leaving));
+            step.persist(WorkerRecord::Left(leaving));
         }
         let runs: Vec<RunId> = self.runs.keys().copied().collect();
         for id in runs {
@@ -34,14 +34,14 @@ impl WorkerMachine {
     pub(super) fn say_left(&self, step: &mut WorkerStep) {
         if let Some(lease) = self.lease {
             let message = FromWorker::Left { epoch: self.epoch, lease: Some(lease.id) };
-            step.send.push(Said { to: lease.holder, message });
+            say(step, lease.holder, message);
         }
     }
 
     /// Says to the holder of the last life's lease that it ended in order: it may have been down then.
     pub(super) fn say_last_left(&self, to: SchedulerId, step: &mut WorkerStep) {
         if let Some(Leaving { epoch, .. }) = self.left.filter(|left| left.holder == to) {
-            step.send.push(Said { to, message: FromWorker::Left { epoch, lease: None } });
+            say(step, to, FromWorker::Left { epoch, lease: None });
         }
     }
 }

@@ -18,7 +18,7 @@ fn a_hand_over_carries_lease_epoch_and_fence_and_is_durable_in_the_same_step() {
     assert!(rig.steps[0].persist.iter().any(|record| matches!(record,
         Record::Attempted { attempt, fence, worker, .. }
             if (*attempt, *fence, *worker) == (dispatch.attempt, dispatch.fence, given.worker))));
-    assert_eq!(rig.stored(id).current.unwrap().0, dispatch.fence);
+    assert_eq!(rig.stored(id).current.as_ref().unwrap().fence, dispatch.fence);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use hypha_engine::{
     Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Record, Reject, Reply,
     Scheduler, SchedulerEvent, SchedulerStep, Settings, Submitted, ToWorker,
 };
+use hypha_machine::{Apply, Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
     AttemptId, Capacity, Epoch, Executor, ExecutorClass, Fence, LeaseId, Money, Name, Payload, Rng,
     SchedulerId, Span, TaskId, TaskSpec, Time, Worker, WorkerId,
@@ -22,14 +23,55 @@ pub(crate) struct Rig {
     pub(crate) now: Time,
     pub(crate) settings: Settings,
     pub(crate) scheduler: Scheduler,
-    pub(crate) image: Image,
-    pub(crate) steps: Vec<SchedulerStep>,
+    batch: Batch<Scheduler, ()>,
+    pub(crate) disk: MemoryDisk<Image>,
+    pub(crate) steps: Vec<Committed<Scheduler>>,
     /// Those of them that answer heartbeats and lease requests.
     pub(crate) workers: BTreeMap<WorkerId, Script>,
     /// Open tasks that are not stored.
     pub(crate) unstored: usize,
     rng: Rng,
-    requests: u64,
+}
+
+/// What one step led to.
+pub(crate) struct Committed<M: Machine> {
+    pub(crate) persist: Vec<M::Record>,
+    pub(crate) send: Vec<M::Effect>,
+    pub(crate) at_once: Vec<M::Effect>,
+    /// The reply that waited for the commit.
+    pub(crate) reply: Option<M::Reply>,
+    /// The reply that did not.
+    pub(crate) reply_at_once: Option<M::Reply>,
+}
+
+/// Commits what is in a batch.
+pub(crate) fn commit<M, I>(batch: &mut Batch<M, ()>, disk: &mut MemoryDisk<I>) -> Committed<M>
+where
+    M: Machine<Record: Clone>,
+    I: Apply<M::Record>,
+{
+    let at_once = batch.take_at_once();
+    let sealed = batch.seal();
+    let persist = sealed.records().to_vec();
+    let Ok(Released { effects, mut replies }) = sealed.write(disk);
+    let reply = replies.pop().map(|((), reply)| reply);
+    assert!(replies.is_empty(), "at most one reply a step");
+    Committed { persist, send: effects, at_once, reply, reply_at_once: None }
+}
+
+/// Steps a machine with one event, and commits.
+pub(crate) fn step<M, I>(
+    machine: &mut M,
+    (batch, disk): (&mut Batch<M, ()>, &mut MemoryDisk<I>),
+    now: Time,
+    event: M::Event,
+) -> Committed<M>
+where
+    M: Machine<Record: Clone>,
+    I: Apply<M::Record>,
+{
+    let reply_at_once = batch.ask(machine, now, event, ()).map(|((), reply)| reply);
+    Committed { reply_at_once, ..commit(batch, disk) }
 }
 
 /// A scripted worker.
@@ -56,14 +98,14 @@ impl Rig {
             now: START,
             settings,
             scheduler,
-            image: Image::default(),
+            batch: Batch::default(),
+            disk: MemoryDisk::default(),
             steps: Vec::new(),
             unstored: 0,
             workers: BTreeMap::new(),
             rng: Rng::new(5),
-            requests: 0,
         };
-        rig.keep(step);
+        rig.start_with(step);
         rig
     }
 
@@ -82,12 +124,12 @@ impl Rig {
     /// The process is killed and started again, on what was durable.
     pub(crate) fn restart(&mut self) {
         let mut step = SchedulerStep::default();
-        let image = self.image.clone();
+        let image = self.disk.image.clone();
         let settings = self.settings.clone();
         self.steps.clear();
         self.scheduler =
             Scheduler::recover(scheduler_id(), settings, image, 1, self.now, &mut step);
-        self.keep(step);
+        self.start_with(step);
         self.answer();
     }
 
@@ -103,15 +145,10 @@ impl Rig {
     }
 
     pub(crate) fn ask(&mut self, command: Command) -> Reply {
-        self.requests += 1;
-        let wanted = self.requests;
-        self.event(SchedulerEvent::Asked { request: wanted, command });
-        let reply = |effect: &Effect| match effect {
-            Effect::Reply { request, reply } if *request == wanted => Some(reply.clone()),
-            _ => None,
-        };
-        let replies: Vec<Reply> = self.sent().filter_map(reply).collect();
-        assert_eq!(replies.len(), 1, "one answer for each question");
+        self.event(SchedulerEvent::Asked(command));
+        let replies = self.steps.iter().flat_map(|step| [&step.reply, &step.reply_at_once]);
+        let replies: Vec<&Reply> = replies.flatten().collect();
+        assert_eq!(replies.len(), 1, "one reply for each request");
         replies[0].clone()
     }
 
@@ -145,13 +182,16 @@ impl Rig {
     pub(crate) fn wait(&mut self, span: Span) {
         let end = self.now + span;
         self.steps.clear();
+        // Waking it early does no harm: it looks what is due.
+        let mut next = Some(self.now);
         let mut steps = 0;
-        while let Some(wake) = self.steps.last().map_or(self.wake_at(), |step| step.wake_at)
+        while let Some(wake) = next
             && wake <= end
         {
             self.now = wake.max(self.now);
             self.step(SchedulerEvent::Woke);
             self.answer();
+            next = self.scheduler.wake_at(self.now);
             steps += 1;
             assert!(steps < 100_000, "the scheduler is busy with nothing at {}", self.now);
         }
@@ -205,7 +245,7 @@ impl Rig {
     }
 
     pub(crate) fn stored(&self, task: TaskId) -> &StoredTask {
-        &self.image.tasks[&task]
+        &self.disk.image.tasks[&task]
     }
 
     pub(crate) fn ended(&self, task: TaskId) -> &FinishedTask {
@@ -243,23 +283,23 @@ impl Rig {
         self.workers.entry(worker_id(n)).or_default().silent = true;
     }
 
-    fn wake_at(&self) -> Option<Time> {
-        // Nobody was asked since the last call: any time will do, the scheduler looks what is due.
-        Some(self.now)
-    }
-
     fn step(&mut self, event: SchedulerEvent) {
-        let mut step = SchedulerStep::default();
-        self.scheduler.step(self.now, event, &mut step);
-        self.keep(step);
+        let durable = (&mut self.batch, &mut self.disk);
+        let committed = step(&mut self.scheduler, durable, self.now, event);
+        self.keep(committed);
     }
 
-    fn keep(&mut self, step: SchedulerStep) {
-        step.persist.iter().for_each(|record| self.image.apply(record));
+    fn start_with(&mut self, step: SchedulerStep) {
+        self.batch = Batch::from(step);
+        let committed = commit(&mut self.batch, &mut self.disk);
+        self.keep(committed);
+    }
+
+    fn keep(&mut self, committed: Committed<Scheduler>) {
         self.scheduler.check(self.now).expect("what is kept incrementally is right");
-        let open = self.image.tasks.values().filter(|task| task.finished.is_none()).count();
+        let open = self.disk.image.tasks.values().filter(|task| task.finished.is_none()).count();
         assert_eq!(open, self.scheduler.open_tasks() - self.unstored, "the open tasks are durable");
-        self.steps.push(step);
+        self.steps.push(committed);
     }
 
     /// The workers answer, until nobody has anything more to say.

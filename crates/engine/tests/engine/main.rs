@@ -7,6 +7,7 @@ mod harness;
 mod noise;
 mod recovery;
 mod stages;
+mod stall;
 mod submit;
 mod unreached;
 mod unstored;

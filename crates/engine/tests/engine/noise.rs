@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use hypha_engine::{
     Command, Dispatch, Effect, FromWorker, Image, Leaving, NewTask, Outcome, RetryPolicy, Run,
-    RunId, Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker, WorkerEvent,
-    WorkerMachine, WorkerStep,
+    RunId, Said, Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker, WorkerEffect,
+    WorkerEvent, WorkerImage, WorkerMachine, WorkerStep,
 };
+use hypha_machine::{Batch, MemoryDisk};
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Payload, Refusal, RefusalKind, Rng, Span, TaskId, TaskSpec,
     Time,
@@ -14,7 +15,7 @@ use hypha_model::{
 use hypha_placement::Strategy;
 use hypha_predict::Mode;
 
-use crate::harness::{START, completed, name, scheduler_id, worker, worker_id};
+use crate::harness::{Committed, START, commit, completed, name, scheduler_id, worker, worker_id};
 
 /// Draws messages, half of them from what was really seen.
 struct Noise {
@@ -193,19 +194,22 @@ fn a_scheduler_survives_any_message_in_any_state() {
         let retry =
             RetryPolicy { max_attempts: noise.rng.below(5) as u32, ..RetryPolicy::default() };
         let settings = Settings { retry, max_queue: 20, ..Settings::default() };
-        let mut image = Image::default();
-        let (mut now, mut step) = (START, SchedulerStep::default());
-        let recover = |image: &Image, now, step: &mut SchedulerStep| {
-            Scheduler::recover(scheduler_id(), settings.clone(), image.clone(), seed, now, step)
+        let mut disk = MemoryDisk::<Image>::default();
+        let mut now = START;
+        let recover = |image: &Image, now| {
+            let (image, mut step) = (image.clone(), SchedulerStep::default());
+            let id = scheduler_id();
+            let machine = Scheduler::recover(id, settings.clone(), image, seed, now, &mut step);
+            (machine, Batch::from(step))
         };
-        let mut scheduler = recover(&image, now, &mut step);
+        let (mut scheduler, mut batch) = recover(&disk.image, now);
         for at in 0..1_500 {
             now = noise.later(now);
             let worker_at = noise.rng.below(4) as u8;
             let event = match noise.rng.below(12) {
                 0 => SchedulerEvent::WorkerFound(Arc::new(described(worker_at, &mut noise.rng))),
                 1 => SchedulerEvent::WorkerDisconnected(worker_id(worker_at)),
-                2 | 3 => SchedulerEvent::Asked { request: at, command: noise.command() },
+                2 | 3 => SchedulerEvent::Asked(noise.command()),
                 4 | 5 => SchedulerEvent::Woke,
                 _ => {
                     let message = noise.worker_message();
@@ -213,20 +217,20 @@ fn a_scheduler_survives_any_message_in_any_state() {
                 }
             };
             if noise.rng.chance(0.01) {
-                scheduler = recover(&image, now, &mut step);
+                (scheduler, batch) = recover(&disk.image, now);
             }
-            scheduler.step(now, event, &mut step);
+            batch.ask(&mut scheduler, now, event, ());
             if let Err(error) = scheduler.check(now) {
                 panic!("seed {seed}, event {at}: {error}");
             }
-            step.persist.drain(..).for_each(|record| image.apply(&record));
-            let open = image.tasks.values().filter(|task| task.finished.is_none()).count();
+            let Committed { send, at_once, .. } = commit(&mut batch, &mut disk);
+            let open = disk.image.tasks.values().filter(|task| task.finished.is_none()).count();
             if noise.forgets {
                 assert!(open <= scheduler.open_tasks(), "seed {seed}, event {at}");
             } else {
                 assert_eq!(open, scheduler.open_tasks(), "seed {seed}, event {at}");
             }
-            for effect in step.send.drain(..).chain(step.at_once.drain(..)) {
+            for effect in send.into_iter().chain(at_once) {
                 let Effect::ToWorker { message, .. } = effect else { continue };
                 match message {
                     ToWorker::RequestLease { request, .. } => noise.numbers.push(request),
@@ -256,10 +260,12 @@ fn a_worker_survives_any_message_in_any_state() {
     for seed in 0..300 {
         let mut noise = Noise::new(seed);
         let (mut now, mut step) = (START, WorkerStep::default());
+        let mut disk = MemoryDisk::<WorkerImage>::default();
         let me = Arc::new(described(1, &mut noise.rng));
         let left = Leaving { epoch: Epoch(0), holder: scheduler_id() };
         let left = noise.rng.chance(0.5).then_some(left);
         let mut machine = WorkerMachine::start(me, Epoch(0), left, seed, &mut step);
+        let mut batch = Batch::from(step);
         let mut runs: Vec<RunId> = Vec::new();
         for at in 0..1_000 {
             now = noise.later(now);
@@ -282,6 +288,7 @@ fn a_worker_survives_any_message_in_any_state() {
                         fence,
                         spec,
                         timeout,
+                        resume: None,
                     }))
                 }
             };
@@ -294,22 +301,23 @@ fn a_worker_survives_any_message_in_any_state() {
             let event = match noise.rng.below(8) {
                 0 => WorkerEvent::Woke,
                 1 => WorkerEvent::Progressed { id, permille: u16::MAX },
-                2 | 3 => WorkerEvent::Ended { id, outcome: noise.outcome() },
+                2 | 3 => WorkerEvent::Ended { id, outcome: noise.outcome(), run: None },
                 4 if noise.rng.chance(0.001) => WorkerEvent::AskedToLeave,
                 _ => WorkerEvent::SchedulerSaid { scheduler, message },
             };
-            machine.step(now, event, &mut step);
+            batch.tell(&mut machine, now, event);
             if let Err(error) = machine.check() {
                 panic!("seed {seed}, event {at}: {error}");
             }
-            for run in step.run.drain(..) {
-                if let Run::Start { id, .. } = run {
-                    runs.push(id);
-                }
-            }
-            for said in step.send.drain(..) {
-                if let FromWorker::LeaseGranted { lease, epoch, .. } = said.message {
-                    noise.leases.push((lease, epoch));
+            let committed = commit(&mut batch, &mut disk);
+            for effect in committed.at_once.into_iter().chain(committed.send) {
+                match effect {
+                    WorkerEffect::Run(Run::Start { id, .. }) => runs.push(id),
+                    WorkerEffect::Say(Said {
+                        message: FromWorker::LeaseGranted { lease, epoch, .. },
+                        ..
+                    }) => noise.leases.push((lease, epoch)),
+                    _ => {}
                 }
             }
         }

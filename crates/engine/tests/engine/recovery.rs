@@ -39,7 +39,7 @@ fn strategy_mode_predictor_and_health_come_back() {
     assert_eq!(rig.scheduler.epoch(), Epoch(2));
     assert!(matches!(rig.steps[0].persist[0], Record::Started { epoch: Epoch(2) }));
     assert_eq!(*rig.scheduler.strategy().0, Strategy::BestFit);
-    assert_eq!(rig.image.mode, Some(Mode::LookupTable));
+    assert_eq!(rig.disk.image.mode, Some(Mode::LookupTable));
     assert_eq!(rig.scheduler.mode(), Mode::Default, "until the driver has loaded the table");
     assert_eq!(learned(&rig), before);
 }
@@ -59,7 +59,10 @@ fn an_attempt_whose_worker_never_comes_back_is_tried_elsewhere() {
     assert!(rig.dispatches().is_empty(), "it may still run");
     rig.wait(secs(4));
     assert_eq!(rig.dispatches()[0].n(), 2);
-    assert_eq!(rig.view(id).last_error.unwrap(), "the worker did not come back");
+    assert_eq!(
+        rig.view(id).last_error.unwrap(),
+        "the scheduler was restarted and the worker did not come back"
+    );
     // It comes back after all, with the void attempt.
     rig.workers.get_mut(&worker_id(1)).unwrap().holding =
         vec![(given.dispatch.attempt, given.dispatch.fence)];
@@ -90,6 +93,20 @@ fn a_pause_goes_on_over_a_restart() {
     rig.restart();
     assert_eq!(rig.view(id).not_before, Some(until));
     rig.wait(until.since(rig.now));
+    assert_eq!(rig.dispatches()[0].dispatch.attempt.number, 2);
+}
+
+/// The next life of a scheduler may begin earlier than the last one ended.
+#[test]
+fn a_clock_that_was_set_back_does_not_prolong_a_backoff() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.finish_with(&given, failed(true));
+    rig.now = rig.now - secs(3_600);
+    rig.restart();
+    let longest = rig.settings.retry.backoff_max;
+    assert!(rig.view(id).not_before.unwrap() <= rig.now + longest);
+    rig.wait(longest);
     assert_eq!(rig.dispatches()[0].dispatch.attempt.number, 2);
 }
 
@@ -156,7 +173,7 @@ fn a_removed_worker_stays_removed_over_a_restart_until_it_is_registered() {
         rig.restart();
         rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
         assert_eq!(rig.scheduler.workers(rig.now).len(), usize::from(registered));
-        assert_eq!(rig.image.removed.len(), usize::from(!registered));
+        assert_eq!(rig.disk.image.removed.len(), usize::from(!registered));
         assert_eq!(rig.scheduler.is_removed(worker_id(1)), !registered);
     }
 }
@@ -172,7 +189,7 @@ fn a_worker_that_finishes_what_it_has_does_so_over_a_restart() {
         rig.silence(1);
         rig.restart();
         let other = rig.submit(task());
-        assert_eq!(rig.image.workers.len(), 1, "it has something left");
+        assert_eq!(rig.disk.image.workers.len(), 1, "it has something left");
         if comes_back {
             rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
             rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
@@ -182,9 +199,12 @@ fn a_worker_that_finishes_what_it_has_does_so_over_a_restart() {
             assert_eq!(rig.ended(id).state, TaskState::Completed);
         } else {
             rig.wait(secs(121));
-            assert_eq!(rig.view(id).last_error.unwrap(), "the worker did not come back");
+            assert_eq!(
+                rig.view(id).last_error.unwrap(),
+                "the scheduler was restarted and the worker did not come back"
+            );
         }
-        assert!(rig.image.workers.is_empty(), "then it is forgotten");
+        assert!(rig.disk.image.workers.is_empty(), "then it is forgotten");
         assert_eq!(rig.view(other).state, TaskState::Queued);
     }
 }
@@ -201,8 +221,8 @@ fn of_very_many_removed_workers_the_first_are_forgotten_first() {
         rig.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
         assert_eq!(rig.ask(Command::RemoveWorker(id(n))), Reply::WorkerRemoved(true));
     }
-    assert_eq!(rig.image.removed.len(), KEPT);
-    let known = |n| (rig.scheduler.is_removed(id(n)), rig.image.removed.contains_key(&id(n)));
+    assert_eq!(rig.disk.image.removed.len(), KEPT);
+    let known = |n| (rig.scheduler.is_removed(id(n)), rig.disk.image.removed.contains_key(&id(n)));
     assert_eq!((known(0), known(1)), ((false, false), (true, true)));
 }
 
@@ -219,7 +239,7 @@ fn a_removed_worker_of_the_swarm_is_taken_again_at_once() {
         assert_eq!(rig.ask(readmit.clone()), Reply::WorkerReadmitted(true));
         assert_eq!(rig.scheduler.workers(rig.now).len(), usize::from(seen));
         assert_eq!(rig.ask(readmit), Reply::WorkerReadmitted(false));
-        assert!(rig.image.removed.is_empty());
+        assert!(rig.disk.image.removed.is_empty());
         rig.join(1);
     }
     // It stays connected, so nobody finds it anew.
@@ -250,4 +270,65 @@ fn counts_go_on_where_an_earlier_machine_ended() {
     let (_, given) = rig.dispatched(task());
     rig.finish(&given);
     assert_eq!((rig.scheduler.counts().submitted, rig.scheduler.counts().completed), (2, 2));
+}
+
+#[test]
+fn the_moment_at_which_an_attempt_began_is_stored_and_never_changes() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    rig.wait(Span::from_millis(250));
+    rig.start(&given);
+    let began = rig.view(id).started.unwrap();
+    assert_eq!(rig.persisted().count(), 0, "it waits for the next commit");
+    rig.wait(secs(2));
+    assert_eq!(rig.stored(id).current.as_ref().unwrap().started, Some(began), "or for a second");
+    rig.workers.get_mut(&worker_id(1)).unwrap().holding =
+        vec![(given.dispatch.attempt, given.dispatch.fence)];
+    rig.restart();
+    assert_eq!((rig.view(id).started, rig.view(id).state), (Some(began), TaskState::Running));
+    // The worker's own account of it is some milliseconds off.
+    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    rig.say(1, FromWorker::Running { attempt, fence, elapsed: Span::from_millis(2_003) });
+    assert_eq!(rig.view(id).started, Some(began));
+    rig.finish(&given);
+    assert_eq!(rig.ended(id).started, Some(began));
+}
+
+#[test]
+fn what_a_back_end_has_is_asked_for_after_a_restart_and_not_run_again() {
+    let mut rig = Rig::with_workers(&[1]);
+    let (id, given) = rig.dispatched(task());
+    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    rig.start(&given);
+    rig.say(1, FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
+    rig.wait(secs(2));
+    assert_eq!(rig.stored(id).current.as_ref().unwrap().handle.as_deref(), Some("own/7"));
+    // The worker is of the scheduler's own process, and has forgotten everything.
+    rig.workers.get_mut(&worker_id(1)).unwrap().holding.clear();
+    rig.restart();
+    let again = rig.dispatches();
+    assert_eq!(again.len(), 1);
+    assert_eq!((again[0].dispatch.attempt, again[0].dispatch.fence), (attempt, fence));
+    assert_eq!(again[0].dispatch.resume.as_deref(), Some("own/7"));
+    rig.finish(&again[0]);
+    let ended = rig.ended(id);
+    assert_eq!((ended.state, ended.attempts), (TaskState::Completed, 1));
+}
+
+#[test]
+fn what_is_said_of_a_void_attempt_is_not_kept() {
+    let mut rig = Rig::with_workers(&[1, 2]);
+    let (id, given) = rig.dispatched(task());
+    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    rig.start(&given);
+    rig.say(given.n(), FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
+    rig.finish_with(&given, failed(true));
+    let current = loop {
+        rig.wait(Span::from_millis(100));
+        if let Some(current) = rig.stored(id).current.clone() {
+            break current;
+        }
+    };
+    assert_ne!(current.fence, fence);
+    assert_eq!((current.started, current.handle), (None, None));
 }

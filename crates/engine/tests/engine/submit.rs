@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_engine::{Command, Effect, NewTask, Record, Reject, Reply, Settings};
+use hypha_engine::{Command, NewTask, Record, Reject, Reply, Settings};
 use hypha_model::{Span, TaskState};
 
 use crate::harness::*;
@@ -14,7 +14,7 @@ fn a_task_is_durable_before_anything_else_and_then_answered() {
     let step = &rig.steps[0];
     assert!(matches!(&step.persist[0], Record::Accepted(accepted) if accepted.id == id));
     assert!(matches!(&step.persist[1], Record::Attempted { attempt, .. } if attempt.task == id));
-    assert!(step.send.iter().any(|effect| matches!(effect, Effect::Reply { .. })));
+    assert!(matches!(step.reply, Some(Reply::Submitted(_))));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_batch_is_answered_one_by_one() {
     assert_eq!(seen, [Some(false), Some(true), Some(false), None, Some(true)]);
     assert_eq!(answers[0].unwrap().task, answers[1].unwrap().task);
     assert!(matches!(answers[3], Err(Reject::QueueFull { retry_after_s: 1..=60 })));
-    assert_eq!((rig.image.tasks.len(), rig.scheduler.counts().rejected), (2, 1));
+    assert_eq!((rig.disk.image.tasks.len(), rig.scheduler.counts().rejected), (2, 1));
 }
 
 #[test]

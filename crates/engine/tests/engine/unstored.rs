@@ -1,17 +1,18 @@
 //! Requests whose client waits on the line: placed like tasks, never durable, and nothing about them waits for a disk.
 
-use hypha_engine::{Command, Effect, FromWorker, Notice, Record, SchedulerStep};
+use hypha_engine::{Command, Effect, FromWorker, Notice, Record, Scheduler};
 use hypha_model::{Payload, TaskState};
 
 use crate::harness::*;
 
 /// What is durable of tasks, and what waits for it.
-fn of_tasks(steps: &[SchedulerStep]) -> (usize, usize) {
+fn of_tasks(steps: &[Committed<Scheduler>]) -> (usize, usize) {
     let durable = |record: &&Record| {
         !matches!(record, Record::Worker { .. } | Record::Predictor(_) | Record::Started { .. })
     };
     let persisted = steps.iter().flat_map(|step| &step.persist).filter(durable).count();
-    (persisted, steps.iter().map(|step| step.send.len()).sum())
+    let waits = |step: &Committed<Scheduler>| step.send.len() + usize::from(step.reply.is_some());
+    (persisted, steps.iter().map(waits).sum())
 }
 
 fn ended(rig: &Rig) -> Option<TaskState> {

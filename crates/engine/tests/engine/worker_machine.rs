@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use hypha_engine::{
-    Dispatch, FromWorker, Leaving, Outcome, Run, RunId, ToWorker, WorkerEvent, WorkerMachine,
-    WorkerRecord, WorkerStep,
+    Dispatch, FromWorker, Leaving, Outcome, Run, RunId, ToWorker, WorkerEffect, WorkerEvent,
+    WorkerImage, WorkerMachine, WorkerRecord, WorkerStep,
 };
+use hypha_machine::{Batch, Machine, MemoryDisk};
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, TaskId, Time,
 };
 
-use crate::harness::{START, completed, secs, worker};
+use crate::harness::{Committed, START, commit, completed, secs, step, worker};
 
 struct Rig {
     now: Time,
     machine: WorkerMachine,
-    step: WorkerStep,
+    disk: MemoryDisk<WorkerImage>,
+    step: Committed<WorkerMachine>,
     lease: Option<LeaseId>,
 }
 
@@ -25,10 +27,18 @@ fn scheduler(n: u8) -> SchedulerId {
 
 impl Rig {
     fn new() -> Rig {
-        let mut step = WorkerStep::default();
-        let machine = WorkerMachine::start(Arc::new(worker(1)), Epoch(6), None, 1, &mut step);
-        assert_eq!(step.persist, [WorkerRecord::Started(Epoch(7))], "each life is durable");
-        Rig { now: START, machine, step, lease: None }
+        let rig = Rig::after(WorkerImage { epoch: Epoch(6), left: None });
+        assert_eq!(rig.step.persist, [WorkerRecord::Started(Epoch(7))], "each life is durable");
+        rig
+    }
+
+    /// A new life after what is durable.
+    fn after(image: WorkerImage) -> Rig {
+        let (mut step, mut disk) = (WorkerStep::default(), MemoryDisk { image });
+        let WorkerImage { epoch, left } = image;
+        let machine = WorkerMachine::start(Arc::new(worker(1)), epoch, left, 1, &mut step);
+        let step = commit(&mut Batch::from(step), &mut disk);
+        Rig { now: START, machine, disk, step, lease: None }
     }
 
     /// With a lease for scheduler 1.
@@ -40,8 +50,8 @@ impl Rig {
     }
 
     fn event(&mut self, event: WorkerEvent) {
-        self.step.clear();
-        self.machine.step(self.now, event, &mut self.step);
+        let durable = (&mut Batch::default(), &mut self.disk);
+        self.step = step(&mut self.machine, durable, self.now, event);
         self.machine.check().expect("what is kept incrementally is right");
     }
 
@@ -51,7 +61,7 @@ impl Rig {
 
     fn request(&mut self, n: u8, request: u64, ttl: u64) -> Option<LeaseId> {
         self.say(n, ToWorker::RequestLease { request, ttl: secs(ttl) });
-        self.step.send.iter().find_map(|said| match said.message {
+        self.sent().into_iter().find_map(|message| match message {
             FromWorker::LeaseGranted { lease, .. } => Some(lease),
             _ => None,
         })
@@ -71,6 +81,7 @@ impl Rig {
             fence: Fence(fence),
             spec: Arc::default(),
             timeout: secs(10),
+            resume: None,
         }
     }
 
@@ -80,7 +91,18 @@ impl Rig {
     }
 
     fn sent(&self) -> Vec<FromWorker> {
-        self.step.send.iter().map(|said| said.message.clone()).collect()
+        let said = |effect: &WorkerEffect| match effect {
+            WorkerEffect::Say(said) => Some(said.message.clone()),
+            WorkerEffect::Run(_) => None,
+        };
+        self.step.at_once.iter().chain(&self.step.send).filter_map(said).collect()
+    }
+
+    fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.step.at_once.iter().chain(&self.step.send).filter_map(|effect| match effect {
+            WorkerEffect::Run(run) => Some(run),
+            WorkerEffect::Say(_) => None,
+        })
     }
 
     fn started(&self) -> Vec<RunId> {
@@ -88,7 +110,7 @@ impl Rig {
             Run::Start { id, .. } => Some(*id),
             Run::Stop(_) => None,
         };
-        self.step.run.iter().filter_map(started).collect()
+        self.runs().filter_map(started).collect()
     }
 
     fn stopped(&self) -> Vec<RunId> {
@@ -96,7 +118,7 @@ impl Rig {
             Run::Stop(id) => Some(*id),
             Run::Start { .. } => None,
         };
-        self.step.run.iter().filter_map(stopped).collect()
+        self.runs().filter_map(stopped).collect()
     }
 }
 
@@ -111,8 +133,10 @@ fn one_scheduler_holds_the_worker_at_a_time() {
     let refusal = Refusal::plain(RefusalKind::Busy);
     assert_eq!(rig.sent(), [FromWorker::LeaseRefused { request: 1, refusal }]);
     assert_eq!(rig.request(1, 1, 100), rig.lease, "the same request twice is one lease");
-    let anew = rig.request(1, 2, 100);
+    let anew = rig.request(1, 3, 100);
     assert!(anew.is_some() && anew != rig.lease, "the holder may ask anew");
+    assert_eq!(rig.request(1, 2, 100), None, "a request that was overtaken changes nothing");
+    assert_eq!(rig.machine.lease().map(|(_, lease, _)| lease), anew);
     rig.now = rig.now + secs(100);
     assert!(rig.request(2, 2, 100).is_some(), "after its time another may have it");
 }
@@ -156,9 +180,9 @@ fn a_lease_that_ends_stops_what_runs_under_it() {
         rig.lease = rig.request(1, 2, 100);
         let next = rig.dispatch(3);
         assert!(rig.started().is_empty());
-        rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+        rig.event(WorkerEvent::Ended { id: run, outcome: completed(), run: None });
         assert_eq!((rig.started(), rig.sent().len()), (vec![next], 1), "no result is sent");
-        rig.event(WorkerEvent::Ended { id: waiting, outcome: completed() });
+        rig.event(WorkerEvent::Ended { id: waiting, outcome: completed(), run: None });
         assert!(rig.sent().is_empty());
     }
 }
@@ -179,7 +203,7 @@ fn only_the_holder_dispatches_and_each_attempt_once() {
         let (lease, epoch) = (dispatch.lease, dispatch.epoch);
         rig.say(n, ToWorker::Dispatch(Arc::new(dispatch)));
         assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }], "{what}");
-        assert!(rig.step.run.is_empty(), "{what}");
+        assert_eq!(rig.runs().count(), 0, "{what}");
     }
     let run = rig.dispatch(1);
     assert_eq!(rig.started(), [run]);
@@ -187,7 +211,7 @@ fn only_the_holder_dispatches_and_each_attempt_once() {
     assert_eq!(rig.sent(), [FromWorker::Started { attempt, fence }]);
     rig.dispatch(1);
     assert_eq!((rig.sent(), rig.started()), (vec![FromWorker::Started { attempt, fence }], vec![]));
-    rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+    rig.event(WorkerEvent::Ended { id: run, outcome: completed(), run: None });
     let result = rig.sent();
     rig.dispatch(1);
     assert_eq!((rig.sent(), rig.started()), (result, vec![]), "the result is said again");
@@ -226,7 +250,7 @@ fn results_that_nobody_records_do_not_pile_up() {
     let refused_at = (1..10_000).find(|fence| {
         let run = rig.dispatch(*fence);
         let refused = matches!(rig.sent()[..], [FromWorker::Refused { .. }]);
-        rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+        rig.event(WorkerEvent::Ended { id: run, outcome: completed(), run: None });
         refused
     });
     assert_eq!(refused_at, Some(64 + 1 + 1_024 + 1));
@@ -244,13 +268,13 @@ fn a_cancelled_run_frees_its_room_when_it_is_gone() {
     assert_eq!((rig.stopped(), rig.started()), (vec![first], vec![]));
     rig.dispatch(1);
     assert!(rig.sent().is_empty() && rig.started().is_empty(), "what is being stopped");
-    rig.event(WorkerEvent::Ended { id: first, outcome: completed() });
+    rig.event(WorkerEvent::Ended { id: first, outcome: completed(), run: None });
     assert_eq!(rig.started(), [second]);
     assert!(matches!(rig.sent()[..], [FromWorker::Started { .. }]), "no result of the cancelled");
     // One that waits is simply gone.
     let third = rig.dispatch(3);
     rig.say(1, ToWorker::Cancel { attempt: attempt(3), fence: Fence(3) });
-    rig.event(WorkerEvent::Ended { id: second, outcome: completed() });
+    rig.event(WorkerEvent::Ended { id: second, outcome: completed(), run: None });
     assert!(rig.started().is_empty() && rig.stopped().is_empty(), "{third:?}");
 }
 
@@ -258,12 +282,12 @@ fn a_cancelled_run_frees_its_room_when_it_is_gone() {
 fn a_run_that_takes_too_long_is_stopped_and_reported() {
     let mut rig = Rig::leased();
     let run = rig.dispatch(1);
-    assert_eq!(rig.step.wake_at, Some(START + secs(10)));
+    assert_eq!(rig.machine.wake_at(rig.now), Some(START + secs(10)));
     rig.wake(secs(9));
     assert!(rig.stopped().is_empty());
     rig.wake(secs(1));
     assert_eq!(rig.stopped(), [run]);
-    rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+    rig.event(WorkerEvent::Ended { id: run, outcome: completed(), run: None });
     assert!(matches!(rig.sent()[..], [FromWorker::Finished { outcome: Outcome::TimedOut, .. }]));
 }
 
@@ -272,7 +296,7 @@ fn a_result_is_sent_again_until_it_is_recorded() {
     let mut rig = Rig::leased();
     let run = rig.dispatch(1);
     rig.now = rig.now + secs(3);
-    rig.event(WorkerEvent::Ended { id: run, outcome: completed() });
+    rig.event(WorkerEvent::Ended { id: run, outcome: completed(), run: None });
     let (attempt, fence) = (attempt(1), Fence(1));
     let result = FromWorker::Finished { attempt, fence, run: secs(3), outcome: completed() };
     assert_eq!(rig.sent(), std::slice::from_ref(&result));
@@ -289,12 +313,10 @@ fn a_result_is_sent_again_until_it_is_recorded() {
 
 #[test]
 fn a_new_life_knows_nothing_of_the_last() {
-    let rig = Rig::leased();
-    let mut step = WorkerStep::default();
-    let next = WorkerMachine::start(Arc::new(worker(1)), Epoch(7), None, 1, &mut step);
-    assert_eq!(step.persist, [WorkerRecord::Started(Epoch(8))]);
-    assert!(next.lease().is_none());
-    let mut rig = Rig { machine: next, step, ..rig };
+    let last = Rig::leased();
+    let mut rig = Rig { lease: last.lease, ..Rig::after(last.disk.image) };
+    assert_eq!(rig.step.persist, [WorkerRecord::Started(Epoch(8))]);
+    assert!(rig.machine.lease().is_none());
     rig.dispatch(1);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
@@ -321,7 +343,7 @@ fn a_new_lease_comes_with_what_runs_and_for_how_long() {
 fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
     let mut rig = Rig::leased();
     let ended = rig.dispatch(1);
-    rig.event(WorkerEvent::Ended { id: ended, outcome: completed() });
+    rig.event(WorkerEvent::Ended { id: ended, outcome: completed(), run: None });
     let result = rig.sent();
     let runs = rig.dispatch(2);
     rig.dispatch(3);
@@ -339,7 +361,7 @@ fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
     assert_eq!((rig.sent(), rig.started()), (vec![left.clone()], vec![]), "it is said again");
     rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
     assert_eq!(rig.sent(), [left]);
-    rig.event(WorkerEvent::Ended { id: runs, outcome: completed() });
+    rig.event(WorkerEvent::Ended { id: runs, outcome: completed(), run: None });
     assert!(rig.sent().is_empty() && rig.started().is_empty(), "it was given back");
 
     rig.say(1, ToWorker::ReleaseLease { lease, epoch });
@@ -351,11 +373,7 @@ fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
 
 #[test]
 fn a_new_life_tells_the_holder_how_the_last_one_ended_until_it_has_heard() {
-    let start = |left| {
-        let mut step = WorkerStep::default();
-        let machine = WorkerMachine::start(Arc::new(worker(1)), Epoch(6), left, 1, &mut step);
-        Rig { now: START, machine, step, lease: None }
-    };
+    let start = |left| Rig::after(WorkerImage { epoch: Epoch(6), left });
     let left = Leaving { epoch: Epoch(6), holder: scheduler(1) };
     let said =
         |rig: &Rig| rig.sent().first() == Some(&FromWorker::Left { epoch: Epoch(6), lease: None });

@@ -418,6 +418,21 @@ fn a_worker_that_is_stopped_in_order_costs_no_attempt() {
     assert!(rig.scheduler.lease_of(worker_id(1)).is_some());
 }
 
+#[test]
+fn a_grant_that_was_overtaken_by_the_end_of_its_life_is_not_taken() {
+    for overtaken in [true, false] {
+        let mut rig = Rig::new(Settings::default());
+        rig.silence(1);
+        let asked = found(&mut rig, 1);
+        if overtaken {
+            let lease = hypha_model::LeaseId::new(rig.now, &mut hypha_model::Rng::new(1));
+            rig.say(1, FromWorker::Left { epoch: Epoch(1), lease: Some(lease) });
+        }
+        grant(&mut rig, 1, asked, secs(120));
+        assert_eq!(rig.scheduler.lease_of(worker_id(1)).is_none(), overtaken);
+    }
+}
+
 /// Both were stopped: the worker's next life tells the scheduler's.
 #[test]
 fn a_worker_that_was_stopped_while_the_scheduler_was_down_costs_no_attempt() {
@@ -438,7 +453,8 @@ fn a_worker_that_was_stopped_while_the_scheduler_was_down_costs_no_attempt() {
             assert_eq!(rig.view(id).state, TaskState::Scheduled, "tried again");
             assert_eq!(rig.stored(id).failures, 0);
         } else {
-            assert_eq!(rig.ended(id).error.as_deref(), Some("the worker has lost it"));
+            let error = rig.ended(id).error.as_deref().unwrap();
+            assert!(error.starts_with("lost: the scheduler was restarted"), "{error}");
         }
     }
 }
@@ -465,7 +481,7 @@ fn a_removed_worker_finishes_what_it_has_and_is_forgotten() {
         let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
         rig.silence(1);
         end(&mut rig, &given);
-        assert!(rig.image.workers.is_empty(), "{what}");
+        assert!(rig.disk.image.workers.is_empty(), "{what}");
         assert!(rig.scheduler.workers(rig.now).is_empty(), "{what}");
         let release = ToWorker::ReleaseLease { lease: lease.lease, epoch: lease.epoch };
         assert_eq!(rig.told(1).contains(&release), what != "lost", "{what}");
@@ -512,7 +528,7 @@ fn an_idle_worker_is_removed_at_once_and_its_late_grant_is_given_back() {
     let mut rig = Rig::new(Settings::default());
     let request = found(&mut rig, 1);
     rig.ask(Command::RemoveWorker(worker_id(1)));
-    assert!(rig.image.workers.is_empty());
+    assert!(rig.disk.image.workers.is_empty());
     grant(&mut rig, 1, request, secs(120));
     assert!(matches!(rig.told(1)[..], [ToWorker::ReleaseLease { .. }]));
 }
@@ -549,7 +565,7 @@ fn a_worker_that_describes_itself_anew_takes_its_old_one_s_place() {
     assert_eq!(workers.len(), 1);
     assert_eq!(*workers[0].0.worker, anew);
     assert_eq!(workers[0].0.health.failed, 1, "a new description does not whitewash");
-    assert_eq!(*rig.image.workers[&worker_id(1)].0, anew);
+    assert_eq!(*rig.disk.image.workers[&worker_id(1)].0, anew);
     rig.wait(secs(4));
     assert!(!rig.dispatches().is_empty());
     for id in [id, other] {
@@ -563,9 +579,9 @@ fn a_lost_worker_is_forgotten_after_its_time() {
     rig.silence(1);
     rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
     rig.wait(secs(3_599));
-    assert_eq!(rig.image.workers.len(), 1);
+    assert_eq!(rig.disk.image.workers.len(), 1);
     rig.wait(secs(1));
-    assert!(rig.image.workers.is_empty() && rig.scheduler.workers(rig.now).is_empty());
+    assert!(rig.disk.image.workers.is_empty() && rig.scheduler.workers(rig.now).is_empty());
 }
 
 #[test]
@@ -582,7 +598,7 @@ fn what_was_learned_is_saved_now_and_then() {
     rig.finish(&given);
     rig.wait(secs(30));
     assert_eq!(saves(&rig), (1, 1));
-    assert_eq!(rig.image.workers[&worker_id(1)].1.completed, 1);
+    assert_eq!(rig.disk.image.workers[&worker_id(1)].1.completed, 1);
     let (_, given) = rig.dispatched(task());
     rig.finish_with(&given, failed(false));
     let (id, given) = rig.dispatched(task());
@@ -590,7 +606,7 @@ fn what_was_learned_is_saved_now_and_then() {
     rig.ask(Command::CancelTask(id));
     rig.wait(secs(30));
     assert_eq!(saves(&rig), (0, 1), "a failure teaches nothing about run times");
-    assert_eq!(rig.image.workers[&worker_id(1)].1.failed, 1);
+    assert_eq!(rig.disk.image.workers[&worker_id(1)].1.failed, 1);
 }
 
 #[test]

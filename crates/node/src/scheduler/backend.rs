@@ -38,11 +38,11 @@ pub(super) struct Service {
 
 impl Backend for Service {
     fn now(&self) -> Time {
-        self.core.clock.now()
+        self.core.now()
     }
 
     fn ask(&self, command: Command) -> Answer<Reply> {
-        self.core.ask(command).map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
+        self.core.ask(command)
     }
 
     fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
@@ -53,7 +53,7 @@ impl Backend for Service {
         self.core.watch(task)
     }
 
-    fn read(&self, look: &mut dyn FnMut(&mut Scheduler, Time)) {
+    fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
         self.core.read(look);
     }
 
@@ -180,8 +180,4 @@ fn refused(error: hypha_backends::RegisterError) -> RegisterError {
 
 fn unavailable(error: StoreError) -> Unavailable {
     Unavailable(format!("the scheduler cannot read its store: {error}"))
-}
-
-pub(super) fn stopping() -> Unavailable {
-    Unavailable("the scheduler is stopping".to_owned())
 }

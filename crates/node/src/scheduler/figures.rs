@@ -1,10 +1,9 @@
 //! The figures of a scheduler, under the names that its documents give.
 
 use std::sync::Weak;
-use std::time::Instant;
 
 use hypha_engine::record::{AcceptedTask, FinishedTask};
-use hypha_model::TaskState;
+use hypha_model::{Span, TaskState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -49,11 +48,9 @@ impl Figures {
         figures
     }
 
-    /// Some choices were made since `began`.
-    pub(super) fn selected(&self, choices: u64, began: Instant) {
-        if choices > 0 {
-            self.selection.observe(began.elapsed().as_secs_f64() / choices as f64);
-        }
+    /// So many choices, at least one, took this long.
+    pub(super) fn selected(&self, choices: u64, took: Span) {
+        self.selection.observe(took.as_secs_f64() / choices as f64);
     }
 
     pub(super) fn ended(&self, accepted: &AcceptedTask, finished: &FinishedTask) {

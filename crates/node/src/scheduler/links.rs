@@ -25,7 +25,13 @@ const RETRY: Duration = Duration::from_secs(5);
 /// All of them.
 #[derive(Default)]
 pub(crate) struct Links {
-    open: Mutex<HashMap<WorkerId, mpsc::Sender<ToWorker>>>,
+    open: Mutex<HashMap<WorkerId, Open>>,
+}
+
+/// An open stream.
+struct Open {
+    worker: Arc<Worker>,
+    messages: mpsc::Sender<ToWorker>,
 }
 
 /// One worker's stream, opened whenever it is gone. Dropping it closes it.
@@ -38,15 +44,20 @@ pub(super) struct Link {
 impl Links {
     /// Sends, if there is a stream and it has room.
     pub(super) fn send(&self, worker: WorkerId, message: ToWorker) {
-        let link = self.lock().get(&worker).cloned();
-        if let Some(link) = link
-            && link.try_send(message).is_err()
+        let messages = self.lock().get(&worker).map(|open| open.messages.clone());
+        if let Some(messages) = messages
+            && messages.try_send(message).is_err()
         {
             tracing::debug!(%worker, "a message was dropped: too many wait");
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, mpsc::Sender<ToWorker>>> {
+    /// The workers to which there is a stream.
+    pub(super) fn workers(&self) -> Vec<Arc<Worker>> {
+        self.lock().values().map(|open| Arc::clone(&open.worker)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,8 +114,9 @@ impl Keeper {
     async fn serve(&self, writer: ChannelWriter<Orders>, reader: ChannelReader<Reports>) {
         let worker = lock(&self.worker).clone();
         let id = worker.id;
-        let (sender, waiting) = mpsc::channel(MAX_WAITING);
-        let guard = Registered::new(self, id, sender);
+        let (messages, waiting) = mpsc::channel(MAX_WAITING);
+        let open = Open { worker: Arc::clone(&worker), messages };
+        let guard = Registered::new(self, id, open);
         let Some(core) = self.core.upgrade() else { return };
         // Now that it can be reached, it is asked for a lease at once.
         core.tell(SchedulerEvent::WorkerFound(worker));
@@ -134,8 +146,8 @@ struct Registered<'a> {
 }
 
 impl<'a> Registered<'a> {
-    fn new(keeper: &'a Keeper, id: WorkerId, sender: mpsc::Sender<ToWorker>) -> Registered<'a> {
-        keeper.links.lock().insert(id, sender);
+    fn new(keeper: &'a Keeper, id: WorkerId, open: Open) -> Registered<'a> {
+        keeper.links.lock().insert(id, open);
         Registered { keeper, id }
     }
 }

@@ -1,31 +1,30 @@
-//! The worker's loop: carries messages and the ends of runs to the machine, and out what it wants sent and run.
+//! What surrounds the worker's machine: the channels to schedulers, the runs, and the files that it keeps.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hypha_engine::{
-    FromWorker, Outcome, Run, RunId, Said, ToWorker, WorkerEvent, WorkerMachine, WorkerRecord,
-    WorkerStep,
+    FromWorker, Outcome, Run, RunId, Said, ToWorker, WorkerEffect, WorkerEvent, WorkerMachine,
+    WorkerRecord, WorkerStep,
 };
-use hypha_model::{Payload, SchedulerId};
+use hypha_machine::Disk;
+use hypha_model::{Payload, SchedulerId, Worker};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::runners::{Runners, Stopper};
 use super::{channels::Outbox, epoch};
-use crate::clock::Clock;
 use crate::crash::{CrashPoint, crash_point};
+use crate::machine_loop::{MachineLoop, Surroundings};
 
-/// Events that wait for the loop; whoever brings more waits.
+/// Events that wait for the loop; senders of more wait.
 pub(super) const MAX_EVENTS: usize = 4_096;
 
-/// Events that are stepped together: what they want sent goes out in one frame.
-const BATCH: usize = 1_024;
-
-/// How long a scheduler may take to hear that this worker leaves: some round trips. After that the next life tells
-/// it.
+/// How long a scheduler may take to acknowledge that this worker leaves: some round trips. After that the next life
+/// tells it.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What happens at a worker.
@@ -43,96 +42,50 @@ pub(super) enum Event {
     Looked(usize, bool),
 }
 
-pub(super) struct Driver {
-    machine: WorkerMachine,
-    clock: Clock,
-    data_dir: PathBuf,
-    runners: Arc<Runners>,
-    events: mpsc::Sender<Event>,
-    outboxes: HashMap<SchedulerId, Outbox>,
-    stoppers: HashMap<RunId, Stopper>,
+/// See the head of this file.
+pub(super) struct WorkerSurroundings {
+    pub(super) worker: Arc<Worker>,
+    pub(super) files: EpochFiles,
+    pub(super) runners: Arc<Runners>,
+    pub(super) events: mpsc::Sender<Event>,
     /// Where messages for the worker's own surface go.
-    local: mpsc::Sender<FromWorker>,
+    pub(super) local: mpsc::Sender<FromWorker>,
+    pub(super) outboxes: HashMap<SchedulerId, Outbox>,
+    pub(super) stoppers: HashMap<RunId, Stopper>,
 }
 
-impl Driver {
-    pub(super) fn new(
-        machine: WorkerMachine,
-        clock: Clock,
-        data_dir: PathBuf,
-        runners: Arc<Runners>,
-        events: mpsc::Sender<Event>,
-        local: mpsc::Sender<FromWorker>,
-    ) -> Driver {
-        let (outboxes, stoppers) = (HashMap::new(), HashMap::new());
-        Driver { machine, clock, data_dir, runners, events, outboxes, stoppers, local }
-    }
+/// The files in which a worker keeps its epoch.
+pub(super) struct EpochFiles(pub(super) PathBuf);
 
-    /// Runs until told to stop, and then until the holder of the lease knows. What the machine wanted at its start
-    /// is in `step`.
-    pub(super) async fn run(
-        mut self,
-        mut happened: mpsc::Receiver<Event>,
-        mut step: WorkerStep,
-        stop: CancellationToken,
-    ) {
-        self.live(&mut happened, &mut step, stop.cancelled()).await;
-        step.clear();
-        self.machine.step(self.clock.now(), WorkerEvent::AskedToLeave, &mut step);
-        self.carry_out(&mut step).await;
-        let told = async {
-            while self.is_heard() {
-                let Some(event) = happened.recv().await else { return };
-                step.clear();
-                self.happened(event, &mut step);
-                self.carry_out(&mut step).await;
-            }
-        };
-        if tokio::time::timeout(LEAVE_WITHIN, told).await.is_err() {
-            tracing::warn!("the scheduler does not answer that this worker leaves; leaving");
-        }
+/// Runs until told to stop, and then until the holder of the lease has acknowledged that this worker leaves.
+pub(super) async fn run(
+    mut driver: MachineLoop<WorkerMachine, WorkerSurroundings>,
+    stop: CancellationToken,
+) {
+    driver.run(stop.cancelled()).await;
+    let told = async {
+        driver.step(WorkerEvent::AskedToLeave).await?;
+        while must_wait(&driver) && driver.next().await? {}
+        io::Result::Ok(())
+    };
+    match tokio::time::timeout(LEAVE_WITHIN, told).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!("cannot note that this worker leaves: {error}"),
+        Err(_) => tracing::warn!("the scheduler does not answer that this worker leaves; leaving"),
     }
+}
 
-    /// Whether somebody is still to answer that the worker leaves, and can.
-    fn is_heard(&self) -> bool {
-        self.machine.leaves().is_some_and(|holder| self.outboxes.contains_key(&holder))
-    }
+/// Whether a scheduler that can be reached has still to acknowledge that the worker leaves.
+fn must_wait(driver: &MachineLoop<WorkerMachine, WorkerSurroundings>) -> bool {
+    let outboxes = &driver.surroundings().outboxes;
+    driver.machine().leaves().is_some_and(|holder| outboxes.contains_key(&holder))
+}
 
-    async fn live(
-        &mut self,
-        happened: &mut mpsc::Receiver<Event>,
-        step: &mut WorkerStep,
-        stopped: impl Future<Output = ()>,
-    ) {
-        tokio::pin!(stopped);
-        let mut batch = Vec::with_capacity(BATCH);
-        loop {
-            self.carry_out(step).await;
-            let wake = step.wake_at;
-            step.clear();
-            let timer = async {
-                match wake {
-                    Some(wake) => tokio::time::sleep_until(self.clock.instant(wake)).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                () = &mut stopped => return,
-                () = timer => self.machine.step(self.clock.now(), WorkerEvent::Woke, step),
-                count = happened.recv_many(&mut batch, BATCH) => {
-                    if count == 0 {
-                        return;
-                    }
-                    step.wake_at = wake;
-                    batch.drain(..).for_each(|event| self.happened(event, step));
-                }
-            }
-        }
-    }
+impl Surroundings<WorkerMachine> for WorkerSurroundings {
+    type Input = Event;
+    type Disk = EpochFiles;
 
-    fn happened(&mut self, event: Event, step: &mut WorkerStep) {
-        let now = self.clock.now();
+    fn take(&mut self, event: Event, events: &mut Vec<WorkerEvent>) {
         match event {
             Event::Opened(scheduler, outbox) => drop(self.outboxes.insert(scheduler, outbox)),
             Event::Closed(scheduler, number) => {
@@ -141,74 +94,78 @@ impl Driver {
                 }
             }
             Event::Said(scheduler, messages) => {
-                for message in messages {
-                    let event = WorkerEvent::SchedulerSaid { scheduler, message };
-                    self.machine.step(now, event, step);
-                }
+                let said = |message| WorkerEvent::SchedulerSaid { scheduler, message };
+                events.extend(messages.into_iter().map(said));
             }
             Event::Progressed(id, permille) => {
-                self.machine.step(now, WorkerEvent::Progressed { id, permille }, step);
+                events.push(WorkerEvent::Progressed { id, permille })
             }
-            Event::Produced(id, piece) => {
-                self.machine.step(now, WorkerEvent::Produced { id, piece }, step);
+            Event::Produced(id, piece) => events.push(WorkerEvent::Produced { id, piece }),
+            Event::Ended(id, outcome) => {
+                self.stoppers.remove(&id);
+                events.push(WorkerEvent::Ended { id, outcome, run: None });
             }
-            Event::Ended(id, outcome) => self.ended(id, outcome, step),
-            Event::Looked(executor, well) => {
-                self.machine.step(now, WorkerEvent::Looked { executor, well }, step);
-            }
+            Event::Looked(executor, well) => events.push(WorkerEvent::Looked { executor, well }),
         }
     }
 
-    fn ended(&mut self, id: RunId, outcome: Outcome, step: &mut WorkerStep) {
-        self.stoppers.remove(&id);
-        self.machine.step(self.clock.now(), WorkerEvent::Ended { id, outcome }, step);
+    fn disk(&mut self) -> &mut EpochFiles {
+        &mut self.files
     }
 
-    /// Persists, sends, runs. Runs that take no time end here, and may let others begin.
-    async fn carry_out(&mut self, step: &mut WorkerStep) {
-        for record in step.persist.drain(..) {
-            let written = match record {
-                // It was written once when the worker started.
-                WorkerRecord::Started(life) => epoch::write(&self.data_dir, life),
-                WorkerRecord::Left(left) => epoch::write_left(&self.data_dir, left),
-            };
-            if let Err(error) = written {
-                tracing::error!("cannot write {}: {error}", self.data_dir.display());
-            }
-        }
-        while !step.run.is_empty() || !step.send.is_empty() {
-            for run in std::mem::take(&mut step.run) {
-                match run {
-                    Run::Start { id, dispatch, executor, devices } => {
-                        let runners = self.runners.clone();
-                        match runners.run_at_once(executor, &dispatch) {
-                            Some(outcome) => self.ended(id, outcome, step),
-                            None => {
-                                let events = self.events.clone();
-                                let started =
-                                    runners.start(id, executor, dispatch, devices, events);
-                                self.stoppers.insert(id, started);
-                            }
-                        }
+    async fn carry_out(&mut self, effects: Vec<WorkerEffect>, events: &mut Vec<WorkerEvent>) {
+        for effect in effects {
+            match effect {
+                WorkerEffect::Say(said) => self.say(said).await,
+                WorkerEffect::Run(Run::Start { id, dispatch, executor, devices }) => {
+                    // Runs that take no time end here, and may let others begin.
+                    if let Some(outcome) = self.runners.run_at_once(executor, &dispatch) {
+                        events.push(WorkerEvent::Ended { id, outcome, run: None });
+                        continue;
                     }
-                    Run::Stop(id) => match self.stoppers.get(&id) {
-                        Some(stopper) => stopper.stop(),
-                        // It ended while we were told to stop it: its end is on its way.
-                        None => tracing::debug!(?id, "nothing to stop"),
-                    },
+                    let (runners, out) = (Arc::clone(&self.runners), self.events.clone());
+                    let stopper = runners.start(id, executor, dispatch, devices, out);
+                    self.stoppers.insert(id, stopper);
                 }
-            }
-            let ended = |said: &Said| matches!(said.message, FromWorker::Finished { .. });
-            if cfg!(feature = "crash-points") && step.send.iter().any(ended) {
-                crash_point(CrashPoint::RanBeforeReport);
-            }
-            for Said { to, message } in std::mem::take(&mut step.send) {
-                self.say(to, message).await;
+                WorkerEffect::Run(Run::Stop(id)) => match self.stoppers.get(&id) {
+                    Some(stopper) => stopper.stop(),
+                    // It ended while we were told to stop it: its end is on its way.
+                    None => tracing::debug!(?id, "nothing to stop"),
+                },
             }
         }
     }
 
-    async fn say(&mut self, to: SchedulerId, message: FromWorker) {
+    fn start(&mut self) -> io::Result<(WorkerMachine, WorkerStep)> {
+        start(&self.worker, &self.files)
+    }
+
+    fn abandon(&mut self) {
+        self.stoppers.values().for_each(Stopper::stop);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.stoppers.is_empty()
+    }
+}
+
+/// The next life of a worker, with what it wants at its start.
+pub(super) fn start(
+    worker: &Arc<Worker>,
+    files: &EpochFiles,
+) -> io::Result<(WorkerMachine, WorkerStep)> {
+    let (last, left) = (epoch::read(&files.0)?, epoch::read_left(&files.0));
+    let mut step = WorkerStep::default();
+    let seed = rand::random();
+    let machine = WorkerMachine::start(Arc::clone(worker), last, left, seed, &mut step);
+    Ok((machine, step))
+}
+
+impl WorkerSurroundings {
+    async fn say(&mut self, Said { to, message }: Said) {
+        if matches!(message, FromWorker::Finished { .. }) {
+            crash_point(CrashPoint::RanBeforeReport);
+        }
         if to == SchedulerId::LOCAL {
             // The worker's own surface always reads.
             let _ = self.local.send(message).await;
@@ -224,5 +181,26 @@ impl Driver {
             tracing::warn!(scheduler = %to, "too many messages wait for a scheduler: closing its channel");
             self.outboxes.remove(&to);
         }
+    }
+}
+
+impl EpochFiles {
+    /// Whether they can be written, so that a disk that cannot is noticed before anything is granted.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        epoch::write(&self.0, epoch::read(&self.0)?)
+    }
+}
+
+impl Disk<WorkerRecord> for EpochFiles {
+    type Error = io::Error;
+
+    fn write(&mut self, records: Vec<WorkerRecord>) -> io::Result<()> {
+        for record in records {
+            match record {
+                WorkerRecord::Started(life) => epoch::write(&self.0, life)?,
+                WorkerRecord::Left(left) => epoch::write_left(&self.0, left)?,
+            }
+        }
+        Ok(())
     }
 }

@@ -158,6 +158,7 @@ impl LocalInstance {
                 ..TaskSpec::default()
             }),
             timeout: TIMEOUT,
+            resume: None,
         };
         Begun { name, dispatch: Some((dispatch, told)) }
     }

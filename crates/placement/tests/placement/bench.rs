@@ -115,6 +115,7 @@ impl Bench {
             query,
             submitted: self.now,
             bind_at_once: false,
+            interactive: false,
             tried: Box::default(),
         }
     }

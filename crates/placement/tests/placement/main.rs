@@ -5,6 +5,8 @@
 
 mod bench;
 mod explained;
+mod parked;
 mod random;
 mod spread;
+mod starving;
 mod strategies;

@@ -213,6 +213,7 @@ impl Story {
             query: self.predictor.query(&spec),
             submitted: self.now,
             bind_at_once: self.rng.chance(0.1),
+            interactive: self.rng.chance(0.2),
             spec: Arc::new(spec),
             tried,
         };

@@ -3,21 +3,35 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use hypha_engine::{FromWorker, RunId, ToWorker};
+use hypha_engine::{Command, FromWorker, RunId, ToWorker};
 use hypha_model::Time;
 
+use super::clients::Requester;
 use super::faults::Fault;
+use super::nodes::Node;
 
 /// Something that happens. `life` names the life of the receiver that it was meant for.
 pub(super) enum Happening {
     Submit { index: usize },
+    Requested { scheduler: usize, life: u32, from: Requester, command: Command },
+    Found { scheduler: usize, worker: usize },
     ToWorker { worker: usize, scheduler: usize, life: u32, message: ToWorker },
     FromWorker { scheduler: usize, worker: usize, life: u32, message: FromWorker },
-    SchedulerWakes { scheduler: usize, at: Time },
-    WorkerWakes { worker: usize, at: Time },
-    RunEnds { worker: usize, life: u32, id: RunId },
     Disconnected { scheduler: usize, life: u32, worker: usize },
+    RunEnds { worker: usize, machine: u32, id: RunId },
+    Turn(Node, Turn),
     Fault(Fault),
+}
+
+/// What a node has set itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Turn {
+    /// Its machine wanted to be woken at this time.
+    Wakes { at: Time },
+    /// The commit of this machine ends.
+    Commits { machine: u32 },
+    /// Its disk works again, and a machine can begin from what is durable.
+    Restarts,
 }
 
 #[derive(Default)]
@@ -44,34 +58,45 @@ impl Agenda {
 }
 
 impl Happening {
-    /// The worker whose process must be running for it to happen.
-    pub(super) fn wants_worker(&self) -> Option<usize> {
+    /// The node whose process must be running for it to happen.
+    pub(super) fn wants(&self) -> Option<Node> {
         match *self {
             Happening::ToWorker { worker, .. }
-            | Happening::WorkerWakes { worker, .. }
             | Happening::RunEnds { worker, .. }
-            | Happening::Fault(Fault::StopWorker { worker }) => Some(worker),
-            _ => None,
+            | Happening::Fault(Fault::StopWorker { worker }) => Some(Node::Worker(worker)),
+            Happening::Requested { scheduler, .. }
+            | Happening::Found { scheduler, .. }
+            | Happening::FromWorker { scheduler, .. }
+            | Happening::Disconnected { scheduler, .. } => Some(Node::Scheduler(scheduler)),
+            Happening::Turn(node, _) => Some(node),
+            Happening::Submit { .. } | Happening::Fault(_) => None,
         }
     }
 
     pub(super) fn describe(&self) -> String {
         match self {
             Happening::Submit { index } => format!("client submits task {index}"),
+            Happening::Requested { scheduler, from, .. } => {
+                format!("scheduler {scheduler} hears from {from:?} late")
+            }
+            Happening::Found { scheduler, worker } => {
+                format!("scheduler {scheduler} finds worker {worker}")
+            }
             Happening::ToWorker { worker, scheduler, message, .. } => {
                 format!("worker {worker} hears from scheduler {scheduler}: {message:?}")
             }
             Happening::FromWorker { scheduler, worker, message, .. } => {
                 format!("scheduler {scheduler} hears from worker {worker}: {message:?}")
             }
-            Happening::SchedulerWakes { scheduler, .. } => format!("scheduler {scheduler} wakes"),
-            Happening::WorkerWakes { worker, .. } => format!("worker {worker} wakes"),
-            Happening::RunEnds { worker, id, .. } => {
-                format!("worker {worker}: the run {:?} ends", id.fence)
-            }
             Happening::Disconnected { scheduler, worker, .. } => {
                 format!("scheduler {scheduler} loses its connection to worker {worker}")
             }
+            Happening::RunEnds { worker, id, .. } => {
+                format!("worker {worker}: the run {:?} ends", id.fence)
+            }
+            Happening::Turn(node, Turn::Wakes { .. }) => format!("{node} wakes"),
+            Happening::Turn(node, Turn::Commits { .. }) => format!("{node} commits"),
+            Happening::Turn(node, Turn::Restarts) => format!("{node} begins anew"),
             Happening::Fault(fault) => format!("fault: {fault:?}"),
         }
     }

@@ -1,11 +1,12 @@
 //! What goes wrong, and when.
 
-use hypha_engine::{Command, SchedulerEvent, WorkerEvent};
+use hypha_engine::{Command, Scheduler, WorkerEvent, WorkerMachine};
 use hypha_model::{Span, Time};
 use hypha_placement::Strategy;
 
 use super::World;
 use super::agenda::Happening;
+use super::nodes::Node;
 use crate::watch::Violation;
 
 /// One thing that goes wrong, or is done by an operator, at a point in time.
@@ -23,27 +24,29 @@ pub enum Fault {
         /// Which.
         worker: usize,
     },
-    /// It is started again.
-    StartWorker {
-        /// Which.
-        worker: usize,
-    },
     /// Schedulers find the worker again, as discovery does now and then.
     FindWorker {
         /// Which.
         worker: usize,
     },
-    /// The scheduler dies in its next step, at this point of it.
-    KillScheduler {
+    /// The process dies in its next step, at this point of it. Nobody notices.
+    Crash {
         /// Which.
-        scheduler: usize,
+        node: Node,
         /// Where in the step.
         point: CrashPoint,
     },
-    /// It is started again.
-    StartScheduler {
+    /// It is started again, if it is down.
+    Start {
         /// Which.
-        scheduler: usize,
+        node: Node,
+    },
+    /// The system's clock is set: a process that runs does not see it, the next one does.
+    SetClock {
+        /// Whose.
+        node: Node,
+        /// Forward, or back, by this many microseconds.
+        by_micros: i64,
     },
     /// The worker becomes this many times slower for what it starts from now on.
     SlowWorker {
@@ -73,10 +76,10 @@ pub enum Fault {
     },
 }
 
-/// Where in a step a scheduler dies.
+/// Where in a commit a process dies. Steps that were collected meanwhile are lost, but for what could leave at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashPoint {
-    /// Nothing of the step is durable, nothing has left.
+    /// Nothing of it is durable, nothing has left.
     BeforePersist,
     /// All of it is durable, nothing has left.
     BeforeSend,
@@ -91,8 +94,12 @@ pub struct Timetable {
     pub faults: Vec<(Time, Fault)>,
     /// Between these times, this scheduler and this worker cannot reach each other.
     pub partitions: Vec<(Time, Time, usize, usize)>,
-    /// Between these times this worker's process is stopped: what it is told waits for it, and its connections stay.
-    pub freezes: Vec<(Time, Time, usize)>,
+    /// Between these times this node's process is stopped: what it is told waits for it, and its connections stay.
+    pub freezes: Vec<(Time, Time, Node)>,
+    /// Between these times every commit of this node fails.
+    pub full_disks: Vec<(Time, Time, Node)>,
+    /// A commit takes up to this long, and what happens meanwhile goes into the next.
+    pub commits_take: Span,
     /// At any time.
     pub odds: Odds,
 }
@@ -114,16 +121,30 @@ impl Timetable {
             .any(|(from, to, s, w)| *s == scheduler && *w == worker && (*from..*to).contains(&now))
     }
 
-    /// When the worker goes on, if its process is stopped now.
-    pub(super) fn thaws(&self, worker: usize, now: Time) -> Option<Time> {
-        let mut frozen = self.freezes.iter().filter(|(_, _, who)| *who == worker);
-        frozen.find(|(from, to, _)| (*from..*to).contains(&now)).map(|(_, to, _)| *to)
+    /// When the node goes on, if its process is stopped now.
+    pub(super) fn thaws(&self, node: Node, now: Time) -> Option<Time> {
+        end_of(&self.freezes, node, now)
+    }
+
+    /// When the node's disk works again, if it is full now.
+    pub(super) fn full_until(&self, node: Node, now: Time) -> Option<Time> {
+        end_of(&self.full_disks, node, now)
     }
 
     /// Whether an answer may be lost, so that clients ask again.
     pub(super) fn clients_retry(&self) -> bool {
-        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::KillScheduler { .. }))
+        let crashes = |(_, fault): &(Time, Fault)| {
+            matches!(fault, Fault::Crash { node: Node::Scheduler(_), .. })
+        };
+        let of_scheduler = |(_, _, node): &(Time, Time, Node)| matches!(node, Node::Scheduler(_));
+        self.faults.iter().any(crashes) || self.full_disks.iter().any(of_scheduler)
     }
+}
+
+fn end_of(periods: &[(Time, Time, Node)], node: Node, now: Time) -> Option<Time> {
+    let of_node =
+        periods.iter().filter(|(from, to, who)| *who == node && (*from..*to).contains(&now));
+    of_node.map(|(_, to, _)| *to).max()
 }
 
 /// How long after a death a broken connection is noticed.
@@ -136,17 +157,15 @@ impl World {
     pub(super) fn strike(&mut self, fault: Fault) -> Result<(), Violation> {
         match fault {
             Fault::KillWorker { worker, noticed } => {
-                let now = self.now;
-                let node = &mut self.workers[worker];
-                if node.machine.is_none() {
+                if !self.workers[worker].is_up {
                     return Ok(());
                 }
-                node.kill(now);
+                self.end_process::<WorkerMachine>(worker);
                 if noticed {
-                    for scheduler in node.setup.known_to.clone() {
+                    for scheduler in self.workers[worker].setup.known_to.clone() {
                         let life = self.schedulers[scheduler].life;
                         let happening = Happening::Disconnected { scheduler, life, worker };
-                        self.agenda.add(now + NOTICED_AFTER, happening);
+                        self.agenda.add(self.now + NOTICED_AFTER, happening);
                     }
                 }
                 Ok(())
@@ -154,57 +173,41 @@ impl World {
             Fault::StopWorker { worker } => {
                 let kill = Happening::Fault(Fault::KillWorker { worker, noticed: true });
                 self.agenda.add(self.now + LEAVE_TIME, kill);
-                self.step_worker(worker, WorkerEvent::AskedToLeave)
+                self.tell::<WorkerMachine>(worker, WorkerEvent::AskedToLeave)
             }
-            Fault::StartWorker { worker } => {
-                if self.workers[worker].machine.is_none() {
-                    self.start_worker(worker)?;
+            Fault::FindWorker { worker } => {
+                self.announce(worker);
+                Ok(())
+            }
+            Fault::Crash { node, point } => {
+                match node {
+                    Node::Scheduler(at) => self.schedulers[at].crash = Some(point),
+                    Node::Worker(at) => self.workers[at].crash = Some(point),
                 }
                 Ok(())
             }
-            Fault::FindWorker { worker } => self.announce(worker),
-            Fault::KillScheduler { scheduler, point } => {
-                self.schedulers[scheduler].crash = Some(point);
+            Fault::Start { node: Node::Scheduler(at) } => self.start::<Scheduler>(at),
+            Fault::Start { node: Node::Worker(at) } => self.start::<WorkerMachine>(at),
+            Fault::SetClock { node: Node::Scheduler(at), by_micros } => {
+                self.schedulers[at].clock_set_by += by_micros;
                 Ok(())
             }
-            Fault::StartScheduler { scheduler } => {
-                self.schedulers[scheduler].crash = None;
-                if self.schedulers[scheduler].machine.is_none() {
-                    self.start_scheduler(scheduler);
-                }
+            Fault::SetClock { node: Node::Worker(at), by_micros } => {
+                self.workers[at].clock_set_by += by_micros;
                 Ok(())
             }
             Fault::SlowWorker { worker, factor } => {
-                self.workers[worker].slowness = factor;
+                self.executors[worker].slowness = factor;
                 Ok(())
             }
-            Fault::CancelTask { index } => {
-                let scheduler = self.arrivals.scheduler(index);
-                match self.watch.id_of(index) {
-                    Some(id) => self.ask(scheduler, Command::CancelTask(id)),
-                    None => Ok(()),
-                }
-            }
+            Fault::CancelTask { index } => self.cancel(index),
             Fault::SwitchStrategy { scheduler, strategy } => {
-                self.ask(scheduler, Command::SetStrategy(strategy))
+                self.order(scheduler, Command::SetStrategy(strategy))
             }
             Fault::RemoveWorker { scheduler, worker } => {
                 let id = self.workers[worker].setup.worker.id;
-                self.ask(scheduler, Command::RemoveWorker(id))
+                self.order(scheduler, Command::RemoveWorker(id))
             }
         }
-    }
-
-    pub(super) fn crash_scheduler(&mut self, at: usize) {
-        self.note(|| format!("scheduler {at} dies"));
-        self.watch.died(self.now, at);
-        let node = &mut self.schedulers[at];
-        node.machine = None;
-        node.life += 1;
-        node.wake_at = None;
-    }
-
-    pub(super) fn ask(&mut self, scheduler: usize, command: Command) -> Result<(), Violation> {
-        self.step_scheduler(scheduler, SchedulerEvent::Asked { request: u64::MAX, command })
     }
 }

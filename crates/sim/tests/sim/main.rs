@@ -7,6 +7,7 @@ use hypha_sim::scenario::{self, Scope, Trouble};
 use hypha_sim::watch::Promise;
 
 mod compare;
+mod store;
 
 /// CI runs 10,000 seeds of 200 tasks in four parts that share the cores. A nightly run takes more:
 /// `hypha sim check --seeds 1000000 --from 10000`.
@@ -76,6 +77,11 @@ fn a_retry_that_is_forgotten_is_noticed() {
 }
 
 #[test]
+fn an_attempt_that_a_restart_uses_up_is_noticed() {
+    caught(Mutant::CountedInterruption, &[Promise::NoWrongfulFailure]);
+}
+
+#[test]
 fn a_result_of_a_void_attempt_is_noticed() {
     caught(Mutant::UnfencedResult, &[Promise::OneResult]);
 }
@@ -105,10 +111,34 @@ fn a_run_without_a_lease_is_noticed() {
     caught(Mutant::RunWithoutLease, &[Promise::NoStrayRuns]);
 }
 
+/// Everything but these kinds of trouble is left out.
+fn with_only(troubles: &[Trouble]) -> Scope {
+    let without = Trouble::ALL.into_iter().filter(|one| !troubles.contains(one)).collect();
+    Scope { without, ..Scope::default() }
+}
+
+/// A kind of trouble strikes in its worlds, and nowhere else.
+#[test]
+fn store_failures_group_commits_and_clock_steps_strike() {
+    let lines = |trouble, line: &str| -> usize {
+        let log = |seed| check::replay(seed, &with_only(&[trouble])).1;
+        (0..10).flat_map(log).filter(|told| told.contains(line)).count()
+    };
+    let strikes = [
+        (Trouble::StoreFailure, "scheduler 0: the disk is full"),
+        (Trouble::StoreFailure, "scheduler 0 begins anew"),
+        (Trouble::GroupCommit, "scheduler 0 commits"),
+        (Trouble::ClockStep, "fault: SetClock { node: Scheduler(0)"),
+    ];
+    for (trouble, line) in strikes {
+        assert!(lines(trouble, line) > 3, "{trouble}: {line}");
+        assert_eq!(lines(Trouble::Cancel, line), 0, "{line}");
+    }
+}
+
 /// Leases that are lost in some worlds with this much trouble.
 fn leases_lost(troubles: &[Trouble]) -> u64 {
-    let without = Trouble::ALL.into_iter().filter(|one| !troubles.contains(one)).collect();
-    let scope = Scope { without, ..Scope::default() };
+    let scope = with_only(troubles);
     let lost = |seed| {
         let mut world = scenario::world(seed, &scope, false);
         world.run(scenario::deadline()).unwrap();
@@ -118,9 +148,10 @@ fn leases_lost(troubles: &[Trouble]) -> u64 {
 }
 
 #[test]
-fn workers_that_are_frozen_for_long_are_given_up_and_others_are_not() {
+fn leases_are_lost_when_workers_or_schedulers_are_frozen_for_long() {
     assert_eq!(leases_lost(&[]), 0);
     assert!(leases_lost(&[Trouble::WorkerFreeze]) > 3);
+    assert!(leases_lost(&[Trouble::SchedulerFreeze]) > 3);
 }
 
 #[test]

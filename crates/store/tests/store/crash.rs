@@ -4,45 +4,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use hypha_engine::Record;
-use hypha_model::{Rng, TaskState};
+use hypha_conformance::whole::{TASKS_PER_COMMIT, is_there, records};
+use hypha_conformance::{commit, hand_over};
+use hypha_model::Rng;
 use hypha_store::Store;
-
-use crate::samples::{accepted, attempted, commit, finished, hand_over, id};
-
-/// Tasks of one commit; the first has ended with it, the second has been tried, the third waits.
-const SHARE: u64 = 3;
-
-fn records(number: u64) -> Vec<Record> {
-    let first = number * SHARE;
-    vec![
-        accepted(first),
-        accepted(first + 1),
-        attempted(first, 1, 1),
-        attempted(first + 1, 1, 2),
-        finished(first, TaskState::Completed),
-        accepted(first + 2),
-    ]
-}
-
-/// Whether the commit is there. Fails if a part of it is.
-async fn is_there(store: &Store, number: u64) -> bool {
-    let first = number * SHARE;
-    let mut found = Vec::new();
-    for task in first..first + SHARE {
-        found.push(store.task(id(task)).await.unwrap());
-    }
-    match &found[..] {
-        [None, None, None] => false,
-        [Some(ended), Some(tried), Some(waiting)] => {
-            assert!(ended.finished.is_some() && ended.current.is_none(), "{number}");
-            assert!(tried.finished.is_none() && tried.current.is_some(), "{number}");
-            assert!(waiting.finished.is_none() && waiting.current.is_none(), "{number}");
-            true
-        }
-        _ => panic!("a part of commit {number} is there"),
-    }
-}
 
 /// The loss of power as SQLite sees it: of the log, only a part reached the disk.
 #[tokio::test]
@@ -54,7 +19,7 @@ async fn a_log_cut_anywhere_holds_whole_commits() {
     let (store, _) = Store::open(&path).unwrap();
     let mut lengths = Vec::new();
     for number in 0..COMMITS {
-        commit(&store, records(number)).await.unwrap();
+        commit(&store, records(number)).unwrap();
         lengths.push(std::fs::metadata(log(&path)).unwrap().len());
     }
     let whole = std::fs::read(log(&path)).unwrap();
@@ -118,7 +83,7 @@ async fn a_killed_process_has_kept_what_it_acknowledged() {
             assert!(!is_there(&store, number).await, "life {life}: commit {number} is alone");
         }
         let open = found.image.tasks.values().filter(|task| task.finished.is_none()).count();
-        assert_eq!(open as u64, unknown * (SHARE - 1));
+        assert_eq!(open as u64, unknown * (TASKS_PER_COMMIT - 1));
         acknowledged = unknown;
     }
 }
@@ -126,9 +91,9 @@ async fn a_killed_process_has_kept_what_it_acknowledged() {
 const PATH: &str = "HYPHA_STORE_TEST_PATH";
 const FIRST: &str = "HYPHA_STORE_TEST_FIRST";
 
-#[tokio::test]
+#[test]
 #[ignore = "the child of a_killed_process_has_kept_what_it_acknowledged: it does not end by itself"]
-async fn commits_until_it_is_killed() {
+fn commits_until_it_is_killed() {
     let path = std::env::var_os(PATH).unwrap();
     let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
     let (store, _) = Store::open(Path::new(&path)).unwrap();
@@ -137,7 +102,7 @@ async fn commits_until_it_is_killed() {
         under_way.push_back((number, hand_over(&store, records(number))));
         if under_way.len() > 8 {
             let (number, committing) = under_way.pop_front().unwrap();
-            committing.await.unwrap().unwrap();
+            committing.wait().unwrap();
             let mut out = std::io::stdout().lock();
             writeln!(out, "durable {number}").unwrap();
             out.flush().unwrap();

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
+use hypha_conformance::samples::{accepted, at, finished, id};
+use hypha_conformance::{commit, hand_over};
 use hypha_engine::{Image, Record};
 use hypha_model::TaskState;
 use hypha_store::{Options, Store, StoreError};
 
-use crate::samples::{accepted, at, commit, finished, hand_over, id, rows};
+use crate::rows::rows;
 
 #[tokio::test]
 async fn a_full_store_stops_and_goes_on_when_there_is_room() {
@@ -19,7 +21,7 @@ async fn a_full_store_stops_and_goes_on_when_there_is_room() {
     let mut stored = 0;
     let full = loop {
         let group: Vec<Record> = (stored..stored + 50).flat_map(ended).collect();
-        match commit(&store, group).await {
+        match commit(&store, group) {
             Ok(()) => stored += 50,
             Err(error) => break error,
         }
@@ -30,7 +32,7 @@ async fn a_full_store_stops_and_goes_on_when_there_is_room() {
     assert!(store.healthy().is_err());
 
     // What would fit alone is refused as well: it may depend on what was lost.
-    let refused = commit(&store, vec![]).await.unwrap_err();
+    let refused = commit(&store, vec![]).unwrap_err();
     assert!(matches!(refused, StoreError::Stopped(_)), "{refused}");
     assert_eq!(rows(&path, "ends"), stored);
     assert!(store.task(id(stored)).await.unwrap().is_none(), "a part of the lost group is there");
@@ -40,7 +42,7 @@ async fn a_full_store_stops_and_goes_on_when_there_is_room() {
     let found = store.recover().await.unwrap();
     store.healthy().unwrap();
     assert!(found.image.tasks.values().all(|task| task.finished.is_some()));
-    commit(&store, (stored..stored + 10).flat_map(ended).collect()).await.unwrap();
+    commit(&store, (stored..stored + 10).flat_map(ended).collect()).unwrap();
     assert!(store.task(id(stored)).await.unwrap().is_some());
 }
 
@@ -54,7 +56,7 @@ async fn commits_behind_a_failed_one_fail_with_it() {
     let second = hand_over(&store, vec![accepted(30_000)]);
     let third = hand_over(&store, vec![finished(30_000, TaskState::Cancelled)]);
     for failed in [first, second, third] {
-        assert!(failed.await.unwrap().is_err());
+        assert!(failed.wait().is_err());
     }
     let found: Image = store.recover().await.unwrap().image;
     assert!(found.tasks.is_empty());
@@ -100,7 +102,7 @@ async fn on_a_small_disk() {
     let mut stored = 0;
     let full = loop {
         let group: Vec<Record> = (stored..stored + 10).map(accepted).collect();
-        match commit(&store, group).await {
+        match commit(&store, group) {
             Ok(()) => stored += 10,
             Err(error) => break error,
         }
@@ -114,7 +116,7 @@ async fn on_a_small_disk() {
     let found = store.recover().await.unwrap().image;
     store.healthy().unwrap();
     assert_eq!(found.tasks.len() as u64, stored, "acknowledged, and no part of what was not");
-    commit(&store, vec![accepted(stored)]).await.unwrap();
+    commit(&store, vec![accepted(stored)]).unwrap();
     drop(store);
     let (store, found) = Store::open(&path).unwrap();
     assert_eq!(found.image.tasks.len() as u64, stored + 1);

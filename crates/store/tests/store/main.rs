@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+mod busy;
+mod conformance;
 mod crash;
+mod forget;
 mod full;
+mod machines;
 mod open;
-mod places;
-mod properties;
-mod reads;
-mod samples;
+mod rows;

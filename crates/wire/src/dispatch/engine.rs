@@ -77,6 +77,7 @@ impl Work {
             tenant: spec.tenant.clone(),
             form: spec.form,
             stream: spec.stream,
+            resume: dispatch.resume.as_deref().map(str::to_owned),
         }
     }
 
@@ -88,6 +89,7 @@ impl Work {
             attempt: self.attempt.id(),
             fence: self.attempt.fence(),
             timeout,
+            resume: self.resume.map(Arc::from),
             spec: Arc::new(TaskSpec {
                 requirement: self.requirement,
                 input: self.input,
@@ -121,6 +123,10 @@ impl From<FromWorker> for Report {
             FromWorker::Accepted { attempt, fence } => {
                 Report::Accepted(Attempt::of((attempt, fence)))
             }
+            FromWorker::Delegated { attempt, fence, handle } => Report::Delegated {
+                attempt: Attempt::of((attempt, fence)),
+                handle: handle.as_ref().to_owned(),
+            },
             FromWorker::Refused { attempt, fence, refusal } => {
                 Report::Refused { attempt: Attempt::of((attempt, fence)), refusal }
             }
@@ -191,6 +197,11 @@ impl From<Report> for FromWorker {
             Report::Accepted(attempt) => {
                 FromWorker::Accepted { attempt: attempt.id(), fence: attempt.fence() }
             }
+            Report::Delegated { attempt, handle } => FromWorker::Delegated {
+                attempt: attempt.id(),
+                fence: attempt.fence(),
+                handle: Arc::from(handle),
+            },
             Report::Refused { attempt, refusal } => {
                 FromWorker::Refused { attempt: attempt.id(), fence: attempt.fence(), refusal }
             }

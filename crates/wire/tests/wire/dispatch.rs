@@ -458,9 +458,10 @@ prop_compose! {
             vec![Form::Task, Form::Chat, Form::Completion, Form::Embedding]
         ),
         stream in any::<bool>(),
+        resume in option::of("[a-z0-9/]{1,40}"),
     ) -> Dispatch {
         let spec = TaskSpec { requirement, input, metadata, tenant, timeout: said, form, stream };
-        Dispatch { lease, epoch, attempt, fence, timeout, spec: Arc::new(spec) }
+        Dispatch { lease, epoch, attempt, fence, timeout, spec: Arc::new(spec), resume: resume.map(Arc::from) }
     }
 }
 
@@ -507,6 +508,9 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
         ),
         lease().prop_map(|(lease, epoch)| FromWorker::LeaseUnknown { lease, epoch }),
         attempt().prop_map(|(attempt, fence)| FromWorker::Accepted { attempt, fence }),
+        (attempt(), "[a-z0-9/]{1,40}").prop_map(|((attempt, fence), handle)| {
+            FromWorker::Delegated { attempt, fence, handle: Arc::from(handle) }
+        }),
         (attempt(), refusal()).prop_map(|((attempt, fence), refusal)| FromWorker::Refused {
             attempt,
             fence,

@@ -179,7 +179,15 @@ pub(crate) fn dispatch() -> Dispatch {
         form: Form::Chat,
         stream: true,
     };
-    Dispatch { lease: lease(), epoch: Epoch(7), attempt, fence, spec: Arc::new(spec), timeout }
+    Dispatch {
+        lease: lease(),
+        epoch: Epoch(7),
+        attempt,
+        fence,
+        spec: Arc::new(spec),
+        timeout,
+        resume: None,
+    }
 }
 
 /// A dispatch that says as little as possible.

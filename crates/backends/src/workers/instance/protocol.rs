@@ -7,13 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Method, Uri};
 use hypha_engine::{Dispatch, Outcome};
-use hypha_model::{Payload, Span};
+use hypha_model::{Executor, Payload, Span, Worker};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::line::Verdict;
 use crate::server::{get, read_success};
 use crate::transport::{HttpError, Origin};
 
@@ -53,6 +52,20 @@ pub(in crate::workers) struct Report {
     pub(in crate::workers) execution_time_ms: Option<f64>,
 }
 
+/// What was learned of a task.
+pub(super) enum Verdict {
+    /// It is over.
+    Ended {
+        outcome: Outcome,
+        /// How long the instance says that it ran.
+        run: Option<Span>,
+    },
+    /// It is done, but the result is not here.
+    NoResult,
+    /// It is not over, or nothing is known of it.
+    NotYet,
+}
+
 /// What `/results/{id}` gave.
 pub(super) enum Fetched {
     Report(Report),
@@ -66,8 +79,8 @@ pub(super) enum EnqueueError {
     Busy,
     Failed {
         outcome: Outcome,
-        /// Whether it did not answer at all.
-        silent: bool,
+        /// Why it is unreachable, if it did not answer at all.
+        silent: Option<String>,
     },
 }
 
@@ -126,6 +139,17 @@ impl Status {
     }
 }
 
+impl Status {
+    /// What was registered is not there any more if the instance has another model.
+    pub(super) fn another_model(&self, worker: &Worker) -> Option<String> {
+        let model = self.model.as_deref()?;
+        let serves =
+            |executor: &Executor| executor.models.iter().any(|name| name.as_str() == model);
+        (!worker.executors.iter().any(serves))
+            .then(|| "it has another model now: register it again".to_owned())
+    }
+}
+
 /// How many tasks at once an instance is believed to run: each is polled for.
 const MAX_REPLICAS: u32 = 256;
 
@@ -149,7 +173,7 @@ impl Report {
     /// What it means for the task.
     pub(super) fn verdict(self) -> Verdict {
         let word = self.status.unwrap_or_default().to_ascii_lowercase();
-        let execution = self
+        let run = self
             .execution_time_ms
             .filter(|ms| ms.is_finite() && *ms > 0.0)
             .map(|ms| Span::from_secs_f64(ms / 1_000.0));
@@ -157,7 +181,7 @@ impl Report {
             ("completed" | "success" | "succeeded" | "done" | "finished", Some(result)) => {
                 let result = Payload::from(result.to_string().into_bytes());
                 let digest = result.digest();
-                Verdict::Ended { outcome: Outcome::Completed { result, digest }, execution }
+                Verdict::Ended { outcome: Outcome::Completed { result, digest }, run }
             }
             ("completed" | "success" | "succeeded" | "done" | "finished", None) => {
                 Verdict::NoResult
@@ -166,7 +190,7 @@ impl Report {
                 let error =
                     self.error.unwrap_or_else(|| "the task instance does not say why".into());
                 let error = format!("the task instance failed: {error}");
-                Verdict::Ended { outcome: Outcome::Failed { error, retry: true }, execution }
+                Verdict::Ended { outcome: Outcome::Failed { error, retry: true }, run }
             }
             _ => Verdict::NotYet,
         }
@@ -182,7 +206,7 @@ impl Instance {
     ) -> Result<Option<String>, EnqueueError> {
         let failed = |error: String, retry| EnqueueError::Failed {
             outcome: Outcome::Failed { error, retry },
-            silent: false,
+            silent: None,
         };
         let body = self.body(dispatch, secret).map_err(|error| failed(error, false))?;
         let path = Uri::from_static("/queue/enqueue");
@@ -200,11 +224,12 @@ impl Instance {
             }
             Err(problem) => {
                 let error = format!("the task instance did not take it: {problem}");
+                let silent = Some(error.clone());
                 let outcome = match problem.is_unreached() {
                     true => Outcome::Unreached { error },
                     false => Outcome::Failed { error, retry: true },
                 };
-                Err(EnqueueError::Failed { outcome, silent: true })
+                Err(EnqueueError::Failed { outcome, silent })
             }
         }
     }
@@ -313,8 +338,8 @@ mod tests {
             let shown = match Report::read(&mut value.clone()).verdict() {
                 Verdict::NotYet => "not yet".to_owned(),
                 Verdict::NoResult => "no result".to_owned(),
-                Verdict::Ended { outcome: Outcome::Completed { result, .. }, execution } => {
-                    format!("{} {execution:?}", String::from_utf8_lossy(result.bytes()))
+                Verdict::Ended { outcome: Outcome::Completed { result, .. }, run } => {
+                    format!("{} {run:?}", String::from_utf8_lossy(result.bytes()))
                 }
                 Verdict::Ended { outcome, .. } => format!("{outcome:?}"),
             };

@@ -1,0 +1,85 @@
+//! Asks back ends again and again whether they are well, and wakes their machines.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use hypha_engine::WorkerEvent;
+
+use super::Inner;
+use super::carrier::{BackEnd, HttpCarrier, HttpMachine};
+use crate::transport::{HttpError, locked};
+
+/// How often a back end is asked that is not well, at least: most are back within seconds, and a connection that is
+/// refused costs little.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often machines are woken that want to be. Runs end in time by themselves; what is left are results that are
+/// sent again, and leases that end.
+const WAKE_EVERY: Duration = Duration::from_millis(100);
+
+/// Watches one back end until its worker is dropped.
+pub(super) async fn watch(machine: Weak<HttpMachine>, interval: Duration) {
+    let retry = RETRY_INTERVAL.min(interval);
+    loop {
+        let Some(machine) = machine.upgrade() else { return };
+        let carrier = machine.carrier();
+        if carrier.closed.is_cancelled() {
+            return;
+        }
+        let well = look(carrier).await;
+        // Also when it is no news: a call that did not reach it may have said otherwise meanwhile.
+        machine.tell([WorkerEvent::Looked { executor: 0, well }]);
+        let missed = carrier.missed.notified();
+        let pause = if well { interval } else { retry };
+        tokio::select! {
+            () = carrier.closed.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+            () = missed => tokio::time::sleep(retry).await,
+        }
+    }
+}
+
+async fn look(carrier: &HttpCarrier) -> bool {
+    let result = match &carrier.back_end {
+        BackEnd::Server(server) => server.check().await,
+        BackEnd::Instance(instance) => instance.check(&carrier.worker).await,
+    };
+    let problem = match result {
+        Ok(()) => None,
+        // One that is working on our calls is alive, if it cannot do two things at once.
+        Err(HttpError::Late(_)) if carrier.in_flight() > 0 => return true,
+        Err(error) => Some(error.to_string()),
+    };
+    let before = std::mem::replace(&mut *locked(&carrier.problem), problem.clone());
+    match (before, &problem) {
+        (None, Some(problem)) => {
+            tracing::warn!(worker = %carrier.worker.id, "a back end gets no tasks: {problem}");
+        }
+        (Some(_), None) => tracing::info!(worker = %carrier.worker.id, "a back end is well again"),
+        _ => {}
+    }
+    problem.is_none()
+}
+
+/// Wakes the machines of all workers in time.
+pub(super) async fn wake(workers: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(WAKE_EVERY).await;
+        let Some(workers) = workers.upgrade() else { return };
+        let members: Vec<Arc<HttpMachine>> =
+            locked(&workers.members).values().map(|member| Arc::clone(&member.machine)).collect();
+        for machine in members {
+            let carrier = machine.carrier();
+            let asks = carrier.wants_alarm.load(Ordering::Relaxed);
+            if !asks {
+                continue;
+            }
+            let now = hypha_driver::Carrier::now(carrier);
+            match machine.set_alarm() {
+                Some(at) if at <= now => machine.wake(),
+                Some(_) => {}
+                None => carrier.wants_alarm.store(false, Ordering::Relaxed),
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! `hypha bench latency`: one task alone, from submission to its result.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use crate::How;
+use crate::lab::Lab;
+use crate::load::{self, Target, Until};
+use crate::noise::Meter;
+use crate::report::{Goal, Report, Unit};
+use crate::spread::Times;
+use crate::submit::{PATH, TASK};
+use crate::swarm::{Plan, Swarm, echo};
+use crate::wire::{Wire, request};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Tasks, one after the other
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    rounds: u64,
+    /// Workers
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    workers: u32,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How many tasks go before those that count, at most: the predictor has learned by then.
+const WARM_UP: u64 = 100;
+
+/// Writes that are synced to know what the disk needs.
+const SYNCS: u64 = 200;
+
+/// A page, which is what a small transaction comes to.
+const PAGE: [u8; 4_096] = [0x5a; 4_096];
+
+pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
+    let lab = Lab::new(arguments.how.dir.as_deref())?;
+    let (_bare, addresses) = lab.server("bare", &["bare-server".into()])?;
+    let workers = vec![echo(16); arguments.workers as usize];
+    let plan = Plan { scheduler: String::new(), workers, servers: 0 };
+    let swarm = Swarm::start(&lab, &plan).await?;
+    let waiting = |path: &str| request("POST", path, TASK).into();
+    let path = format!("{PATH}?wait=60");
+    let alone = Target { name: "the scheduler", address: swarm.api, request: waiting(&path) };
+    let bare = Target { name: "the bare handler", address: addresses[0], request: waiting(PATH) };
+
+    let warm_up = Until::Count(arguments.rounds.min(WARM_UP));
+    load::run(&alone, 1, warm_up).await?;
+    load::run(&bare, 1, warm_up).await?;
+    check(&alone).await?;
+    let meter = Meter::start();
+    let until = Until::Count(arguments.rounds);
+    let alone = load::run(&alone, 1, until).await?.times;
+    let noise = meter.and_then(|meter| meter.stop());
+    let bare = load::run(&bare, 1, until).await?.times;
+    let syncs = syncs(&lab, arguments.rounds.min(SYNCS))?;
+
+    let mut report = Report::new("latency")
+        .setting("rounds", arguments.rounds)
+        .setting("workers", arguments.workers);
+    report.figure("submit to result, p50", alone.quantile_us(0.5), Unit::Micros);
+    report.goal(Goal::Below(2_000.0));
+    report.figure("submit to result, p90", alone.quantile_us(0.9), Unit::Micros);
+    report.figure("submit to result, p99", alone.quantile_us(0.99), Unit::Micros);
+    report.figure("bare POST handler, p50", bare.quantile_us(0.5), Unit::Micros);
+    report.figure("a page synced to the disk, p50", syncs.quantile_us(0.5), Unit::Micros);
+    report.figure(
+        "submit to result / synced page",
+        alone.quantile_us(0.5) / syncs.quantile_us(0.5),
+        Unit::Ratio,
+    );
+    noise.into_iter().for_each(|noise| report.noise(noise));
+    Ok(report)
+}
+
+/// That what is measured is what was meant: the answer has the result in it.
+async fn check(target: &Target) -> anyhow::Result<()> {
+    let mut wire = Wire::connect(target.address).await?;
+    let request = Arc::clone(&target.request);
+    let answer = wire.ask(&request).await?;
+    let task: Value = serde_json::from_slice(wire.body(&answer)).context("not a task")?;
+    let sent: Value = serde_json::from_slice(TASK)?;
+    ensure!(
+        task["status"] == "completed" && task["result"] == sent["input"],
+        "a task did not come back with its input: {task}"
+    );
+    Ok(())
+}
+
+/// What the disk needs to make a page durable.
+fn syncs(lab: &Lab, count: u64) -> anyhow::Result<Times> {
+    let mut file = File::create(lab.path("synced")).context("cannot write a file")?;
+    let mut times = Times::default();
+    for _ in 0..count {
+        let began = Instant::now();
+        file.write_all(&PAGE).and_then(|()| file.sync_data()).context("cannot write a file")?;
+        times.add(began.elapsed().max(Duration::from_nanos(1)));
+    }
+    Ok(times)
+}

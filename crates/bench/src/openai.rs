@@ -1,0 +1,196 @@
+//! `hypha bench openai`: the OpenAI route before fast fake back ends, next to the back ends themselves, nginx, and a
+//! relay that does as little as can be done.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+
+use crate::fake::COMPLETION;
+use crate::lab::Lab;
+use crate::load::{self, Done, Target, Until};
+use crate::noise::Meter;
+use crate::report::{Goal, Report, Unit};
+use crate::spread::Rounds;
+use crate::swarm::{Plan, Swarm};
+use crate::wire::{Wire, request};
+use crate::{How, MAX_CONNECTIONS, MAX_ROUNDS, nginx, seconds};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Connections, each with one request at a time; several numbers are measured one after the other
+    #[arg(
+        long, value_delimiter = ',', default_value = "1,64",
+        value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS)
+    )]
+    connections: Vec<u32>,
+    /// Seconds of each turn
+    #[arg(long, default_value = "5", value_parser = seconds)]
+    seconds: Duration,
+    /// Turns of each
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=MAX_ROUNDS))]
+    rounds: u32,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How many back ends.
+const BACKENDS: usize = 4;
+
+/// How many requests a back end is given at once; more than there are connections, so that none waits.
+const CONCURRENCY: u32 = 256;
+
+/// Each contestant serves for so long before it counts.
+const WARM_UP: Duration = Duration::from_millis(300);
+
+const DIRECT: &str = "direct";
+const RELAY: &str = "bare relay";
+const NGINX: &str = "nginx";
+const SCHEDULER: &str = "scheduler";
+const WORKER: &str = "scheduler and worker";
+
+pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
+    let lab = Lab::new(arguments.how.dir.as_deref())?;
+    let count = format!("--count={BACKENDS}");
+    let (_backends, backends) = lab.server("backends", &["fake-backends".into(), count])?;
+    let mut relay = vec!["fake-relay".to_owned()];
+    relay.extend(backends.iter().map(SocketAddr::to_string));
+    let (_relay, relay) = lab.server("relay", &relay)?;
+    let nginx = nginx::start(&lab, &backends).await?;
+    let swarm = Swarm::start(&lab, &plan(&backends)).await?;
+
+    let target = |name, address, model| Target { name, address, request: question(model) };
+    let mut targets = vec![target(DIRECT, backends[0], "fake"), target(RELAY, relay[0], "fake")];
+    targets.extend(nginx.iter().map(|(_, address)| target(NGINX, *address, "fake")));
+    targets.push(target(SCHEDULER, swarm.api, "fake"));
+    targets.push(target(WORKER, swarm.api, "fake-by-worker"));
+    for target in &targets {
+        check(target).await?;
+    }
+    let mut report = Report::new("openai")
+        .setting("connections", arguments.connections.clone())
+        .setting("seconds", arguments.seconds.as_secs_f64())
+        .setting("rounds", arguments.rounds)
+        .setting("backends", BACKENDS);
+    let meter = Meter::start();
+    for connections in &arguments.connections {
+        let measured = turns(&targets, *connections as usize, arguments).await?;
+        tell(&mut report, *connections, &targets, &measured);
+    }
+    if nginx.is_none() {
+        report.note("nginx is not installed, so the scheduler is not compared with it");
+    }
+    meter.and_then(|meter| meter.stop()).into_iter().for_each(|noise| report.noise(noise));
+    Ok(report)
+}
+
+/// All back ends at the scheduler, and all once more behind a worker, under another model's name.
+fn plan(backends: &[SocketAddr]) -> Plan {
+    let server = |backend: &SocketAddr| {
+        format!(
+            "[[scheduler.backends]]\n\
+             url = \"http://{backend}\"\n\
+             models = [\"fake\"]\n\
+             concurrency = {CONCURRENCY}\n"
+        )
+    };
+    let executor = |(number, backend): (usize, &SocketAddr)| {
+        format!(
+            "[[executors]]\n\
+             name = \"backend-{number}\"\n\
+             runtime = \"http\"\n\
+             url = \"http://{backend}\"\n\
+             models = [\"fake-by-worker\"]\n\
+             concurrency = {CONCURRENCY}\n"
+        )
+    };
+    Plan {
+        scheduler: backends.iter().map(server).collect(),
+        workers: vec![backends.iter().enumerate().map(executor).collect()],
+        servers: backends.len(),
+    }
+}
+
+fn question(model: &str) -> Arc<[u8]> {
+    let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"hello"}}]}}"#);
+    request("POST", "/v1/chat/completions", body.as_bytes()).into()
+}
+
+/// That the answer is the back end's.
+async fn check(target: &Target) -> anyhow::Result<()> {
+    let named = || format!("{} does not answer", target.name);
+    let mut wire = Wire::connect(target.address).await.with_context(named)?;
+    let answer = wire.ask(&target.request).await.with_context(named)?;
+    let body = String::from_utf8_lossy(wire.body(&answer));
+    ensure!(
+        wire.status() == 200 && body == COMPLETION,
+        "{} answers {} with {body}",
+        target.name,
+        wire.status()
+    );
+    Ok(())
+}
+
+/// For each target, its turns.
+async fn turns(
+    targets: &[Target],
+    connections: usize,
+    arguments: &Arguments,
+) -> anyhow::Result<Vec<Vec<Done>>> {
+    for target in targets {
+        let until = Until::Elapsed(WARM_UP.min(arguments.seconds));
+        load::run(target, connections, until).await?;
+    }
+    let mut measured: Vec<Vec<Done>> = targets.iter().map(|_| Vec::new()).collect();
+    for _ in 0..arguments.rounds {
+        for (target, done) in targets.iter().zip(&mut measured) {
+            let until = Until::Elapsed(arguments.seconds);
+            done.push(load::run(target, connections, until).await?);
+        }
+    }
+    Ok(measured)
+}
+
+fn tell(report: &mut Report, connections: u32, targets: &[Target], measured: &[Vec<Done>]) {
+    let of = |name: &str| {
+        targets.iter().position(|target| target.name == name).and_then(|at| measured.get(at))
+    };
+    let plural = if connections == 1 { "" } else { "s" };
+    let at = |name: &str| format!("{connections} connection{plural}, {name}");
+    let p50 = |done: &Done| done.times.quantile_us(0.5);
+    for (target, done) in targets.iter().zip(measured) {
+        let name = at(target.name);
+        let rates = Rounds::of(done.iter().map(Done::rate));
+        report.rounds(name.clone(), rates, Unit::PerSecond("requests/s"));
+        report.rounds(format!("{name}, p50"), Rounds::of(done.iter().map(p50)), Unit::Micros);
+        let p99 = Rounds::of(done.iter().map(|done| done.times.quantile_us(0.99)));
+        report.rounds(format!("{name}, p99"), p99, Unit::Micros);
+    }
+    // Each turn is compared with the reference's turn beside it.
+    let compare = |name: &str, reference: &str, how: fn(&Done, &Done) -> f64| {
+        let pairs = of(name)?.iter().zip(of(reference)?);
+        Some(Rounds::of(pairs.map(|(done, reference)| how(done, reference))))
+    };
+    let added =
+        |done: &Done, direct: &Done| done.times.quantile_us(0.5) - direct.times.quantile_us(0.5);
+    let ratio = |done: &Done, reference: &Done| done.rate() / reference.rate();
+    for target in targets.iter().skip(1) {
+        if let Some(rounds) = compare(target.name, DIRECT, added) {
+            let name = at(&format!("{} adds to p50", target.name));
+            report.rounds(name, rounds, Unit::Micros);
+            if connections == 1 && target.name == SCHEDULER {
+                report.goal(Goal::Below(60.0));
+            }
+        }
+    }
+    for (name, reference) in [(SCHEDULER, NGINX), (SCHEDULER, RELAY), (WORKER, RELAY)] {
+        if let Some(rounds) = compare(name, reference, ratio) {
+            report.rounds(at(&format!("{name} / {reference}")), rounds, Unit::Ratio);
+            if connections > 1 && reference == NGINX {
+                report.goal(Goal::AtLeast(0.5));
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `hypha bench queue`: what a long queue costs in memory, in the rate of submits, and at a restart.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use clap::Args;
+
+use crate::How;
+use crate::batch::{Batches, Sent};
+use crate::counts::{self, Asker};
+use crate::lab::Lab;
+use crate::noise::Meter;
+use crate::report::{Goal, Report, Unit};
+use crate::submit::LONG_QUEUE;
+use crate::swarm::{Plan, Swarm};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Tasks, for which there is no worker
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    tasks: u64,
+    /// Tasks in one request
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    batch: u64,
+    /// Connections that submit
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
+    connections: u32,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// The part of all tasks whose rate is compared, at the beginning and at the end.
+const PART: f64 = 0.05;
+
+/// How long a restart may take before it is given up.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
+    let lab = Lab::new(arguments.how.dir.as_deref())?;
+    let plan = Plan { scheduler: LONG_QUEUE.into(), workers: Vec::new(), servers: 0 };
+    let mut swarm = Swarm::start(&lab, &plan).await?;
+    let empty = swarm.scheduler.memory_bytes()?;
+    let batches = Batches {
+        api: swarm.api,
+        model: "nobody-has-it",
+        tasks: arguments.tasks,
+        batch: arguments.batch,
+        connections: arguments.connections as usize,
+    };
+    let meter = Meter::start();
+    let began = Instant::now();
+    let sent = batches.submit().await?;
+    let noise = meter.and_then(|meter| meter.stop());
+    let full = swarm.scheduler.memory_bytes()?;
+    let counts = Asker::connect(swarm.api).await?.counts().await?;
+    let tasks = arguments.tasks;
+    ensure!(
+        counts.tasks.open == tasks,
+        "{} tasks are in the queue, not {tasks}",
+        counts.tasks.open
+    );
+
+    swarm.scheduler.kill();
+    let killed = Instant::now();
+    swarm.restart_scheduler()?;
+    let wanted = |counts: &counts::Counts| counts.tasks.open == tasks;
+    let what = format!("ready with {tasks} tasks");
+    counts::wait_until(swarm.api, &mut swarm.scheduler, PATIENCE, &what, wanted).await?;
+    let restart = killed.elapsed();
+    let again = swarm.scheduler.memory_bytes()?;
+
+    let (first, last) = rates(began, &sent, tasks);
+    let mut report = Report::new("queue")
+        .setting("tasks", tasks)
+        .setting("batch", arguments.batch)
+        .setting("connections", arguments.connections);
+    let unit = Unit::PerSecond("tasks/s");
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    report.figure("queued", tasks as f64, Unit::Count);
+    report.figure("memory of the scheduler", megabytes(full), Unit::Megabytes);
+    report.goal(Goal::Below(1_000.0));
+    report.figure("memory before", megabytes(empty), Unit::Megabytes);
+    report.figure("submit rate, first 5 %", first, unit);
+    report.figure("submit rate, last 5 %", last, unit);
+    report.figure("last / first", last / first, Unit::Ratio);
+    report.goal(Goal::AtLeast(0.5));
+    report.figure("restart after kill -9", restart.as_secs_f64(), Unit::Seconds);
+    report.goal(Goal::Below(10.0));
+    report.figure("memory after the restart", megabytes(again), Unit::Megabytes);
+    noise.into_iter().for_each(|noise| report.noise(noise));
+    Ok(report)
+}
+
+/// Tasks a second over the first and the last part of all, by when batches were acknowledged.
+fn rates(began: Instant, sent: &[Sent], tasks: u64) -> (f64, f64) {
+    let part = (tasks as f64 * PART).ceil() as u64;
+    let mut seen = 0;
+    let first = sent.iter().find(|sent| {
+        seen += sent.tasks;
+        seen >= part
+    });
+    let first = first.map_or(f64::NAN, |sent| seen as f64 / (sent.at - began).as_secs_f64());
+    let Some(end) = sent.last() else { return (first, f64::NAN) };
+    let mut seen = 0;
+    for sent in sent.iter().rev() {
+        if seen >= part {
+            return (first, seen as f64 / (end.at - sent.at).as_secs_f64());
+        }
+        seen += sent.tasks;
+    }
+    // All of it was one part.
+    (first, seen as f64 / (end.at - began).as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_are_compared() {
+        let began = Instant::now();
+        // Ten batches in a second each, the last in two.
+        let at = |number: u64| began + Duration::from_secs(number + u64::from(number == 10));
+        let sent: Vec<Sent> = (1..=10).map(|number| Sent::at(at(number), 10)).collect();
+        // Five in a hundred of these are one batch.
+        let (first, last) = rates(began, &sent, 200);
+        assert_eq!((first, last), (10.0, 5.0));
+        assert_eq!(rates(began, &sent[..1], 10), (10.0, 10.0));
+        assert!(rates(began, &[], 0).1.is_nan());
+    }
+}

@@ -1,0 +1,121 @@
+//! A scheduler, and if wanted a gateway and workers, as processes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hypha_local::{GATEWAY, NodeFiles};
+use hypha_model::NodeRole;
+
+use crate::counts::{self, Counts};
+use crate::lab::{Lab, Process, free_address};
+
+/// How long the nodes may take to find each other.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What to start.
+pub(crate) struct Plan {
+    /// What the scheduler's configuration says in `[scheduler]` and below.
+    pub(crate) scheduler: String,
+    /// What each worker's says of its executors.
+    pub(crate) workers: Vec<String>,
+    /// HTTP servers in the scheduler's configuration.
+    pub(crate) servers: usize,
+}
+
+pub(crate) struct Swarm<'a> {
+    lab: &'a Lab,
+    pub(crate) api: SocketAddr,
+    gateway_at: Option<String>,
+    pub(crate) scheduler: Process,
+    _others: Vec<Process>,
+}
+
+impl<'a> Swarm<'a> {
+    /// Starts everything, and returns when the scheduler has all its workers.
+    pub(crate) async fn start(lab: &'a Lab, plan: &Plan) -> anyhow::Result<Swarm<'a>> {
+        let mut nodes = vec![NodeFiles::new("scheduler", NodeRole::Scheduler, scheduler(plan))];
+        let names: Vec<String> =
+            (1..=plan.workers.len()).map(|number| format!("worker-{number}")).collect();
+        for (name, config) in names.iter().zip(&plan.workers) {
+            nodes.push(NodeFiles::new(name, NodeRole::Worker, worker(name, config)));
+        }
+        if !names.is_empty() {
+            nodes.push(NodeFiles::new("gateway", NodeRole::Gateway, GATEWAY));
+        }
+        lab.files(&nodes)?;
+        let mut others = Vec::new();
+        let mut gateway_at = None;
+        if !names.is_empty() {
+            let at = format!("/ip4/127.0.0.1/tcp/{}", free_address()?.port());
+            others.push(lab.node("gateway", "gateway", |node| node.flag("--listen", &at))?);
+            for name in &names {
+                others.push(lab.node(name, "worker", |node| node.flag("--gateway", &at))?);
+            }
+            gateway_at = Some(at);
+        }
+        let api = free_address()?;
+        let scheduler = start_scheduler(lab, api, gateway_at.as_deref())?;
+        let mut swarm = Swarm { lab, api, gateway_at, scheduler, _others: others };
+        let workers = plan.workers.len() + plan.servers;
+        let what = format!("ready with {workers} workers");
+        swarm.wait_until(&what, |counts| counts.workers.available >= workers).await?;
+        Ok(swarm)
+    }
+
+    /// Waits until the scheduler is ready and its counts are as wanted.
+    pub(crate) async fn wait_until(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&Counts) -> bool,
+    ) -> anyhow::Result<()> {
+        counts::wait_until(self.api, &mut self.scheduler, PATIENCE, what, wanted).await
+    }
+
+    /// Starts the scheduler again, where it was.
+    pub(crate) fn restart_scheduler(&mut self) -> anyhow::Result<()> {
+        self.scheduler.kill();
+        self.scheduler = start_scheduler(self.lab, self.api, self.gateway_at.as_deref())?;
+        Ok(())
+    }
+}
+
+fn start_scheduler(lab: &Lab, api: SocketAddr, gateway: Option<&str>) -> anyhow::Result<Process> {
+    lab.node("scheduler", "scheduler", |node| {
+        let node = node.variable("HYPHA_SCHEDULER__API__BIND_ADDRESS", &api.to_string());
+        match gateway {
+            Some(gateway) => node.flag("--gateway", gateway),
+            None => node,
+        }
+    })
+}
+
+/// Searches often: a measurement should begin soon.
+fn scheduler(plan: &Plan) -> String {
+    format!(
+        "listen_addresses = [\"/ip4/127.0.0.1/tcp/0\"]\n\
+         data_dir = \"scheduler-data\"\n\
+         [scheduler]\n\
+         discovery_interval = 1\n\
+         {}\n",
+        plan.scheduler
+    )
+}
+
+fn worker(name: &str, config: &str) -> String {
+    format!(
+        "listen_addresses = [\"/ip4/127.0.0.1/tcp/0\"]\n\
+         data_dir = \"{name}-data\"\n\
+         {config}\n"
+    )
+}
+
+/// An executor of the built-in model that returns its input.
+pub(crate) fn echo(concurrency: u32) -> String {
+    format!(
+        "[[executors]]\n\
+         name = \"builtin\"\n\
+         runtime = \"builtin\"\n\
+         models = [\"echo\"]\n\
+         concurrency = {concurrency}\n"
+    )
+}

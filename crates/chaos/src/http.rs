@@ -1,0 +1,153 @@
+//! A small blocking HTTP client: requests with a body, answers with a length, one connection kept open.
+
+use std::io::{self, BufRead, BufReader, Error, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Longer than a scheduler that lives ever takes; one that died resets the connection at once.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A thousand tasks with their results, many times over.
+const MAX_BODY: usize = 64 << 20;
+/// Ours are few and short; a line that never ends is not read for ever.
+const MAX_HEAD: u64 = 16 << 10;
+
+pub(crate) struct Request<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
+    /// The `Idempotency-Key`.
+    pub(crate) key: Option<&'a str>,
+    pub(crate) body: &'a str,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn get(path: &'a str) -> Request<'a> {
+        Request { method: "GET", path, key: None, body: "" }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Silence {
+    /// Nobody listens: the request was not sent.
+    Unreachable(Error),
+    /// It was sent, at least in part. Whether it was taken is unknown.
+    Lost(Error),
+}
+
+#[derive(Default)]
+pub(crate) struct Client {
+    open: Option<(SocketAddr, BufReader<TcpStream>)>,
+}
+
+impl Client {
+    pub(crate) fn ask(&mut self, at: SocketAddr, request: &Request) -> Result<Answer, Silence> {
+        let mut stream = match self.open.take() {
+            Some((open_to, stream)) if open_to == at => stream,
+            _ => connect(at).map_err(Silence::Unreachable)?,
+        };
+        send(stream.get_mut(), request).map_err(Silence::Lost)?;
+        let (answer, keep) = receive(&mut stream).map_err(Silence::Lost)?;
+        if keep {
+            self.open = Some((at, stream));
+        }
+        Ok(answer)
+    }
+}
+
+fn connect(at: SocketAddr) -> io::Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect_timeout(&at, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(BufReader::new(stream))
+}
+
+fn send(stream: &mut impl Write, request: &Request) -> io::Result<()> {
+    let Request { method, path, key, body } = request;
+    let key = key.map(|key| format!("Idempotency-Key: {key}\r\n")).unwrap_or_default();
+    let length = body.len();
+    // In one piece: the head alone would cost a packet of its own.
+    let whole = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n{key}\r\n{body}"
+    );
+    stream.write_all(whole.as_bytes())
+}
+
+/// An answer, and whether the connection can be used again.
+fn receive(stream: &mut impl BufRead) -> io::Result<(Answer, bool)> {
+    let mut head = stream.take(MAX_HEAD);
+    let mut line = || {
+        let mut line = String::new();
+        match head.read_line(&mut line)? {
+            0 => Err(Error::new(ErrorKind::UnexpectedEof, "the answer broke off")),
+            _ => Ok(line.trim_end().to_owned()),
+        }
+    };
+    let malformed = |what: &str| Error::new(ErrorKind::InvalidData, what.to_owned());
+    let first = line()?;
+    let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| malformed("an answer without a status"))?;
+    let (mut length, mut keep) = (None, true);
+    loop {
+        let line = line()?;
+        if line.is_empty() {
+            break;
+        }
+        let Some((name, value)) = line.split_once(':') else { continue };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.trim().parse().ok(),
+            "connection" => keep = !value.trim().eq_ignore_ascii_case("close"),
+            _ => {}
+        }
+    }
+    let length: usize = length.ok_or_else(|| malformed("an answer without a length"))?;
+    if length > MAX_BODY {
+        return Err(malformed("an answer that is too long"));
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok((Answer { status, body }, keep))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_written_whole() {
+        let mut written = Vec::new();
+        let request = Request { method: "POST", path: "/x", key: Some("k-1"), body: "{}" };
+        send(&mut written, &request).expect("memory is writable");
+        let text = String::from_utf8(written).expect("text");
+        assert!(text.starts_with("POST /x HTTP/1.1\r\n"), "{text}");
+        assert!(text.contains("\r\nContent-Length: 2\r\nIdempotency-Key: k-1\r\n\r\n{}"), "{text}");
+    }
+
+    #[test]
+    fn answers_are_read_one_after_the_other_and_broken_ones_refused() {
+        let two = "HTTP/1.1 202 Accepted\r\ncontent-length: 3\r\n\r\nabc\
+                   HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        let mut stream = two.as_bytes();
+        let (first, keep) = receive(&mut stream).expect("the first");
+        assert_eq!((first.status, first.body.as_slice(), keep), (202, &b"abc"[..], true));
+        let (second, keep) = receive(&mut stream).expect("the second");
+        assert_eq!((second.status, second.body.len(), keep), (404, 0, false));
+        for broken in [
+            "",
+            "HTTP/1.1",
+            "HTTP/1.1 200 OK\r\n",
+            "HTTP/1.1 200 OK\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
+        ] {
+            assert!(receive(&mut broken.as_bytes()).is_err(), "{broken:?}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What the scheduler has acknowledged, and therefore owes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// How many of a kind of complaint are shown.
+const SHOWN: usize = 5;
+
+/// A task as it was submitted. Both models answer with their input.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Given {
+    pub(crate) model: &'static str,
+    pub(crate) input: Value,
+}
+
+/// Results up to this size are kept beside the task, larger ones apart. The default is larger; so many bytes are enough
+/// to take the other way.
+pub(crate) const LARGE_BYTES: usize = 16 << 10;
+
+impl Given {
+    /// Whether the result is too large to stand in the list.
+    pub(crate) fn is_large(&self) -> bool {
+        self.result_bytes() > LARGE_BYTES
+    }
+
+    fn result_bytes(&self) -> usize {
+        self.input.to_string().len()
+    }
+
+    /// Whether a result in the list is that of this task, or stands for one of its size.
+    fn is_owed(&self, result: Option<&Value>) -> bool {
+        match result {
+            Some(result) if self.is_large() => {
+                result["object"].is_string() && result["bytes"] == self.result_bytes()
+            }
+            result => result == Some(&self.input),
+        }
+    }
+}
+
+/// A task as the scheduler lists it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Listed {
+    pub(crate) id: String,
+    status: String,
+    attempts: u32,
+    result: Option<Value>,
+    error: Option<String>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Everything.
+    Whole,
+    /// What was not accounted for before.
+    Latest,
+}
+
+/// What became of submits that a life of the scheduler took and did not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traces {
+    /// The repeat found them stored.
+    pub(crate) found: u64,
+    /// The repeat was the first that was stored.
+    pub(crate) anew: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Ledger {
+    tasks: HashMap<String, Given>,
+    /// Those that were accounted for.
+    settled: HashSet<String>,
+    ids: HashMap<String, String>,
+    /// By the life of the scheduler that died with them.
+    pub(crate) traces: BTreeMap<u32, Traces>,
+    /// Submits that were made again because there was no answer.
+    pub(crate) repeated: u64,
+    /// Submits that were made again although there was one.
+    pub(crate) doubled: u64,
+    /// Submits that were refused for the time being.
+    pub(crate) refused: u64,
+}
+
+impl Ledger {
+    /// The scheduler answered that the task of this key has this id. A key that was acknowledged before must still
+    /// have the same.
+    pub(crate) fn acknowledge(&mut self, key: &str, given: &Given, id: &str) -> Result<(), String> {
+        match self.ids.get(key) {
+            Some(first) if first == id => return Ok(()),
+            Some(first) => {
+                return Err(format!("the key {key} had the task {first} and has {id} now"));
+            }
+            None => {}
+        }
+        if let Some(other) = self.tasks.get(id) {
+            return Err(format!("{id} was given to the key {key} and, before, to {other:?}"));
+        }
+        self.ids.insert(key.to_owned(), id.to_owned());
+        self.tasks.insert(id.to_owned(), given.clone());
+        Ok(())
+    }
+
+    pub(crate) fn acknowledged(&self) -> usize {
+        self.tasks.len()
+    }
+
+    pub(crate) fn given(&self, id: &str) -> Option<&Given> {
+        self.tasks.get(id)
+    }
+
+    pub(crate) fn is_settled(&self, id: &str) -> bool {
+        self.settled.contains(id)
+    }
+
+    /// Compares what is owed with what the scheduler has, and says what is wrong.
+    pub(crate) fn compare(&self, listed: &[Listed], scope: Scope) -> Vec<String> {
+        let mut complaints = Complaints::default();
+        let mut seen: HashMap<&str, &Listed> = HashMap::new();
+        for task in listed {
+            if seen.insert(&task.id, task).is_some() {
+                complaints.add("listed twice", task.id.clone());
+            }
+            let Some(given) = self.tasks.get(&task.id) else {
+                // Each key was repeated until it was acknowledged, so every stored task is known by now.
+                complaints.add("stored, and belongs to no key", format!("{task:?}"));
+                continue;
+            };
+            if task.status != "completed" || task.error.is_some() {
+                complaints.add("not completed", format!("{task:?}"));
+            } else if !given.is_owed(task.result.as_ref()) {
+                complaints.add("with a wrong result", format!("{task:?} of {given:?}"));
+            } else if task.attempts == 0 {
+                complaints.add("completed without an attempt", format!("{task:?}"));
+            }
+        }
+        for (id, given) in &self.tasks {
+            let wanted = scope == Scope::Whole || !self.is_settled(id);
+            if wanted && !seen.contains_key(id.as_str()) {
+                complaints.add("acknowledged and lost", format!("{id}: {given:?}"));
+            }
+        }
+        complaints.shown()
+    }
+
+    /// The first few tasks that have not ended.
+    pub(crate) fn unfinished(listed: &[Listed]) -> impl Iterator<Item = &Listed> {
+        let open = |task: &&Listed| ["queued", "scheduled", "running"].contains(&&*task.status);
+        listed.iter().filter(open).take(SHOWN)
+    }
+
+    /// These are accounted for. Returns how many of them took more than one attempt.
+    pub(crate) fn settle(&mut self, listed: &[Listed]) -> u64 {
+        let new = |task: &&Listed| self.settled.insert(task.id.clone());
+        listed.iter().filter(new).filter(|task| task.attempts > 1).count() as u64
+    }
+}
+
+/// Complaints by kind, the first few of each.
+#[derive(Default)]
+struct Complaints(BTreeMap<&'static str, (u64, Vec<String>)>);
+
+impl Complaints {
+    fn add(&mut self, kind: &'static str, what: String) {
+        let (count, some) = self.0.entry(kind).or_default();
+        *count += 1;
+        if some.len() < SHOWN {
+            some.push(what);
+        }
+    }
+
+    fn shown(self) -> Vec<String> {
+        let line = |(kind, (count, some)): (_, (u64, Vec<String>))| {
+            format!("{count} {kind}, such as\n    {}", some.join("\n    "))
+        };
+        self.0.into_iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        for (key, id) in [("a", "t1"), ("b", "t2")] {
+            let given = Given { model: "echo", input: json!({ "key": key }) };
+            ledger.acknowledge(key, &given, id).expect("new");
+        }
+        ledger
+    }
+
+    fn listed(id: &str, key: &str) -> Listed {
+        let (status, result) = ("completed".to_owned(), Some(json!({ "key": key })));
+        Listed { id: id.to_owned(), status, attempts: 1, result, error: None }
+    }
+
+    #[test]
+    fn what_is_owed_is_accepted_in_any_order() {
+        assert_eq!(
+            ledger().compare(&[listed("t2", "b"), listed("t1", "a")], Scope::Whole),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn everything_else_is_named() {
+        let check = |tasks: Vec<Listed>, kind: &str| {
+            let complaints = ledger().compare(&tasks, Scope::Whole);
+            assert_eq!(complaints.len(), 1, "{complaints:?}");
+            assert!(complaints[0].starts_with(kind), "{complaints:?}");
+        };
+        let (a, b) = (|| listed("t1", "a"), || listed("t2", "b"));
+        check(vec![a()], "1 acknowledged and lost");
+        check(vec![a(), b(), listed("t3", "a")], "1 stored, and belongs to no key");
+        check(vec![a(), b(), b()], "1 listed twice");
+        check(vec![a(), listed("t2", "a")], "1 with a wrong result");
+        check(vec![a(), Listed { result: None, ..b() }], "1 with a wrong result");
+        check(vec![a(), Listed { status: "failed".into(), ..b() }], "1 not completed");
+        check(vec![a(), Listed { error: Some("x".into()), ..b() }], "1 not completed");
+        check(vec![a(), Listed { attempts: 0, ..b() }], "1 completed without an attempt");
+    }
+
+    #[test]
+    fn what_was_accounted_for_is_looked_for_only_in_the_whole() {
+        let mut ledger = ledger();
+        let again = Listed { attempts: 2, ..listed("t1", "a") };
+        assert_eq!(ledger.settle(&[again]), 1);
+        assert_eq!(ledger.settle(&[listed("t1", "a")]), 0);
+        assert_eq!(ledger.compare(&[listed("t2", "b")], Scope::Latest), [""; 0]);
+        assert_eq!(ledger.compare(&[listed("t2", "b")], Scope::Whole).len(), 1);
+        assert_eq!(ledger.compare(&[listed("t1", "a")], Scope::Latest).len(), 1);
+    }
+
+    #[test]
+    fn a_large_result_is_named_by_its_size() {
+        let given = Given { model: "echo", input: json!("x".repeat(LARGE_BYTES)) };
+        assert!(given.is_owed(Some(&json!({ "object": "ab", "bytes": LARGE_BYTES + 2 }))));
+        assert!(!given.is_owed(Some(&json!({ "object": "ab", "bytes": LARGE_BYTES }))));
+        assert!(!given.is_owed(Some(&given.input)));
+        let small = Given { model: "echo", input: json!("x".repeat(LARGE_BYTES - 2)) };
+        assert!(small.is_owed(Some(&small.input)) && !small.is_owed(None));
+    }
+
+    #[test]
+    fn a_key_keeps_its_task_and_a_task_its_key() {
+        let mut ledger = ledger();
+        let given = Given { model: "echo", input: json!({ "key": "a" }) };
+        assert_eq!(ledger.acknowledge("a", &given, "t1"), Ok(()));
+        assert_eq!(ledger.acknowledged(), 2);
+        assert!(ledger.acknowledge("a", &given, "t9").is_err());
+        assert!(ledger.acknowledge("c", &given, "t1").is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! Kills schedulers and workers under load, and shows that nothing acknowledged is lost or doubled: what
+//! `cargo xtask chaos` runs.
+
+mod http;
+mod ledger;
+mod load;
+mod network;
+mod node;
+mod options;
+mod plan;
+mod random;
+mod round;
+mod totals;
+mod verify;
+
+pub use options::Options;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use ledger::Scope;
+use load::lock;
+use network::Network;
+use round::Run;
+use totals::Totals;
+use verify::Verifier;
+
+/// After so many rounds, and after the last, the account is of all tasks, not only of the round's: the store grows, and
+/// to list it all each time would take most of the time.
+const WHOLE_EVERY: u32 = 5;
+
+/// Runs all rounds with `program` in a `directory` that does not exist yet; whether nothing was lost. What was lost, or
+/// not shown, has been printed, and the directory stays for those who look for the reason.
+pub fn run(directory: &Path, program: &Path, options: &Options) -> anyhow::Result<bool> {
+    let &Options { rounds, seed, workers, .. } = options;
+    println!("chaos: {rounds} rounds with {workers} workers, seed {seed}");
+    let network = Network::start(program, directory, workers)
+        .with_context(|| format!("cannot start the network; see {directory:?}"))?;
+    let verifier = Verifier::new(&network, seed, directory.join("logs"));
+    let (ledger, totals) = (Arc::default(), Totals::default());
+    let mut run = Run { seed, directory, network, ledger, verifier, totals };
+    run.verifier.settle(&mut run.network)?;
+    for round in 1..=rounds {
+        let whole = round % WHOLE_EVERY == 0 || round == rounds;
+        let scope = if whole { Scope::Whole } else { Scope::Latest };
+        if let Err(error) = run.round(round, scope) {
+            eprintln!("chaos: FAILED in round {round} of seed {seed}:\n  {error:#}");
+            eprintln!("  the nodes' logs and data are in {}", directory.display());
+            eprintln!(
+                "  again: cargo xtask chaos --seed {seed} --rounds {round} --workers {workers}"
+            );
+            return Ok(false);
+        }
+        run.totals.rounds = round;
+    }
+    print!("chaos: {}", run.totals.report(&lock(&run.ledger)));
+    let not_shown = run.totals.not_shown();
+    if !not_shown.is_empty() {
+        eprintln!("chaos: not shown: nobody died in the gap of {not_shown:?}; ask for more rounds");
+        return Ok(false);
+    }
+    drop(run);
+    fs::remove_dir_all(directory).with_context(|| format!("cannot remove {directory:?}"))?;
+    Ok(true)
+}

@@ -1,0 +1,275 @@
+//! Clients that submit all the time, and insist: a submit without an answer is repeated with the same key.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{anyhow, bail};
+use serde_json::{Value, json};
+
+use crate::http::{Answer, Client, Request, Silence};
+use crate::ledger::{Given, LARGE_BYTES, Ledger};
+use crate::network::Address;
+use crate::random::Random;
+
+/// Enough that commits hold submits of several, few enough for a machine with two cores.
+const CLIENTS: u64 = 4;
+/// The most tasks in one request: some commits are large.
+const MAX_BATCH: u64 = 40;
+/// How long a client goes on repeating one submit.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Before a submit is repeated.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub(crate) struct Load {
+    clients: Vec<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    /// Why a client gave up, if one did.
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+impl Load {
+    pub(crate) fn start(
+        seed: u64,
+        round: u32,
+        address: &Arc<Address>,
+        ledger: &Arc<Mutex<Ledger>>,
+    ) -> Load {
+        let stop = Arc::<AtomicBool>::default();
+        let failure = Arc::<Mutex<Option<String>>>::default();
+        let clients = (1..=CLIENTS).map(|number| {
+            let submitter = Submitter {
+                name: format!("{round}-{number}"),
+                random: Random::new(seed, u64::from(round) << 8 | number),
+                address: Arc::clone(address),
+                ledger: Arc::clone(ledger),
+                client: Client::default(),
+                past: Vec::new(),
+            };
+            let (stop, failure) = (Arc::clone(&stop), Arc::clone(&failure));
+            thread::spawn(move || {
+                if let Err(error) = submitter.run(&stop) {
+                    lock(&failure).get_or_insert(format!("{error:#}"));
+                }
+            })
+        });
+        Load { clients: clients.collect(), stop, failure }
+    }
+
+    /// Fails if a client has given up.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        lock(&self.failure).as_ref().map_or(Ok(()), |why| Err(anyhow!(why.clone())))
+    }
+
+    /// No new submits; those under way are seen through.
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        for client in self.clients.drain(..) {
+            client.join().map_err(|_| anyhow!("a client panicked"))?;
+        }
+        self.check()
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Submitter {
+    name: String,
+    random: Random,
+    address: Arc<Address>,
+    ledger: Arc<Mutex<Ledger>>,
+    client: Client,
+    /// What it has submitted in this round.
+    past: Vec<Submit>,
+}
+
+struct Submit {
+    key: String,
+    tasks: Vec<Given>,
+    batch: bool,
+}
+
+/// A request that was sent and not answered.
+struct Lost {
+    /// Which life of the scheduler it was sent to.
+    life: u32,
+    sent_ms: u64,
+}
+
+impl Submitter {
+    fn run(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            if !self.past.is_empty() && self.random.once_in(20) {
+                let at = self.random.index(self.past.len());
+                let submit = self.past.swap_remove(at);
+                self.insist(&submit)?;
+                lock(&self.ledger).doubled += 1;
+                self.past.push(submit);
+            } else {
+                let submit = self.draw();
+                self.insist(&submit)?;
+                self.past.push(submit);
+            }
+            thread::sleep(self.random.millis(0..=15));
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self) -> Submit {
+        let number = self.past.len();
+        let key = format!("{}-{number}", self.name);
+        let batch = self.random.once_in(4);
+        let count = if batch { self.random.among(1..=MAX_BATCH) } else { 1 };
+        let tasks = (0..count).map(|at| self.task(&format!("{key}#{at}"))).collect();
+        Submit { key, tasks, batch }
+    }
+
+    fn task(&mut self, name: &str) -> Given {
+        if self.random.once_in(3) {
+            return Given { model: "sleep", input: json!({ "ms": self.random.among(1..=50) }) };
+        }
+        let most = if self.random.once_in(40) { 4 * LARGE_BYTES } else { 200 };
+        let padding = "x".repeat(self.random.index(most));
+        Given { model: "echo", input: json!({ "name": name, "padding": padding }) }
+    }
+
+    /// Repeats a submit until it is acknowledged.
+    fn insist(&mut self, submit: &Submit) -> anyhow::Result<()> {
+        let body = submit.body();
+        let request =
+            Request { method: "POST", path: "/api/v1/tasks", key: Some(&submit.key), body: &body };
+        let until = Instant::now() + PATIENCE;
+        let mut lost: Vec<Lost> = Vec::new();
+        let mut last = "the scheduler does not serve its API".to_owned();
+        while Instant::now() < until {
+            if let Some((life, at)) = self.address.current() {
+                let sent_ms = now_ms();
+                match self.client.ask(at, &request) {
+                    Ok(answer) if matches!(answer.status, 429 | 503) => {
+                        lock(&self.ledger).refused += 1;
+                        last = shown(&answer);
+                    }
+                    Ok(answer) => {
+                        let ids = submit.ids(&answer)?;
+                        return self.acknowledged(submit, &ids, &lost, sent_ms);
+                    }
+                    Err(Silence::Unreachable(error)) => last = error.to_string(),
+                    Err(Silence::Lost(error)) => {
+                        lock(&self.ledger).repeated += 1;
+                        lost.push(Lost { life, sent_ms });
+                        last = error.to_string();
+                    }
+                }
+            }
+            thread::sleep(PAUSE);
+        }
+        bail!("the submit {} was not acknowledged within {PATIENCE:?}: {last}", submit.key)
+    }
+
+    fn acknowledged(
+        &self,
+        submit: &Submit,
+        ids: &[String],
+        lost: &[Lost],
+        sent_ms: u64,
+    ) -> anyhow::Result<()> {
+        let mut ledger = lock(&self.ledger);
+        for (at, (given, id)) in submit.tasks.iter().zip(ids).enumerate() {
+            let key = format!("{}#{at}", submit.key);
+            ledger.acknowledge(&key, given, id).map_err(|why| anyhow!(why))?;
+        }
+        // A task's id begins with the time at which it was accepted: so we know from which of the requests it is.
+        let Some(made_ms) = ids.first().and_then(|id| made_ms(id)) else { return Ok(()) };
+        let ends = lost.iter().skip(1).map(|next| next.sent_ms).chain([sent_ms]);
+        for (request, end) in lost.iter().zip(ends) {
+            let traces = ledger.traces.entry(request.life).or_default();
+            match (request.sent_ms..end).contains(&made_ms) {
+                true => traces.found += 1,
+                false => traces.anew += 1,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Submit {
+    fn body(&self) -> String {
+        let task = |Given { model, input }: &Given| json!({ "model": model, "input": input });
+        match self.batch {
+            true => Value::from_iter(self.tasks.iter().map(task)).to_string(),
+            false => self.tasks.iter().map(task).map(|task| task.to_string()).collect(),
+        }
+    }
+
+    /// The ids in an answer, one for each task.
+    fn ids(&self, answer: &Answer) -> anyhow::Result<Vec<String>> {
+        let wrong = || anyhow!("the submit {} was answered by {}", self.key, shown(answer));
+        if !(200..300).contains(&answer.status) {
+            return Err(wrong());
+        }
+        let body: Value = serde_json::from_slice(&answer.body).map_err(|_| wrong())?;
+        let tasks = match self.batch {
+            true => body["tasks"].as_array().cloned().unwrap_or_default(),
+            false => vec![body],
+        };
+        let ids: Vec<String> =
+            tasks.iter().filter_map(|task| task["id"].as_str().map(str::to_owned)).collect();
+        if ids.len() == self.tasks.len() && ids.len() == tasks.len() {
+            return Ok(ids);
+        }
+        Err(wrong())
+    }
+}
+
+fn shown(answer: &Answer) -> String {
+    let text = String::from_utf8_lossy(&answer.body);
+    format!("{} {}", answer.status, text.chars().take(300).collect::<String>())
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The time in an id: the first 48 bits of its UUID are milliseconds since 1970.
+fn made_ms(id: &str) -> Option<u64> {
+    let uuid = id.get(id.len().checked_sub(36)?..)?;
+    u64::from_str_radix(&format!("{}{}", uuid.get(..8)?, uuid.get(9..13)?), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(input: Value) -> Given {
+        Given { model: "echo", input }
+    }
+
+    #[test]
+    fn the_time_in_an_id_is_read() {
+        assert_eq!(made_ms("019a8d2f-3c01-7aaa-8bbb-0123456789ab"), Some(0x019a_8d2f_3c01));
+        assert_eq!(made_ms("task-019a8d2f-3c01-7aaa-8bbb-0123456789ab"), Some(0x019a_8d2f_3c01));
+        assert_eq!(made_ms("short"), None);
+    }
+
+    #[test]
+    fn an_answer_must_name_every_task() {
+        let answer = |status, body: &str| Answer { status, body: body.into() };
+        let one = Submit { key: "k".into(), tasks: vec![given(json!(1))], batch: false };
+        assert_eq!(one.body(), r#"{"input":1,"model":"echo"}"#);
+        assert_eq!(one.ids(&answer(202, r#"{"id":"a"}"#)).expect("an id"), ["a"]);
+        for (status, body) in [(409, r#"{"id":"a"}"#), (200, "{}"), (200, "x"), (500, "")] {
+            assert!(one.ids(&answer(status, body)).is_err(), "{status} {body}");
+        }
+        let tasks = vec![given(json!(1)), given(json!(2))];
+        let two = Submit { key: "k".into(), tasks, batch: true };
+        assert!(two.body().starts_with('['));
+        let both = answer(202, r#"{"tasks":[{"id":"a"},{"id":"b"}]}"#);
+        assert_eq!(two.ids(&both).expect("two ids"), ["a", "b"]);
+        let half = answer(202, r#"{"tasks":[{"id":"a"},{"error":{"code":"x"}}]}"#);
+        assert!(two.ids(&half).is_err());
+    }
+}

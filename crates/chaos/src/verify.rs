@@ -1,0 +1,283 @@
+//! The account after a round: everything acknowledged has ended, once, with its own result, and nothing else is there.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::http::{Client, Request};
+use crate::ledger::{Given, Ledger, Listed, Scope};
+use crate::network::{Address, Network};
+use crate::random::Random;
+
+/// How long the last task may take to end after the last submit, however many workers had died. It is minutes, not
+/// seconds, only for machines that do other things besides.
+const DRAIN: Duration = Duration::from_secs(120);
+/// How long it may take until all workers are back and nothing is expected of them.
+const SETTLE: Duration = Duration::from_secs(60);
+/// How long the last commit may take, and how often it is looked for.
+const COMMIT: Duration = Duration::from_millis(500);
+const LOOKS: u32 = 10;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Tasks in a page of the list: as many as the scheduler gives.
+const PAGE: usize = 1_000;
+/// Tasks of which the whole is looked at, not only the row in the list. Those with a large result all are.
+const SAMPLE: usize = 20;
+/// Figures that say what recovery did; a name that went away would be a blind spot.
+const FIGURES: [&str; 8] = [
+    "tasks_submitted_total",
+    "tasks_completed_total",
+    "tasks_failed_total",
+    "attempts_retried_total",
+    "late_results_total",
+    "leases_lost_total",
+    "tasks_open",
+    "tasks_queued",
+];
+
+pub(crate) struct Verifier {
+    client: Client,
+    address: Arc<Address>,
+    random: Random,
+    logs: PathBuf,
+    workers: usize,
+    /// Tasks that were looked at as a whole.
+    seen: HashSet<String>,
+}
+
+/// What an account that is in order says.
+pub(crate) struct Drained {
+    pub(crate) time: Duration,
+    pub(crate) run_again: u64,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    tasks: Vec<Listed>,
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Queues {
+    queues: Vec<Queue>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Queue {
+    ti_uuid: String,
+    waiting_time_expect: f64,
+    waiting_time_error: f64,
+}
+
+impl Verifier {
+    pub(crate) fn new(network: &Network, seed: u64, logs: PathBuf) -> Verifier {
+        let (workers, random) = (network.workers.len(), Random::new(seed, u64::MAX));
+        let address = Arc::clone(&network.address);
+        Verifier { client: Client::default(), address, random, logs, workers, seen: HashSet::new() }
+    }
+
+    pub(crate) fn account(
+        &mut self,
+        network: &mut Network,
+        ledger: &mut Ledger,
+        scope: Scope,
+    ) -> anyhow::Result<Drained> {
+        let began = Instant::now();
+        let drained = self.wait_until_drained(network);
+        let time = began.elapsed();
+        let (listed, mut complaints) = self.compare(ledger, scope)?;
+        if let Err(error) = drained {
+            complaints.push(format!("{error:#}"));
+        }
+        for task in Ledger::unfinished(&listed) {
+            let why: anyhow::Result<Value> =
+                self.json(&format!("/api/v1/tasks/{}/explain", task.id));
+            complaints.push(format!("{}: {why:?}", task.id));
+        }
+        if !complaints.is_empty() {
+            bail!("{}", complaints.join("\n  "));
+        }
+        let sample = (0..SAMPLE).filter_map(|_| listed.get(self.random.index(listed.len())));
+        let mut whole: Vec<&Listed> = sample.collect();
+        let large = |task: &&Listed| ledger.given(&task.id).is_some_and(Given::is_large);
+        whole.extend(listed.iter().filter(large).filter(|task| !self.seen.contains(&task.id)));
+        for task in whole {
+            self.look_at(&task.id, ledger)?;
+            self.seen.insert(task.id.clone());
+        }
+        self.settle(network)?;
+        self.check_figures()?;
+        self.check_logs()?;
+        Ok(Drained { time, run_again: ledger.settle(&listed) })
+    }
+
+    /// Compares the list with what is owed. A complaint is looked at again: the scheduler counts a task as ended when it
+    /// knows the result, and lists it as such when the result is on the disk.
+    fn compare(
+        &mut self,
+        ledger: &Ledger,
+        scope: Scope,
+    ) -> anyhow::Result<(Vec<Listed>, Vec<String>)> {
+        for _ in 0..LOOKS {
+            let listed = self.list(ledger, scope).context("cannot list the tasks")?;
+            if ledger.compare(&listed, scope).is_empty() {
+                return Ok((listed, Vec::new()));
+            }
+            thread::sleep(COMMIT);
+        }
+        let listed = self.list(ledger, scope).context("cannot list the tasks")?;
+        let complaints = ledger.compare(&listed, scope);
+        Ok((listed, complaints))
+    }
+
+    /// Waits until all workers take tasks and nothing is expected of them, as at the start of a run.
+    pub(crate) fn settle(&mut self, network: &mut Network) -> anyhow::Result<()> {
+        self.until(network, SETTLE, "the workers are not all back and idle", |this| {
+            let Queues { queues } = this.json("/queue/info")?;
+            let workers: BTreeSet<_> = queues.iter().map(|queue| &queue.ti_uuid).collect();
+            let zero =
+                |queue: &Queue| queue.waiting_time_expect == 0.0 && queue.waiting_time_error == 0.0;
+            match workers.len() == this.workers && queues.iter().all(zero) {
+                true => Ok(()),
+                false => Err(anyhow!("waiting times that are not all exactly 0: {queues:?}")),
+            }
+        })
+    }
+
+    /// Notes how many late and doubled results this life of the scheduler has dropped, if it can be asked.
+    pub(crate) fn scrape(&mut self, late: &mut BTreeMap<u32, u64>) {
+        let life = self.address.current().map(|(life, _)| life);
+        let dropped = self.figure("late_results_total");
+        if let (Some(life), Ok(dropped)) = (life, dropped) {
+            late.insert(life, dropped as u64);
+        }
+    }
+
+    fn wait_until_drained(&mut self, network: &mut Network) -> anyhow::Result<()> {
+        self.until(network, DRAIN, "the queue was not drained", |this| {
+            match this.figure("tasks_open")? {
+                0.0 => Ok(()),
+                open => Err(anyhow!("{open} tasks have not ended")),
+            }
+        })
+    }
+
+    /// Looks again and again until all is well or the time is over.
+    fn until(
+        &mut self,
+        network: &mut Network,
+        patience: Duration,
+        otherwise: &str,
+        mut look: impl FnMut(&mut Self) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let until = Instant::now() + patience;
+        loop {
+            network.check_alive()?;
+            let Err(error) = look(self) else { return Ok(()) };
+            if Instant::now() >= until {
+                return Err(error.context(format!("{otherwise} within {patience:?}")));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// The tasks that the scheduler has, by pages, the latest first: all of them, or down to those that were accounted
+    /// for in earlier rounds.
+    fn list(&mut self, ledger: &Ledger, scope: Scope) -> anyhow::Result<Vec<Listed>> {
+        let expected = ledger.acknowledged();
+        let mut listed = Vec::new();
+        let mut path = format!("/api/v1/tasks?limit={PAGE}");
+        // Many times as many tasks as there should be are complaint enough; pages may be partly filled.
+        for _ in 0..4 * expected / PAGE + 16 {
+            let Page { tasks, next } = self.json(&path)?;
+            let known = !tasks.is_empty() && tasks.iter().all(|task| ledger.is_settled(&task.id));
+            listed.extend(tasks);
+            match next {
+                Some(_) if known && scope == Scope::Latest => return Ok(listed),
+                Some(cursor) => path = format!("/api/v1/tasks?limit={PAGE}&cursor={cursor}"),
+                None => return Ok(listed),
+            }
+        }
+        bail!("the list has no end: {} tasks so far, {expected} are known", listed.len())
+    }
+
+    fn look_at(&mut self, id: &str, ledger: &Ledger) -> anyhow::Result<()> {
+        let Some(given) = ledger.given(id) else { bail!("{id} is not known") };
+        let whole: Value = self.json(&format!("/api/v1/tasks/{id}"))?;
+        let result: Value = self.json(&format!("/api/v1/tasks/{id}/result"))?;
+        if whole["model"] != given.model || whole["input"] != given.input || result != given.input {
+            let short = |what: String| what.chars().take(400).collect::<String>();
+            let (given, whole) = (short(format!("{given:?}")), short(whole.to_string()));
+            bail!("{id} was {given} and is {whole} with the result {}", short(result.to_string()));
+        }
+        Ok(())
+    }
+
+    fn check_figures(&mut self) -> anyhow::Result<()> {
+        FIGURES.iter().try_for_each(|name| self.figure(name).map(drop))
+    }
+
+    /// A node that panics in a thread may live on and look well.
+    fn check_logs(&self) -> anyhow::Result<()> {
+        for entry in fs::read_dir(&self.logs)? {
+            let path = entry?.path();
+            let said = fs::read_to_string(&path).unwrap_or_default();
+            if let Some(line) = said.lines().find(|line| line.contains("panicked at")) {
+                bail!("a panic in {path:?}: {line}");
+            }
+        }
+        Ok(())
+    }
+
+    fn figure(&mut self, name: &str) -> anyhow::Result<f64> {
+        let text = String::from_utf8(self.get("/metrics")?)?;
+        value_of(&text, name).ok_or_else(|| anyhow!("/metrics has no hypha_scheduler_{name}"))
+    }
+
+    fn json<T: for<'de> Deserialize<'de>>(&mut self, path: &str) -> anyhow::Result<T> {
+        let body = self.get(path)?;
+        serde_json::from_slice(&body).with_context(|| format!("the answer to {path} is odd"))
+    }
+
+    fn get(&mut self, path: &str) -> anyhow::Result<Vec<u8>> {
+        let (_, at) = self.address.current().context("the scheduler does not serve its API yet")?;
+        let answer = self
+            .client
+            .ask(at, &Request::get(path))
+            .map_err(|silence| anyhow!("no answer to {path}: {silence:?}"))?;
+        match answer.status {
+            200 => Ok(answer.body),
+            status => {
+                bail!("{path} is answered by {status} {}", String::from_utf8_lossy(&answer.body))
+            }
+        }
+    }
+}
+
+fn value_of(metrics: &str, name: &str) -> Option<f64> {
+    let named = |line: &str| {
+        let (word, value) = line.strip_prefix("hypha_scheduler_")?.split_once(' ')?;
+        (word == name).then(|| value.trim().parse().ok())?
+    };
+    metrics.lines().find_map(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_found_by_its_whole_name() {
+        let text = "# TYPE hypha_scheduler_tasks_open gauge\nhypha_scheduler_tasks_open 3\n\
+                    hypha_scheduler_tasks_open_more 4\nhypha_scheduler_late_results_total 12\n";
+        assert_eq!(value_of(text, "tasks_open"), Some(3.0));
+        assert_eq!(value_of(text, "late_results_total"), Some(12.0));
+        assert_eq!(value_of(text, "late_results"), None);
+    }
+}

@@ -1,0 +1,84 @@
+//! The directory of `hypha up`: what its nodes are configured with, whose scheduler it is, and who holds it.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::Path;
+
+use hypha_local::{GATEWAY, NodeFiles};
+use hypha_model::{NodeRole, SchedulerId};
+use hypha_pki::inspect::{Item, inspect};
+
+use crate::usage::Failure;
+
+/// A gateway, a scheduler and so many workers with built-in models.
+pub(super) fn plan(workers: u16) -> Vec<NodeFiles> {
+    let mut nodes = vec![
+        NodeFiles::new("gateway", NodeRole::Gateway, GATEWAY),
+        NodeFiles::new("scheduler", NodeRole::Scheduler, SCHEDULER),
+    ];
+    nodes.extend((1..=workers).map(|number| {
+        let name = format!("worker-{number}");
+        let config = WORKER.replace("{name}", &name);
+        NodeFiles::new(name, NodeRole::Worker, config)
+    }));
+    nodes
+}
+
+const SCHEDULER: &str = r#"listen_addresses = ["/ip4/127.0.0.1/tcp/0"]
+data_dir = "scheduler-data"
+
+[scheduler]
+selection_algorithm = "predictive"
+discovery_interval = 10
+"#;
+
+const WORKER: &str = r#"listen_addresses = ["/ip4/127.0.0.1/tcp/0"]
+data_dir = "{name}-data"
+
+[[executors]]
+name = "builtin"
+runtime = "builtin"
+models = ["echo", "sleep", "burn"]
+concurrency = 16
+"#;
+
+/// The id of the scheduler with this certificate, by which its API is told from another's.
+pub(super) fn scheduler_id(path: &Path) -> Result<SchedulerId, Failure> {
+    let items = inspect(crate::usage::read_text(path)?.as_bytes());
+    let items =
+        items.map_err(|error| Failure::work(format!("cannot use {}: {error}", path.display())))?;
+    let id = items.iter().find_map(|item| match item {
+        Item::Certificate(facts) if !facts.authority => facts.peer_id(),
+        _ => None,
+    });
+    let id = id.map(|peer| hypha_net::scheduler_id(&peer));
+    id.ok_or_else(|| {
+        let problem = "there is no node's certificate in it";
+        Failure::work(format!("cannot use {}: {problem}", path.display()))
+    })
+}
+
+/// The same of a directory in which `hypha up` has run before; nothing of another, and nothing is made.
+pub(super) fn lock_existing(directory: &Path) -> Result<Option<File>, Failure> {
+    match directory.join(LOCK).exists() {
+        true => lock(directory).map(Some),
+        false => Ok(None),
+    }
+}
+
+const LOCK: &str = "up.lock";
+
+/// Keeps another `hypha up` away from the directory for as long as it is held.
+pub(super) fn lock(directory: &Path) -> Result<File, Failure> {
+    let path = directory.join(LOCK);
+    let named = |error: io::Error| Failure::work(format!("cannot use {}: {error}", path.display()));
+    let file = File::create(&path).map_err(named)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Failure::work(format!(
+            "another `hypha up` runs in {}; stop it, or give another --dir",
+            directory.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(named(error)),
+    }
+}

@@ -1,0 +1,148 @@
+//! Commits are whole, in order, and there once they were acknowledged; after a failed one there are no more.
+
+use hypha_engine::{Record, SchedulerStore};
+use hypha_machine::Recover;
+use hypha_model::{Epoch, TaskState};
+
+use crate::samples::{accepted, attempted, finished, id, key_of, requeued};
+use crate::whole::{TASKS_PER_COMMIT, is_there, records};
+use crate::{Committing, Harness, commit, hand_over};
+
+/// What was acknowledged is there after a crash, and what was in flight is there whole or not at all, in order.
+pub async fn acknowledged_commits_survive_a_crash<H: Harness>(mut harness: H) {
+    let (mut store, image) = harness.open();
+    assert!(image.tasks.is_empty() && image.last_id.is_none(), "it is not empty");
+    let mut committed = 0;
+    for life in 0..4 {
+        for _ in 0..5 {
+            commit(&store, records(committed)).unwrap();
+            committed += 1;
+        }
+        for number in committed..committed + 5 {
+            drop(hand_over(&store, records(number)));
+        }
+        let image;
+        (store, image) = harness.crash(store);
+        for number in 0..committed {
+            assert!(is_there(&store, number).await, "life {life}: commit {number} is lost");
+        }
+        let acknowledged = committed;
+        while is_there(&store, committed).await {
+            committed += 1;
+        }
+        for number in committed..acknowledged + 5 {
+            assert!(!is_there(&store, number).await, "life {life}: commit {number} is alone");
+        }
+        let open = image.tasks.values().filter(|task| task.finished.is_none()).count();
+        assert_eq!(open as u64, committed * (TASKS_PER_COMMIT - 1), "life {life}");
+        let last = committed * TASKS_PER_COMMIT - 1;
+        assert_eq!(image.last_id, Some(id(last)), "life {life}: new ids may repeat old ones");
+    }
+}
+
+/// Nobody waits for a commit before the next is handed over: the last has the last word.
+pub async fn commits_in_flight_keep_their_order<H: Harness>(mut harness: H) {
+    const COMMITS: u32 = 60;
+    let (store, _) = harness.open();
+    let mut in_flight = vec![hand_over(&store, vec![accepted(1)])];
+    for number in 1..=COMMITS {
+        in_flight.push(hand_over(&store, vec![attempted(1, number, 1)]));
+        in_flight.push(hand_over(&store, vec![requeued(1, number % 7)]));
+    }
+    in_flight.push(hand_over(&store, vec![attempted(1, COMMITS + 1, 3)]));
+    in_flight.into_iter().for_each(|committing| committing.wait().unwrap());
+    let expected = store.task(id(1)).await.unwrap().unwrap();
+    assert_eq!((expected.attempts, expected.failures), (COMMITS + 1, COMMITS % 7));
+    assert!(expected.current.is_some());
+    let (_store, image) = harness.crash(store);
+    assert_eq!(image.tasks[&id(1)], expected);
+}
+
+/// Each thread hands over changes of a task of its own.
+pub async fn commits_of_several_threads_keep_the_order_of_each<H: Harness>(mut harness: H) {
+    const THREADS: u64 = 4;
+    const COMMITS: u32 = 40;
+    let (store, _) = harness.open();
+    let work = (0..THREADS).map(|task| {
+        let store = &store;
+        let work = move || {
+            let mut in_flight = vec![hand_over(store, vec![accepted(task)])];
+            in_flight.extend((1..=COMMITS).map(|n| hand_over(store, vec![attempted(task, n, 1)])));
+            in_flight.into_iter().for_each(|committing| committing.wait().unwrap());
+        };
+        Box::new(work) as Box<dyn FnOnce() + Send + '_>
+    });
+    H::in_parallel(work.collect());
+    let (store, image) = harness.crash(store);
+    for task in 0..THREADS {
+        assert_eq!(image.tasks[&id(task)].attempts, COMMITS, "task {task}");
+        assert_eq!(store.task(id(task)).await.unwrap().unwrap().attempts, COMMITS, "task {task}");
+    }
+}
+
+/// Task 1 is durable and with a worker, and a commit has failed that ends it and accepts tasks 2 and 3.
+async fn fail_a_commit<H: Harness>(harness: &mut H) -> H::Store {
+    let (store, _) = harness.open();
+    commit(&store, vec![accepted(1), attempted(1, 1, 1)]).unwrap();
+    store.healthy().unwrap();
+    harness.fail_writes(true);
+    let lost = vec![
+        accepted(2),
+        finished(1, TaskState::Completed),
+        Record::Started { epoch: Epoch(5) },
+        accepted(3),
+    ];
+    commit(&store, lost).unwrap_err();
+    store
+}
+
+/// Also commits that would succeed by themselves, and those that were handed over before anybody knew.
+pub async fn failed_commit_stops_later_ones_until_recovery<H: Harness>(mut harness: H) {
+    let store = fail_a_commit(&mut harness).await;
+    store.healthy().unwrap_err();
+    commit(&store, vec![accepted(4)]).unwrap_err();
+    store.recover().await.unwrap_err();
+    harness.fail_writes(false);
+    store.healthy().unwrap_err();
+    let later: Vec<Committing<_>> = [vec![accepted(4)], vec![], vec![attempted(1, 2, 2)]]
+        .map(|it| hand_over(&store, it))
+        .into();
+    for later in later {
+        later.wait().expect_err("it may depend on what is lost");
+    }
+    let image = store.recover().await.unwrap();
+    assert_eq!(image.tasks.keys().copied().collect::<Vec<_>>(), [id(1)]);
+    store.healthy().unwrap();
+    commit(&store, vec![accepted(5), Record::Started { epoch: Epoch(6) }]).unwrap();
+    let (_store, image) = harness.crash(store);
+    assert_eq!(image.tasks.keys().copied().collect::<Vec<_>>(), [id(1), id(5)]);
+    assert_eq!(image.epoch, Epoch(6));
+}
+
+/// Before recovery, after it, and after a crash.
+pub async fn failed_commit_leaves_nothing<H: Harness>(mut harness: H) {
+    let store = fail_a_commit(&mut harness).await;
+    commit(&store, vec![accepted(6)]).unwrap_err();
+    only_task_1_is_there(&store).await;
+    harness.fail_writes(false);
+    let image = store.recover().await.unwrap();
+    assert_eq!(image.epoch, Epoch::default());
+    assert_eq!(image.last_id, Some(id(1)));
+    only_task_1_is_there(&store).await;
+    let (store, image) = harness.crash(store);
+    assert_eq!(image.tasks[&id(1)].attempts, 1);
+    only_task_1_is_there(&store).await;
+}
+
+async fn only_task_1_is_there<S: SchedulerStore<Error: std::fmt::Debug>>(store: &S) {
+    let task = store.task(id(1)).await.unwrap().unwrap();
+    assert!(task.finished.is_none() && task.current.is_some());
+    for lost in [2, 3, 6] {
+        assert_eq!(store.task(id(lost)).await.unwrap(), None, "task {lost}");
+        if let Some((tenant, key)) = key_of(lost) {
+            assert_eq!(store.by_idempotency_key(tenant, key).await.unwrap(), None, "task {lost}");
+        }
+    }
+    let page = store.list(Default::default(), None, 10).await.unwrap();
+    assert_eq!(page.tasks, [task]);
+}

@@ -1,0 +1,66 @@
+//! Forgetting what ended long ago.
+
+use std::sync::Arc;
+
+use hypha_engine::store::Filter;
+use hypha_engine::{Record, SchedulerStore};
+use hypha_model::{Epoch, Span, TaskState, Time};
+
+use crate::questions::{accepted_with_key, all, thirty};
+use crate::samples::{accepted, at, finished, id};
+use crate::{Harness, commit};
+
+/// With results and keys, and for good; what has not ended stays, and so does a key that a later task has taken over.
+pub async fn finished_tasks_are_forgotten_with_their_keys<H: Harness>(mut harness: H) {
+    let (store, _) = harness.open();
+    commit(&store, thirty()).unwrap();
+    // Its key is that of task 3.
+    commit(&store, vec![accepted_with_key(40, None, "key-3")]).unwrap();
+    // Task n ends at n + 2.
+    assert_eq!(store.forget_finished_before(at(7)).await.unwrap(), 5);
+    assert_eq!(store.task(id(4)).await.unwrap(), None);
+    assert!(store.task(id(5)).await.unwrap().is_some());
+    let acme = "acme".parse().ok();
+    assert_eq!(store.by_idempotency_key(acme, "key-0".into()).await.unwrap(), None);
+    let taken_over = store.by_idempotency_key(None, "key-3".into()).await.unwrap();
+    assert_eq!(taken_over.unwrap().accepted.id, id(40));
+    assert_eq!(store.forget_finished_before(Time::MAX).await.unwrap(), 5);
+    assert_eq!(store.forget_finished_before(Time::MAX).await.unwrap(), 0);
+    let (store, image) = harness.crash(store);
+    let expected: Vec<_> = (10..30).chain([40]).map(id).collect();
+    assert_eq!(image.tasks.keys().copied().collect::<Vec<_>>(), expected);
+    let listed = all(&store, Filter::default(), 100).await;
+    assert_eq!(listed.into_iter().rev().collect::<Vec<_>>(), expected);
+}
+
+/// More than a store may want to forget in one transaction.
+pub async fn many_tasks_are_forgotten<H: Harness>(mut harness: H) {
+    let (store, _) = harness.open();
+    let ended = |number| [accepted(number), finished(number, TaskState::Completed)];
+    commit(&store, (0..2_500).flat_map(ended).collect()).unwrap();
+    assert_eq!(store.forget_finished_before(at(2_402)).await.unwrap(), 2_400);
+    assert_eq!(all(&store, Filter::default(), 1_000).await.len(), 100);
+}
+
+/// A task that ends in the millisecond before which all is forgotten, in an id order of chance.
+pub async fn forgetting_is_exact_within_a_millisecond<H: Harness>(mut harness: H) {
+    let (store, _) = harness.open();
+    let Record::Finished(mut end) = finished(5, TaskState::Completed) else { unreachable!() };
+    Arc::make_mut(&mut end).finished = at(5) + Span::from_micros(10);
+    commit(&store, vec![accepted(5), Record::Finished(end.clone())]).unwrap();
+    assert_eq!(store.forget_finished_before(end.finished).await.unwrap(), 0);
+    let later = end.finished + Span::from_micros(1);
+    assert_eq!(store.forget_finished_before(later).await.unwrap(), 1);
+}
+
+/// It may be what makes room; but what was lost is lost, and commits still fail.
+pub async fn forgetting_works_while_commits_fail<H: Harness>(mut harness: H) {
+    let (store, _) = harness.open();
+    commit(&store, thirty()).unwrap();
+    harness.fail_writes(true);
+    commit(&store, vec![accepted(50), Record::Started { epoch: Epoch(2) }]).unwrap_err();
+    assert_eq!(store.forget_finished_before(at(7)).await.unwrap(), 5);
+    harness.fail_writes(false);
+    commit(&store, vec![accepted(51)]).unwrap_err();
+    assert_eq!(all(&store, Filter::default(), 100).await.len(), 25);
+}

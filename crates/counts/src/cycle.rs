@@ -1,0 +1,147 @@
+//! One cycle of the scheduler machine with 100 workers: a task is submitted and dispatched, the worker says that it
+//! has started and that it is done, and the result is recorded.
+//!
+//! Everything that touches the machine's interface is in `Client::happen`.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use anyhow::ensure;
+use hypha_engine::scheduler::Effect;
+use hypha_engine::{
+    Command, FromWorker, Image, NewTask, Outcome, Record, Scheduler, SchedulerEvent, SchedulerStep,
+    Settings, ToWorker,
+};
+use hypha_machine::{Batch, Disk, Machine};
+use hypha_model::{
+    Digest, Epoch, LeaseId, Payload, Rng, SchedulerId, Span, TaskSpec, Time, WorkerId,
+};
+
+use crate::tasks::{BEGIN, spec, worker};
+
+const WORKERS: usize = 100;
+/// Cycles by which every worker is known.
+const WARM_UP: u64 = 500;
+/// How long a worker takes for a task, and how long after one task the next comes.
+const RUN: Span = Span::from_millis(1);
+
+pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
+    let mut client = Client::new();
+    for _ in 0..WORKERS {
+        let found = worker(&mut client.rng)?;
+        client.happen(SchedulerEvent::WorkerFound(found));
+        client.answer();
+    }
+    let specs: Vec<_> = (0..64).map(|_| Arc::new(spec(&mut client.rng))).collect();
+    for round in 0..WARM_UP + rounds {
+        client.submit(Arc::clone(&specs[round as usize % specs.len()]));
+        client.answer();
+    }
+    ensure!(client.finished == WARM_UP + rounds, "{} cycles were finished", client.finished);
+    Ok(())
+}
+
+/// A disk that keeps nothing: what a commit costs is counted elsewhere.
+struct Nowhere;
+
+impl Disk<Record> for Nowhere {
+    type Error = Infallible;
+
+    fn write(&mut self, records: Vec<Record>) -> Result<(), Infallible> {
+        black_box(records);
+        Ok(())
+    }
+}
+
+/// The client and the workers around a scheduler. Workers answer at once.
+struct Client {
+    scheduler: Scheduler,
+    batch: Batch<Scheduler, ()>,
+    now: Time,
+    rng: Rng,
+    orders: VecDeque<(WorkerId, ToWorker)>,
+    result: (Payload, Digest),
+    finished: u64,
+}
+
+impl Client {
+    fn new() -> Client {
+        let (mut step, mut rng) = (SchedulerStep::default(), Rng::new(7));
+        let id = SchedulerId::new(BEGIN, &mut rng);
+        let scheduler =
+            Scheduler::recover(id, Settings::default(), Image::default(), 1, BEGIN, &mut step);
+        let result = Payload::from(vec![b'y'; 50]);
+        let result = (result.clone(), result.digest());
+        let orders = VecDeque::new();
+        let batch = Batch::from(step);
+        Client { scheduler, batch, now: BEGIN, rng, orders, result, finished: 0 }
+    }
+
+    /// One step, as a driver does it.
+    fn happen(&mut self, event: SchedulerEvent) {
+        black_box(self.batch.ask(&mut self.scheduler, self.now, event, ()));
+        let at_once = self.batch.take_at_once();
+        let Ok(mut released) = self.batch.seal().write(&mut Nowhere);
+        for effect in at_once.into_iter().chain(released.effects.drain(..)) {
+            if let Effect::ToWorker { worker, message } = effect {
+                self.orders.push_back((worker, message));
+            }
+        }
+        self.batch.reuse(released);
+    }
+
+    fn submit(&mut self, spec: Arc<TaskSpec>) {
+        let task =
+            NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
+        let command = Command::SubmitTasks(vec![task]);
+        self.happen(SchedulerEvent::Asked(command));
+    }
+
+    /// Lets the workers answer until nothing is left to be said, then lets the time of a run pass.
+    fn answer(&mut self) {
+        while let Some((worker, order)) = self.orders.pop_front() {
+            match order {
+                ToWorker::Dispatch(dispatch) => {
+                    let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+                    self.say(worker, FromWorker::Started { attempt, fence });
+                    self.pass(RUN);
+                    let (result, digest) = self.result.clone();
+                    let outcome = Outcome::Completed { result, digest };
+                    self.say(worker, FromWorker::Finished { attempt, fence, run: RUN, outcome });
+                    self.finished += 1;
+                }
+                ToWorker::RequestLease { request, .. } => {
+                    let (lease, epoch) = (LeaseId::new(self.now, &mut self.rng), Epoch(1));
+                    let (ttl, holding) = (Span::from_secs(120), Vec::new());
+                    let message = FromWorker::LeaseGranted { request, lease, epoch, ttl, holding };
+                    self.say(worker, message);
+                }
+                ToWorker::Heartbeat { lease, epoch, nonce } => {
+                    let holding = Vec::new();
+                    self.say(worker, FromWorker::Alive { lease, epoch, nonce, holding });
+                }
+                ToWorker::Recorded { .. }
+                | ToWorker::Cancel { .. }
+                | ToWorker::ReleaseLease { .. } => {}
+            }
+        }
+    }
+
+    fn say(&mut self, worker: WorkerId, message: FromWorker) {
+        self.happen(SchedulerEvent::WorkerSaid { worker, message });
+    }
+
+    /// Time passes, and the scheduler is woken when it asked for it.
+    fn pass(&mut self, time: Span) {
+        let end = self.now + time;
+        while let Some(wake) = self.scheduler.wake_at(self.now)
+            && wake <= end
+        {
+            self.now = wake.max(self.now);
+            self.happen(SchedulerEvent::Woke);
+        }
+        self.now = end;
+    }
+}

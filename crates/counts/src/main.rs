@@ -1,0 +1,52 @@
+//! The hot paths as scenarios whose instructions `cargo xtask counts` counts.
+//!
+//! A scenario prepares its state and then does the same thing for a given number of rounds. It runs under callgrind
+//! with so many rounds and with twice as many; the difference is what the rounds cost, whichever thread they ran on,
+//! without what preparation cost. Nothing here depends on the time or on chance, and memory comes from the system's
+//! allocator: the one of the `hypha` binary returns memory by the clock.
+
+mod cycle;
+mod observe;
+mod place;
+mod predict;
+mod store;
+mod tasks;
+mod wire;
+
+use anyhow::{Context, bail};
+
+struct Scenario {
+    name: &'static str,
+    /// Enough that a table which grows once in a while does not show.
+    rounds: u64,
+    run: fn(rounds: u64) -> anyhow::Result<()>,
+}
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "place", rounds: 2_000, run: place::run },
+    Scenario { name: "predict", rounds: 2_000, run: predict::run },
+    Scenario { name: "observe", rounds: 2_000, run: observe::run },
+    Scenario { name: "cycle", rounds: 2_000, run: cycle::run },
+    Scenario { name: "encode", rounds: 500, run: wire::encode },
+    Scenario { name: "decode", rounds: 500, run: wire::decode },
+    Scenario { name: "commit", rounds: 300, run: store::run },
+];
+
+/// Without arguments it lists the scenarios with their rounds; with both it runs one.
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [] => {
+            for Scenario { name, rounds, .. } in SCENARIOS {
+                println!("{name} {rounds}");
+            }
+            Ok(())
+        }
+        [name, rounds] => {
+            let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
+            let scenario = scenario.with_context(|| format!("there is no scenario {name}"))?;
+            (scenario.run)(rounds.parse().context("the rounds are no number")?)
+        }
+        _ => bail!("give a scenario and a number of rounds, or nothing to list the scenarios"),
+    }
+}

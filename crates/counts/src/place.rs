@@ -1,0 +1,102 @@
+//! One placement decision of the default strategy among 1,000 unequal workers at 80 % of what they can do: a task
+//! arrives, one is placed and begins, and one ends.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use hypha_model::{Span, Time};
+use hypha_placement::{
+    Action, Ending, Health, Placement, Predictive, Preferences, Strategy, TaskRef, Ticket,
+};
+use hypha_predict::HardwareKey;
+
+use crate::tasks::{BEGIN, SPEEDS, Trained};
+
+const WORKERS: usize = 1_000;
+/// On a worker of speed 1.
+const RUN: Span = Span::from_secs(2);
+/// Between one arrival and the next, so that the workers are busy for 80 % of the time.
+const INTERVAL: Span = Span::from_micros(1_072);
+/// Arrivals until as many tasks end as arrive.
+const WARM_UP: u64 = 2_000;
+
+pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
+    let mut world = World::new()?;
+    (0..WARM_UP + rounds).for_each(|round| world.arrival(round as usize));
+    Ok(())
+}
+
+struct World {
+    trained: Trained,
+    placement: Placement,
+    now: Time,
+    /// What runs, by its end.
+    ends: BinaryHeap<Reverse<(Time, u32, Span)>>,
+    busy_until: Vec<Time>,
+    /// Names of tasks are used again, as the scheduler does.
+    free: Vec<u32>,
+    names: u32,
+    actions: Vec<Action>,
+}
+
+impl World {
+    fn new() -> anyhow::Result<World> {
+        let trained = Trained::new(WORKERS)?;
+        let strategy = Strategy::Predictive(Predictive::default());
+        let mut placement = Placement::new(strategy, Preferences::default(), 1);
+        for (worker, key) in &trained.workers {
+            let (worker, health) = (Arc::clone(worker), Health::default());
+            let slot = placement.add_worker(worker, *key, HardwareKey(0), health, BEGIN);
+            placement.set_factor(slot, trained.predictor.factor(*key), BEGIN);
+            placement.saw(slot, Some(Span::from_micros(500)), BEGIN);
+            placement.set_available(slot, true, BEGIN);
+        }
+        Ok(World {
+            trained,
+            placement,
+            now: BEGIN,
+            ends: BinaryHeap::new(),
+            busy_until: vec![BEGIN; WORKERS],
+            free: Vec::new(),
+            names: 0,
+            actions: Vec::new(),
+        })
+    }
+
+    fn arrival(&mut self, round: usize) {
+        self.now = self.now + INTERVAL;
+        while let Some(Reverse((end, task, run))) = self.ends.peek().copied()
+            && end <= self.now
+        {
+            self.ends.pop();
+            self.placement.finish(TaskRef(task), Ending::Completed(run), self.now);
+            self.free.push(task);
+        }
+        let task = self.free.pop().unwrap_or_else(|| {
+            self.names += 1;
+            self.names
+        });
+        let Trained { predictor, specs, queries, .. } = &self.trained;
+        let at = round % specs.len();
+        let ticket = Ticket {
+            spec: Arc::clone(&specs[at]),
+            query: queries[at],
+            submitted: self.now,
+            bind_at_once: false,
+            interactive: false,
+            tried: Box::default(),
+        };
+        self.placement.arrive(TaskRef(task), ticket, predictor);
+        self.placement.plan(predictor, self.now, &mut self.actions);
+        for action in self.actions.drain(..) {
+            let Action::Dispatch { task, slot } = action else { continue };
+            self.placement.begin(task, self.now);
+            let worker = slot.0 as usize;
+            let run = Span::from_micros(RUN.as_micros() / SPEEDS[worker % SPEEDS.len()]);
+            let busy_until = &mut self.busy_until[worker];
+            *busy_until = (*busy_until).max(self.now) + run;
+            self.ends.push(Reverse((*busy_until, task.0, run)));
+        }
+    }
+}

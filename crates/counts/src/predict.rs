@@ -1,0 +1,14 @@
+//! How long one task will take on one worker, of 64.
+
+use std::hint::black_box;
+
+use crate::tasks::Trained;
+
+pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
+    let Trained { mut predictor, workers, specs, .. } = Trained::new(64)?;
+    for round in 0..rounds as usize {
+        let query = predictor.query(&specs[round % specs.len()]);
+        black_box(predictor.estimate(&query, workers[round % workers.len()].1));
+    }
+    Ok(())
+}

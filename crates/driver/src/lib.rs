@@ -1,0 +1,16 @@
+//! Drives a machine that many threads share: one lock, group commit.
+//!
+//! Every caller steps the machine under one lock, for microseconds. What the steps want durable collects in a batch.
+//! A caller that gives the lock back and finds no commit in flight hands the batch to the journal; when that is
+//! durable, its effects are carried out and the next batch goes, on the journal's thread. So many events share one
+//! wait for the disk, and no caller waits for another's.
+//!
+//! Only standard locks are used here, so that shuttle can explore the order in which threads take them
+//! (`tests/interleavings.rs`). The driver reads no clock: the [`Carrier`] tells the time.
+
+mod carrier;
+mod shared;
+mod sync;
+
+pub use carrier::Carrier;
+pub use shared::{MAX_EVENTS_PER_HOLD, MAX_REQUESTS_PER_HOLD, Shared, Stopped};

@@ -1,0 +1,324 @@
+//! Explores the orders in which threads take the driver's locks: its own source, with shuttle's locks in place of the
+//! standard library's.
+
+#![allow(clippy::unwrap_used)]
+
+#[allow(dead_code, unreachable_pub, reason = "not all of the driver is used here")]
+#[path = "../src/carrier.rs"]
+mod carrier;
+#[allow(dead_code, unreachable_pub, reason = "not all of the driver is used here")]
+#[path = "../src/shared.rs"]
+mod shared;
+
+mod sync {
+    pub(crate) use shuttle::sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use carrier::Carrier;
+use hypha_machine::{Done, Journal, Machine, Released, Step};
+use hypha_model::{Span, Time};
+use shared::{Shared, Stopped};
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::sync::{Condvar, Mutex, mpsc};
+use shuttle::thread;
+
+/// Schedules that are tried in each test, at random, and as many with few changes of thread: the second finds what
+/// needs a thread to be held up for long.
+const SCHEDULES: usize = 1_000;
+/// Changes of thread in the latter.
+const CHANGES: usize = 3;
+
+/// Remembers numbers.
+#[derive(Default)]
+struct Memo {
+    numbers: Vec<u64>,
+    wake_at: Option<Time>,
+}
+
+enum Event {
+    /// Remember this; the reply is how many are remembered.
+    Note(u64),
+    /// How many are remembered? Nothing durable is at stake.
+    Count,
+    /// Wake at this time.
+    WakeAt(Time),
+    Woke,
+}
+
+impl Machine for Memo {
+    type Event = Event;
+    type Record = u64;
+    type Effect = u64;
+    type Reply = u64;
+
+    fn step(&mut self, _: Time, event: Event, step: &mut Step<Memo>) {
+        match event {
+            Event::Note(number) => {
+                self.numbers.push(number);
+                step.persist(number);
+                step.send(number);
+                step.reply(number);
+            }
+            Event::Count => step.reply_at_once(self.numbers.len() as u64),
+            Event::WakeAt(at) => self.wake_at = Some(at),
+            Event::Woke => self.wake_at = None,
+        }
+    }
+
+    fn wake_at(&self, _: Time) -> Option<Time> {
+        self.wake_at
+    }
+
+    fn woke() -> Event {
+        Event::Woke
+    }
+}
+
+/// Writes on a thread of its own, and fails from one commit on if it is told so.
+struct Writer {
+    commits: Mutex<Option<mpsc::Sender<Commit>>>,
+    durable: Arc<Mutex<Vec<u64>>>,
+}
+
+type Commit = (Vec<u64>, Done<String>);
+
+impl Writer {
+    fn start(works_for: usize) -> (Writer, thread::JoinHandle<()>) {
+        let (commits, received) = mpsc::channel::<Commit>();
+        let durable = Arc::new(Mutex::new(Vec::new()));
+        let written = Arc::clone(&durable);
+        let writer = thread::spawn(move || {
+            for (at, (records, done)) in received.into_iter().enumerate() {
+                if at < works_for {
+                    written.lock().unwrap().extend(records);
+                    done(Ok(()));
+                } else {
+                    done(Err("the disk is full".to_owned()));
+                }
+            }
+        });
+        (Writer { commits: Mutex::new(Some(commits)), durable }, writer)
+    }
+}
+
+impl Journal<u64> for Writer {
+    type Error = String;
+
+    fn commit(&self, records: Vec<u64>, done: Done<String>) {
+        self.commits.lock().unwrap().as_ref().unwrap().send((records, done)).unwrap();
+    }
+}
+
+/// Notes what is carried out, and whether it was durable then.
+struct Notes {
+    durable: Arc<Mutex<Vec<u64>>>,
+    carried_out: Mutex<Vec<u64>>,
+    answered: Mutex<BTreeSet<u64>>,
+    refused: Mutex<BTreeSet<u64>>,
+    failures: AtomicUsize,
+    alarms: AtomicUsize,
+    settled: Mutex<usize>,
+    news: Condvar,
+}
+
+impl Carrier<Memo> for Notes {
+    /// The number that it asked to be remembered.
+    type Requester = u64;
+
+    fn now(&self) -> Time {
+        Time::from_micros(1)
+    }
+
+    fn released(&self, released: &mut Released<Memo, u64>) {
+        let durable = self.durable.lock().unwrap().clone();
+        for effect in released.effects.drain(..) {
+            assert!(durable.contains(&effect), "{effect} was sent and is not durable");
+            self.carried_out.lock().unwrap().push(effect);
+        }
+        for (requester, reply) in released.replies.drain(..) {
+            assert_eq!(requester, reply);
+            assert!(durable.contains(&reply), "{reply} was acknowledged and is not durable");
+            assert!(self.answered.lock().unwrap().insert(requester), "{requester} answered twice");
+        }
+    }
+
+    fn at_once(&self, _: Vec<u64>) {}
+
+    fn refuse(&self, requester: u64, _: &Stopped) {
+        assert!(self.refused.lock().unwrap().insert(requester), "{requester} refused twice");
+    }
+
+    fn wake_earlier(&self) {
+        self.alarms.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn settled(&self) {
+        *self.settled.lock().unwrap() += 1;
+        self.news.notify_all();
+    }
+
+    fn failed(&self, _: &Stopped) {
+        self.failures.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+type Driven = Arc<Shared<Memo, Writer, Notes>>;
+
+fn driven(works_for: usize) -> (Driven, thread::JoinHandle<()>) {
+    let (journal, writer) = Writer::start(works_for);
+    let notes = Notes {
+        durable: Arc::clone(&journal.durable),
+        carried_out: Mutex::default(),
+        answered: Mutex::default(),
+        refused: Mutex::default(),
+        failures: AtomicUsize::new(0),
+        alarms: AtomicUsize::new(0),
+        settled: Mutex::default(),
+        news: Condvar::new(),
+    };
+    (Arc::new(Shared::new(Memo::default(), Step::default(), journal, notes)), writer)
+}
+
+/// Waits until nothing is left to be done, and ends the writer.
+fn close(shared: &Driven, writer: thread::JoinHandle<()>) {
+    let notes = shared.carrier();
+    loop {
+        let seen = *notes.settled.lock().unwrap();
+        if shared.close("it is over") {
+            break;
+        }
+        let mut settled = notes.settled.lock().unwrap();
+        while *settled == seen {
+            settled = notes.news.wait(settled).unwrap();
+        }
+    }
+    *shared.journal().commits.lock().unwrap() = None;
+    writer.join().unwrap();
+}
+
+fn explore(test: fn()) {
+    shuttle::check_random(test, SCHEDULES);
+    shuttle::check_pct(test, SCHEDULES, CHANGES);
+}
+
+fn in_threads(shared: &Driven, work: [fn(&Driven); 3]) {
+    let threads = work.map(|work| {
+        let shared = Arc::clone(shared);
+        thread::spawn(move || work(&shared))
+    });
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+const CALLERS: [fn(&Driven); 3] = [
+    |shared| {
+        shared.tell([Event::Note(1), Event::Note(2)]);
+        shared.ask_with_next_commit(Event::Note(3), 3);
+    },
+    |shared| {
+        shared.ask_with_next_commit(Event::Note(4), 4);
+        shared.ask_with_next_commit(Event::Note(5), 5);
+    },
+    |shared| {
+        shared.ask(Event::Note(6), 6, |_, _| panic!("it is to be durable first"));
+        shared.ask(Event::Count, 0, |_, count| assert!(count <= 6));
+    },
+];
+
+#[test]
+fn every_request_is_answered_once_and_after_it_is_durable() {
+    explore(|| {
+        let (shared, writer) = driven(usize::MAX);
+        in_threads(&shared, CALLERS);
+        close(&shared, writer);
+        let notes = shared.carrier();
+        assert_eq!(*notes.answered.lock().unwrap(), BTreeSet::from([3, 4, 5, 6]));
+        assert_eq!(*notes.refused.lock().unwrap(), BTreeSet::new());
+        let durable = notes.durable.lock().unwrap().clone();
+        assert_eq!(durable.len(), 6);
+        assert_eq!(*notes.carried_out.lock().unwrap(), durable, "in the order of the records");
+        shared.read(|memo, _| assert_eq!(memo.numbers, durable));
+    });
+}
+
+#[test]
+fn a_journal_that_fails_refuses_the_rest_and_a_new_machine_goes_on() {
+    explore(|| {
+        let (shared, writer) = driven(1);
+        in_threads(&shared, CALLERS);
+        // Whatever is left is refused now, or was committed.
+        shared.tell([Event::Note(7)]);
+        close(&shared, writer);
+        let notes = shared.carrier();
+        let (answered, refused) =
+            (notes.answered.lock().unwrap().clone(), notes.refused.lock().unwrap().clone());
+        assert!(answered.is_disjoint(&refused));
+        let asked: BTreeSet<u64> =
+            answered.union(&refused).copied().filter(|one| *one > 0).collect();
+        assert_eq!(asked, BTreeSet::from([3, 4, 5, 6]), "nobody waits for ever");
+        let durable = notes.durable.lock().unwrap().clone();
+        assert_eq!(*notes.carried_out.lock().unwrap(), durable);
+        let lost = durable.len() < 7;
+        assert_eq!(notes.failures.load(Ordering::SeqCst), usize::from(lost), "{durable:?}");
+    });
+}
+
+#[test]
+fn a_machine_that_began_anew_answers_again() {
+    explore(|| {
+        let (shared, writer) = driven(0);
+        in_threads(
+            &shared,
+            [
+                |shared| shared.ask_with_next_commit(Event::Note(1), 1),
+                |shared| shared.tell([Event::Note(2)]),
+                |shared| {
+                    if shared.stopped().is_some() {
+                        shared.restart(|_| (Memo::default(), Step::default()));
+                    }
+                },
+            ],
+        );
+        let again = Arc::clone(&shared);
+        let restarted = thread::spawn(move || {
+            if again.stopped().is_some() {
+                again.restart(|_| (Memo::default(), Step::default()));
+            }
+            again.ask(Event::Count, 9, |_, _| ());
+        });
+        restarted.join().unwrap();
+        close(&shared, writer);
+        let notes = shared.carrier();
+        assert!(notes.answered.lock().unwrap().is_empty());
+        assert!(notes.refused.lock().unwrap().contains(&1));
+        assert!(notes.carried_out.lock().unwrap().is_empty());
+    });
+}
+
+#[test]
+fn an_alarm_that_is_set_too_late_is_set_again() {
+    explore(|| {
+        let (shared, writer) = driven(usize::MAX);
+        let early = Time::from_micros(1) + Span::from_secs(1);
+        shared.tell([Event::WakeAt(early + Span::from_secs(9))]);
+        let set = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.set_alarm())
+        };
+        let alarms = shared.carrier().alarms.load(Ordering::SeqCst);
+        shared.tell([Event::WakeAt(early)]);
+        let set = set.join().unwrap();
+        let told = shared.carrier().alarms.load(Ordering::SeqCst) > alarms;
+        assert!(set == Some(early) || told, "the alarm sleeps until {set:?} and nobody says so");
+        close(&shared, writer);
+    });
+}

@@ -1,0 +1,90 @@
+//! What a scheduler needs of its store. `hypha-conformance` has the tests that every implementation passes.
+
+use std::sync::Arc;
+
+use hypha_machine::{BoxFuture, Recover};
+use hypha_model::{Name, TaskId, TaskState, Time, WorkerId};
+
+use crate::record::{Image, Record, StoredTask};
+
+/// Makes a scheduler's records durable and answers questions about its tasks, those that have ended included.
+///
+/// What [`Recover::recover`] returns has every task that has not ended, and of those that have, at least the ones that
+/// an idempotency key leads to: their id, key, tenant, state and time of the end, which is enough to answer a repeat.
+pub trait SchedulerStore: Recover<Record, Image = Image> + Send + Sync {
+    /// A task, whether it has ended or not.
+    fn task(&self, id: TaskId) -> BoxFuture<'_, Result<Option<StoredTask>, Self::Error>>;
+
+    /// The latest task of this tenant with this key.
+    fn by_idempotency_key(
+        &self,
+        tenant: Option<Name>,
+        key: Arc<str>,
+    ) -> BoxFuture<'_, Result<Option<StoredTask>, Self::Error>>;
+
+    /// Tasks that pass `filter`, the latest first, from behind `behind` on: at most `limit` of them, which counts as 1
+    /// if it is 0, and at most [`MAX_PAGE`].
+    fn list(
+        &self,
+        filter: Filter,
+        behind: Option<TaskId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Page, Self::Error>>;
+
+    /// Forgets tasks that ended before `time`, with their results and keys, and returns how many. Works while commits
+    /// fail as well: it may be what makes room.
+    fn forget_finished_before(&self, time: Time) -> BoxFuture<'_, Result<u64, Self::Error>>;
+}
+
+/// A node can choose its store when it starts.
+const _: Option<&dyn SchedulerStore<Error = std::convert::Infallible>> = None;
+
+/// The most tasks of a page.
+pub const MAX_PAGE: usize = 1_000;
+
+/// Which tasks are wanted; what is `None` does not matter.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// In this state. Whether a worker has started a task is not stored: `Running` finds what
+    /// `Scheduled` finds, every task that has been given to a worker.
+    pub state: Option<TaskState>,
+    /// For this model.
+    pub model: Option<Name>,
+    /// With this worker at present, or at the end.
+    pub worker: Option<WorkerId>,
+    /// Submitted then or later.
+    pub since: Option<Time>,
+    /// Of this tenant; `Some(None)` are those of nobody.
+    pub tenant: Option<Option<Name>>,
+}
+
+/// Some tasks, the latest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// The tasks.
+    pub tasks: Vec<StoredTask>,
+    /// Where the next page begins: behind this task. `None` if this was the last. A page may be short, or
+    /// empty, and not the last: when its tasks are large, or few among many.
+    pub next: Option<TaskId>,
+}
+
+impl Filter {
+    /// Whether `task` is wanted: what the filter means, for stores that look at one task after another.
+    pub fn passes(&self, task: &StoredTask) -> bool {
+        let spec = &task.accepted.spec;
+        let (state, worker) = match (&task.finished, &task.current) {
+            (Some(finished), _) => (finished.state, finished.worker),
+            (None, Some(current)) => (TaskState::Scheduled, Some(current.worker)),
+            (None, None) => (TaskState::Queued, None),
+        };
+        let wanted_state = match self.state {
+            Some(TaskState::Running) => Some(TaskState::Scheduled),
+            wanted => wanted,
+        };
+        wanted_state.is_none_or(|wanted| wanted == state)
+            && (self.model.is_none() || self.model == spec.requirement.model)
+            && (self.worker.is_none() || self.worker == worker)
+            && self.since.is_none_or(|since| task.accepted.submitted >= since)
+            && self.tenant.as_ref().is_none_or(|tenant| *tenant == spec.tenant)
+    }
+}

@@ -1,0 +1,90 @@
+//! A scheduler that did not run for a while: what it could not hear meanwhile is no fault of its workers.
+
+use hypha_engine::{RetryPolicy, SchedulerEvent, Settings, ToWorker};
+use hypha_model::{Span, TaskState};
+
+use crate::harness::*;
+
+/// Longer than a lease holds.
+const LONG: Span = Span::from_secs(130);
+
+fn with_attempts(max_attempts: u32) -> Rig {
+    let retry = RetryPolicy { max_attempts, ..RetryPolicy::default() };
+    let mut rig = Rig::new(Settings { retry, ..Settings::default() });
+    rig.join(1);
+    rig
+}
+
+#[test]
+fn a_lease_that_runs_out_in_a_stall_uses_up_no_attempt() {
+    for stalled in [true, false] {
+        let mut rig = with_attempts(3);
+        let (id, given) = rig.dispatched(task());
+        rig.start(&given);
+        rig.silence(1);
+        if stalled {
+            rig.now = rig.now + LONG;
+        }
+        rig.wait(LONG);
+        let failed = rig.stored(id).failed.last().unwrap().reason.clone();
+        assert_eq!(rig.stored(id).failures, u32::from(!stalled), "{failed}");
+        assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, u64::from(!stalled));
+        assert_eq!(rig.view(id).state, TaskState::Queued, "it is tried again");
+    }
+}
+
+#[test]
+fn a_task_that_allows_one_attempt_is_lost_with_a_lease_that_runs_out_in_a_stall() {
+    let mut rig = with_attempts(1);
+    let (id, given) = rig.dispatched(task());
+    rig.start(&given);
+    rig.now = rig.now + LONG;
+    rig.wait(secs(1));
+    assert_eq!(rig.ended(id).state, TaskState::Failed);
+    let error = rig.ended(id).error.as_deref().unwrap();
+    assert!(error.starts_with("lost: the scheduler did not run"), "{error}");
+    assert!(rig.is_cancelled(&given) || rig.workers[&given.worker].holding.is_empty());
+}
+
+/// The answers may be there and not have been heard.
+#[test]
+fn answers_that_are_due_in_a_stall_have_as_long_again() {
+    let mut rig = with_attempts(3);
+    let (id, given) = rig.dispatched(task());
+    rig.silence(1);
+    // Long enough for an acknowledgement, a heartbeat and a run, and shorter than the lease holds.
+    rig.now = rig.now + secs(60);
+    rig.event(SchedulerEvent::Woke);
+    assert_eq!(rig.dispatches().len(), 0, "it is not repeated at once");
+    rig.wait(secs(4));
+    assert_eq!(rig.scheduler.counts().retried, 0);
+    rig.accept(&given);
+    rig.wait(secs(1));
+    assert_eq!((rig.view(id).attempts, rig.view(id).worker), (1, Some(given.worker)));
+    assert!(rig.scheduler.lease_of(given.worker).is_some());
+}
+
+#[test]
+fn a_run_whose_time_passes_in_a_stall_may_still_report_its_end() {
+    let mut rig = with_attempts(3);
+    let timeout = secs(50);
+    let (id, given) = rig.dispatched(with_spec(|spec| spec.timeout = Some(timeout)));
+    rig.start(&given);
+    rig.now = rig.now + secs(80);
+    rig.event(SchedulerEvent::Woke);
+    rig.wait(secs(1));
+    rig.finish(&given);
+    assert_eq!(rig.ended(id).state, TaskState::Completed);
+}
+
+/// Whatever wakes it: a request comes before its alarm does.
+#[test]
+fn nothing_is_dispatched_under_a_lease_that_ran_out_in_a_stall() {
+    let mut rig = with_attempts(3);
+    rig.silence(1);
+    rig.now = rig.now + LONG;
+    let id = rig.submit(task());
+    assert!(rig.dispatches().is_empty());
+    assert!(rig.told(1).iter().any(|told| matches!(told, ToWorker::RequestLease { .. })));
+    assert_eq!(rig.view(id).state, TaskState::Queued);
+}

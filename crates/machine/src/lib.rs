@@ -1,0 +1,44 @@
+//! A role as a pure state machine, and the one rule for carrying out what it wants: **no effect leaves before the
+//! records that it relies on are durable.**
+//!
+//! A [`Machine`] is stepped with the time and one event. It writes what it wants into a [`Step`]: records to be made
+//! durable, effects, and perhaps a reply to the requester. A driver collects the steps of many events in a [`Batch`]
+//! and seals it. The effects and replies of a [`Sealed`] batch cannot be reached: only committing its records to a
+//! [`Disk`] or a [`Journal`] hands them out, as [`Released`]. What has nothing durable at stake is kept apart and may
+//! leave at once ([`Batch::take_at_once`]).
+//!
+//! A store is a journal that a machine can begin anew from ([`Recover`]). One that does not know a machine's records
+//! keeps them as rows by key ([`RowRecord`]).
+
+mod batch;
+mod durable;
+mod rows;
+mod step;
+
+use hypha_model::Time;
+
+pub use batch::{Batch, Failed, Released, Sealed};
+pub use durable::{Apply, BoxFuture, Disk, Done, Journal, MemoryDisk, NoJournal, Recover};
+pub use rows::{RowChange, RowRecord, Rows};
+pub use step::{Mark, Step};
+
+/// A role: it knows no clock, no socket, no disk, and no randomness but the seed it was made with.
+pub trait Machine: Sized {
+    /// What can happen to it: one closed enum.
+    type Event;
+    /// What it makes durable.
+    type Record;
+    /// What it wants done outside: messages, notices, runs.
+    type Effect;
+    /// What it answers to the requester of an event.
+    type Reply;
+
+    /// `event` happened at `now`, which never goes back. What the machine wants is added to `step`.
+    fn step(&mut self, now: Time, event: Self::Event, step: &mut Step<Self>);
+
+    /// When it wants to be stepped with [`Machine::woke`] at the latest, if nothing happens before.
+    fn wake_at(&self, now: Time) -> Option<Time>;
+
+    /// The event that this time has come.
+    fn woke() -> Self::Event;
+}

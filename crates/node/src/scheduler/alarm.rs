@@ -1,0 +1,108 @@
+//! Wakes the scheduler's machine when it wants to be woken, and begins anew after a failure of the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hypha_engine::{Scheduler, SchedulerEvent, SchedulerStep, Settings};
+use hypha_model::SchedulerId;
+use hypha_predict::LookupTable;
+use hypha_store::{Recovered, Store};
+use tokio_util::sync::CancellationToken;
+
+use super::carrier::SchedulerCarrier;
+use super::core::Core;
+
+/// How long after a failure the store is tried again: a disk that is full stays so for a while.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// See the head of this file.
+pub(super) struct Alarm {
+    pub(super) core: Arc<Core>,
+    pub(super) id: SchedulerId,
+    pub(super) settings: Settings,
+    /// For the mode `lookup_table`.
+    pub(super) table: LookupTable,
+}
+
+impl Alarm {
+    /// Runs until told to stop, and then until what is left is committed.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        self.core.machine.start();
+        while !stop.is_cancelled() {
+            let until = self.core.machine.set_alarm();
+            let timer = async {
+                match until {
+                    Some(until) => self.carrier().clock.sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.carrier().earlier.notified() => {}
+                () = timer => self.core.machine.wake(),
+                () = self.carrier().broken.notified() => self.start_anew(&stop).await,
+                () = stop.cancelled() => {}
+            }
+        }
+        self.settle().await;
+    }
+
+    fn carrier(&self) -> &SchedulerCarrier {
+        self.core.machine.carrier()
+    }
+
+    fn store(&self) -> &Store {
+        self.core.machine.journal()
+    }
+
+    /// Waits until everything that was wanted is durable and has been carried out, and then takes no more. The end of
+    /// this process must not look to the machine as if all its workers were lost.
+    async fn settle(&self) {
+        loop {
+            let settled = self.carrier().settled.notified();
+            if self.core.machine.close("the scheduler is stopping") {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Goes on from what is on the disk, as soon as the store works again.
+    async fn start_anew(&self, stop: &CancellationToken) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(RETRY) => {}
+                () = stop.cancelled() => return,
+            }
+            match self.store().recover().await {
+                Ok(recovered) => return self.restart(recovered),
+                Err(error) => tracing::debug!("the store still fails: {error}"),
+            }
+        }
+    }
+
+    fn restart(&self, recovered: Recovered) {
+        let now = self.core.now();
+        let mode = recovered.image.mode;
+        let mut step = SchedulerStep::default();
+        let mut machine = Scheduler::recover(
+            self.id,
+            self.settings.clone(),
+            recovered.image,
+            rand::random(),
+            now,
+            &mut step,
+        );
+        super::give_table(&mut machine, &self.table, mode, now, &mut step);
+        let transport = self.carrier().transport();
+        super::introduce_removed(&mut machine, transport.known(), now, &mut step);
+        self.core.machine.restart(|failed| {
+            // The figures of a process never go back.
+            machine.count_on_from(failed.counts());
+            (machine, step)
+        });
+        tracing::info!("the store works again; the scheduler goes on");
+        // Those that connected while no event was taken; from now on they are taken again.
+        let connected = self.carrier().transport().connected();
+        self.core.machine.tell(connected.into_iter().map(SchedulerEvent::WorkerFound));
+    }
+}

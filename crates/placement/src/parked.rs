@@ -1,0 +1,163 @@
+//! Shapes of tasks that no worker could run: when they are parked, and when they are looked at again.
+//!
+//! A plan that finds nobody who could run a shape even when idle parks it, so that what cannot be run costs what can
+//! nothing. When a worker becomes able to run more than before (it is made available, an executor is used again, it comes
+//! near enough), the parked shapes that one of its executors may run are looked at again: a bounded number in a plan, the
+//! others in the plans that follow.
+
+use hypha_model::{Executor, Requirement, Worker};
+
+use crate::waiting::{ShapeId, ShapeKey};
+use crate::{Placement, Slot, TaskRef};
+
+/// How many parked shapes a plan looks at again, at a tenth of a microsecond each. A hundred thousand are through after
+/// a hundred plans, and nothing else waits for them.
+pub(crate) const MOST_RECONSIDERED: usize = 1_024;
+
+/// How far the shapes that a worker may run have been looked at again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reconsidered {
+    /// The number of the range that is next, and the last key in it.
+    range: usize,
+    last: Option<ShapeKey>,
+}
+
+impl Placement {
+    /// A worker could run more than before: what is parked may be for it.
+    pub(crate) fn gained(&mut self, slot: Slot) {
+        self.gained.insert(slot, Reconsidered::default());
+    }
+
+    /// A worker can run less than before: what was known to be served may be no longer.
+    pub(crate) fn lost(&mut self) {
+        self.losses += 1;
+    }
+
+    /// Parks the shape of a task that no worker takes now, unless one could run it when it has room.
+    pub(crate) fn park_if_unserved(&mut self, shape: ShapeId, task: TaskRef, certainly: bool) {
+        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
+        if !certainly {
+            if self.waiting.is_known_served(shape, self.losses) {
+                return;
+            }
+            if self.is_served(&entry.ticket.spec.requirement) {
+                return self.waiting.note_served(shape, self.losses);
+            }
+        }
+        self.statistics.parked += 1;
+        self.release_reservation(task, self.planned_at);
+        // Whoever waited for a worker that could run it does so no longer.
+        let held: Vec<TaskRef> =
+            self.waiting.tasks_of(shape).take_while(|task| self.is_held(*task)).collect();
+        for task in held {
+            self.release_hold(task, self.planned_at);
+        }
+        self.waiting.park(shape);
+    }
+
+    fn is_held(&self, task: TaskRef) -> bool {
+        let entry = self.tasks.get(task.0 as usize).and_then(Option::as_ref);
+        entry
+            .and_then(|entry| entry.decision.as_ref())
+            .is_some_and(|decision| decision.held.is_some())
+    }
+
+    /// Looks again at parked shapes that workers have become able to run.
+    pub(crate) fn reconsider_parked(&mut self) {
+        let mut left = MOST_RECONSIDERED;
+        while left > 0
+            && let Some((slot, mut reconsidered)) = self.gained.pop_first()
+        {
+            let Some(worker) = self.pool.member(slot).map(|member| &member.worker) else {
+                continue;
+            };
+            let ranges = ranges_of(worker);
+            let mut served = Vec::new();
+            while left > 0
+                && let Some(range) = ranges.get(reconsidered.range)
+            {
+                let from = reconsidered.last.clone().unwrap_or_else(|| range.first.clone());
+                let mut shapes = self
+                    .waiting
+                    .parked_from(&from)
+                    .take_while(|(key, ..)| range.holds(key))
+                    .filter(|(key, ..)| Some(*key) != reconsidered.last.as_ref());
+                let mut last = None;
+                for (key, shape, task) in shapes.by_ref().take(left) {
+                    left -= 1;
+                    last = Some(key.clone());
+                    if self.takes(slot, task) {
+                        served.push(shape);
+                    }
+                }
+                match last {
+                    Some(last) if left == 0 => reconsidered.last = Some(last),
+                    _ => reconsidered = Reconsidered { range: reconsidered.range + 1, last: None },
+                }
+            }
+            for shape in served {
+                self.waiting.unpark(shape);
+            }
+            if reconsidered.range < ranges.len() {
+                self.gained.insert(slot, reconsidered);
+            }
+        }
+    }
+
+    /// Whether a worker could run a task, now or when it has room.
+    pub(crate) fn takes(&self, slot: Slot, task: TaskRef) -> bool {
+        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let near =
+            |rtt_s: f64| self.preferences.max_rtt.is_none_or(|most| rtt_s <= most.as_secs_f64());
+        let requirement: &Requirement = &entry.ticket.spec.requirement;
+        self.pool
+            .member(slot)
+            .is_some_and(|member| near(member.rtt_s) && member.refuses_ever(requirement).is_none())
+    }
+
+    /// A parked task that some worker would take, although none of them is still to be asked.
+    pub(crate) fn wrongly_parked(&self) -> Option<TaskRef> {
+        if !self.gained.is_empty() {
+            return None;
+        }
+        let served = |task: &TaskRef| match self.tasks.get(task.0 as usize) {
+            Some(Some(entry)) => self.is_served(&entry.ticket.spec.requirement),
+            _ => true,
+        };
+        self.waiting.parked().find(served)
+    }
+}
+
+/// Neighbouring shapes that one executor may run.
+struct Range {
+    first: ShapeKey,
+    any_model: bool,
+}
+
+impl Range {
+    fn holds(&self, key: &ShapeKey) -> bool {
+        (key.class, &key.executor) == (self.first.class, &self.first.executor)
+            && (self.any_model || key.model == self.first.model)
+    }
+}
+
+/// The shapes that a worker may run, by class, executor and model; amounts are asked for one by one.
+fn ranges_of(worker: &Worker) -> Vec<Range> {
+    let of_executor = |executor: &Executor| {
+        let (class, any_model) = (executor.class, executor.models.is_empty());
+        let models: Vec<_> =
+            std::iter::once(None).chain(executor.models.iter().cloned().map(Some)).collect();
+        [None, Some(executor.name.clone())].into_iter().flat_map(move |executor| {
+            let first = move |model| ShapeKey {
+                class,
+                executor: executor.clone(),
+                model,
+                amounts: [0; 6],
+                interactive: false,
+            };
+            let range = move |model| Range { first: first(model), any_model };
+            models.clone().into_iter().map(range).collect::<Vec<_>>()
+        })
+    };
+    worker.executors.iter().flat_map(of_executor).collect()
+}

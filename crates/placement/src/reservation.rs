@@ -1,0 +1,190 @@
+//! Room that is kept for what has waited longest, and what may use it meanwhile.
+//!
+//! The first tasks in order that a worker could run, and has no room for now, each get a reservation on one worker: the
+//! earliest time at which the task is predicted to fit there. That time is never moved later. Until the task has begun,
+//! another begins on that worker only if it is predicted to end by then, or if it fits *beside*: with everything else gone
+//! but what began beside, it and the task would run together. So the task begins at the latest when all that began there
+//! before that time has ended, whatever arrives and however wrong predictions are.
+
+use std::sync::Arc;
+
+use hypha_model::{Requirement, Span, TaskSpec, Time};
+use hypha_predict::{Estimate, Predictor};
+
+use crate::capability::need_of;
+use crate::in_flight::InFlight;
+use crate::member::Member;
+use crate::{Placement, Slot, Stage, TaskRef};
+
+/// How many tasks room is kept for at a time, one on a worker. Each is looked at by every plan.
+pub(crate) const MOST_RESERVED: usize = 16;
+/// Of how many workers the one is taken that has room first.
+const MOST_CANDIDATES: usize = 8;
+
+/// Room that is kept for a task on one worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Reservation {
+    pub(crate) task: TaskRef,
+    spec: Arc<TaskSpec>,
+    executor: usize,
+    /// When it is predicted to fit.
+    by: Time,
+    /// How long it is predicted to run.
+    run_s: f64,
+    /// The state of the worker that this was predicted from.
+    seen: u64,
+}
+
+impl Reservation {
+    /// When those that it keeps out will have their turn, in seconds from `now`.
+    pub(crate) fn wait_s(&self, now: Time) -> f64 {
+        self.by.since(now).as_secs_f64() + self.run_s
+    }
+
+    /// Whether a task that takes `run_s` would keep the one with the reservation waiting.
+    pub(crate) fn is_delayed_by(
+        &self,
+        in_flight: &InFlight,
+        (requirement, executor): (&Requirement, usize),
+        run_s: f64,
+        now: Time,
+    ) -> bool {
+        now + Span::from_secs_f64(run_s) > self.by
+            && !in_flight
+                .fit_together((&self.spec.requirement, self.executor), (requirement, executor))
+    }
+
+    /// Whether a run that begins now is predicted to end too late for the task.
+    pub(crate) fn is_late_for(&self, estimate: &Estimate, now: Time) -> bool {
+        now + Span::from_secs_f64(estimate.mean_s) > self.by
+    }
+
+    /// Predicts again if the worker has changed; the time only ever becomes earlier.
+    fn renew(&mut self, in_flight: &InFlight, now: Time) {
+        if self.seen != in_flight.changes() {
+            self.seen = in_flight.changes();
+            self.by = self.by.min(in_flight.fits_at(&self.spec.requirement, self.executor, now));
+        }
+    }
+}
+
+impl Placement {
+    /// Keeps room for a task that `slot`, or if that is not given some worker, could run and has no room for now.
+    pub(crate) fn reserve(
+        &mut self,
+        task: TaskRef,
+        slot: Option<Slot>,
+        predictor: &Predictor,
+        now: Time,
+    ) {
+        if self.reserved.len() >= MOST_RESERVED || self.is_reserved(task) {
+            return;
+        }
+        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
+        let requirement = &entry.ticket.spec.requirement;
+        // Where only a slot is missing the first in order gets the next one.
+        if !asks_for_amounts(requirement) && !self.pool.has_bound() {
+            return;
+        }
+        let candidates = match slot {
+            Some(slot) => vec![slot],
+            None => self.candidates(task, requirement),
+        };
+        let fits_at = |slot: &Slot| {
+            let lacks = |member: &&Member| {
+                member.reservation.is_none()
+                    && (member.in_flight.fits(requirement).is_err() || !member.bound.is_empty())
+            };
+            let member = self.pool.member(*slot).filter(lacks)?;
+            let executor = member.executor_for(requirement)?;
+            Some((member.in_flight.fits_at(requirement, executor, now), *slot, executor))
+        };
+        let Some((by, slot, executor)) = candidates.iter().filter_map(fits_at).min() else {
+            return;
+        };
+        let Some(member) = self.pool.member(slot) else { return };
+        let reservation = Reservation {
+            task,
+            spec: Arc::clone(&entry.ticket.spec),
+            executor,
+            by,
+            run_s: predictor.base(&entry.ticket.query, member.hardware).mean_s * member.factor,
+            seen: member.in_flight.changes(),
+        };
+        self.pool.change(slot, now, |member| member.set_reservation(Some(reservation)));
+        self.reserved.push((task, slot));
+    }
+
+    /// Workers that could run a task, and keep no room for another.
+    fn candidates(&self, task: TaskRef, requirement: &Requirement) -> Vec<Slot> {
+        let need = need_of(requirement).whatever_is_free();
+        let mut found = Vec::new();
+        for (at, tree) in self.pool.trees().iter().enumerate() {
+            tree.first_from(0, &need, &mut |position| {
+                if let Some(slot) = self.pool.slot_at(at, position)
+                    && self.takes(slot, task)
+                    && self.pool.member(slot).is_some_and(|member| member.reservation.is_none())
+                {
+                    found.push(slot);
+                }
+                found.len() >= MOST_CANDIDATES
+            });
+        }
+        found
+    }
+
+    /// Whether room is kept for a task.
+    pub(crate) fn is_reserved(&self, task: TaskRef) -> bool {
+        self.slot_reserved_for(task).is_some()
+    }
+
+    /// Keeps no room for a task any more.
+    pub(crate) fn release_reservation(&mut self, task: TaskRef, now: Time) {
+        let Some(at) = self.reserved.iter().position(|(other, _)| *other == task) else { return };
+        let (_, slot) = self.reserved.remove(at);
+        self.pool.change(slot, now, |member| member.set_reservation(None));
+    }
+
+    /// The worker that keeps room for a task.
+    pub(crate) fn slot_reserved_for(&self, task: TaskRef) -> Option<Slot> {
+        self.reserved.iter().find(|(other, _)| *other == task).map(|(_, slot)| *slot)
+    }
+
+    /// The task that a worker keeps room for.
+    pub(crate) fn keeps_for(&self, slot: Slot) -> Option<TaskRef> {
+        Some(self.pool.member(slot)?.reservation.as_ref()?.task)
+    }
+
+    /// Brings reservations up to date, and drops those on workers that cannot run their task any more.
+    pub(crate) fn renew_reservations(&mut self, now: Time) {
+        for (task, slot) in self.reserved.clone() {
+            if !self.takes(slot, task) {
+                self.release_reservation(task, now);
+                continue;
+            }
+            self.pool.renew(slot, |member: &mut Member| {
+                if let Some(reservation) = &mut member.reservation {
+                    reservation.renew(&member.in_flight, now);
+                }
+            });
+        }
+    }
+
+    /// A reservation without its task, or the other way round.
+    pub(crate) fn wrong_reservation(&self) -> Option<String> {
+        let kept = |slot: Slot| Some((self.keeps_for(slot)?, slot));
+        let mut kept: Vec<_> = self.pool.slots().into_iter().filter_map(kept).collect();
+        let mut promised = self.reserved.clone();
+        kept.sort();
+        promised.sort();
+        let waits =
+            |(task, _): &(TaskRef, Slot)| matches!(self.stage(*task), Some(Stage::Waiting(..)));
+        (kept != promised || kept.len() > MOST_RESERVED || !kept.iter().all(waits))
+            .then(|| format!("room is kept for {kept:?} and promised to {promised:?}"))
+    }
+}
+
+fn asks_for_amounts(requirement: &Requirement) -> bool {
+    let Requirement { cpu_milli, memory_bytes, storage_bytes, min_gpus, .. } = requirement;
+    *cpu_milli > 0 || *memory_bytes > 0 || *storage_bytes > 0 || *min_gpus > 0
+}

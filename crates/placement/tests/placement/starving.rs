@@ -1,0 +1,239 @@
+//! Nothing starves: what fits on a worker begins within a bound, whatever arrives later, under every strategy; and who waits
+//! on the line does not queue behind batches.
+
+use std::collections::BTreeMap;
+
+use hypha_model::{Priority, RefusalKind, Requirement, Rng, TaskSpec, Worker};
+use hypha_placement::{Action, Slot, Strategy, TaskRef};
+
+use crate::bench::{Bench, GIB, executor, plain, spec_of};
+use crate::random::strategies;
+
+/// A worker with 24 GB that runs three tasks at once.
+fn worker() -> Worker {
+    let mut worker = Worker { executors: vec![executor("vllm", &[], 3)], ..plain() };
+    worker.capacity.memory_bytes = 24 * GIB;
+    worker
+}
+
+fn of(memory_gib: u64, seconds: f64, priority: i32) -> TaskSpec {
+    let mut spec = spec_of(seconds);
+    spec.requirement = Requirement {
+        memory_bytes: memory_gib * GIB,
+        priority: Priority(priority),
+        ..spec.requirement
+    };
+    spec
+}
+
+/// Workers that run what they are given in the order in which placement says that it begins.
+struct World {
+    bench: Bench,
+    /// When each task that was given ends, by the number of milliseconds.
+    ends: BTreeMap<(u64, TaskRef), ()>,
+    runs_ms: BTreeMap<TaskRef, u64>,
+    running: BTreeMap<TaskRef, Slot>,
+    begun: Vec<TaskRef>,
+    at_ms: u64,
+}
+
+impl World {
+    fn new(strategy: Strategy, workers: usize) -> World {
+        let mut bench = Bench::new(strategy);
+        (0..workers).for_each(|_| {
+            bench.join(worker());
+        });
+        World {
+            bench,
+            ends: BTreeMap::new(),
+            runs_ms: BTreeMap::new(),
+            running: BTreeMap::new(),
+            begun: Vec::new(),
+            at_ms: 0,
+        }
+    }
+
+    /// A task that says how long it takes, and takes `really_ms`.
+    fn arrive(&mut self, spec: TaskSpec, really_ms: u64, interactive: bool) -> TaskRef {
+        let mut ticket = self.bench.ticket(spec);
+        ticket.interactive = interactive;
+        let task = self.bench.arrive_with(ticket);
+        self.runs_ms.insert(task, really_ms);
+        self.plan();
+        task
+    }
+
+    fn plan(&mut self) {
+        for action in self.bench.plan() {
+            if let Action::Dispatch { task, slot } = action {
+                self.running.insert(task, slot);
+            }
+        }
+        self.begin();
+    }
+
+    /// What placement takes to run has begun.
+    fn begin(&mut self) {
+        for task in self.running.keys().copied().collect::<Vec<_>>() {
+            if !self.begun.contains(&task) && self.bench.placement.has_begun(task) {
+                self.begun.push(task);
+                self.ends.insert((self.at_ms + self.runs_ms[&task], task), ());
+            }
+        }
+    }
+
+    /// Time passes until `at_ms`, and what ends by then ends.
+    fn until(&mut self, at_ms: u64) {
+        while let Some(((ends_ms, task), ())) = self.ends.first_key_value().map(|(k, v)| (*k, *v))
+            && ends_ms <= at_ms
+        {
+            self.ends.pop_first();
+            self.bench.later((ends_ms - self.at_ms) as f64 / 1e3);
+            self.at_ms = ends_ms;
+            self.running.remove(&task);
+            self.bench.complete(task, self.runs_ms[&task] as f64 / 1e3);
+            self.plan();
+        }
+        self.bench.later((at_ms - self.at_ms) as f64 / 1e3);
+        self.at_ms = at_ms;
+        self.plan();
+    }
+
+    fn has_begun(&self, task: TaskRef) -> bool {
+        self.begun.contains(&task)
+    }
+}
+
+/// Small tasks come without end; when does the large one begin?
+fn large_begins_after_ms(strategy: Strategy, seed: u64) -> Option<u64> {
+    let mut rng = Rng::new(seed);
+    let workers = 1 + rng.below(2) as usize;
+    let mut world = World::new(strategy, workers);
+    let interactive_share = if rng.chance(0.5) { 0.3 } else { 0.0 };
+    let mut large = None;
+    for at in 0..400 {
+        if at == 30 {
+            large = Some(world.arrive(of(20, 1.0, 100_000), 1_000, false));
+        }
+        // They take up to three times as long as they say, or a third.
+        let really_ms = 300 + rng.below(2_700);
+        let interactive = rng.chance(interactive_share);
+        world.arrive(of(8, 1.0, 0), really_ms, interactive);
+        world.until(world.at_ms + 400 / workers as u64);
+        if large.is_some_and(|large| world.has_begun(large)) {
+            return Some((at - 30) * 400 / workers as u64);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_large_task_begins_although_small_ones_never_cease() {
+    for strategy in strategies() {
+        for seed in 0..6 {
+            let begins = large_begins_after_ms(strategy, seed);
+            // Strategies that bind at submission put it behind what waits already: thirty tasks, at most three seconds
+            // each, three at a time. The others: what runs has ended after three seconds, and so have those that it let
+            // pass before that.
+            assert!(begins.is_some_and(|ms| ms < 45_000), "{strategy} {seed}: {begins:?}");
+        }
+    }
+}
+
+#[test]
+fn a_task_of_no_priority_has_its_turn() {
+    let mut bench = Bench::of(Strategy::Priority, 1);
+    let first = bench.arrive(of(0, 1.0, 1_000));
+    bench.plan();
+    let low = bench.arrive(of(0, 1.0, 0));
+    let mut running = first;
+    for _ in 0..1_000 {
+        bench.later(1.0);
+        let high = bench.arrive(of(0, 1.0, 1_000));
+        bench.complete(running, 1.0);
+        bench.plan();
+        if bench.where_is(low).is_some() {
+            return;
+        }
+        running = high;
+    }
+    panic!("it waits for ever");
+}
+
+#[test]
+fn who_waits_because_room_is_kept_for_another_is_told_so() {
+    for strategy in [Strategy::Fifo, Strategy::BestFit, Strategy::Priority] {
+        let mut world = World::new(strategy, 1);
+        world.arrive(of(8, 5.0, 0), 5_000, false);
+        let large = world.arrive(of(20, 1.0, 0), 1_000, false);
+        let small = world.arrive(of(8, 50.0, 0), 50_000, false);
+        assert!(!world.has_begun(large) && !world.has_begun(small), "{strategy}");
+        let explanation = world.bench.placement.explanation(small).unwrap();
+        let reasons: Vec<_> = explanation.refusals.iter().collect();
+        assert_eq!(reasons, [(RefusalKind::Reserved, 1)], "{strategy}");
+        // What ends in time, and what fits beside, may begin.
+        let short = world.arrive(of(8, 1.0, 0), 1_000, false);
+        let beside = world.arrive(of(4, 50.0, 0), 50_000, false);
+        assert!(world.has_begun(short) && world.has_begun(beside), "{strategy}");
+        // Beside means beside all of them.
+        let too_much = world.arrive(of(1, 60.0, 0), 60_000, false);
+        assert!(!world.has_begun(too_much), "{strategy}");
+        world.until(5_000);
+        assert!(world.has_begun(large) && !world.has_begun(small), "{strategy}");
+    }
+}
+
+#[test]
+fn who_waits_on_the_line_does_not_queue_behind_batches() {
+    for strategy in strategies() {
+        let mut world = World::new(strategy, 1);
+        // So that run times are known.
+        world.arrive(of(0, 8.0, 0), 8_000, false);
+        world.until(8_000);
+        for _ in 0..80 {
+            world.arrive(of(0, 8.0, 0), 8_000, false);
+        }
+        world.until(9_000);
+        let chat = world.arrive(of(0, 0.01, 0), 10, true);
+        world.until(8_000 + 8_000 + 100);
+        assert!(world.has_begun(chat), "{strategy}");
+    }
+}
+
+#[test]
+fn batches_go_on_however_many_wait_on_the_line() {
+    for strategy in strategies() {
+        let mut world = World::new(strategy, 1);
+        let batches: Vec<TaskRef> =
+            (0..30).map(|_| world.arrive(of(0, 0.5, 0), 500, false)).collect();
+        for _ in 0..300 {
+            // More than the worker can do.
+            world.arrive(of(0, 0.5, 0), 500, true);
+            world.until(world.at_ms + 100);
+        }
+        let begun = batches.iter().filter(|task| world.has_begun(**task)).count();
+        // Six begin each second, a fifth of them in batches.
+        assert!(begun >= 27, "{strategy}: {begun}");
+    }
+}
+
+/// Tasks that must be bound at once keep the worker's own queue from ever being empty.
+#[test]
+fn tasks_in_the_scheduler_s_queue_begin_although_a_worker_s_own_queue_never_ends() {
+    for strategy in [Strategy::Fifo, Strategy::WorstFit, Strategy::default()] {
+        let mut world = World::new(strategy, 1);
+        let mut waits = None;
+        for at in 0..100 {
+            if at == 10 {
+                waits = Some(world.arrive(of(1, 1.0, 0), 1_000, false));
+            }
+            let mut ticket = world.bench.ticket(of(1, 1.0, 0));
+            ticket.bind_at_once = true;
+            let task = world.bench.arrive_with(ticket);
+            world.runs_ms.insert(task, 1_000);
+            world.plan();
+            world.until(world.at_ms + 250);
+        }
+        assert!(waits.is_some_and(|task| world.has_begun(task)), "{strategy}");
+    }
+}

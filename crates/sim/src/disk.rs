@@ -1,0 +1,63 @@
+//! A disk that can be full.
+
+use std::convert::Infallible;
+
+use hypha_machine::{Apply, Disk, MemoryDisk};
+use thiserror::Error;
+
+/// Keeps what is durable in memory, and can be made to fail.
+#[derive(Debug)]
+pub struct FaultyDisk<R, I> {
+    memory: MemoryDisk<I>,
+    /// Whether everything is kept. A world that never restarts a scheduler keeps only what it began with: a million
+    /// tasks would fill the memory.
+    keeps: bool,
+    /// Whether writes fail at present.
+    pub is_full: bool,
+    /// What was written last, for the checkers.
+    pub(crate) written: Vec<R>,
+}
+
+/// Nothing was written.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("the disk is full")]
+pub struct DiskFull;
+
+impl<R, I> FaultyDisk<R, I> {
+    /// A disk that works, with this on it.
+    pub fn new(image: I) -> FaultyDisk<R, I> {
+        let memory = MemoryDisk { image };
+        FaultyDisk { memory, keeps: true, is_full: false, written: Vec::new() }
+    }
+
+    /// The same, but it drops what is written if it does not keep it.
+    pub(crate) fn keeping(image: I, keeps: bool) -> FaultyDisk<R, I> {
+        FaultyDisk { keeps, ..FaultyDisk::new(image) }
+    }
+
+    /// What is durable.
+    pub fn image(&self) -> &I {
+        &self.memory.image
+    }
+
+    /// Changes what is durable other than by records.
+    pub(crate) fn image_mut(&mut self) -> &mut I {
+        &mut self.memory.image
+    }
+}
+
+impl<R: Clone, I: Apply<R>> Disk<R> for FaultyDisk<R, I> {
+    type Error = DiskFull;
+
+    fn write(&mut self, records: Vec<R>) -> Result<(), DiskFull> {
+        if self.is_full {
+            return Err(DiskFull);
+        }
+        self.written.clone_from(&records);
+        if self.keeps {
+            let done: Result<(), Infallible> = self.memory.write(records);
+            let Ok(()) = done;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! Clients and operators: what they ask of schedulers, and how often.
+
+use std::sync::Arc;
+
+use hypha_engine::{Command, Scheduler, SchedulerEvent};
+use hypha_model::Span;
+
+use super::World;
+use super::agenda::Happening;
+use super::nodes::Node;
+use crate::watch::Violation;
+
+/// A client that got no answer asks again after this long, with the same key.
+const CLIENT_PATIENCE: Span = Span::from_secs(2);
+
+/// Who asks a scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Requester {
+    /// The client that submits the task with this index.
+    Client(usize),
+    /// Somebody whose reply nobody looks at.
+    Operator,
+}
+
+impl World {
+    pub(super) fn next_arrival(&mut self) {
+        if self.next_arrival < self.arrivals.count() {
+            let index = self.next_arrival;
+            self.agenda.add(self.arrivals.at(index).max(self.now), Happening::Submit { index });
+            self.next_arrival += 1;
+        }
+    }
+
+    /// A client submits a task, and does so again with the same key until it is answered.
+    pub(super) fn submit(&mut self, index: usize) -> Result<(), Violation> {
+        if self.watch.is_answered(index) {
+            return Ok(());
+        }
+        self.watch.submitted(index, self.now);
+        if self.timetable.clients_retry() && self.arrivals.is_stored(index) {
+            self.agenda.add(self.now + CLIENT_PATIENCE, Happening::Submit { index });
+        }
+        let command = Command::SubmitTasks(vec![self.arrivals.task(index)]);
+        self.request(self.arrivals.scheduler(index), Requester::Client(index), command)
+    }
+
+    pub(super) fn cancel(&mut self, index: usize) -> Result<(), Violation> {
+        match self.watch.id_of(index) {
+            Some(id) => self.order(self.arrivals.scheduler(index), Command::CancelTask(id)),
+            None => Ok(()),
+        }
+    }
+
+    /// An operator asks for something.
+    pub(super) fn order(&mut self, scheduler: usize, command: Command) -> Result<(), Violation> {
+        self.request(scheduler, Requester::Operator, command)
+    }
+
+    /// Asks a scheduler. One whose process is stopped hears of it when it goes on.
+    fn request(
+        &mut self,
+        scheduler: usize,
+        from: Requester,
+        command: Command,
+    ) -> Result<(), Violation> {
+        let life = self.schedulers[scheduler].life;
+        match self.timetable.thaws(Node::Scheduler(scheduler), self.now) {
+            Some(thaw) => {
+                let request = Happening::Requested { scheduler, life, from, command };
+                self.agenda.add(thaw, request);
+                Ok(())
+            }
+            None => self.requested(scheduler, life, from, command),
+        }
+    }
+
+    pub(super) fn requested(
+        &mut self,
+        scheduler: usize,
+        life: u32,
+        from: Requester,
+        command: Command,
+    ) -> Result<(), Violation> {
+        // A connection does not outlive either end.
+        if self.schedulers[scheduler].life == life {
+            self.ask::<Scheduler>(scheduler, SchedulerEvent::Asked(command), from)?;
+        }
+        if let Requester::Client(index) = from
+            && !self.arrivals.is_stored(index)
+        {
+            // What has not been answered by now never will be, and the client notices.
+            self.watch.hung_up(self.now, index);
+        }
+        Ok(())
+    }
+
+    /// The schedulers that can find a worker find it.
+    pub(super) fn announce(&mut self, worker: usize) {
+        for scheduler in self.workers[worker].setup.known_to.clone() {
+            self.agenda.add(self.now, Happening::Found { scheduler, worker });
+        }
+    }
+
+    pub(super) fn found(&mut self, scheduler: usize, worker: usize) -> Result<(), Violation> {
+        let worker = Arc::clone(&self.workers[worker].setup.worker);
+        let found = SchedulerEvent::WorkerFound(Arc::clone(&worker));
+        self.tell::<Scheduler>(scheduler, found)?;
+        // One that an operator removed before is registered again, or is never used any more.
+        let machine = self.schedulers[scheduler].machine.as_ref();
+        if machine.is_some_and(|machine| machine.is_removed(worker.id)) {
+            self.order(scheduler, Command::RegisterWorker(worker))?;
+        }
+        Ok(())
+    }
+}

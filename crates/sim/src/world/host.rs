@@ -1,0 +1,128 @@
+//! A machine with what surrounds it: its batch, its disk, its clock, and the process that it lives in.
+
+use hypha_machine::{Apply, Batch, Machine, Sealed, Step};
+use hypha_model::Time;
+
+use super::World;
+use super::faults::CrashPoint;
+use super::nodes::Node;
+use crate::disk::FaultyDisk;
+use crate::network::Clock;
+use crate::watch::Violation;
+
+/// What is specific to a role: how its machine is made from what is durable, and how its effects are carried out.
+/// Everything else (steps, commits, crashes, restarts) is the same for all roles.
+pub(crate) trait Role: Machine<Record: Clone> + 'static {
+    /// What its records add up to.
+    type Image: Apply<Self::Record> + Clone;
+    /// What it is made from besides what is durable.
+    type Setup;
+    /// How the requester of an event is reached.
+    type Requester;
+
+    /// The node at this place.
+    fn node(at: usize) -> Node;
+
+    /// All hosts of this role.
+    fn hosts(world: &mut World) -> &mut [Host<Self>];
+
+    /// A machine that goes on where `image` ends.
+    fn start(
+        setup: &Self::Setup,
+        image: Self::Image,
+        seed: u64,
+        now: Time,
+        step: &mut Step<Self>,
+    ) -> Self;
+
+    /// Carries out an effect, which was released by its commit or may leave at once.
+    fn carry_out(
+        world: &mut World,
+        at: usize,
+        effect: Self::Effect,
+        release: Release,
+    ) -> Result<(), Violation>;
+
+    /// Gives a reply to its requester.
+    fn reply(
+        world: &mut World,
+        at: usize,
+        to: Self::Requester,
+        reply: Self::Reply,
+        release: Release,
+    ) -> Result<(), Violation>;
+
+    /// These records are durable.
+    fn persisted(world: &mut World, at: usize, records: &[Self::Record]) -> Result<(), Violation>;
+
+    /// The machine has made a step: checks what must hold now.
+    fn stepped(world: &mut World, at: usize) -> Result<(), Violation>;
+
+    /// A machine begins, or is gone with all that was not durable.
+    fn changed(world: &mut World, at: usize, is_there: bool);
+}
+
+/// When something leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// With the commit of everything before it.
+    Committed,
+    /// Before that: nothing durable is at stake.
+    AtOnce,
+}
+
+/// See the head of this file.
+pub(crate) struct Host<R: Role> {
+    pub(crate) setup: R::Setup,
+    /// `None` while the process is down, or its disk has failed.
+    pub(crate) machine: Option<R>,
+    pub(super) batch: Batch<R, R::Requester>,
+    /// What is being committed.
+    pub(super) in_flight: Option<Sealed<R, R::Requester>>,
+    pub(crate) disk: FaultyDisk<R::Record, R::Image>,
+    /// What machines are stepped with: it never goes back while the process lives.
+    pub(crate) clock: Clock,
+    /// By how much the system's clock was set since the process began, in microseconds.
+    pub(super) clock_set_by: i64,
+    pub(super) seed: u64,
+    /// Whether the process is up.
+    pub(super) is_up: bool,
+    /// Which life of the process this is: a connection does not outlive it.
+    pub(super) life: u32,
+    /// How many machines there have been.
+    pub(super) machines: u32,
+    pub(super) wake_at: Option<Time>,
+    pub(super) crash: Option<CrashPoint>,
+}
+
+impl<R: Role> Host<R> {
+    pub(super) fn new(
+        setup: R::Setup,
+        image: R::Image,
+        keeps: bool,
+        clock: Clock,
+        seed: u64,
+    ) -> Self {
+        Host {
+            setup,
+            machine: None,
+            batch: Batch::default(),
+            in_flight: None,
+            disk: FaultyDisk::keeping(image, keeps),
+            clock,
+            clock_set_by: 0,
+            seed,
+            is_up: false,
+            life: 0,
+            machines: 0,
+            wake_at: None,
+            crash: None,
+        }
+    }
+
+    /// What the machine wants durable and is not.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = &R::Record> {
+        let in_flight = self.in_flight.iter().flat_map(Sealed::records);
+        in_flight.chain(self.batch.records())
+    }
+}

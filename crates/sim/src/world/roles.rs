@@ -1,0 +1,164 @@
+//! The roles of a world: how each is made, and how what it wants is carried out.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use hypha_engine::scheduler::Effect;
+use hypha_engine::{
+    Image, Notice, Record, Reply, Scheduler, SchedulerStep, WorkerEffect, WorkerImage,
+    WorkerMachine, WorkerRecord, WorkerStep,
+};
+use hypha_model::Time;
+
+use super::World;
+use super::clients::Requester;
+use super::host::{Host, Release, Role};
+use super::nodes::{self, Node, SchedulerSetup, WorkerSetup};
+use crate::watch::{Author, Violation};
+
+impl Role for Scheduler {
+    type Image = Image;
+    type Setup = SchedulerSetup;
+    type Requester = Requester;
+
+    fn node(at: usize) -> Node {
+        Node::Scheduler(at)
+    }
+
+    fn hosts(world: &mut World) -> &mut [Host<Scheduler>] {
+        &mut world.schedulers
+    }
+
+    fn start(
+        setup: &SchedulerSetup,
+        image: Image,
+        seed: u64,
+        now: Time,
+        step: &mut SchedulerStep,
+    ) -> Scheduler {
+        Scheduler::recover(setup.id, setup.settings.clone(), image, seed, now, step)
+    }
+
+    fn carry_out(
+        world: &mut World,
+        at: usize,
+        effect: Effect,
+        release: Release,
+    ) -> Result<(), Violation> {
+        match effect {
+            Effect::ToWorker { worker, message } => {
+                if let Some(worker) = nodes::worker_index(worker) {
+                    world.send_to_worker(at, worker, message);
+                }
+                Ok(())
+            }
+            Effect::Notice { task, notice: Notice::Ended { finished, .. } }
+                if release == Release::AtOnce =>
+            {
+                world.watch.ended_on_line(world.now, (at, task), &finished)
+            }
+            Effect::Notice { .. } | Effect::WorkerForgotten(_) => Ok(()),
+        }
+    }
+
+    fn reply(
+        world: &mut World,
+        at: usize,
+        to: Requester,
+        reply: Reply,
+        release: Release,
+    ) -> Result<(), Violation> {
+        let (Requester::Client(index), Reply::Submitted(answers)) = (to, reply) else {
+            return Ok(());
+        };
+        let now = world.now;
+        answers.iter().try_for_each(|answer| match release {
+            Release::Committed => world.watch.answered(now, index, answer),
+            Release::AtOnce => world.watch.on_line(now, (at, index), answer),
+        })
+    }
+
+    fn persisted(world: &mut World, at: usize, records: &[Record]) -> Result<(), Violation> {
+        let (now, host) = (world.now, &world.schedulers[at]);
+        let author = Author { at, id: host.setup.id, local: host.clock.local(now) };
+        records.iter().try_for_each(|record| world.watch.persisted(now, author, record))
+    }
+
+    fn stepped(world: &mut World, at: usize) -> Result<(), Violation> {
+        world.watch.scheduler_stepped(world.now, &mut world.schedulers[at])
+    }
+
+    fn changed(world: &mut World, at: usize, is_there: bool) {
+        world.watch.changed(world.now, Node::Scheduler(at), is_there);
+    }
+}
+
+impl Role for WorkerMachine {
+    type Image = WorkerImage;
+    type Setup = WorkerSetup;
+    type Requester = Infallible;
+
+    fn node(at: usize) -> Node {
+        Node::Worker(at)
+    }
+
+    fn hosts(world: &mut World) -> &mut [Host<WorkerMachine>] {
+        &mut world.workers
+    }
+
+    fn start(
+        setup: &WorkerSetup,
+        image: WorkerImage,
+        seed: u64,
+        _: Time,
+        step: &mut WorkerStep,
+    ) -> WorkerMachine {
+        let WorkerImage { epoch, left } = image;
+        let mut machine = WorkerMachine::start(Arc::clone(&setup.worker), epoch, left, seed, step);
+        machine.mutate(setup.mutant);
+        machine
+    }
+
+    fn carry_out(
+        world: &mut World,
+        at: usize,
+        effect: WorkerEffect,
+        _: Release,
+    ) -> Result<(), Violation> {
+        match effect {
+            WorkerEffect::Say(said) => {
+                if let Some(scheduler) = nodes::scheduler_index(said.to) {
+                    world.send_to_scheduler(at, scheduler, said.message);
+                }
+            }
+            WorkerEffect::Run(run) => world.execute(at, run),
+        }
+        Ok(())
+    }
+
+    fn reply(
+        _: &mut World,
+        _: usize,
+        to: Infallible,
+        _: Infallible,
+        _: Release,
+    ) -> Result<(), Violation> {
+        match to {}
+    }
+
+    fn persisted(_: &mut World, _: usize, _: &[WorkerRecord]) -> Result<(), Violation> {
+        Ok(())
+    }
+
+    fn stepped(world: &mut World, at: usize) -> Result<(), Violation> {
+        world.watch.worker_stepped(world.now, &world.workers[at])
+    }
+
+    fn changed(world: &mut World, at: usize, is_there: bool) {
+        world.watch.changed(world.now, Node::Worker(at), is_there);
+        match is_there {
+            true => world.announce(at),
+            false => world.executors[at].kill_all(world.now),
+        }
+    }
+}

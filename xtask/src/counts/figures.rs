@@ -1,0 +1,135 @@
+//! The figures in the repository, and what counts as the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+
+/// Where they are, from the root.
+pub(super) const FIGURES: &str = "xtask/counts.toml";
+
+/// How much above its figure a count may be, in permille.
+///
+/// Two runs of one build differ by nothing, except that those of `commit` differ by up to 8 permille: its two threads do
+/// not always meet in the same way. The rest is for another release of the C library, whose allocator and functions are
+/// part of what is counted. Another compiler may need more: that is a reason to renew.
+pub(super) const TOLERANCE_PERMILLE: u64 = 20;
+
+const HEAD: &str = "\
+# Instructions of one round of each scenario in crates/counts, by callgrind. `cargo xtask counts` compares with them and
+# `cargo xtask counts --renew` writes them: on purpose, with the reason in the commit.
+
+";
+
+/// Instructions a round, by scenario.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Figures(pub(super) BTreeMap<String, u64>);
+
+impl Figures {
+    pub(super) fn read(root: &Path) -> anyhow::Result<Figures> {
+        let advice = || format!("cannot use {FIGURES}; `cargo xtask counts --renew` writes it");
+        let text = fs::read_to_string(root.join(FIGURES)).with_context(advice)?;
+        Ok(Figures(toml::from_str(&text).with_context(advice)?))
+    }
+
+    pub(super) fn write(&self, root: &Path) -> anyhow::Result<()> {
+        let text = HEAD.to_owned() + &toml::to_string(&self.0)?;
+        fs::write(root.join(FIGURES), text).with_context(|| format!("cannot write {FIGURES}"))
+    }
+}
+
+/// Every scenario of either, with its figure in both.
+pub(super) fn pairs<'a>(
+    stored: &'a Figures,
+    counted: &'a Figures,
+) -> impl Iterator<Item = (&'a str, Option<u64>, Option<u64>)> {
+    let names: BTreeSet<_> = stored.0.keys().chain(counted.0.keys()).collect();
+    let of = |figures: &Figures, name: &String| figures.0.get(name).copied();
+    names.into_iter().map(move |name| (name.as_str(), of(stored, name), of(counted, name)))
+}
+
+/// What a count means beside its figure.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Within the tolerance; the change in permille.
+    Same(i64),
+    /// Less than before by more than the tolerance.
+    Better(i64),
+    Worse(i64),
+    /// Only one of the two has it.
+    Unmatched,
+}
+
+impl Verdict {
+    pub(super) fn of(before: Option<u64>, now: Option<u64>) -> Verdict {
+        let (Some(before), Some(now)) = (before, now) else { return Verdict::Unmatched };
+        let change = (now as i64 - before as i64) * 1_000 / before.max(1) as i64;
+        match change.unsigned_abs() > TOLERANCE_PERMILLE {
+            false => Verdict::Same(change),
+            true if change < 0 => Verdict::Better(change),
+            true => Verdict::Worse(change),
+        }
+    }
+
+    pub(super) fn passes(&self) -> bool {
+        matches!(self, Verdict::Same(_) | Verdict::Better(_))
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |change: &i64| *change as f64 / 10.0;
+        match self {
+            Verdict::Same(change) => write!(f, "{:+.1} %", percent(change)),
+            Verdict::Better(change) => {
+                write!(f, "{:+.1} %: keep this gain with --renew", percent(change))
+            }
+            Verdict::Worse(change) => {
+                let allowed = percent(&(TOLERANCE_PERMILLE as i64));
+                write!(f, "{:+.1} %: FAILED, more than {allowed} % above", percent(change))
+            }
+            Verdict::Unmatched => f.write_str("FAILED: in one of the two only; use --renew"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_above_the_tolerance_fails() {
+        let limit = 1_000 + TOLERANCE_PERMILLE;
+        for (before, now, passes) in [
+            (Some(1_000), Some(1_000), true),
+            (Some(1_000), Some(limit), true),
+            (Some(1_000), Some(limit + 1), false),
+            (Some(1_000), Some(500), true),
+            (Some(1_000), None, false),
+            (None, Some(1_000), false),
+        ] {
+            assert_eq!(Verdict::of(before, now).passes(), passes, "{before:?} {now:?}");
+        }
+        assert_eq!(Verdict::of(Some(1_000), Some(500)), Verdict::Better(-500));
+    }
+
+    #[test]
+    fn figures_are_written_and_read() {
+        let folder = std::env::temp_dir().join(format!("hypha-figures-{}", std::process::id()));
+        fs::create_dir_all(folder.join("xtask")).expect("a folder");
+        let figures = Figures(BTreeMap::from([("place".to_owned(), 12_345)]));
+        figures.write(&folder).expect("written");
+        assert_eq!(Figures::read(&folder).expect("read"), figures);
+        fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    fn a_scenario_of_either_side_is_shown() {
+        let figures = |name: &str| Figures(BTreeMap::from([(name.to_owned(), 1)]));
+        let (stored, counted) = (figures("gone"), figures("new"));
+        let pairs: Vec<_> = pairs(&stored, &counted).collect();
+        assert_eq!(pairs, [("gone", Some(1), None), ("new", None, Some(1))]);
+    }
+}
