@@ -37,6 +37,7 @@ fn every_message_of_the_engine_comes_back() {
     assert_eq!(to_a_worker_and_back(samples::to_worker()), samples::to_worker());
     assert_eq!(to_a_scheduler_and_back(samples::from_worker()), samples::from_worker());
     assert_eq!(to_a_scheduler_and_back(samples::of_away()), samples::of_away());
+    assert_eq!(to_a_scheduler_and_back(samples::of_delegation()), samples::of_delegation());
 }
 
 /// A scheduler of an earlier release takes it for a failure, and tries another worker.

@@ -235,7 +235,9 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
         FromWorker::Finished { attempt, fence, run, outcome: failed },
         FromWorker::Finished { attempt, fence, run, outcome: Outcome::TimedOut },
     ];
-    for kind in hypha_model::RefusalKind::ALL {
+    // Later releases have more reasons; see `of_delegation`.
+    let reserved = hypha_model::RefusalKind::Reserved;
+    for kind in hypha_model::RefusalKind::ALL.into_iter().filter(|kind| *kind != reserved) {
         let refusal = hypha_model::Refusal { kind, needed: 2, present: 1 };
         all.push(FromWorker::LeaseRefused { request: 1, refusal });
         all.push(FromWorker::Refused { attempt, fence, refusal });
@@ -256,6 +258,23 @@ pub(crate) fn of_away() -> Vec<FromWorker> {
         FromWorker::Away { executors },
         FromWorker::Away { executors: Vec::new() },
     ]
+}
+
+/// What later releases say besides: of attempts that a back end has, and of room that is kept.
+pub(crate) fn of_delegation() -> Vec<FromWorker> {
+    let (attempt, fence) = attempt();
+    let kind = hypha_model::RefusalKind::Reserved;
+    let refusal = hypha_model::Refusal { kind, needed: 2, present: 1 };
+    vec![
+        FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") },
+        FromWorker::Refused { attempt, fence, refusal },
+    ]
+}
+
+/// A dispatch of what a back end has already.
+pub(crate) fn resumed() -> Vec<ToWorker> {
+    let dispatch = Dispatch { resume: Some(Arc::from("own/7")), ..bare_dispatch() };
+    vec![ToWorker::Dispatch(Arc::new(dispatch))]
 }
 
 pub(crate) fn orders(messages: Vec<ToWorker>) -> Orders {
@@ -357,6 +376,8 @@ fn dispatches() -> Vec<Sample> {
         sample("orders", "empty", Orders::default()),
         sample("reports", "all", reports(from_worker())),
         sample("reports", "away", reports(of_away())),
+        sample("reports", "delegated", reports(of_delegation())),
+        sample("orders", "resumed", orders(resumed())),
         sample("reports", "greeting", Reports::default()),
     ]
 }
