@@ -3,6 +3,7 @@
 
 mod image;
 mod leave;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -166,6 +167,7 @@ pub struct WorkerMachine {
     runs: BTreeMap<RunId, RunState>,
     /// Runs that wait for room, oldest first.
     queue: VecDeque<RunId>,
+    overtaken: turns::Overtaken,
     /// When something is due for a run: its end, or its result again. Each run has at most one entry.
     agenda: BTreeSet<(Time, RunId)>,
     used: Vec<u32>,
@@ -262,6 +264,7 @@ impl WorkerMachine {
             ledger: Ledger::new(&worker.capacity),
             runs: BTreeMap::new(),
             queue: VecDeque::new(),
+            overtaken: turns::Overtaken::default(),
             agenda: BTreeSet::new(),
             used: vec![0; worker.executors.len()],
             away: BTreeSet::new(),
@@ -491,7 +494,7 @@ impl WorkerMachine {
                 let phase = Phase::Waiting;
                 self.runs.insert(id, RunState { dispatch, executor, phase, due: None });
                 self.queue.push_back(id);
-                if !self.fits(id) {
+                if !self.may_begin(id, self.queue.len() - 1) {
                     say_at_once(step, from, FromWorker::Accepted { attempt, fence });
                 }
             }
@@ -517,29 +520,21 @@ impl WorkerMachine {
             && self.ledger.fits(&run.dispatch.spec.requirement).is_ok()
     }
 
-    fn begin_what_fits(&mut self, now: Time, step: &mut WorkerStep) {
-        let mut at = 0;
-        while let Some(id) = self.queue.get(at).copied() {
-            if !self.fits(id) && !self.is(Mutant::Overbook) {
-                at += 1;
-                continue;
-            }
-            self.queue.remove(at);
-            let Some(run) = self.runs.get_mut(&id) else { continue };
-            let requirement = &run.dispatch.spec.requirement;
-            if self.ledger.allocate(id, requirement, Fit::First).is_err() {
-                continue;
-            }
-            self.used[run.executor] += 1;
-            run.phase = Phase::Running { since: now };
-            let ends_by = now + run.dispatch.timeout;
-            let devices = self.ledger.devices_of(id).map(<[u32]>::to_vec).unwrap_or_default();
-            let (dispatch, executor) = (Arc::clone(&run.dispatch), run.executor);
-            let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-            say_at_once(step, id.scheduler, FromWorker::Started { attempt, fence });
-            step.send_at_once(WorkerEffect::Run(Run::Start { id, dispatch, executor, devices }));
-            self.set_due(id, Some(ends_by));
+    fn begin(&mut self, now: Time, id: RunId, step: &mut WorkerStep) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        let requirement = &run.dispatch.spec.requirement;
+        if self.ledger.allocate(id, requirement, Fit::First).is_err() {
+            return;
         }
+        self.used[run.executor] += 1;
+        run.phase = Phase::Running { since: now };
+        let ends_by = now + run.dispatch.timeout;
+        let devices = self.ledger.devices_of(id).map(<[u32]>::to_vec).unwrap_or_default();
+        let (dispatch, executor) = (Arc::clone(&run.dispatch), run.executor);
+        let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+        say_at_once(step, id.scheduler, FromWorker::Started { attempt, fence });
+        step.send_at_once(WorkerEffect::Run(Run::Start { id, dispatch, executor, devices }));
+        self.set_due(id, Some(ends_by));
     }
 
     fn progressed(&mut self, id: RunId, permille: u16, step: &mut WorkerStep) {
@@ -623,6 +618,7 @@ impl WorkerMachine {
             Phase::Waiting | Phase::Ended { .. } => return None,
         };
         self.used[run.executor] -= 1;
+        self.overtaken.ended(id);
         // It was booked when it began; `check` would tell if it were not.
         let _ = self.ledger.release(id);
         Some(phase)

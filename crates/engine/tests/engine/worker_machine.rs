@@ -8,7 +8,8 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, Machine, MemoryDisk};
 use hypha_model::{
-    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, TaskId, Time,
+    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Requirement, Rng, SchedulerId, Span,
+    TaskId, TaskSpec, Time, Worker,
 };
 
 use crate::harness::{Committed, START, commit, completed, secs, step, worker};
@@ -34,9 +35,13 @@ impl Rig {
 
     /// A new life after what is durable.
     fn after(image: WorkerImage) -> Rig {
+        Rig::of(worker(1), image)
+    }
+
+    fn of(worker: Worker, image: WorkerImage) -> Rig {
         let (mut step, mut disk) = (WorkerStep::default(), MemoryDisk { image });
         let WorkerImage { epoch, left } = image;
-        let machine = WorkerMachine::start(Arc::new(worker(1)), epoch, left, 1, &mut step);
+        let machine = WorkerMachine::start(Arc::new(worker), epoch, left, 1, &mut step);
         let step = commit(&mut Batch::from(step), &mut disk);
         Rig { now: START, machine, disk, step, lease: None }
     }
@@ -418,4 +423,40 @@ fn the_holder_is_told_which_executors_are_away() {
     assert_eq!(rig.sent(), [], "no news");
     rig.request(1, 3, 100);
     assert!(matches!(rig.sent()[..], [FromWorker::LeaseGranted { .. }]));
+}
+
+/// A run of 20 GB waits while others of 8 GB come and go: it is overtaken by as many as run at once, and no more.
+#[test]
+fn a_large_run_is_not_overtaken_for_ever() {
+    let mut large = worker(1);
+    large.capacity.memory_bytes = 24_000_000_000;
+    large.executors[0].concurrency = 3;
+    let mut rig = Rig::of(large, WorkerImage { epoch: Epoch(6), left: None });
+    rig.lease = rig.request(1, 1, 10_000);
+    let mut fence = 0;
+    let mut dispatch = |rig: &mut Rig, memory_bytes: u64| {
+        fence += 1;
+        let requirement = Requirement { memory_bytes, ..Requirement::default() };
+        let spec = Arc::new(TaskSpec { requirement, ..TaskSpec::default() });
+        let dispatch = Dispatch { spec, ..rig.a_dispatch(fence) };
+        rig.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+        RunId { scheduler: scheduler(1), fence: Fence(fence) }
+    };
+    let mut runs: Vec<RunId> = (0..2).map(|_| dispatch(&mut rig, 8_000_000_000)).collect();
+    let waits = dispatch(&mut rig, 20_000_000_000);
+    let small = dispatch(&mut rig, 1_000_000_000);
+    assert_eq!(rig.started(), [small], "it fits beside the large one");
+    rig.event(WorkerEvent::Ended { id: small, outcome: completed(), run: None });
+    let mut overtaking = 0;
+    for _ in 0..20 {
+        runs.push(dispatch(&mut rig, 8_000_000_000));
+        overtaking += rig.started().len();
+        rig.event(WorkerEvent::Ended { id: runs.remove(0), outcome: completed(), run: None });
+        if rig.started().contains(&waits) {
+            assert_eq!(overtaking, 3, "as many as run at once");
+            return;
+        }
+        overtaking += rig.started().len();
+    }
+    panic!("it waits for ever");
 }
