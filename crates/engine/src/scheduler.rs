@@ -81,6 +81,16 @@ pub enum Effect {
     },
     /// A worker is forgotten: what was kept to reach it is not needed any more, unless it is known again by now.
     WorkerForgotten(WorkerId),
+    /// The attempt with this token streams its result: what it gives from now on goes to those who watch the task,
+    /// without the machine, until the task is given to another worker or ends.
+    Streams {
+        /// The task.
+        task: TaskId,
+        /// Where the attempt is.
+        worker: WorkerId,
+        /// Its token.
+        fence: Fence,
+    },
     /// For those who watch a task.
     Notice {
         /// The task.

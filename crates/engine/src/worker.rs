@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use hypha_machine::{Machine, Step};
 use hypha_model::{
-    AttemptId, Epoch, Fence, Fit, LeaseId, Ledger, Payload, Refusal, RefusalKind, Rng, SchedulerId,
-    Span, Time, Worker,
+    AttemptId, Epoch, Fence, Fit, LeaseId, Ledger, Refusal, RefusalKind, Rng, SchedulerId, Span,
+    Time, Worker,
 };
 use hypha_placement::MAX_PREFETCH_PER_SLOT;
 
@@ -112,13 +112,6 @@ pub enum WorkerEvent {
         id: RunId,
         /// How far.
         permille: u16,
-    },
-    /// A run has given a piece of its result.
-    Produced {
-        /// The run.
-        id: RunId,
-        /// The piece.
-        piece: Payload,
     },
     /// A run has ended and its executor is gone.
     Ended {
@@ -223,7 +216,6 @@ impl Machine for WorkerMachine {
                 self.said(now, scheduler, message, step);
             }
             WorkerEvent::Progressed { id, permille } => self.progressed(id, permille, step),
-            WorkerEvent::Produced { id, piece } => self.produced(id, piece, step),
             WorkerEvent::Ended { id, outcome, run } => self.ended(now, id, (outcome, run), step),
             WorkerEvent::Delegated { id, handle } => self.delegated(id, handle, step),
             WorkerEvent::Declined { id } => self.declined(id, step),
@@ -543,16 +535,6 @@ impl WorkerMachine {
         {
             let (attempt, fence) = (run.dispatch.attempt, id.fence);
             let message = FromWorker::Progress { attempt, fence, permille };
-            say_at_once(step, id.scheduler, message);
-        }
-    }
-
-    fn produced(&mut self, id: RunId, piece: Payload, step: &mut WorkerStep) {
-        if let Some(run) = self.runs.get(&id)
-            && matches!(run.phase, Phase::Running { .. })
-        {
-            let (attempt, fence) = (run.dispatch.attempt, id.fence);
-            let message = FromWorker::Output { attempt, fence, piece };
             say_at_once(step, id.scheduler, message);
         }
     }

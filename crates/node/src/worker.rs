@@ -94,7 +94,7 @@ pub(crate) async fn start(
         events: events.clone(),
         local,
         outboxes: HashMap::new(),
-        stoppers: HashMap::new(),
+        runs: HashMap::new(),
     };
     let driver = MachineLoop::new(machine, step, surroundings, happened, clock);
     tokio::spawn(channels::serve(channels, events, runners.clone()));

@@ -347,7 +347,7 @@ impl State {
             match effect {
                 Effect::Notice { task, notice } => self.tell(task, &notice),
                 Effect::ToWorker { worker, message } => self.told(worker, message),
-                Effect::WorkerForgotten(_) => {}
+                Effect::Streams { .. } | Effect::WorkerForgotten(_) => {}
             }
         }
     }

@@ -379,7 +379,7 @@ impl Scheduler {
         }
     }
 
-    /// A piece of a result has come: it is passed on, and not kept.
+    /// The first piece of a result has come: it is passed on, and not kept. Those behind it pass by the machine.
     pub(super) fn produced(
         &mut self,
         worker: WorkerId,
@@ -390,8 +390,9 @@ impl Scheduler {
         self.plan_wanted = false;
         if let Some((_, task)) = self.live(worker, attempt, fence) {
             task.has_output = true;
-            let notice = Notice::Output(piece);
-            Effect::Notice { task: attempt.task, notice }.of_task(task.stored, step);
+            let (task, notice) = (attempt.task, Notice::Output(piece));
+            step.send_at_once(Effect::Streams { task, worker, fence });
+            step.send_at_once(Effect::Notice { task, notice });
         }
     }
 

@@ -7,7 +7,7 @@ use hypha_api::{Accepted, Unavailable, Watch};
 use hypha_driver::{Carrier, Shared, Stopped};
 use hypha_engine::{Effect, Notice, Record, Reject, Reply, Scheduler, Submitted, ToWorker};
 use hypha_machine::Released;
-use hypha_model::{TaskId, Time, Worker, WorkerId};
+use hypha_model::{Fence, Payload, TaskId, Time, Worker, WorkerId};
 use hypha_store::Store;
 use tokio::sync::{Notify, oneshot};
 
@@ -94,6 +94,16 @@ impl SchedulerCarrier {
         lock(&self.watchers).add(task)
     }
 
+    /// Passes a piece of a streamed result on to those who watch its task. Given back if the machine has to see it.
+    pub(super) fn pass_on(
+        &self,
+        worker: WorkerId,
+        fence: Fence,
+        piece: Payload,
+    ) -> Option<Payload> {
+        lock(&self.watchers).pass_on(worker, fence, piece)
+    }
+
     /// Each answer, with a watch if it is wanted. A repeated task may have ended long ago; its watch is simply never
     /// told anything.
     pub(super) fn accept(
@@ -116,6 +126,9 @@ impl SchedulerCarrier {
             match effect {
                 Effect::ToWorker { worker, message } => self.transport.send(worker, message),
                 Effect::WorkerForgotten(worker) => self.forget(worker),
+                Effect::Streams { task, worker, fence } => {
+                    lock(&self.watchers).stream(task, worker, fence);
+                }
                 Effect::Notice { task, notice } => notices.push((task, notice)),
             }
         }

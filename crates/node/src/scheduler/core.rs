@@ -37,7 +37,16 @@ impl Core {
 
     /// A worker said some things. If the store fails they are lost: workers repeat what was not recorded.
     pub(crate) fn worker_said(&self, worker: WorkerId, said: impl Iterator<Item = FromWorker>) {
-        self.machine.tell(said.map(|message| SchedulerEvent::WorkerSaid { worker, message }));
+        let carrier = self.machine.carrier();
+        let unseen = said.filter_map(|message| match message {
+            // Only the first piece of a stream concerns the machine.
+            FromWorker::Output { attempt, fence, piece } => {
+                let piece = carrier.pass_on(worker, fence, piece)?;
+                Some(FromWorker::Output { attempt, fence, piece })
+            }
+            other => Some(other),
+        });
+        self.machine.tell(unseen.map(|message| SchedulerEvent::WorkerSaid { worker, message }));
     }
 
     /// Asks the machine; the answer comes when it is durable.

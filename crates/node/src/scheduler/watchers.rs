@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use hypha_api::{Watch, Watched, watch};
 use hypha_engine::Notice;
-use hypha_model::TaskId;
+use hypha_model::{Fence, Payload, TaskId, WorkerId};
 
 /// Watched tasks that are kept without looking whether anybody still listens.
 const FEW_TASKS: usize = 1_024;
@@ -13,6 +13,9 @@ const FEW_TASKS: usize = 1_024;
 #[derive(Default)]
 pub(super) struct Watchers {
     by_task: HashMap<TaskId, Vec<Watched>>,
+    /// Attempts that stream, by their tokens, and the token of each task that does.
+    streams: HashMap<Fence, (WorkerId, TaskId)>,
+    streaming: HashMap<TaskId, Fence>,
     /// With this many tasks, watches that nobody listens to any more are dropped: a task that has ended sends no
     /// notice.
     sweep_at: usize,
@@ -26,7 +29,40 @@ impl Watchers {
         watch
     }
 
+    /// What the attempt with this token gives goes to those who watch the task.
+    pub(super) fn stream(&mut self, task: TaskId, worker: WorkerId, fence: Fence) {
+        self.end_stream(task);
+        self.streams.insert(fence, (worker, task));
+        self.streaming.insert(task, fence);
+    }
+
+    /// Passes a piece on, if its attempt streams.
+    pub(super) fn pass_on(
+        &mut self,
+        worker: WorkerId,
+        fence: Fence,
+        piece: Payload,
+    ) -> Option<Payload> {
+        match self.streams.get(&fence) {
+            Some((at, task)) if *at == worker => {
+                let task = *task;
+                self.notify(task, &Notice::Output(piece));
+                None
+            }
+            _ => Some(piece),
+        }
+    }
+
+    fn end_stream(&mut self, task: TaskId) {
+        if let Some(fence) = self.streaming.remove(&task) {
+            self.streams.remove(&fence);
+        }
+    }
+
     pub(super) fn notify(&mut self, task: TaskId, notice: &Notice) {
+        if matches!(notice, Notice::Ended { .. } | Notice::Delayed { .. } | Notice::Scheduled(_)) {
+            self.end_stream(task);
+        }
         let Some(watched) = self.by_task.get_mut(&task) else { return };
         watched.retain(|one| one.tell(notice.clone()));
         if watched.is_empty() || matches!(notice, Notice::Ended { .. }) {
@@ -35,6 +71,8 @@ impl Watchers {
     }
 
     pub(super) fn clear(&mut self) {
+        self.streams.clear();
+        self.streaming.clear();
         self.by_task.clear();
     }
 
@@ -48,5 +86,39 @@ impl Watchers {
         });
         // Twice what is left, so that a sweep costs little for each watch.
         self.sweep_at = 2 * self.by_task.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hypha_model::{Rng, Time};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pieces_pass_by_the_machine_while_their_attempt_streams() {
+        let mut rng = Rng::new(1);
+        let task = TaskId::new(Time::ZERO, &mut rng);
+        let worker = WorkerId::new(Time::ZERO, &mut rng);
+        let piece = |text: &str| Payload::from(text.as_bytes());
+        let mut watchers = Watchers::default();
+        let mut watch = watchers.add(task);
+        assert!(
+            watchers.pass_on(worker, Fence(1), piece("a")).is_some(),
+            "the machine sees the first"
+        );
+        watchers.stream(task, worker, Fence(1));
+        assert!(watchers.pass_on(worker, Fence(1), piece("b")).is_none());
+        match watch.next().await {
+            Some(Notice::Output(given)) => assert_eq!(given, piece("b")),
+            other => panic!("{other:?}"),
+        }
+        let elsewhere = WorkerId::new(Time::ZERO, &mut rng);
+        assert!(watchers.pass_on(elsewhere, Fence(1), piece("c")).is_some(), "not its attempt");
+        watchers.stream(task, worker, Fence(2));
+        assert!(watchers.pass_on(worker, Fence(1), piece("d")).is_some(), "void by now");
+        watchers.notify(task, &Notice::Scheduled(worker));
+        assert!(watchers.pass_on(worker, Fence(2), piece("e")).is_some(), "given to another");
+        assert!(watchers.streams.is_empty() && watchers.streaming.is_empty());
     }
 }

@@ -11,7 +11,7 @@ use hypha_engine::{
     WorkerRecord, WorkerStep,
 };
 use hypha_machine::Disk;
-use hypha_model::{Payload, SchedulerId, Worker};
+use hypha_model::{AttemptId, Payload, SchedulerId, Worker};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -51,7 +51,13 @@ pub(super) struct WorkerSurroundings {
     /// Where messages for the worker's own surface go.
     pub(super) local: mpsc::Sender<FromWorker>,
     pub(super) outboxes: HashMap<SchedulerId, Outbox>,
-    pub(super) stoppers: HashMap<RunId, Stopper>,
+    pub(super) runs: HashMap<RunId, Running>,
+}
+
+/// A run that has not ended.
+pub(super) struct Running {
+    attempt: AttemptId,
+    stopper: Stopper,
 }
 
 /// The files in which a worker keeps its epoch.
@@ -100,9 +106,9 @@ impl Surroundings<WorkerMachine> for WorkerSurroundings {
             Event::Progressed(id, permille) => {
                 events.push(WorkerEvent::Progressed { id, permille })
             }
-            Event::Produced(id, piece) => events.push(WorkerEvent::Produced { id, piece }),
+            Event::Produced(id, piece) => self.pass_on(id, piece),
             Event::Ended(id, outcome) => {
-                self.stoppers.remove(&id);
+                self.runs.remove(&id);
                 events.push(WorkerEvent::Ended { id, outcome, run: None });
             }
             Event::Looked(executor, well) => events.push(WorkerEvent::Looked { executor, well }),
@@ -124,11 +130,12 @@ impl Surroundings<WorkerMachine> for WorkerSurroundings {
                         continue;
                     }
                     let (runners, out) = (Arc::clone(&self.runners), self.events.clone());
+                    let attempt = dispatch.attempt;
                     let stopper = runners.start(id, executor, dispatch, devices, out);
-                    self.stoppers.insert(id, stopper);
+                    self.runs.insert(id, Running { attempt, stopper });
                 }
-                WorkerEffect::Run(Run::Stop(id)) => match self.stoppers.get(&id) {
-                    Some(stopper) => stopper.stop(),
+                WorkerEffect::Run(Run::Stop(id)) => match self.runs.get(&id) {
+                    Some(run) => run.stopper.stop(),
                     // It ended while we were told to stop it: its end is on its way.
                     None => tracing::debug!(?id, "nothing to stop"),
                 },
@@ -141,11 +148,11 @@ impl Surroundings<WorkerMachine> for WorkerSurroundings {
     }
 
     fn abandon(&mut self) {
-        self.stoppers.values().for_each(Stopper::stop);
+        self.runs.values().for_each(|run| run.stopper.stop());
     }
 
     fn is_idle(&self) -> bool {
-        self.stoppers.is_empty()
+        self.runs.is_empty()
     }
 }
 
@@ -162,6 +169,20 @@ pub(super) fn start(
 }
 
 impl WorkerSurroundings {
+    /// A piece of a result goes to its scheduler without the machine: of a run that is not to stop.
+    fn pass_on(&mut self, id: RunId, piece: Payload) {
+        let Some(run) = self.runs.get(&id).filter(|run| !run.stopper.is_stopped()) else { return };
+        let (attempt, fence) = (run.attempt, id.fence);
+        // The worker's own surface gives whole results only.
+        if let Some(outbox) = self.outboxes.get(&id.scheduler)
+            && outbox.messages.try_send(FromWorker::Output { attempt, fence, piece }).is_err()
+        {
+            // A stream that lost a piece is worse than one that is made anew.
+            tracing::warn!(scheduler = %id.scheduler, "too many messages wait for a scheduler: closing its channel");
+            self.outboxes.remove(&id.scheduler);
+        }
+    }
+
     async fn say(&mut self, Said { to, message }: Said) {
         if matches!(message, FromWorker::Finished { .. }) {
             crash_point(CrashPoint::RanBeforeReport);
@@ -171,15 +192,9 @@ impl WorkerSurroundings {
             let _ = self.local.send(message).await;
             return;
         }
-        let is_piece = matches!(message, FromWorker::Output { .. });
-        if let Some(outbox) = self.outboxes.get(&to)
-            && outbox.messages.try_send(message).is_err()
-            // The machine repeats everything else that matters until it is answered.
-            && is_piece
-        {
-            // A stream that lost a piece is worse than one that is made anew.
-            tracing::warn!(scheduler = %to, "too many messages wait for a scheduler: closing its channel");
-            self.outboxes.remove(&to);
+        if let Some(outbox) = self.outboxes.get(&to) {
+            // The machine repeats everything that matters until it is answered.
+            let _ = outbox.messages.try_send(message);
         }
     }
 }

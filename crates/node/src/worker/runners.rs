@@ -51,6 +51,10 @@ impl Stopper {
     pub(super) fn stop(&self) {
         self.0.cancel();
     }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.0.is_cancelled()
+    }
 }
 
 impl Runners {
