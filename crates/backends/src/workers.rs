@@ -193,6 +193,7 @@ impl HttpWorkers {
             runs: Mutex::default(),
             answers: Mutex::default(),
             wants_alarm: AtomicBool::new(false),
+            alarm_us: AtomicU64::new(u64::MAX),
             problem: Mutex::new(problem),
             missed: tokio::sync::Notify::new(),
             closed: CancellationToken::new(),

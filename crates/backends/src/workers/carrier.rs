@@ -4,7 +4,7 @@
 //! A dispatch is carried out where it arrives: the call is made on the thread of the request that it answers.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use hypha_driver::{Carrier, Shared, Stopped};
@@ -40,6 +40,8 @@ pub(super) struct HttpCarrier {
     pub(super) answers: Mutex<Answers>,
     /// The machine wants to be woken earlier than it wanted before.
     pub(super) wants_alarm: AtomicBool,
+    /// When it wanted to be woken when it was last asked.
+    pub(super) alarm_us: AtomicU64,
     /// Why the back end cannot be used, if that is so.
     pub(super) problem: Mutex<Option<String>>,
     /// A call did not reach the back end: look at its health now.

@@ -70,16 +70,16 @@ pub(super) async fn wake(workers: Weak<Inner>) {
             locked(&workers.members).values().map(|member| Arc::clone(&member.machine)).collect();
         for machine in members {
             let carrier = machine.carrier();
-            let asks = carrier.wants_alarm.load(Ordering::Relaxed);
-            if !asks {
+            let now = hypha_driver::Carrier::now(carrier);
+            let asks = carrier.wants_alarm.swap(false, Ordering::Relaxed);
+            if !asks && carrier.alarm_us.load(Ordering::Relaxed) > now.as_micros() {
                 continue;
             }
-            let now = hypha_driver::Carrier::now(carrier);
-            match machine.set_alarm() {
-                Some(at) if at <= now => machine.wake(),
-                Some(_) => {}
-                None => carrier.wants_alarm.store(false, Ordering::Relaxed),
+            if machine.set_alarm().is_some_and(|at| at <= now) {
+                machine.wake();
             }
+            let at = machine.set_alarm().map_or(u64::MAX, |at| at.as_micros());
+            carrier.alarm_us.store(at, Ordering::Relaxed);
         }
     }
 }

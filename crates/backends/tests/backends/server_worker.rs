@@ -210,3 +210,17 @@ pub(crate) async fn wait_until_gone(address: std::net::SocketAddr) {
     };
     tokio::time::timeout(DEADLINE, gone).await.expect("it still listens");
 }
+
+/// What was reported while nobody could record it is reported again.
+#[tokio::test]
+async fn a_result_is_reported_until_it_is_recorded() {
+    let (address, _) = fake::answering(|seen| seen.body.clone().into_response()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    lab.dispatch(&leased, 1, "1");
+    for _ in 0..3 {
+        assert_eq!(lab.ends().await, "completed 1: 1");
+    }
+    lab.recorded(&leased, 1);
+    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding []");
+}

@@ -197,14 +197,17 @@ impl Carrier<Scheduler> for SchedulerCarrier {
         if cfg!(feature = "crash-points") && (replies || released.effects.iter().any(is_dispatch)) {
             crash_point(CrashPoint::CommittedBeforeSend);
         }
+        // Watches begin before anything is sent: a fast worker answers while we are here, and a client that watches its
+        // task is to miss nothing of it.
+        let accept = |(requester, reply): (Requester, Reply)| {
+            requester.answer(reply, |answers, watch| self.accept(answers, watch))
+        };
+        let answers: Vec<Answer> = released.replies.drain(..).map(accept).collect();
         let notices = self.carry_out(released.effects.drain(..));
         if replies {
             crash_point(CrashPoint::SentBeforeReply);
         }
-        // Before the notices, so that a client that watches its task misses nothing of it.
-        for (requester, reply) in released.replies.drain(..) {
-            requester.give(reply, |answers, watch| self.accept(answers, watch));
-        }
+        answers.into_iter().for_each(Answer::give);
         self.notify(notices);
     }
 
@@ -239,22 +242,40 @@ impl Carrier<Scheduler> for SchedulerCarrier {
 }
 
 impl Requester {
-    /// Gives the reply; `accept` makes watches for submitted tasks.
-    pub(super) fn give(
+    /// What the requester is to be told; `accept` makes watches for submitted tasks.
+    pub(super) fn answer(
         self,
         reply: Reply,
         accept: impl FnOnce(Vec<Result<Submitted, Reject>>, bool) -> Vec<Accepted>,
-    ) {
-        // A client that has gone does not want to know.
+    ) -> Answer {
         match (self, reply) {
-            (Requester::Command(answer), reply) => drop(answer.send(Ok(reply))),
+            (Requester::Command(answer), reply) => Answer::Command(answer, reply),
             (Requester::Submit { answer, watch }, Reply::Submitted(answers)) => {
-                drop(answer.send(Ok(accept(answers, watch))));
+                Answer::Submit(answer, Ok(accept(answers, watch)))
             }
             (Requester::Submit { answer, .. }, _) => {
-                drop(answer.send(Err(Unavailable("the scheduler answered something else".into()))));
+                let error = Unavailable("the scheduler answered something else".into());
+                Answer::Submit(answer, Err(error))
             }
-            (Requester::OnTheLine, _) => {}
+            (Requester::OnTheLine, _) => Answer::None,
+        }
+    }
+}
+
+/// An answer that is ready to be given.
+pub(super) enum Answer {
+    Command(oneshot::Sender<Result<Reply, Unavailable>>, Reply),
+    Submit(oneshot::Sender<Result<Vec<Accepted>, Unavailable>>, Result<Vec<Accepted>, Unavailable>),
+    None,
+}
+
+impl Answer {
+    pub(super) fn give(self) {
+        // A client that has gone does not want to know.
+        match self {
+            Answer::Command(to, reply) => drop(to.send(Ok(reply))),
+            Answer::Submit(to, accepted) => drop(to.send(accepted)),
+            Answer::None => {}
         }
     }
 }

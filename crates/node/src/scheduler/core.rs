@@ -53,7 +53,7 @@ impl Core {
     pub(super) fn ask(&self, command: Command) -> Answer<Reply> {
         let (answer, answered) = oneshot::channel();
         let event = SchedulerEvent::Asked(command);
-        let give = |requester: Requester, reply| requester.give(reply, |_, _| Vec::new());
+        let give = |requester: Requester, reply| requester.answer(reply, |_, _| Vec::new()).give();
         self.machine.ask(event, Requester::Command(answer), give);
         answered.map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
     }
@@ -109,4 +109,114 @@ impl Core {
 
 pub(super) fn stopping() -> Unavailable {
     Unavailable("the scheduler is stopping".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{OnceLock, Weak};
+
+    use hypha_engine::{Image, Notice, Settings, ToWorker};
+    use hypha_model::{
+        Capacity, Epoch, Executor, ExecutorClass, LeaseId, Money, Payload, Rng, SchedulerId,
+        TaskSpec, Worker,
+    };
+
+    use super::super::carrier::Transport;
+    use super::super::figures::Figures;
+    use super::*;
+    use crate::clock::Clock;
+
+    /// A worker that answers within the call that brings it a message: no other can be faster.
+    #[derive(Clone, Default)]
+    struct Instantly(Arc<OnceLock<Weak<Core>>>);
+
+    impl Transport for Instantly {
+        fn send(&self, worker: WorkerId, message: ToWorker) {
+            let Some(core) = self.0.get().and_then(Weak::upgrade) else { return };
+            let answers = match message {
+                ToWorker::RequestLease { request, ttl } => {
+                    let lease = LeaseId::new(Time::ZERO, &mut Rng::new(1));
+                    let (epoch, holding) = (Epoch(1), Vec::new());
+                    vec![FromWorker::LeaseGranted { request, lease, epoch, ttl, holding }]
+                }
+                ToWorker::Dispatch(dispatch) => {
+                    let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+                    let piece = |text: &str| FromWorker::Output {
+                        attempt,
+                        fence,
+                        piece: Payload::from(text.as_bytes()),
+                    };
+                    vec![FromWorker::Started { attempt, fence }, piece("one "), piece("two")]
+                }
+                _ => Vec::new(),
+            };
+            answers
+                .into_iter()
+                .for_each(|answer| core.worker_said(worker, std::iter::once(answer)));
+        }
+
+        fn forget(&self, _: WorkerId) {}
+        fn retire(&self, _: WorkerId) {}
+
+        fn known(&self) -> Vec<Arc<Worker>> {
+            Vec::new()
+        }
+
+        fn connected(&self) -> Vec<Arc<Worker>> {
+            Vec::new()
+        }
+    }
+
+    fn worker() -> Worker {
+        Worker {
+            id: WorkerId::new(Time::ZERO, &mut Rng::new(2)),
+            capacity: Capacity::default(),
+            executors: vec![Executor {
+                class: ExecutorClass::Inference,
+                name: "e".parse().unwrap(),
+                models: Vec::new(),
+                concurrency: 1,
+            }],
+            hardware: None,
+            region: None,
+            price: Money::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_watches_misses_nothing_of_a_fast_worker() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(&directory.path().join("tasks.sqlite")).unwrap();
+        let (mut step, clock) = (SchedulerStep::default(), Clock::new());
+        let (id, settings) = (SchedulerId::LOCAL, Settings::default());
+        let machine = Scheduler::recover(id, settings, Image::default(), 1, clock.now(), &mut step);
+        let figures = Figures::new(&mut prometheus_client::registry::Registry::default());
+        let transport = Instantly::default();
+        let carrier = SchedulerCarrier::new(clock, figures, Box::new(transport.clone()));
+        let core = Arc::new(Core::new(machine, step, Arc::new(store), carrier));
+        transport.0.set(Arc::downgrade(&core)).unwrap();
+        core.machine.start();
+        core.tell(SchedulerEvent::WorkerFound(Arc::new(worker())));
+        let leased = async {
+            while core.read(|scheduler, _| scheduler.lease_of(worker().id).is_none()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(20), leased).await.unwrap();
+        let spec = Arc::new(TaskSpec { stream: true, ..TaskSpec::default() });
+        let task =
+            NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
+        let mut accepted = core.submit(vec![task], true).await.unwrap();
+        let mut watch = accepted.remove(0).unwrap().1.unwrap();
+        let mut pieces = Vec::new();
+        while pieces.len() < 2 {
+            let next = tokio::time::timeout(std::time::Duration::from_secs(20), watch.next());
+            match next.await.expect("a piece was lost").expect("it is still watched") {
+                Notice::Output(piece) => pieces.push(piece.bytes().to_vec()),
+                Notice::Ended { .. } => panic!("it has not ended"),
+                _ => {}
+            }
+        }
+        assert_eq!(pieces.concat(), b"one two");
+    }
 }
