@@ -351,7 +351,8 @@ impl Scheduler {
         let ends_by = since + task.timeout(usual) + grace;
         let due_too_late = task.due.is_none_or(|due| due > ends_by);
         let stored = task.stored;
-        Effect::Notice { task: attempt.task, notice: Notice::Running }.of_task(stored, step);
+        // Nothing waits for its record, and its first piece may be right behind.
+        step.send_at_once(Effect::Notice { task: attempt.task, notice: Notice::Running });
         if stored {
             self.note_attempt(now, (attempt.task, fence), (Some(since), None), step);
         }

@@ -119,20 +119,16 @@ impl SchedulerCarrier {
         answers.into_iter().map(|answer| answer.map(&mut accept)).collect()
     }
 
-    /// Carries out effects, except for notices, which are returned.
-    fn carry_out(&self, effects: impl Iterator<Item = Effect>) -> Vec<(TaskId, Notice)> {
-        let mut notices = Vec::new();
-        for effect in effects {
+    /// Carries out effects: notices first, since a fast worker's answer leads to more of them while we send.
+    fn carry_out(&self, effects: &mut Vec<Effect>) {
+        self.notify(effects);
+        for effect in effects.drain(..) {
             match effect {
                 Effect::ToWorker { worker, message } => self.transport.send(worker, message),
                 Effect::WorkerForgotten(worker) => self.forget(worker),
-                Effect::Streams { task, worker, fence } => {
-                    lock(&self.watchers).stream(task, worker, fence);
-                }
-                Effect::Notice { task, notice } => notices.push((task, notice)),
+                Effect::Notice { .. } | Effect::Streams { .. } => {}
             }
         }
-        notices
     }
 
     /// A worker may be known again by now.
@@ -147,16 +143,24 @@ impl SchedulerCarrier {
         }
     }
 
-    fn notify(&self, notices: Vec<(TaskId, Notice)>) {
-        if notices.is_empty() {
+    fn notify(&self, effects: &[Effect]) {
+        let concerns =
+            |effect: &Effect| matches!(effect, Effect::Notice { .. } | Effect::Streams { .. });
+        if !effects.iter().any(concerns) {
             return;
         }
         let mut watchers = lock(&self.watchers);
-        for (task, notice) in notices {
-            if let Notice::Ended { accepted, finished } = &notice {
-                self.figures.ended(accepted, finished);
+        for effect in effects {
+            match effect {
+                Effect::Streams { task, worker, fence } => watchers.stream(*task, *worker, *fence),
+                Effect::Notice { task, notice } => {
+                    if let Notice::Ended { accepted, finished } = notice {
+                        self.figures.ended(accepted, finished);
+                    }
+                    watchers.notify(*task, notice);
+                }
+                Effect::ToWorker { .. } | Effect::WorkerForgotten(_) => {}
             }
-            watchers.notify(task, &notice);
         }
     }
 }
@@ -203,17 +207,15 @@ impl Carrier<Scheduler> for SchedulerCarrier {
             requester.answer(reply, |answers, watch| self.accept(answers, watch))
         };
         let answers: Vec<Answer> = released.replies.drain(..).map(accept).collect();
-        let notices = self.carry_out(released.effects.drain(..));
+        self.carry_out(&mut released.effects);
         if replies {
             crash_point(CrashPoint::SentBeforeReply);
         }
         answers.into_iter().for_each(Answer::give);
-        self.notify(notices);
     }
 
-    fn at_once(&self, effects: Vec<Effect>) {
-        let notices = self.carry_out(effects.into_iter());
-        self.notify(notices);
+    fn at_once(&self, mut effects: Vec<Effect>) {
+        self.carry_out(&mut effects);
     }
 
     fn refuse(&self, requester: Requester, why: &Stopped) {

@@ -208,15 +208,17 @@ mod tests {
             NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
         let mut accepted = core.submit(vec![task], true).await.unwrap();
         let mut watch = accepted.remove(0).unwrap().1.unwrap();
-        let mut pieces = Vec::new();
+        let (mut pieces, mut notices) = (Vec::new(), Vec::new());
         while pieces.len() < 2 {
             let next = tokio::time::timeout(std::time::Duration::from_secs(20), watch.next());
             match next.await.expect("a piece was lost").expect("it is still watched") {
                 Notice::Output(piece) => pieces.push(piece.bytes().to_vec()),
-                Notice::Ended { .. } => panic!("it has not ended"),
-                _ => {}
+                other => notices.push((other, pieces.len())),
             }
         }
         assert_eq!(pieces.concat(), b"one two");
+        let [(Notice::Scheduled(_), 0), (Notice::Running, 0)] = notices[..] else {
+            panic!("in another order: {notices:?}");
+        };
     }
 }
