@@ -13,7 +13,7 @@ use crate::{Outcome, cargo};
 /// Where the files go, from the root.
 const FOLDER: &str = "target/dist";
 
-/// The binary is some 38 MB. More is a dependency or a debug section that nobody meant to ship.
+/// The binary is some 38 MB. More is a dependency or a debug section that was not meant to ship.
 const MAX_BYTES: u64 = 45_000_000;
 
 pub(crate) fn run(root: &Path, _: &[String]) -> anyhow::Result<Outcome> {

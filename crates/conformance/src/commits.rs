@@ -40,7 +40,7 @@ pub async fn acknowledged_commits_survive_a_crash<H: Harness>(mut harness: H) {
     }
 }
 
-/// Nobody waits for a commit before the next is handed over: the last has the last word.
+/// Commits are handed over without waiting for the one before: the last has the last word.
 pub async fn commits_in_flight_keep_their_order<H: Harness>(mut harness: H) {
     const COMMITS: u32 = 60;
     let (store, _) = harness.open();

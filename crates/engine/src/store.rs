@@ -54,7 +54,7 @@ pub struct Filter {
     pub worker: Option<WorkerId>,
     /// Submitted then or later.
     pub since: Option<Time>,
-    /// Of this tenant; `Some(None)` are those of nobody.
+    /// Of this tenant; `Some(None)` are tasks without a tenant.
     pub tenant: Option<Option<Name>>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The sums are kept, not added up for each decision: a worker may run hundreds of tasks at once. Each run's expected
 //! end stands for a while (`hypha_predict::Rest`). What no longer stands is told again by [`InFlight::update`], which is
-//! called before a full worker's bounds go into a tree; whoever asks in between gets those few told anew.
+//! called before a full worker's bounds go into a tree; a reader in between gets those few predicted again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

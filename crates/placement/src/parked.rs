@@ -1,6 +1,6 @@
 //! Shapes of tasks that no worker could run: when they are parked, and when they are looked at again.
 //!
-//! A plan that finds nobody who could run a shape even when idle parks it, so that what cannot be run costs what can
+//! A plan that finds no worker that could run a shape even when idle parks it, so that what cannot be run costs what can
 //! nothing. When a worker becomes able to run more than before (it is made available, an executor is used again, it comes
 //! near enough), the parked shapes that one of its executors may run are looked at again: a bounded number in a plan, the
 //! others in the plans that follow.
@@ -46,7 +46,7 @@ impl Placement {
         }
         self.statistics.parked += 1;
         self.release_reservation(task, self.planned_at);
-        // Whoever waited for a worker that could run it does so no longer.
+        // Its tasks wait no longer for a worker that could run them.
         let held: Vec<TaskRef> =
             self.waiting.tasks_of(shape).take_while(|task| self.is_held(*task)).collect();
         for task in held {

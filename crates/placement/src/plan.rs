@@ -33,7 +33,7 @@ enum Looked {
     /// It waits for the worker that was chosen.
     Held,
     /// No worker would do.
-    Nobody,
+    NoWorker,
 }
 
 impl Placement {
@@ -192,7 +192,7 @@ impl Placement {
                     held_back.push(task);
                     walk.left(shape, place, &self.waiting);
                 }
-                Looked::Nobody => {
+                Looked::NoWorker => {
                     in_vain += 1;
                     self.park_if_unserved(shape, task, recipe.bind != Bind::WithRoom);
                     self.reserve(task, None, predictor, now);
@@ -258,7 +258,7 @@ impl Placement {
             return Looked::Held;
         }
         self.release_hold(task, now);
-        let Some(slot) = self.choose(task, recipe, predictor, now) else { return Looked::Nobody };
+        let Some(slot) = self.choose(task, recipe, predictor, now) else { return Looked::NoWorker };
         if self.has_room(task, slot, now) {
             self.give(task, slot, now, actions);
             return Looked::Given;

@@ -10,7 +10,7 @@ use super::Inner;
 use super::carrier::{BackEnd, HttpCarrier, HttpMachine};
 use crate::transport::{HttpError, locked};
 
-/// How often a back end is asked that is not well, at least: most are back within seconds, and a connection that is
+/// How often an unhealthy back end is asked, at least: most are back within seconds, and a connection that is
 /// refused costs little.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often machines are woken that want to be. Runs end in time by themselves; what is left are results that are

@@ -211,7 +211,7 @@ pub(crate) async fn wait_until_gone(address: std::net::SocketAddr) {
     tokio::time::timeout(DEADLINE, gone).await.expect("it still listens");
 }
 
-/// What was reported while nobody could record it is reported again.
+/// A scheduler whose disk is full records nothing, and hears of the result again later.
 #[tokio::test]
 async fn a_result_is_reported_until_it_is_recorded() {
     let (address, _) = fake::answering(|seen| seen.body.clone().into_response()).await;

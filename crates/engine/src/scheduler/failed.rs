@@ -16,6 +16,7 @@ use crate::record::{FailedAttempt, NOBODY_LEFT, Record};
 const MAX_REFUSALS: u32 = 100;
 
 /// Why an attempt gave no result.
+#[derive(Clone)]
 pub(super) enum Failure {
     /// The worker died, lost its lease, or did not take what it was given.
     Worker(String),
@@ -31,7 +32,7 @@ pub(super) enum Failure {
     Unreached(String),
     /// It was given back in order, through no fault of anybody.
     Returned(&'static str),
-    /// The scheduler itself was not there: nobody else is to blame, and what came of it cannot be known.
+    /// The scheduler itself was not there: no worker is to blame, and what came of it cannot be known.
     Interrupted(&'static str),
     /// The worker has not said that it has it, nor anything else, and another could run it.
     Unanswered,
@@ -166,7 +167,7 @@ impl Scheduler {
             Failure::Interrupted(reason) if self.is(Mutant::CountedInterruption) => {
                 tried(true, false, reason.to_owned())
             }
-            // It may have run, and whoever wants one attempt wants no second run.
+            // It may have run, and a client that allows one attempt wants no second run.
             Failure::Interrupted(reason) if policy.max_attempts <= 1 => {
                 tried(false, false, format!("lost: {reason}, and only one attempt is allowed"))
             }
@@ -185,45 +186,16 @@ impl Scheduler {
         })
     }
 
-    /// A worker lost its lease or its memory: what it was given is tried elsewhere.
+    /// Nothing that a worker was given gives a result there, for this reason: it is tried again, elsewhere if possible.
     pub(super) fn fail_all_of(
         &mut self,
         now: Time,
         slot: Slot,
-        reason: &str,
+        failure: &Failure,
         step: &mut SchedulerStep,
     ) {
         for reference in self.placement.given_to(slot) {
-            self.attempt_failed(now, reference, Failure::Worker(reason.to_owned()), step);
-        }
-        self.release_bound(now, slot);
-    }
-
-    /// The scheduler was not there to renew a lease: what the worker was given is tried again, and counts against
-    /// nobody.
-    pub(super) fn interrupt_all_of(
-        &mut self,
-        now: Time,
-        slot: Slot,
-        reason: &'static str,
-        step: &mut SchedulerStep,
-    ) {
-        for reference in self.placement.given_to(slot) {
-            self.attempt_failed(now, reference, Failure::Interrupted(reason), step);
-        }
-        self.release_bound(now, slot);
-    }
-
-    /// A worker gives back what it was given: it is tried elsewhere, and counts against nobody.
-    pub(super) fn return_all_of(
-        &mut self,
-        now: Time,
-        slot: Slot,
-        reason: &'static str,
-        step: &mut SchedulerStep,
-    ) {
-        for reference in self.placement.given_to(slot) {
-            self.attempt_failed(now, reference, Failure::Returned(reason), step);
+            self.attempt_failed(now, reference, failure.clone(), step);
         }
         self.release_bound(now, slot);
     }

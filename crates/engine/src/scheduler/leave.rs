@@ -62,7 +62,7 @@ impl Scheduler {
             // Its answer to our request may still come, and grants what has ended.
             state.lease = Lease::wanted(now, again_at);
         }
-        self.return_all_of(now, slot, GAVE_BACK, step);
+        self.fail_all_of(now, slot, &Failure::Returned(GAVE_BACK), step);
         for reference in self.unmet.remove(&worker).unwrap_or_default() {
             self.attempt_failed(now, reference, Failure::Returned(GAVE_BACK), step);
         }

@@ -8,6 +8,7 @@ use hypha_predict::WorkerKey;
 use serde::Serialize;
 
 use super::blame::Blames;
+use super::failed::Failure;
 use super::stall::STALLED;
 use super::{Due, Effect, Scheduler, SchedulerStep};
 use crate::message::{FromWorker, ToWorker};
@@ -137,7 +138,8 @@ impl Scheduler {
             }
             // It says something new of itself: a new worker in the old one's place, with its record.
             let old = Arc::clone(&known.worker);
-            self.return_all_of(now, slot, "the worker describes itself anew", step);
+            let returned = Failure::Returned("the worker describes itself anew");
+            self.fail_all_of(now, slot, &returned, step);
             let health = self.placement.health(slot).unwrap_or_default();
             let blames = self.forget_worker(now, slot, "the worker is gone", step);
             let record = health.clone();
@@ -492,7 +494,7 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) {
         let Some(slot) = self.lose_lease(now, worker, reason) else { return };
-        self.fail_all_of(now, slot, reason, step);
+        self.fail_all_of(now, slot, &Failure::Worker(reason.to_owned()), step);
         self.worker_due(now, slot, step);
     }
 
@@ -508,7 +510,7 @@ impl Scheduler {
             return self.worker_lost(now, worker, "the lease has run out", step);
         }
         let Some(slot) = self.lose_lease(now, worker, STALLED) else { return };
-        self.interrupt_all_of(now, slot, STALLED, step);
+        self.fail_all_of(now, slot, &Failure::Interrupted(STALLED), step);
         self.worker_due(now, slot, step);
     }
 
@@ -531,7 +533,7 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) -> Blames {
         self.placement.set_available(slot, false, now);
-        self.fail_all_of(now, slot, reason, step);
+        self.fail_all_of(now, slot, &Failure::Worker(reason.to_owned()), step);
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize).map(Option::take) else {
             return Blames::default();
         };

@@ -16,7 +16,7 @@ pub(super) struct Watchers {
     /// Attempts that stream, by their tokens, and the token of each task that does.
     streams: HashMap<Fence, (WorkerId, TaskId)>,
     streaming: HashMap<TaskId, Fence>,
-    /// With this many tasks, watches that nobody listens to any more are dropped: a task that has ended sends no
+    /// With this many tasks, abandoned watches are dropped: a task that has ended sends no
     /// notice.
     sweep_at: usize,
 }

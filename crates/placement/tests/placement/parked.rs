@@ -1,5 +1,5 @@
-//! Tasks that nobody can run cost those that somebody can nothing, and are found when somebody comes. What is counted is
-//! looks (a look that finds nobody is counted as `waited`), not time.
+//! Tasks that no worker can run cost the others nothing, and are found when a worker comes that can. What is counted is
+//! looks (a look that finds no worker is counted as `waited`), not time.
 
 use hypha_model::{Requirement, Span, TaskSpec, Worker};
 use hypha_placement::{Preferences, Slot, Strategy, TaskRef};

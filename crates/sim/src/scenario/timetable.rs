@@ -6,7 +6,7 @@ use hypha_placement::Strategy;
 use super::{Scope, TROUBLE, Trouble};
 use crate::world::{CrashPoint, Fault, Node, Odds, START, Timetable};
 
-/// The longest commit: much shorter than what is waited for an answer, so that nobody is late because of it.
+/// The longest commit: much shorter than what is waited for an answer, so that no answer is late because of it.
 const MOST_COMMIT: Span = Span::from_millis(50);
 /// Clocks are set by up to this: more than every backoff and lease, and less than keys are kept.
 const MOST_CLOCK_STEP: Span = Span::from_secs(1_200);

@@ -18,7 +18,7 @@ const CLIENT_PATIENCE: Span = Span::from_secs(2);
 pub(crate) enum Requester {
     /// The client that submits the task with this index.
     Client(usize),
-    /// Somebody whose reply nobody looks at.
+    /// A requester that ignores its reply.
     Operator,
 }
 

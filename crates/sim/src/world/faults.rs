@@ -29,7 +29,7 @@ pub enum Fault {
         /// Which.
         worker: usize,
     },
-    /// The process dies in its next step, at this point of it. Nobody notices.
+    /// The process dies in its next step, at this point of it, unnoticed by others.
     Crash {
         /// Which.
         node: Node,
