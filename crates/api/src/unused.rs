@@ -23,6 +23,10 @@ pub(crate) fn in_words(unused: &Unused) -> String {
         Unused::Late { since } => {
             format!("owes an answer, and has said nothing since {}", Stamp(*since))
         }
+        Unused::LeasedToOthers => {
+            "other schedulers hold too much of it; more is leased as soon as they hold less"
+                .to_owned()
+        }
         Unused::LeftAlone(alone) => of_left_alone(alone),
     }
 }
@@ -44,6 +48,7 @@ pub(crate) fn in_short(unused: &Unused) -> &'static str {
         Unused::Lost { .. } => "lost",
         Unused::Unreached { .. } => "not reached",
         Unused::Late { .. } => "does not answer",
+        Unused::LeasedToOthers => "held by other schedulers",
         Unused::LeftAlone(_) => "left alone after failures",
     }
 }
@@ -72,6 +77,10 @@ mod tests {
         check(
             &Unused::Late { since },
             "owes an answer, and has said nothing since 2023-11-14T22:13:20.000Z",
+        );
+        check(
+            &Unused::LeasedToOthers,
+            "other schedulers hold too much of it; more is leased as soon as they hold less",
         );
         check(
             &Unused::LeftAlone(alone(3)),

@@ -176,6 +176,18 @@ pub(crate) struct LeaseBody {
     epoch: u64,
     #[schema(value_type = String, format = DateTime)]
     until: Stamp,
+    /// What it covers, if other schedulers hold a part of the worker too; without it, all of the worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    portion: Option<PortionBody>,
+}
+
+/// A part of a worker.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Portion)]
+pub(crate) struct PortionBody {
+    capacity: CapacityBody,
+    /// How many tasks each executor runs at once for this scheduler, in the order of `executors`.
+    slots: Vec<u32>,
 }
 
 /// An HTTP server that does the work of some models.
@@ -412,7 +424,7 @@ impl WorkerBody {
             removed_at: None,
             status: match view.available {
                 false => "unavailable",
-                true if view.in_flight >= worker.concurrency() => "busy",
+                true if view.in_flight >= view.slots => "busy",
                 true => "available",
             },
             models: models(worker),
@@ -433,6 +445,10 @@ impl WorkerBody {
                 id: lease.lease.to_string(),
                 epoch: lease.epoch.0,
                 until: Stamp(lease.until),
+                portion: lease.portion.map(|portion| PortionBody {
+                    capacity: CapacityBody::of(&portion.capacity(worker)),
+                    slots: portion.slots.clone(),
+                }),
             }),
         }
     }

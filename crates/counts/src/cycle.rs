@@ -11,8 +11,8 @@ use std::sync::Arc;
 use anyhow::ensure;
 use hypha_engine::scheduler::Effect;
 use hypha_engine::{
-    Command, FromWorker, Image, NewTask, Outcome, Record, Scheduler, SchedulerEvent, SchedulerStep,
-    Settings, ToWorker,
+    Ask, Command, FromWorker, Image, NewTask, Outcome, Record, Scheduler, SchedulerEvent,
+    SchedulerStep, Settings, ToWorker,
 };
 use hypha_machine::{Batch, Disk, Machine};
 use hypha_model::{
@@ -112,15 +112,25 @@ impl Client {
                     self.say(worker, FromWorker::Finished { attempt, fence, run: RUN, outcome });
                     self.finished += 1;
                 }
-                ToWorker::RequestLease { request, .. } => {
+                ToWorker::RequestLease(Ask { request, .. }) => {
                     let (lease, epoch) = (LeaseId::new(self.now, &mut self.rng), Epoch(1));
                     let (ttl, holding) = (Span::from_secs(120), Vec::new());
-                    let message = FromWorker::LeaseGranted { request, lease, epoch, ttl, holding };
+                    let message = FromWorker::LeaseGranted {
+                        request,
+                        lease,
+                        epoch,
+                        ttl,
+                        portion: None,
+                        holding,
+                    };
                     self.say(worker, message);
                 }
-                ToWorker::Heartbeat { lease, epoch, nonce } => {
+                ToWorker::Heartbeat { lease, epoch, nonce, .. } => {
                     let holding = Vec::new();
-                    self.say(worker, FromWorker::Alive { lease, epoch, nonce, holding });
+                    self.say(
+                        worker,
+                        FromWorker::Alive { lease, epoch, nonce, portion: None, holding },
+                    );
                 }
                 ToWorker::Recorded { .. }
                 | ToWorker::Cancel { .. }

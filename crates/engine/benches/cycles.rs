@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hypha_engine::scheduler::Effect;
 use hypha_engine::{
-    Command, FromWorker, Image, NewTask, Outcome, Record, Scheduler, SchedulerEvent, SchedulerStep,
-    Settings, ToWorker,
+    Ask, Command, FromWorker, Image, NewTask, Outcome, Record, Scheduler, SchedulerEvent,
+    SchedulerStep, Settings, ToWorker,
 };
 use hypha_machine::{Batch, Disk, Machine};
 use hypha_model::{
@@ -160,11 +160,14 @@ impl Bench {
             Next::Granted { worker, request } => {
                 let (lease, epoch) = (LeaseId::new(at, &mut self.rng), Epoch(1));
                 let (ttl, holding) = (Span::from_secs(120), Vec::new());
-                (worker, FromWorker::LeaseGranted { request, lease, epoch, ttl, holding })
+                (
+                    worker,
+                    FromWorker::LeaseGranted { request, lease, epoch, ttl, portion: None, holding },
+                )
             }
             Next::Alive { worker, lease, epoch, nonce } => {
                 let holding = self.holding[worker as usize].clone();
-                (worker, FromWorker::Alive { lease, epoch, nonce, holding })
+                (worker, FromWorker::Alive { lease, epoch, nonce, portion: None, holding })
             }
         };
         let worker = self.ids[worker as usize];
@@ -207,11 +210,11 @@ impl Bench {
                     self.next.push(Reverse((begins + TRIP, started)));
                     self.next.push(Reverse((begins + run + TRIP, finished)));
                 }
-                ToWorker::RequestLease { request, .. } => {
+                ToWorker::RequestLease(Ask { request, .. }) => {
                     let granted = Next::Granted { worker: at as u32, request };
                     self.next.push(Reverse((arrives + TRIP, granted)));
                 }
-                ToWorker::Heartbeat { lease, epoch, nonce } => {
+                ToWorker::Heartbeat { lease, epoch, nonce, .. } => {
                     let alive = Next::Alive { worker: at as u32, lease, epoch, nonce };
                     self.next.push(Reverse((arrives + TRIP, alive)));
                 }

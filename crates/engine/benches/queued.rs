@@ -9,7 +9,9 @@ use std::process::{Command as Process, ExitCode};
 use std::sync::Arc;
 use std::time::Instant;
 
-use hypha_engine::{Command, Image, NewTask, Scheduler, SchedulerEvent, SchedulerStep, Settings};
+use hypha_engine::{
+    Ask, Command, Image, NewTask, Scheduler, SchedulerEvent, SchedulerStep, Settings,
+};
 use hypha_engine::{FromWorker, ToWorker, scheduler::Effect};
 use hypha_machine::{Batch, MemoryDisk};
 use hypha_model::{
@@ -138,10 +140,13 @@ fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, batch: &mut Batch<Schedu
     batch.tell(scheduler, START, SchedulerEvent::WorkerFound(Arc::new(worker)));
     let Ok(released) = batch.seal().write(&mut MemoryDisk::<Image>::default());
     let asked = released.effects.into_iter().find_map(|effect| match effect {
-        Effect::ToWorker { message: ToWorker::RequestLease { request, .. }, .. } => Some(request),
+        Effect::ToWorker { message: ToWorker::RequestLease(Ask { request, .. }), .. } => {
+            Some(request)
+        }
         _ => None,
     });
     let message = FromWorker::LeaseGranted {
+        portion: None,
         request: asked.unwrap_or_else(|| panic!("no lease was asked for")),
         lease: LeaseId::new(START, rng),
         epoch: Epoch(1),

@@ -10,6 +10,7 @@ pub mod scheduler;
 pub mod store;
 pub mod worker;
 
+pub use hypha_market::{Ask, DevicePart, Portion};
 pub use message::{Dispatch, FromWorker, Outcome, ToWorker};
 pub use mutant::Mutant;
 pub use record::{Image, Record};

@@ -2,22 +2,18 @@
 
 use std::sync::Arc;
 
+use hypha_market::{Ask, Portion};
 use hypha_model::{
-    AttemptId, Digest, Epoch, Fence, LeaseId, Name, Payload, Refusal, Span, TaskSpec,
+    AttemptId, Digest, Epoch, Fence, LeaseId, Name, Payload, Refusal, Requirement, Span, TaskSpec,
 };
 use serde::{Deserialize, Serialize};
 
 /// From a scheduler to a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToWorker {
-    /// Asks for the worker's capacity. A new request replaces the sender's earlier lease; attempts under
-    /// it go on under the new one.
-    RequestLease {
-        /// Repeated in the answer.
-        request: u64,
-        /// For how long.
-        ttl: Span,
-    },
+    /// Asks for a lease. A new request replaces the sender's earlier lease; attempts under it go on under the new
+    /// one.
+    RequestLease(Ask),
     /// Are you there? Renews the lease.
     Heartbeat {
         /// The lease.
@@ -26,6 +22,8 @@ pub enum ToWorker {
         epoch: Epoch,
         /// Repeated in the answer.
         nonce: u64,
+        /// What a task needs that waits although the worker could run it.
+        short_of: Option<Arc<Requirement>>,
     },
     /// Run this.
     Dispatch(Arc<Dispatch>),
@@ -84,6 +82,8 @@ pub enum FromWorker {
         epoch: Epoch,
         /// For how long, from when the request arrived.
         ttl: Span,
+        /// What it covers; all of the worker if it does not say.
+        portion: Option<Portion>,
         /// Attempts of this scheduler that the worker still has.
         holding: Vec<(AttemptId, Fence)>,
     },
@@ -102,8 +102,17 @@ pub enum FromWorker {
         epoch: Epoch,
         /// From the heartbeat.
         nonce: u64,
+        /// What it covers from now on; all of the worker if it does not say.
+        portion: Option<Portion>,
         /// Attempts of this scheduler that the worker has.
         holding: Vec<(AttemptId, Fence)>,
+    },
+    /// The lease would cover something else if it were renewed now.
+    RenewEarly {
+        /// The lease.
+        lease: LeaseId,
+        /// Its epoch.
+        epoch: Epoch,
     },
     /// There is no such lease (any more).
     LeaseUnknown {

@@ -2,7 +2,7 @@
 //!
 //! The rest of the machine is in the files below: `submit.rs` (what clients ask), `attempts.rs` (the life
 //! of an attempt), `failed.rs` (what comes of one that gave no result), `workers.rs` (leases, heartbeats),
-//! `blame.rs` (who is left alone for failing), `away.rs` (who cannot be reached), `leave.rs` (workers that go), `recover.rs` (a new life from what is
+//! `portion.rs` (how much of a worker is leased), `blame.rs` (who is left alone for failing), `away.rs` (who cannot be reached), `leave.rs` (workers that go), `recover.rs` (a new life from what is
 //! durable), `stall.rs` (time in which it did not run), `views.rs` and `unused.rs` (what may be read).
 
 mod attempts;
@@ -10,6 +10,7 @@ mod away;
 mod blame;
 mod failed;
 mod leave;
+mod portion;
 mod recover;
 mod settings;
 mod stall;
@@ -31,11 +32,12 @@ use hypha_placement::{Action, Placement, Slot, TaskRef};
 use hypha_predict::Predictor;
 
 pub use blame::LeftAlone;
+pub use hypha_market::HOLDER_SHARE;
 pub use settings::{RetryPolicy, Settings};
 pub use submit::{Command, NewTask, Reject, Reply, Submitted};
 pub use unused::{Stranded, Unused};
 pub use views::{Counts, RemovedView, TaskView};
-pub use workers::{HOLDER_SHARE, LeaseView};
+pub use workers::LeaseView;
 
 use crate::message::{FromWorker, ToWorker};
 use crate::mutant::Mutant;

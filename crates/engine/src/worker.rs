@@ -1,18 +1,22 @@
-//! The worker: grants its capacity, runs what the holder of the lease dispatches, and keeps each result
-//! until it is recorded.
+//! The worker: leases parts of itself, runs what the holders of leases dispatch, and keeps each result until it is
+//! recorded.
+//!
+//! The rest of the machine is in the files below: `lease.rs` (who holds which part), `turns.rs` (the order in which runs
+//! begin), `leave.rs` (the end of a life in order).
 
 mod image;
+mod lease;
 mod leave;
 mod turns;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use hypha_machine::{Machine, Step};
+use hypha_market::{LeaseBook, LeaseKey, Portion};
 use hypha_model::{
-    AttemptId, Epoch, Fence, Fit, LeaseId, Ledger, Refusal, RefusalKind, Rng, SchedulerId, Span,
-    Time, Worker,
+    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, Time, Worker,
 };
 use hypha_placement::MAX_PREFETCH_PER_SLOT;
 
@@ -23,8 +27,6 @@ pub use image::WorkerImage;
 
 /// A result that has not been recorded is sent again after this long.
 const RESEND_AFTER: Span = Span::from_secs(2);
-/// The longest lease that is granted, whatever is asked for: what a dead scheduler can block.
-const MAX_TTL: Span = Span::from_secs(600);
 /// Results that wait to be recorded. A scheduler records each within a round trip; one that does not is
 /// given no room to pile them up here.
 const MAX_UNRECORDED: usize = 1_024;
@@ -34,7 +36,7 @@ pub type WorkerStep = Step<WorkerMachine>;
 
 /// What a worker makes durable: which life it is in, and whether it ended in order. Attempts are the
 /// scheduler's to remember.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerRecord {
     /// The next life begins.
     Started(Epoch),
@@ -42,13 +44,13 @@ pub enum WorkerRecord {
     Left(Leaving),
 }
 
-/// A life that ended in order. Whoever held its lease may not have heard of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A life that ended in order. Those who held its leases may not have heard of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaving {
     /// The life.
     pub epoch: Epoch,
-    /// Who held the lease at its end.
-    pub holder: SchedulerId,
+    /// Who held a lease at its end.
+    pub holders: Vec<SchedulerId>,
 }
 
 /// A message to a scheduler.
@@ -151,32 +153,19 @@ pub enum WorkerEvent {
 pub struct WorkerMachine {
     worker: Arc<Worker>,
     epoch: Epoch,
-    /// How the last life ended, until the holder of its lease has heard of it.
+    /// How the last life ended, for those holders of its leases that have not heard of it.
     left: Option<Leaving>,
     is_leaving: bool,
     rng: Rng,
-    lease: Option<Lease>,
-    ledger: Ledger<RunId>,
+    book: LeaseBook<RunId>,
     runs: BTreeMap<RunId, RunState>,
-    /// Runs that wait for room, oldest first.
-    queue: VecDeque<RunId>,
-    overtaken: turns::Overtaken,
+    /// For each scheduler, the runs that wait for room.
+    queues: BTreeMap<SchedulerId, turns::Queue>,
     /// When something is due for a run: its end, or its result again. Each run has at most one entry.
     agenda: BTreeSet<(Time, RunId)>,
-    used: Vec<u32>,
     /// Executors whose back ends are away.
     away: BTreeSet<usize>,
     mutant: Option<Mutant>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Lease {
-    holder: SchedulerId,
-    id: LeaseId,
-    /// The request that it answers.
-    request: u64,
-    ttl: Span,
-    until: Time,
 }
 
 struct RunState {
@@ -203,6 +192,12 @@ enum Phase {
     },
 }
 
+impl LeaseKey for RunId {
+    fn holder(&self) -> SchedulerId {
+        self.scheduler
+    }
+}
+
 impl Machine for WorkerMachine {
     type Event = WorkerEvent;
     type Record = WorkerRecord;
@@ -210,13 +205,16 @@ impl Machine for WorkerMachine {
     type Reply = Infallible;
 
     fn step(&mut self, now: Time, event: WorkerEvent, step: &mut WorkerStep) {
-        self.end_lease_in_time(now, step);
+        self.end_leases_in_time(now, step);
         match event {
             WorkerEvent::SchedulerSaid { scheduler, message } => {
                 self.said(now, scheduler, message, step);
             }
             WorkerEvent::Progressed { id, permille } => self.progressed(id, permille, step),
-            WorkerEvent::Ended { id, outcome, run } => self.ended(now, id, (outcome, run), step),
+            WorkerEvent::Ended { id, outcome, run } => {
+                self.ended(now, id, (outcome, run), step);
+                self.ask_for_early_renewals(now, step);
+            }
             WorkerEvent::Delegated { id, handle } => self.delegated(id, handle, step),
             WorkerEvent::Declined { id } => self.declined(id, step),
             WorkerEvent::Looked { executor, well } => self.looked(executor, well, step),
@@ -226,9 +224,9 @@ impl Machine for WorkerMachine {
         self.begin_what_fits(now, step);
     }
 
-    fn wake_at(&self, _: Time) -> Option<Time> {
+    fn wake_at(&self, now: Time) -> Option<Time> {
         let of_runs = self.agenda.first().map(|(at, _)| *at);
-        of_runs.into_iter().chain(self.lease.map(|lease| lease.until)).min()
+        of_runs.into_iter().chain(self.book.wake_at(now)).min()
     }
 
     fn woke() -> WorkerEvent {
@@ -252,13 +250,10 @@ impl WorkerMachine {
             left: left.filter(|left| left.epoch == last),
             is_leaving: false,
             rng: Rng::new(seed ^ epoch.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
-            lease: None,
-            ledger: Ledger::new(&worker.capacity),
+            book: LeaseBook::new(Arc::clone(&worker)),
             runs: BTreeMap::new(),
-            queue: VecDeque::new(),
-            overtaken: turns::Overtaken::default(),
+            queues: BTreeMap::new(),
             agenda: BTreeSet::new(),
-            used: vec![0; worker.executors.len()],
             away: BTreeSet::new(),
             worker,
             mutant: None,
@@ -268,6 +263,9 @@ impl WorkerMachine {
     /// Makes the machine faulty, to show that a checker notices. Does nothing without the `mutants` feature.
     pub fn mutate(&mut self, mutant: Option<Mutant>) {
         self.mutant = mutant;
+        if self.is(Mutant::DoubleGrant) {
+            self.book.mutate_generous();
+        }
     }
 
     /// What runs now, to be read: the run, its lease and since when.
@@ -283,36 +281,41 @@ impl WorkerMachine {
         self.runs.contains_key(&id)
     }
 
-    /// Until when the present lease holds, and whose it is.
-    pub fn lease(&self) -> Option<(SchedulerId, LeaseId, Time)> {
-        self.lease.map(|lease| (lease.holder, lease.id, lease.until))
+    /// Which life this is.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The lease that a scheduler holds, and until when.
+    pub fn lease_of(&self, holder: SchedulerId) -> Option<(LeaseId, Time)> {
+        self.book.lease_of(holder)
+    }
+
+    /// What a scheduler's lease covers.
+    pub fn limit_of(&self, holder: SchedulerId) -> Option<&Portion> {
+        self.book.limit_of(holder)
     }
 
     /// Recomputes what is kept incrementally and compares.
     pub fn check(&self) -> Result<(), String> {
-        self.ledger.check()?;
-        let mut used = vec![0; self.used.len()];
-        let mut booked = 0;
-        for run in self.runs.values() {
-            if matches!(run.phase, Phase::Running { .. } | Phase::Stopping { .. }) {
-                used[run.executor] += 1;
-                booked += 1;
-            }
+        self.book.check()?;
+        let is_booked =
+            |run: &&RunState| matches!(run.phase, Phase::Running { .. } | Phase::Stopping { .. });
+        let booked = self.runs.values().filter(is_booked).count();
+        if booked != self.book.booked() {
+            return Err(format!("{booked} run and {} are booked", self.book.booked()));
         }
         let due = self.runs.values().filter(|run| run.due.is_some()).count();
         if due != self.agenda.len() {
             return Err(format!("{due} runs want a time and {} have one", self.agenda.len()));
         }
-        if used != self.used {
-            return Err(format!("executors run {used:?} and {:?} are counted", self.used));
-        }
-        if booked != self.ledger.booked() {
-            return Err(format!("{booked} run and {} are booked", self.ledger.booked()));
-        }
-        for (at, count) in used.iter().enumerate() {
-            if *count > self.worker.executors[at].concurrency {
-                return Err(format!("executor {at} runs {count} at once: booked twice"));
-            }
+        let is_waiting = |run: &&RunState| matches!(run.phase, Phase::Waiting);
+        let (waiting, queued) = (
+            self.runs.values().filter(is_waiting).count(),
+            self.queues.values().map(turns::Queue::len).sum::<usize>(),
+        );
+        if waiting != queued {
+            return Err(format!("{waiting} runs wait and {queued} are queued"));
         }
         Ok(())
     }
@@ -323,25 +326,9 @@ impl WorkerMachine {
 
     fn said(&mut self, now: Time, from: SchedulerId, message: ToWorker, step: &mut WorkerStep) {
         match message {
-            ToWorker::RequestLease { request, ttl } => self.grant(now, from, request, ttl, step),
-            ToWorker::Heartbeat { lease, epoch, nonce } => {
-                let named = self.named(from, lease, epoch);
-                if named && self.is_leaving {
-                    return self.say_left(step);
-                }
-                if named && !self.away.is_empty() {
-                    self.say_away(from, step);
-                }
-                let holding = self.held_for(from);
-                let message = match &mut self.lease {
-                    Some(held) if named => {
-                        held.until = now + held.ttl;
-                        self.left = None;
-                        FromWorker::Alive { lease, epoch, nonce, holding }
-                    }
-                    _ => FromWorker::LeaseUnknown { lease, epoch },
-                };
-                say_at_once(step, from, message);
+            ToWorker::RequestLease(ask) => self.lease_requested(now, from, ask, step),
+            ToWorker::Heartbeat { lease, epoch, nonce, short_of } => {
+                self.renew(now, from, (lease, epoch), (nonce, short_of), step);
             }
             ToWorker::Dispatch(dispatch) => self.dispatched(from, dispatch, step),
             ToWorker::Cancel { fence, .. } => {
@@ -356,7 +343,7 @@ impl WorkerMachine {
             }
             ToWorker::ReleaseLease { lease, epoch } => {
                 if self.named(from, lease, epoch) {
-                    self.lose_lease(step);
+                    self.end_lease(now, from, step);
                 }
             }
         }
@@ -364,54 +351,7 @@ impl WorkerMachine {
 
     /// Whether `from` holds this very lease of this life.
     fn named(&self, from: SchedulerId, lease: LeaseId, epoch: Epoch) -> bool {
-        epoch == self.epoch
-            && self.lease.is_some_and(|held| held.holder == from && held.id == lease)
-    }
-
-    /// Grants everything to one scheduler at a time.
-    fn grant(
-        &mut self,
-        now: Time,
-        from: SchedulerId,
-        request: u64,
-        ttl: Span,
-        step: &mut WorkerStep,
-    ) {
-        if self.lease.is_some_and(|lease| lease.holder == from && lease.request > request) {
-            // A later request has overtaken it, and the holder goes by that one's answer.
-            return;
-        }
-        let other = self.lease.is_some_and(|lease| lease.holder != from);
-        let other = other && !self.is(Mutant::DoubleGrant);
-        if other || self.is_leaving {
-            let kind = if other { RefusalKind::Busy } else { RefusalKind::Unavailable };
-            let refusal = Refusal::plain(kind);
-            let message = FromWorker::LeaseRefused { request, refusal };
-            say_at_once(step, from, message);
-            return;
-        }
-        let ttl = ttl.min(MAX_TTL);
-        // A request that comes twice is granted once: the holder goes by the first answer.
-        let again = self.lease.filter(|lease| lease.holder == from && lease.request == request);
-        let id = again.map_or_else(|| LeaseId::new(now, &mut self.rng), |lease| lease.id);
-        self.lease = Some(Lease { holder: from, id, request, ttl, until: now + ttl });
-        self.say_last_left(from, step);
-        if !self.away.is_empty() {
-            self.say_away(from, step);
-        }
-        let holding = self.held_for(from);
-        let message =
-            FromWorker::LeaseGranted { request, lease: id, epoch: self.epoch, ttl, holding };
-        say(step, from, message);
-        for (run, state) in &self.runs {
-            if let Phase::Running { since } = state.phase
-                && run.scheduler == from
-            {
-                let (attempt, fence) = (state.dispatch.attempt, run.fence);
-                let message = FromWorker::Running { attempt, fence, elapsed: now.since(since) };
-                say(step, from, message);
-            }
-        }
+        epoch == self.epoch && self.book.holds(from, lease)
     }
 
     fn looked(&mut self, executor: usize, well: bool, step: &mut WorkerStep) {
@@ -419,8 +359,8 @@ impl WorkerMachine {
             true => self.away.remove(&executor),
             false => executor < self.worker.executors.len() && self.away.insert(executor),
         };
-        if let Some(lease) = self.lease.filter(|_| is_news) {
-            self.say_away(lease.holder, step);
+        for holder in self.book.holders().filter(|_| is_news) {
+            self.say_away(holder, step);
         }
     }
 
@@ -464,29 +404,21 @@ impl WorkerMachine {
             return;
         }
         if self.is_leaving && from != SchedulerId::LOCAL {
-            return self.say_left(step);
+            return self.say_left(from, step);
         }
-        if from != SchedulerId::LOCAL {
-            // The holder has heard of this life.
-            self.left = None;
-        }
+        self.has_heard(from);
         let attempt = dispatch.attempt;
         let requirement = &dispatch.spec.requirement;
-        let executor = match requirement.satisfied_by(&self.worker) {
-            Ok(()) if self.is_leaving => Err(Refusal::plain(RefusalKind::Unavailable)),
-            Ok(()) if self.is_full() => Err(Refusal::plain(RefusalKind::Busy)),
-            Ok(()) => requirement.executor_of(&self.worker).map(|found| {
-                let is_it = |executor: &hypha_model::Executor| std::ptr::eq(executor, found);
-                self.worker.executors.iter().position(is_it).unwrap_or(0)
-            }),
-            Err(refusal) => Err(refusal),
+        let executor = match self.book.executor_for(from, requirement) {
+            Ok(_) if self.is_leaving => Err(Refusal::plain(RefusalKind::Unavailable)),
+            Ok(_) if self.is_full(from) => Err(Refusal::plain(RefusalKind::Busy)),
+            found => found,
         };
         match executor {
             Ok(executor) => {
                 let phase = Phase::Waiting;
                 self.runs.insert(id, RunState { dispatch, executor, phase, due: None });
-                self.queue.push_back(id);
-                if !self.may_begin(id, self.queue.len() - 1) {
+                if !self.enqueue(id) {
                     say_at_once(step, from, FromWorker::Accepted { attempt, fence });
                 }
             }
@@ -497,31 +429,34 @@ impl WorkerMachine {
         }
     }
 
-    /// Whether no more is taken, not even to wait.
-    fn is_full(&self) -> bool {
-        let slots = self.worker.concurrency() as usize;
+    /// Whether no more of a scheduler is taken, not even to wait.
+    fn is_full(&self, scheduler: SchedulerId) -> bool {
+        let slots = self.concurrency_for(scheduler) as usize;
         let most_waiting = slots.saturating_mul(MAX_PREFETCH_PER_SLOT);
-        self.queue.len() >= most_waiting
-            || self.runs.len() >= most_waiting.saturating_add(slots).saturating_add(MAX_UNRECORDED)
+        let waiting = self.queues.get(&scheduler).map_or(0, turns::Queue::len);
+        let in_all = self.worker.concurrency() as usize;
+        waiting >= most_waiting
+            || self.runs.len()
+                >= in_all.saturating_mul(1 + MAX_PREFETCH_PER_SLOT).saturating_add(MAX_UNRECORDED)
+    }
+
+    /// How many runs of a scheduler run at once.
+    fn concurrency_for(&self, scheduler: SchedulerId) -> u32 {
+        let slots = (0..self.worker.executors.len()).map(|at| self.book.slots_of(scheduler, at));
+        slots.fold(0, u32::saturating_add)
     }
 
     fn fits(&self, id: RunId) -> bool {
         let Some(run) = self.runs.get(&id) else { return false };
-        let concurrency = self.worker.executors[run.executor].concurrency;
-        self.used[run.executor] < concurrency
-            && self.ledger.fits(&run.dispatch.spec.requirement).is_ok()
+        self.book.fits(id.scheduler, &run.dispatch.spec.requirement, run.executor)
     }
 
     fn begin(&mut self, now: Time, id: RunId, step: &mut WorkerStep) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         let requirement = &run.dispatch.spec.requirement;
-        if self.ledger.allocate(id, requirement, Fit::First).is_err() {
-            return;
-        }
-        self.used[run.executor] += 1;
+        let Some(devices) = self.book.begin(id, requirement, run.executor) else { return };
         run.phase = Phase::Running { since: now };
         let ends_by = now + run.dispatch.timeout;
-        let devices = self.ledger.devices_of(id).map(<[u32]>::to_vec).unwrap_or_default();
         let (dispatch, executor) = (Arc::clone(&run.dispatch), run.executor);
         let (attempt, fence) = (dispatch.attempt, dispatch.fence);
         say_at_once(step, id.scheduler, FromWorker::Started { attempt, fence });
@@ -599,10 +534,10 @@ impl WorkerMachine {
             Phase::Stopping { timed_out, since } => Phase::Stopping { timed_out, since },
             Phase::Waiting | Phase::Ended { .. } => return None,
         };
-        self.used[run.executor] -= 1;
-        self.overtaken.ended(id);
-        // It was booked when it began; `check` would tell if it were not.
-        let _ = self.ledger.release(id);
+        self.book.end(id, run.executor);
+        if let Some(queue) = self.queues.get_mut(&id.scheduler) {
+            queue.ended(id);
+        }
         Some(phase)
     }
 
@@ -612,7 +547,7 @@ impl WorkerMachine {
         match run.phase {
             Phase::Waiting => {
                 self.forget(id);
-                self.queue.retain(|other| *other != id);
+                self.dequeue(id);
             }
             Phase::Running { since } => {
                 run.phase = Phase::Stopping { timed_out, since };
@@ -641,6 +576,9 @@ impl WorkerMachine {
     }
 
     fn wake(&mut self, now: Time, step: &mut WorkerStep) {
+        if self.book.end_turns(now) {
+            self.ask_for_early_renewals(now, step);
+        }
         while let Some((at, id)) = self.agenda.first().copied()
             && at <= now
             // The end of time never comes: what is due then would come up again and again.
@@ -666,25 +604,6 @@ impl WorkerMachine {
             let (attempt, outcome) = (run.dispatch.attempt, outcome.clone());
             let message = FromWorker::Finished { attempt, fence: id.fence, run: *elapsed, outcome };
             say_at_once(step, id.scheduler, message);
-        }
-    }
-
-    fn end_lease_in_time(&mut self, now: Time, step: &mut WorkerStep) {
-        if self.lease.is_some_and(|lease| lease.until <= now) {
-            self.lose_lease(step);
-        }
-    }
-
-    /// The lease is over: nothing of it may go on, and nobody waits for its results.
-    fn lose_lease(&mut self, step: &mut WorkerStep) {
-        let Some(lease) = self.lease.take() else { return };
-        if self.is(Mutant::RunWithoutLease) {
-            return;
-        }
-        let of_holder = |id: &&RunId| id.scheduler == lease.holder;
-        let runs: Vec<RunId> = self.runs.keys().filter(of_holder).copied().collect();
-        for id in runs {
-            self.stop(id, false, step);
         }
     }
 }

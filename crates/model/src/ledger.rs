@@ -1,5 +1,6 @@
-//! What is booked of one worker's capacity, by whom, and on which GPUs. Nothing is booked twice, nothing is
-//! released twice, and no two bookings together take more of a GPU than it has.
+//! What is booked of a worker's capacity, or of a part of it, by whom, and on which GPUs. Nothing is booked twice,
+//! nothing is released twice, and no two bookings together take more of a GPU than it has. A ledger may shrink below
+//! what is booked: then nothing is free until enough has been released.
 
 mod view;
 
@@ -20,7 +21,7 @@ pub use view::{Free, Statistics, Utilisation};
 #[derive(Clone, Debug)]
 pub struct Ledger<K> {
     total: Sums,
-    free: Sums,
+    booked: Sums,
     slots: Box<[Slot]>,
     /// Ordered, so that whoever walks it does so in the same order on every machine.
     bookings: BTreeMap<K, Booking>,
@@ -64,12 +65,12 @@ struct Sums {
 }
 
 /// One GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Slot {
     memory_bytes: u64,
     milli_gpu: u32,
-    free_memory_bytes: u64,
-    free_milli_gpu: u32,
+    booked_memory_bytes: u64,
+    booked_milli_gpu: u32,
 }
 
 /// What one key holds. The amounts of the GPUs are of each one.
@@ -87,42 +88,65 @@ struct Booking {
 impl<K: Ord + Copy> Ledger<K> {
     /// A ledger of all that `capacity` offers, with nothing booked.
     pub fn new(capacity: &Capacity) -> Ledger<K> {
-        let slot = |device: &crate::Device| Slot {
-            memory_bytes: device.memory_bytes,
-            milli_gpu: device.milli_gpu,
-            free_memory_bytes: device.memory_bytes,
-            free_milli_gpu: device.milli_gpu,
-        };
-        let slots: Box<[Slot]> = capacity.devices.iter().map(slot).collect();
-        let total = Sums {
+        let slots = vec![Slot::default(); capacity.devices.len()].into();
+        let (total, booked) = (Sums::default(), Sums::default());
+        let mut ledger = Ledger { total, booked, slots, bookings: BTreeMap::new() };
+        ledger.resize(capacity);
+        ledger
+    }
+
+    /// Offers `capacity` from now on, whatever is booked. A GPU that is not in it has nothing to offer any more.
+    pub fn resize(&mut self, capacity: &Capacity) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            let device = capacity.devices.get(at);
+            slot.memory_bytes = device.map_or(0, |device| device.memory_bytes);
+            slot.milli_gpu = device.map_or(0, |device| device.milli_gpu);
+        }
+        self.total = Sums {
             cpu_milli: capacity.cpu_milli,
             memory_bytes: capacity.memory_bytes,
             storage_bytes: capacity.storage_bytes,
-            milli_gpu: slots.iter().map(|slot| u64::from(slot.milli_gpu)).sum(),
-            gpu_memory_bytes: slots.iter().map(|slot| u128::from(slot.memory_bytes)).sum(),
+            milli_gpu: self.slots.iter().map(|slot| u64::from(slot.milli_gpu)).sum(),
+            gpu_memory_bytes: self.slots.iter().map(|slot| u128::from(slot.memory_bytes)).sum(),
         };
-        Ledger { total, free: total, slots, bookings: BTreeMap::new() }
     }
 
     /// Whether what is free now would do, or the first reason that it would not.
     pub fn fits(&self, requirement: &Requirement) -> Result<(), Refusal> {
-        let (needs, free) = (requirement, &self.free);
-        require(RefusalKind::Cpu, needs.cpu_milli, free.cpu_milli)?;
-        require(RefusalKind::Memory, needs.memory_bytes, free.memory_bytes)?;
-        require(RefusalKind::Storage, needs.storage_bytes, free.storage_bytes)?;
+        self.fits_where(requirement, |_| true)
+    }
+
+    /// Whether what is free now would do if only these GPUs may be used, or the first reason that it would not.
+    pub fn fits_where(
+        &self,
+        requirement: &Requirement,
+        may_use: impl Fn(u32) -> bool,
+    ) -> Result<(), Refusal> {
+        let (needs, total, booked) = (requirement, &self.total, &self.booked);
+        let free = |total: u64, booked: u64| total.saturating_sub(booked);
+        require(RefusalKind::Cpu, needs.cpu_milli, free(total.cpu_milli, booked.cpu_milli))?;
+        let memory_bytes = free(total.memory_bytes, booked.memory_bytes);
+        require(RefusalKind::Memory, needs.memory_bytes, memory_bytes)?;
+        let storage_bytes = free(total.storage_bytes, booked.storage_bytes);
+        require(RefusalKind::Storage, needs.storage_bytes, storage_bytes)?;
         if needs.min_gpus == 0 {
             return Ok(());
         }
         let (mut with_memory, mut with_both) = (0, 0);
-        for slot in &self.slots {
-            let memory = slot.free_memory_bytes >= needs.gpu_memory_bytes;
+        for (_, slot) in (0u32..).zip(&self.slots).filter(|(at, _)| may_use(*at)) {
+            let memory = slot.free_memory_bytes() >= needs.gpu_memory_bytes;
             with_memory += u64::from(memory);
-            with_both += u64::from(memory && slot.free_milli_gpu >= needs.milli_gpu);
+            with_both += u64::from(memory && slot.free_milli_gpu() >= needs.milli_gpu);
         }
         let wanted = u64::from(needs.min_gpus);
         require(RefusalKind::Gpus, wanted, self.slots.len() as u64)?;
         require(RefusalKind::GpuMemory, wanted, with_memory)?;
         require(RefusalKind::GpuShare, wanted, with_both)
+    }
+
+    /// Whether a GPU has enough free for `requirement`.
+    pub fn has_room_on(&self, device: u32, requirement: &Requirement) -> bool {
+        self.slots.get(device as usize).is_some_and(|slot| slot.fits(requirement))
     }
 
     /// Books `requirement` under `key` and pins it to GPUs. An error changes nothing.
@@ -132,24 +156,35 @@ impl<K: Ord + Copy> Ledger<K> {
         requirement: &Requirement,
         fit: Fit,
     ) -> Result<(), LedgerError> {
+        self.allocate_where(key, requirement, fit, |_| true)
+    }
+
+    /// The same, pinned to some of these GPUs only.
+    pub fn allocate_where(
+        &mut self,
+        key: K,
+        requirement: &Requirement,
+        fit: Fit,
+        may_use: impl Fn(u32) -> bool,
+    ) -> Result<(), LedgerError> {
         if self.bookings.contains_key(&key) {
             return Err(LedgerError::AlreadyBooked);
         }
-        self.fits(requirement).map_err(LedgerError::Refused)?;
+        self.fits_where(requirement, &may_use).map_err(LedgerError::Refused)?;
         let booking = Booking {
             cpu_milli: requirement.cpu_milli,
             memory_bytes: requirement.memory_bytes,
             storage_bytes: requirement.storage_bytes,
             gpu_memory_bytes: requirement.gpu_memory_bytes,
             milli_gpu: requirement.milli_gpu,
-            devices: self.choose(requirement, fit),
+            devices: self.choose(requirement, fit, may_use),
         };
         for at in &booking.devices {
             let slot = &mut self.slots[*at as usize];
-            slot.free_memory_bytes -= booking.gpu_memory_bytes;
-            slot.free_milli_gpu -= booking.milli_gpu;
+            slot.booked_memory_bytes += booking.gpu_memory_bytes;
+            slot.booked_milli_gpu += booking.milli_gpu;
         }
-        self.free.take(&booking);
+        self.booked.add(&booking);
         self.bookings.insert(key, booking);
         Ok(())
     }
@@ -159,10 +194,10 @@ impl<K: Ord + Copy> Ledger<K> {
         let booking = self.bookings.remove(&key).ok_or(LedgerError::NotBooked)?;
         for at in &booking.devices {
             let slot = &mut self.slots[*at as usize];
-            slot.free_memory_bytes += booking.gpu_memory_bytes;
-            slot.free_milli_gpu += booking.milli_gpu;
+            slot.booked_memory_bytes -= booking.gpu_memory_bytes;
+            slot.booked_milli_gpu -= booking.milli_gpu;
         }
-        self.free.give(&booking);
+        self.booked.remove(&booking);
         Ok(())
     }
 
@@ -182,12 +217,18 @@ impl<K: Ord + Copy> Ledger<K> {
     }
 
     /// The GPUs for `requirement`, which fits.
-    fn choose(&self, requirement: &Requirement, fit: Fit) -> Vec<u32> {
+    fn choose(
+        &self,
+        requirement: &Requirement,
+        fit: Fit,
+        may_use: impl Fn(u32) -> bool,
+    ) -> Vec<u32> {
         let wanted = requirement.min_gpus as usize;
         if wanted == 0 {
             return Vec::new();
         }
-        let fitting = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.fits(requirement));
+        let fitting =
+            (0u32..).zip(&self.slots).filter(|(at, slot)| slot.fits(requirement) && may_use(*at));
         let mut chosen: Vec<u32> = fitting.map(|(at, _)| at).collect();
         // Memory and share left over, each against the largest GPU of the worker: two fractions brought to one
         // denominator, so that the comparison is exact. The sorts are stable: ties stay in order of index.
@@ -195,8 +236,8 @@ impl<K: Ord + Copy> Ledger<K> {
         let largest_share = self.slots.iter().map(|slot| slot.milli_gpu).max().unwrap_or(0);
         let left_over = |at: &u32| {
             let slot = &self.slots[*at as usize];
-            let memory = u128::from(slot.free_memory_bytes - requirement.gpu_memory_bytes);
-            let share = u128::from(slot.free_milli_gpu - requirement.milli_gpu);
+            let memory = u128::from(slot.free_memory_bytes() - requirement.gpu_memory_bytes);
+            let share = u128::from(slot.free_milli_gpu() - requirement.milli_gpu);
             memory * u128::from(largest_share.max(1)) + share * u128::from(largest_memory.max(1))
         };
         match fit {
@@ -212,28 +253,36 @@ impl<K: Ord + Copy> Ledger<K> {
 
 impl Slot {
     fn fits(&self, requirement: &Requirement) -> bool {
-        self.free_memory_bytes >= requirement.gpu_memory_bytes
-            && self.free_milli_gpu >= requirement.milli_gpu
+        self.free_memory_bytes() >= requirement.gpu_memory_bytes
+            && self.free_milli_gpu() >= requirement.milli_gpu
+    }
+
+    fn free_memory_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_sub(self.booked_memory_bytes)
+    }
+
+    fn free_milli_gpu(&self) -> u32 {
+        self.milli_gpu.saturating_sub(self.booked_milli_gpu)
     }
 }
 
 impl Sums {
-    fn take(&mut self, booking: &Booking) {
-        let devices = booking.devices.len() as u64;
-        self.cpu_milli -= booking.cpu_milli;
-        self.memory_bytes -= booking.memory_bytes;
-        self.storage_bytes -= booking.storage_bytes;
-        self.milli_gpu -= devices * u64::from(booking.milli_gpu);
-        self.gpu_memory_bytes -= u128::from(devices) * u128::from(booking.gpu_memory_bytes);
-    }
-
-    fn give(&mut self, booking: &Booking) {
+    fn add(&mut self, booking: &Booking) {
         let devices = booking.devices.len() as u64;
         self.cpu_milli += booking.cpu_milli;
         self.memory_bytes += booking.memory_bytes;
         self.storage_bytes += booking.storage_bytes;
         self.milli_gpu += devices * u64::from(booking.milli_gpu);
         self.gpu_memory_bytes += u128::from(devices) * u128::from(booking.gpu_memory_bytes);
+    }
+
+    fn remove(&mut self, booking: &Booking) {
+        let devices = booking.devices.len() as u64;
+        self.cpu_milli -= booking.cpu_milli;
+        self.memory_bytes -= booking.memory_bytes;
+        self.storage_bytes -= booking.storage_bytes;
+        self.milli_gpu -= devices * u64::from(booking.milli_gpu);
+        self.gpu_memory_bytes -= u128::from(devices) * u128::from(booking.gpu_memory_bytes);
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use hypha_model::{Executor, Fit, Ledger, Refusal, Requirement, TaskSpec, Time, Worker};
+use hypha_model::{Capacity, Executor, Fit, Ledger, Refusal, Requirement, TaskSpec, Time, Worker};
 use hypha_predict::{Backlog, Estimate, Rest, Rests};
 
 use crate::TaskRef;
@@ -56,6 +56,8 @@ pub(crate) struct InFlight {
     at_once: Vec<u32>,
     used: Vec<u32>,
     ledger: Ledger<TaskRef>,
+    /// Whether there may be more in flight than fits: there was room when it was given.
+    resized: bool,
     all: Left,
     by_executor: Vec<Left>,
     /// Until when each expected end stands.
@@ -78,6 +80,7 @@ impl InFlight {
             slots: at_once.iter().copied().fold(0, u32::saturating_add).max(1),
             used: vec![0; at_once.len()],
             ledger: Ledger::new(&worker.capacity),
+            resized: false,
             all: Left::default(),
             by_executor: vec![Left::default(); at_once.len()],
             at_once,
@@ -86,6 +89,18 @@ impl InFlight {
             beside: [0; 2],
             changes: 0,
         }
+    }
+
+    /// Offers this much from now on.
+    pub(crate) fn resize(&mut self, capacity: &Capacity, slots: &[u32], now: Time) {
+        for (at, most) in self.at_once.iter_mut().enumerate() {
+            *most = slots.get(at).copied().unwrap_or(0);
+        }
+        self.slots = self.at_once.iter().copied().fold(0, u32::saturating_add).max(1);
+        self.ledger.resize(capacity);
+        self.resized = true;
+        self.changes += 1;
+        self.begin_what_fits(now);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -452,7 +467,7 @@ impl InFlight {
         if stands != self.stands || stands.len() != self.running as usize {
             return Err(format!("{} run, {} ends stand", self.running, self.stands.len()));
         }
-        if self.running > self.slots {
+        if !self.resized && (self.running > self.slots || self.ledger.is_overbooked()) {
             return Err("it runs more than it can at once".to_owned());
         }
         let waits = |task: &TaskRef| self.runs.get(task).is_some_and(|run| run.begun.is_none());

@@ -40,9 +40,10 @@ pub(crate) struct Member {
     pub(crate) available: bool,
     /// Not available, but it still gets what was bound to it before.
     pub(crate) draining: bool,
-    /// For each executor whether it is given nothing for a while, and for how many that is so.
+    /// For each executor whether it is given nothing for a while.
     left_alone: Vec<bool>,
-    resting: usize,
+    /// How many executors are given nothing, for that reason or because none of their slots is ours.
+    closed: usize,
     pub(crate) rtt_s: f64,
     pub(crate) local: bool,
     pub(crate) health: Health,
@@ -78,7 +79,7 @@ impl Member {
             available: false,
             draining: false,
             left_alone: vec![false; worker.executors.len()],
-            resting: 0,
+            closed: 0,
             rtt_s: 0.0,
             local,
             reliability: Reliability::new(&worker.executors, &health),
@@ -116,25 +117,42 @@ impl Member {
 
     /// Whether anything may be given to it.
     pub(crate) fn is_available(&self) -> bool {
-        self.available && (self.resting == 0 || self.resting < self.left_alone.len())
+        self.available && (self.closed == 0 || self.closed < self.left_alone.len())
     }
 
     /// Leaves an executor alone, or not any more.
     pub(crate) fn leave_alone(&mut self, executor: usize, alone: bool) {
         if let Some(was) = self.left_alone.get_mut(executor) {
             *was = alone;
-            self.resting = self.left_alone.iter().filter(|alone| **alone).count();
-            self.abilities = capability::abilities_of(&self.worker, &self.left_alone, self.local);
+            self.update_closed();
         }
+    }
+
+    /// Offers no more than `worker` and `slots` say from now on.
+    pub(crate) fn resize(&mut self, worker: Arc<Worker>, slots: &[u32], now: Time) {
+        self.worker = worker;
+        self.in_flight.resize(&self.worker.capacity, slots, now);
+        self.update_closed();
+    }
+
+    fn update_closed(&mut self) {
+        let closed: Vec<bool> = (0..self.left_alone.len()).map(|at| self.is_closed(at)).collect();
+        self.closed = closed.iter().filter(|closed| **closed).count();
+        self.abilities = capability::abilities_of(&self.worker, &closed, self.local);
+    }
+
+    /// Whether an executor is given nothing.
+    fn is_closed(&self, executor: usize) -> bool {
+        self.left_alone[executor] || self.in_flight.at_once(executor) == 0
     }
 
     pub(crate) fn is_left_alone(&self, executor: usize) -> bool {
         self.left_alone.get(executor).copied().unwrap_or(false)
     }
 
-    /// Whether every executor that would do is left alone.
+    /// Whether every executor that would do is closed.
     pub(crate) fn leaves_alone(&self, requirement: &Requirement) -> bool {
-        self.resting > 0 && self.executor_for(requirement).is_none()
+        self.closed > 0 && self.executor_for(requirement).is_none()
     }
 
     /// Why it could not begin the task now, if that takes `run_s`.
@@ -387,9 +405,9 @@ impl Member {
         }
     }
 
-    /// The first executor that would do and is not left alone.
+    /// The first executor that would do and is not closed.
     pub(crate) fn executor_for(&self, requirement: &Requirement) -> Option<usize> {
-        requirement.executors_of(&self.worker).find(|at| !self.left_alone[*at])
+        requirement.executors_of(&self.worker).find(|at| !self.is_closed(*at))
     }
 
     /// The executor that runs a task that the worker has been given.

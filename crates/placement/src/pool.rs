@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use hypha_model::{Span, Time, Worker, WorkerId};
+use hypha_model::{Requirement, Span, Time, Worker, WorkerId};
 use hypha_predict::{HardwareKey, WorkerKey};
 use serde::Serialize;
 
@@ -25,6 +25,8 @@ const MOST_STEPS: f64 = 120.0;
 /// way, so a shorter one is believed at once; a longer one may be the fault of a moment, and would turn tasks away
 /// until the next heartbeat.
 const LONGER_TRIP_WEIGHT: f64 = 0.125;
+/// Shapes that are looked at for a task that a worker could run: it is asked for with each heartbeat.
+const MOST_LOOKED_AT: usize = 64;
 /// A penalty below this changes no order that loads make.
 const FORGOTTEN_PENALTY: f64 = 1e-6;
 
@@ -73,6 +75,8 @@ pub struct WorkerView {
     pub health: Health,
     /// The measured round trip.
     pub rtt: Span,
+    /// How many tasks it runs at once for us.
+    pub slots: u32,
     /// Tasks bound to it that it has not been given.
     pub queued: u32,
     /// Tasks that it has been given.
@@ -478,6 +482,17 @@ impl Placement {
         });
     }
 
+    /// Only this part of a worker may be used from now on: `worker` describes it as if it had no more, and its executors
+    /// run as many tasks at once as `slots` says. What it has been given, it keeps.
+    pub fn resize(&mut self, slot: Slot, worker: Arc<Worker>, slots: &[u32], now: Time) {
+        if let Some(task) = self.keeps_for(slot) {
+            self.release_reservation(task, now);
+        }
+        self.lost();
+        self.gained(slot);
+        self.pool.change(slot, now, |member| member.resize(worker, slots, now));
+    }
+
     /// A worker gets what was bound to it, and nothing new.
     pub fn drain(&mut self, slot: Slot, now: Time) {
         self.lost();
@@ -585,6 +600,22 @@ impl Placement {
         })
     }
 
+    /// What the task needs that has waited longest, of those that `worker` could run. A few of each kind are looked at.
+    pub fn first_waiting_for(&self, slot: Slot, worker: &Worker) -> Option<&Requirement> {
+        let heads = |interactive| {
+            let heads = self.waiting.heads_after(interactive, None).take(MOST_LOOKED_AT);
+            heads.map(|(_, _, task)| task)
+        };
+        let bound =
+            self.pool.member(slot).into_iter().flat_map(|member| member.bound.iter().next());
+        let parked = self.waiting.parked().take(MOST_LOOKED_AT);
+        let tasks = bound.chain(heads(true)).chain(heads(false)).chain(parked);
+        let tickets =
+            tasks.filter_map(|task| Some(&self.tasks.get(task.0 as usize)?.as_ref()?.ticket));
+        let could = tickets.filter(|ticket| ticket.spec.requirement.satisfied_by(worker).is_ok());
+        could.min_by_key(|ticket| ticket.submitted).map(|ticket| &ticket.spec.requirement)
+    }
+
     /// Whether nothing is given or bound to a worker.
     pub fn has_nothing(&self, slot: Slot) -> bool {
         self.pool.member(slot).is_none_or(|member| member.load() == 0)
@@ -599,6 +630,7 @@ impl Placement {
             available: member.is_available(),
             health: member.record(),
             rtt: Span::from_secs_f64(member.rtt_s),
+            slots: member.slots(),
             queued: member.bound.len() as u32,
             in_flight: member.in_flight.len() as u32,
             running: member.running(),

@@ -347,11 +347,9 @@ impl Watch {
         let Some(machine) = &node.machine else { return Ok(()) };
         machine.check().map_err(|what| Violation { promise: Promise::NotBookedTwice, what })?;
         let stray = |what| Err(Violation { promise: Promise::NoStrayRuns, what });
-        let lease = machine.lease();
         let local = node.clock.local(now);
         for (run, dispatch, _) in machine.running() {
-            let held =
-                lease.is_some_and(|(holder, _, until)| holder == run.scheduler && until > local);
+            let held = machine.lease_of(run.scheduler).is_some_and(|(_, until)| until > local);
             if !held {
                 return stray(format!("{} runs and its lease has ended", dispatch.attempt));
             }
@@ -364,28 +362,28 @@ impl Watch {
         Ok(())
     }
 
-    /// No two schedulers count on the same life of a worker. (What an earlier life granted is void, and a
-    /// scheduler that has not noticed is refused.)
-    pub(crate) fn one_holder(
+    /// What a scheduler counts on, the worker has not given to others: each lease that its holder counts on is in the
+    /// worker's book. (What an earlier life granted is void, and a scheduler that has not noticed is refused.)
+    pub(crate) fn holders_stop_first(
         &self,
         now: Time,
         nodes: &[Host<Scheduler>],
         worker: &Host<WorkerMachine>,
     ) -> Result<(), Violation> {
-        if nodes.len() < 2 {
-            return Ok(());
-        }
-        let id = worker.setup.worker.id;
-        let epoch = worker.disk.image().epoch;
-        let holds = |node: &&Host<Scheduler>| {
+        let Some(owner) = &worker.machine else { return Ok(()) };
+        let (id, epoch) = (worker.setup.worker.id, owner.epoch());
+        for node in nodes {
             let lease = node.machine.as_ref().and_then(|machine| machine.lease_of(id));
-            let now = node.clock.local(now);
-            lease.is_some_and(|lease| lease.until > now && lease.epoch == epoch)
-        };
-        let holders: Vec<usize> = nodes.iter().filter(holds).map(|node| node.setup.at).collect();
-        if holders.len() > 1 {
-            let what = format!("schedulers {holders:?} hold worker {id} at once");
-            return Err(Violation { promise: Promise::NotBookedTwice, what });
+            let counted_on =
+                lease.filter(|lease| lease.until > node.clock.local(now) && lease.epoch == epoch);
+            let Some(lease) = counted_on else { continue };
+            if owner.lease_of(node.setup.id).is_none_or(|(held, _)| held != lease.lease) {
+                let what = format!(
+                    "scheduler {} counts on {} of worker {id}, which has it no longer",
+                    node.setup.at, lease.lease
+                );
+                return Err(Violation { promise: Promise::NotBookedTwice, what });
+            }
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::check::at_most;
 use crate::codec::{Invalid, Message};
 use crate::field::{Pieces, read_list, read_pieces, write_pieces};
-use crate::worker::MAX_EXECUTORS;
+use crate::worker::{MAX_DEVICES, MAX_EXECUTORS};
 
 /// Messages of one frame.
 pub const MAX_MESSAGES: usize = 4_096;
@@ -65,12 +65,30 @@ pub struct Reports {
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the engine's messages are documented there")]
 pub enum Order {
-    RequestLease { request: u64, ttl_us: u64 },
-    Heartbeat { lease: LeaseId, epoch: u64, nonce: u64 },
+    RequestLease {
+        request: u64,
+        ttl_us: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        least: Option<Requirement>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wish: Option<Requirement>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        short_of: Option<Requirement>,
+    },
+    Heartbeat {
+        lease: LeaseId,
+        epoch: u64,
+        nonce: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        short_of: Option<Requirement>,
+    },
     Dispatch(Box<Work>),
     Cancel(Attempt),
     Recorded(Attempt),
-    ReleaseLease { lease: LeaseId, epoch: u64 },
+    ReleaseLease {
+        lease: LeaseId,
+        epoch: u64,
+    },
 }
 
 /// One message to a scheduler; see [`hypha_engine::FromWorker`].
@@ -83,6 +101,9 @@ pub enum Report {
         lease: LeaseId,
         epoch: u64,
         ttl_us: u64,
+        /// Older workers lease all of themselves, and older schedulers take it to be all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        portion: Option<Portion>,
         #[serde(deserialize_with = "read_list::<_, _, MAX_HOLDING>")]
         holding: Vec<Attempt>,
     },
@@ -95,8 +116,14 @@ pub enum Report {
         lease: LeaseId,
         epoch: u64,
         nonce: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        portion: Option<Portion>,
         #[serde(deserialize_with = "read_list::<_, _, MAX_HOLDING>")]
         holding: Vec<Attempt>,
+    },
+    RenewEarly {
+        lease: LeaseId,
+        epoch: u64,
     },
     LeaseUnknown {
         lease: LeaseId,
@@ -155,6 +182,20 @@ pub enum Report {
         #[serde(default)]
         lease: Option<LeaseId>,
     },
+}
+
+/// What a lease covers; see [`hypha_engine::Portion`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the engine's messages are documented there")]
+pub struct Portion {
+    pub cpu_milli: u64,
+    pub memory_bytes: u64,
+    pub storage_bytes: u64,
+    /// For each GPU, its memory and its share.
+    #[serde(default, deserialize_with = "read_list::<_, _, MAX_DEVICES>")]
+    pub devices: Vec<(u64, u32)>,
+    #[serde(default, deserialize_with = "read_list::<_, _, MAX_EXECUTORS>")]
+    pub slots: Vec<u32>,
 }
 
 /// An attempt with its token.
@@ -218,7 +259,12 @@ impl Message for Reports {
     fn validate(&self) -> Result<(), Invalid> {
         at_most("reports", self.reports.len() + self.skipped, MAX_MESSAGES)?;
         self.reports.iter().try_for_each(|report| match report {
-            Report::LeaseGranted { holding, .. } | Report::Alive { holding, .. } => {
+            Report::LeaseGranted { holding, portion, .. }
+            | Report::Alive { holding, portion, .. } => {
+                let (devices, slots) =
+                    portion.as_ref().map_or((0, 0), |part| (part.devices.len(), part.slots.len()));
+                at_most("devices", devices, MAX_DEVICES)?;
+                at_most("slots", slots, MAX_EXECUTORS)?;
                 at_most("holding", holding.len(), MAX_HOLDING)
             }
             Report::Output { piece: bytes, .. } | Report::Completed { result: bytes, .. } => {

@@ -17,7 +17,7 @@ use hypha_api::{
 };
 use hypha_engine::record::StoredTask;
 use hypha_engine::{
-    Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Reply, Scheduler,
+    Ask, Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Reply, Scheduler,
     SchedulerEvent, SchedulerStep, Settings, ToWorker,
 };
 use hypha_machine::{Batch, Machine, MemoryDisk, Released};
@@ -372,15 +372,22 @@ impl State {
         }
         let mut say = |message| self.said.push_back((worker, message));
         match message {
-            ToWorker::RequestLease { request, ttl } => {
+            ToWorker::RequestLease(Ask { request, ttl, .. }) => {
                 let lease = LeaseId::new(self.now, &mut self.rng);
                 let epoch = Epoch(1);
-                say(FromWorker::LeaseGranted { request, lease, epoch, ttl, holding: Vec::new() });
+                say(FromWorker::LeaseGranted {
+                    request,
+                    lease,
+                    epoch,
+                    ttl,
+                    portion: None,
+                    holding: Vec::new(),
+                });
             }
-            ToWorker::Heartbeat { lease, epoch, nonce } => {
+            ToWorker::Heartbeat { lease, epoch, nonce, .. } => {
                 let of_worker = |held: &&Held| held.worker == worker;
                 let holding = self.held.iter().filter(of_worker).map(Held::ids).collect();
-                say(FromWorker::Alive { lease, epoch, nonce, holding });
+                say(FromWorker::Alive { lease, epoch, nonce, portion: None, holding });
             }
             ToWorker::Dispatch(dispatch) => {
                 let (attempt, fence) = (dispatch.attempt, dispatch.fence);

@@ -246,7 +246,7 @@ async fn silence_costs_nobody_else_anything() {
     let (lease, epoch) = (at_frozen.lease, at_frozen.epoch);
     for fence in 100..200 {
         lab.dispatch(&at_frozen, fence, "1");
-        let beat = ToWorker::Heartbeat { lease, epoch, nonce: fence };
+        let beat = ToWorker::Heartbeat { lease, epoch, nonce: fence, short_of: None };
         lab.workers.send(at_frozen.worker.id, beat);
     }
     let mut refused = 0;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hypha_backends::{
     Format, Hear, HttpSettings, HttpWorkers, NewServer, SchedulerSide, ServerConfig,
 };
-use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
+use hypha_engine::{Ask, Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{
     AttemptId, Epoch, Fence, Form, LeaseId, Name, Payload, Requirement, SchedulerId, Span, TaskId,
     TaskSpec, Time, Worker, WorkerId,
@@ -116,7 +116,10 @@ impl Lab {
     pub(crate) async fn lease(&mut self, worker: &Arc<Worker>) -> Leased {
         let ttl = Span::from_secs(60);
         self.requests += 1;
-        self.workers.send(worker.id, ToWorker::RequestLease { request: self.requests, ttl });
+        self.workers.send(
+            worker.id,
+            ToWorker::RequestLease(Ask { request: self.requests, ttl, ..Ask::default() }),
+        );
         let (mut leased, mut is_well) = (None, true);
         loop {
             if let (Some(leased), true) = (&leased, is_well) {
@@ -138,7 +141,8 @@ impl Lab {
     /// Asks whether the worker is there, and gives what it answers: all before that has been said.
     pub(crate) async fn beat(&mut self, leased: &Leased, nonce: u64) -> String {
         let (lease, epoch) = (leased.lease, leased.epoch);
-        self.workers.send(leased.worker.id, ToWorker::Heartbeat { lease, epoch, nonce });
+        self.workers
+            .send(leased.worker.id, ToWorker::Heartbeat { lease, epoch, nonce, short_of: None });
         self.short().await
     }
 

@@ -21,6 +21,7 @@ mod process;
 mod programs;
 mod python;
 mod scratch;
+mod sharing;
 mod sim;
 mod startup;
 mod streams;

@@ -1,11 +1,11 @@
 //! Executors that cannot be reached: what they forward to is away. They are given nothing until they have been found
 //! well, and nobody is blamed.
 
+use hypha_market::HeldLease;
 use hypha_model::{Name, Time, WorkerId};
 use hypha_placement::Slot;
 
 use super::Scheduler;
-use super::workers::Lease;
 
 /// An executor could not be reached.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ impl Scheduler {
         let look_at = now + self.settings.health_check_timeout;
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         let any = (0..state.worker.executors.len()).any(|at| state.blames.away(at).is_some());
-        if let Lease::Held { next, .. } = &mut state.lease
+        if let HeldLease::Held { next, .. } = &mut state.lease
             && any
         {
             *next = (*next).min(look_at);

@@ -63,6 +63,7 @@ impl Scheduler {
         let Some((attempt, current)) = self.take_attempt(reference) else { return };
         let returned =
             matches!(failure, Failure::Returned(_) | Failure::Interrupted(_) | Failure::Unanswered);
+        let is_refusal = !matches!(failure, Failure::Returned(_));
         let culprit = match failure {
             Failure::Worker(_) | Failure::Unanswered => Some(Culprit::Worker),
             Failure::Timeout(_) | Failure::Executor { .. } | Failure::Corrupt => {
@@ -77,7 +78,7 @@ impl Scheduler {
             self.consequence(reference, current.slot, failure);
         let Some(Some(task)) = self.tasks.get_mut(reference.0 as usize) else { return };
         task.failures += u32::from(is_try);
-        if !is_try {
+        if !is_try && is_refusal {
             task.refusals += 1;
             again &= task.refusals < MAX_REFUSALS;
         }

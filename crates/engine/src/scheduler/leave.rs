@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use hypha_market::HeldLease;
 use hypha_model::{Epoch, LeaseId, Time, Worker, WorkerId};
 use hypha_placement::Slot;
 
 use super::failed::Failure;
-use super::workers::Lease;
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::message::ToWorker;
 use crate::record::Record;
@@ -56,11 +56,11 @@ impl Scheduler {
         if held.is_some() {
             state.lose(now, "it was stopped");
             // It says when it is back; until then there is nobody to ask.
-            state.lease = Lease::wanted(now, again_at);
+            state.lease = HeldLease::wanted(now, again_at);
             self.placement.set_available(slot, false, now);
         } else if waits_for.is_some() {
             // Its answer to our request may still come, and grants what has ended.
-            state.lease = Lease::wanted(now, again_at);
+            state.lease = HeldLease::wanted(now, again_at);
         }
         self.fail_all_of(now, slot, &Failure::Returned(GAVE_BACK), step);
         for reference in self.unmet.remove(&worker).unwrap_or_default() {

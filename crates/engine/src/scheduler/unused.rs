@@ -1,9 +1,10 @@
 //! Why a worker is given nothing at present, to be read.
 
+use hypha_market::HeldLease;
 use hypha_model::{RefusalKind, Requirement, TaskId, TaskState, Time, WorkerId};
 
 use super::blame::LeftAlone;
-use super::workers::{Lease, WorkerState};
+use super::workers::WorkerState;
 use super::{Scheduler, Slot};
 
 /// Why a worker is given nothing at present.
@@ -33,6 +34,8 @@ pub enum Unused {
         /// Since when.
         since: Time,
     },
+    /// Other schedulers hold so much of it that what is left is too little.
+    LeasedToOthers,
     /// It has failed too often in a row, or all of its executors have that would do.
     LeftAlone(LeftAlone),
 }
@@ -73,7 +76,11 @@ impl Scheduler {
     /// Why a worker is given nothing; with a requirement, why it is given nothing that asks for this.
     pub fn why_unused(&self, worker: WorkerId, wanted: Option<&Requirement>) -> Option<Unused> {
         let state = self.known_state(worker)?;
-        state.unused().or_else(|| {
+        let too_little = || {
+            let portion = state.portion.as_ref()?;
+            portion.refuses(&state.worker, wanted?).map(|_| Unused::LeasedToOthers)
+        };
+        state.unused().or_else(too_little).or_else(|| {
             let executors: Vec<usize> = match wanted {
                 Some(requirement) => requirement.executors_of(&state.worker).collect(),
                 None => (0..state.worker.executors.len()).collect(),
@@ -106,7 +113,10 @@ impl Unused {
             Unused::Lost { since, .. } | Unused::Unreached { since } | Unused::Late { since } => {
                 Some(*since)
             }
-            Unused::Removed | Unused::NotLeased { .. } | Unused::LeftAlone(_) => None,
+            Unused::Removed
+            | Unused::NotLeased { .. }
+            | Unused::LeasedToOthers
+            | Unused::LeftAlone(_) => None,
         }
     }
 }
@@ -117,12 +127,15 @@ impl WorkerState {
         if self.draining {
             return Some(Unused::Removed);
         }
-        if let Lease::Requested { refused, .. } = self.lease {
+        if let HeldLease::Requested { refused, .. } = self.lease {
             let lost = self.lost.and_then(|lost| Some((lost.since, lost.reason?)));
             return Some(match lost {
                 Some((since, reason)) => Unused::Lost { since, reason },
                 None => Unused::NotLeased { refused },
             });
+        }
+        if self.portion.as_ref().is_some_and(|portion| portion.slots.iter().all(|it| *it == 0)) {
+            return Some(Unused::LeasedToOthers);
         }
         if self.late {
             return Some(Unused::Late { since: self.heard });

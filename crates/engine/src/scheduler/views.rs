@@ -204,7 +204,9 @@ impl Scheduler {
     pub fn workers(&self, now: Time) -> Vec<(WorkerView, Option<LeaseView>)> {
         let view = |slot: Slot| {
             let state = self.workers.get(slot.0 as usize)?.as_ref()?;
-            Some((self.placement.view(slot, now)?, state.lease_view()))
+            let view = self.placement.view(slot, now)?;
+            // Placement knows no more of it than what is leased.
+            Some((WorkerView { worker: Arc::clone(&state.worker), ..view }, state.lease_view()))
         };
         self.placement.slots().into_iter().filter_map(view).collect()
     }

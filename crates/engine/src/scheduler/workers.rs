@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hypha_market::{Ask, HeldLease, Portion};
 use hypha_model::{AttemptId, Epoch, Fence, LeaseId, RefusalKind, Span, Time, Worker, WorkerId};
 use hypha_placement::{Health, Slot};
 use hypha_predict::WorkerKey;
@@ -13,13 +14,6 @@ use super::stall::STALLED;
 use super::{Due, Effect, Scheduler, SchedulerStep};
 use crate::message::{FromWorker, ToWorker};
 use crate::record::Record;
-
-/// The holder of a lease counts this share of its time from *sending* the request, the owner counts all
-/// of it from receiving: so the holder stops first under clocks that drift by up to 10 %.
-pub const HOLDER_SHARE: f64 = 0.8;
-/// A lease that is shorter than the interval of heartbeats is renewed this often within its time, so that
-/// one lost heartbeat does not end it.
-const HEARTBEATS_PER_LEASE: f64 = 3.0;
 
 /// A worker that the scheduler knows.
 pub(super) struct WorkerState {
@@ -34,7 +28,9 @@ pub(super) struct WorkerState {
     pub(super) heard: Time,
     /// It owes an answer, and has said nothing since it was asked: nothing new is given to it until it does.
     pub(super) late: bool,
-    pub(super) lease: Lease,
+    pub(super) lease: HeldLease,
+    /// What the lease covers; all of the worker if there is none.
+    pub(super) portion: Option<Arc<Portion>>,
     pub(super) draining: bool,
     pub(super) due: Option<Time>,
     pub(super) lost: Option<Lost>,
@@ -48,39 +44,8 @@ pub(super) struct Lost {
     pub(super) reason: Option<&'static str>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Lease {
-    /// Asked for; asked again at `again_at`.
-    Requested {
-        request: u64,
-        sent: Time,
-        again_at: Time,
-        tries: u32,
-        /// Why the last request was refused, if it was.
-        refused: Option<RefusalKind>,
-    },
-    Held {
-        lease: LeaseId,
-        epoch: Epoch,
-        /// For how long each heartbeat renews it.
-        ttl: Span,
-        until: Time,
-        /// The heartbeat that has not been answered.
-        open: Option<(u64, Time)>,
-        missed: u32,
-        next: Time,
-    },
-}
-
-impl Lease {
-    /// To be asked for at `at`.
-    pub(super) fn wanted(now: Time, at: Time) -> Lease {
-        Lease::Requested { request: 0, sent: now, again_at: at, tries: 0, refused: None }
-    }
-}
-
 /// A worker's lease, to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeaseView {
     /// The lease.
     pub lease: LeaseId,
@@ -88,6 +53,8 @@ pub struct LeaseView {
     pub epoch: Epoch,
     /// Until when the holder counts on it.
     pub until: Time,
+    /// What it covers; all of the worker if it does not say.
+    pub portion: Option<Arc<Portion>>,
 }
 
 impl WorkerState {
@@ -104,14 +71,12 @@ impl WorkerState {
     }
 
     pub(super) fn lease(&self) -> Option<(LeaseId, Epoch)> {
-        self.lease_view().map(|view| (view.lease, view.epoch))
+        self.lease.id()
     }
 
     pub(super) fn lease_view(&self) -> Option<LeaseView> {
-        match self.lease {
-            Lease::Held { lease, epoch, until, .. } => Some(LeaseView { lease, epoch, until }),
-            Lease::Requested { .. } => None,
-        }
+        let HeldLease::Held { lease, epoch, until, .. } = self.lease else { return None };
+        Some(LeaseView { lease, epoch, until, portion: self.portion.clone() })
     }
 }
 
@@ -156,7 +121,7 @@ impl Scheduler {
     /// finish.
     fn ask_at_once(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
         if let Some((slot, state)) = self.state_of(worker) {
-            if let Lease::Requested { again_at, .. } = &mut state.lease {
+            if let HeldLease::Requested { again_at, .. } = &mut state.lease {
                 *again_at = now;
             }
             self.worker_due(now, slot, step);
@@ -186,7 +151,8 @@ impl Scheduler {
             loss_counted: false,
             heard: now,
             late: false,
-            lease: Lease::wanted(now, now),
+            lease: HeldLease::wanted(now, now),
+            portion: None,
             draining: false,
             due: None,
             lost: Some(Lost { since: now, reason: None }),
@@ -211,15 +177,20 @@ impl Scheduler {
     ) {
         let was_late = self.heard_of(now, worker);
         match message {
-            FromWorker::LeaseGranted { request, lease, epoch, ttl, holding } => {
-                self.granted(now, worker, request, (lease, epoch, ttl), &holding, step);
+            FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
+                let granted = (lease, epoch, ttl, portion);
+                self.granted(now, worker, request, granted, &holding, step);
             }
             FromWorker::LeaseRefused { request, refusal } => {
                 self.plan_wanted = false;
                 self.lease_refused(now, worker, request, refusal.kind);
             }
-            FromWorker::Alive { lease, epoch, nonce, holding } => {
-                self.alive(now, worker, (lease, epoch), nonce, &holding, step);
+            FromWorker::Alive { lease, epoch, nonce, portion, holding } => {
+                self.alive(now, worker, (lease, epoch), (nonce, portion), &holding, step);
+            }
+            FromWorker::RenewEarly { lease, epoch } => {
+                self.plan_wanted = false;
+                self.renew_early(now, worker, (lease, epoch), step);
             }
             FromWorker::LeaseUnknown { lease, epoch } => {
                 let held = self.state_of(worker).and_then(|(_, state)| state.lease());
@@ -289,7 +260,7 @@ impl Scheduler {
         }
         let keeps_bound = state.draining;
         let asks = match &mut state.lease {
-            Lease::Held { open: None, missed, next, .. } => {
+            HeldLease::Held { open: None, missed, next, .. } => {
                 // What it did not answer counts as a heartbeat that it did not.
                 (*missed, *next) = ((*missed).max(1), now);
                 true
@@ -312,31 +283,28 @@ impl Scheduler {
         now: Time,
         worker: WorkerId,
         answered: u64,
-        (lease, epoch, ttl): (LeaseId, Epoch, Span),
+        (lease, epoch, ttl, portion): (LeaseId, Epoch, Span, Option<Portion>),
         holding: &[(AttemptId, Fence)],
         step: &mut SchedulerStep,
     ) {
         // What was not asked for is not counted on.
         let ttl = ttl.min(self.settings.lease_ttl);
         let least = self.settings.health_check_timeout.min(self.settings.lease_ttl);
-        let next = now + heartbeat_interval(self.settings.health_check_interval, ttl);
+        let next = now + self.settings.renewal_interval(ttl, portion.is_some());
         let Some((slot, state)) = self.state_of(worker) else {
             // It was removed meanwhile: nobody would use or renew the lease.
             let message = ToWorker::ReleaseLease { lease, epoch };
             return step.send(Effect::ToWorker { worker, message });
         };
-        let Lease::Requested { request, sent, .. } = state.lease else { return };
-        let until = sent + ttl.mul_f64(HOLDER_SHARE);
-        if request != answered || until <= now {
-            return;
-        }
+        let Some((sent, until)) = state.lease.granted(now, answered, ttl) else { return };
         if ttl < least {
             // Too short to be renewed in time: as good as refused.
             return self.lease_refused(now, worker, answered, RefusalKind::TooSlow);
         }
         state.lost = None;
-        state.lease = Lease::Held { lease, epoch, ttl, until, open: None, missed: 0, next };
+        state.lease = HeldLease::Held { lease, epoch, ttl, until, open: None, missed: 0, next };
         self.placement.saw(slot, Some(now.since(sent)), now);
+        self.covers(now, slot, portion, step);
         self.meet_again(now, worker, slot, holding, step);
         self.found_well(now, slot, sent);
         self.update_availability(now, slot);
@@ -356,7 +324,7 @@ impl Scheduler {
     fn lease_refused(&mut self, now: Time, worker: WorkerId, answered: u64, why: RefusalKind) {
         let look_at = now + self.settings.health_check_timeout;
         if let Some((slot, state)) = self.state_of(worker)
-            && let Lease::Requested { request, again_at, refused, .. } = &mut state.lease
+            && let HeldLease::Requested { request, again_at, refused, .. } = &mut state.lease
             && *request == answered
         {
             *refused = Some(why);
@@ -373,26 +341,17 @@ impl Scheduler {
         now: Time,
         worker: WorkerId,
         named: (LeaseId, Epoch),
-        answered: u64,
+        (answered, portion): (u64, Option<Portion>),
         holding: &[(AttemptId, Fence)],
         step: &mut SchedulerStep,
     ) {
         let Some((slot, state)) = self.state_of(worker) else { return };
-        if state.lease() != Some(named) {
-            return;
-        }
-        let Lease::Held { ttl, until, open, missed, .. } = &mut state.lease else { return };
-        if let Some((nonce, sent)) = *open
-            && nonce == answered
-        {
-            *open = None;
-            *missed = 0;
-            *until = (*until).max(sent + ttl.mul_f64(HOLDER_SHARE));
-            self.placement.saw(slot, Some(now.since(sent)), now);
-            self.found_well(now, slot, sent);
-            self.arm_worker(slot);
-            self.reconcile(now, worker, slot, (sent, holding), step);
-        }
+        let Some(sent) = state.lease.renewed(named, answered) else { return };
+        self.placement.saw(slot, Some(now.since(sent)), now);
+        self.covers(now, slot, portion, step);
+        self.found_well(now, slot, sent);
+        self.arm_worker(slot);
+        self.reconcile(now, worker, slot, (sent, holding), step);
     }
 
     /// A worker's time has come: ask for a lease, send a heartbeat, or give it up.
@@ -417,20 +376,17 @@ impl Scheduler {
         self.end_pauses(now, slot);
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         match &mut state.lease {
-            Lease::Requested { request, sent, again_at, tries, .. } => {
+            HeldLease::Requested { again_at, .. } => {
                 if *again_at <= now {
-                    *request = next_request;
-                    *sent = now;
-                    *tries = tries.saturating_add(1);
                     // Rarer and rarer, up to the interval of heartbeats.
-                    *again_at =
-                        now + timeout.times(1 << (*tries).min(6)).min(interval.max(timeout));
+                    state.lease.ask(now, next_request, (timeout, interval));
                     let ttl = self.settings.lease_ttl;
-                    let message = ToWorker::RequestLease { request: next_request, ttl };
+                    let ask = Ask { request: next_request, ttl, ..Ask::default() };
+                    let message = ToWorker::RequestLease(ask);
                     step.send(Effect::ToWorker { worker: id, message });
                 }
             }
-            Lease::Held { lease, epoch, ttl, until, open, missed, next } => {
+            HeldLease::Held { lease, epoch, ttl, until, open, missed, next } => {
                 if *until <= now {
                     let until = *until;
                     return self.lease_ran_out(now, id, until, step);
@@ -449,9 +405,11 @@ impl Scheduler {
                 }
                 if open.is_none() && *next <= now {
                     *open = Some((next_request, now));
-                    *next = now + heartbeat_interval(interval, *ttl);
-                    let (lease, epoch) = (*lease, *epoch);
-                    let message = ToWorker::Heartbeat { lease, epoch, nonce: next_request };
+                    let (lease, epoch, nonce, ttl) = (*lease, *epoch, next_request, *ttl);
+                    let is_part = state.portion.is_some();
+                    *next = now + self.settings.renewal_interval(ttl, is_part);
+                    let short_of = self.short_of(slot);
+                    let message = ToWorker::Heartbeat { lease, epoch, nonce, short_of };
                     step.send(Effect::ToWorker { worker: id, message });
                 }
             }
@@ -467,11 +425,11 @@ impl Scheduler {
         let forget_after = self.settings.forget_worker_after;
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         let mut at = match state.lease {
-            Lease::Requested { again_at, .. } => again_at,
-            Lease::Held { until, open: Some((_, sent)), .. } => {
+            HeldLease::Requested { again_at, .. } => again_at,
+            HeldLease::Held { until, open: Some((_, sent)), .. } => {
                 until.min(sent.max(resumed) + timeout)
             }
-            Lease::Held { until, open: None, next, .. } => until.min(next),
+            HeldLease::Held { until, open: None, next, .. } => until.min(next),
         };
         if let Some(end) = state.blames.next_end() {
             at = at.min(end);
@@ -519,7 +477,7 @@ impl Scheduler {
         let (slot, state) = self.state_of(worker)?;
         let had_lease = state.lease().is_some();
         state.lose(now, reason);
-        state.lease = Lease::wanted(now, now);
+        state.lease = HeldLease::wanted(now, now);
         self.placement.set_available(slot, false, now);
         self.counts.leases_lost += u64::from(had_lease);
         Some(slot)
@@ -552,9 +510,4 @@ impl Scheduler {
         let slot = *self.slot_of.get(&worker)?;
         Some((slot, self.workers.get_mut(slot.0 as usize)?.as_mut()?))
     }
-}
-
-/// Heartbeats renew the lease: several must fit into it.
-fn heartbeat_interval(usual: Span, ttl: Span) -> Span {
-    usual.min(ttl.mul_f64(HOLDER_SHARE / HEARTBEATS_PER_LEASE))
 }

@@ -6,7 +6,7 @@ use hypha_model::Epoch;
 use super::{Leaving, WorkerRecord};
 
 /// What a worker's records add up to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerImage {
     /// The last life that began.
     pub epoch: Epoch,
@@ -18,7 +18,7 @@ impl Apply<WorkerRecord> for WorkerImage {
     fn apply(&mut self, record: &WorkerRecord) {
         match record {
             WorkerRecord::Started(epoch) => self.epoch = *epoch,
-            WorkerRecord::Left(left) => self.left = Some(*left),
+            WorkerRecord::Left(left) => self.left = Some(left.clone()),
         }
     }
 }

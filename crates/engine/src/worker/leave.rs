@@ -6,9 +6,9 @@ use super::{Leaving, Phase, RunId, WorkerMachine, WorkerRecord, WorkerStep, say}
 use crate::message::FromWorker;
 
 impl WorkerMachine {
-    /// Whom the worker is leaving, as long as that scheduler has not let go of it.
-    pub fn leaves(&self) -> Option<SchedulerId> {
-        self.lease.filter(|_| self.is_leaving).map(|lease| lease.holder)
+    /// Whom the worker is leaving: those that have not released their leases.
+    pub fn leaves(&self) -> impl Iterator<Item = SchedulerId> {
+        self.book.holders().filter(|_| self.is_leaving)
     }
 
     /// Stops everything, and says so. Results that were not recorded go before, so that they still count.
@@ -16,8 +16,9 @@ impl WorkerMachine {
         if std::mem::replace(&mut self.is_leaving, true) {
             return;
         }
-        if let Some(lease) = self.lease {
-            let leaving = Leaving { epoch: self.epoch, holder: lease.holder };
+        let holders: Vec<SchedulerId> = self.book.holders().collect();
+        if !holders.is_empty() {
+            let leaving = Leaving { epoch: self.epoch, holders: holders.clone() };
             step.persist(WorkerRecord::Left(leaving));
         }
         let runs: Vec<RunId> = self.runs.keys().copied().collect();
@@ -27,21 +28,32 @@ impl WorkerMachine {
                 _ => self.stop(id, false, step),
             }
         }
-        self.say_left(step);
-    }
-
-    /// Says to the holder of the lease that this life ends.
-    pub(super) fn say_left(&self, step: &mut WorkerStep) {
-        if let Some(lease) = self.lease {
-            let message = FromWorker::Left { epoch: self.epoch, lease: Some(lease.id) };
-            say(step, lease.holder, message);
+        for holder in holders {
+            self.say_left(holder, step);
         }
     }
 
-    /// Says to the holder of the last life's lease that it ended in order: it may have been down then.
+    /// Says to the holder of a lease that this life ends.
+    pub(super) fn say_left(&self, to: SchedulerId, step: &mut WorkerStep) {
+        if let Some((lease, _)) = self.book.lease_of(to) {
+            say(step, to, FromWorker::Left { epoch: self.epoch, lease: Some(lease) });
+        }
+    }
+
+    /// Says to a holder of a lease of the last life that it ended in order: it may have been down then.
     pub(super) fn say_last_left(&self, to: SchedulerId, step: &mut WorkerStep) {
-        if let Some(Leaving { epoch, .. }) = self.left.filter(|left| left.holder == to) {
-            say(step, to, FromWorker::Left { epoch, lease: None });
+        if let Some(Leaving { epoch, holders }) = &self.left
+            && holders.contains(&to)
+        {
+            say(step, to, FromWorker::Left { epoch: *epoch, lease: None });
         }
+    }
+
+    /// A scheduler relies on a lease of this life: it has heard how the last one ended.
+    pub(super) fn has_heard(&mut self, holder: SchedulerId) {
+        if let Some(left) = &mut self.left {
+            left.holders.retain(|other| *other != holder);
+        }
+        self.left.take_if(|left| left.holders.is_empty());
     }
 }

@@ -1,10 +1,11 @@
-//! In which order the runs that wait on a worker begin: as they came, and nothing is overtaken for ever.
+//! In which order the runs that wait on a worker begin: those of each scheduler as they came, and nothing is overtaken for
+//! ever.
 //!
-//! A run that does not fit yet may be overtaken by as many as the worker runs at once. After that only by what fits beside
-//! it: with everything else gone, both fit. So it begins at the latest when what ran before has ended. The scheduler counts
-//! on the same rule when it predicts what begins when.
+//! A run that does not fit yet may be overtaken by as many as its lease runs at once. After that only by what fits beside
+//! it: with everything else of that scheduler gone, both fit. So it begins at the latest when what ran before has ended.
+//! The scheduler counts on the same rule when it predicts what begins when.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use hypha_model::{Fence, Fit, SchedulerId, Time};
 
@@ -14,20 +15,26 @@ use crate::mutant::Mutant;
 /// The key of a booking that is only tried.
 const TRIED: RunId = RunId { scheduler: SchedulerId::LOCAL, fence: Fence(u64::MAX) };
 
-/// What has overtaken the first of those that wait.
+/// The runs of a scheduler that wait, oldest first, and what has overtaken the first of them.
 #[derive(Default)]
-pub(super) struct Overtaken {
+pub(super) struct Queue {
+    waiting: VecDeque<RunId>,
     first: Option<RunId>,
-    /// How many have without fitting beside it.
-    count: u32,
+    /// How many have overtaken it without fitting beside it.
+    overtaken: u32,
     /// Those that run beside it.
     beside: BTreeSet<RunId>,
 }
 
-impl Overtaken {
+impl Queue {
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     fn begin_with(&mut self, first: RunId) {
         if self.first != Some(first) {
-            *self = Overtaken { first: Some(first), ..Overtaken::default() };
+            (self.first, self.overtaken) = (Some(first), 0);
+            self.beside.clear();
         }
     }
 
@@ -38,49 +45,88 @@ impl Overtaken {
 }
 
 impl WorkerMachine {
+    /// Lets a run wait for room. Says whether it may begin at once.
+    pub(super) fn enqueue(&mut self, id: RunId) -> bool {
+        let queue = self.queues.entry(id.scheduler).or_default();
+        queue.waiting.push_back(id);
+        let at = queue.len() - 1;
+        self.may_begin(id, at)
+    }
+
+    /// A run waits no longer.
+    pub(super) fn dequeue(&mut self, id: RunId) {
+        if let Some(queue) = self.queues.get_mut(&id.scheduler) {
+            queue.waiting.retain(|other| *other != id);
+        }
+    }
+
+    /// The runs of a scheduler that wait.
+    pub(super) fn waiting_of(&self, scheduler: SchedulerId) -> Vec<RunId> {
+        let queue = self.queues.get(&scheduler);
+        queue.map(|queue| queue.waiting.iter().copied().collect()).unwrap_or_default()
+    }
+
     pub(super) fn begin_what_fits(&mut self, now: Time, step: &mut WorkerStep) {
+        let with_waiting = self.queues.iter().filter(|(_, queue)| queue.len() > 0);
+        let schedulers: Vec<SchedulerId> = with_waiting.map(|(scheduler, _)| *scheduler).collect();
+        for scheduler in schedulers {
+            self.begin_what_fits_of(now, scheduler, step);
+        }
+    }
+
+    fn begin_what_fits_of(&mut self, now: Time, scheduler: SchedulerId, step: &mut WorkerStep) {
         let mut at = 0;
-        while let Some(id) = self.queue.get(at).copied() {
+        while let Some(queue) = self.queues.get_mut(&scheduler)
+            && let Some(id) = queue.waiting.get(at).copied()
+        {
             if at == 0 {
-                self.overtaken.begin_with(id);
+                queue.begin_with(id);
             }
             if !self.may_begin(id, at) && !self.is(Mutant::Overbook) {
                 at += 1;
                 continue;
             }
-            self.queue.remove(at);
-            if at > 0 {
-                match self.fits_beside_the_first(id) {
-                    true => drop(self.overtaken.beside.insert(id)),
-                    false => self.overtaken.count += 1,
+            let beside = at > 0 && self.fits_beside_the_first(id);
+            if let Some(queue) = self.queues.get_mut(&scheduler) {
+                queue.waiting.remove(at);
+                match (at > 0, beside) {
+                    (true, true) => drop(queue.beside.insert(id)),
+                    (true, false) => queue.overtaken += 1,
+                    (false, _) => {}
                 }
             }
             self.begin(now, id, step);
         }
+        if self.queues.get(&scheduler).is_some_and(|queue| queue.len() == 0) {
+            self.queues.remove(&scheduler);
+        }
     }
 
     /// Whether a run at this place of those that wait may begin now.
-    pub(super) fn may_begin(&self, id: RunId, at: usize) -> bool {
-        let may_overtake =
-            || self.overtaken.count < self.worker.concurrency() || self.fits_beside_the_first(id);
+    fn may_begin(&self, id: RunId, at: usize) -> bool {
+        let may_overtake = || {
+            let overtaken = self.queues.get(&id.scheduler).map_or(0, |queue| queue.overtaken);
+            overtaken < self.concurrency_for(id.scheduler) || self.fits_beside_the_first(id)
+        };
         self.fits(id) && (at == 0 || may_overtake())
     }
 
-    /// Whether a run and the first of those that wait would both fit with everything gone that did not begin beside it.
+    /// Whether a run and the first of those that wait would both fit with everything of their scheduler gone that did not
+    /// begin beside it.
     fn fits_beside_the_first(&self, id: RunId) -> bool {
-        let (Some(first), Some(run)) = (self.overtaken.first, self.runs.get(&id)) else {
-            return false;
-        };
+        let Some(queue) = self.queues.get(&id.scheduler) else { return false };
+        let (Some(first), Some(run)) = (queue.first, self.runs.get(&id)) else { return false };
         let Some(first) = self.runs.get(&first) else { return false };
-        let beside = || self.overtaken.beside.iter().filter_map(|id| self.runs.get(id));
+        let beside = || queue.beside.iter().filter_map(|id| self.runs.get(id));
         let in_use = beside().filter(|run| run.executor == first.executor).count();
         let same = usize::from(run.executor == first.executor);
-        let at_once = self.worker.executors[first.executor].concurrency as usize;
+        let at_once = self.book.slots_of(id.scheduler, first.executor) as usize;
         if in_use + 1 + same > at_once {
             return false;
         }
-        let mut idle = self.ledger.clone();
-        for other in self.ledger.keys().filter(|key| !self.overtaken.beside.contains(key)) {
+        let mut idle = self.book.ledger_of(id.scheduler).clone();
+        let others: Vec<RunId> = idle.keys().filter(|key| !queue.beside.contains(key)).collect();
+        for other in others {
             let _ = idle.release(other);
         }
         idle.allocate(TRIED, &run.dispatch.spec.requirement, Fit::First).is_ok()

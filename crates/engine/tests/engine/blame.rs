@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use hypha_engine::scheduler::Unused;
-use hypha_engine::{Command, FromWorker, NewTask, RetryPolicy, SchedulerEvent, Settings, ToWorker};
+use hypha_engine::{
+    Ask, Command, FromWorker, NewTask, RetryPolicy, SchedulerEvent, Settings, ToWorker,
+};
 use hypha_model::{Executor, Refusal, RefusalKind, Span, TaskState, Worker};
 use hypha_placement::Strategy;
 
@@ -225,7 +227,7 @@ fn whoever_is_not_used_is_told_why() {
     rig.event(SchedulerEvent::WorkerFound(Arc::new(of_models(1))));
     assert_eq!(why(&rig), Some(Unused::NotLeased { refused: None }));
     let asked = rig.told(1).into_iter().find_map(|told| match told {
-        ToWorker::RequestLease { request, .. } => Some(request),
+        ToWorker::RequestLease(Ask { request, .. }) => Some(request),
         _ => None,
     });
     let refusal = Refusal::plain(RefusalKind::Busy);

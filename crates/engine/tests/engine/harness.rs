@@ -6,8 +6,8 @@ use std::sync::Arc;
 use hypha_engine::record::{FinishedTask, StoredTask};
 use hypha_engine::scheduler::TaskView;
 use hypha_engine::{
-    Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Record, Reject, Reply,
-    Scheduler, SchedulerEvent, SchedulerStep, Settings, Submitted, ToWorker,
+    Ask, Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Record, Reject,
+    Reply, Scheduler, SchedulerEvent, SchedulerStep, Settings, Submitted, ToWorker,
 };
 use hypha_machine::{Apply, Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
@@ -325,7 +325,7 @@ impl Rig {
 impl Script {
     /// As long as one of its executors is away, a worker says so before it says that it is there.
     fn says_first(&self, message: &ToWorker) -> Option<FromWorker> {
-        let asked = matches!(message, ToWorker::RequestLease { .. } | ToWorker::Heartbeat { .. });
+        let asked = matches!(message, ToWorker::RequestLease(_) | ToWorker::Heartbeat { .. });
         (asked && !self.silent && !self.away.is_empty())
             .then(|| FromWorker::Away { executors: self.away.clone() })
     }
@@ -336,12 +336,19 @@ impl Script {
         }
         let holding = self.holding.clone();
         match message {
-            ToWorker::RequestLease { request, ttl } => {
+            ToWorker::RequestLease(Ask { request, ttl, .. }) => {
                 let (lease, epoch) = (LeaseId::new(now, rng), Epoch(1));
-                Some(FromWorker::LeaseGranted { request, lease, epoch, ttl, holding })
+                Some(FromWorker::LeaseGranted {
+                    request,
+                    lease,
+                    epoch,
+                    ttl,
+                    portion: None,
+                    holding,
+                })
             }
-            ToWorker::Heartbeat { lease, epoch, nonce } => {
-                Some(FromWorker::Alive { lease, epoch, nonce, holding })
+            ToWorker::Heartbeat { lease, epoch, nonce, .. } => {
+                Some(FromWorker::Alive { lease, epoch, nonce, portion: None, holding })
             }
             ToWorker::Dispatch(dispatch) => {
                 if !holding.contains(&(dispatch.attempt, dispatch.fence)) {

@@ -6,6 +6,7 @@ mod blame;
 mod harness;
 mod noise;
 mod recovery;
+mod sharing;
 mod stages;
 mod stall;
 mod submit;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hypha_engine::{
-    Command, Dispatch, Effect, FromWorker, Image, Leaving, NewTask, Outcome, RetryPolicy, Run,
+    Ask, Command, Dispatch, Effect, FromWorker, Image, Leaving, NewTask, Outcome, RetryPolicy, Run,
     RunId, Said, Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker, WorkerEffect,
     WorkerEvent, WorkerImage, WorkerMachine, WorkerStep,
 };
@@ -107,12 +107,12 @@ impl Noise {
                 let (request, ttl) = (self.number(), self.span());
                 let holding = self.holding();
                 self.leases.push((lease, epoch));
-                FromWorker::LeaseGranted { request, lease, epoch, ttl, holding }
+                FromWorker::LeaseGranted { request, lease, epoch, ttl, portion: None, holding }
             }
             4 => FromWorker::LeaseRefused { request: self.number(), refusal: self.refusal() },
             5 => {
                 let (nonce, holding) = (self.number(), self.holding());
-                FromWorker::Alive { lease, epoch, nonce, holding }
+                FromWorker::Alive { lease, epoch, nonce, portion: None, holding }
             }
             6 => FromWorker::LeaseUnknown { lease, epoch },
             7 => FromWorker::Accepted { attempt, fence },
@@ -233,7 +233,7 @@ fn a_scheduler_survives_any_message_in_any_state() {
             for effect in send.into_iter().chain(at_once) {
                 let Effect::ToWorker { message, .. } = effect else { continue };
                 match message {
-                    ToWorker::RequestLease { request, .. } => noise.numbers.push(request),
+                    ToWorker::RequestLease(Ask { request, .. }) => noise.numbers.push(request),
                     ToWorker::Heartbeat { nonce, .. } => noise.numbers.push(nonce),
                     ToWorker::Dispatch(d) => noise.attempts.push((d.attempt, d.fence)),
                     _ => {}
@@ -262,7 +262,7 @@ fn a_worker_survives_any_message_in_any_state() {
         let (mut now, mut step) = (START, WorkerStep::default());
         let mut disk = MemoryDisk::<WorkerImage>::default();
         let me = Arc::new(described(1, &mut noise.rng));
-        let left = Leaving { epoch: Epoch(0), holder: scheduler_id() };
+        let left = Leaving { epoch: Epoch(0), holders: vec![scheduler_id()] };
         let left = noise.rng.chance(0.5).then_some(left);
         let mut machine = WorkerMachine::start(me, Epoch(0), left, seed, &mut step);
         let mut batch = Batch::from(step);
@@ -272,8 +272,12 @@ fn a_worker_survives_any_message_in_any_state() {
             let (attempt, fence) = noise.attempt();
             let (lease, epoch) = noise.lease();
             let message = match noise.rng.below(12) {
-                0 => ToWorker::RequestLease { request: noise.number(), ttl: noise.span() },
-                1 => ToWorker::Heartbeat { lease, epoch, nonce: 1 },
+                0 => ToWorker::RequestLease(Ask {
+                    request: noise.number(),
+                    ttl: noise.span(),
+                    ..Ask::default()
+                }),
+                1 => ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None },
                 2 => ToWorker::Cancel { attempt, fence },
                 3 => ToWorker::Recorded { attempt, fence },
                 4 if noise.rng.chance(0.1) => ToWorker::ReleaseLease { lease, epoch },

@@ -117,6 +117,7 @@ fn an_answer_to_the_last_life_is_not_taken_for_one_to_this() {
     rig.restart();
     let old: Vec<_> = (0..100)
         .map(|request| hypha_engine::FromWorker::LeaseGranted {
+            portion: None,
             request: (1 << 44) | request,
             lease: hypha_model::LeaseId::new(rig.now, &mut hypha_model::Rng::new(request)),
             epoch: Epoch(1),

@@ -2,7 +2,7 @@
 
 use hypha_engine::record::NOBODY_LEFT;
 use hypha_engine::scheduler::Unused;
-use hypha_engine::{Effect, FromWorker, Notice, Outcome, SchedulerEvent, Settings, ToWorker};
+use hypha_engine::{Ask, Effect, FromWorker, Notice, Outcome, SchedulerEvent, Settings, ToWorker};
 use hypha_model::{Name, Refusal, RefusalKind, Span, TaskState};
 
 use crate::blame::{asking, joined, of_models};
@@ -56,14 +56,14 @@ fn a_question_from_before_finds_nobody_well() {
     rig.silence(1);
     rig.wait(secs(30));
     let beat = rig.told(1).into_iter().find_map(|told| match told {
-        ToWorker::Heartbeat { lease, epoch, nonce } => Some((lease, epoch, nonce)),
+        ToWorker::Heartbeat { lease, epoch, nonce, .. } => Some((lease, epoch, nonce)),
         _ => None,
     });
     let (lease, epoch, nonce) = beat.expect("a heartbeat is under way");
     rig.now = rig.now + Span::from_millis(1);
     rig.finish_with(&given, unreached());
     let holding = Vec::new();
-    rig.say(1, FromWorker::Alive { lease, epoch, nonce, holding });
+    rig.say(1, FromWorker::Alive { lease, epoch, nonce, portion: None, holding });
     assert!(rig.scheduler.why_unused(worker_id(1), None).is_some());
 }
 
@@ -212,7 +212,7 @@ fn a_server_that_is_lost_and_answers_is_looked_at_often() {
     rig.wait(secs(600));
     for _ in 0..10 {
         let asked = rig.told(1).iter().rev().find_map(|told| match told {
-            ToWorker::RequestLease { request, .. } => Some(*request),
+            ToWorker::RequestLease(Ask { request, .. }) => Some(*request),
             _ => None,
         });
         let refusal = Refusal::plain(RefusalKind::Unavailable);

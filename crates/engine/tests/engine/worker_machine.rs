@@ -1,9 +1,9 @@
-//! The worker machine: one holder at a time, nothing booked twice, results kept until recorded.
+//! The worker machine: parts of it are leased, nothing is booked twice, results are kept until recorded.
 
 use std::sync::Arc;
 
 use hypha_engine::{
-    Dispatch, FromWorker, Leaving, Outcome, Run, RunId, ToWorker, WorkerEffect, WorkerEvent,
+    Ask, Dispatch, FromWorker, Leaving, Outcome, Run, RunId, ToWorker, WorkerEffect, WorkerEvent,
     WorkerImage, WorkerMachine, WorkerRecord, WorkerStep,
 };
 use hypha_machine::{Batch, Machine, MemoryDisk};
@@ -39,7 +39,7 @@ impl Rig {
     }
 
     fn of(worker: Worker, image: WorkerImage) -> Rig {
-        let (mut step, mut disk) = (WorkerStep::default(), MemoryDisk { image });
+        let (mut step, mut disk) = (WorkerStep::default(), MemoryDisk { image: image.clone() });
         let WorkerImage { epoch, left } = image;
         let machine = WorkerMachine::start(Arc::new(worker), epoch, left, 1, &mut step);
         let step = commit(&mut Batch::from(step), &mut disk);
@@ -65,7 +65,7 @@ impl Rig {
     }
 
     fn request(&mut self, n: u8, request: u64, ttl: u64) -> Option<LeaseId> {
-        self.say(n, ToWorker::RequestLease { request, ttl: secs(ttl) });
+        self.say(n, ToWorker::RequestLease(Ask { request, ttl: secs(ttl), ..Ask::default() }));
         self.sent().into_iter().find_map(|message| match message {
             FromWorker::LeaseGranted { lease, .. } => Some(lease),
             _ => None,
@@ -132,38 +132,40 @@ fn attempt(fence: u64) -> AttemptId {
 }
 
 #[test]
-fn one_scheduler_holds_the_worker_at_a_time() {
+fn a_scheduler_has_one_lease_and_goes_by_its_last_request() {
     let mut rig = Rig::leased();
-    assert_eq!(rig.request(2, 1, 100), None);
-    let refusal = Refusal::plain(RefusalKind::Busy);
-    assert_eq!(rig.sent(), [FromWorker::LeaseRefused { request: 1, refusal }]);
     assert_eq!(rig.request(1, 1, 100), rig.lease, "the same request twice is one lease");
     let anew = rig.request(1, 3, 100);
     assert!(anew.is_some() && anew != rig.lease, "the holder may ask anew");
     assert_eq!(rig.request(1, 2, 100), None, "a request that was overtaken changes nothing");
-    assert_eq!(rig.machine.lease().map(|(_, lease, _)| lease), anew);
-    rig.now = rig.now + secs(100);
-    assert!(rig.request(2, 2, 100).is_some(), "after its time another may have it");
+    assert_eq!(rig.machine.lease_of(scheduler(1)).map(|(lease, _)| lease), anew);
 }
 
 #[test]
 fn a_lease_is_bounded_renewed_and_given_back() {
     let mut rig = Rig::new();
     rig.lease = rig.request(1, 1, 1_000_000);
-    assert_eq!(rig.machine.lease().unwrap().2, START + secs(600), "the longest that is granted");
+    assert_eq!(
+        rig.machine.lease_of(scheduler(1)).unwrap().1,
+        START + secs(600),
+        "the longest that is granted"
+    );
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     rig.now = rig.now + secs(599);
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 5 });
-    assert_eq!(rig.sent(), [FromWorker::Alive { lease, epoch, nonce: 5, holding: vec![] }]);
-    assert_eq!(rig.machine.lease().unwrap().2, rig.now + secs(600));
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 5, short_of: None });
+    assert_eq!(
+        rig.sent(),
+        [FromWorker::Alive { lease, epoch, nonce: 5, portion: None, holding: vec![] }]
+    );
+    assert_eq!(rig.machine.lease_of(scheduler(1)).unwrap().1, rig.now + secs(600));
     for (n, epoch) in [(2, Epoch(7)), (1, Epoch(6))] {
-        rig.say(n, ToWorker::Heartbeat { lease, epoch, nonce: 6 });
+        rig.say(n, ToWorker::Heartbeat { lease, epoch, nonce: 6, short_of: None });
         assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
         rig.say(n, ToWorker::ReleaseLease { lease, epoch });
-        assert!(rig.machine.lease().is_some(), "not theirs to give back");
+        assert!(rig.machine.lease_of(scheduler(1)).is_some(), "not theirs to give back");
     }
     rig.say(1, ToWorker::ReleaseLease { lease, epoch });
-    assert!(rig.machine.lease().is_none());
+    assert!(rig.machine.lease_of(scheduler(1)).is_none());
 }
 
 #[test]
@@ -321,7 +323,7 @@ fn a_new_life_knows_nothing_of_the_last() {
     let last = Rig::leased();
     let mut rig = Rig { lease: last.lease, ..Rig::after(last.disk.image) };
     assert_eq!(rig.step.persist, [WorkerRecord::Started(Epoch(8))]);
-    assert!(rig.machine.lease().is_none());
+    assert!(rig.machine.lease_of(scheduler(1)).is_none());
     rig.dispatch(1);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
@@ -355,22 +357,25 @@ fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
     rig.event(WorkerEvent::AskedToLeave);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     let left = FromWorker::Left { epoch, lease: Some(lease) };
-    assert_eq!(rig.step.persist, [WorkerRecord::Left(Leaving { epoch, holder: scheduler(1) })]);
+    assert_eq!(
+        rig.step.persist,
+        [WorkerRecord::Left(Leaving { epoch, holders: vec![scheduler(1)] })]
+    );
     assert_eq!(rig.sent(), [&result[..], std::slice::from_ref(&left)].concat(), "results go first");
     assert_eq!(rig.stopped(), [runs]);
-    assert_eq!(rig.machine.leaves(), Some(scheduler(1)));
+    assert!(rig.machine.leaves().eq([scheduler(1)]));
 
     rig.event(WorkerEvent::AskedToLeave);
     assert!(rig.sent().is_empty() && rig.step.persist.is_empty(), "once is enough");
     rig.dispatch(4);
     assert_eq!((rig.sent(), rig.started()), (vec![left.clone()], vec![]), "it is said again");
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
     assert_eq!(rig.sent(), [left]);
     rig.event(WorkerEvent::Ended { id: runs, outcome: completed(), run: None });
     assert!(rig.sent().is_empty() && rig.started().is_empty(), "it was given back");
 
     rig.say(1, ToWorker::ReleaseLease { lease, epoch });
-    assert_eq!(rig.machine.leaves(), None, "the holder knows");
+    assert_eq!(rig.machine.leaves().next(), None, "the holder knows");
     assert_eq!(rig.request(1, 2, 100), None);
     let refusal = Refusal::plain(RefusalKind::Unavailable);
     assert_eq!(rig.sent(), [FromWorker::LeaseRefused { request: 2, refusal }]);
@@ -379,17 +384,17 @@ fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
 #[test]
 fn a_new_life_tells_the_holder_how_the_last_one_ended_until_it_has_heard() {
     let start = |left| Rig::after(WorkerImage { epoch: Epoch(6), left });
-    let left = Leaving { epoch: Epoch(6), holder: scheduler(1) };
+    let left = Leaving { epoch: Epoch(6), holders: vec![scheduler(1)] };
     let said =
         |rig: &Rig| rig.sent().first() == Some(&FromWorker::Left { epoch: Epoch(6), lease: None });
-    let mut rig = start(Some(left));
+    let mut rig = start(Some(left.clone()));
     for request in 1..3 {
         rig.lease = rig.request(1, request, 100);
         assert!(said(&rig), "the answer before may have been lost");
     }
     rig.dispatch(1);
     assert!(rig.request(1, 3, 100).is_some() && !said(&rig), "what it has now is of this life");
-    let others = [None, Some(Leaving { epoch: Epoch(5), ..left })];
+    let others = [None, Some(Leaving { epoch: Epoch(5), ..left.clone() })];
     for mut rig in others.map(start) {
         assert!(rig.request(1, 1, 100).is_some() && !said(&rig));
     }
@@ -403,16 +408,16 @@ fn the_holder_is_told_which_executors_are_away() {
     let mut rig = Rig::leased();
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     let away = FromWorker::Away { executors: vec![worker(1).executors[0].name.clone()] };
-    let alive = |nonce| FromWorker::Alive { lease, epoch, nonce, holding: vec![] };
+    let alive = |nonce| FromWorker::Alive { lease, epoch, nonce, portion: None, holding: vec![] };
     rig.event(WorkerEvent::Looked { executor: 0, well: false });
     assert_eq!(rig.sent(), std::slice::from_ref(&away));
     rig.event(WorkerEvent::Looked { executor: 0, well: false });
     assert_eq!(rig.sent(), [], "no news");
     rig.event(WorkerEvent::Looked { executor: 9, well: false });
     assert_eq!(rig.sent(), [], "there is none");
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
     assert_eq!(rig.sent(), [away.clone(), alive(1)], "in this order");
-    rig.say(2, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
+    rig.say(2, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
     assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }], "nobody else");
     rig.request(1, 2, 100);
     assert_eq!(rig.sent()[0], away);
@@ -459,4 +464,83 @@ fn a_large_run_is_not_overtaken_for_ever() {
         overtaking += rig.started().len();
     }
     panic!("it waits for ever");
+}
+
+/// A worker with two slots, and its leases: scheduler 1 has the first, scheduler 2 the second.
+fn shared() -> (Rig, LeaseId) {
+    let mut worker = worker(1);
+    worker.executors[0].concurrency = 2;
+    let mut rig = Rig::of(worker, WorkerImage { epoch: Epoch(6), left: None });
+    rig.lease = rig.request(1, 1, 100);
+    let second = rig.request(2, 1, 100).expect("it has a lease, of nothing");
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [0]);
+    assert!(rig.sent().contains(&FromWorker::RenewEarly { lease, epoch }), "room is made for it");
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
+    assert!(rig.sent().contains(&FromWorker::RenewEarly { lease: second, epoch }));
+    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 1, short_of: None });
+    (rig, second)
+}
+
+#[test]
+fn two_schedulers_share_a_worker_and_neither_gets_more_than_its_part() {
+    let (mut rig, second) = shared();
+    let long = |rig: &Rig| Dispatch { timeout: secs(1_000), ..rig.a_dispatch(1) };
+    let first = RunId { scheduler: scheduler(1), fence: Fence(1) };
+    rig.say(1, ToWorker::Dispatch(Arc::new(long(&rig))));
+    assert_eq!(rig.started(), [first]);
+    rig.dispatch(2);
+    assert_eq!(rig.started(), [], "its part is in use, whatever is free");
+    let dispatch = Dispatch { lease: second, ..long(&rig) };
+    rig.say(2, ToWorker::Dispatch(Arc::new(dispatch)));
+    assert_eq!(rig.started(), [RunId { scheduler: scheduler(2), fence: Fence(1) }]);
+
+    // When the first has vanished, the second has all of it after the time of the lease.
+    let epoch = Epoch(7);
+    rig.now = rig.now + secs(99);
+    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, short_of: None });
+    assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [1]);
+    rig.wake(secs(1));
+    assert_eq!(rig.stopped(), [first], "its lease has ended");
+    rig.event(WorkerEvent::Ended { id: first, outcome: completed(), run: None });
+    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 3, short_of: None });
+    assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [2]);
+}
+
+#[test]
+fn what_waits_and_is_not_covered_any_more_does_not_begin() {
+    let (mut rig, second) = shared();
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    let memory_bytes = 3 << 30;
+    let small = Requirement { memory_bytes, ..Requirement::default() };
+    let spec = Arc::new(TaskSpec { requirement: small, ..TaskSpec::default() });
+    rig.dispatch(1);
+    let waits = Dispatch { spec, ..rig.a_dispatch(2) };
+    rig.say(1, ToWorker::Dispatch(Arc::new(waits)));
+    // The other one needs most of the memory, and has waited longer than a turn.
+    let large = Requirement { memory_bytes: 6 << 30, ..Requirement::default() };
+    let short_of = Some(Arc::new(large));
+    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, short_of });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 2, short_of: None });
+    assert_eq!(rig.stopped(), [], "what runs goes on");
+    let id = |fence| RunId { scheduler: scheduler(1), fence: Fence(fence) };
+    rig.event(WorkerEvent::Ended { id: id(1), outcome: completed(), run: None });
+    assert_eq!(rig.started(), []);
+    // It begins when the lease has grown again.
+    rig.say(2, ToWorker::ReleaseLease { lease: second, epoch });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 3, short_of: None });
+    assert_eq!(rig.started(), [id(2)]);
+}
+
+#[test]
+fn a_worker_that_leaves_tells_all_who_hold_a_part() {
+    let (mut rig, second) = shared();
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    rig.event(WorkerEvent::AskedToLeave);
+    let holders = vec![scheduler(1), scheduler(2)];
+    assert_eq!(rig.step.persist, [WorkerRecord::Left(Leaving { epoch, holders })]);
+    let left = |lease| FromWorker::Left { epoch, lease: Some(lease) };
+    assert_eq!(rig.sent(), [left(lease), left(second)]);
+    rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+    assert!(rig.machine.leaves().eq([scheduler(2)]));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_engine::{Command, FromWorker, Record, Reply, SchedulerEvent, Settings, ToWorker};
+use hypha_engine::{Ask, Command, FromWorker, Record, Reply, SchedulerEvent, Settings, ToWorker};
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, Span, TaskId, TaskState,
 };
@@ -17,7 +17,7 @@ fn found(rig: &mut Rig, n: u8) -> u64 {
 
 fn request(rig: &Rig, n: u8) -> Option<u64> {
     rig.told(n).iter().rev().find_map(|told| match told {
-        ToWorker::RequestLease { request, .. } => Some(*request),
+        ToWorker::RequestLease(Ask { request, .. }) => Some(*request),
         _ => None,
     })
 }
@@ -25,7 +25,10 @@ fn request(rig: &Rig, n: u8) -> Option<u64> {
 fn grant(rig: &mut Rig, n: u8, request: u64, ttl: Span) {
     let lease = LeaseId::new(rig.now, &mut Rng::new(request));
     let holding = Vec::new();
-    rig.say(n, FromWorker::LeaseGranted { request, lease, epoch: Epoch(1), ttl, holding });
+    rig.say(
+        n,
+        FromWorker::LeaseGranted { request, lease, epoch: Epoch(1), ttl, portion: None, holding },
+    );
 }
 
 fn heartbeats(rig: &Rig, n: u8) -> usize {
@@ -409,7 +412,14 @@ fn a_worker_that_is_stopped_in_order_costs_no_attempt() {
     let (lease, ttl) = (LeaseId::new(rig.now, &mut Rng::new(1)), secs(100));
     rig.say(
         1,
-        FromWorker::LeaseGranted { request: asked, lease, epoch: Epoch(2), ttl, holding: vec![] },
+        FromWorker::LeaseGranted {
+            request: asked,
+            lease,
+            epoch: Epoch(2),
+            ttl,
+            portion: None,
+            holding: vec![],
+        },
     );
     let tasks = [rig.submit(task()), rig.submit(task())];
     rig.say(1, left);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Ledger, Slot};
+use super::{Ledger, Slot, Sums};
 use crate::resource::WHOLE_GPU;
 
 /// What is free now, in the amounts that an index over workers needs.
@@ -61,91 +61,96 @@ pub struct Statistics {
 impl<K: Ord + Copy> Ledger<K> {
     /// What is free now.
     pub fn free(&self) -> Free {
+        let (total, booked) = (&self.total, &self.booked);
         let mut free = Free {
-            cpu_milli: self.free.cpu_milli,
-            memory_bytes: self.free.memory_bytes,
-            storage_bytes: self.free.storage_bytes,
-            milli_gpu: self.free.milli_gpu,
-            gpu_memory_bytes: self.free.gpu_memory_bytes,
+            cpu_milli: total.cpu_milli.saturating_sub(booked.cpu_milli),
+            memory_bytes: total.memory_bytes.saturating_sub(booked.memory_bytes),
+            storage_bytes: total.storage_bytes.saturating_sub(booked.storage_bytes),
             ..Free::default()
         };
         for slot in &self.slots {
-            free.whole_gpus += u32::from(slot.free_milli_gpu >= WHOLE_GPU);
-            free.greatest_gpu_memory_bytes =
-                free.greatest_gpu_memory_bytes.max(slot.free_memory_bytes);
-            free.greatest_milli_gpu = free.greatest_milli_gpu.max(slot.free_milli_gpu);
+            let (memory_bytes, milli_gpu) = (slot.free_memory_bytes(), slot.free_milli_gpu());
+            free.whole_gpus += u32::from(milli_gpu >= WHOLE_GPU);
+            free.greatest_gpu_memory_bytes = free.greatest_gpu_memory_bytes.max(memory_bytes);
+            free.greatest_milli_gpu = free.greatest_milli_gpu.max(milli_gpu);
+            free.milli_gpu += u64::from(milli_gpu);
+            free.gpu_memory_bytes += u128::from(memory_bytes);
         }
         free
     }
 
     /// How much of each resource is booked.
     pub fn utilisation(&self) -> Utilisation {
-        let (free, total) = (&self.free, &self.total);
-        let used = |free, total| part(free, total).map_or(0.0, |free| 1.0 - free);
+        let (booked, total) = (&self.booked, &self.total);
         Utilisation {
-            cpu: used(free.cpu_milli.into(), total.cpu_milli.into()),
-            memory: used(free.memory_bytes.into(), total.memory_bytes.into()),
-            storage: used(free.storage_bytes.into(), total.storage_bytes.into()),
-            gpu: used(free.milli_gpu.into(), total.milli_gpu.into()),
-            gpu_memory: used(free.gpu_memory_bytes, total.gpu_memory_bytes),
+            cpu: part(booked.cpu_milli, total.cpu_milli),
+            memory: part(booked.memory_bytes, total.memory_bytes),
+            storage: part(booked.storage_bytes, total.storage_bytes),
+            gpu: part(booked.milli_gpu, total.milli_gpu),
+            gpu_memory: part(booked.gpu_memory_bytes, total.gpu_memory_bytes),
         }
     }
 
     /// What an operator is shown.
     pub fn statistics(&self) -> Statistics {
-        let available = self.slots.iter().filter(|slot| slot.free_milli_gpu == slot.milli_gpu);
+        let available = self.slots.iter().filter(|slot| slot.booked_milli_gpu == 0);
         Statistics {
             booked: self.booked(),
             total_gpus: self.slots.len() as u32,
             available_gpus: available.count() as u32,
             gpu_memory_total_bytes: self.total.gpu_memory_bytes,
-            gpu_memory_available_bytes: self.free.gpu_memory_bytes,
+            gpu_memory_available_bytes: self.free().gpu_memory_bytes,
             utilisation: self.utilisation(),
         }
     }
 
-    /// Books everything again onto an empty worker, without trusting any running sum, and compares. For the
-    /// simulator and for tests.
-    pub fn check(&self) -> Result<(), String> {
-        let mut sums = self.total;
-        let empty = |slot: &Slot| Slot {
-            free_memory_bytes: slot.memory_bytes,
-            free_milli_gpu: slot.milli_gpu,
-            ..*slot
+    /// What is booked, as a capacity; the GPUs in order, as memory and share.
+    pub fn in_use(&self) -> (u64, u64, u64, impl Iterator<Item = (u64, u32)>) {
+        let booked = &self.booked;
+        let devices =
+            self.slots.iter().map(|slot| (slot.booked_memory_bytes, slot.booked_milli_gpu));
+        (booked.cpu_milli, booked.memory_bytes, booked.storage_bytes, devices)
+    }
+
+    /// Whether more is booked than there is: it was resized since.
+    pub fn is_overbooked(&self) -> bool {
+        let (booked, total) = (&self.booked, &self.total);
+        let over = |slot: &Slot| {
+            slot.booked_memory_bytes > slot.memory_bytes || slot.booked_milli_gpu > slot.milli_gpu
         };
+        booked.cpu_milli > total.cpu_milli
+            || booked.memory_bytes > total.memory_bytes
+            || booked.storage_bytes > total.storage_bytes
+            || self.slots.iter().any(over)
+    }
+
+    /// Adds every booking up, without trusting any running sum, and compares. For the simulator and for tests. Whether
+    /// it is more than there is tells [`Ledger::is_overbooked`].
+    pub fn check(&self) -> Result<(), String> {
+        let mut sums = Sums::default();
+        let empty = |slot: &Slot| Slot { booked_memory_bytes: 0, booked_milli_gpu: 0, ..*slot };
         let mut slots: Vec<Slot> = self.slots.iter().map(empty).collect();
         for (nth, booking) in self.bookings.values().enumerate() {
-            let over = |what: &str| format!("booking {nth} takes more {what} than there is");
-            take(&mut sums.cpu_milli, booking.cpu_milli).ok_or_else(|| over("cpu"))?;
-            take(&mut sums.memory_bytes, booking.memory_bytes).ok_or_else(|| over("memory"))?;
-            take(&mut sums.storage_bytes, booking.storage_bytes).ok_or_else(|| over("storage"))?;
+            sums.add(booking);
             if !booking.devices.is_sorted_by(|a, b| a < b) {
                 return Err(format!("booking {nth} has a GPU twice: {:?}", booking.devices));
             }
             for at in &booking.devices {
-                let slot = slots.get_mut(*at as usize).ok_or_else(|| over("GPUs"))?;
-                let memory = slot.free_memory_bytes.checked_sub(booking.gpu_memory_bytes);
-                slot.free_memory_bytes = memory.ok_or_else(|| over("memory of a GPU"))?;
-                let share = slot.free_milli_gpu.checked_sub(booking.milli_gpu);
-                slot.free_milli_gpu = share.ok_or_else(|| over("share of a GPU"))?;
+                let missing = || format!("booking {nth} has a GPU that is not there: {at}");
+                let slot = slots.get_mut(*at as usize).ok_or_else(missing)?;
+                slot.booked_memory_bytes += booking.gpu_memory_bytes;
+                slot.booked_milli_gpu += booking.milli_gpu;
             }
         }
-        sums.milli_gpu = slots.iter().map(|slot| u64::from(slot.free_milli_gpu)).sum();
-        sums.gpu_memory_bytes = slots.iter().map(|slot| u128::from(slot.free_memory_bytes)).sum();
-        same("sums", &self.free, &sums)?;
+        same("sums", &self.booked, &sums)?;
         same("GPUs", &*self.slots, slots.as_slice())
     }
 }
 
-/// `free` of `total`, or none where there is nothing to have a part of.
-fn part(free: impl Into<u128>, total: impl Into<u128>) -> Option<f64> {
-    let total = total.into();
-    (total > 0).then(|| free.into() as f64 / total as f64)
-}
-
-fn take(free: &mut u64, amount: u64) -> Option<()> {
-    *free = free.checked_sub(amount)?;
-    Some(())
+/// How much of `total` is booked, from 0 to 1: it may have shrunk since.
+fn part(booked: impl Into<u128>, total: impl Into<u128>) -> f64 {
+    let (booked, total) = (booked.into(), total.into());
+    if total == 0 { 0.0 } else { (booked as f64 / total as f64).min(1.0) }
 }
 
 fn same<T: PartialEq + std::fmt::Debug + ?Sized>(
@@ -156,5 +161,5 @@ fn same<T: PartialEq + std::fmt::Debug + ?Sized>(
     if kept == counted {
         return Ok(());
     }
-    Err(format!("{what} do not add up: kept {kept:?}, bookings leave {counted:?}"))
+    Err(format!("{what} do not add up: kept {kept:?}, bookings add up to {counted:?}"))
 }

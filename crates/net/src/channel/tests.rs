@@ -135,7 +135,8 @@ async fn greeting(stream: &mut Stream) -> Reports {
 }
 
 fn orders(request: u64) -> Orders {
-    let order = Order::RequestLease { request, ttl_us: Span::from_secs(1).as_micros() };
+    let ttl_us = Span::from_secs(1).as_micros();
+    let order = Order::RequestLease { request, ttl_us, least: None, wish: None, short_of: None };
     Orders { orders: vec![order], skipped: 0 }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use futures::FutureExt;
 use hypha_api::{Accepted, Answer, Unavailable, Watch};
 use hypha_driver::Shared;
-use hypha_engine::{Command, FromWorker, NewTask, Reply, Scheduler, SchedulerEvent, SchedulerStep};
+use hypha_engine::{
+    Ask, Command, FromWorker, NewTask, Reply, Scheduler, SchedulerEvent, SchedulerStep,
+};
 use hypha_model::{TaskId, Time, WorkerId};
 use hypha_store::Store;
 use tokio::sync::oneshot;
@@ -134,10 +136,17 @@ mod tests {
         fn send(&self, worker: WorkerId, message: ToWorker) {
             let Some(core) = self.0.get().and_then(Weak::upgrade) else { return };
             let answers = match message {
-                ToWorker::RequestLease { request, ttl } => {
+                ToWorker::RequestLease(Ask { request, ttl, .. }) => {
                     let lease = LeaseId::new(Time::ZERO, &mut Rng::new(1));
                     let (epoch, holding) = (Epoch(1), Vec::new());
-                    vec![FromWorker::LeaseGranted { request, lease, epoch, ttl, holding }]
+                    vec![FromWorker::LeaseGranted {
+                        request,
+                        lease,
+                        epoch,
+                        ttl,
+                        portion: None,
+                        holding,
+                    }]
                 }
                 ToWorker::Dispatch(dispatch) => {
                     let (attempt, fence) = (dispatch.attempt, dispatch.fence);

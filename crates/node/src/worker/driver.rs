@@ -63,7 +63,7 @@ pub(super) struct Running {
 /// The files in which a worker keeps its epoch.
 pub(super) struct EpochFiles(pub(super) PathBuf);
 
-/// Runs until told to stop, and then until the holder of the lease has acknowledged that this worker leaves.
+/// Runs until told to stop, and then until the holders of leases have acknowledged that this worker leaves.
 pub(super) async fn run(
     mut driver: MachineLoop<WorkerMachine, WorkerSurroundings>,
     stop: CancellationToken,
@@ -84,7 +84,7 @@ pub(super) async fn run(
 /// Whether a scheduler that can be reached has still to acknowledge that the worker leaves.
 fn must_wait(driver: &MachineLoop<WorkerMachine, WorkerSurroundings>) -> bool {
     let outboxes = &driver.surroundings().outboxes;
-    driver.machine().leaves().is_some_and(|holder| outboxes.contains_key(&holder))
+    driver.machine().leaves().any(|holder| outboxes.contains_key(&holder))
 }
 
 impl Surroundings<WorkerMachine> for WorkerSurroundings {
@@ -213,7 +213,7 @@ impl Disk<WorkerRecord> for EpochFiles {
         for record in records {
             match record {
                 WorkerRecord::Started(life) => epoch::write(&self.0, life)?,
-                WorkerRecord::Left(left) => epoch::write_left(&self.0, left)?,
+                WorkerRecord::Left(left) => epoch::write_left(&self.0, &left)?,
             }
         }
         Ok(())

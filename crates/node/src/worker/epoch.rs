@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use hypha_engine::Leaving;
-use hypha_model::Epoch;
+use hypha_model::{Epoch, SchedulerId};
 
 const FILE: &str = "epoch";
 
-/// The last life that ended in order, and the scheduler that held its lease.
+/// The last life that ended in order, and the schedulers that held its leases.
 const LEFT: &str = "left";
 
 /// The last life; that before the first if there is no file.
@@ -32,13 +32,16 @@ pub(super) fn write(directory: &Path, epoch: Epoch) -> io::Result<()> {
 /// The last life that ended in order. A file that cannot be read costs attempts, not the worker's start.
 pub(super) fn read_left(directory: &Path) -> Option<Leaving> {
     let text = fs::read_to_string(directory.join(LEFT)).ok()?;
-    let (epoch, holder) = text.trim().split_once(' ')?;
-    Some(Leaving { epoch: Epoch(epoch.parse().ok()?), holder: holder.parse().ok()? })
+    let mut words = text.split_whitespace();
+    let epoch = Epoch(words.next()?.parse().ok()?);
+    let holders: Option<Vec<SchedulerId>> = words.map(|holder| holder.parse().ok()).collect();
+    Some(Leaving { epoch, holders: holders.filter(|holders| !holders.is_empty())? })
 }
 
 /// Writes that this life ends in order.
-pub(super) fn write_left(directory: &Path, left: Leaving) -> io::Result<()> {
-    put(directory, LEFT, &format!("{} {}", left.epoch.0, left.holder))
+pub(super) fn write_left(directory: &Path, left: &Leaving) -> io::Result<()> {
+    let holders: Vec<String> = left.holders.iter().map(ToString::to_string).collect();
+    put(directory, LEFT, &format!("{} {}", left.epoch.0, holders.join(" ")))
 }
 
 fn put(directory: &Path, name: &str, text: &str) -> io::Result<()> {
@@ -68,10 +71,13 @@ mod tests {
     fn an_end_in_order_is_found_again_and_nonsense_is_none() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(read_left(directory.path()), None);
-        let holder = "00000000-0000-7000-8000-0000000000aa".parse().unwrap();
-        let left = Leaving { epoch: Epoch(7), holder };
-        write_left(directory.path(), left).unwrap();
-        assert_eq!(read_left(directory.path()), Some(left));
+        let holder = |last: char| format!("00000000-0000-7000-8000-0000000000a{last}").parse();
+        for holders in [vec!['a'], vec!['a', 'b']] {
+            let holders = holders.into_iter().map(|last| holder(last).unwrap()).collect();
+            let left = Leaving { epoch: Epoch(7), holders };
+            write_left(directory.path(), &left).unwrap();
+            assert_eq!(read_left(directory.path()), Some(left));
+        }
         for nonsense in ["", "7", "7 x", "x 00000000-0000-7000-8000-0000000000aa"] {
             fs::write(directory.path().join(LEFT), nonsense).unwrap();
             assert_eq!(read_left(directory.path()), None, "{nonsense}");

@@ -76,7 +76,7 @@ impl World {
         let id = self.workers[worker].setup.worker.id;
         self.tell::<Scheduler>(scheduler, SchedulerEvent::WorkerSaid { worker: id, message })?;
         self.watch.not_recorded(void)?;
-        self.watch.one_holder(self.now, &self.schedulers, &self.workers[worker])
+        self.watch.holders_stop_first(self.now, &self.schedulers, &self.workers[worker])
     }
 
     pub(super) fn disconnected(

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
+use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{AttemptId, Epoch, Fence, Span, TaskSpec};
 
-use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Report, Work};
+use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Portion, Report, Work};
 
 impl Attempt {
     fn of((attempt, fence): (AttemptId, Fence)) -> Attempt {
@@ -24,11 +24,18 @@ impl Attempt {
 impl From<ToWorker> for Order {
     fn from(message: ToWorker) -> Order {
         match message {
-            ToWorker::RequestLease { request, ttl } => {
-                Order::RequestLease { request, ttl_us: ttl.as_micros() }
+            ToWorker::RequestLease(Ask { request, ttl, least, wish, short_of }) => {
+                Order::RequestLease {
+                    request,
+                    ttl_us: ttl.as_micros(),
+                    least: least.map(Arc::unwrap_or_clone),
+                    wish: wish.map(Arc::unwrap_or_clone),
+                    short_of: short_of.map(Arc::unwrap_or_clone),
+                }
             }
-            ToWorker::Heartbeat { lease, epoch, nonce } => {
-                Order::Heartbeat { lease, epoch: epoch.0, nonce }
+            ToWorker::Heartbeat { lease, epoch, nonce, short_of } => {
+                let short_of = short_of.map(Arc::unwrap_or_clone);
+                Order::Heartbeat { lease, epoch: epoch.0, nonce, short_of }
             }
             ToWorker::Dispatch(dispatch) => Order::Dispatch(Box::new(Work::of(&dispatch))),
             ToWorker::Cancel { attempt, fence } => Order::Cancel(Attempt::of((attempt, fence))),
@@ -43,11 +50,18 @@ impl From<ToWorker> for Order {
 impl From<Order> for ToWorker {
     fn from(order: Order) -> ToWorker {
         match order {
-            Order::RequestLease { request, ttl_us } => {
-                ToWorker::RequestLease { request, ttl: Span::from_micros(ttl_us) }
+            Order::RequestLease { request, ttl_us, least, wish, short_of } => {
+                ToWorker::RequestLease(Ask {
+                    request,
+                    ttl: Span::from_micros(ttl_us),
+                    least: least.map(Arc::new),
+                    wish: wish.map(Arc::new),
+                    short_of: short_of.map(Arc::new),
+                })
             }
-            Order::Heartbeat { lease, epoch, nonce } => {
-                ToWorker::Heartbeat { lease, epoch: Epoch(epoch), nonce }
+            Order::Heartbeat { lease, epoch, nonce, short_of } => {
+                let short_of = short_of.map(Arc::new);
+                ToWorker::Heartbeat { lease, epoch: Epoch(epoch), nonce, short_of }
             }
             Order::Dispatch(work) => ToWorker::Dispatch(Arc::new(work.dispatch())),
             Order::Cancel(attempt) => {
@@ -103,20 +117,49 @@ impl Work {
     }
 }
 
+impl From<hypha_engine::Portion> for Portion {
+    fn from(portion: hypha_engine::Portion) -> Portion {
+        let device = |part: DevicePart| (part.memory_bytes, part.milli_gpu);
+        Portion {
+            cpu_milli: portion.cpu_milli,
+            memory_bytes: portion.memory_bytes,
+            storage_bytes: portion.storage_bytes,
+            devices: portion.devices.into_iter().map(device).collect(),
+            slots: portion.slots,
+        }
+    }
+}
+
+impl From<Portion> for hypha_engine::Portion {
+    fn from(portion: Portion) -> hypha_engine::Portion {
+        let device = |(memory_bytes, milli_gpu)| DevicePart { memory_bytes, milli_gpu };
+        hypha_engine::Portion {
+            cpu_milli: portion.cpu_milli,
+            memory_bytes: portion.memory_bytes,
+            storage_bytes: portion.storage_bytes,
+            devices: portion.devices.into_iter().map(device).collect(),
+            slots: portion.slots,
+        }
+    }
+}
+
 impl From<FromWorker> for Report {
     fn from(message: FromWorker) -> Report {
         let list = |holding: Vec<_>| holding.into_iter().map(Attempt::of).collect();
         match message {
-            FromWorker::LeaseGranted { request, lease, epoch, ttl, holding } => {
+            FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
                 let (epoch, ttl_us, holding) = (epoch.0, ttl.as_micros(), list(holding));
-                Report::LeaseGranted { request, lease, epoch, ttl_us, holding }
+                let portion = portion.map(Portion::from);
+                Report::LeaseGranted { request, lease, epoch, ttl_us, portion, holding }
             }
             FromWorker::LeaseRefused { request, refusal } => {
                 Report::LeaseRefused { request, refusal }
             }
-            FromWorker::Alive { lease, epoch, nonce, holding } => {
-                Report::Alive { lease, epoch: epoch.0, nonce, holding: list(holding) }
+            FromWorker::Alive { lease, epoch, nonce, portion, holding } => {
+                let (portion, holding) = (portion.map(Portion::from), list(holding));
+                Report::Alive { lease, epoch: epoch.0, nonce, portion, holding }
             }
+            FromWorker::RenewEarly { lease, epoch } => Report::RenewEarly { lease, epoch: epoch.0 },
             FromWorker::LeaseUnknown { lease, epoch } => {
                 Report::LeaseUnknown { lease, epoch: epoch.0 }
             }
@@ -181,15 +224,20 @@ impl From<Report> for FromWorker {
             outcome,
         };
         match report {
-            Report::LeaseGranted { request, lease, epoch, ttl_us, holding } => {
+            Report::LeaseGranted { request, lease, epoch, ttl_us, portion, holding } => {
                 let (epoch, ttl) = (Epoch(epoch), Span::from_micros(ttl_us));
-                FromWorker::LeaseGranted { request, lease, epoch, ttl, holding: list(holding) }
+                let (portion, holding) = (portion.map(hypha_engine::Portion::from), list(holding));
+                FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding }
             }
             Report::LeaseRefused { request, refusal } => {
                 FromWorker::LeaseRefused { request, refusal }
             }
-            Report::Alive { lease, epoch, nonce, holding } => {
-                FromWorker::Alive { lease, epoch: Epoch(epoch), nonce, holding: list(holding) }
+            Report::Alive { lease, epoch, nonce, portion, holding } => {
+                let (portion, holding) = (portion.map(hypha_engine::Portion::from), list(holding));
+                FromWorker::Alive { lease, epoch: Epoch(epoch), nonce, portion, holding }
+            }
+            Report::RenewEarly { lease, epoch } => {
+                FromWorker::RenewEarly { lease, epoch: Epoch(epoch) }
             }
             Report::LeaseUnknown { lease, epoch } => {
                 FromWorker::LeaseUnknown { lease, epoch: Epoch(epoch) }

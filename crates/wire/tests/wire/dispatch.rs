@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
+use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, Portion, ToWorker};
 use hypha_model::{
     AttemptId, Digest, Epoch, ExecutorClass, Fence, Form, LeaseId, Metadata, Name, Payload,
     Priority, RefusalKind, Requirement, Rng, Span, TaskId, TaskSpec, Time, Value,
@@ -38,6 +38,8 @@ fn every_message_of_the_engine_comes_back() {
     assert_eq!(to_a_scheduler_and_back(samples::from_worker()), samples::from_worker());
     assert_eq!(to_a_scheduler_and_back(samples::of_away()), samples::of_away());
     assert_eq!(to_a_scheduler_and_back(samples::of_delegation()), samples::of_delegation());
+    assert_eq!(to_a_scheduler_and_back(samples::of_parts()), samples::of_parts());
+    assert_eq!(to_a_worker_and_back(samples::for_parts()), samples::for_parts());
 }
 
 /// A scheduler of an earlier release takes it for a failure, and tries another worker.
@@ -188,7 +190,7 @@ fn counts_and_lengths_reserve_nothing() {
 fn an_absurd_count_of_attempts_is_refused_before_room_is_made() {
     let (attempt, fence) = samples::attempt();
     let (lease, epoch) = (samples::lease(), Epoch(1));
-    let alive = |holding| FromWorker::Alive { lease, epoch, nonce: 1, holding };
+    let alive = |holding| FromWorker::Alive { lease, epoch, nonce: 1, portion: None, holding };
     let mut bytes = Vec::new();
     let piece = rmp_serde::to_vec_named(&Report::from(alive(vec![(attempt, fence)]))).unwrap();
     // The list of one is the last field; another count is put in its place.
@@ -466,13 +468,29 @@ prop_compose! {
     }
 }
 
+fn some() -> impl Strategy<Value = Option<Arc<Requirement>>> {
+    option::of(requirement().prop_map(Arc::new))
+}
+
+fn portion() -> impl Strategy<Value = Option<Portion>> {
+    let device = (any::<u64>(), any::<u32>())
+        .prop_map(|(memory_bytes, milli_gpu)| DevicePart { memory_bytes, milli_gpu });
+    let amounts = (any::<u64>(), any::<u64>(), any::<u64>());
+    let parts = (amounts, vec(device, 0..9), vec(any::<u32>(), 0..9));
+    option::of(parts.prop_map(|((cpu_milli, memory_bytes, storage_bytes), devices, slots)| {
+        Portion { cpu_milli, memory_bytes, storage_bytes, devices, slots }
+    }))
+}
+
 fn to_worker() -> impl Strategy<Value = ToWorker> {
     prop_oneof![
-        (any::<u64>(), span()).prop_map(|(request, ttl)| ToWorker::RequestLease { request, ttl }),
-        (lease(), any::<u64>()).prop_map(|((lease, epoch), nonce)| ToWorker::Heartbeat {
-            lease,
-            epoch,
-            nonce
+        (any::<u64>(), span(), some(), some(), some()).prop_map(
+            |(request, ttl, least, wish, short_of)| {
+                ToWorker::RequestLease(Ask { request, ttl, least, wish, short_of })
+            }
+        ),
+        (lease(), any::<u64>(), some()).prop_map(|((lease, epoch), nonce, short_of)| {
+            ToWorker::Heartbeat { lease, epoch, nonce, short_of }
         }),
         dispatch().prop_map(|dispatch| ToWorker::Dispatch(Arc::new(dispatch))),
         attempt().prop_map(|(attempt, fence)| ToWorker::Cancel { attempt, fence }),
@@ -493,19 +511,27 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
         any::<String>().prop_map(|error| Outcome::Unreached { error }),
     ];
     prop_oneof![
-        (any::<u64>(), lease(), span(), vec(attempt(), 0..9)).prop_map(
-            |(request, (lease, epoch), ttl, holding)| FromWorker::LeaseGranted {
+        (any::<u64>(), lease(), span(), portion(), vec(attempt(), 0..9)).prop_map(
+            |(request, (lease, epoch), ttl, portion, holding)| FromWorker::LeaseGranted {
                 request,
                 lease,
                 epoch,
                 ttl,
+                portion,
                 holding,
             }
         ),
+        lease().prop_map(|(lease, epoch)| FromWorker::RenewEarly { lease, epoch }),
         (any::<u64>(), refusal())
             .prop_map(|(request, refusal)| FromWorker::LeaseRefused { request, refusal }),
-        (lease(), any::<u64>(), vec(attempt(), 0..9)).prop_map(
-            |((lease, epoch), nonce, holding)| FromWorker::Alive { lease, epoch, nonce, holding }
+        (lease(), any::<u64>(), portion(), vec(attempt(), 0..9)).prop_map(
+            |((lease, epoch), nonce, portion, holding)| FromWorker::Alive {
+                lease,
+                epoch,
+                nonce,
+                portion,
+                holding,
+            }
         ),
         lease().prop_map(|(lease, epoch)| FromWorker::LeaseUnknown { lease, epoch }),
         attempt().prop_map(|(attempt, fence)| FromWorker::Accepted { attempt, fence }),

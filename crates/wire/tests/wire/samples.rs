@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
+use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, Portion, ToWorker};
 use hypha_model::{
     AttemptId, Epoch, ExecutorClass, Fence, Form, LeaseId, Metadata, Payload, Priority,
     Requirement, Rng, Span, TaskId, TaskSpec, Time, Value,
@@ -200,8 +200,8 @@ pub(crate) fn bare_dispatch() -> Dispatch {
 pub(crate) fn to_worker() -> Vec<ToWorker> {
     let ((attempt, fence), lease, epoch) = (attempt(), lease(), Epoch(7));
     vec![
-        ToWorker::RequestLease { request: 1, ttl: Span::from_secs(15) },
-        ToWorker::Heartbeat { lease, epoch, nonce: u64::MAX },
+        ToWorker::RequestLease(Ask { request: 1, ttl: Span::from_secs(15), ..Ask::default() }),
+        ToWorker::Heartbeat { lease, epoch, nonce: u64::MAX, short_of: None },
         ToWorker::Dispatch(Arc::new(dispatch())),
         ToWorker::Dispatch(Arc::new(bare_dispatch())),
         ToWorker::Cancel { attempt, fence },
@@ -219,11 +219,12 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
     let failed = Outcome::Failed { error: "out of memory €".into(), retry: true };
     let other = AttemptId { number: 4, ..attempt };
     let mut all = vec![
-        FromWorker::LeaseGranted { request: 1, lease, epoch, ttl, holding: vec![] },
+        FromWorker::LeaseGranted { request: 1, lease, epoch, ttl, portion: None, holding: vec![] },
         FromWorker::Alive {
             lease,
             epoch,
             nonce: 0,
+            portion: None,
             holding: vec![(attempt, fence), (other, Fence(1))],
         },
         FromWorker::LeaseUnknown { lease, epoch },
@@ -268,6 +269,35 @@ pub(crate) fn of_delegation() -> Vec<FromWorker> {
     vec![
         FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") },
         FromWorker::Refused { attempt, fence, refusal },
+    ]
+}
+
+/// Leases of parts of a worker.
+pub(crate) fn of_parts() -> Vec<FromWorker> {
+    let (lease, epoch, ttl) = (lease(), Epoch(7), Span::from_secs(15));
+    let portion = Portion {
+        cpu_milli: 1_500,
+        memory_bytes: 1 << 34,
+        storage_bytes: 0,
+        devices: vec![DevicePart { memory_bytes: 1 << 33, milli_gpu: 500 }, DevicePart::default()],
+        slots: vec![1, 0],
+    };
+    let (all, holding) = (Some(portion.clone()), Vec::new());
+    vec![
+        FromWorker::LeaseGranted { request: 1, lease, epoch, ttl, portion: all, holding },
+        FromWorker::Alive { lease, epoch, nonce: 0, portion: Some(portion), holding: vec![] },
+        FromWorker::RenewEarly { lease, epoch },
+    ]
+}
+
+/// Requests for parts of a worker.
+pub(crate) fn for_parts() -> Vec<ToWorker> {
+    let gpu = Some(Arc::new(Requirement { min_gpus: 1, ..Requirement::default() }));
+    let (least, wish, short_of) = (gpu.clone(), gpu.clone(), gpu.clone());
+    let ttl = Span::from_secs(15);
+    vec![
+        ToWorker::RequestLease(Ask { request: 1, ttl, least, wish, short_of }),
+        ToWorker::Heartbeat { lease: lease(), epoch: Epoch(7), nonce: 1, short_of: gpu },
     ]
 }
 
@@ -377,6 +407,8 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "all", reports(from_worker())),
         sample("reports", "away", reports(of_away())),
         sample("reports", "delegated", reports(of_delegation())),
+        sample("reports", "parts", reports(of_parts())),
+        sample("orders", "parts", orders(for_parts())),
         sample("orders", "resumed", orders(resumed())),
         sample("reports", "greeting", Reports::default()),
     ]

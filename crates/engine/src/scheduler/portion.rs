@@ -1,0 +1,93 @@
+//! How much of a worker is leased: placement sees no more of it than that, and the worker is told if tasks wait that it
+//! could run with more.
+
+use std::sync::Arc;
+
+use hypha_market::{Portion, heartbeat_interval};
+use hypha_model::{Epoch, LeaseId, Requirement, Span, Time, Worker, WorkerId};
+use hypha_placement::{Slot, TaskRef};
+
+use super::failed::Failure;
+use super::{Scheduler, SchedulerStep, Settings, Task, WorkerState};
+
+impl Scheduler {
+    /// The lease of a worker covers this from now on; all of it if nothing is said.
+    pub(super) fn covers(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        portion: Option<Portion>,
+        step: &mut SchedulerStep,
+    ) {
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        let portion = portion.map(|portion| Arc::new(portion.of(&state.worker)));
+        if state.portion == portion {
+            return;
+        }
+        let worker = match &portion {
+            Some(portion) => {
+                let capacity = portion.capacity(&state.worker);
+                Arc::new(Worker { capacity, ..Worker::clone(&state.worker) })
+            }
+            None => Arc::clone(&state.worker),
+        };
+        let whole = || Portion::whole(&state.worker).slots;
+        let slots = portion.as_ref().map_or_else(whole, |portion| portion.slots.clone());
+        state.portion = portion;
+        self.placement.resize(slot, worker, &slots, now);
+        self.update_availability(now, slot);
+        // What was bound to it is decided anew: it may not fit any more.
+        self.release_bound(now, slot);
+        for reference in self.placement.given_to(slot) {
+            if self.waits_in_vain(slot, reference) {
+                let returned = Failure::Returned("other schedulers hold too much of the worker");
+                self.attempt_failed(now, reference, returned, step);
+            }
+        }
+    }
+
+    /// Whether a task waits on a worker for more than is leased of it.
+    fn waits_in_vain(&self, slot: Slot, reference: TaskRef) -> bool {
+        let state = self.workers.get(slot.0 as usize).and_then(Option::as_ref);
+        let refuses = |(state, task): (&WorkerState, &Task)| {
+            let needs = &task.accepted.spec.requirement;
+            let portion = state.portion.as_ref();
+            portion.is_some_and(|portion| portion.refuses(&state.worker, needs).is_some())
+        };
+        let waits = |task: &&Task| task.current.is_some_and(|current| current.started.is_none());
+        state.zip(self.task(reference).filter(waits)).is_some_and(refuses)
+    }
+
+    /// The worker would lease something else now: renew at once. An answer that is open will say so anyway.
+    pub(super) fn renew_early(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        named: (LeaseId, Epoch),
+        step: &mut SchedulerStep,
+    ) {
+        let Some((slot, state)) = self.state_of(worker) else { return };
+        if state.lease() != Some(named) {
+            return;
+        }
+        state.lease.renew_by(now);
+        self.worker_due(now, slot, step);
+    }
+
+    /// What the first task needs that waits although the worker could run it, if not all of the worker is leased.
+    pub(super) fn short_of(&self, slot: Slot) -> Option<Arc<Requirement>> {
+        let state = self.workers.get(slot.0 as usize)?.as_ref()?;
+        state.portion.as_ref()?;
+        let requirement = self.placement.first_waiting_for(slot, &state.worker)?;
+        Some(Arc::new(requirement.clone()))
+    }
+}
+
+impl Settings {
+    /// How long after a heartbeat the next is sent. A worker of which only a part is leased should soon hear that tasks
+    /// wait which it could run with more.
+    pub(super) fn renewal_interval(&self, ttl: Span, is_part: bool) -> Span {
+        let (interval, soon) = (self.health_check_interval, self.health_check_timeout);
+        heartbeat_interval(if is_part { interval.min(soon) } else { interval }, ttl)
+    }
+}

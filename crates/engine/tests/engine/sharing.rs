@@ -1,0 +1,144 @@
+//! Parts of a worker: two schedulers share it, and each uses no more than its part.
+
+use std::sync::Arc;
+
+use hypha_engine::scheduler::Unused;
+use hypha_engine::{Ask, FromWorker, NewTask, Portion, Settings, ToWorker};
+use hypha_model::{Epoch, LeaseId, Requirement, Rng, Span, TaskSpec, TaskState};
+
+use crate::harness::*;
+
+/// A task that needs this much memory.
+fn needs(memory_bytes: u64) -> NewTask {
+    let requirement = Requirement { memory_bytes, ..Requirement::default() };
+    NewTask { spec: Arc::new(TaskSpec { requirement, ..TaskSpec::default() }), ..task() }
+}
+
+/// Half of the worker's cores and memory, and as many slots.
+fn half(slots: u32) -> Portion {
+    let whole = Portion::whole(&worker(1));
+    Portion {
+        cpu_milli: whole.cpu_milli / 2,
+        memory_bytes: whole.memory_bytes / 2,
+        slots: vec![slots],
+        ..whole
+    }
+}
+
+/// A scheduler that holds a part of worker 1.
+struct Shared {
+    rig: Rig,
+    lease: LeaseId,
+}
+
+impl Shared {
+    fn new(portion: Option<Portion>) -> Shared {
+        let mut rig = Rig::new(Settings::default());
+        rig.event(hypha_engine::SchedulerEvent::WorkerFound(Arc::new(worker(1))));
+        let request = rig.told(1).iter().find_map(|told| match told {
+            ToWorker::RequestLease(Ask { request, .. }) => Some(*request),
+            _ => None,
+        });
+        let (lease, ttl) = (LeaseId::new(rig.now, &mut Rng::new(9)), secs(120));
+        let (request, epoch, holding) = (request.unwrap(), Epoch(1), Vec::new());
+        rig.say(1, FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding });
+        Shared { rig, lease }
+    }
+
+    /// The next heartbeat, and what it says that is short.
+    fn heartbeat(&mut self, within: Span) -> (u64, Option<Arc<Requirement>>) {
+        self.rig.wait(within);
+        self.last_heartbeat().expect("a heartbeat is sent")
+    }
+
+    fn last_heartbeat(&self) -> Option<(u64, Option<Arc<Requirement>>)> {
+        self.rig.told(1).iter().rev().find_map(|told| match told {
+            ToWorker::Heartbeat { nonce, short_of, .. } => Some((*nonce, short_of.clone())),
+            _ => None,
+        })
+    }
+
+    fn renew(&mut self, nonce: u64, portion: Option<Portion>) {
+        let (lease, epoch, holding) = (self.lease, Epoch(1), Vec::new());
+        self.rig.say(1, FromWorker::Alive { lease, epoch, nonce, portion, holding });
+    }
+}
+
+#[test]
+fn a_scheduler_gives_a_worker_no_more_than_its_part_runs() {
+    let mut shared = Shared::new(Some(half(1)));
+    let large = shared.rig.submit(needs(6 << 30));
+    assert_eq!(shared.rig.dispatches().len(), 0, "half of the worker is too small");
+    shared.rig.submit(needs(3 << 30));
+    assert_eq!(shared.rig.dispatches().len(), 1);
+    let state =
+        |shared: &Shared| shared.rig.scheduler.task_view(large, shared.rig.now).unwrap().state;
+    assert_eq!(state(&shared), TaskState::Queued);
+    let wanted = Requirement { memory_bytes: 6 << 30, ..Requirement::default() };
+    let why = shared.rig.scheduler.why_unused(worker_id(1), Some(&wanted));
+    assert_eq!(why, Some(Unused::LeasedToOthers));
+
+    // It says so, sooner than it would otherwise say that it is there, and is given more.
+    let (nonce, short_of) = shared.heartbeat(Settings::default().health_check_timeout);
+    assert_eq!(short_of.unwrap().memory_bytes, 6 << 30);
+    shared.renew(nonce, None);
+    assert_eq!(shared.rig.scheduler.lease_of(worker_id(1)).unwrap().portion, None);
+    assert_eq!(shared.rig.scheduler.why_unused(worker_id(1), Some(&wanted)), None);
+}
+
+#[test]
+fn what_waits_on_a_worker_for_more_than_is_leased_is_taken_back_and_costs_no_attempt() {
+    let mut shared = Shared::new(None);
+    let large = shared.rig.submit(needs(6 << 30));
+    let given = shared.rig.dispatches();
+    let (attempt, fence) = (given[0].dispatch.attempt, given[0].dispatch.fence);
+    shared.rig.say(1, FromWorker::Accepted { attempt, fence });
+    let (lease, epoch) = (shared.lease, Epoch(1));
+    shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
+    let (nonce, _) = shared.last_heartbeat().unwrap();
+    let (portion, holding) = (Some(half(1)), vec![(attempt, fence)]);
+    shared.rig.say(1, FromWorker::Alive { lease, epoch, nonce, portion, holding });
+    let cancelled = ToWorker::Cancel { attempt, fence };
+    assert!(shared.rig.told(1).contains(&cancelled));
+    let view = shared.rig.scheduler.task_view(large, shared.rig.now).unwrap();
+    assert_eq!(view.state, TaskState::Queued);
+    let requeued = shared.rig.disk.image.tasks[&large].failures;
+    assert_eq!(requeued, 0, "no attempt is used up");
+}
+
+#[test]
+fn a_worker_of_which_nothing_is_leased_gets_nothing() {
+    let mut shared = Shared::new(Some(Portion::nothing(&worker(1))));
+    shared.rig.submit(task());
+    assert_eq!(shared.rig.dispatches().len(), 0);
+    let why = shared.rig.scheduler.why_unused(worker_id(1), None);
+    assert_eq!(why, Some(Unused::LeasedToOthers));
+    let (nonce, short_of) = shared.heartbeat(Settings::default().health_check_timeout);
+    assert!(short_of.is_some());
+    shared.renew(nonce, Some(half(1)));
+    assert_eq!(shared.rig.dispatches().len(), 1, "as soon as it has a part");
+}
+
+#[test]
+fn a_lease_is_renewed_at_once_when_the_worker_asks_for_that() {
+    let mut shared = Shared::new(None);
+    assert!(shared.last_heartbeat().is_none());
+    let (lease, epoch) = (shared.lease, Epoch(1));
+    shared.rig.say(1, FromWorker::RenewEarly { lease, epoch: Epoch(2) });
+    assert!(shared.last_heartbeat().is_none(), "another life's lease");
+    shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
+    let (nonce, short_of) = shared.last_heartbeat().expect("at once");
+    assert_eq!(short_of, None, "with all of the worker nothing is short");
+    // What changes while the answer travels is not missed.
+    shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
+    shared.renew(nonce, Some(half(1)));
+    assert!(shared.heartbeat(Span::ZERO).0 > nonce);
+}
+
+#[test]
+fn what_a_peer_says_of_parts_is_not_believed_beyond_what_the_worker_has() {
+    let boast = Portion { memory_bytes: u64::MAX, slots: vec![1_000; 9], ..half(1) };
+    let shared = Shared::new(Some(boast));
+    let portion = shared.rig.scheduler.lease_of(worker_id(1)).unwrap().portion.unwrap();
+    assert_eq!((portion.memory_bytes, portion.slots[0]), (8 << 30, 1));
+}

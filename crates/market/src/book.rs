@@ -1,0 +1,510 @@
+//! The owner's side: who holds which portion of a worker, and the one ledger in which all that runs there is booked.
+//!
+//! A lease has a *limit*: nothing begins beyond it. It *holds* its limit and whatever it runs beyond that, which ends in
+//! time and is not replaced. What all leases hold together is never more than the worker has, so a limit only grows into
+//! what nobody else holds, and only shrinks when its lease is renewed and its holder is told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hypha_model::{
+    Fit, LeaseId, Ledger, Refusal, RefusalKind, Requirement, SchedulerId, Span, Time, Worker,
+};
+
+use crate::divide::{Claim, divide};
+use crate::portion::{DevicePart, Portion};
+
+/// Schedulers that hold or want a part of one worker at a time: each decision looks at all of them.
+pub const MAX_HOLDERS: usize = 64;
+
+/// How long what two schedulers need and only one can have stays with one of them, if it needs it that long. Enough for
+/// several round trips, so that the time is used.
+pub const TURN: Span = Span::from_secs(10);
+
+/// How often a holder is asked to renew early after something has changed. What it holds settles after two or three; many
+/// more would be a fault in the division, and must not keep the network busy.
+const MAX_EARLY_RENEWALS: u8 = 8;
+
+/// Names something that is booked.
+pub trait LeaseKey: Ord + Copy {
+    /// Under whose lease.
+    fn holder(&self) -> SchedulerId;
+}
+
+/// What a scheduler asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ask {
+    /// The number of the request: a later one replaces an earlier one.
+    pub request: u64,
+    /// For how long.
+    pub ttl: Span,
+    /// Without this it is of no use, and never less while it lasts.
+    pub least: Option<Arc<Requirement>>,
+    /// No more than this; all that is free if it does not say.
+    pub wish: Option<Arc<Requirement>>,
+    /// What a task that waits needs.
+    pub short_of: Option<Arc<Requirement>>,
+}
+
+/// What comes of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// It is granted.
+    Granted(Granted),
+    /// It is not: too much is taken. It is remembered, and others are given less when they renew.
+    Refused(RefusalKind),
+    /// The same scheduler has asked again since, and goes by the answer to that.
+    Overtaken,
+}
+
+/// A lease as it is granted or renewed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Granted {
+    /// The lease.
+    pub lease: LeaseId,
+    /// For how long.
+    pub ttl: Span,
+    /// What it covers; all of the worker if it does not say.
+    pub portion: Option<Portion>,
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub struct LeaseBook<K> {
+    worker: Arc<Worker>,
+    whole: Portion,
+    ledger: Ledger<K>,
+    /// For each executor, how many it runs.
+    used: Vec<u32>,
+    leases: BTreeMap<SchedulerId, Lease<K>>,
+    /// Those whose last request was refused, and until when they are expected to ask again.
+    waiting: BTreeMap<SchedulerId, (Terms, Time)>,
+    /// A planted fault: what others hold is granted again. Has no effect without the `mutants` feature.
+    generous: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Lease<K> {
+    id: LeaseId,
+    request: u64,
+    ttl: Span,
+    until: Time,
+    terms: Terms,
+    limit: Portion,
+    /// What runs under it, booked against the limit.
+    ledger: Ledger<K>,
+    used: Vec<u32>,
+    early_renewals: u8,
+}
+
+/// What a scheduler wants, and since when it has that or lacks it.
+#[derive(Clone, Debug)]
+struct Terms {
+    least: Option<Arc<Requirement>>,
+    wish: Option<Arc<Requirement>>,
+    short_of: Option<Arc<Requirement>>,
+    is_short: bool,
+    since: Time,
+}
+
+impl<K: LeaseKey> LeaseBook<K> {
+    /// The book of a worker of which nobody holds anything.
+    pub fn new(worker: Arc<Worker>) -> LeaseBook<K> {
+        LeaseBook {
+            whole: Portion::whole(&worker),
+            ledger: Ledger::new(&worker.capacity),
+            used: vec![0; worker.executors.len()],
+            leases: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            generous: false,
+            worker,
+        }
+    }
+
+    /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
+    pub fn mutate_generous(&mut self) {
+        self.generous = cfg!(feature = "mutants");
+    }
+
+    /// A scheduler asks for a lease. A new request replaces its earlier lease, and what runs under it goes on.
+    pub fn request(
+        &mut self,
+        now: Time,
+        holder: SchedulerId,
+        ask: &Ask,
+        id: impl FnOnce() -> LeaseId,
+    ) -> Answer {
+        let known = self.leases.get(&holder);
+        if known.is_some_and(|lease| lease.request > ask.request) {
+            return Answer::Overtaken;
+        }
+        if known.is_none() && self.leases.len() + self.waiting.len() >= MAX_HOLDERS {
+            return Answer::Refused(RefusalKind::Busy);
+        }
+        if let Some(Err(refusal)) = ask.least.as_ref().map(|least| least.satisfied_by(&self.worker))
+        {
+            return Answer::Refused(refusal.kind);
+        }
+        // One that comes twice is granted once: the holder goes by the first answer.
+        let again = known.filter(|lease| lease.request == ask.request).map(|lease| lease.id);
+        let id = again.unwrap_or_else(id);
+        let before = known.cloned();
+        let waited = self.waiting.remove(&holder).map(|(terms, _)| terms);
+        let terms =
+            Terms::new(ask, before.as_ref().map(|lease| &lease.terms).or(waited.as_ref()), now);
+        let mut lease = before.clone().unwrap_or_else(|| self.empty_lease(id, terms.clone()));
+        (lease.id, lease.request, lease.terms) = (id, ask.request, terms);
+        (lease.ttl, lease.until) = (ask.ttl, now + ask.ttl);
+        self.leases.insert(holder, lease);
+        let granted = self.settle(now, holder);
+        self.changed();
+        let lacks_least = |lease: &Lease<K>| {
+            let least = lease.terms.least.as_deref();
+            least.is_some_and(|least| lease.limit.refuses(&self.worker, least).is_some())
+        };
+        if self.leases.get(&holder).is_some_and(lacks_least)
+            && let Some(refused) = self.leases.remove(&holder)
+        {
+            match before {
+                // What it held before, it holds on.
+                Some(mut lease) => {
+                    lease.terms.short_of = refused.terms.short_of;
+                    self.leases.insert(holder, lease);
+                }
+                None => drop(self.waiting.insert(holder, (refused.terms, refused.until))),
+            }
+            return Answer::Refused(RefusalKind::Busy);
+        }
+        granted.map_or(Answer::Overtaken, Answer::Granted)
+    }
+
+    /// A holder renews its lease, which may cover less than before, or more. Nothing if it holds no such lease.
+    pub fn renew(
+        &mut self,
+        now: Time,
+        holder: SchedulerId,
+        id: LeaseId,
+        short_of: Option<Arc<Requirement>>,
+    ) -> Option<Granted> {
+        let lease = self.leases.get_mut(&holder).filter(|lease| lease.id == id)?;
+        lease.until = now + lease.ttl;
+        let news = lease.terms.short_of.is_some() != short_of.is_some();
+        lease.terms.short_of = short_of;
+        let granted = self.settle(now, holder);
+        if news {
+            self.changed();
+        }
+        granted
+    }
+
+    /// Whether `holder` holds this very lease.
+    pub fn holds(&self, holder: SchedulerId, id: LeaseId) -> bool {
+        self.leases.get(&holder).is_some_and(|lease| lease.id == id)
+    }
+
+    /// Those who hold a lease.
+    pub fn holders(&self) -> impl Iterator<Item = SchedulerId> {
+        self.leases.keys().copied()
+    }
+
+    /// A holder's lease, and until when it holds.
+    pub fn lease_of(&self, holder: SchedulerId) -> Option<(LeaseId, Time)> {
+        self.leases.get(&holder).map(|lease| (lease.id, lease.until))
+    }
+
+    /// What a holder's lease covers.
+    pub fn limit_of(&self, holder: SchedulerId) -> Option<&Portion> {
+        self.leases.get(&holder).map(|lease| &lease.limit)
+    }
+
+    /// A lease is over. What runs under it keeps its room until it has ended.
+    pub fn release(&mut self, holder: SchedulerId) {
+        self.leases.remove(&holder);
+        self.changed();
+    }
+
+    /// A holder whose lease has run out. It is not over until it is released.
+    pub fn expired(&mut self, now: Time) -> Option<SchedulerId> {
+        self.waiting.retain(|_, (_, until)| *until > now);
+        let over = |(_, lease): &(&SchedulerId, &Lease<K>)| lease.until <= now;
+        self.leases.iter().find(over).map(|(holder, _)| *holder)
+    }
+
+    /// When a lease runs out, or somebody's turn ends while others wait for theirs.
+    pub fn wake_at(&self, now: Time) -> Option<Time> {
+        let ends = self.leases.values().map(|lease| lease.until).min();
+        if !self.is_shared() || !self.terms().any(|terms| terms.is_short) {
+            return ends;
+        }
+        let turns = self.terms().filter(|terms| terms.has_turn(now));
+        turns.map(|terms| terms.since + TURN).chain(ends).min()
+    }
+
+    /// Holders that should renew now: their leases would cover something else. Each is told a few times at most.
+    pub fn early_renewals(&mut self, now: Time) -> Vec<(SchedulerId, LeaseId)> {
+        let alone = self.leases.len() + self.waiting.len() == 1;
+        if alone && self.leases.values().all(|lease| lease.limit == self.whole) {
+            return Vec::new();
+        }
+        let targets = self.targets(now);
+        let mut due = Vec::new();
+        for (holder, target) in targets {
+            let open = self.open_to(holder);
+            let Some(lease) = self.leases.get_mut(&holder) else { continue };
+            if lease.early_renewals > 0 && target.min(&open) != lease.limit {
+                lease.early_renewals -= 1;
+                due.push((holder, lease.id));
+            }
+        }
+        due
+    }
+
+    /// Says whether the turn of somebody has ended since, while others wait for theirs.
+    pub fn end_turns(&mut self, now: Time) -> bool {
+        let ended = |terms: &Terms| {
+            !terms.is_short && terms.short_of.is_some() && terms.since + TURN <= now
+        };
+        let any =
+            self.is_shared() && self.terms().any(|terms| terms.is_short) && self.terms().any(ended);
+        if any {
+            self.changed();
+        }
+        any
+    }
+
+    /// Which executor would run this under a holder's lease if nothing else ran, or why none would. Without a lease, of
+    /// all of the worker.
+    pub fn executor_for(
+        &self,
+        holder: SchedulerId,
+        requirement: &Requirement,
+    ) -> Result<usize, Refusal> {
+        requirement.satisfied_by(&self.worker)?;
+        let limit = self.limit_of(holder).unwrap_or(&self.whole);
+        if let Some(refusal) = limit.refuses(&self.worker, requirement) {
+            return Err(refusal);
+        }
+        let mut executors = requirement.executors_of(&self.worker);
+        executors
+            .find(|at| limit.slots.get(*at).is_some_and(|slots| *slots > 0))
+            .ok_or(Refusal::plain(RefusalKind::Busy))
+    }
+
+    /// Whether a run would fit now, in the lease of its holder and on the worker.
+    pub fn fits(&self, holder: SchedulerId, requirement: &Requirement, executor: usize) -> bool {
+        if self.used[executor] >= self.whole.slots[executor] {
+            return false;
+        }
+        let Some(lease) = self.leases.get(&holder) else {
+            return self.ledger.fits(requirement).is_ok();
+        };
+        lease.used[executor] < lease.limit.slots[executor]
+            && lease.ledger.fits(requirement).is_ok()
+            && self
+                .ledger
+                .fits_where(requirement, |device| lease.ledger.has_room_on(device, requirement))
+                .is_ok()
+    }
+
+    /// Books a run. Says on which GPUs; nothing if it does not fit.
+    pub fn begin(
+        &mut self,
+        key: K,
+        requirement: &Requirement,
+        executor: usize,
+    ) -> Option<Vec<u32>> {
+        let lease = self.leases.get_mut(&key.holder());
+        let ledger = lease.as_ref().map(|lease| &lease.ledger);
+        let may_use = |device| ledger.is_none_or(|ledger| ledger.has_room_on(device, requirement));
+        self.ledger.allocate_where(key, requirement, Fit::First, may_use).ok()?;
+        let devices = self.ledger.devices_of(key).map(<[u32]>::to_vec).unwrap_or_default();
+        if let Some(lease) = lease {
+            let same = |device| devices.contains(&device);
+            // It fits, as its caller has seen; `check` would tell.
+            let _ = lease.ledger.allocate_where(key, requirement, Fit::First, same);
+            lease.used[executor] += 1;
+        }
+        self.used[executor] += 1;
+        Some(devices)
+    }
+
+    /// A run has ended: its room is free.
+    pub fn end(&mut self, key: K, executor: usize) {
+        if self.ledger.release(key).is_err() {
+            return;
+        }
+        self.used[executor] -= 1;
+        // Its lease may have ended before it, and its holder may have another by now.
+        if let Some(lease) = self.leases.get_mut(&key.holder())
+            && lease.ledger.release(key).is_ok()
+        {
+            lease.used[executor] -= 1;
+        }
+    }
+
+    /// Whether more than one scheduler wants a part.
+    pub fn is_shared(&self) -> bool {
+        self.leases.len() + self.waiting.len() > 1
+    }
+
+    /// What is booked under a holder's lease, or on the worker for one that needs none.
+    pub fn ledger_of(&self, holder: SchedulerId) -> &Ledger<K> {
+        self.leases.get(&holder).map_or(&self.ledger, |lease| &lease.ledger)
+    }
+
+    /// How many tasks an executor may run at once for a holder.
+    pub fn slots_of(&self, holder: SchedulerId, executor: usize) -> u32 {
+        self.limit_of(holder).unwrap_or(&self.whole).slots.get(executor).copied().unwrap_or(0)
+    }
+
+    /// How many runs are booked.
+    pub fn booked(&self) -> usize {
+        self.ledger.booked()
+    }
+
+    /// Adds everything up anew and compares: nothing is booked twice, and the leases together hold no more than there is.
+    pub fn check(&self) -> Result<(), String> {
+        self.ledger.check()?;
+        if self.ledger.is_overbooked() {
+            return Err("more is booked than there is".to_owned());
+        }
+        for (at, (used, most)) in self.used.iter().zip(&self.whole.slots).enumerate() {
+            if used > most {
+                return Err(format!("executor {at} runs {used} at once: booked twice"));
+            }
+        }
+        let mut held = Portion::nothing(&self.worker);
+        for (holder, lease) in &self.leases {
+            lease.ledger.check().map_err(|error| format!("lease of {holder}: {error}"))?;
+            let booked: u32 = lease.used.iter().sum();
+            if booked as usize != lease.ledger.booked() {
+                let count = lease.ledger.booked();
+                return Err(format!("lease of {holder}: {count} are booked and {booked} counted"));
+            }
+            held = held.plus(&lease.held());
+        }
+        if !self.whole.covers(&held) {
+            return Err(format!("leases hold {held:?} of {:?}: granted twice", self.whole));
+        }
+        Ok(())
+    }
+
+    /// A lease of nothing.
+    fn empty_lease(&self, id: LeaseId, terms: Terms) -> Lease<K> {
+        let limit = Portion::nothing(&self.worker);
+        Lease {
+            id,
+            request: 0,
+            ttl: Span::ZERO,
+            until: Time::ZERO,
+            terms,
+            ledger: Ledger::new(&limit.capacity(&self.worker)),
+            limit,
+            used: vec![0; self.used.len()],
+            early_renewals: 0,
+        }
+    }
+
+    /// Gives a lease its part of what there is, as far as nobody else holds it.
+    fn settle(&mut self, now: Time, holder: SchedulerId) -> Option<Granted> {
+        let target = self.targets(now).remove(&holder)?;
+        let limit = target.min(&self.open_to(holder));
+        let (worker, whole) = (&self.worker, &self.whole);
+        let lease = self.leases.get_mut(&holder)?;
+        if lease.limit != limit {
+            lease.ledger.resize(&limit.capacity(worker));
+            lease.limit = limit;
+        }
+        lease.terms.look(now, worker, &lease.limit);
+        let portion = (lease.limit != *whole).then(|| lease.limit.clone());
+        Some(Granted { lease: lease.id, ttl: lease.ttl, portion })
+    }
+
+    /// What would be fair now, whatever is held.
+    fn targets(&self, now: Time) -> BTreeMap<SchedulerId, Portion> {
+        let nothing = Portion::nothing(&self.worker);
+        let leases =
+            self.leases.iter().map(|(holder, lease)| (*holder, &lease.terms, &lease.limit));
+        let waiting = self.waiting.iter().map(|(holder, (terms, _))| (*holder, terms, &nothing));
+        let mut claims: Vec<_> = leases.chain(waiting).collect();
+        claims.sort_by_key(|(holder, terms, _)| (terms.turn(now), *holder));
+        let wanted: Vec<Claim<'_>> =
+            claims.iter().map(|(_, terms, holds)| terms.claim(holds)).collect();
+        let parts = divide(&self.worker, &wanted);
+        claims.iter().map(|(holder, ..)| *holder).zip(parts).collect()
+    }
+
+    /// What nobody but `holder` holds.
+    fn open_to(&self, holder: SchedulerId) -> Portion {
+        let others = self.leases.iter().filter(|(other, _)| **other != holder && !self.generous);
+        others.fold(self.whole.clone(), |open, (_, lease)| open.minus(&lease.held()))
+    }
+
+    fn terms(&self) -> impl Iterator<Item = &Terms> {
+        let waiting = self.waiting.values().map(|(terms, _)| terms);
+        self.leases.values().map(|lease| &lease.terms).chain(waiting)
+    }
+
+    /// Something has changed that others should hear of soon.
+    fn changed(&mut self) {
+        for lease in self.leases.values_mut() {
+            lease.early_renewals = MAX_EARLY_RENEWALS;
+        }
+    }
+}
+
+impl<K: LeaseKey> Lease<K> {
+    /// Its limit, and what runs beyond it.
+    fn held(&self) -> Portion {
+        let (cpu_milli, memory_bytes, storage_bytes, devices) = self.ledger.in_use();
+        let part = |(memory_bytes, milli_gpu)| DevicePart { memory_bytes, milli_gpu };
+        let devices = devices.map(part).collect();
+        let slots = self.used.clone();
+        self.limit.max(&Portion { cpu_milli, memory_bytes, storage_bytes, devices, slots })
+    }
+}
+
+impl Terms {
+    /// What is asked for now, by one that wanted something `before`.
+    fn new(ask: &Ask, before: Option<&Terms>, now: Time) -> Terms {
+        Terms {
+            least: ask.least.clone(),
+            wish: ask.wish.clone(),
+            short_of: ask.short_of.clone().or_else(|| ask.least.clone()),
+            is_short: before.is_some_and(|before| before.is_short),
+            since: before.map_or(now, |before| before.since),
+        }
+    }
+
+    fn claim<'a>(&'a self, holds: &'a Portion) -> Claim<'a> {
+        let (least, wish) = (self.least.as_deref(), self.wish.as_deref());
+        Claim { holds, least, wish, need: self.short_of.as_deref() }
+    }
+
+    /// Notes whether what is needed is there.
+    fn look(&mut self, now: Time, worker: &Worker, limit: &Portion) {
+        let needs = self.short_of.as_deref();
+        let is_short = needs.is_some_and(|needs| limit.refuses(worker, needs).is_some());
+        if std::mem::replace(&mut self.is_short, is_short) != is_short {
+            self.since = now;
+        }
+    }
+
+    /// Whether it has what it needs, and has not had it for a whole turn.
+    fn has_turn(&self, now: Time) -> bool {
+        self.short_of.is_some() && !self.is_short && self.since + TURN > now
+    }
+
+    /// Lower goes first: whose turn it is, then who has been short for longest, then the others.
+    fn turn(&self, now: Time) -> (u8, Time) {
+        let class = match (self.has_turn(now), self.is_short) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 2,
+        };
+        (class, self.since)
+    }
+}
+
+#[cfg(test)]
+mod tests;

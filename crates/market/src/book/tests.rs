@@ -1,0 +1,290 @@
+use hypha_model::{Capacity, Device, Executor, ExecutorClass, Money, Rng, WorkerId};
+
+use super::*;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(SchedulerId, u32);
+
+impl LeaseKey for Key {
+    fn holder(&self) -> SchedulerId {
+        self.0
+    }
+}
+
+const TTL: Span = Span::from_secs(30);
+
+fn worker(gpus: usize, slots: u32) -> Arc<Worker> {
+    let name = |text: &str| text.parse().unwrap();
+    let device = Device { model: name("A100"), memory_bytes: 80, milli_gpu: 1_000 };
+    Arc::new(Worker {
+        id: WorkerId::new(Time::ZERO, &mut Rng::new(1)),
+        capacity: Capacity {
+            cpu_milli: 8_000,
+            memory_bytes: 100,
+            storage_bytes: 0,
+            devices: vec![device; gpus],
+        },
+        executors: vec![Executor {
+            class: ExecutorClass::Inference,
+            name: name("echo"),
+            models: Vec::new(),
+            concurrency: slots,
+        }],
+        hardware: None,
+        region: None,
+        price: Money::default(),
+    })
+}
+
+fn at(seconds: u64) -> Time {
+    Time::from_micros(seconds * 1_000_000)
+}
+
+fn scheduler(number: u128) -> SchedulerId {
+    SchedulerId::new(Time::ZERO, &mut Rng::new(number as u64))
+}
+
+fn gpu() -> Option<Arc<Requirement>> {
+    Some(Arc::new(Requirement { min_gpus: 1, ..Requirement::default() }))
+}
+
+/// A book, with the numbers of requests and leases.
+struct Rig {
+    book: LeaseBook<Key>,
+    worker: Arc<Worker>,
+    asked: u64,
+}
+
+impl Rig {
+    fn new(worker: Arc<Worker>) -> Rig {
+        Rig { book: LeaseBook::new(Arc::clone(&worker)), worker, asked: 0 }
+    }
+
+    fn ask(&mut self, now: Time, holder: u128, ask: Ask) -> Answer {
+        self.asked += 1;
+        let ask = Ask { request: self.asked, ttl: TTL, ..ask };
+        let id = LeaseId::new(now, &mut Rng::new(self.asked));
+        let answer = self.book.request(now, scheduler(holder), &ask, || id);
+        self.book.check().unwrap();
+        answer
+    }
+
+    fn lease(&mut self, now: Time, holder: u128) -> LeaseId {
+        match self.ask(now, holder, Ask::default()) {
+            Answer::Granted(granted) => granted.lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Renews, and says how many slots and whole GPUs the lease covers.
+    fn renew(
+        &mut self,
+        now: Time,
+        holder: u128,
+        short_of: Option<Arc<Requirement>>,
+    ) -> (u32, usize) {
+        let (id, _) = self.book.lease_of(scheduler(holder)).unwrap();
+        let granted = self.book.renew(now, scheduler(holder), id, short_of).unwrap();
+        self.book.check().unwrap();
+        let portion = granted.portion.unwrap_or_else(|| Portion::whole(&self.worker));
+        let gpus = portion.devices.iter().filter(|device| device.milli_gpu == 1_000).count();
+        (portion.slots[0], gpus)
+    }
+}
+
+#[test]
+fn one_alone_holds_all_and_shares_when_another_asks() {
+    let mut rig = Rig::new(worker(2, 4));
+    rig.lease(at(0), 1);
+    assert_eq!(rig.renew(at(1), 1, None), (4, 2));
+    // All is held: the second has a lease of nothing, until the first renews.
+    let granted = rig.ask(at(2), 2, Ask::default());
+    let Answer::Granted(Granted { portion: Some(portion), .. }) = granted else { panic!() };
+    assert!(portion.is_nothing());
+    assert_eq!(rig.book.early_renewals(at(2)).len(), 1, "the first is asked to renew");
+    assert_eq!(rig.renew(at(3), 1, None), (2, 1));
+    assert_eq!(rig.renew(at(3), 2, None), (2, 1));
+    assert_eq!(rig.book.early_renewals(at(3)), [], "it has settled");
+    // When the second has gone, the first has all of it again.
+    rig.book.release(scheduler(2));
+    assert_eq!(rig.book.early_renewals(at(4)).len(), 1);
+    assert_eq!(rig.renew(at(4), 1, None), (4, 2));
+}
+
+#[test]
+fn what_runs_is_not_taken_away_and_what_ends_is_not_replaced() {
+    let mut rig = Rig::new(worker(0, 2));
+    rig.lease(at(0), 1);
+    let core = Requirement { cpu_milli: 4_000, ..Requirement::default() };
+    let (a, b) = (Key(scheduler(1), 1), Key(scheduler(1), 2));
+    assert!(rig.book.begin(a, &core, 0).is_some() && rig.book.begin(b, &core, 0).is_some());
+    rig.lease(at(1), 2);
+    assert_eq!(rig.renew(at(2), 1, None), (1, 0));
+    assert_eq!(rig.renew(at(2), 2, None), (0, 0), "both still run");
+    rig.book.end(a, 0);
+    assert!(!rig.book.fits(scheduler(1), &core, 0), "its part is in use");
+    assert_eq!(rig.renew(at(3), 2, None), (1, 0));
+    assert!(rig.book.fits(scheduler(2), &core, 0));
+    rig.book.end(b, 0);
+    assert!(rig.book.fits(scheduler(1), &core, 0));
+}
+
+#[test]
+fn the_part_of_a_holder_that_vanished_is_free_after_its_ttl() {
+    let mut rig = Rig::new(worker(1, 2));
+    rig.lease(at(0), 1);
+    rig.lease(at(1), 2);
+    assert_eq!(rig.renew(at(20), 2, gpu()), (0, 0));
+    assert_eq!(rig.book.wake_at(at(20)), Some(at(30)));
+    assert_eq!(rig.book.expired(at(29)), None);
+    assert_eq!(rig.book.expired(at(30)), Some(scheduler(1)));
+    rig.book.release(scheduler(1));
+    assert_eq!(rig.renew(at(30), 2, gpu()), (2, 1));
+}
+
+#[test]
+fn two_who_need_the_same_gpu_take_turns() {
+    let mut rig = Rig::new(worker(1, 2));
+    rig.lease(at(0), 1);
+    assert_eq!(rig.renew(at(1), 1, gpu()).1, 1);
+    rig.lease(at(2), 2);
+    assert_eq!(rig.renew(at(3), 2, gpu()).1, 0);
+    // The first has it for a turn, then the other.
+    assert_eq!(rig.renew(at(4), 1, gpu()).1, 1);
+    assert_eq!(rig.book.wake_at(at(4)), Some(at(0) + TURN));
+    assert_eq!(rig.renew(at(10), 1, gpu()).1, 0);
+    assert_eq!(rig.renew(at(11), 2, gpu()).1, 1);
+    assert_eq!(rig.renew(at(12), 2, gpu()).1, 1, "it has its turn");
+    assert_eq!(rig.renew(at(12), 1, gpu()).1, 0);
+    assert_eq!(rig.renew(at(22), 2, gpu()).1, 0);
+    assert_eq!(rig.renew(at(22), 1, gpu()).1, 1);
+    // Without another who needs it, it stays.
+    assert_eq!(rig.renew(at(23), 2, None).1, 0);
+    assert_eq!(rig.renew(at(40), 1, gpu()).1, 1);
+}
+
+#[test]
+fn a_lease_that_cannot_have_its_least_is_refused_and_room_is_made_for_it() {
+    let mut rig = Rig::new(worker(2, 4));
+    rig.lease(at(0), 1);
+    let role = Ask { least: gpu(), wish: gpu(), ..Ask::default() };
+    assert_eq!(rig.ask(at(1), 2, role.clone()), Answer::Refused(RefusalKind::Busy));
+    assert_eq!(rig.renew(at(2), 1, gpu()).1, 1, "room is made at the next renewal");
+    let Answer::Granted(granted) = rig.ask(at(3), 2, role.clone()) else { panic!() };
+    assert_eq!(granted.portion.unwrap().slots, [1]);
+    // What is promised is not taken away, whoever needs it.
+    let both = Some(Arc::new(Requirement { min_gpus: 2, ..Requirement::default() }));
+    assert_eq!(rig.renew(at(20), 1, both.clone()).1, 1);
+    assert_eq!(rig.renew(at(25), 2, None).1, 1);
+    // One that is refused keeps what it had, and what nobody could have is not waited for.
+    let more = Ask { least: both, ..role };
+    assert_eq!(rig.ask(at(26), 2, more), Answer::Refused(RefusalKind::Busy));
+    assert_eq!(rig.renew(at(27), 2, None).1, 1);
+    let cores = Requirement { cpu_milli: 9_000, ..Requirement::default() };
+    let impossible = Ask { least: Some(Arc::new(cores)), ..Ask::default() };
+    assert_eq!(rig.ask(at(28), 3, impossible), Answer::Refused(RefusalKind::Cpu));
+    assert!(rig.book.waiting.is_empty());
+}
+
+#[test]
+fn a_request_that_was_overtaken_is_not_answered() {
+    let mut rig = Rig::new(worker(0, 1));
+    let first = rig.lease(at(0), 1);
+    let ask = Ask { request: 7, ttl: TTL, ..Ask::default() };
+    let id = LeaseId::new(at(1), &mut Rng::new(77));
+    assert!(matches!(rig.book.request(at(1), scheduler(1), &ask, || id), Answer::Granted(_)));
+    assert!(!rig.book.holds(scheduler(1), first) && rig.book.holds(scheduler(1), id));
+    let again = rig.book.request(at(1), scheduler(1), &ask, || first);
+    assert!(matches!(again, Answer::Granted(Granted { lease, .. }) if lease == id), "granted once");
+    let old = Ask { request: 6, ..ask };
+    assert_eq!(rig.book.request(at(1), scheduler(1), &old, || first), Answer::Overtaken);
+}
+
+#[test]
+fn holders_are_bounded() {
+    let mut rig = Rig::new(worker(0, 1));
+    for holder in 1..=MAX_HOLDERS as u128 {
+        rig.lease(at(0), holder);
+    }
+    assert_eq!(rig.ask(at(0), 1_000, Ask::default()), Answer::Refused(RefusalKind::Busy));
+    assert!(matches!(rig.ask(at(0), 1, Ask::default()), Answer::Granted(_)), "it has one");
+}
+
+/// Whatever holders do, the sums hold; and when nothing new happens, what each holds settles.
+#[test]
+fn whatever_happens_the_book_adds_up_and_settles() {
+    for seed in 0..2_000 {
+        let mut rng = Rng::new(seed);
+        let mut rig = Rig::new(worker(rng.below(4) as usize, 1 + rng.below(4) as u32));
+        let mut now = at(1);
+        let mut runs: Vec<Key> = Vec::new();
+        let wants = |rng: &mut Rng| {
+            let requirement = Requirement {
+                cpu_milli: rng.below(9_000),
+                memory_bytes: rng.below(110),
+                min_gpus: rng.below(4) as u32,
+                gpu_memory_bytes: rng.below(90),
+                milli_gpu: [250, 500, 1_000][rng.below(3) as usize],
+                ..Requirement::default()
+            };
+            Some(Arc::new(requirement)).filter(|_| rng.chance(0.5))
+        };
+        for step in 0..60_u32 {
+            now = now + Span::from_millis(rng.below(5_000));
+            while let Some(holder) = rig.book.expired(now) {
+                rig.book.release(holder);
+            }
+            let holder = 1 + u128::from(rng.below(4));
+            match rng.below(6) {
+                0 => {
+                    let (least, wish) = (wants(&mut rng), wants(&mut rng));
+                    let least = least.filter(|_| rng.chance(0.3));
+                    let _ = rig.ask(now, holder, Ask { least, wish, ..Ask::default() });
+                }
+                1 => rig.book.release(scheduler(holder)),
+                2 | 3 => {
+                    let short_of = wants(&mut rng);
+                    if let Some((id, _)) = rig.book.lease_of(scheduler(holder)) {
+                        let _ = rig.book.renew(now, scheduler(holder), id, short_of);
+                    }
+                }
+                4 => {
+                    let key = Key(scheduler(holder), step);
+                    if let Some(needs) = wants(&mut rng)
+                        && let Ok(executor) = rig.book.executor_for(key.0, &needs)
+                        && rig.book.lease_of(key.0).is_some()
+                        && rig.book.fits(key.0, &needs, executor)
+                    {
+                        assert!(rig.book.begin(key, &needs, executor).is_some());
+                        runs.push(key);
+                    }
+                }
+                _ => {
+                    if !runs.is_empty() {
+                        let ended = runs.swap_remove(rng.below(runs.len() as u64) as usize);
+                        rig.book.end(ended, 0);
+                    }
+                }
+            }
+            rig.book.check().unwrap_or_else(|error| panic!("seed {seed}, step {step}: {error}"));
+        }
+        for key in runs {
+            rig.book.end(key, 0);
+        }
+        rig.book.changed();
+        let mut rounds = 0;
+        loop {
+            let due = rig.book.early_renewals(now);
+            if due.is_empty() {
+                break;
+            }
+            rounds += 1;
+            assert!(rounds < u32::from(MAX_EARLY_RENEWALS), "seed {seed} does not settle: {due:?}");
+            for (holder, id) in due {
+                let short_of = rig.book.leases[&holder].terms.short_of.clone();
+                rig.book.renew(now, holder, id, short_of).unwrap();
+                rig.book.check().unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! How a worker is divided between those who claim a part of it.
+//!
+//! First each gets what its lease promises at least, then what a task that waits needs, in the order of turns, as far as
+//! that goes; what is left is divided max-min fair, first between those for whom tasks wait and then between all. GPUs
+//! stay whole unless a need asks for a share, and stay with those who hold them where that is as fair.
+
+use std::cmp::Reverse;
+
+use hypha_model::{Requirement, Worker};
+
+use crate::portion::{DevicePart, Portion};
+
+/// What somebody wants of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// What it holds now.
+    pub holds: &'a Portion,
+    /// What its lease promises at least.
+    pub least: Option<&'a Requirement>,
+    /// What it has use for; all that there is if it does not say.
+    pub wish: Option<&'a Requirement>,
+    /// What a task that waits needs.
+    pub need: Option<&'a Requirement>,
+}
+
+/// Divides all of `worker` between the claims, which stand in the order of their turns. What each gets, in the same order.
+pub fn divide(worker: &Worker, claims: &[Claim<'_>]) -> Vec<Portion> {
+    let mut division = Division {
+        worker,
+        claims,
+        left: Portion::whole(worker),
+        parts: vec![Portion::nothing(worker); claims.len()],
+    };
+    let holds_least = |claim: &Claim<'_>| {
+        claim.least.is_some_and(|least| claim.holds.refuses(worker, least).is_none())
+    };
+    // A promise that was made goes before one that may be.
+    for made in [true, false] {
+        division.cover_each(|claim| claim.least.filter(|_| holds_least(claim) == made));
+    }
+    division.cover_each(|claim| claim.need);
+    division.cover_each(|claim| claim.wish);
+    division.share(|claim| claim.wish.is_none() && claim.need.is_some());
+    division.share(|claim| claim.wish.is_none());
+    division.parts
+}
+
+struct Division<'a> {
+    worker: &'a Worker,
+    claims: &'a [Claim<'a>],
+    left: Portion,
+    parts: Vec<Portion>,
+}
+
+impl<'a> Division<'a> {
+    fn cover_each(&mut self, wanted: impl Fn(&Claim<'a>) -> Option<&'a Requirement>) {
+        for at in 0..self.claims.len() {
+            if let Some(requirement) = wanted(&self.claims[at]) {
+                self.cover(at, requirement);
+            }
+        }
+    }
+
+    /// Lets the part of a claim grow to what `requirement` needs, or not at all.
+    fn cover(&mut self, at: usize, requirement: &Requirement) {
+        let (part, holds) = (&self.parts[at], self.claims[at].holds);
+        let open = part.plus(&self.left);
+        if open.refuses(self.worker, requirement).is_some() {
+            return;
+        }
+        let mut grown = part.clone();
+        grown.cpu_milli = grown.cpu_milli.max(requirement.cpu_milli);
+        grown.memory_bytes = grown.memory_bytes.max(requirement.memory_bytes);
+        grown.storage_bytes = grown.storage_bytes.max(requirement.storage_bytes);
+        let executors = requirement.executors_of(self.worker).filter(|at| open.slots[*at] > 0);
+        if let Some(executor) =
+            executors.min_by_key(|at| (part.slots[*at] == 0, holds.slots.get(*at) == Some(&0)))
+        {
+            grown.slots[executor] = grown.slots[executor].max(1);
+        }
+        let wanted = DevicePart {
+            memory_bytes: requirement.gpu_memory_bytes,
+            milli_gpu: requirement.milli_gpu,
+        };
+        let lacks = |part: DevicePart| {
+            part.memory_bytes < wanted.memory_bytes || part.milli_gpu < wanted.milli_gpu
+        };
+        let mut devices: Vec<usize> =
+            (0..open.devices.len()).filter(|at| !lacks(open.devices[*at])).collect();
+        let held = |at: usize| holds.devices.get(at).copied().unwrap_or_default();
+        devices.sort_by_key(|at| (lacks(part.devices[*at]), lacks(held(*at))));
+        for at in devices.into_iter().take(requirement.min_gpus as usize) {
+            let device = &mut grown.devices[at];
+            device.memory_bytes = device.memory_bytes.max(wanted.memory_bytes);
+            device.milli_gpu = device.milli_gpu.max(wanted.milli_gpu);
+        }
+        self.left = self.left.minus(&grown.minus(part));
+        self.parts[at] = grown;
+    }
+
+    /// Divides what is left between some of the claims, max-min fair.
+    fn share(&mut self, shares: impl Fn(&Claim<'a>) -> bool) {
+        let group: Vec<usize> =
+            (0..self.claims.len()).filter(|at| shares(&self.claims[*at])).collect();
+        if group.is_empty() {
+            return;
+        }
+        let slots = (0..self.left.slots.len()).map(Amount::Slots);
+        for amount in [Amount::Cpu, Amount::Memory, Amount::Storage].into_iter().chain(slots) {
+            self.fill(&group, amount);
+        }
+        for device in 0..self.left.devices.len() {
+            self.give_rest_of_device(&group, device);
+        }
+    }
+
+    fn fill(&mut self, group: &[usize], amount: Amount) {
+        let have: Vec<u64> = group.iter().map(|at| amount.of(&self.parts[*at])).collect();
+        let holds: Vec<u64> = group.iter().map(|at| amount.of(self.claims[*at].holds)).collect();
+        for (at, filled) in group.iter().zip(level(&have, &holds, amount.of(&self.left))) {
+            amount.set(&mut self.parts[*at], filled);
+        }
+        amount.set(&mut self.left, 0);
+    }
+
+    /// Gives what is left of a GPU to the one with the fewest, before others to the one that holds it.
+    fn give_rest_of_device(&mut self, group: &[usize], device: usize) {
+        let rest = std::mem::take(&mut self.left.devices[device]);
+        if rest == DevicePart::default() {
+            return;
+        }
+        let has = |part: &Portion, at: usize| {
+            part.devices.get(at).is_some_and(|part| *part != DevicePart::default())
+        };
+        let count = |at: usize| {
+            let part = &self.parts[at];
+            (0..part.devices.len()).filter(|device| has(part, *device)).count()
+        };
+        let first =
+            group.iter().min_by_key(|at| (count(**at), !has(self.claims[**at].holds, device)));
+        if let Some(at) = first {
+            let part = &mut self.parts[*at].devices[device];
+            part.memory_bytes += rest.memory_bytes;
+            part.milli_gpu += rest.milli_gpu;
+        }
+    }
+}
+
+/// What can be divided at will.
+#[derive(Clone, Copy, Debug)]
+enum Amount {
+    Cpu,
+    Memory,
+    Storage,
+    /// Of an executor.
+    Slots(usize),
+}
+
+impl Amount {
+    fn of(self, portion: &Portion) -> u64 {
+        match self {
+            Amount::Cpu => portion.cpu_milli,
+            Amount::Memory => portion.memory_bytes,
+            Amount::Storage => portion.storage_bytes,
+            Amount::Slots(at) => portion.slots.get(at).map_or(0, |slots| (*slots).into()),
+        }
+    }
+
+    fn set(self, portion: &mut Portion, amount: u64) {
+        match self {
+            Amount::Cpu => portion.cpu_milli = amount,
+            Amount::Memory => portion.memory_bytes = amount,
+            Amount::Storage => portion.storage_bytes = amount,
+            Amount::Slots(at) => portion.slots[at] = u32::try_from(amount).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// Raises the lowest amounts of `have` to a common level until `left` is used up. What cannot be divided evenly goes to
+/// those that hold most.
+fn level(have: &[u64], holds: &[u64], left: u64) -> Vec<u64> {
+    let mut order: Vec<usize> = (0..have.len()).collect();
+    order.sort_by_key(|at| (have[*at], Reverse(holds[*at])));
+    let mut filled = have.to_vec();
+    let mut sum = u128::from(left);
+    for (lowest, at) in order.iter().enumerate() {
+        let count = lowest as u128 + 1;
+        sum += u128::from(have[*at]);
+        let next = order.get(lowest + 1).map(|next| u128::from(have[*next]));
+        if next.is_none_or(|next| next * count >= sum) {
+            let (level, rest) = (sum / count, sum % count);
+            for (nth, at) in order[..=lowest].iter().enumerate() {
+                let amount = level + u128::from((nth as u128) < rest);
+                filled[*at] = u64::try_from(amount).unwrap_or(u64::MAX);
+            }
+            break;
+        }
+    }
+    filled
+}
+
+#[cfg(test)]
+mod tests;

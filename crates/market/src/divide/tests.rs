@@ -1,0 +1,161 @@
+use hypha_model::{Capacity, Device, Executor, ExecutorClass, Money, Rng, Time, WorkerId};
+use proptest::prelude::*;
+
+use super::*;
+
+fn worker(gpus: usize, slots: u32) -> Worker {
+    let name = |text: &str| text.parse().unwrap();
+    let device = Device {
+        model: name("A100"),
+        memory_bytes: 80,
+        milli_gpu: hypha_model::resource::WHOLE_GPU,
+    };
+    Worker {
+        id: WorkerId::new(Time::ZERO, &mut Rng::new(1)),
+        capacity: Capacity {
+            cpu_milli: 8_000,
+            memory_bytes: 100,
+            storage_bytes: 10,
+            devices: vec![device; gpus],
+        },
+        executors: vec![Executor {
+            class: ExecutorClass::Inference,
+            name: name("echo"),
+            models: Vec::new(),
+            concurrency: slots,
+        }],
+        hardware: None,
+        region: None,
+        price: Money::default(),
+    }
+}
+
+fn needs(cpu_milli: u64, memory_bytes: u64, gpus: u32) -> Requirement {
+    Requirement { cpu_milli, memory_bytes, min_gpus: gpus, ..Requirement::default() }
+}
+
+/// What each of some claims gets, as cores, memory, whole GPUs and slots.
+fn check(worker: &Worker, claims: &[Claim<'_>], expected: &[(u64, u64, usize, u32)]) {
+    let parts = divide(worker, claims);
+    let short = |part: &Portion| {
+        let gpus = part.devices.iter().filter(|device| device.milli_gpu == 1_000).count();
+        (part.cpu_milli, part.memory_bytes, gpus, part.slots[0])
+    };
+    assert_eq!(parts.iter().map(short).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn one_alone_gets_all_of_it() {
+    let worker = worker(2, 4);
+    let nothing = Portion::nothing(&worker);
+    let claim = Claim { holds: &nothing, least: None, wish: None, need: None };
+    assert_eq!(divide(&worker, &[claim]), [Portion::whole(&worker)]);
+}
+
+#[test]
+fn what_nobody_needs_is_divided_evenly() {
+    let worker = worker(2, 4);
+    let nothing = Portion::nothing(&worker);
+    let claim = Claim { holds: &nothing, least: None, wish: None, need: None };
+    check(&worker, &[claim, claim], &[(4_000, 50, 1, 2), (4_000, 50, 1, 2)]);
+    check(&worker, &[claim; 3], &[(2_667, 34, 1, 2), (2_667, 33, 1, 1), (2_666, 33, 0, 1)]);
+}
+
+#[test]
+fn those_for_whom_tasks_wait_get_what_the_others_do_not_need() {
+    let worker = worker(2, 4);
+    let nothing = Portion::nothing(&worker);
+    let idle = Claim { holds: &nothing, least: None, wish: None, need: None };
+    let small = needs(1_000, 1, 0);
+    let pressed = Claim { need: Some(&small), ..idle };
+    check(&worker, &[pressed, idle], &[(8_000, 100, 2, 4), (0, 0, 0, 0)]);
+    check(&worker, &[pressed, pressed], &[(4_000, 50, 1, 2), (4_000, 50, 1, 2)]);
+}
+
+#[test]
+fn a_task_that_needs_more_than_half_is_not_starved_by_halves() {
+    let worker = worker(1, 4);
+    let nothing = Portion::nothing(&worker);
+    let large = needs(6_000, 70, 1);
+    let claim = Claim { holds: &nothing, least: None, wish: None, need: Some(&large) };
+    // The second has its turn later.
+    check(&worker, &[claim, claim], &[(6_000, 70, 1, 2), (2_000, 30, 0, 2)]);
+}
+
+#[test]
+fn a_promise_is_kept_and_a_wish_is_not_exceeded() {
+    let worker = worker(2, 4);
+    let (nothing, whole) = (Portion::nothing(&worker), Portion::whole(&worker));
+    let (role, large) = (needs(3_000, 30, 1), needs(6_000, 80, 2));
+    let job = Claim { holds: &whole, least: Some(&role), wish: Some(&role), need: None };
+    let pressed = Claim { holds: &nothing, least: None, wish: None, need: Some(&large) };
+    // It would need all GPUs, but one is promised, whoever goes first.
+    check(&worker, &[pressed, job], &[(5_000, 70, 1, 3), (3_000, 30, 1, 1)]);
+    check(&worker, &[job, pressed], &[(3_000, 30, 1, 1), (5_000, 70, 1, 3)]);
+}
+
+#[test]
+fn gpus_stay_where_they_are_if_that_is_as_fair() {
+    let worker = worker(4, 4);
+    let holds = |devices: &[usize]| {
+        let mut portion = Portion::nothing(&worker);
+        for at in devices {
+            portion.devices[*at] = Portion::whole(&worker).devices[*at];
+        }
+        portion
+    };
+    let (a, b) = (holds(&[1, 3]), holds(&[0, 2]));
+    let claim = |holds| Claim { holds, least: None, wish: None, need: None };
+    let parts = divide(&worker, &[claim(&a), claim(&b)]);
+    assert_eq!((&parts[0].devices, &parts[1].devices), (&a.devices, &b.devices));
+}
+
+#[test]
+fn a_share_of_a_gpu_is_given_to_those_who_need_one() {
+    let worker = worker(1, 4);
+    let nothing = Portion::nothing(&worker);
+    let half = Requirement { milli_gpu: 500, gpu_memory_bytes: 30, ..needs(0, 0, 1) };
+    let claim = Claim { holds: &nothing, least: None, wish: None, need: Some(&half) };
+    let parts = divide(&worker, &[claim, claim]);
+    assert!(parts.iter().all(|part| part.refuses(&worker, &half).is_none()), "{parts:?}");
+}
+
+prop_compose! {
+    fn requirement()(
+        cpu_milli in 0..9_000_u64,
+        memory_bytes in 0..110_u64,
+        gpus in 0..4_u32,
+        milli_gpu in prop::sample::select(vec![250, 500, 1_000]),
+    ) -> Requirement {
+        Requirement { milli_gpu, gpu_memory_bytes: 20, ..needs(cpu_milli, memory_bytes, gpus) }
+    }
+}
+
+proptest! {
+    /// Nothing is given twice, nothing is left over if somebody would take it, and the first need is met if it can be.
+    #[test]
+    fn all_of_it_is_given_once(
+        gpus in 0..4_usize,
+        slots in 1..5_u32,
+        wanted in prop::collection::vec((prop::option::of(requirement()), prop::option::of(requirement())), 1..5),
+    ) {
+        let worker = worker(gpus, slots);
+        let nothing = Portion::nothing(&worker);
+        let claims: Vec<Claim<'_>> = wanted
+            .iter()
+            .map(|(wish, need)| Claim { holds: &nothing, least: None, wish: wish.as_ref(), need: need.as_ref() })
+            .collect();
+        let parts = divide(&worker, &claims);
+        let sum = parts.iter().fold(nothing.clone(), |sum, part| sum.plus(part));
+        let whole = Portion::whole(&worker);
+        prop_assert!(whole.covers(&sum), "{parts:?}");
+        if claims.iter().any(|claim| claim.wish.is_none()) {
+            prop_assert_eq!(&sum, &whole);
+        }
+        let first = claims.iter().position(|claim| claim.need.is_some());
+        if let Some((at, need)) = first.and_then(|at| Some((at, claims[at].need?))) {
+            let possible = whole.refuses(&worker, need).is_none();
+            prop_assert_eq!(parts[at].refuses(&worker, need).is_none(), possible);
+        }
+    }
+}
