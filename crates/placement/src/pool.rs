@@ -406,12 +406,12 @@ fn group_of(recipe: &Recipe, member: &Member) -> (HardwareKey, i32) {
     if !recipe.by_time() {
         return (HardwareKey(0), 0);
     }
-    (member.hardware, speed_step(member.factor) as i32)
+    (member.hardware, member.speed_step)
 }
 
 /// How many steps slower than its hardware a worker is.
-fn speed_step(factor: f64) -> f64 {
-    (factor.ln() / SPEED_STEP.ln()).clamp(-MOST_STEPS, MOST_STEPS).round()
+fn speed_step(factor: f64) -> i32 {
+    (factor.ln() / SPEED_STEP.ln()).clamp(-MOST_STEPS, MOST_STEPS).round() as i32
 }
 
 /// The pool, as the caller of placement sees it.
@@ -520,11 +520,15 @@ impl Placement {
         if factor.is_nan() {
             return;
         }
-        let factor = SPEED_STEP.powf(speed_step(factor));
-        if self.recipe.by_time() && member.factor != factor {
-            self.pool.change(slot, now, |member| member.factor = factor);
-        } else if let Some(Some(member)) = self.pool.members.get_mut(slot.0 as usize) {
-            member.factor = factor;
+        let speed_step = speed_step(factor);
+        if member.speed_step == speed_step {
+            return;
+        }
+        let factor = SPEED_STEP.powf(f64::from(speed_step));
+        let set = |member: &mut Member| (member.factor, member.speed_step) = (factor, speed_step);
+        match self.recipe.by_time() {
+            true => _ = self.pool.change(slot, now, set),
+            false => self.pool.renew(slot, set),
         }
     }
 
