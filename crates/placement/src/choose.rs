@@ -76,7 +76,7 @@ impl Placement {
         predictor: &Predictor,
         now: Time,
     ) -> Option<Slot> {
-        let entry = self.tasks.get_mut(task.0 as usize)?.as_mut()?;
+        let entry = self.tasks.get_mut(task.0 as usize)?;
         // Only what waits is decided about.
         let Stage::Waiting(shape, _) = entry.stage else { return None };
         let mut need = self.waiting.need(shape)?;
@@ -152,7 +152,7 @@ impl Placement {
             Some(Candidate { worker: member.worker.id, score, terms: None })
         };
         let (chosen, runner_up) = (candidate(slot), victim.and_then(candidate));
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let decision = entry.decision.get_or_insert_with(|| self.spare.take());
         *decision.explain() = Explanation {
             strategy: self.strategy.name(),
@@ -172,7 +172,7 @@ impl Placement {
         predictor: &Predictor,
         now: Time,
     ) -> Option<FullExplanation> {
-        let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
+        let entry = self.tasks.get(task.0 as usize)?;
         let decision = entry.decision.as_deref();
         let recipe = decision.and_then(|decision| decision.by).unwrap_or(self.recipe);
         let version = self.pool.version();
@@ -210,7 +210,7 @@ impl Placement {
     /// Why a task waits that no plan has looked at yet, because nobody had room: what each worker would
     /// say. Made on demand.
     pub fn waiting_reason(&self, task: TaskRef, now: Time) -> Option<Explanation> {
-        let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
+        let entry = self.tasks.get(task.0 as usize)?;
         let requirement = &entry.ticket.spec.requirement;
         let mut refusals = Refusals::default();
         for slot in self.pool.slots() {

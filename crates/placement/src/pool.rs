@@ -440,7 +440,7 @@ impl Placement {
             back.push(task);
         }
         // Whoever waits for this worker must not be taken to wait for the next one in its slot.
-        for entry in self.tasks.iter_mut().flatten() {
+        for entry in self.tasks.iter_mut() {
             if let Some(decision) = &mut entry.decision {
                 decision.held.take_if(|held| held.slot == slot);
             }
@@ -572,7 +572,7 @@ impl Placement {
 
     /// Whether a worker other than the one at `slot` could run the task, now or when it has room.
     pub fn another_could_run(&self, task: TaskRef, slot: Slot) -> bool {
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let requirement = &entry.ticket.spec.requirement;
         let max_rtt_s = self.preferences.max_rtt.map_or(f64::INFINITY, Span::as_secs_f64);
         // Some trees know what is free, which does not matter here.
