@@ -16,7 +16,8 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, Disk, Machine};
 use hypha_model::{
-    AttemptId, Digest, Fence, Epoch, LeaseId, Payload, Rng, SchedulerId, Span, TaskSpec, Time, WorkerId,
+    AttemptId, Digest, Epoch, Fence, LeaseId, Payload, Rng, SchedulerId, Span, TaskSpec, Time,
+    WorkerId,
 };
 use hypha_placement::Strategy;
 

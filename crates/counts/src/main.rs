@@ -25,6 +25,7 @@ struct Scenario {
 
 const SCENARIOS: &[Scenario] = &[
     Scenario { name: "place", rounds: 2_000, run: place::run },
+    Scenario { name: "place_unserved", rounds: 2_000, run: place::unserved },
     Scenario { name: "predict", rounds: 2_000, run: predict::run },
     Scenario { name: "observe", rounds: 2_000, run: observe::run },
     Scenario { name: "cycle", rounds: 2_000, run: cycle::run },
