@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::bail;
 
 use crate::{Outcome, cargo};
-use figures::{FIGURES, Figures, Verdict};
+use figures::{FIGURES, Figures, RATIOS, Ratio, Verdict};
 
 pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> {
     let renew = match arguments {
@@ -51,13 +51,20 @@ pub(crate) fn unavailable() -> Option<&'static str> {
 
 /// Prints each scenario beside its figure; whether all are within the tolerance.
 fn report(stored: &Figures, counted: &Figures) -> bool {
-    println!("{:<10}{:>14}{:>14}{:>9}", "counts", "stored", "now", "");
+    println!("{:<16}{:>14}{:>14}{:>9}", "counts", "stored", "now", "");
     let mut passed = true;
     for (name, before, now) in figures::pairs(stored, counted) {
         let verdict = Verdict::of(before, now);
         let shown = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
-        println!("{name:<10}{:>14}{:>14}  {verdict}", shown(before), shown(now));
+        println!("{name:<16}{:>14}{:>14}  {verdict}", shown(before), shown(now));
         passed &= verdict.passes();
+    }
+    for ratio in &RATIOS {
+        let Ratio { name, of, most_percent } = ratio;
+        let shown = ratio.percent(counted).map_or("?".to_owned(), |percent| percent.to_string());
+        let failed = if ratio.passes(counted) { "" } else { ": FAILED" };
+        println!("{name} is {shown} % of {of}, at most {most_percent} %{failed}");
+        passed &= ratio.passes(counted);
     }
     if !passed {
         eprintln!(

@@ -1,4 +1,5 @@
-//! `hypha bench queue`: what a long queue costs in memory, in the rate of submits, and at a restart.
+//! `hypha bench queue`: what a long queue costs in memory, in the rate of submits, and at a restart, and what is left of
+//! it when the tasks are done.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,11 @@ use crate::lab::Lab;
 use crate::noise::Meter;
 use crate::report::{Goal, Report, Unit};
 use crate::submit::LONG_QUEUE;
-use crate::swarm::{Plan, Swarm};
+use crate::swarm::{Plan, Swarm, echo};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Tasks, for which there is no worker
+    /// Tasks, for which there is no worker until all are queued
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     tasks: u64,
     /// Tasks in one request
@@ -32,17 +33,26 @@ pub(crate) struct Arguments {
 /// The part of all tasks whose rate is compared, at the beginning and at the end.
 const PART: f64 = 0.05;
 
-/// How long a restart may take before it is given up.
+/// How long a restart may take before it is given up, and how long none of the tasks may end.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Tasks that the worker runs at once.
+const AT_ONCE: u32 = 256;
+
+/// How often the memory is looked at when the tasks are done, and how long it may take until it falls no more.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const MOST_LOOKS: u32 = 30;
+/// It falls no more when it has been within a hundredth for so many looks.
+const EQUAL_LOOKS: u32 = 5;
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let lab = Lab::new(arguments.how.dir.as_deref())?;
-    let plan = Plan { scheduler: LONG_QUEUE.into(), workers: Vec::new(), servers: 0 };
-    let mut swarm = Swarm::start(&lab, &plan).await?;
+    let plan = Plan { scheduler: LONG_QUEUE.into(), workers: vec![echo(AT_ONCE)], servers: 0 };
+    let mut swarm = Swarm::start_without_workers(&lab, &plan).await?;
     let empty = swarm.scheduler.memory_bytes()?;
     let batches = Batches {
         api: swarm.api,
-        model: "nobody-has-it",
+        model: "echo",
         tasks: arguments.tasks,
         batch: arguments.batch,
         connections: arguments.connections as usize,
@@ -69,6 +79,12 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let restart = killed.elapsed();
     let again = swarm.scheduler.memory_bytes()?;
 
+    let started = Instant::now();
+    swarm.start_workers(&plan).await?;
+    all_done(&mut swarm).await?;
+    let done = started.elapsed();
+    let after = settled_memory(&swarm).await?;
+
     let (first, last) = rates(began, &sent, tasks);
     let mut report = Report::new("queue")
         .setting("tasks", tasks)
@@ -87,8 +103,46 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     report.figure("restart after kill -9", restart.as_secs_f64(), Unit::Seconds);
     report.goal(Goal::Below(10.0));
     report.figure("memory after the restart", megabytes(again), Unit::Megabytes);
+    report.figure("all done by a worker in", done.as_secs_f64(), Unit::Seconds);
+    report.figure("memory when they are done", megabytes(after), Unit::Megabytes);
+    report.figure("memory when done / before", after as f64 / empty as f64, Unit::Ratio);
+    report.goal(Goal::Below(2.0));
     noise.into_iter().for_each(|noise| report.noise(noise));
     Ok(report)
+}
+
+/// Waits until no task is open.
+async fn all_done(swarm: &mut Swarm<'_>) -> anyhow::Result<()> {
+    let mut asker = Asker::connect(swarm.api).await?;
+    let (mut open, mut moved) = (u64::MAX, Instant::now());
+    while open > 0 {
+        tokio::time::sleep(LOOK_EVERY).await;
+        swarm.scheduler.check()?;
+        let now = asker.counts().await?.tasks.open;
+        if now < open {
+            (open, moved) = (now, Instant::now());
+        }
+        ensure!(
+            moved.elapsed() < PATIENCE,
+            "{open} tasks are open, and none ended for {PATIENCE:?}"
+        );
+    }
+    Ok(())
+}
+
+/// The memory of the scheduler when it falls no more: what was freed is given back after a moment.
+async fn settled_memory(swarm: &Swarm<'_>) -> anyhow::Result<u64> {
+    let (mut last, mut equal) = (swarm.scheduler.memory_bytes()?, 0);
+    for _ in 0..MOST_LOOKS {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = swarm.scheduler.memory_bytes()?;
+        equal = if now < last - last / 100 { 0 } else { equal + 1 };
+        last = now;
+        if equal >= EQUAL_LOOKS {
+            break;
+        }
+    }
+    Ok(last)
 }
 
 /// Tasks a second over the first and the last part of all, by when batches were acknowledged.

@@ -84,7 +84,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let ratios =
         of_submits.iter().zip(&of_bare).map(|(submits, bare)| submits.rate() / bare.rate());
     report.rounds("submits / bare", Rounds::of(ratios), Unit::Ratio);
-    report.goal(Goal::AtLeast(0.5));
+    report.goal(Goal::AtLeast(0.65));
     for part in [0.5, 0.99] {
         let times =
             |rounds: &[Done]| Rounds::of(rounds.iter().map(|done| done.times.quantile_us(part)));

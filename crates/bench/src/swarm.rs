@@ -27,15 +27,24 @@ pub(crate) struct Swarm<'a> {
     pub(crate) api: SocketAddr,
     gateway_at: Option<String>,
     pub(crate) scheduler: Process,
-    _others: Vec<Process>,
+    others: Vec<Process>,
 }
 
 impl<'a> Swarm<'a> {
     /// Starts everything, and returns when the scheduler has all its workers.
     pub(crate) async fn start(lab: &'a Lab, plan: &Plan) -> anyhow::Result<Swarm<'a>> {
+        let mut swarm = Swarm::start_without_workers(lab, plan).await?;
+        swarm.start_workers(plan).await?;
+        Ok(swarm)
+    }
+
+    /// Starts everything but the workers.
+    pub(crate) async fn start_without_workers(
+        lab: &'a Lab,
+        plan: &Plan,
+    ) -> anyhow::Result<Swarm<'a>> {
         let mut nodes = vec![NodeFiles::new("scheduler", NodeRole::Scheduler, scheduler(plan))];
-        let names: Vec<String> =
-            (1..=plan.workers.len()).map(|number| format!("worker-{number}")).collect();
+        let names = names(plan);
         for (name, config) in names.iter().zip(&plan.workers) {
             nodes.push(NodeFiles::new(name, NodeRole::Worker, worker(name, config)));
         }
@@ -48,18 +57,27 @@ impl<'a> Swarm<'a> {
         if !names.is_empty() {
             let at = format!("/ip4/127.0.0.1/tcp/{}", free_address()?.port());
             others.push(lab.node("gateway", "gateway", |node| node.flag("--listen", &at))?);
-            for name in &names {
-                others.push(lab.node(name, "worker", |node| node.flag("--gateway", &at))?);
-            }
             gateway_at = Some(at);
         }
         let api = free_address()?;
         let scheduler = start_scheduler(lab, api, gateway_at.as_deref())?;
-        let mut swarm = Swarm { lab, api, gateway_at, scheduler, _others: others };
+        let mut swarm = Swarm { lab, api, gateway_at, scheduler, others };
+        let servers = plan.servers;
+        let what = format!("ready with {servers} servers");
+        swarm.wait_until(&what, |counts| counts.workers.available >= servers).await?;
+        Ok(swarm)
+    }
+
+    /// Starts the workers of the plan, and returns when the scheduler has them.
+    pub(crate) async fn start_workers(&mut self, plan: &Plan) -> anyhow::Result<()> {
+        for name in names(plan) {
+            let gateway = self.gateway_at.as_deref().unwrap_or_default();
+            let worker = self.lab.node(&name, "worker", |node| node.flag("--gateway", gateway))?;
+            self.others.push(worker);
+        }
         let workers = plan.workers.len() + plan.servers;
         let what = format!("ready with {workers} workers");
-        swarm.wait_until(&what, |counts| counts.workers.available >= workers).await?;
-        Ok(swarm)
+        self.wait_until(&what, |counts| counts.workers.available >= workers).await
     }
 
     /// Waits until the scheduler is ready and its counts are as wanted.
@@ -77,6 +95,10 @@ impl<'a> Swarm<'a> {
         self.scheduler = start_scheduler(self.lab, self.api, self.gateway_at.as_deref())?;
         Ok(())
     }
+}
+
+fn names(plan: &Plan) -> Vec<String> {
+    (1..=plan.workers.len()).map(|number| format!("worker-{number}")).collect()
 }
 
 fn start_scheduler(lab: &Lab, api: SocketAddr, gateway: Option<&str>) -> anyhow::Result<Process> {

@@ -16,8 +16,10 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, Disk, Machine};
 use hypha_model::{
-    Digest, Epoch, LeaseId, Payload, Rng, SchedulerId, Span, TaskSpec, Time, WorkerId,
+    AttemptId, Digest, Epoch, Fence, LeaseId, Payload, Rng, SchedulerId, Span, TaskSpec, Time,
+    WorkerId,
 };
+use hypha_placement::Strategy;
 
 use crate::tasks::{BEGIN, spec, worker};
 
@@ -28,9 +30,9 @@ const WARM_UP: u64 = 500;
 const RUN: Span = Span::from_millis(1);
 
 pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
-    let mut client = Client::new();
+    let mut client = Client::new(Strategy::default());
     for _ in 0..WORKERS {
-        let found = worker(&mut client.rng)?;
+        let found = worker(1, &mut client.rng)?;
         client.happen(SchedulerEvent::WorkerFound(found));
         client.answer();
     }
@@ -56,22 +58,22 @@ impl Disk<Record> for Nowhere {
 }
 
 /// The client and the workers around a scheduler. Workers answer at once.
-struct Client {
+pub(crate) struct Client {
     scheduler: Scheduler,
     batch: Batch<Scheduler, ()>,
-    now: Time,
-    rng: Rng,
-    orders: VecDeque<(WorkerId, ToWorker)>,
+    pub(crate) now: Time,
+    pub(crate) rng: Rng,
+    pub(crate) orders: VecDeque<(WorkerId, ToWorker)>,
     result: (Payload, Digest),
-    finished: u64,
+    pub(crate) finished: u64,
 }
 
 impl Client {
-    fn new() -> Client {
+    pub(crate) fn new(strategy: Strategy) -> Client {
         let (mut step, mut rng) = (SchedulerStep::default(), Rng::new(7));
         let id = SchedulerId::new(BEGIN, &mut rng);
-        let scheduler =
-            Scheduler::recover(id, Settings::default(), Image::default(), 1, BEGIN, &mut step);
+        let settings = Settings { strategy, ..Settings::default() };
+        let scheduler = Scheduler::recover(id, settings, Image::default(), 1, BEGIN, &mut step);
         let result = Payload::from(vec![b'y'; 50]);
         let result = (result.clone(), result.digest());
         let orders = VecDeque::new();
@@ -80,7 +82,7 @@ impl Client {
     }
 
     /// One step, as a driver does it.
-    fn happen(&mut self, event: SchedulerEvent) {
+    pub(crate) fn happen(&mut self, event: SchedulerEvent) {
         black_box(self.batch.ask(&mut self.scheduler, self.now, event, ()));
         let at_once = self.batch.take_at_once();
         let Ok(mut released) = self.batch.seal().write(&mut Nowhere);
@@ -92,7 +94,7 @@ impl Client {
         self.batch.reuse(released);
     }
 
-    fn submit(&mut self, spec: Arc<TaskSpec>) {
+    pub(crate) fn submit(&mut self, spec: Arc<TaskSpec>) {
         let task =
             NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
         let command = Command::SubmitTasks(vec![task]);
@@ -107,24 +109,9 @@ impl Client {
                     let (attempt, fence) = (dispatch.attempt, dispatch.fence);
                     self.say(worker, FromWorker::Started { attempt, fence });
                     self.pass(RUN);
-                    let (result, digest) = self.result.clone();
-                    let outcome = Outcome::Completed { result, digest };
-                    self.say(worker, FromWorker::Finished { attempt, fence, run: RUN, outcome });
-                    self.finished += 1;
+                    self.finish(worker, (attempt, fence), RUN);
                 }
-                ToWorker::RequestLease(Ask { request, .. }) => {
-                    let (lease, epoch) = (LeaseId::new(self.now, &mut self.rng), Epoch(1));
-                    let (ttl, holding) = (Span::from_secs(120), Vec::new());
-                    let message = FromWorker::LeaseGranted {
-                        request,
-                        lease,
-                        epoch,
-                        ttl,
-                        portion: None,
-                        holding,
-                    };
-                    self.say(worker, message);
-                }
+                ToWorker::RequestLease(Ask { request, .. }) => self.grant(worker, request),
                 ToWorker::Heartbeat { lease, epoch, nonce, .. } => {
                     let holding = Vec::new();
                     self.say(
@@ -139,12 +126,33 @@ impl Client {
         }
     }
 
-    fn say(&mut self, worker: WorkerId, message: FromWorker) {
+    /// A worker says that it is done.
+    pub(crate) fn finish(
+        &mut self,
+        worker: WorkerId,
+        (attempt, fence): (AttemptId, Fence),
+        run: Span,
+    ) {
+        let (result, digest) = self.result.clone();
+        let outcome = Outcome::Completed { result, digest };
+        self.say(worker, FromWorker::Finished { attempt, fence, run, outcome });
+        self.finished += 1;
+    }
+
+    /// A worker grants the lease that it was asked for.
+    pub(crate) fn grant(&mut self, worker: WorkerId, request: u64) {
+        let (lease, epoch) = (LeaseId::new(self.now, &mut self.rng), Epoch(1));
+        let (ttl, holding) = (Span::from_secs(120), Vec::new());
+        let message = FromWorker::LeaseGranted { request, lease, epoch, ttl, portion: None, holding };
+        self.say(worker, message);
+    }
+
+    pub(crate) fn say(&mut self, worker: WorkerId, message: FromWorker) {
         self.happen(SchedulerEvent::WorkerSaid { worker, message });
     }
 
     /// Time passes, and the scheduler is woken when it asked for it.
-    fn pass(&mut self, time: Span) {
+    pub(crate) fn pass(&mut self, time: Span) {
         let end = self.now + time;
         while let Some(wake) = self.scheduler.wake_at(self.now)
             && wake <= end

@@ -5,6 +5,7 @@
 //! without what preparation cost. Nothing here depends on the time or on chance, and memory comes from the system's
 //! allocator: the one of the `hypha` binary returns memory by the clock.
 
+mod crowd;
 mod cycle;
 mod observe;
 mod place;
@@ -24,9 +25,12 @@ struct Scenario {
 
 const SCENARIOS: &[Scenario] = &[
     Scenario { name: "place", rounds: 2_000, run: place::run },
+    Scenario { name: "place_unserved", rounds: 2_000, run: place::unserved },
     Scenario { name: "predict", rounds: 2_000, run: predict::run },
     Scenario { name: "observe", rounds: 2_000, run: observe::run },
     Scenario { name: "cycle", rounds: 2_000, run: cycle::run },
+    Scenario { name: "crowd", rounds: 2_000, run: crowd::predictive },
+    Scenario { name: "crowd_fifo", rounds: 2_000, run: crowd::fifo },
     Scenario { name: "encode", rounds: 500, run: wire::encode },
     Scenario { name: "decode", rounds: 500, run: wire::decode },
     Scenario { name: "commit", rounds: 300, run: store::run },

@@ -1,11 +1,12 @@
 //! One placement decision of the default strategy among 1,000 unequal workers at 80 % of what they can do: a task
-//! arrives, one is placed and begins, and one ends.
+//! arrives, one is placed and begins, and one ends. And the same while others wait that no worker can run.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use hypha_model::{Span, Time};
+use anyhow::ensure;
+use hypha_model::{ExecutorClass, Span, TaskSpec, Time};
 use hypha_placement::{
     Action, Ending, Health, Placement, Predictive, Preferences, Strategy, TaskRef, Ticket,
 };
@@ -21,8 +22,18 @@ const INTERVAL: Span = Span::from_micros(1_072);
 /// Arrivals until as many tasks end as arrive.
 const WARM_UP: u64 = 2_000;
 
+/// Tasks that no worker can run, each asking for something else.
+const UNSERVED: u32 = 100_000;
+
 pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
     let mut world = World::new()?;
+    (0..WARM_UP + rounds).for_each(|round| world.arrival(round as usize));
+    Ok(())
+}
+
+pub(crate) fn unserved(rounds: u64) -> anyhow::Result<()> {
+    let mut world = World::new()?;
+    world.arrive_unserved()?;
     (0..WARM_UP + rounds).for_each(|round| world.arrival(round as usize));
     Ok(())
 }
@@ -62,6 +73,32 @@ impl World {
             names: 0,
             actions: Vec::new(),
         })
+    }
+
+    fn arrive_unserved(&mut self) -> anyhow::Result<()> {
+        let Trained { predictor, specs, queries, .. } = &self.trained;
+        for at in 0..UNSERVED {
+            let mut spec = TaskSpec::clone(&specs[0]);
+            spec.requirement.class = ExecutorClass::Train;
+            spec.requirement.model = Some(format!("absent-{at}").parse()?);
+            let ticket = Ticket {
+                spec: Arc::new(spec),
+                query: queries[0],
+                submitted: self.now,
+                bind_at_once: false,
+                interactive: false,
+                tried: Box::default(),
+            };
+            self.names += 1;
+            self.placement.arrive(TaskRef(self.names), ticket, predictor);
+        }
+        // A plan looks at some of them.
+        while self.placement.plan_at().is_some_and(|at| at <= self.now) {
+            self.placement.plan(predictor, self.now, &mut self.actions);
+        }
+        ensure!(self.actions.is_empty(), "a worker runs what none should");
+        ensure!(self.placement.statistics().parked == u64::from(UNSERVED), "not all are parked");
+        Ok(())
     }
 
     fn arrival(&mut self, round: usize) {

@@ -34,13 +34,13 @@ pub(crate) fn spec(rng: &mut Rng) -> TaskSpec {
     }
 }
 
-/// A worker that serves every model, one task at a time.
-pub(crate) fn worker(rng: &mut Rng) -> anyhow::Result<Arc<Worker>> {
+/// A worker that serves every model, `at_once` tasks at a time.
+pub(crate) fn worker(at_once: u32, rng: &mut Rng) -> anyhow::Result<Arc<Worker>> {
     let executor = Executor {
         class: ExecutorClass::Inference,
         name: "vllm".parse()?,
         models: Vec::new(),
-        concurrency: 1,
+        concurrency: at_once,
     };
     let capacity = Capacity { cpu_milli: 8_000, memory_bytes: 32 << 30, ..Capacity::default() };
     Ok(Arc::new(Worker {
@@ -67,7 +67,7 @@ impl Trained {
         let mut predictor = Predictor::new(Settings::default());
         let workers = (0..workers)
             .map(|_| {
-                let worker = worker(&mut rng)?;
+                let worker = worker(1, &mut rng)?;
                 let key = predictor.add_worker(worker.id, None);
                 Ok((worker, key))
             })

@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 use hypha_machine::{Machine, Step};
 use hypha_model::{
-    Epoch, Fence, Map, Name, Pages, Payload, Rng, SchedulerId, Span, TaskId, TaskState, Time,
-    Worker, WorkerId,
+    Epoch, Fence, LargeMap, Map, Name, Pages, Payload, Rng, SchedulerId, Span, TaskId, TaskState,
+    Time, Worker, WorkerId,
 };
 use hypha_placement::{Action, Placement, Slot, TaskRef};
 use hypha_predict::Predictor;
@@ -138,9 +138,8 @@ pub struct Scheduler {
     last_id: Option<TaskId>,
     predictor: Predictor,
     placement: Placement,
-    tasks: Pages<Option<Task>>,
-    free: Vec<u32>,
-    by_id: Map<TaskId, TaskRef>,
+    tasks: Pages<Task>,
+    by_id: LargeMap<TaskId, TaskRef>,
     /// How many tasks of each tenant have not ended.
     by_tenant: BTreeMap<Name, u32>,
     /// Chosen by clients, hence no hash map.
@@ -357,7 +356,7 @@ impl Scheduler {
 
     /// Sets the one time at which a task wants attention.
     fn set_task_due(&mut self, task: TaskRef, at: Option<Time>) {
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         if entry.due == at {
             return;
         }
@@ -375,11 +374,11 @@ impl Scheduler {
     }
 
     fn task(&self, task: TaskRef) -> Option<&Task> {
-        self.tasks.get(task.0 as usize)?.as_ref()
+        self.tasks.get(task.0 as usize)
     }
 
     fn task_mut(&mut self, task: TaskRef) -> Option<&mut Task> {
-        self.tasks.get_mut(task.0 as usize)?.as_mut()
+        self.tasks.get_mut(task.0 as usize)
     }
 
     fn next_fence(&mut self) -> Fence {

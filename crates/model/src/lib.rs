@@ -35,7 +35,7 @@ pub use id::{AttemptId, Epoch, Fence, JobId, LeaseId, SchedulerId, TaskId, Worke
 pub use job::JobSpec;
 pub use job_input::JobInput;
 pub use ledger::{Fit, Ledger, LedgerError};
-pub use map::{Map, Set};
+pub use map::{LargeMap, Map, Set};
 pub use metadata::{Metadata, Value};
 pub use money::Money;
 pub use name::Name;

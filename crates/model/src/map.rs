@@ -54,12 +54,16 @@ impl<K: Eq + Hash, V> Map<K, V> {
         self.0.insert(key, value)
     }
 
-    /// Takes out what is under `key`.
+    /// Takes out what is under `key`. Memory that was for many more is given back.
     pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
-        self.0.remove(key)
+        let gone = self.0.remove(key)?;
+        if self.0.capacity() > LEAST_CAPACITY.max(SPARSE * self.0.len()) {
+            self.0.shrink_to(2 * self.0.len());
+        }
+        Some(gone)
     }
 
     /// Whether there is something under `key`.
@@ -79,6 +83,77 @@ impl<K: Eq + Hash, V> Map<K, V> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// How many keys it has memory for.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+}
+
+/// A map is made smaller when it has memory for so many times its keys. To twice of them, so that it is long until the
+/// next time, and until it has to grow.
+const SPARSE: usize = 8;
+/// A map for so few is not worth to be made smaller.
+const LEAST_CAPACITY: usize = 32;
+
+/// A map of very many keys, in parts: a part at a time grows and shrinks, so nobody waits until a million keys have
+/// moved to a larger table.
+#[derive(Clone, Debug)]
+pub struct LargeMap<K, V> {
+    parts: Vec<Map<K, V>>,
+    len: usize,
+}
+
+/// With a million keys, a part moves 4,000 when it grows: a tenth of a millisecond.
+const PARTS: usize = 256;
+
+impl<K, V> Default for LargeMap<K, V> {
+    fn default() -> Self {
+        LargeMap { parts: (0..PARTS).map(|_| Map::default()).collect(), len: 0 }
+    }
+}
+
+impl<K: Eq + Hash, V> LargeMap<K, V> {
+    /// The value under `key`.
+    pub fn get(&self, key: &K) -> Option<&V> {
+        self.parts[part_of(key)].get(key)
+    }
+
+    /// Puts `value` under `key`; returns what was there.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let before = self.parts[part_of(&key)].insert(key, value);
+        self.len += usize::from(before.is_none());
+        before
+    }
+
+    /// Takes out what is under `key`.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let gone = self.parts[part_of(key)].remove(key)?;
+        self.len -= 1;
+        Some(gone)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many keys it has memory for.
+    pub fn capacity(&self) -> usize {
+        self.parts.iter().map(Map::capacity).sum()
+    }
+}
+
+/// By other bits of the hash than a table looks at: it takes the highest seven and the lowest.
+fn part_of(key: &impl Hash) -> usize {
+    let mut mix = Mix::default();
+    key.hash(&mut mix);
+    (mix.finish() >> 32) as usize % PARTS
 }
 
 impl<K: Eq + Hash> Set<K> {
@@ -183,5 +258,32 @@ mod tests {
             low_bits[(mix.finish() % 64) as usize] += 1;
         }
         assert!(low_bits.iter().all(|count| (50..200).contains(count)), "{low_bits:?}");
+    }
+
+    #[test]
+    fn memory_follows_what_is_in_it() {
+        const MANY: u64 = 200_000;
+        let (mut map, mut large) = (Map::default(), LargeMap::default());
+        for key in 0..MANY {
+            map.insert(key, key);
+            assert!(large.insert(key, key).is_none());
+        }
+        for key in 0..MANY {
+            assert_eq!((map.remove(&key), large.remove(&key)), (Some(key), Some(key)));
+            if key == MANY / 2 {
+                assert!(large.get(&key).is_none() && large.get(&(key + 1)) == Some(&(key + 1)));
+                assert_eq!(large.len() as u64, MANY / 2 - 1);
+            }
+        }
+        assert!(map.is_empty() && map.capacity() <= LEAST_CAPACITY, "{}", map.capacity());
+        assert!(large.is_empty() && large.capacity() <= PARTS * LEAST_CAPACITY);
+    }
+
+    #[test]
+    fn the_parts_of_a_large_map_are_about_as_large() {
+        let mut large = LargeMap::default();
+        (0u64..256_000).for_each(|key| assert!(large.insert(key, ()).is_none()));
+        let parts = large.parts.iter().map(Map::len);
+        assert!(parts.clone().all(|len| (800..1_200).contains(&len)), "{:?}", parts.max());
     }
 }

@@ -1,82 +1,160 @@
-//! A list that grows without moving what is in it.
+//! A list of what has a number, whose memory follows how much there is in it.
+
+use std::collections::BTreeSet;
 
 /// A list of a million things that grows page by page: a `Vec` would now and then copy all of it while everybody waits,
-/// and has up to half of its memory unused.
+/// and has up to half of its memory unused. A page that has become empty is given back, and the lowest vacant numbers
+/// are used first, so that what is left comes together on few pages.
 #[derive(Clone, Debug)]
-pub struct Pages<T>(Vec<Vec<T>>);
+pub struct Pages<T> {
+    pages: Vec<Page<T>>,
+    /// The pages of the list that have room.
+    with_room: BTreeSet<u32>,
+    len: usize,
+    /// One page that was given back: a list that grows and shrinks by one would otherwise ask for memory all the time.
+    spare: Items<T>,
+}
+
+type Items<T> = Box<[Option<T>]>;
+
+#[derive(Clone, Debug)]
+struct Page<T> {
+    /// One bit for each place that is in use.
+    used: u32,
+    /// As many as there are places, or none while all are vacant.
+    items: Items<T>,
+}
 
 /// Things on a page: with tasks it has some kilobytes, which allocators pack without gaps. In larger ones a million
 /// queued tasks took 3 % more. The list of pages itself takes less than a byte for each thing.
-const PAGE: usize = 32;
+const PAGE: usize = u32::BITS as usize;
+/// Empty pages at the end of the list that one removal forgets, some ten microseconds' work; the next removal goes on.
+const MOST_FORGOTTEN: usize = 256;
+/// A list of pages this short is not worth to be made shorter.
+const FEW_PAGES: usize = 64;
 
 impl<T> Default for Pages<T> {
     fn default() -> Pages<T> {
-        Pages(Vec::new())
+        Pages { pages: Vec::new(), with_room: BTreeSet::new(), len: 0, spare: Box::default() }
     }
 }
 
 impl<T> Pages<T> {
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.last().map_or(0, |last| (self.0.len() - 1) * PAGE + last.len())
+        self.len
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len == 0
+    }
+
+    /// The lowest number that nothing has.
+    pub fn vacant(&self) -> usize {
+        let Some(at) = self.with_room.first().map(|at| *at as usize) else {
+            return self.pages.len() * PAGE;
+        };
+        at * PAGE + self.pages[at].used.trailing_ones() as usize
     }
 
     /// The one with this number.
     pub fn get(&self, number: usize) -> Option<&T> {
-        self.0.get(number / PAGE)?.get(number % PAGE)
+        self.pages.get(number / PAGE)?.items.get(number % PAGE)?.as_ref()
     }
 
     /// The one with this number.
     pub fn get_mut(&mut self, number: usize) -> Option<&mut T> {
-        self.0.get_mut(number / PAGE)?.get_mut(number % PAGE)
+        self.pages.get_mut(number / PAGE)?.items.get_mut(number % PAGE)?.as_mut()
     }
 
-    /// The one with this number. The list grows up to it if it is shorter.
-    pub fn reach(&mut self, number: usize) -> &mut T
-    where
-        T: Default,
-    {
-        while self.len() <= number {
-            if self.0.last().is_none_or(|last| last.len() == PAGE) {
-                self.0.push(Vec::with_capacity(PAGE));
-            }
-            self.0.last_mut().into_iter().for_each(|last| last.push(T::default()));
+    /// Puts one in under this number; returns the one that had it.
+    pub fn insert(&mut self, number: usize, value: T) -> Option<T> {
+        let at = number / PAGE;
+        while self.pages.len() <= at {
+            self.with_room.insert(self.pages.len() as u32);
+            self.pages.push(Page { used: 0, items: Box::default() });
         }
-        &mut self.0[number / PAGE][number % PAGE]
+        let page = &mut self.pages[at];
+        if page.items.is_empty() {
+            page.items = std::mem::take(&mut self.spare);
+        }
+        if page.items.is_empty() {
+            page.items = (0..PAGE).map(|_| None).collect();
+        }
+        let before = page.items[number % PAGE].replace(value);
+        if before.is_none() {
+            self.len += 1;
+            page.used |= 1 << (number % PAGE);
+            if page.used == u32::MAX {
+                self.with_room.remove(&(at as u32));
+            }
+        }
+        before
     }
 
-    /// All of them, in order.
+    /// Takes out the one with this number.
+    pub fn remove(&mut self, number: usize) -> Option<T> {
+        let at = number / PAGE;
+        let page = self.pages.get_mut(at)?;
+        let gone = page.items.get_mut(number % PAGE)?.take()?;
+        self.len -= 1;
+        if page.used == u32::MAX {
+            self.with_room.insert(at as u32);
+        }
+        page.used &= !(1 << (number % PAGE));
+        if page.used == 0 {
+            self.spare = std::mem::take(&mut page.items);
+            self.forget_last();
+        }
+        Some(gone)
+    }
+
+    /// Makes the list end where something is in it.
+    fn forget_last(&mut self) {
+        for _ in 0..MOST_FORGOTTEN {
+            if self.pages.pop_if(|page| page.used == 0).is_none() {
+                break;
+            }
+            self.with_room.remove(&(self.pages.len() as u32));
+        }
+        if self.pages.capacity() > FEW_PAGES.max(4 * self.pages.len()) {
+            self.pages.shrink_to(FEW_PAGES.max(2 * self.pages.len()));
+        }
+    }
+
+    /// All of them, by number.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().flatten()
+        self.pages.iter().flat_map(|page| page.items.iter().flatten())
     }
 
-    /// All of them, in order.
+    /// All of them, by number.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.0.iter_mut().flatten()
+        self.pages.iter_mut().flat_map(|page| page.items.iter_mut().flatten())
+    }
+
+    /// How many it has memory for.
+    pub fn capacity(&self) -> usize {
+        self.spare.len() + self.pages.iter().map(|page| page.items.len()).sum::<usize>()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+    use std::collections::BTreeMap;
 
     #[test]
     fn it_is_a_list_that_does_not_move() {
         let mut pages = Pages::default();
         assert!(pages.is_empty() && pages.get(0).is_none());
-        let first: *const usize = pages.reach(0);
-        assert_eq!(pages.len(), 1);
-        *pages.reach(5 * PAGE - 1) = 1;
-        assert_eq!(pages.len(), 5 * PAGE);
+        assert!(pages.insert(0, 0).is_none());
+        let first: *const usize = pages.get(0).unwrap();
         for number in 0..5 * PAGE {
-            *pages.reach(number) = number;
+            assert_eq!(pages.insert(number, number), (number == 0).then_some(0));
         }
-        assert_eq!(pages.len(), 5 * PAGE);
+        assert_eq!((pages.len(), pages.vacant()), (5 * PAGE, 5 * PAGE));
         assert_eq!(std::ptr::from_ref(pages.get(0).unwrap()), first);
         for number in [0, PAGE - 1, PAGE, 5 * PAGE - 1] {
             assert_eq!(pages.get(number), Some(&number));
@@ -86,5 +164,51 @@ mod tests {
         pages.iter_mut().for_each(|value| *value *= 2);
         let sum: usize = pages.iter().sum();
         assert_eq!(sum, 5 * PAGE * (5 * PAGE - 1) + 2);
+    }
+
+    #[test]
+    fn memory_follows_what_is_in_it() {
+        const MANY: usize = 100_000;
+        let orders: [fn(usize) -> usize; 3] =
+            [|at| at, |at| MANY - 1 - at, |at| (at * 7_919) % MANY];
+        for order in orders {
+            let mut pages = Pages::default();
+            (0..MANY).for_each(|number| assert!(pages.insert(number, number).is_none()));
+            assert!(pages.capacity() < MANY + 2 * PAGE);
+            for at in 0..MANY {
+                assert_eq!(pages.remove(order(at)), Some(order(at)));
+            }
+            assert!(pages.is_empty() && pages.capacity() <= PAGE, "{}", pages.capacity());
+            // What one removal leaves of the list, those of the next tasks take.
+            for _ in 0..MANY / PAGE / MOST_FORGOTTEN + 1 {
+                pages.insert(0, 0);
+                pages.remove(0);
+            }
+            assert!(pages.pages.is_empty() && pages.with_room.is_empty());
+            assert!(pages.pages.capacity() <= FEW_PAGES, "{}", pages.pages.capacity());
+        }
+    }
+
+    proptest! {
+        /// Against a map, with numbers as a scheduler gives them.
+        #[test]
+        fn it_has_what_a_map_has(steps in proptest::collection::vec((0u8..3, 0usize..200), 1..400)) {
+            let (mut pages, mut map) = (Pages::default(), BTreeMap::new());
+            for (serial, (kind, number)) in steps.into_iter().enumerate() {
+                match kind {
+                    0 => prop_assert_eq!(pages.remove(number), map.remove(&number)),
+                    1 => prop_assert_eq!(pages.insert(number, serial), map.insert(number, serial)),
+                    _ => {
+                        let vacant = pages.vacant();
+                        prop_assert_eq!(Some(vacant), (0..).find(|at| !map.contains_key(at)));
+                        pages.insert(vacant, serial);
+                        map.insert(vacant, serial);
+                    }
+                }
+                prop_assert_eq!(pages.len(), map.len());
+                prop_assert!(pages.iter().eq(map.values()));
+                prop_assert!(pages.capacity() <= PAGE * (map.len() + 1));
+            }
+        }
     }
 }

@@ -76,7 +76,7 @@ impl Placement {
         predictor: &Predictor,
         now: Time,
     ) -> Option<Slot> {
-        let entry = self.tasks.get_mut(task.0 as usize)?.as_mut()?;
+        let entry = self.tasks.get_mut(task.0 as usize)?;
         // Only what waits is decided about.
         let Stage::Waiting(shape, _) = entry.stage else { return None };
         let mut need = self.waiting.need(shape)?;
@@ -152,7 +152,7 @@ impl Placement {
             Some(Candidate { worker: member.worker.id, score, terms: None })
         };
         let (chosen, runner_up) = (candidate(slot), victim.and_then(candidate));
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let decision = entry.decision.get_or_insert_with(|| self.spare.take());
         *decision.explain() = Explanation {
             strategy: self.strategy.name(),
@@ -172,7 +172,7 @@ impl Placement {
         predictor: &Predictor,
         now: Time,
     ) -> Option<FullExplanation> {
-        let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
+        let entry = self.tasks.get(task.0 as usize)?;
         let decision = entry.decision.as_deref();
         let recipe = decision.and_then(|decision| decision.by).unwrap_or(self.recipe);
         let version = self.pool.version();
@@ -210,7 +210,7 @@ impl Placement {
     /// Why a task waits that no plan has looked at yet, because nobody had room: what each worker would
     /// say. Made on demand.
     pub fn waiting_reason(&self, task: TaskRef, now: Time) -> Option<Explanation> {
-        let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
+        let entry = self.tasks.get(task.0 as usize)?;
         let requirement = &entry.ticket.spec.requirement;
         let mut refusals = Refusals::default();
         for slot in self.pool.slots() {
@@ -327,15 +327,23 @@ impl Look<'_> {
         let (pool, bound) = (self.pool, self.bound());
         let mut trees = std::mem::take(&mut self.scratch.trees);
         trees.clear();
+        let (mut least, mut of_hardware) = (f64::INFINITY, None);
         for (at, tree) in pool.trees().iter().enumerate() {
             if tree.root().may_hold(need) {
-                let base_s = self.least_run_s(at);
-                trees.push((bound.lower(tree.root(), base_s), at, base_s));
+                // Most trees are of the same hardware as the one before.
+                let hardware = pool.hardware_of_tree(at);
+                let base_s = match of_hardware {
+                    Some((known, base_s)) if known == hardware => base_s,
+                    _ => self.least_run_s(hardware),
+                };
+                of_hardware = Some((hardware, base_s));
+                let lower = bound.lower(tree.root(), base_s);
+                least = least.min(lower);
+                trees.push((lower, at, base_s));
             }
         }
         let equal = if self.recipe.by_time() { TIMES } else { Equal::EXACTLY };
-        let lower = trees.iter().map(|tree| tree.0).fold(f64::INFINITY, f64::min);
-        let mut search = Search::new(equal, lower, MOST_LOOKS);
+        let mut search = Search::new(equal, least, MOST_LOOKS);
         let mut chosen = None;
         // Few of the trees are searched: the next is found by a scan instead of a sort.
         while let Some(next) = (0..trees.len()).min_by(|a, b| trees[*a].0.total_cmp(&trees[*b].0)) {
@@ -362,12 +370,12 @@ impl Look<'_> {
         chosen
     }
 
-    /// What a run on the hardware of a tree counts at least, before a worker's factor.
-    fn least_run_s(&mut self, tree: usize) -> f64 {
+    /// What a run on some hardware counts at least, before a worker's factor.
+    fn least_run_s(&mut self, hardware: HardwareKey) -> f64 {
         if !self.recipe.by_time() {
             return 0.0;
         }
-        let base = self.base(self.pool.hardware_of_tree(tree));
+        let base = self.base(hardware);
         match self.recipe.score {
             Score::Finish { error_weight } => base.mean_s + error_weight * base.error_s,
             _ => base.mean_s,
@@ -536,7 +544,9 @@ impl Look<'_> {
         let (score, terms) = match self.recipe.score {
             Score::SampledFinish => {
                 let run = self.base(member.hardware).scaled(member.factor);
-                (member.wait(self.now).sample(self.rng) + run.sample(self.rng), None)
+                let wait = member.wait(self.now);
+                let wait = Estimate::new(wait.mean_s, wait.error_s);
+                (wait.sample(self.rng) + run.sample(self.rng), None)
             }
             Score::Finish { .. } | Score::ExpectedFinish { .. } => {
                 let terms = self.terms(slot, member);

@@ -146,7 +146,7 @@ mod tests {
         }
         placement.plan(&predictor, Time::ZERO, &mut Vec::new());
         let decided = |placement: &Placement| {
-            placement.tasks.iter().flatten().filter(|task| task.decision.is_some()).count()
+            placement.tasks.iter().filter(|task| task.decision.is_some()).count()
         };
         // The first stands for all of its shape.
         assert_eq!(decided(&placement), 1);

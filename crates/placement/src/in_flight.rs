@@ -15,6 +15,10 @@ use crate::TaskRef;
 /// How many of those that wait on a worker are looked at for one that may overtake the first.
 const MOST_OVERTAKING: usize = 64;
 
+/// A task that began later than was thought by less than this share of its run began about then: predictions are further
+/// off than that. Most begin when the message has travelled.
+const ABOUT_THEN: f64 = 0.02;
+
 /// One task that the worker has been given.
 #[derive(Clone, Debug)]
 struct Run {
@@ -153,10 +157,13 @@ impl InFlight {
         self.runs.get(&task).is_some_and(|run| run.begun.is_some())
     }
 
-    /// Whether a task is there and was not taken to begin at `now`.
+    /// Whether a task is there and was not taken to begin at about `now`.
     pub(crate) fn began_otherwise(&self, task: TaskRef, now: Time) -> bool {
+        let is_late = |run: &Run, since: Time| {
+            now.since(since).as_secs_f64() > ABOUT_THEN * run.estimate.mean_s
+        };
         let run = self.runs.get(&task);
-        run.is_some_and(|run| run.begun.is_none_or(|(since, _)| since != now))
+        run.is_some_and(|run| run.begun.is_none_or(|(since, _)| is_late(run, since)))
     }
 
     /// Hands a task over: it begins if there is room, and waits on the worker otherwise.
@@ -174,10 +181,18 @@ impl InFlight {
             .iter_mut()
             .zip(BESIDE)
             .for_each(|(count, of)| *count += u32::from(beside == Some(of)));
+        // Most begin at once: nothing waits before them, and there is room.
+        let begins = self.queue.is_empty()
+            && self.running < self.slots
+            && self.may_begin(&spec.requirement, executor, 0);
+        self.runs.insert(task, Run { estimate, spec, executor, begun: None, beside });
+        if begins {
+            self.is_first(task);
+            return self.begin(task, now);
+        }
         self.each_sum(executor, |left| {
             left.waiting.add(&estimate);
         });
-        self.runs.insert(task, Run { estimate, spec, executor, begun: None, beside });
         self.queue.push_back(task);
         self.begin_what_fits(now);
     }
@@ -191,13 +206,14 @@ impl InFlight {
             if self.running < self.slots && self.may_begin(&spec.requirement, executor, 0) {
                 self.queue.retain(|other| *other != task);
                 self.changes += 1;
-                self.begin(task, now);
+                self.begin_waiting(task, now);
             }
             return;
         };
         let (before, executor) = (*rest, run.executor);
         let after = Rest::of(&run.estimate, now, now);
         (*since, *rest) = (now, after);
+        self.stands.remove(&(before.stands_until(), task));
         self.replace(task, executor, &before, &after);
     }
 
@@ -238,9 +254,8 @@ impl InFlight {
             && at < MOST_OVERTAKING
             && let Some(task) = self.queue.get(at).copied()
         {
-            if at == 0 && self.overtaken.0 != Some(task) {
-                self.overtaken = (Some(task), 0);
-                self.forget_beside(Beside::First);
+            if at == 0 {
+                self.is_first(task);
             }
             let Some((spec, executor)) =
                 self.runs.get(&task).map(|run| (Arc::clone(&run.spec), run.executor))
@@ -252,7 +267,15 @@ impl InFlight {
                 continue;
             }
             self.queue.remove(at);
-            self.begin(task, now);
+            self.begin_waiting(task, now);
+        }
+    }
+
+    /// Notes which task is first of those that wait: others may overtake it, but not for ever.
+    fn is_first(&mut self, task: TaskRef) {
+        if self.overtaken.0 != Some(task) {
+            self.overtaken = (Some(task), 0);
+            self.forget_beside(Beside::First);
         }
     }
 
@@ -286,6 +309,19 @@ impl InFlight {
             .is_some_and(|(first, executor)| self.fit_together(first, (requirement, executor)))
     }
 
+    /// Begins a task that was counted among those that wait.
+    fn begin_waiting(&mut self, task: TaskRef, now: Time) {
+        let Some((estimate, executor)) =
+            self.runs.get(&task).map(|run| (run.estimate, run.executor))
+        else {
+            return;
+        };
+        self.each_sum(executor, |left| {
+            left.waiting.remove(&estimate);
+        });
+        self.begin(task, now);
+    }
+
     fn begin(&mut self, task: TaskRef, now: Time) {
         let first = self.overtaken.0.filter(|first| *first != task);
         let Some(run) = self.runs.get(&task) else { return };
@@ -301,16 +337,13 @@ impl InFlight {
         let _ = self.ledger.allocate(task, &run.spec.requirement, Fit::First);
         let rest = Rest::of(&run.estimate, now, now);
         run.begun = Some((now, rest));
-        let (estimate, executor) = (run.estimate, run.executor);
+        let executor = run.executor;
         self.running += 1;
         if let Some(executor) = executor {
             self.used[executor] += 1;
         }
         self.stands.insert((rest.stands_until(), task));
-        self.each_sum(executor, |left| {
-            left.waiting.remove(&estimate);
-            left.rests.add(&rest);
-        });
+        self.each_sum(executor, |left| left.rests.add(&rest));
     }
 
     /// Grows with whatever changes what fits.
@@ -394,7 +427,10 @@ impl InFlight {
     }
 
     fn left_in(&self, mut left: Left, now: Time, counts: impl Fn(&Run) -> bool) -> (f64, f64) {
-        for (_, task) in self.stands.range(..=(now, LAST)) {
+        // Mostly there is none.
+        let late = self.stands.first().is_some_and(|(until, _)| *until <= now);
+        let late = late.then(|| self.stands.range(..=(now, LAST))).into_iter().flatten();
+        for (_, task) in late {
             if let Some(run) = self.runs.get(task).filter(|run| counts(run))
                 && let Some((since, rest)) = run.begun
             {
@@ -414,6 +450,7 @@ impl InFlight {
             // At the end of time nothing stands any longer, however often it is told.
             && until < Time::MAX
         {
+            self.stands.pop_first();
             let Some(run) = self.runs.get_mut(&task) else { return };
             let Some((since, rest)) = &mut run.begun else { return };
             let (before, executor) = (*rest, run.executor);
@@ -423,8 +460,8 @@ impl InFlight {
         }
     }
 
+    /// Puts what is told of a run now in the place of what was told before, and no longer stands.
     fn replace(&mut self, task: TaskRef, executor: Option<usize>, before: &Rest, after: &Rest) {
-        self.stands.remove(&(before.stands_until(), task));
         self.stands.insert((after.stands_until(), task));
         self.each_sum(executor, |left| {
             left.rests.remove(before);

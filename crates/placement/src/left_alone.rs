@@ -24,7 +24,7 @@ impl Placement {
         }
         let Some(member) = self.pool.member(slot).filter(|_| alone) else { return Vec::new() };
         let is_stranded = |task: &TaskRef| match self.tasks.get(task.0 as usize) {
-            Some(Some(entry)) => member.leaves_alone(&entry.ticket.spec.requirement),
+            Some(entry) => member.leaves_alone(&entry.ticket.spec.requirement),
             _ => false,
         };
         let stranded: Vec<TaskRef> = member.bound.iter().filter(is_stranded).collect();

@@ -138,7 +138,7 @@ pub struct Placement {
     preferences: Preferences,
     pool: Pool,
     waiting: Waiting,
-    tasks: Pages<Option<Task>>,
+    tasks: Pages<Task>,
     cursor: usize,
     rng: Rng,
     /// Arrivals so far.
@@ -276,6 +276,11 @@ impl Placement {
         self.waiting.len()
     }
 
+    /// How many tasks it has memory for. It follows how many there are, also when they become fewer.
+    pub fn task_capacity(&self) -> usize {
+        self.tasks.capacity().max(self.waiting.shape_capacity())
+    }
+
     /// Chooses another strategy. Nothing is lost: what waits is put into the new order, what is bound to
     /// a worker but not handed over is decided anew, what is handed over stays.
     pub fn switch(&mut self, strategy: Strategy, now: Time) {
@@ -304,7 +309,7 @@ impl Placement {
         let (predicted_s, relative_error) =
             (predicted.mean_s, predicted.error_s / predicted.mean_s.max(1e-9));
         self.usual_s.add(predicted_s);
-        *self.tasks.reach(task.0 as usize) = Some(Task {
+        let entry = Task {
             ticket,
             stage,
             serial: self.serial,
@@ -312,7 +317,8 @@ impl Placement {
             size: predicted_s / self.usual_s.mean(),
             log_variance: (relative_error * relative_error).ln_1p(),
             decision: None,
-        });
+        };
+        self.tasks.insert(task.0 as usize, entry);
         self.wait(task);
     }
 
@@ -321,7 +327,7 @@ impl Placement {
         let Some(member) = self.pool.member(slot) else { return };
         let (predict, hardware) = (member.predict, member.hardware);
         self.leave_stage(task, now);
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let decision = entry.decision.get_or_insert_with(|| self.spare.take());
         decision.estimate = predictor.estimate(&entry.ticket.query, predict);
         decision.base_s = predictor.base(&entry.ticket.query, hardware).mean_s;
@@ -340,7 +346,7 @@ impl Placement {
     /// The task is over or taken away, wherever it is. Its own estimate leaves the backlog with it.
     /// Returns the ticket, so that it can come back.
     pub fn finish(&mut self, task: TaskRef, ending: Ending, now: Time) -> Option<Ticket> {
-        let entry = self.tasks.get(task.0 as usize)?.as_ref()?;
+        let entry = self.tasks.get(task.0 as usize)?;
         if let Stage::Given(slot) = entry.stage {
             let weight = self.learning_rate();
             let half_life_s = self.penalty_half_life_s();
@@ -369,7 +375,7 @@ impl Placement {
         } else {
             self.leave_stage(task, now);
         }
-        let gone = self.tasks.get_mut(task.0 as usize)?.take()?;
+        let gone = self.tasks.remove(task.0 as usize)?;
         if let Some(decision) = gone.decision {
             self.spare.put(decision);
         }
@@ -378,12 +384,12 @@ impl Placement {
 
     /// Why the task is where it is.
     pub fn explanation(&self, task: TaskRef) -> Option<&Explanation> {
-        self.tasks.get(task.0 as usize)?.as_ref()?.decision.as_ref()?.explanation()
+        self.tasks.get(task.0 as usize)?.decision.as_ref()?.explanation()
     }
 
     /// The task as the predictor sees it.
     pub fn query(&self, task: TaskRef) -> Option<&Query> {
-        Some(&self.tasks.get(task.0 as usize)?.as_ref()?.ticket.query)
+        Some(&self.tasks.get(task.0 as usize)?.ticket.query)
     }
 
     /// Whether the worker that has the task is taken to have begun it.
@@ -405,7 +411,7 @@ impl Placement {
     }
 
     fn stage(&self, task: TaskRef) -> Option<Stage> {
-        Some(self.tasks.get(task.0 as usize)?.as_ref()?.stage)
+        Some(self.tasks.get(task.0 as usize)?.stage)
     }
 
     /// Puts a task into the queue, at the place that the strategy's order gives it.
@@ -414,7 +420,7 @@ impl Placement {
             Order::Predicted { ageing } => ageing * self.backlog_scale_us(),
             Order::Arrival | Order::Priority => 0.0,
         };
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let place = order::place_of(self.recipe.order, entry, put_back_us);
         let requirement = &entry.ticket.spec.requirement;
         let interactive = entry.ticket.interactive;
@@ -441,7 +447,7 @@ impl Placement {
     /// Lets a task keep its place by arrival from now on: it has left a free worker to others. Says when it
     /// was last held back.
     fn forgive_size(&mut self, task: TaskRef) -> Option<Time> {
-        let entry = self.tasks.get_mut(task.0 as usize)?.as_mut()?;
+        let entry = self.tasks.get_mut(task.0 as usize)?;
         let held = entry.decision.as_mut()?.held.as_mut()?;
         let held_at = Some(held.at);
         let Stage::Waiting(shape, rank) = entry.stage else { return held_at };
@@ -462,7 +468,7 @@ impl Placement {
     fn leave_stage(&mut self, task: TaskRef, now: Time) {
         self.release_hold(task, now);
         self.release_reservation(task, now);
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         match entry.stage {
             Stage::Waiting(shape, rank) => {
                 self.waiting.remove(shape, entry.place(rank));

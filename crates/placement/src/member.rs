@@ -37,6 +37,8 @@ pub(crate) struct Member {
     pub(crate) predict: WorkerKey,
     pub(crate) hardware: HardwareKey,
     pub(crate) factor: f64,
+    /// The factor in steps: see `pool.rs`.
+    pub(crate) speed_step: i32,
     pub(crate) available: bool,
     /// Not available, but it still gets what was bound to it before.
     pub(crate) draining: bool,
@@ -64,6 +66,17 @@ pub(crate) struct Member {
     abilities: u64,
 }
 
+/// How long a task waits for its turn: mean and standard deviation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Wait {
+    pub(crate) mean_s: f64,
+    pub(crate) error_s: f64,
+}
+
+impl Wait {
+    const NONE: Wait = Wait { mean_s: 0.0, error_s: 0.0 };
+}
+
 impl Member {
     pub(crate) fn new(
         worker: Arc<Worker>,
@@ -76,6 +89,7 @@ impl Member {
             predict,
             hardware,
             factor: 1.0,
+            speed_step: 0,
             available: false,
             draining: false,
             left_alone: vec![false; worker.executors.len()],
@@ -241,21 +255,21 @@ impl Member {
 
     /// How long a new task would wait for its turn: a sum of independent remaining times, shared by the
     /// tasks that run at once. Exactly zero when something could begin at once.
-    pub(crate) fn wait(&self, now: Time) -> Estimate {
+    pub(crate) fn wait(&self, now: Time) -> Wait {
         if self.has_slot() {
-            return Estimate::ZERO;
+            return Wait::NONE;
         }
         self.wait_behind(self.in_flight.left(now), self.slots())
     }
 
     /// How long this task would wait. A worker that has room for another may have none for it: its executor
     /// is in use, or what runs leaves too little of something.
-    pub(crate) fn wait_for(&self, task: TaskRef, requirement: &Requirement, now: Time) -> Estimate {
+    pub(crate) fn wait_for(&self, task: TaskRef, requirement: &Requirement, now: Time) -> Wait {
         if !self.has_slot() {
             return self.wait(now);
         }
         if self.in_flight.is_empty() || self.lacks(task, requirement).is_none() {
-            return Estimate::ZERO;
+            return Wait::NONE;
         }
         match self.executor_for(requirement) {
             Some(executor) if self.in_flight.is_full(executor) => self.wait_behind(
@@ -267,11 +281,11 @@ impl Member {
     }
 
     /// The time of what is bound here and of what is left in flight, `at_once` at a time.
-    fn wait_behind(&self, (left_s, variance): (f64, f64), at_once: u32) -> Estimate {
+    fn wait_behind(&self, (left_s, variance): (f64, f64), at_once: u32) -> Wait {
         let (bound_s, error_s) = self.bound_backlog.estimate();
         let at_once = f64::from(at_once);
         let error_s = (error_s * error_s + variance).sqrt();
-        Estimate::new((bound_s + left_s) / at_once, error_s / at_once)
+        Wait { mean_s: (bound_s + left_s) / at_once, error_s: error_s / at_once }
     }
 
     /// Brings what time alone has changed up to date, as far as `recipe` looks at it.

@@ -35,7 +35,7 @@ impl Placement {
 
     /// Parks the shape of a task that no worker takes now, unless one could run it when it has room.
     pub(crate) fn park_if_unserved(&mut self, shape: ShapeId, task: TaskRef, certainly: bool) {
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         if !certainly {
             if self.waiting.is_known_served(shape, self.losses) {
                 return;
@@ -56,7 +56,7 @@ impl Placement {
     }
 
     fn is_held(&self, task: TaskRef) -> bool {
-        let entry = self.tasks.get(task.0 as usize).and_then(Option::as_ref);
+        let entry = self.tasks.get(task.0 as usize);
         entry
             .and_then(|entry| entry.decision.as_ref())
             .is_some_and(|decision| decision.held.is_some())
@@ -106,7 +106,7 @@ impl Placement {
 
     /// Whether a worker could run a task, now or when it has room.
     pub(crate) fn takes(&self, slot: Slot, task: TaskRef) -> bool {
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let near =
             |rtt_s: f64| self.preferences.max_rtt.is_none_or(|most| rtt_s <= most.as_secs_f64());
         let requirement: &Requirement = &entry.ticket.spec.requirement;
@@ -121,7 +121,7 @@ impl Placement {
             return None;
         }
         let served = |task: &TaskRef| match self.tasks.get(task.0 as usize) {
-            Some(Some(entry)) => self.is_served(&entry.ticket.spec.requirement),
+            Some(entry) => self.is_served(&entry.ticket.spec.requirement),
             _ => true,
         };
         self.waiting.parked().find(served)

@@ -79,7 +79,7 @@ impl Placement {
     fn bind_at_once(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         let recipe = self.recipe.bound_at_submit();
         for task in std::mem::take(&mut self.at_once) {
-            let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { continue };
+            let Some(entry) = self.tasks.get(task.0 as usize) else { continue };
             // Its number may belong to another task by now.
             if entry.ticket.bind_at_once
                 && matches!(entry.stage, Stage::Waiting(..))
@@ -271,7 +271,7 @@ impl Placement {
     /// Whether a task that was held back need not be looked at again: its worker has no room yet, no worker
     /// that would be better has got room since, and it was looked at not long ago.
     fn still_waits(&self, task: TaskRef, opened: &[Slot], now: Time) -> bool {
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let Some(decision) = &entry.decision else { return false };
         let Some(held) = &decision.held else { return false };
         let waited_s = now.since(held.at).as_secs_f64();
@@ -311,7 +311,7 @@ impl Placement {
 
     fn has_room(&self, task: TaskRef, slot: Slot, now: Time) -> bool {
         let Some(member) = self.pool.member(slot) else { return false };
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let requirement = &entry.ticket.spec.requirement;
         // What was handed over is not taken back: while another worker is free, a task that must wait waits here,
         // where a prediction that turns out wrong can still be mended.
@@ -325,7 +325,7 @@ impl Placement {
     fn hold_back(&mut self, task: TaskRef, slot: Slot, now: Time) {
         self.statistics.held_back += 1;
         let Some(member) = self.pool.member(slot) else { return };
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let wait_costs = 1.0 + choose::surcharge_of(&self.recipe, entry);
         let Some(decision) = &mut entry.decision else { return };
         let share_s = decision.estimate.mean_s / f64::from(member.slots());
@@ -342,7 +342,7 @@ impl Placement {
     }
 
     pub(crate) fn release_hold(&mut self, task: TaskRef, now: Time) {
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         if let Some(held) = entry.decision.as_mut().and_then(|decision| decision.held.take()) {
             self.pool.reserve(held.slot, now, |member| member.unreserve(held.share_s));
         }
@@ -384,7 +384,7 @@ impl Placement {
             if self.must_wait_bound(task, member, now) {
                 return;
             }
-            let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+            let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
             entry.stage = Stage::Given(slot);
             self.given += 1;
             let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate());
@@ -400,7 +400,7 @@ impl Placement {
     /// Whether a task at the head of a worker's own queue would delay one that has waited longer: one that room is kept
     /// for, or one that was handed over and does not fit yet.
     fn must_wait_bound(&self, task: TaskRef, member: &Member, now: Time) -> bool {
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let requirement = &entry.ticket.spec.requirement;
         let run_s = entry.estimate().mean_s;
         member.keeps_from(task, requirement, || run_s, now).is_some()
@@ -429,7 +429,7 @@ impl Placement {
         }
         let Some(victim) = self.pool.longest_queue(threshold) else { return false };
         let runs_here = |task: &TaskRef| match self.tasks.get(task.0 as usize) {
-            Some(Some(Task { ticket, .. })) => {
+            Some(Task { ticket, .. }) => {
                 member.refuses_ever(&ticket.spec.requirement).is_none()
                     && !ticket.tried.contains(&thief)
             }
@@ -453,7 +453,7 @@ impl Placement {
     /// Notes how long the task is predicted to take at a worker.
     fn predict_at(&mut self, task: TaskRef, slot: Slot, predictor: &Predictor) {
         let Some(member) = self.pool.member(slot) else { return };
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let decision = entry.decision.get_or_insert_with(|| self.spare.take());
         let base = predictor.base(&entry.ticket.query, member.hardware);
         (decision.base_s, decision.estimate) =
@@ -468,7 +468,7 @@ impl Placement {
     }
 
     fn enter_bound(&mut self, task: TaskRef, slot: Slot, now: Time) {
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Bound(slot);
         self.pool.change(slot, now, |member| {
             let ticket = &entry.ticket;
@@ -486,7 +486,7 @@ impl Placement {
 
     /// Counts the interactive tasks that go before others that wait.
     fn count_turn(&mut self, task: TaskRef) {
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         let batch_waits = self.waiting.heads_after(false, None).next().is_some();
         self.passed = match entry.ticket.interactive && batch_waits {
             true => self.passed.saturating_add(1),
@@ -495,7 +495,7 @@ impl Placement {
     }
 
     pub(crate) fn give_now(&mut self, task: TaskRef, slot: Slot, now: Time) {
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Given(slot);
         self.given += 1;
         let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate());

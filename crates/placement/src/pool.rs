@@ -410,12 +410,12 @@ fn group_of(recipe: &Recipe, member: &Member) -> (HardwareKey, i32) {
     if !recipe.by_time() {
         return (HardwareKey(0), 0);
     }
-    (member.hardware, speed_step(member.factor) as i32)
+    (member.hardware, member.speed_step)
 }
 
 /// How many steps slower than its hardware a worker is.
-fn speed_step(factor: f64) -> f64 {
-    (factor.ln() / SPEED_STEP.ln()).clamp(-MOST_STEPS, MOST_STEPS).round()
+fn speed_step(factor: f64) -> i32 {
+    (factor.ln() / SPEED_STEP.ln()).clamp(-MOST_STEPS, MOST_STEPS).round() as i32
 }
 
 /// The pool, as the caller of placement sees it.
@@ -444,7 +444,7 @@ impl Placement {
             back.push(task);
         }
         // Whoever waits for this worker must not be taken to wait for the next one in its slot.
-        for entry in self.tasks.iter_mut().flatten() {
+        for entry in self.tasks.iter_mut() {
             if let Some(decision) = &mut entry.decision {
                 decision.held.take_if(|held| held.slot == slot);
             }
@@ -535,11 +535,15 @@ impl Placement {
         if factor.is_nan() {
             return;
         }
-        let factor = SPEED_STEP.powf(speed_step(factor));
-        if self.recipe.by_time() && member.factor != factor {
-            self.pool.change(slot, now, |member| member.factor = factor);
-        } else if let Some(Some(member)) = self.pool.members.get_mut(slot.0 as usize) {
-            member.factor = factor;
+        let speed_step = speed_step(factor);
+        if member.speed_step == speed_step {
+            return;
+        }
+        let factor = SPEED_STEP.powf(f64::from(speed_step));
+        let set = |member: &mut Member| (member.factor, member.speed_step) = (factor, speed_step);
+        match self.recipe.by_time() {
+            true => _ = self.pool.change(slot, now, set),
+            false => self.pool.renew(slot, set),
         }
     }
 
@@ -583,7 +587,7 @@ impl Placement {
 
     /// Whether a worker other than the one at `slot` could run the task, now or when it has room.
     pub fn another_could_run(&self, task: TaskRef, slot: Slot) -> bool {
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let requirement = &entry.ticket.spec.requirement;
         let max_rtt_s = self.preferences.max_rtt.map_or(f64::INFINITY, Span::as_secs_f64);
         // Some trees know what is free, which does not matter here.

@@ -80,7 +80,7 @@ impl Placement {
         if self.reserved.len() >= MOST_RESERVED || self.is_reserved(task) {
             return;
         }
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         let requirement = &entry.ticket.spec.requirement;
         // Where only a slot is missing the first in order gets the next one.
         if !asks_for_amounts(requirement) && !self.pool.has_bound() {

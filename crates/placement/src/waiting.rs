@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hypha_model::{ExecutorClass, Name, Requirement};
+use hypha_model::{ExecutorClass, Name, Pages, Requirement};
 
 use crate::TaskRef;
 use crate::capability::need_of;
@@ -60,8 +60,7 @@ struct Shape {
 /// See the head of this file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting {
-    shapes: Vec<Option<Shape>>,
-    free: Vec<u32>,
+    shapes: Pages<Shape>,
     by_key: BTreeMap<ShapeKey, ShapeId>,
     /// The first task of every shape that is not parked, those of batches and the interactive ones.
     heads: [BTreeSet<(Place, ShapeId)>; 2],
@@ -76,6 +75,11 @@ impl Waiting {
         self.len
     }
 
+    /// How many shapes it has memory for.
+    pub(crate) fn shape_capacity(&self) -> usize {
+        self.shapes.capacity()
+    }
+
     pub(crate) fn insert(
         &mut self,
         requirement: &Requirement,
@@ -84,7 +88,7 @@ impl Waiting {
         task: TaskRef,
     ) -> ShapeId {
         let id = self.shape_of(requirement, interactive);
-        let Some(shape) = &mut self.shapes[id.0 as usize] else { return id };
+        let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return id };
         let before = shape.head();
         if shape.tasks.insert(place, task).is_none() {
             self.len += 1;
@@ -94,7 +98,7 @@ impl Waiting {
     }
 
     pub(crate) fn remove(&mut self, id: ShapeId, place: Place) {
-        let Some(Some(shape)) = self.shapes.get_mut(id.0 as usize) else { return };
+        let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         let before = shape.head();
         if shape.tasks.remove(&place).is_some() {
             self.len -= 1;
@@ -112,7 +116,7 @@ impl Waiting {
     }
 
     fn head_changed(&mut self, id: ShapeId, before: Option<Place>) {
-        let Some(Some(shape)) = self.shapes.get(id.0 as usize) else { return };
+        let Some(shape) = self.shapes.get(id.0 as usize) else { return };
         let after = shape.head();
         if shape.parked || before == after {
             return;
@@ -128,7 +132,7 @@ impl Waiting {
 
     /// Takes a shape out of what plans see: no worker could run it.
     pub(crate) fn park(&mut self, id: ShapeId) {
-        let Some(Some(shape)) = self.shapes.get_mut(id.0 as usize) else { return };
+        let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         let Some(head) = shape.head().filter(|_| !shape.parked) else { return };
         (shape.parked, shape.served_at) = (true, None);
         self.heads[usize::from(shape.key.interactive)].remove(&(head, id));
@@ -137,7 +141,7 @@ impl Waiting {
 
     /// Lets plans see a shape again.
     pub(crate) fn unpark(&mut self, id: ShapeId) {
-        let Some(Some(shape)) = self.shapes.get_mut(id.0 as usize) else { return };
+        let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         if std::mem::replace(&mut shape.parked, false) {
             self.parked.remove(&shape.key);
             if let Some(head) = shape.head() {
@@ -152,7 +156,7 @@ impl Waiting {
         key: &ShapeKey,
     ) -> impl Iterator<Item = (&ShapeKey, ShapeId, TaskRef)> {
         self.parked.range(key..).filter_map(|(key, id)| {
-            let shape = self.shapes.get(id.0 as usize)?.as_ref()?;
+            let shape = self.shapes.get(id.0 as usize)?;
             Some((key, *id, *shape.tasks.values().next()?))
         })
     }
@@ -164,26 +168,27 @@ impl Waiting {
 
     /// Whether a worker was known to be able to run a shape when the pool had lost as much as `losses`.
     pub(crate) fn is_known_served(&self, id: ShapeId, losses: u64) -> bool {
-        let shape = self.shapes.get(id.0 as usize).and_then(Option::as_ref);
+        let shape = self.shapes.get(id.0 as usize);
         shape.is_some_and(|shape| shape.served_at == Some(losses))
     }
 
     pub(crate) fn note_served(&mut self, id: ShapeId, losses: u64) {
-        if let Some(Some(shape)) = self.shapes.get_mut(id.0 as usize) {
+        if let Some(shape) = self.shapes.get_mut(id.0 as usize) {
             shape.served_at = Some(losses);
         }
     }
 
     /// What the tasks of a shape need of a worker.
     pub(crate) fn need(&self, id: ShapeId) -> Option<Need> {
-        Some(self.shapes.get(id.0 as usize)?.as_ref()?.need)
+        Some(self.shapes.get(id.0 as usize)?.need)
     }
 
     fn forget_if_empty(&mut self, id: ShapeId) {
-        let at = &mut self.shapes[id.0 as usize];
-        if let Some(shape) = at.take_if(|shape| shape.tasks.is_empty()) {
+        let shape = self.shapes.get(id.0 as usize);
+        if shape.is_some_and(|shape| shape.tasks.is_empty())
+            && let Some(shape) = self.shapes.remove(id.0 as usize)
+        {
             self.by_key.remove(&shape.key);
-            self.free.push(id.0);
         }
     }
 
@@ -201,7 +206,7 @@ impl Waiting {
 
     /// The tasks of a shape, in order.
     pub(crate) fn tasks_of(&self, id: ShapeId) -> impl Iterator<Item = TaskRef> {
-        let shape = self.shapes.get(id.0 as usize).and_then(Option::as_ref);
+        let shape = self.shapes.get(id.0 as usize);
         shape.into_iter().flat_map(|shape| shape.tasks.values().copied())
     }
 
@@ -212,7 +217,7 @@ impl Waiting {
         after: Option<Place>,
     ) -> Option<(Place, ShapeId, TaskRef)> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let shape = self.shapes[id.0 as usize].as_ref()?;
+        let shape = self.shapes.get(id.0 as usize)?;
         let from = after.map_or(Unbounded, Excluded);
         let (place, task) = shape.tasks.range((from, Unbounded)).next()?;
         Some((*place, id, *task))
@@ -220,7 +225,7 @@ impl Waiting {
 
     /// All tasks, in no useful order.
     pub(crate) fn tasks(&self) -> Vec<TaskRef> {
-        self.shapes.iter().flatten().flat_map(|shape| shape.tasks.values().copied()).collect()
+        self.shapes.iter().flat_map(|shape| shape.tasks.values().copied()).collect()
     }
 
     fn shape_of(&mut self, requirement: &Requirement, interactive: bool) -> ShapeId {
@@ -243,17 +248,9 @@ impl Waiting {
         }
         let need = need_of(requirement);
         let tasks = BTreeMap::new();
-        let shape = Some(Shape { key: key.clone(), need, tasks, parked: false, served_at: None });
-        let id = match self.free.pop() {
-            Some(at) => {
-                self.shapes[at as usize] = shape;
-                ShapeId(at)
-            }
-            None => {
-                self.shapes.push(shape);
-                ShapeId(self.shapes.len() as u32 - 1)
-            }
-        };
+        let shape = Shape { key: key.clone(), need, tasks, parked: false, served_at: None };
+        let id = ShapeId(self.shapes.vacant() as u32);
+        self.shapes.insert(id.0 as usize, shape);
         self.by_key.insert(key, id);
         id
     }

@@ -9,10 +9,14 @@ use crate::widths::Widths;
 pub(crate) const MAX_S: f64 = 1e12;
 /// The largest spread of the logarithm that is reckoned with: a factor of 7 for one sigma.
 pub(crate) const MAX_LOG_SIGMA: f64 = 2.0;
+/// The standard deviation, relative to the mean, that goes with it.
+const MOST_RELATIVE: f64 = 7.321_075_949_314_87;
 /// No quantile is further than `e^12` from the median: more is an artefact of the shape.
 const MAX_LOG_DISTANCE: f64 = 12.0;
 /// Of the mean; how much of a run remains at least, so that what overran never counts as done.
 const LEAST_REMAINING: f64 = 0.01;
+/// Beyond so many standard deviations probabilities are so small that only ratios of them are reckoned with.
+const FAR_OUT: f64 = 4.0;
 /// Spreads below this count as none when conditioning: the difference of two ratios would be noise.
 const LEAST_LOG_SIGMA: f64 = 1e-3;
 
@@ -119,25 +123,35 @@ impl Estimate {
         if elapsed_s <= 0.0 {
             return (self.mean_s, self.error_s);
         }
-        let sigma = log_sigma(self.mean_s, self.error_s);
+        let sigma = self.log_sigma;
         let least = self.mean_s * LEAST_REMAINING;
         let as_predicted = || ((self.mean_s - elapsed_s).max(least), self.error_s);
         if sigma < LEAST_LOG_SIGMA {
             return as_predicted();
         }
-        let median_s = self.mean_s * (-0.5 * sigma * sigma).exp();
-        let z = (elapsed_s / median_s).ln() / sigma;
+        // Of the lognormal with this mean.
+        let z = (elapsed_s / self.mean_s).ln() / sigma + 0.5 * sigma;
         // So early that the condition excludes nothing.
         if z < -6.0 {
             return as_predicted();
         }
-        // E[T^k | T > e] = e^k mills(z - k sigma) / mills(z): no difference of tiny tail probabilities.
-        let tail = normal::mills(z);
-        let first = normal::mills(z - sigma) / tail;
-        let second = normal::mills(z - 2.0 * sigma) / tail;
-        let mean_s = (elapsed_s * (first - 1.0)).max(least);
-        let error_s = elapsed_s * (second - first * first).max(0.0).sqrt();
-        (bounded(mean_s), bounded(error_s))
+        // The first two moments of T given T > e.
+        let (first, second) = if z < FAR_OUT {
+            let above = normal::above(z);
+            let relative = (self.error_s / self.mean_s).min(MOST_RELATIVE);
+            let second = self.mean_s * self.mean_s * (1.0 + relative * relative);
+            (
+                self.mean_s * normal::above(z - sigma) / above,
+                second * normal::above(z - 2.0 * sigma) / above,
+            )
+        } else {
+            // Without tiny tail probabilities.
+            let tail = normal::mills(z);
+            let first = elapsed_s * normal::mills(z - sigma) / tail;
+            (first, elapsed_s * elapsed_s * normal::mills(z - 2.0 * sigma) / tail)
+        };
+        let error_s = (second - first * first).max(0.0).sqrt();
+        (bounded((first - elapsed_s).max(least)), bounded(error_s))
     }
 
     /// A run time drawn from the distribution.

@@ -13,6 +13,11 @@ pub(crate) fn quantile(p: f64) -> f64 {
     -SQRT_2 * erfc_inv(2.0 * p)
 }
 
+/// `1 - cdf(x)`: the probability of more than `x`.
+pub(crate) fn above(x: f64) -> f64 {
+    0.5 * erfc(x * FRAC_1_SQRT_2)
+}
+
 /// `(1 - cdf(x)) / pdf(x)`: what remains above `x`, against the density at `x`.
 pub(crate) fn mills(x: f64) -> f64 {
     // Below, the exponential is exact enough and cannot overflow; above, the fraction converges fast.

@@ -1,6 +1,6 @@
 //! What is left of runs that have begun, as a sum that need not be added up anew to be asked for.
 //!
-//! A run's expected end is told once and stands until half of what was left has passed; then it is told again. So a sum
+//! A run's expected end is told once and stands until half of what was left has passed, or for as long as it is as likely as before; then it is told again. So a sum
 //! over many runs is two integers, and what is left at any time is the sum of the ends less the time.
 
 use hypha_model::{Span, Time};
@@ -12,6 +12,11 @@ const SQUARE_MICROS_PER_SQUARE_SECOND: f64 = 1e12;
 /// An end is told again when this share of what was left has passed. With less, a run is told more often than
 /// decisions need; with more, an end that has become unlikely is believed for longer.
 const STANDS_FOR: f64 = 0.5;
+/// Nor before the run is within a standard deviation of its expected end: that it has not ended earlier says little, the
+/// end would be told as before but for 0.3 of a standard deviation.
+const LIKELY_AFTER: f64 = 1.0;
+/// Of the mean: nobody predicts better than this.
+const LEAST_DEVIATION: f64 = 0.05;
 /// And not sooner than after this: a message on one machine varies by as much.
 const LEAST_STANDING: Span = Span::from_micros(50);
 /// What is overdue is expected to go on for this share of the time that it is overdue. A good predictor's
@@ -42,7 +47,10 @@ impl Rest {
         let (mean_s, error_s) = estimate.left_after(elapsed_s);
         let left_s = mean_s.max(OVERDUE_SHARE * (elapsed_s - estimate.mean_s));
         let left = Span::from_secs_f64(left_s);
-        let stands_until = now + Span::from_secs_f64(left_s * STANDS_FOR).max(LEAST_STANDING);
+        let deviation_s = estimate.error_s.max(LEAST_DEVIATION * estimate.mean_s);
+        let likely_s = estimate.mean_s - LIKELY_AFTER * deviation_s - elapsed_s;
+        let stands_s = (left_s * STANDS_FOR).max(likely_s);
+        let stands_until = now + Span::from_secs_f64(stands_s).max(LEAST_STANDING);
         let variance = (error_s * error_s * SQUARE_MICROS_PER_SQUARE_SECOND).round();
         Rest { ends: (now + left).max(stands_until), variance_us2: variance as u128, stands_until }
     }

@@ -17,6 +17,34 @@ pub(super) const FIGURES: &str = "xtask/counts.toml";
 /// part of what is counted. Another compiler may need more: that is a reason to renew.
 pub(super) const TOLERANCE_PERMILLE: u64 = 20;
 
+/// What a scenario may cost of another's instructions, in percent, whatever the stored figures say.
+pub(super) const RATIOS: [Ratio; 2] = [
+    // A cycle under the default strategy reaches 0.8 of one under `fifo`.
+    Ratio { name: "crowd", of: "crowd_fifo", most_percent: 125 },
+    // What nobody can run costs what is run nearly nothing.
+    Ratio { name: "place_unserved", of: "place", most_percent: 120 },
+];
+
+/// A scenario beside another.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ratio {
+    pub(super) name: &'static str,
+    pub(super) of: &'static str,
+    pub(super) most_percent: u64,
+}
+
+impl Ratio {
+    /// The first as a percentage of the second, if both were counted.
+    pub(super) fn percent(&self, counted: &Figures) -> Option<u64> {
+        let [first, second] = [self.name, self.of].map(|name| counted.0.get(name).copied());
+        Some(first? * 100 / second?.max(1))
+    }
+
+    pub(super) fn passes(&self, counted: &Figures) -> bool {
+        self.percent(counted).is_some_and(|percent| percent <= self.most_percent)
+    }
+}
+
 const HEAD: &str = "\
 # Instructions of one round of each scenario in crates/counts, by callgrind. `cargo xtask counts` compares with them and
 # `cargo xtask counts --renew` writes them: on purpose, with the reason in the commit.
@@ -113,6 +141,18 @@ mod tests {
             assert_eq!(Verdict::of(before, now).passes(), passes, "{before:?} {now:?}");
         }
         assert_eq!(Verdict::of(Some(1_000), Some(500)), Verdict::Better(-500));
+    }
+
+    #[test]
+    fn a_ratio_fails_above_its_goal_and_without_its_figures() {
+        let ratio = Ratio { name: "one", of: "other", most_percent: 120 };
+        let figures = |one: u64, other: u64| {
+            Figures(BTreeMap::from([("one".to_owned(), one), ("other".to_owned(), other)]))
+        };
+        for (one, other, passes) in [(100, 100, true), (120, 100, true), (121, 100, false)] {
+            assert_eq!(ratio.passes(&figures(one, other)), passes, "{one} of {other}");
+        }
+        assert!(!ratio.passes(&Figures(BTreeMap::from([("one".to_owned(), 1)]))));
     }
 
     #[test]

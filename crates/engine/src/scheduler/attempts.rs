@@ -75,7 +75,7 @@ impl Scheduler {
     ) {
         let fence = self.next_fence();
         let Some(worker) = self.placement.worker_id(slot) else { return };
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let newly_bound = entry.state != TaskState::Scheduled;
         entry.state = TaskState::Scheduled;
         entry.attempts += 1;
@@ -168,7 +168,7 @@ impl Scheduler {
     /// A task's time has come. The time may have been set for a state that has passed since: look what is
     /// due now, and set the next.
     pub(super) fn task_due(&mut self, now: Time, task: TaskRef, step: &mut SchedulerStep) {
-        let Some(Some(entry)) = self.tasks.get_mut(task.0 as usize) else { return };
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.due = None;
         if entry.accepted.deadline.is_some_and(|deadline| deadline <= now) {
             self.stop_attempt(now, task, step);

@@ -76,7 +76,7 @@ impl Scheduler {
         };
         let Consequence { mut again, is_try, blamed, reason } =
             self.consequence(reference, current.slot, failure);
-        let Some(Some(task)) = self.tasks.get_mut(reference.0 as usize) else { return };
+        let Some(task) = self.tasks.get_mut(reference.0 as usize) else { return };
         task.failures += u32::from(is_try);
         if !is_try && is_refusal {
             task.refusals += 1;

@@ -1,6 +1,8 @@
 //! A new life of a scheduler, from what the earlier ones made durable.
 
-use hypha_model::{AttemptId, Fence, Map, Pages, Rng, SchedulerId, TaskState, Time, WorkerId};
+use hypha_model::{
+    AttemptId, Fence, LargeMap, Map, Pages, Rng, SchedulerId, TaskState, Time, WorkerId,
+};
 use hypha_placement::{Placement, Slot};
 use hypha_predict::Predictor;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -45,8 +47,7 @@ impl Scheduler {
             rng,
             last_id: image.last_id,
             tasks: Pages::default(),
-            free: Vec::new(),
-            by_id: Map::default(),
+            by_id: LargeMap::default(),
             by_tenant: BTreeMap::new(),
             by_key: BTreeMap::new(),
             old_keys: VecDeque::new(),

@@ -114,7 +114,7 @@ impl Scheduler {
                 self.placement.switch(strategy, now);
                 // What was only bound is decided anew.
                 let bound = |task: &&mut Task| task.current.is_none();
-                self.tasks.iter_mut().flatten().filter(bound).for_each(Task::unbind);
+                self.tasks.iter_mut().filter(bound).for_each(Task::unbind);
                 step.persist(Record::Strategy(strategy));
             })),
             Command::SetMode(mode) => Reply::ModeSet(
@@ -218,16 +218,16 @@ impl Scheduler {
             *self.by_tenant.entry(tenant.clone()).or_default() += 1;
         }
         let task = Task { accepted, stored, state: TaskState::Queued, due: None, tries: None };
-        let at = self.free.pop().unwrap_or(self.tasks.len() as u32);
-        *self.tasks.reach(at as usize) = Some(task);
-        let reference = TaskRef(at);
+        let at = self.tasks.vacant();
+        self.tasks.insert(at, task);
+        let reference = TaskRef(at as u32);
         self.by_id.insert(id, reference);
         reference
     }
 
     /// Lets placement decide about a task.
     pub(super) fn wait(&mut self, reference: TaskRef) {
-        let Some(Some(task)) = self.tasks.get(reference.0 as usize) else { return };
+        let Some(task) = self.tasks.get(reference.0 as usize) else { return };
         let ticket = Ticket {
             spec: Arc::clone(&task.accepted.spec),
             query: self.predictor.query(&task.accepted.spec),
@@ -242,7 +242,7 @@ impl Scheduler {
     /// Takes a task off the list of those that have not ended.
     pub(super) fn remove(&mut self, reference: TaskRef) -> Option<Task> {
         self.set_task_due(reference, None);
-        let task = self.tasks.get_mut(reference.0 as usize)?.take()?;
+        let task = self.tasks.remove(reference.0 as usize)?;
         self.by_id.remove(&task.accepted.id);
         if let Some(tenant) = &task.accepted.spec.tenant
             && let Some(open) = self.by_tenant.get_mut(tenant)
@@ -252,7 +252,6 @@ impl Scheduler {
                 self.by_tenant.remove(tenant);
             }
         }
-        self.free.push(reference.0);
         Some(task)
     }
 

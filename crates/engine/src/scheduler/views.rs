@@ -242,15 +242,21 @@ impl Scheduler {
         self.counts = *earlier;
     }
 
+    /// How many tasks it has memory for. It follows how many there are, also when they become fewer.
+    pub fn task_capacity(&self) -> usize {
+        let own = self.tasks.capacity().max(self.by_id.capacity());
+        own.max(self.placement.task_capacity())
+    }
+
     /// Recomputes what is kept incrementally and compares; the simulator calls it after every step.
     pub fn check(&self, now: Time) -> Result<(), String> {
         self.placement.check(now)?;
-        let open = self.tasks.iter().flatten().count();
+        let open = self.tasks.iter().count();
         if open != self.by_id.len() {
             return Err(format!("{open} tasks are open and {} are known by id", self.by_id.len()));
         }
         let mut by_tenant = std::collections::BTreeMap::new();
-        for tenant in self.tasks.iter().flatten().filter_map(|it| it.accepted.spec.tenant.clone()) {
+        for tenant in self.tasks.iter().filter_map(|it| it.accepted.spec.tenant.clone()) {
             *by_tenant.entry(tenant).or_insert(0_u32) += 1;
         }
         if by_tenant != self.by_tenant {
@@ -281,7 +287,7 @@ impl Scheduler {
                 return Err(format!("{due:?} at {at} is on the agenda and nobody wants it"));
             }
         }
-        let tasks = self.tasks.iter().flatten().filter(|task| task.due.is_some()).count();
+        let tasks = self.tasks.iter().filter(|task| task.due.is_some()).count();
         let workers = self.workers.iter().flatten().filter(|worker| worker.due.is_some()).count();
         if tasks + workers + 1 + usize::from(self.flushes) != self.agenda.len() {
             return Err(format!(

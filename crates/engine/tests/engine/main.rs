@@ -4,6 +4,7 @@
 mod attempts;
 mod blame;
 mod harness;
+mod memory;
 mod noise;
 mod recovery;
 mod sharing;

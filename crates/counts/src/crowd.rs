@@ -1,0 +1,109 @@
+//! A cycle of the scheduler machine with two workers that run 256 tasks each at once, as inference servers that batch do,
+//! with every slot in use and tasks waiting: a task is submitted, another ends, and its room goes to the next. Under the
+//! default strategy and under `fifo`, because what the one costs more than the other is what a prediction costs.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use anyhow::ensure;
+use hypha_engine::{FromWorker, SchedulerEvent, ToWorker};
+use hypha_model::{AttemptId, Fence, Span, TaskSpec, Time, WorkerId};
+use hypha_placement::Strategy;
+
+use crate::cycle::Client;
+use crate::tasks::{spec, worker};
+
+const WORKERS: usize = 2;
+const AT_ONCE: u32 = 256;
+/// For each task that can run, another quarter waits.
+const OPEN: u64 = (WORKERS as u64 * AT_ONCE as u64) * 5 / 4;
+/// Cycles by which the predictor knows the workers and ends are spread over the time of a run.
+const WARM_UP: u64 = 3_000;
+/// How far away the workers are, one way.
+const TRIP: Span = Span::from_micros(250);
+/// The shortest run, and by how much the longest is longer.
+const LEAST_RUN_US: u64 = 100_000;
+const MORE_RUN_US: u64 = 100_000;
+
+pub(crate) fn predictive(rounds: u64) -> anyhow::Result<()> {
+    run(Strategy::default(), rounds)
+}
+
+pub(crate) fn fifo(rounds: u64) -> anyhow::Result<()> {
+    run(Strategy::Fifo, rounds)
+}
+
+fn run(strategy: Strategy, rounds: u64) -> anyhow::Result<()> {
+    let mut crowd = Crowd { client: Client::new(strategy), next: BinaryHeap::new() };
+    for _ in 0..WORKERS {
+        let found = worker(AT_ONCE, &mut crowd.client.rng)?;
+        crowd.client.happen(SchedulerEvent::WorkerFound(found));
+        crowd.take_orders();
+    }
+    let specs: Vec<_> = (0..64).map(|_| Arc::new(spec(&mut crowd.client.rng))).collect();
+    let mut submitted = 0;
+    while crowd.client.finished < WARM_UP + rounds {
+        while submitted < crowd.client.finished + OPEN {
+            crowd.submit(&specs[submitted as usize % specs.len()]);
+            submitted += 1;
+        }
+        ensure!(crowd.advance(), "nothing is left to happen");
+    }
+    Ok(())
+}
+
+/// What a worker says next of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    Started,
+    Finished(Span),
+}
+
+struct Crowd {
+    client: Client,
+    next: BinaryHeap<Reverse<(Time, Next, WorkerId, AttemptId, Fence)>>,
+}
+
+impl Crowd {
+    fn submit(&mut self, spec: &Arc<TaskSpec>) {
+        self.client.submit(Arc::clone(spec));
+        self.take_orders();
+    }
+
+    /// Lets the next thing happen.
+    fn advance(&mut self) -> bool {
+        let Some(Reverse((at, next, worker, attempt, fence))) = self.next.pop() else {
+            return false;
+        };
+        self.client.pass(at.since(self.client.now));
+        match next {
+            Next::Started => self.client.say(worker, FromWorker::Started { attempt, fence }),
+            Next::Finished(run) => self.client.finish(worker, (attempt, fence), run),
+        }
+        self.take_orders();
+        true
+    }
+
+    /// Every worker has room for what it is given, and begins it when it arrives.
+    fn take_orders(&mut self) {
+        while let Some((worker, order)) = self.client.orders.pop_front() {
+            match order {
+                ToWorker::Dispatch(dispatch) => {
+                    let run_us = LEAST_RUN_US + self.client.rng.below(MORE_RUN_US);
+                    let (run, back) = (Span::from_micros(run_us), self.client.now + TRIP + TRIP);
+                    let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+                    for (at, next) in [(back, Next::Started), (back + run, Next::Finished(run))] {
+                        self.next.push(Reverse((at, next, worker, attempt, fence)));
+                    }
+                }
+                ToWorker::RequestLease { request, .. } => {
+                    self.client.pass(TRIP + TRIP);
+                    self.client.grant(worker, request);
+                }
+                // Nothing that takes longer than the time of a heartbeat is counted.
+                _ => {}
+            }
+        }
+    }
+}
