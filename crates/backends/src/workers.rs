@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hypha_engine::back_end::BackEndHealth;
 use hypha_engine::{FromWorker, ToWorker, WorkerEvent, WorkerMachine, WorkerStep};
 use hypha_machine::NoJournal;
 use hypha_model::{Epoch, Refusal, RefusalKind, SchedulerId, Time, Worker, WorkerId};
@@ -194,7 +195,7 @@ impl HttpWorkers {
             answers: Mutex::default(),
             wants_alarm: AtomicBool::new(false),
             alarm_us: AtomicU64::new(u64::MAX),
-            problem: Mutex::new(problem),
+            health: Mutex::new(BackEndHealth::new(problem)),
             missed: tokio::sync::Notify::new(),
             closed: CancellationToken::new(),
         };

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use anyhow::ensure;
-use hypha_engine::{FromWorker, SchedulerEvent, ToWorker};
+use hypha_engine::{Ask, FromWorker, SchedulerEvent, ToWorker};
 use hypha_model::{AttemptId, Fence, Span, TaskSpec, Time, WorkerId};
 use hypha_placement::Strategy;
 
@@ -97,7 +97,7 @@ impl Crowd {
                         self.next.push(Reverse((at, next, worker, attempt, fence)));
                     }
                 }
-                ToWorker::RequestLease { request, .. } => {
+                ToWorker::RequestLease(Ask { request, .. }) => {
                     self.client.pass(TRIP + TRIP);
                     self.client.grant(worker, request);
                 }

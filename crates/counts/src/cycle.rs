@@ -143,7 +143,8 @@ impl Client {
     pub(crate) fn grant(&mut self, worker: WorkerId, request: u64) {
         let (lease, epoch) = (LeaseId::new(self.now, &mut self.rng), Epoch(1));
         let (ttl, holding) = (Span::from_secs(120), Vec::new());
-        let message = FromWorker::LeaseGranted { request, lease, epoch, ttl, portion: None, holding };
+        let message =
+            FromWorker::LeaseGranted { request, lease, epoch, ttl, portion: None, holding };
         self.say(worker, message);
     }
 

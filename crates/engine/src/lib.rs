@@ -3,6 +3,7 @@
 //! Each is a [`hypha_machine::Machine`]: stepped with the time and one event, it says what to make durable, what to
 //! send and what to run. The node and the simulator drive the same machines.
 
+pub mod back_end;
 pub mod message;
 pub mod mutant;
 pub mod record;

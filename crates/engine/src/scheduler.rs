@@ -260,6 +260,8 @@ struct Attempt {
     /// When that was last repeated.
     sent: Time,
     started: Option<Time>,
+    /// When its present run began: later than that if it was handed over again after a restart.
+    begun: Option<Time>,
     /// When the worker first said that it has it.
     acknowledged: Option<Time>,
     resends: u32,

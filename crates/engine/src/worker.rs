@@ -276,6 +276,11 @@ impl WorkerMachine {
         })
     }
 
+    /// How many runs have room, those included that were told to stop.
+    pub fn slots_in_use(&self) -> usize {
+        self.ledger.booked()
+    }
+
     /// Whether this run is here, in whatever state.
     pub fn has_run(&self, id: RunId) -> bool {
         self.runs.contains_key(&id)
@@ -330,7 +335,7 @@ impl WorkerMachine {
             ToWorker::Heartbeat { lease, epoch, nonce, short_of } => {
                 self.renew(now, from, (lease, epoch), (nonce, short_of), step);
             }
-            ToWorker::Dispatch(dispatch) => self.dispatched(from, dispatch, step),
+            ToWorker::Dispatch(dispatch) => self.dispatched(now, from, dispatch, step),
             ToWorker::Cancel { fence, .. } => {
                 self.stop(RunId { scheduler: from, fence }, false, step);
             }
@@ -372,18 +377,28 @@ impl WorkerMachine {
         say_at_once(step, to, message);
     }
 
-    /// The attempts of a scheduler that are here and have not been told to stop.
+    /// The attempts of a scheduler that are here and of which it will hear more.
     fn held_for(&self, scheduler: SchedulerId) -> Vec<(AttemptId, Fence)> {
         let held = |(run, state): (&RunId, &RunState)| {
-            (run.scheduler == scheduler && !matches!(state.phase, Phase::Stopping { .. }))
+            let is_stopped = matches!(state.phase, Phase::Stopping { timed_out: false, .. });
+            (run.scheduler == scheduler && !is_stopped)
                 .then_some((state.dispatch.attempt, run.fence))
         };
         self.runs.iter().filter_map(held).collect()
     }
 
-    fn dispatched(&mut self, from: SchedulerId, dispatch: Arc<Dispatch>, step: &mut WorkerStep) {
+    fn dispatched(
+        &mut self,
+        now: Time,
+        from: SchedulerId,
+        dispatch: Arc<Dispatch>,
+        step: &mut WorkerStep,
+    ) {
         let id = RunId { scheduler: from, fence: dispatch.fence };
         let fence = dispatch.fence;
+        if dispatch.resume.is_some() && self.named(from, dispatch.lease, dispatch.epoch) {
+            self.take_up(now, id, dispatch.timeout);
+        }
         if let Some(known) = self.runs.get(&id) {
             // It came twice: say again where it is.
             let attempt = known.dispatch.attempt;
@@ -426,6 +441,16 @@ impl WorkerMachine {
                 let message = FromWorker::Refused { attempt, fence, refusal };
                 say_at_once(step, from, message);
             }
+        }
+    }
+
+    /// A run that its lease ended is wanted again, and its back end, which cannot be told to stop, still has it.
+    fn take_up(&mut self, now: Time, id: RunId, timeout: Span) {
+        if let Some(run) = self.runs.get_mut(&id)
+            && let Phase::Stopping { timed_out: false, since } = run.phase
+        {
+            run.phase = Phase::Running { since };
+            self.set_due(id, Some(now + timeout));
         }
     }
 
@@ -481,6 +506,9 @@ impl WorkerMachine {
         (outcome, ran): (Outcome, Option<Span>),
         step: &mut WorkerStep,
     ) {
+        if self.is(Mutant::StuckSlot) && self.is_stopping(id) {
+            return;
+        }
         let Some(phase) = self.free_room(id) else { return };
         let (since, outcome) = match phase {
             Phase::Running { since } => (since, Some(outcome)),
@@ -516,7 +544,8 @@ impl WorkerMachine {
     /// What was to run it has not taken it.
     fn declined(&mut self, id: RunId, step: &mut WorkerStep) {
         let Some(phase) = self.free_room(id) else { return };
-        if let Phase::Running { .. } = phase
+        // Also if its time was over meanwhile: the scheduler waits to hear of it.
+        if let Phase::Running { .. } | Phase::Stopping { timed_out: true, .. } = phase
             && let Some(run) = self.runs.get(&id)
         {
             let (attempt, fence) = (run.dispatch.attempt, id.fence);
@@ -524,6 +553,11 @@ impl WorkerMachine {
             say_at_once(step, id.scheduler, FromWorker::Refused { attempt, fence, refusal });
         }
         self.forget(id);
+    }
+
+    fn is_stopping(&self, id: RunId) -> bool {
+        let run = self.runs.get(&id);
+        run.is_some_and(|run| matches!(run.phase, Phase::Stopping { .. }))
     }
 
     /// Frees the room of a run that is over. Returns the phase that it was in; none if it had no room.

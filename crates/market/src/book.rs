@@ -77,6 +77,8 @@ pub struct LeaseBook<K> {
     /// For each executor, how many it runs.
     used: Vec<u32>,
     leases: BTreeMap<SchedulerId, Lease<K>>,
+    /// Leases that are over, while something runs that was under them.
+    ending: BTreeMap<SchedulerId, Lease<K>>,
     /// Those whose last request was refused, and until when they are expected to ask again.
     waiting: BTreeMap<SchedulerId, (Terms, Time)>,
     /// A planted fault: what others hold is granted again. Has no effect without the `mutants` feature.
@@ -115,6 +117,7 @@ impl<K: LeaseKey> LeaseBook<K> {
             ledger: Ledger::new(&worker.capacity),
             used: vec![0; worker.executors.len()],
             leases: BTreeMap::new(),
+            ending: BTreeMap::new(),
             waiting: BTreeMap::new(),
             generous: false,
             worker,
@@ -152,7 +155,9 @@ impl<K: LeaseKey> LeaseBook<K> {
         let waited = self.waiting.remove(&holder).map(|(terms, _)| terms);
         let terms =
             Terms::new(ask, before.as_ref().map(|lease| &lease.terms).or(waited.as_ref()), now);
-        let mut lease = before.clone().unwrap_or_else(|| self.empty_lease(id, terms.clone()));
+        // What has not ended of an earlier lease counts against the new one.
+        let earlier = before.clone().or_else(|| self.ending.remove(&holder));
+        let mut lease = earlier.unwrap_or_else(|| self.empty_lease(id, terms.clone()));
         (lease.id, lease.request, lease.terms) = (id, ask.request, terms);
         (lease.ttl, lease.until) = (ask.ttl, now + ask.ttl);
         self.leases.insert(holder, lease);
@@ -171,7 +176,10 @@ impl<K: LeaseKey> LeaseBook<K> {
                     lease.terms.short_of = refused.terms.short_of;
                     self.leases.insert(holder, lease);
                 }
-                None => drop(self.waiting.insert(holder, (refused.terms, refused.until))),
+                None => {
+                    self.waiting.insert(holder, (refused.terms.clone(), refused.until));
+                    self.keep_what_runs(holder, refused);
+                }
             }
             return Answer::Refused(RefusalKind::Busy);
         }
@@ -219,8 +227,18 @@ impl<K: LeaseKey> LeaseBook<K> {
 
     /// A lease is over. What runs under it keeps its room until it has ended.
     pub fn release(&mut self, holder: SchedulerId) {
-        self.leases.remove(&holder);
+        if let Some(lease) = self.leases.remove(&holder) {
+            self.keep_what_runs(holder, lease);
+        }
         self.changed();
+    }
+
+    fn keep_what_runs(&mut self, holder: SchedulerId, mut lease: Lease<K>) {
+        if lease.ledger.booked() > 0 {
+            lease.limit = Portion::nothing(&self.worker);
+            lease.ledger.resize(&lease.limit.capacity(&self.worker));
+            self.ending.insert(holder, lease);
+        }
     }
 
     /// A holder whose lease has run out. It is not over until it is released.
@@ -334,12 +352,15 @@ impl<K: LeaseKey> LeaseBook<K> {
             return;
         }
         self.used[executor] -= 1;
-        // Its lease may have ended before it, and its holder may have another by now.
-        if let Some(lease) = self.leases.get_mut(&key.holder())
-            && lease.ledger.release(key).is_ok()
-        {
-            lease.used[executor] -= 1;
+        let holder = key.holder();
+        // Its lease may have ended before it.
+        let ending = self.ending.get_mut(&holder);
+        for lease in self.leases.get_mut(&holder).into_iter().chain(ending) {
+            if lease.ledger.release(key).is_ok() {
+                lease.used[executor] -= 1;
+            }
         }
+        self.ending.retain(|_, lease| lease.ledger.booked() > 0);
     }
 
     /// Whether more than one scheduler wants a part.
@@ -374,7 +395,7 @@ impl<K: LeaseKey> LeaseBook<K> {
             }
         }
         let mut held = Portion::nothing(&self.worker);
-        for (holder, lease) in &self.leases {
+        for (holder, lease) in self.leases.iter().chain(&self.ending) {
             lease.ledger.check().map_err(|error| format!("lease of {holder}: {error}"))?;
             let booked: u32 = lease.used.iter().sum();
             if booked as usize != lease.ledger.booked() {
@@ -436,7 +457,8 @@ impl<K: LeaseKey> LeaseBook<K> {
 
     /// What nobody but `holder` holds.
     fn open_to(&self, holder: SchedulerId) -> Portion {
-        let others = self.leases.iter().filter(|(other, _)| **other != holder && !self.generous);
+        let all = self.leases.iter().chain(&self.ending);
+        let others = all.filter(|(other, _)| **other != holder && !self.generous);
         others.fold(self.whole.clone(), |open, (_, lease)| open.minus(&lease.held()))
     }
 

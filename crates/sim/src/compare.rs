@@ -179,6 +179,7 @@ fn worker(at: usize, speed: f64, told: Told) -> WorkerSetup {
         clock: Clock::new(START, Span::ZERO, 1.0),
         known_to: vec![0],
         mutant: None,
+        back_end: None,
     }
 }
 

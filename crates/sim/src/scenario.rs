@@ -1,5 +1,6 @@
 //! A small world with its troubles, drawn from a seed.
 
+mod http;
 mod timetable;
 mod trouble;
 
@@ -56,9 +57,11 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
     let strategy = all[rng.below(all.len() as u64) as usize];
     let strategy = scope.strategy.and_then(|name| name.parse().ok()).unwrap_or(strategy);
     let settings = settings(&mut rng, strategy, scope);
-    let setups = (0..workers).map(|at| worker(&mut rng, at, schedulers, scope)).collect();
-    let tasks = tasks(&mut rng, scope, schedulers);
-    let timetable = timetable::draw(&mut rng, scope, workers, schedulers);
+    let mut setups: Vec<WorkerSetup> =
+        (0..workers).map(|at| worker(&mut rng, at, schedulers, scope)).collect();
+    let mut tasks = tasks(&mut rng, scope, schedulers);
+    let mut timetable = timetable::draw(&mut rng, scope, workers, schedulers);
+    http::draw(seed, scope, schedulers, &mut setups, &mut tasks.tasks, &mut timetable);
     World::new(Setup {
         seed: rng.next_u64(),
         settings: vec![settings; schedulers],
@@ -153,6 +156,7 @@ fn worker(rng: &mut Rng, at: usize, schedulers: usize, scope: &Scope) -> WorkerS
         clock: Clock::new(START, offset, rate),
         known_to,
         mutant: scope.mutant,
+        back_end: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod failures;
 mod promise;
+mod slots;
 
 use std::collections::BTreeMap;
 
@@ -444,7 +445,8 @@ impl Watch {
         now: Time,
         node: &Host<WorkerMachine>,
     ) -> Result<(), Violation> {
-        self.worker_stepped(now, node)
+        self.worker_stepped(now, node)?;
+        self.slots_free(node)
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! `drive.rs` carries out what any machine wants, as a node's driver does; `host.rs` says what surrounds a machine, and
 //! what a role has to add. The roles are in `roles.rs`, with their surroundings in `clients.rs`, `links.rs` and
-//! `executors.rs`.
+//! `executors.rs`; `back_ends.rs` has the HTTP workers.
 
 mod agenda;
+mod back_ends;
 mod clients;
 mod drive;
 mod executors;
@@ -14,15 +15,19 @@ mod links;
 pub(crate) mod nodes;
 mod roles;
 
+use std::collections::BTreeMap;
+
 use hypha_engine::{Command, NewTask, Scheduler, WorkerImage, WorkerMachine};
 use hypha_model::{Rng, Span, Time};
 
-pub use faults::{CrashPoint, Fault, Odds, Timetable};
+pub use back_ends::BackEndKind;
+pub use faults::{Condition, CrashPoint, Fault, Odds, Timetable};
 pub use nodes::{Node, WorkerSetup, index_of_spec};
 
 use crate::network::{Clock, Network};
 use crate::watch::{Violation, Watch};
 use agenda::{Agenda, Happening};
+use back_ends::BackEnd;
 use executors::Executors;
 use host::Host;
 use nodes::SchedulerSetup;
@@ -84,6 +89,8 @@ pub struct World {
     workers: Vec<Host<WorkerMachine>>,
     /// Of each worker.
     executors: Vec<Executors>,
+    /// Of each HTTP worker.
+    back_ends: BTreeMap<usize, BackEnd>,
     arrivals: Box<dyn Arrivals>,
     network: Network,
     timetable: Timetable,
@@ -105,6 +112,7 @@ impl World {
             schedulers: Vec::new(),
             workers: Vec::new(),
             executors: Vec::new(),
+            back_ends: BTreeMap::new(),
             arrivals: setup.arrivals,
             network: setup.network,
             timetable: setup.timetable,
@@ -129,7 +137,11 @@ impl World {
         for worker in setup.workers {
             let at = world.workers.len();
             let (clock, image, seed) = (worker.clock, WorkerImage::default(), rng.next_u64());
+            let (back_end, known_to) = (worker.back_end, worker.known_to.first().copied());
             world.workers.push(Host::new(worker, image, true, clock, seed));
+            if let (Some(kind), Some(scheduler)) = (back_end, known_to) {
+                world.back_ends.insert(at, BackEnd::new(kind, scheduler));
+            }
             world.executors.push(Executors::new());
             let _ = world.start::<WorkerMachine>(at);
         }
@@ -159,7 +171,9 @@ impl World {
     /// Lets everything settle after the last task, and checks that nothing is left over.
     pub fn drain(&mut self, deadline: Time) -> Result<(), Violation> {
         loop {
-            if self.executors.iter().all(Executors::is_idle) {
+            let is_idle = self.executors.iter().all(Executors::is_idle)
+                && self.back_ends.values().all(BackEnd::is_idle);
+            if is_idle {
                 break;
             }
             let Some((at, happening)) = self.agenda.next() else { break };
@@ -209,7 +223,7 @@ impl World {
     }
 
     fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
-        let wanted = happening.wants();
+        let wanted = happening.wants().map(|node| self.process_of(node));
         if let Some(thaw) = wanted.and_then(|node| self.timetable.thaws(node, self.now)) {
             self.agenda.add(thaw, happening);
             return Ok(());
@@ -234,6 +248,7 @@ impl World {
                 self.disconnected(scheduler, worker, life)
             }
             Happening::RunEnds { worker, machine, id } => self.run_ends(worker, machine, id),
+            Happening::Http { worker, life, event } => self.http_happens(worker, life, event),
             Happening::Turn(Node::Scheduler(at), turn) => self.turn::<Scheduler>(at, turn),
             Happening::Turn(Node::Worker(at), turn) => self.turn::<WorkerMachine>(at, turn),
             Happening::Fault(fault) => self.strike(fault),

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use hypha_driver::{Carrier, Shared, Stopped};
+use hypha_engine::back_end::{BackEndHealth, RunEnd};
 use hypha_engine::{
     Dispatch, FromWorker, Outcome, Run, RunId, Said, WorkerEffect, WorkerEvent, WorkerMachine,
 };
 use hypha_machine::{NoJournal, Released};
-use hypha_model::{Fence, Span, Time, Worker};
+use hypha_model::{Fence, Time, Worker};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -42,8 +43,8 @@ pub(super) struct HttpCarrier {
     pub(super) wants_alarm: AtomicBool,
     /// When it wanted to be woken when it was last asked.
     pub(super) alarm_us: AtomicU64,
-    /// Why the back end cannot be used, if that is so.
-    pub(super) problem: Mutex<Option<String>>,
+    /// Whether the back end can be used.
+    pub(super) health: Mutex<BackEndHealth>,
     /// A call did not reach the back end: look at its health now.
     pub(super) missed: Notify,
     /// The worker is dropped.
@@ -89,13 +90,6 @@ pub(super) struct RunContext {
     pub(super) notified: mpsc::Receiver<Notified>,
 }
 
-/// How a run ended.
-pub(super) enum Ended {
-    Outcome(Outcome, Option<Span>),
-    /// The back end has not taken it: it has too much to do.
-    Declined,
-}
-
 impl HttpCarrier {
     /// Something is said about a run of this worker.
     pub(super) fn notified(&self, fence: Fence, report: Notified) {
@@ -133,9 +127,15 @@ impl HttpCarrier {
 
     /// A call did not reach the back end: it is given nothing until a health check passes.
     pub(super) fn not_reached(&self, error: &str) {
-        *locked(&self.problem) = Some(error.to_owned());
+        locked(&self.health).missed(error);
         self.tell(WorkerEvent::Looked { executor: 0, well: false });
         self.missed.notify_one();
+    }
+
+    /// Why nothing new is sent to the back end, if that is so: the scheduler hears when it is well again.
+    pub(super) fn unused(&self) -> Option<RunEnd> {
+        let error = locked(&self.health).problem()?.to_owned();
+        Some(RunEnd::Outcome(Outcome::Unreached { error }, None))
     }
 
     fn tell(&self, event: WorkerEvent) {
@@ -220,7 +220,7 @@ impl HttpCarrier {
 }
 
 impl BackEnd {
-    async fn run(&self, id: RunId, context: RunContext) -> Ended {
+    async fn run(&self, id: RunId, context: RunContext) -> RunEnd {
         match self {
             BackEnd::Server(server) => server.run(context).await,
             BackEnd::Instance(instance) => instance.run(id, context).await,
@@ -232,24 +232,15 @@ impl BackEnd {
 async fn run(id: RunId, context: RunContext) {
     let machine = Arc::clone(&context.carrier);
     let carrier = machine.carrier();
-    let problem = locked(&carrier.problem).clone();
-    let ended = match (problem, &carrier.back_end) {
-        // Nothing was sent, and the scheduler hears when the back end is well again.
-        (Some(error), _) => Ended::Outcome(Outcome::Unreached { error }, None),
-        (None, back_end) => tokio::select! {
-            biased;
-            () = carrier.closed.cancelled() => return,
-            ended = back_end.run(id, context) => ended,
-        },
+    let ended = tokio::select! {
+        biased;
+        () = carrier.closed.cancelled() => return,
+        ended = carrier.back_end.run(id, context) => ended,
     };
-    if let Ended::Outcome(Outcome::Unreached { error }, _) = &ended {
+    if let RunEnd::Outcome(Outcome::Unreached { error }, _) = &ended {
         carrier.not_reached(error);
     }
-    let event = match ended {
-        Ended::Outcome(outcome, run) => WorkerEvent::Ended { id, outcome, run },
-        Ended::Declined => WorkerEvent::Declined { id },
-    };
-    machine.tell([event]);
+    machine.tell([ended.event(id)]);
     // After the machine knows: it does not stop this run from now on.
     locked(&carrier.runs).remove(&id);
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hypha_engine::WorkerEvent;
+use hypha_engine::back_end::Checked;
 
 use super::Inner;
 use super::carrier::{BackEnd, HttpCarrier, HttpMachine};
@@ -44,21 +45,26 @@ async fn look(carrier: &HttpCarrier) -> bool {
         BackEnd::Server(server) => server.check().await,
         BackEnd::Instance(instance) => instance.check(&carrier.worker).await,
     };
-    let problem = match result {
-        Ok(()) => None,
-        // One that is working on our calls is alive, if it cannot do two things at once.
-        Err(HttpError::Late(_)) if carrier.in_flight() > 0 => return true,
-        Err(error) => Some(error.to_string()),
+    let checked = match result {
+        Ok(()) => Checked::Well,
+        Err(error @ HttpError::Late(_)) => Checked::Late(error.to_string()),
+        Err(error) => Checked::Failed(error.to_string()),
     };
-    let before = std::mem::replace(&mut *locked(&carrier.problem), problem.clone());
-    match (before, &problem) {
-        (None, Some(problem)) => {
+    let in_flight = carrier.in_flight();
+    let (was_well, is_well, problem) = {
+        let mut health = locked(&carrier.health);
+        let was_well = health.problem().is_none();
+        let is_well = health.checked(checked, in_flight);
+        (was_well, is_well, health.problem().unwrap_or_default().to_owned())
+    };
+    match (was_well, is_well) {
+        (true, false) => {
             tracing::warn!(worker = %carrier.worker.id, "a back end gets no tasks: {problem}");
         }
-        (Some(_), None) => tracing::info!(worker = %carrier.worker.id, "a back end is well again"),
+        (false, true) => tracing::info!(worker = %carrier.worker.id, "a back end is well again"),
         _ => {}
     }
-    problem.is_none()
+    is_well
 }
 
 /// Wakes the machines of all workers in time.

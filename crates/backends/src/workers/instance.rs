@@ -1,34 +1,25 @@
-//! Runs of a task instance: each is handed over, and then waited for until the instance notifies or a poll finds its
-//! result.
-//!
-//! An instance cannot cancel: a run that was stopped keeps its place there until it is over.
+//! Runs of a task instance. What each does next is decided by [`InstanceRun`]; here are the calls and the timers.
 
 mod protocol;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypha_engine::{FromWorker, Outcome, RunId, WorkerEvent};
-use hypha_model::Worker;
+use hypha_engine::back_end::{
+    Enqueued, InstanceHandle, InstanceRun, Next, Progress, RunEnd, RunSettings,
+};
+use hypha_engine::{FromWorker, RunId, WorkerEvent};
+use hypha_model::{Span, Time, Worker};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::timeout;
 
-use self::protocol::{EnqueueError, Fetched, Instance, Verdict};
+use self::protocol::{Answer, Instance};
 use super::HttpSettings;
-use super::carrier::{Ended, HttpCarrier, Notified, RunContext};
+use super::carrier::{HttpCarrier, RunContext};
 use super::secrets::{Place, Registered, Secrets};
 use crate::transport::{HttpError, Origin};
 
 pub(super) use self::protocol::{Report, probe};
-
-/// A task that runs is polled for after a quarter of the time that it has run: late by that at most.
-const POLL_SHARE: u32 = 4;
-/// Polls are never closer together than this, whatever is configured.
-const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Polls are never further apart than this, unless it is configured.
-const MAX_POLL_INTERVAL: Duration = Duration::from_secs(30);
-/// Notifications that prove nothing make us poll for a task no more often than this.
-const HINT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A task instance that does the work of a worker.
 pub(super) struct InstanceBackend {
@@ -36,8 +27,8 @@ pub(super) struct InstanceBackend {
     health_timeout: Duration,
     poll_interval: Duration,
     secrets: Arc<Secrets>,
-    /// What the instance calls itself: another one has forgotten what this one had.
-    name: watch::Sender<Option<String>>,
+    /// What the instance calls itself.
+    name: watch::Sender<Option<Arc<str>>>,
 }
 
 impl InstanceBackend {
@@ -54,7 +45,7 @@ impl InstanceBackend {
                 limit_bytes: settings.max_response_bytes,
             },
             health_timeout: settings.health_timeout,
-            poll_interval: settings.poll_interval.max(MIN_POLL_INTERVAL),
+            poll_interval: settings.poll_interval,
             secrets,
             name: watch::Sender::new(None),
         }
@@ -66,10 +57,10 @@ impl InstanceBackend {
         if let Some(problem) = problem {
             return Err(HttpError::Unhealthy(problem));
         }
-        if status.instance.is_some() {
+        if let Some(instance) = status.instance.as_deref() {
             self.name.send_if_modified(|name| {
-                let changed = *name != status.instance;
-                name.clone_from(&status.instance);
+                let changed = name.as_deref() != Some(instance);
+                *name = Some(Arc::from(instance));
                 changed
             });
         }
@@ -80,215 +71,142 @@ impl InstanceBackend {
         self.instance.origin.close_kept();
     }
 
-    pub(super) async fn run(&self, run: RunId, context: RunContext) -> Ended {
+    pub(super) async fn run(&self, run: RunId, context: RunContext) -> RunEnd {
+        if context.stop.is_cancelled() {
+            return RunEnd::Declined;
+        }
         let (worker, fence) = (context.carrier.carrier().worker.id, context.dispatch.fence);
-        let place = Place { worker, fence };
         let task = context.dispatch.attempt.task.to_string();
         // Known before it is handed over: the instance may be done before its answer is here.
-        let secret = self.secrets.register(place, &task);
-        InstanceRun { backend: self, id: task, secret, run, context }.finish().await
+        let mut secret = self.secrets.register(Place { worker, fence }, &task);
+        let resume = context.dispatch.resume.as_deref().map(InstanceHandle::of_text);
+        if let Some(resume) = resume.as_ref().filter(|resume| *resume.id != *task) {
+            secret.also_known_as(&resume.id);
+        }
+        let mut names = self.name.subscribe();
+        let name = names.borrow_and_update().clone();
+        let settings = RunSettings {
+            timeout: context.dispatch.timeout,
+            poll_interval: span(self.poll_interval),
+        };
+        let now = hypha_driver::Carrier::now(context.carrier.carrier());
+        let (decides, next) = InstanceRun::new(task.into(), resume, name, settings, now);
+        Runner { backend: self, decides, secret, run, names, context }.finish(next).await
     }
 }
 
-struct InstanceRun<'a> {
+struct Runner<'a> {
     backend: &'a InstanceBackend,
-    /// The id that the instance has for the task.
-    id: String,
+    decides: InstanceRun,
     secret: Registered,
     run: RunId,
+    names: watch::Receiver<Option<Arc<str>>>,
     context: RunContext,
 }
 
-impl InstanceRun<'_> {
-    async fn finish(mut self) -> Ended {
-        let names = self.backend.name.subscribe();
-        let carrier = Arc::clone(&self.context.carrier);
-        let handed_over = Instant::now();
-        let timeout = Duration::from_micros(self.context.dispatch.timeout.as_micros());
-        let ends = handed_over.checked_add(timeout);
-        if self.context.stop.is_cancelled() {
-            return Ended::Outcome(stopped(), None);
-        }
-        let is_there = match self.context.dispatch.resume.clone() {
-            Some(handle) => self.find(&handle).await,
-            None => None,
-        };
-        match is_there {
-            Some(Found::Ended(ended)) => {
-                self.say_started(carrier.carrier());
-                return ended;
-            }
-            Some(Found::Running) => {}
-            None => match self.hand_over().await {
-                Ok(None) => {}
-                Ok(Some(ended)) => {
-                    self.say_started(carrier.carrier());
-                    return ended;
+impl Runner<'_> {
+    async fn finish(mut self, mut next: Next) -> RunEnd {
+        loop {
+            self.tell_progress();
+            next = match next {
+                Next::HandOver => match self.carrier().unused() {
+                    Some(unused) => Next::End(unused),
+                    None => self.hand_over().await,
+                },
+                Next::Fetch(id) => {
+                    let fetching = self.backend.instance.fetch(&id);
+                    let left = until(self.decides.ends(), self.now());
+                    match timeout(left, fetching).await {
+                        Ok(fetched) => self.decides.fetched(self.now(), fetched),
+                        Err(_) => self.decides.woke(self.now()),
+                    }
                 }
-                Err(ended) => return ended,
-            },
+                Next::Wait(at) => self.wait(at).await,
+                Next::End(end) => return end,
+            };
         }
-        self.say_started(carrier.carrier());
-        let handle = Arc::from(self.id.as_str());
-        carrier.tell([WorkerEvent::Delegated { id: self.run, handle }]);
-        let waiting = self.wait(handed_over, names);
-        match ends {
-            Some(ends) => tokio::time::timeout_at(ends, waiting)
-                .await
-                .unwrap_or(Ended::Outcome(Outcome::TimedOut, None)),
-            None => waiting.await,
-        }
-    }
-
-    /// Looks for a task that was handed over before the scheduler was restarted. An instance that knows nothing of it
-    /// is given it again; one that does not answer now is asked again later.
-    async fn find(&mut self, handle: &str) -> Option<Found> {
-        match self.backend.instance.fetch(handle).await {
-            Ok(Fetched::Unknown) => return None,
-            Ok(Fetched::Report(report)) => {
-                if let Some(ended) = ended_by(report.verdict()) {
-                    return Some(Found::Ended(ended));
-                }
-            }
-            Err(_) => {}
-        }
-        if self.id != handle {
-            self.secret.also_known_as(handle);
-            handle.clone_into(&mut self.id);
-        }
-        Some(Found::Running)
     }
 
     /// Hands the task over. A fast instance may have notified of its end before it answers.
-    async fn hand_over(&mut self) -> Result<Option<Ended>, Ended> {
+    async fn hand_over(&mut self) -> Next {
         let (dispatch, secret) = (Arc::clone(&self.context.dispatch), self.secret.shown());
         let instance = self.backend.instance.clone();
         let enqueuing = instance.enqueue(&dispatch, &secret);
         tokio::pin!(enqueuing);
-        let own_id = loop {
+        let Answer { enqueued, silent } = loop {
             tokio::select! {
                 biased;
                 Some(notified) = self.context.notified.recv() => {
-                    if let Some(ended) = notified.and_then(|report| ended_by(report.verdict())) {
-                        return Ok(Some(ended));
+                    let report = notified.map(|report| report.verdict());
+                    if let Some(next) = self.decides.notified(self.now(), report) {
+                        return next;
                     }
                 }
                 enqueued = &mut enqueuing => break enqueued,
             }
         };
-        match own_id {
-            Ok(own_id) => {
-                if let Some(id) = own_id.filter(|id| *id != self.id) {
-                    self.secret.also_known_as(&id);
-                    self.id = id;
-                }
-                Ok(None)
-            }
-            Err(EnqueueError::Busy) => Err(Ended::Declined),
-            Err(EnqueueError::Failed { outcome, silent }) => {
-                if let Some(error) = silent {
-                    // What waits behind it would only wait for the same.
-                    self.context.carrier.carrier().not_reached(&error);
-                }
-                Err(Ended::Outcome(outcome, None))
-            }
+        if let Some(error) = silent {
+            // What waits behind it would only wait for the same.
+            self.carrier().not_reached(&error);
         }
+        if let Enqueued::Taken(Some(id)) = &enqueued
+            && id != self.decides.id()
+        {
+            self.secret.also_known_as(id);
+        }
+        self.decides.enqueued(self.now(), enqueued)
     }
 
-    fn say_started(&self, carrier: &HttpCarrier) {
-        let (attempt, fence) = (self.context.dispatch.attempt, self.context.dispatch.fence);
-        carrier.say(FromWorker::Started { attempt, fence });
-    }
-
-    /// Waits until the task is over.
-    async fn wait(
-        &mut self,
-        handed_over: Instant,
-        mut names: watch::Receiver<Option<String>>,
-    ) -> Ended {
-        let name = names.borrow_and_update().clone();
-        let interval = self.backend.poll_interval;
-        let mut poll_at = handed_over + interval;
-        let mut polled: Option<Instant> = None;
+    /// Waits for news until then.
+    async fn wait(&mut self, at: Time) -> Next {
+        let sleep = tokio::time::sleep(until(at, self.now()));
+        tokio::pin!(sleep);
         loop {
-            tokio::select! {
+            let next = tokio::select! {
                 biased;
                 notified = self.context.notified.recv() => match notified {
-                    Some(notified) => match said(notified) {
-                        Said::Ended(ended) => return ended,
-                        Said::LookNow => poll_at = Instant::now(),
-                        Said::Look => {
-                            let soonest = polled.map(|last| last + HINT_INTERVAL);
-                            poll_at = poll_at.min(soonest.unwrap_or_else(Instant::now));
-                        }
-                    },
-                    None => return Ended::Outcome(stopped(), None),
+                    Some(notified) => {
+                        let report = notified.map(|report| report.verdict());
+                        self.decides.notified(self.now(), report)
+                    }
+                    None => return Next::End(RunEnd::Declined),
                 },
-                Ok(()) = names.changed() => {
-                    let now = names.borrow_and_update().clone();
-                    if name.is_some() && now != name {
-                        return Ended::Outcome(lost(), None);
-                    }
+                Ok(()) = self.names.changed() => {
+                    let name = self.names.borrow_and_update().clone();
+                    name.and_then(|name| self.decides.seen(&name))
                 }
-                () = sleep_until(poll_at) => {
-                    if let Some(ended) = self.poll().await {
-                        return ended;
-                    }
-                    let now = Instant::now();
-                    polled = Some(now);
-                    let pause = now.duration_since(handed_over) / POLL_SHARE;
-                    poll_at = now + pause.clamp(interval, MAX_POLL_INTERVAL.max(interval));
-                }
+                () = &mut sleep => Some(self.decides.woke(self.now())),
+            };
+            if let Some(next) = next {
+                return next;
             }
         }
     }
 
-    async fn poll(&self) -> Option<Ended> {
-        match self.backend.instance.fetch(&self.id).await {
-            Ok(Fetched::Report(report)) => ended_by(report.verdict()),
-            Err(error @ HttpError::TooLarge { .. }) => {
-                let outcome = Outcome::Failed { error: error.to_string(), retry: false };
-                Some(Ended::Outcome(outcome, None))
-            }
-            // Whether it is still there is for the health checks to find out.
-            Ok(Fetched::Unknown) | Err(_) => None,
+    fn tell_progress(&mut self) {
+        let Some(progress) = self.decides.take_progress() else { return };
+        let (attempt, fence) = (self.context.dispatch.attempt, self.context.dispatch.fence);
+        self.carrier().say(FromWorker::Started { attempt, fence });
+        if let Progress::Delegated(handle) = progress {
+            let handle = handle.to_text();
+            self.context.carrier.tell([WorkerEvent::Delegated { id: self.run, handle }]);
         }
     }
-}
 
-/// What became of a task that was handed over before.
-enum Found {
-    Running,
-    Ended(Ended),
-}
+    fn carrier(&self) -> &HttpCarrier {
+        self.context.carrier.carrier()
+    }
 
-/// What a notification means.
-enum Said {
-    Ended(Ended),
-    LookNow,
-    Look,
-}
-
-fn said(notified: Notified) -> Said {
-    match notified.map(|report| report.verdict()) {
-        Some(Verdict::Ended { outcome, run }) => Said::Ended(Ended::Outcome(outcome, run)),
-        Some(Verdict::NoResult) => Said::LookNow,
-        Some(Verdict::NotYet) | None => Said::Look,
+    fn now(&self) -> Time {
+        hypha_driver::Carrier::now(self.carrier())
     }
 }
 
-fn ended_by(verdict: Verdict) -> Option<Ended> {
-    match verdict {
-        Verdict::Ended { outcome, run } => Some(Ended::Outcome(outcome, run)),
-        Verdict::NoResult | Verdict::NotYet => None,
-    }
+fn span(duration: Duration) -> Span {
+    Span::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
 
-fn lost() -> Outcome {
-    let error = "the task instance was started anew and has lost the task".to_owned();
-    Outcome::Failed { error, retry: true }
-}
-
-fn stopped() -> Outcome {
-    Outcome::Failed { error: "the run was stopped".to_owned(), retry: false }
+/// How long it is until then; a timer may be a little early, so a little more.
+fn until(at: Time, now: Time) -> Duration {
+    Duration::from_micros(at.since(now).as_micros().saturating_add(1))
 }

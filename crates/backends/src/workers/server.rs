@@ -4,11 +4,12 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hypha_engine::back_end::RunEnd;
 use hypha_engine::{Dispatch, FromWorker, Outcome};
 use hypha_model::Payload;
 use tokio::time::sleep;
 
-use super::carrier::{Ended, HttpCarrier, RunContext};
+use super::carrier::{HttpCarrier, RunContext};
 use crate::call::Answer;
 use crate::server::Server;
 use crate::transport::HttpError;
@@ -28,8 +29,11 @@ impl ServerBackend {
         self.0.close_kept();
     }
 
-    pub(super) async fn run(&self, context: RunContext) -> Ended {
+    pub(super) async fn run(&self, context: RunContext) -> RunEnd {
         let RunContext { carrier, dispatch, stop, .. } = context;
+        if let Some(unused) = carrier.carrier().unused() {
+            return unused;
+        }
         let call = Call { server: &self.0, carrier: carrier.carrier(), dispatch: &dispatch };
         let outcome = tokio::select! {
             biased;
@@ -47,7 +51,7 @@ impl ServerBackend {
                 None => Outcome::TimedOut,
             }
         };
-        Ended::Outcome(outcome, None)
+        RunEnd::Outcome(outcome, None)
     }
 }
 

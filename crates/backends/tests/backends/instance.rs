@@ -351,8 +351,33 @@ async fn a_task_that_was_handed_over_before_is_taken_up_again() {
     instance.state.lock().unwrap().results.insert("running".to_owned(), done);
     assert_eq!(lab.short().await, "completed 2: 2");
     assert!(instance.state.lock().unwrap().got.is_empty(), "nothing is run twice");
-    lab.resume(&leased, 3, "forgotten");
-    assert_eq!(lab.short().await, "started 3");
-    let got = instance.state.lock().unwrap().got.len();
-    assert_eq!(got, 1, "what the instance does not know is handed over again");
+    // Another life of the instance had it, and it is not handed over a second time under the same attempt.
+    lab.resume(&leased, 3, "forgotten\u{1f}zero");
+    assert_eq!(lab.ends().await, "refused 3: busy");
+    assert!(instance.state.lock().unwrap().got.is_empty(), "nothing is run twice");
+    // This life had it and says nothing of it yet: many do so until it is done.
+    lab.resume(&leased, 4, "quiet\u{1f}one");
+    assert_eq!(lab.short().await, "started 4");
+    instance.until(|state| state.polls.iter().filter(|id| *id == "quiet").count() >= 2).await;
+    let done = json!({"status": "completed", "result": 4});
+    instance.state.lock().unwrap().results.insert("quiet".to_owned(), done);
+    assert_eq!(lab.short().await, "completed 4: 4");
+    assert!(instance.state.lock().unwrap().got.is_empty(), "nothing is run twice");
+}
+
+#[tokio::test]
+async fn a_task_is_asked_for_after_a_restart_although_the_instance_is_not_known_to_be_well() {
+    let instance = Instance::start("m", 2).await;
+    let mut lab = Lab::with(|settings| settings.health_interval = Duration::from_millis(10));
+    let leased = lab.instance(&instance).await;
+    instance.state.lock().unwrap().status["status"] = json!("loading");
+    lab.hears_health(false).await;
+    let done = json!({"status": "completed", "result": "kept"});
+    instance.state.lock().unwrap().results.insert("kept".to_owned(), done);
+    lab.dispatch(&leased, 1, "1");
+    lab.resume(&leased, 2, "kept");
+    let mut ends = [lab.ends().await, lab.ends().await];
+    ends.sort();
+    assert_eq!(ends[0], "completed 2: \"kept\"");
+    assert!(ends[1].starts_with("unreached 1: "), "nothing new is handed to it: {ends:?}");
 }

@@ -8,7 +8,7 @@ use hypha_model::{
 use hypha_placement::{Ending, MAX_PREFETCH_PER_SLOT, Slot, TaskRef};
 
 use super::failed::Failure;
-use super::recover::NOT_BACK;
+use super::recover::{NOT_BACK, NOT_FOUND};
 use super::workers::WorkerState;
 use super::{Attempt, Effect, Notice, Scheduler, SchedulerStep, Task};
 use crate::message::{Dispatch, Outcome, ToWorker};
@@ -87,6 +87,7 @@ impl Scheduler {
             given: now,
             sent: now,
             started: None,
+            begun: None,
             acknowledged: None,
             resends: 0,
         });
@@ -115,7 +116,7 @@ impl Scheduler {
             fence: current.fence,
             spec: self.spec_for(task, entry, worker),
             timeout: entry.timeout(self.settings.task_timeout),
-            resume: entry.handle.clone(),
+            resume: entry.handle.clone().filter(|_| !self.is(Mutant::UnaskedResume)),
         }));
         Effect::ToWorker { worker: current.worker, message }.of_task(entry.stored, step);
     }
@@ -143,10 +144,10 @@ impl Scheduler {
         let attempt = match entry.current {
             // The worker stops an attempt in time by itself; this is for the case that it does not.
             Some(current) if current.slot.is_none() => Some(current.sent + self.settings.lease_ttl),
-            Some(current) => Some(match (current.acknowledged, current.started) {
+            Some(current) => Some(match (current.acknowledged, current.begun) {
                 (None, _) => self.answer_due(current.sent),
-                (Some(_), Some(started)) => {
-                    self.answer_due(started + entry.timeout(self.settings.task_timeout))
+                (Some(_), Some(begun)) => {
+                    self.answer_due(begun + entry.timeout(self.settings.task_timeout))
                 }
                 (Some(at), None) => {
                     let turn = entry.turn_comes_by(at, self.settings.task_timeout);
@@ -188,7 +189,7 @@ impl Scheduler {
             current.acknowledged.map(|at| entry.turn_comes_by(at, usual)).unwrap_or(Time::MAX);
         let is_due = |at: Time| self.answer_due(at) <= now;
         let lost = |reason: &str| Some(Failure::Worker(reason.to_owned()));
-        let failure = match (current.slot, current.acknowledged, current.started) {
+        let failure = match (current.slot, current.acknowledged, current.begun) {
             (None, ..) if current.sent + lease_ttl <= now => Some(Failure::Interrupted(NOT_BACK)),
             (Some(slot), None, _) if is_due(current.sent) => {
                 let silent = self.is_silent_since(now, slot, current.sent, step);
@@ -208,7 +209,7 @@ impl Scheduler {
                     lost("the worker does not take it")
                 }
             }
-            (Some(_), Some(_), Some(started)) if is_due(started + timeout) => {
+            (Some(_), Some(_), Some(begun)) if is_due(begun + timeout) => {
                 Some(Failure::Timeout(timeout))
             }
             (Some(_), Some(_), None) if turn_comes_by <= now && is_due(Time::ZERO) => {
@@ -321,6 +322,7 @@ impl Scheduler {
         let Some(task) = self.task_mut(reference) else { return };
         if let Some(current) = &mut task.current {
             (current.sent, current.acknowledged, current.resends) = (now, None, 0);
+            current.begun = None;
         }
         self.send_dispatch(reference, step);
         self.arm(reference);
@@ -341,10 +343,11 @@ impl Scheduler {
         let Some((reference, task)) = self.live(worker, attempt, fence) else { return };
         let Some(current) = &mut task.current else { return };
         current.acknowledged.get_or_insert(now);
+        let since = current.begun_before(now, elapsed);
+        current.begun.get_or_insert(since);
         if current.started.is_some() {
             return;
         }
-        let since = current.begun_before(now, elapsed);
         current.started = Some(since);
         task.state = TaskState::Running;
         // If something earlier is due, that finds the end of this attempt as well.
@@ -405,8 +408,13 @@ impl Scheduler {
         refusal: Refusal,
         step: &mut SchedulerStep,
     ) {
-        if let Some((reference, _)) = self.live(worker, attempt, fence) {
-            self.attempt_failed(now, reference, Failure::Refused(refusal), step);
+        if let Some((reference, task)) = self.live(worker, attempt, fence) {
+            let failure = match task.handle {
+                // It was asked for after a restart.
+                Some(_) => Failure::Interrupted(NOT_FOUND),
+                None => Failure::Refused(refusal),
+            };
+            self.attempt_failed(now, reference, failure, step);
         }
     }
 

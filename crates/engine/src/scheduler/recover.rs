@@ -14,6 +14,8 @@ use crate::record::{FailedAttempt, Image, Record};
 
 /// Why an attempt of an earlier life is void: its worker lost the lease meanwhile, never got it, or died.
 const NOT_HELD: &str = "the scheduler was restarted and the worker does not have it";
+/// The same, if the worker's back end had it.
+pub(super) const NOT_FOUND: &str = "the scheduler was restarted and the back end does not have it";
 /// The same, if the worker grants no lease for as long as one holds.
 pub(super) const NOT_BACK: &str = "the scheduler was restarted and the worker did not come back";
 
@@ -131,6 +133,7 @@ impl Scheduler {
                 given: current.given.min(now),
                 sent: now,
                 started: current.started.map(|started| started.min(now)),
+                begun: current.started.map(|started| started.min(now)),
                 acknowledged: Some(now),
                 resends: 0,
             });

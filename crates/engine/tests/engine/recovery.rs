@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use hypha_engine::{Command, FromWorker, Record, Reply, SchedulerEvent};
-use hypha_model::{Epoch, Span, TaskState};
+use hypha_engine::{Command, FromWorker, Record, Reply, RetryPolicy, SchedulerEvent, Settings};
+use hypha_model::{Epoch, Refusal, RefusalKind, Span, TaskId, TaskState};
 use hypha_placement::Strategy;
 use hypha_predict::{LookupTable, Mode};
 
@@ -314,6 +314,56 @@ fn what_a_back_end_has_is_asked_for_after_a_restart_and_not_run_again() {
     rig.finish(&again[0]);
     let ended = rig.ended(id);
     assert_eq!((ended.state, ended.attempts), (TaskState::Completed, 1));
+}
+
+/// An attempt that a back end has, and a restart after which the scheduler asks for it.
+fn resumed(settings: Settings, outage: Span) -> (Rig, TaskId, Given) {
+    let mut rig = Rig::new(settings);
+    rig.join(1);
+    let (id, given) = rig.dispatched(task());
+    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    rig.start(&given);
+    rig.say(1, FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
+    rig.wait(secs(2));
+    rig.workers.get_mut(&worker_id(1)).unwrap().holding.clear();
+    rig.now = rig.now + outage;
+    rig.restart();
+    let again = rig.dispatches().remove(0);
+    assert_eq!(again.dispatch.resume.as_deref(), Some("own/7"));
+    (rig, id, again)
+}
+
+#[test]
+fn an_outage_does_not_count_against_the_time_of_an_attempt_that_a_back_end_has() {
+    let timeout = Settings::default().task_timeout;
+    let (mut rig, id, again) = resumed(Settings::default(), timeout + secs(60));
+    rig.start(&again);
+    rig.wait(timeout - secs(10));
+    assert_eq!(rig.view(id).state, TaskState::Running);
+    rig.finish(&again);
+    let ended = rig.ended(id);
+    assert_eq!((ended.state, ended.attempts), (TaskState::Completed, 1));
+}
+
+#[test]
+fn what_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
+    let refusal = Refusal::plain(RefusalKind::Busy);
+    let refused = |again: &Given| {
+        let (attempt, fence) = (again.dispatch.attempt, again.dispatch.fence);
+        FromWorker::Refused { attempt, fence, refusal: refusal.clone() }
+    };
+    let (mut rig, id, again) = resumed(Settings::default(), secs(1));
+    rig.say(1, refused(&again));
+    assert_eq!(rig.stored(id).failures, 0);
+    assert!(rig.stored(id).finished.is_none(), "it is tried again");
+    // Whoever wants one attempt at most gets no second.
+    let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    let (mut rig, id, again) = resumed(Settings { retry, ..Settings::default() }, secs(1));
+    rig.say(1, refused(&again));
+    let ended = rig.ended(id);
+    assert_eq!(ended.state, TaskState::Failed);
+    let error = ended.error.as_deref().unwrap();
+    assert!(error.starts_with("lost: ") && error.contains("the back end does not have it"));
 }
 
 #[test]

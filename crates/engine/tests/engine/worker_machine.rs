@@ -299,6 +299,37 @@ fn a_run_that_takes_too_long_is_stopped_and_reported() {
 }
 
 #[test]
+fn a_run_that_its_back_end_gives_back_as_its_time_ends_is_refused_and_not_lost() {
+    let mut rig = Rig::leased();
+    let run = rig.dispatch(1);
+    rig.wake(secs(10));
+    assert_eq!(rig.stopped(), [run]);
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
+    let [FromWorker::Alive { holding, .. }] = &rig.sent()[..] else { panic!("{:?}", rig.sent()) };
+    assert_eq!(holding[..], [(attempt(1), Fence(1))], "there is more to be heard of it");
+    rig.event(WorkerEvent::Declined { id: run });
+    assert!(matches!(rig.sent()[..], [FromWorker::Refused { .. }]), "{:?}", rig.sent());
+}
+
+#[test]
+fn a_run_that_outlived_its_lease_at_a_back_end_is_taken_up_again() {
+    let mut rig = Rig::leased();
+    let run = rig.dispatch(1);
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+    assert_eq!(rig.stopped(), [run]);
+    rig.lease = rig.request(1, 2, 100);
+    let again = Dispatch { resume: Some(Arc::from("own/7")), ..rig.a_dispatch(1) };
+    rig.say(1, ToWorker::Dispatch(Arc::new(again)));
+    assert!(matches!(rig.sent()[..], [FromWorker::Started { .. }]), "{:?}", rig.sent());
+    rig.event(WorkerEvent::Ended { id: run, outcome: completed(), run: None });
+    let outcome = completed();
+    let [FromWorker::Finished { outcome: told, .. }] = &rig.sent()[..] else { panic!() };
+    assert_eq!(*told, outcome);
+}
+
+#[test]
 fn a_result_is_sent_again_until_it_is_recorded() {
     let mut rig = Rig::leased();
     let run = rig.dispatch(1);

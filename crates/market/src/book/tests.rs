@@ -143,6 +143,24 @@ fn the_part_of_a_holder_that_vanished_is_free_after_its_ttl() {
 }
 
 #[test]
+fn what_runs_after_its_lease_has_ended_keeps_its_room_and_counts_against_the_next() {
+    let mut rig = Rig::new(worker(0, 2));
+    rig.lease(at(0), 1);
+    let core = Requirement { cpu_milli: 4_000, ..Requirement::default() };
+    let key = Key(scheduler(1), 1);
+    assert!(rig.book.begin(key, &core, 0).is_some());
+    rig.book.release(scheduler(1));
+    rig.lease(at(1), 2);
+    assert_eq!(rig.renew(at(1), 2, None), (1, 0), "half of it still runs");
+    rig.lease(at(2), 1);
+    assert_eq!(rig.renew(at(2), 1, None), (1, 0));
+    assert!(!rig.book.fits(scheduler(1), &core, 0), "it runs what it may");
+    rig.book.end(key, 0);
+    rig.book.check().unwrap();
+    assert!(rig.book.fits(scheduler(1), &core, 0));
+}
+
+#[test]
 fn two_who_need_the_same_gpu_take_turns() {
     let mut rig = Rig::new(worker(1, 2));
     rig.lease(at(0), 1);

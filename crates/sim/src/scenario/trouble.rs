@@ -50,11 +50,15 @@ pub enum Trouble {
     Removal,
     /// There is a second scheduler.
     Rival,
+    /// There are HTTP workers.
+    Http,
+    /// Back ends of HTTP workers die, hang, refuse, fail, forget, and call back late, twice or never.
+    BackEnd,
 }
 
 impl Trouble {
     /// All kinds.
-    pub const ALL: [Trouble; 21] = [
+    pub const ALL: [Trouble; 23] = [
         Trouble::Loss,
         Trouble::Duplication,
         Trouble::Delay,
@@ -76,6 +80,8 @@ impl Trouble {
         Trouble::Switch,
         Trouble::Removal,
         Trouble::Rival,
+        Trouble::Http,
+        Trouble::BackEnd,
     ];
 
     /// The word for it on the command line.
@@ -102,6 +108,8 @@ impl Trouble {
             Trouble::Switch => "switch",
             Trouble::Removal => "removal",
             Trouble::Rival => "rival",
+            Trouble::Http => "http",
+            Trouble::BackEnd => "back-end",
         }
     }
 }

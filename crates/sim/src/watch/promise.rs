@@ -36,6 +36,9 @@ pub enum Promise {
     /// A task that waits has a reason.
     #[error("a refusal has no reason")]
     EveryRefusalExplained,
+    /// A task instance runs an attempt once at a time.
+    #[error("an attempt ran twice at once")]
+    NotRunTwice,
     /// Only genuine failures of attempts use up attempts.
     #[error("an attempt was used up that did not fail")]
     NoWrongfulFailure,

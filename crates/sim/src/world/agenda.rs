@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use hypha_engine::{Command, FromWorker, RunId, ToWorker};
 use hypha_model::Time;
 
+use super::back_ends::HttpEvent;
 use super::clients::Requester;
 use super::faults::Fault;
 use super::nodes::Node;
@@ -19,6 +20,7 @@ pub(super) enum Happening {
     FromWorker { scheduler: usize, worker: usize, life: u32, message: FromWorker },
     Disconnected { scheduler: usize, life: u32, worker: usize },
     RunEnds { worker: usize, machine: u32, id: RunId },
+    Http { worker: usize, life: u32, event: HttpEvent },
     Turn(Node, Turn),
     Fault(Fault),
 }
@@ -69,6 +71,11 @@ impl Happening {
             | Happening::FromWorker { scheduler, .. }
             | Happening::Disconnected { scheduler, .. } => Some(Node::Scheduler(scheduler)),
             Happening::Turn(node, _) => Some(node),
+            // Back ends have a life of their own.
+            Happening::Http {
+                event: HttpEvent::Arrives(_) | HttpEvent::JobEnds { .. }, ..
+            } => None,
+            Happening::Http { worker, .. } => Some(Node::Worker(worker)),
             Happening::Submit { .. } | Happening::Fault(_) => None,
         }
     }
@@ -93,6 +100,9 @@ impl Happening {
             }
             Happening::RunEnds { worker, id, .. } => {
                 format!("worker {worker}: the run {:?} ends", id.fence)
+            }
+            Happening::Http { worker, event, .. } => {
+                format!("back end of worker {worker}: {event:?}")
             }
             Happening::Turn(node, Turn::Wakes { .. }) => format!("{node} wakes"),
             Happening::Turn(node, Turn::Commits { .. }) => format!("{node} commits"),

@@ -8,6 +8,7 @@ use super::World;
 use super::agenda::{Happening, Turn};
 use super::faults::CrashPoint;
 use super::host::{Release, Role};
+use super::nodes::Node;
 use crate::watch::Violation;
 
 /// A process of which a part of a step has left may have sent what may leave at once, or not.
@@ -57,6 +58,7 @@ impl World {
         }
         host.is_up = true;
         host.clock = host.clock.set_by(std::mem::take(&mut host.clock_set_by));
+        R::process_changed(self, at, true);
         self.begin::<R>(at)
     }
 
@@ -67,6 +69,7 @@ impl World {
         host.is_up = false;
         host.life += 1;
         self.lose_machine::<R>(at);
+        R::process_changed(self, at, false);
     }
 
     fn step<R: Role>(
@@ -115,7 +118,7 @@ impl World {
             Err(sealed) => {
                 host.in_flight = Some(sealed);
                 let machine = host.machines;
-                let most = self.timetable.commits_take;
+                let most = self.commits_take(R::node(at));
                 if most == Span::ZERO {
                     return self.end_commit::<R>(at);
                 }
@@ -123,6 +126,14 @@ impl World {
                 self.agenda.add(ends, Happening::Turn(R::node(at), Turn::Commits { machine }));
                 Ok(())
             }
+        }
+    }
+
+    /// How long a commit takes at most. Nothing of an HTTP worker is durable: what it ran is known to its scheduler.
+    fn commits_take(&self, node: Node) -> Span {
+        match node {
+            Node::Worker(at) if self.is_http(at) => Span::ZERO,
+            _ => self.timetable.commits_take,
         }
     }
 

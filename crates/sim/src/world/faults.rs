@@ -67,6 +67,16 @@ pub enum Fault {
         /// Which one.
         strategy: Strategy,
     },
+    /// The process of a worker's back end dies, with all that it works on, and is started again.
+    KillBackEnd {
+        /// Whose.
+        worker: usize,
+    },
+    /// A worker's back end forgets what it was given.
+    ForgetfulBackEnd {
+        /// Whose.
+        worker: usize,
+    },
     /// An operator removes a worker.
     RemoveWorker {
         /// From which scheduler.
@@ -100,8 +110,23 @@ pub struct Timetable {
     pub full_disks: Vec<(Time, Time, Node)>,
     /// A commit takes up to this long, and what happens meanwhile goes into the next.
     pub commits_take: Span,
+    /// Between these times, something is wrong with the back end of this worker.
+    pub back_ends: Vec<(Time, Time, usize, Condition)>,
     /// At any time.
     pub odds: Odds,
+}
+
+/// What is wrong with a back end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// It refuses connections.
+    Unreachable,
+    /// It does nothing, and takes connections.
+    Hung,
+    /// It answers 429 to new work.
+    Busy,
+    /// It answers 500 to new work.
+    Failing,
 }
 
 /// What goes wrong by chance.
@@ -111,6 +136,8 @@ pub struct Odds {
     pub executor_error: f64,
     /// Results that do not match their digest.
     pub corruption: f64,
+    /// Ends that an instance tells late, twice or not at all.
+    pub callbacks: f64,
 }
 
 impl Timetable {
@@ -119,6 +146,15 @@ impl Timetable {
         self.partitions
             .iter()
             .any(|(from, to, s, w)| *s == scheduler && *w == worker && (*from..*to).contains(&now))
+    }
+
+    /// What is wrong with the back end of a worker, and until when.
+    pub(super) fn back_end_at(&self, worker: usize, now: Time) -> Option<(Condition, Time)> {
+        let is_now = |(from, to, whose, _): &&(Time, Time, usize, Condition)| {
+            *whose == worker && (*from..*to).contains(&now)
+        };
+        let first = self.back_ends.iter().find(is_now);
+        first.map(|(_, until, _, condition)| (*condition, *until))
     }
 
     /// When the node goes on, if its process is stopped now.
@@ -176,7 +212,18 @@ impl World {
                 self.tell::<WorkerMachine>(worker, WorkerEvent::AskedToLeave)
             }
             Fault::FindWorker { worker } => {
+                if self.is_http(worker) && self.may_start(worker) {
+                    self.start::<WorkerMachine>(worker)?;
+                }
                 self.announce(worker);
+                Ok(())
+            }
+            Fault::KillBackEnd { worker } => {
+                self.back_end_dies(worker);
+                Ok(())
+            }
+            Fault::ForgetfulBackEnd { worker } => {
+                self.back_end_forgets(worker);
                 Ok(())
             }
             Fault::Crash { node, point } => {
@@ -187,7 +234,10 @@ impl World {
                 Ok(())
             }
             Fault::Start { node: Node::Scheduler(at) } => self.start::<Scheduler>(at),
-            Fault::Start { node: Node::Worker(at) } => self.start::<WorkerMachine>(at),
+            Fault::Start { node: Node::Worker(at) } => match self.may_start(at) {
+                true => self.start::<WorkerMachine>(at),
+                false => Ok(()),
+            },
             Fault::SetClock { node: Node::Scheduler(at), by_micros } => {
                 self.schedulers[at].clock_set_by += by_micros;
                 Ok(())

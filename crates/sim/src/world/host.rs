@@ -58,6 +58,9 @@ pub(crate) trait Role: Machine<Record: Clone> + 'static {
     /// The machine has made a step: checks what must hold now.
     fn stepped(world: &mut World, at: usize) -> Result<(), Violation>;
 
+    /// Its process begins, or has ended.
+    fn process_changed(_world: &mut World, _at: usize, _is_up: bool) {}
+
     /// A machine begins, or is gone with all that was not durable.
     fn changed(world: &mut World, at: usize, is_there: bool);
 }

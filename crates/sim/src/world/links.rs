@@ -10,6 +10,9 @@ use crate::watch::{LATE, Violation};
 impl World {
     pub(super) fn send_to_worker(&mut self, scheduler: usize, worker: usize, message: ToWorker) {
         let life = self.workers[worker].life;
+        if self.is_http(worker) {
+            return self.send_to_http_worker(scheduler, worker, message);
+        }
         for at in self.deliveries(scheduler, worker) {
             let message = message.clone();
             self.agenda.add(at, Happening::ToWorker { worker, scheduler, life, message });
@@ -22,6 +25,9 @@ impl World {
         scheduler: usize,
         message: FromWorker,
     ) {
+        if self.is_http(worker) {
+            return self.http_worker_says(worker, message);
+        }
         let life = self.schedulers[scheduler].life;
         for at in self.deliveries(scheduler, worker) {
             let message = message.clone();

@@ -7,6 +7,7 @@ use hypha_engine::{Mutant, Settings};
 use hypha_model::{SchedulerId, TaskSpec, Worker, WorkerId};
 use uuid::Uuid;
 
+use super::back_ends::BackEndKind;
 use crate::network::Clock;
 
 /// A node, by its place.
@@ -55,6 +56,8 @@ pub struct WorkerSetup {
     pub known_to: Vec<usize>,
     /// A planted fault.
     pub mutant: Option<Mutant>,
+    /// What does its work, if it is an HTTP worker of the one scheduler that finds it.
+    pub back_end: Option<BackEndKind>,
 }
 
 impl WorkerSetup {

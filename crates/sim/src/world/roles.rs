@@ -57,7 +57,13 @@ impl Role for Scheduler {
             {
                 world.watch.ended_on_line(world.now, (at, task), &finished)
             }
-            Effect::Notice { .. } | Effect::Streams { .. } | Effect::WorkerForgotten(_) => Ok(()),
+            Effect::WorkerForgotten(worker) => {
+                if let Some(worker) = nodes::worker_index(worker) {
+                    world.http_worker_forgotten(at, worker);
+                }
+                Ok(())
+            }
+            Effect::Notice { .. } | Effect::Streams { .. } => Ok(()),
         }
     }
 
@@ -86,6 +92,10 @@ impl Role for Scheduler {
 
     fn stepped(world: &mut World, at: usize) -> Result<(), Violation> {
         world.watch.scheduler_stepped(world.now, &mut world.schedulers[at])
+    }
+
+    fn process_changed(world: &mut World, at: usize, is_up: bool) {
+        world.http_workers_follow(at, is_up);
     }
 
     fn changed(world: &mut World, at: usize, is_there: bool) {
@@ -131,6 +141,7 @@ impl Role for WorkerMachine {
                     world.send_to_scheduler(at, scheduler, said.message);
                 }
             }
+            WorkerEffect::Run(run) if world.is_http(at) => return world.http_run(at, run),
             WorkerEffect::Run(run) => world.execute(at, run),
         }
         Ok(())
@@ -155,7 +166,15 @@ impl Role for WorkerMachine {
     }
 
     fn changed(world: &mut World, at: usize, is_there: bool) {
-        world.watch.changed(world.now, Node::Worker(at), is_there);
+        if world.is_http(at) {
+            // Its end is its scheduler's own, and excuses nothing.
+            match is_there {
+                true => world.http_worker_begins(at),
+                false => world.http_worker_ends(at),
+            }
+        } else {
+            world.watch.changed(world.now, Node::Worker(at), is_there);
+        }
         match is_there {
             true => world.announce(at),
             false => world.executors[at].kill_all(world.now),

@@ -111,6 +111,16 @@ fn a_run_without_a_lease_is_noticed() {
     caught(Mutant::RunWithoutLease, &[Promise::NoStrayRuns]);
 }
 
+#[test]
+fn an_attempt_that_an_instance_runs_twice_at_once_is_noticed() {
+    caught(Mutant::UnaskedResume, &[Promise::NotRunTwice]);
+}
+
+#[test]
+fn a_slot_that_stays_in_use_is_noticed() {
+    caught(Mutant::StuckSlot, &[Promise::BackToZero]);
+}
+
 /// Everything but these kinds of trouble is left out.
 fn with_only(troubles: &[Trouble]) -> Scope {
     let without = Trouble::ALL.into_iter().filter(|one| !troubles.contains(one)).collect();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{Method, Uri};
+use hypha_engine::back_end::{Enqueued, Fetched, Report as Verdict};
 use hypha_engine::{Dispatch, Outcome};
 use hypha_model::{Executor, Payload, Span, Worker};
 use serde::Deserialize;
@@ -52,36 +53,11 @@ pub(in crate::workers) struct Report {
     pub(in crate::workers) execution_time_ms: Option<f64>,
 }
 
-/// What was learned of a task.
-pub(super) enum Verdict {
-    /// It is over.
-    Ended {
-        outcome: Outcome,
-        /// How long the instance says that it ran.
-        run: Option<Span>,
-    },
-    /// It is done, but the result is not here.
-    NoResult,
-    /// It is not over, or nothing is known of it.
-    NotYet,
-}
-
-/// What `/results/{id}` gave.
-pub(super) enum Fetched {
-    Report(Report),
-    /// There is nothing under that id, yet.
-    Unknown,
-}
-
-/// Why an instance did not take a task.
-pub(super) enum EnqueueError {
-    /// It has too much to do.
-    Busy,
-    Failed {
-        outcome: Outcome,
-        /// Why it is unreachable, if it did not answer at all.
-        silent: Option<String>,
-    },
+/// What came of handing a task over.
+pub(super) struct Answer {
+    pub(super) enqueued: Enqueued,
+    /// Why it is unreachable, if it did not answer at all.
+    pub(super) silent: Option<String>,
 }
 
 /// How the instance is called.
@@ -181,7 +157,7 @@ impl Report {
             ("completed" | "success" | "succeeded" | "done" | "finished", Some(result)) => {
                 let result = Payload::from(result.to_string().into_bytes());
                 let digest = result.digest();
-                Verdict::Ended { outcome: Outcome::Completed { result, digest }, run }
+                Verdict::Ended(Outcome::Completed { result, digest }, run)
             }
             ("completed" | "success" | "succeeded" | "done" | "finished", None) => {
                 Verdict::NoResult
@@ -190,7 +166,7 @@ impl Report {
                 let error =
                     self.error.unwrap_or_else(|| "the task instance does not say why".into());
                 let error = format!("the task instance failed: {error}");
-                Verdict::Ended { outcome: Outcome::Failed { error, retry: true }, run }
+                Verdict::Ended(Outcome::Failed { error, retry: true }, run)
             }
             _ => Verdict::NotYet,
         }
@@ -198,38 +174,35 @@ impl Report {
 }
 
 impl Instance {
-    /// Hands over a task; gives the id that the instance has for it, if that is another.
-    pub(super) async fn enqueue(
-        &self,
-        dispatch: &Dispatch,
-        secret: &str,
-    ) -> Result<Option<String>, EnqueueError> {
-        let failed = |error: String, retry| EnqueueError::Failed {
-            outcome: Outcome::Failed { error, retry },
-            silent: None,
+    /// Hands over a task.
+    pub(super) async fn enqueue(&self, dispatch: &Dispatch, secret: &str) -> Answer {
+        let answer = |enqueued| Answer { enqueued, silent: None };
+        let failed = |error: String, retry| Enqueued::Failed(Outcome::Failed { error, retry });
+        let body = match self.body(dispatch, secret) {
+            Ok(body) => body,
+            Err(error) => return answer(failed(error, false)),
         };
-        let body = self.body(dispatch, secret).map_err(|error| failed(error, false))?;
         let path = Uri::from_static("/queue/enqueue");
         let asking = async {
             let exchange = self.origin.send(Method::POST, path, None, body).await?;
             read_success(exchange, MAX_ENQUEUED_BYTES).await
         };
         match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
-            Ok(body) => Ok(own_id(&body)),
-            Err(HttpError::Status(answer)) if matches!(answer.status, 429 | 503) => {
-                Err(EnqueueError::Busy)
+            Ok(body) => answer(Enqueued::Taken(own_id(&body).map(Arc::from))),
+            Err(HttpError::Status(said)) if matches!(said.status, 429 | 503) => {
+                answer(Enqueued::Busy)
             }
             Err(error @ (HttpError::Status(_) | HttpError::TooLarge { .. })) => {
-                Err(failed(error.to_string(), error.retry()))
+                answer(failed(error.to_string(), error.retry()))
             }
             Err(problem) => {
                 let error = format!("the task instance did not take it: {problem}");
                 let silent = Some(error.clone());
-                let outcome = match problem.is_unreached() {
-                    true => Outcome::Unreached { error },
-                    false => Outcome::Failed { error, retry: true },
+                let enqueued = match problem.is_unreached() {
+                    true => Enqueued::Failed(Outcome::Unreached { error }),
+                    false => failed(error, true),
                 };
-                Err(EnqueueError::Failed { outcome, silent })
+                Answer { enqueued, silent }
             }
         }
     }
@@ -257,22 +230,24 @@ impl Instance {
     }
 
     /// Asks what became of a task.
-    pub(super) async fn fetch(&self, id: &str) -> Result<Fetched, HttpError> {
-        let path = format!("/results/{}", escaped(id));
-        let path = path.parse::<Uri>().map_err(|error| HttpError::Address(error.to_string()))?;
+    pub(super) async fn fetch(&self, id: &str) -> Fetched {
         let asking = async {
+            let path = format!("/results/{}", escaped(id));
+            let path =
+                path.parse::<Uri>().map_err(|error| HttpError::Address(error.to_string()))?;
             let exchange = self.origin.send(Method::GET, path, None, Bytes::new()).await?;
             read_success(exchange, self.limit_bytes).await
         };
         match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
-            Ok(body) => {
-                let mut value: Value = serde_json::from_slice(&body).map_err(|error| {
-                    HttpError::Broken(format!("the result is not JSON ({error})"))
-                })?;
-                Ok(Fetched::Report(Report::read(&mut value)))
+            Ok(body) => match serde_json::from_slice::<Value>(&body) {
+                Ok(mut value) => Fetched::Report(Report::read(&mut value).verdict()),
+                Err(_) => Fetched::Silent,
+            },
+            Err(HttpError::Status(answer)) if answer.status == 404 => Fetched::Unknown,
+            Err(error @ HttpError::TooLarge { .. }) => {
+                Fetched::Unusable(Outcome::Failed { error: error.to_string(), retry: false })
             }
-            Err(HttpError::Status(answer)) if answer.status == 404 => Ok(Fetched::Unknown),
-            Err(error) => Err(error),
+            Err(_) => Fetched::Silent,
         }
     }
 }
@@ -338,10 +313,10 @@ mod tests {
             let shown = match Report::read(&mut value.clone()).verdict() {
                 Verdict::NotYet => "not yet".to_owned(),
                 Verdict::NoResult => "no result".to_owned(),
-                Verdict::Ended { outcome: Outcome::Completed { result, .. }, run } => {
+                Verdict::Ended(Outcome::Completed { result, .. }, run) => {
                     format!("{} {run:?}", String::from_utf8_lossy(result.bytes()))
                 }
-                Verdict::Ended { outcome, .. } => format!("{outcome:?}"),
+                Verdict::Ended(outcome, _) => format!("{outcome:?}"),
             };
             assert!(shown.contains(expected), "{value}: {shown}");
         };

@@ -1,0 +1,379 @@
+//! A run at a task instance: handed over, and then waited for until the instance notifies or a poll finds its result.
+//!
+//! An instance cannot cancel: a run that was stopped keeps its place there until it is over.
+//!
+//! One that was handed over before the scheduler was restarted is looked for under its id, and is never handed over a
+//! second time: nothing runs twice at once under one attempt. An instance may know nothing of a task that it still runs
+//! (many say something only of those that are done), so a task that is not found is waited for. It is given back, for
+//! another attempt, if the instance has been started anew since, or at the end of its time.
+
+use std::sync::Arc;
+
+use hypha_model::{Span, Time};
+
+use super::RunEnd;
+use crate::message::Outcome;
+
+/// A task that runs is polled for after a quarter of the time that it has run: late by that at most.
+const POLL_SHARE: f64 = 0.25;
+/// Polls are never closer together than this, whatever is configured.
+const MIN_POLL_INTERVAL: Span = Span::from_millis(10);
+/// Polls are never further apart than this, unless it is configured.
+const MAX_POLL_INTERVAL: Span = Span::from_secs(30);
+/// Notifications that prove nothing make us poll for a task no more often than this.
+const HINT_INTERVAL: Span = Span::from_millis(100);
+/// Separates the parts of a handle. Ids and names with it are not put together.
+const SEPARATOR: char = '\u{1f}';
+
+/// Under which id an instance has a task, and which life of the instance that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceHandle {
+    /// The id.
+    pub id: Arc<str>,
+    /// What the instance called itself then.
+    pub instance: Option<Arc<str>>,
+}
+
+impl InstanceHandle {
+    /// The handle as a scheduler keeps it.
+    pub fn to_text(&self) -> Arc<str> {
+        match &self.instance {
+            Some(instance) if !self.id.contains(SEPARATOR) => {
+                Arc::from(format!("{}{SEPARATOR}{instance}", self.id))
+            }
+            _ => Arc::clone(&self.id),
+        }
+    }
+
+    /// The handle of this text.
+    pub fn of_text(text: &str) -> InstanceHandle {
+        match text.split_once(SEPARATOR) {
+            Some((id, instance)) => {
+                InstanceHandle { id: id.into(), instance: Some(instance.into()) }
+            }
+            None => InstanceHandle { id: text.into(), instance: None },
+        }
+    }
+}
+
+/// What makes a run, besides its task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunSettings {
+    /// How long it may take.
+    pub timeout: Span,
+    /// How long to wait before the first poll, and between polls at first.
+    pub poll_interval: Span,
+}
+
+/// What the driver does next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// Hand the task over, and tell of it with [`InstanceRun::enqueued`].
+    HandOver,
+    /// Ask for the result under this id, and tell of it with [`InstanceRun::fetched`].
+    Fetch(Arc<str>),
+    /// Wait for news until then, and tell of that with [`InstanceRun::woke`].
+    Wait(Time),
+    /// The run is over.
+    End(RunEnd),
+}
+
+/// What the scheduler is told meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It runs.
+    Started,
+    /// It runs, and the instance has it under this id.
+    Delegated(InstanceHandle),
+}
+
+/// What came of handing a task over.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Enqueued {
+    /// The instance has it, under an id of its own if it gave one.
+    Taken(Option<Arc<str>>),
+    /// It has too much to do.
+    Busy,
+    /// It has not taken it, or did not say so.
+    Failed(Outcome),
+}
+
+/// What an instance says of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// It is over, after as long as the instance says.
+    Ended(Outcome, Option<Span>),
+    /// It is done, but the result is not here.
+    NoResult,
+    /// It is not over.
+    NotYet,
+}
+
+/// What came of asking for a result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fetched {
+    /// The instance knows the task.
+    Report(Report),
+    /// It knows nothing of it, at least not yet.
+    Unknown,
+    /// It did not answer.
+    Silent,
+    /// Its answer cannot be used, however often it is given.
+    Unusable(Outcome),
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub struct InstanceRun {
+    /// The id that the instance has for the task.
+    id: Arc<str>,
+    /// What the instance calls itself: another one has forgotten what this one had.
+    instance: Option<Arc<str>>,
+    phase: Phase,
+    since: Time,
+    ends: Time,
+    interval: Span,
+    poll_at: Time,
+    polled: Option<Time>,
+    has_begun: bool,
+    progress: Option<Progress>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    HandingOver,
+    /// The instance has taken it from us, or knows it.
+    Waiting,
+    /// It was handed over before a restart, and the instance has said nothing of it since.
+    Presumed,
+}
+
+impl InstanceRun {
+    /// The run of the task with this id at the instance of this name. The instance has it already under the handle
+    /// `resume`, if there is one.
+    pub fn new(
+        task: Arc<str>,
+        resume: Option<InstanceHandle>,
+        instance: Option<Arc<str>>,
+        settings: RunSettings,
+        now: Time,
+    ) -> (InstanceRun, Next) {
+        let interval = settings.poll_interval.max(MIN_POLL_INTERVAL);
+        let mut run = InstanceRun {
+            id: task,
+            instance: None,
+            phase: Phase::HandingOver,
+            since: now,
+            ends: now + settings.timeout,
+            interval,
+            poll_at: now + interval,
+            polled: None,
+            has_begun: false,
+            progress: None,
+        };
+        let mut next = Next::HandOver;
+        if let Some(handle) = resume {
+            next = Next::Fetch(Arc::clone(&handle.id));
+            (run.id, run.instance, run.phase) = (handle.id, handle.instance, Phase::Presumed);
+        }
+        let next = instance.and_then(|instance| run.seen(&instance)).unwrap_or(next);
+        (run, next)
+    }
+
+    /// The id that the instance has for the task.
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// When the run is given up.
+    pub fn ends(&self) -> Time {
+        self.ends
+    }
+
+    /// What the scheduler is to be told now. Each thing once.
+    pub fn take_progress(&mut self) -> Option<Progress> {
+        self.progress.take()
+    }
+
+    /// What came of handing it over.
+    pub fn enqueued(&mut self, now: Time, enqueued: Enqueued) -> Next {
+        match enqueued {
+            Enqueued::Taken(own) => {
+                self.id = own.unwrap_or_else(|| Arc::clone(&self.id));
+                self.phase = Phase::Waiting;
+                self.delegated();
+                self.wait(now)
+            }
+            Enqueued::Busy => Next::End(RunEnd::Declined),
+            Enqueued::Failed(outcome) => Next::End(RunEnd::Outcome(outcome, None)),
+        }
+    }
+
+    /// What came of asking for its result.
+    pub fn fetched(&mut self, now: Time, fetched: Fetched) -> Next {
+        if self.polled.is_none() && self.phase == Phase::Presumed {
+            self.delegated();
+        }
+        self.polled = Some(now);
+        let pause = now.since(self.since).mul_f64(POLL_SHARE);
+        let most = MAX_POLL_INTERVAL.max(self.interval);
+        self.poll_at = now + pause.max(self.interval).min(most);
+        match fetched {
+            Fetched::Report(Report::Ended(outcome, run)) => return self.end(outcome, run),
+            Fetched::Report(Report::NoResult | Report::NotYet) => self.phase = Phase::Waiting,
+            Fetched::Unusable(outcome) => return self.end(outcome, None),
+            // Whether it is still there is for the health checks to find out.
+            Fetched::Unknown | Fetched::Silent => {}
+        }
+        self.wait(now)
+    }
+
+    /// The instance, or somebody, says something of the task; a report if it is proven to be the instance. None if
+    /// what is being done goes on.
+    pub fn notified(&mut self, now: Time, report: Option<Report>) -> Option<Next> {
+        match report {
+            Some(Report::Ended(outcome, run)) => return Some(self.end(outcome, run)),
+            Some(Report::NoResult) => self.poll_at = now,
+            Some(Report::NotYet) | None => {
+                let soonest = self.polled.map_or(now, |last| last + HINT_INTERVAL);
+                self.poll_at = self.poll_at.min(soonest);
+            }
+        }
+        (self.phase != Phase::HandingOver).then(|| self.wait(now))
+    }
+
+    /// The instance says what it calls itself. None if what is being done goes on.
+    pub fn seen(&mut self, instance: &Arc<str>) -> Option<Next> {
+        let known = self.instance.get_or_insert_with(|| Arc::clone(instance));
+        if known == instance {
+            return None;
+        }
+        match self.phase {
+            Phase::HandingOver => {
+                self.instance = Some(Arc::clone(instance));
+                None
+            }
+            // It was lost while nobody was there to see it: that is nobody's failure.
+            Phase::Presumed => Some(Next::End(RunEnd::Declined)),
+            Phase::Waiting => {
+                let error = "the task instance was started anew and has lost the task".to_owned();
+                let outcome = Outcome::Failed { error, retry: true };
+                Some(Next::End(RunEnd::Outcome(outcome, None)))
+            }
+        }
+    }
+
+    /// The time has come that was waited for, or at which the run ends.
+    pub fn woke(&mut self, now: Time) -> Next {
+        self.wait(now)
+    }
+
+    fn wait(&self, now: Time) -> Next {
+        match (now >= self.ends, self.phase) {
+            (true, Phase::Presumed) => Next::End(RunEnd::Declined),
+            (true, _) => Next::End(RunEnd::Outcome(Outcome::TimedOut, None)),
+            (false, _) if now >= self.poll_at => Next::Fetch(Arc::clone(&self.id)),
+            (false, _) => Next::Wait(self.poll_at.min(self.ends)),
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome, run: Option<Span>) -> Next {
+        if !self.has_begun {
+            self.has_begun = true;
+            self.progress = Some(Progress::Started);
+        }
+        Next::End(RunEnd::Outcome(outcome, run))
+    }
+
+    fn delegated(&mut self) {
+        self.has_begun = true;
+        let (id, instance) = (Arc::clone(&self.id), self.instance.clone());
+        self.progress = Some(Progress::Delegated(InstanceHandle { id, instance }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Time = Time::from_micros(1_000_000);
+    const SETTINGS: RunSettings =
+        RunSettings { timeout: Span::from_secs(60), poll_interval: Span::from_secs(1) };
+
+    fn at(seconds: u64) -> Time {
+        START + Span::from_secs(seconds)
+    }
+
+    fn resumed(instance: Option<&str>) -> (InstanceRun, Next) {
+        let handle = InstanceHandle { id: "own/7".into(), instance: Some("one".into()) };
+        let handle = InstanceHandle::of_text(&handle.to_text());
+        InstanceRun::new("task".into(), Some(handle), instance.map(Arc::from), SETTINGS, START)
+    }
+
+    fn declined() -> Next {
+        Next::End(RunEnd::Declined)
+    }
+
+    #[test]
+    fn a_handle_keeps_the_id_and_the_life_of_the_instance() {
+        for (id, instance) in [("own/7", None), ("own/7", Some("one")), ("", Some(""))] {
+            let handle = InstanceHandle { id: id.into(), instance: instance.map(Arc::from) };
+            assert_eq!(InstanceHandle::of_text(&handle.to_text()), handle);
+        }
+        let odd = InstanceHandle { id: "a\u{1f}b".into(), instance: Some("one".into()) };
+        assert_eq!(&*odd.to_text(), "a\u{1f}b");
+    }
+
+    #[test]
+    fn what_an_instance_says_nothing_of_is_waited_for_and_never_handed_over_again() {
+        let (mut run, mut next) = resumed(None);
+        assert_eq!(next, Next::Fetch("own/7".into()));
+        assert_eq!(run.seen(&"one".into()), None, "it is the same");
+        let mut now = START;
+        while next != declined() {
+            next = match next {
+                Next::Fetch(_) => run.fetched(now, Fetched::Unknown),
+                Next::Wait(until) => {
+                    now = until;
+                    run.woke(now)
+                }
+                other => panic!("{other:?}"),
+            };
+        }
+        assert_eq!(now, at(60), "nobody's failure, and not before its time is over");
+        let (mut run, _) = resumed(None);
+        run.fetched(at(1), Fetched::Report(Report::NotYet));
+        let timed_out = Next::End(RunEnd::Outcome(Outcome::TimedOut, None));
+        assert_eq!(run.woke(at(60)), timed_out, "the instance had it");
+    }
+
+    #[test]
+    fn what_an_instance_lost_while_the_scheduler_was_down_is_given_back() {
+        let (_, next) = resumed(Some("two"));
+        assert_eq!(next, declined());
+        let (mut run, _) = resumed(None);
+        run.fetched(at(1), Fetched::Silent);
+        assert_eq!(run.seen(&"two".into()), Some(declined()));
+        let (mut run, _) = resumed(None);
+        run.fetched(at(1), Fetched::Report(Report::NotYet));
+        let next = run.seen(&"two".into());
+        assert!(
+            matches!(next, Some(Next::End(RunEnd::Outcome(Outcome::Failed { .. }, None)))),
+            "it was lost while we waited: {next:?}"
+        );
+    }
+
+    #[test]
+    fn a_hint_has_a_run_polled_for_soon_and_not_too_often() {
+        let (mut run, next) = InstanceRun::new("task".into(), None, None, SETTINGS, START);
+        assert_eq!(next, Next::HandOver);
+        assert_eq!(run.notified(START, None), None, "it is being handed over");
+        assert_eq!(run.enqueued(START, Enqueued::Taken(None)), Next::Fetch("task".into()));
+        let handle = InstanceHandle { id: "task".into(), instance: None };
+        assert_eq!(run.take_progress(), Some(Progress::Delegated(handle)));
+        assert_eq!(run.fetched(START, Fetched::Unknown), Next::Wait(at(1)));
+        let soon = START + HINT_INTERVAL;
+        assert_eq!(run.notified(START, None), Some(Next::Wait(soon)));
+        assert_eq!(run.notified(START, Some(Report::NoResult)), Some(Next::Fetch("task".into())));
+    }
+}

@@ -1,0 +1,370 @@
+//! Back ends with a life of their own, and what surrounds the machine of an HTTP worker: calls to its back end, polls,
+//! health checks. As in the node, an HTTP worker is a part of its scheduler's process and dies with it, while its back
+//! end goes on; what is decided about a run at an instance is decided by the same code (`hypha_engine::back_end`).
+
+mod calls;
+mod runs;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hypha_engine::back_end::{BackEndHealth, InstanceRun};
+use hypha_engine::{Dispatch, FromWorker, RunId, ToWorker, WorkerEvent, WorkerMachine};
+use hypha_model::{Refusal, RefusalKind, Span, Time};
+
+use super::World;
+use super::agenda::Happening;
+use super::faults::{Condition, Fault};
+use super::nodes::Node;
+use crate::watch::Violation;
+
+pub(super) use calls::{Answer, Call};
+
+/// How long a request to a back end, or its answer, travels.
+const TRIP: Span = Span::from_micros(500);
+/// The start of a call that ends sooner is not told (as in the node).
+const SOON: Span = Span::from_millis(5);
+/// How often a back end is asked whether it is well, and one that is not.
+const CHECK_EVERY: Span = Span::from_secs(1);
+const CHECK_AGAIN: Span = Span::from_millis(300);
+/// How long an answer may take, to a health check and to other calls to an instance.
+const CHECK_WITHIN: Span = Span::from_millis(300);
+const CALL_WITHIN: Span = Span::from_secs(1);
+/// Answers to the scheduler are given by a task of their own, which has its turn within this.
+const MOST_TURN: Span = Span::from_millis(1);
+
+/// The share of HTTP workers that are registered only some time after their scheduler has started, and how long.
+const REGISTERED_LATE: f64 = 0.3;
+const MOST_REGISTER: Span = Span::from_secs(3);
+
+/// What does the work of an HTTP worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackEndKind {
+    /// A server: a call is a run, and nobody can ask for it later.
+    Server,
+    /// A task instance: it is handed a task, and asked for its result or calls back.
+    Instance,
+}
+
+/// A back end, and the worker's side of it.
+pub(super) struct BackEnd {
+    kind: BackEndKind,
+    /// The scheduler that its worker belongs to.
+    scheduler: usize,
+    /// What it works on and has done, by its own ids.
+    jobs: BTreeMap<u64, Job>,
+    next_job: u64,
+    /// Which life of the back end this is. An instance calls itself by it.
+    life: u32,
+    health: BackEndHealth,
+    /// What an instance called itself when it was last asked in this life of the worker.
+    name: Option<Arc<str>>,
+    /// The number of the health check that counts.
+    check: u64,
+    runs: BTreeMap<RunId, HttpRun>,
+    next_run: u64,
+    /// When the last answer to the scheduler is given.
+    answers_at: Time,
+}
+
+/// A task at a back end.
+struct Job {
+    id: RunId,
+    index: usize,
+    /// The run of the worker that asked for it.
+    serial: u64,
+    has_ended: bool,
+    fails: bool,
+}
+
+/// A run, as the worker's side sees it.
+struct HttpRun {
+    /// Tells it from an earlier run of the same name.
+    serial: u64,
+    dispatch: Arc<Dispatch>,
+    began_at: Time,
+    has_told: bool,
+    /// `None` at a server, where the call is the run.
+    instance: Option<InstanceRun>,
+    /// The call that is being made, or the timer that runs; what belongs to an earlier one is void.
+    turn: u64,
+    /// Whether a call is being made.
+    is_calling: bool,
+}
+
+/// What happens to the worker's side.
+#[derive(Debug)]
+pub(super) enum HttpEvent {
+    /// A call arrives at the back end, whatever has become of its sender.
+    Arrives(Call),
+    /// An answer, or the lack of one, comes to a run.
+    Answered { id: RunId, serial: u64, turn: u64, answer: Answer },
+    /// A run's timer.
+    Due { id: RunId, serial: u64, turn: u64 },
+    /// A run has taken so long that its start is told.
+    Begins { id: RunId, serial: u64 },
+    /// The work on a task is done.
+    JobEnds { job: u64, back_end_life: u32 },
+    /// An instance says that a task is over. `serial` stands for the secret that proves it.
+    CallsBack { job: u64, id: RunId, serial: u64, fails: bool, index: usize },
+    /// Time to look whether the back end is well.
+    Check { check: u64 },
+    /// What that gave.
+    Checks { check: u64, is_late: bool, problem: Option<&'static str>, back_end_life: u32 },
+}
+
+impl BackEnd {
+    pub(super) fn new(kind: BackEndKind, scheduler: usize) -> BackEnd {
+        BackEnd {
+            kind,
+            scheduler,
+            jobs: BTreeMap::new(),
+            next_job: 0,
+            life: 0,
+            health: BackEndHealth::default(),
+            name: None,
+            check: 0,
+            runs: BTreeMap::new(),
+            next_run: 0,
+            answers_at: Time::ZERO,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    fn instance_name(&self) -> Option<Arc<str>> {
+        (self.kind == BackEndKind::Instance).then(|| Arc::from(format!("life {}", self.life)))
+    }
+}
+
+impl World {
+    /// The process that a node is a part of.
+    pub(super) fn process_of(&self, node: Node) -> Node {
+        match node {
+            Node::Worker(at) => match self.back_ends.get(&at) {
+                Some(back_end) => Node::Scheduler(back_end.scheduler),
+                None => node,
+            },
+            Node::Scheduler(_) => node,
+        }
+    }
+
+    pub(super) fn is_http(&self, worker: usize) -> bool {
+        self.back_ends.contains_key(&worker)
+    }
+
+    /// The HTTP workers of a scheduler.
+    pub(super) fn http_workers_of(&self, scheduler: usize) -> Vec<usize> {
+        let of_it = self.back_ends.iter().filter(|(_, back_end)| back_end.scheduler == scheduler);
+        of_it.map(|(worker, _)| *worker).collect()
+    }
+
+    /// The machine of an HTTP worker begins, in the process of its scheduler.
+    pub(super) fn http_worker_begins(&mut self, worker: usize) {
+        let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
+        let unseen = "its health has not been checked yet".to_owned();
+        back_end.health = BackEndHealth::new(Some(unseen));
+        (back_end.answers_at, back_end.name) = (self.now, None);
+        back_end.check += 1;
+        let check = back_end.check;
+        self.http(self.now, worker, HttpEvent::Check { check });
+    }
+
+    /// It is gone, with all its calls.
+    pub(super) fn http_worker_ends(&mut self, worker: usize) {
+        let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
+        for id in std::mem::take(&mut back_end.runs).into_keys() {
+            self.watch.run_ended(id, None);
+        }
+    }
+
+    /// Something happens to an HTTP worker, in this life of it.
+    pub(super) fn http(&mut self, at: Time, worker: usize, event: HttpEvent) {
+        let life = self.workers[worker].life;
+        self.agenda.add(at, Happening::Http { worker, life, event });
+    }
+
+    pub(super) fn http_happens(
+        &mut self,
+        worker: usize,
+        life: u32,
+        event: HttpEvent,
+    ) -> Result<(), Violation> {
+        let is_alive = self.workers[worker].life == life;
+        match event {
+            HttpEvent::Arrives(call) => self.call_arrives(worker, life, call),
+            HttpEvent::JobEnds { job, back_end_life } => {
+                self.job_ends(worker, job, back_end_life);
+                Ok(())
+            }
+            // To whoever is there now.
+            HttpEvent::CallsBack { job, id, serial, fails, index } => {
+                self.called_back(worker, (job, id, serial), fails, index)
+            }
+            _ if !is_alive => Ok(()),
+            HttpEvent::Answered { id, serial, turn, answer } => {
+                self.answered_to(worker, (id, serial, turn), answer)
+            }
+            HttpEvent::Due { id, serial, turn } => self.run_due(worker, (id, serial, turn)),
+            HttpEvent::Begins { id, serial } => {
+                self.tell_begun(worker, id, serial);
+                Ok(())
+            }
+            HttpEvent::Check { check } => {
+                self.check_back_end(worker, check);
+                Ok(())
+            }
+            HttpEvent::Checks { check, is_late, problem, back_end_life } => {
+                self.checked(worker, check, (is_late, problem), back_end_life)
+            }
+        }
+    }
+
+    /// What is wrong with a back end now, and until when.
+    fn condition(&self, worker: usize) -> Option<(Condition, Time)> {
+        self.timetable.back_end_at(worker, self.now)
+    }
+
+    /// Within a process nothing is lost. A worker that is not there takes nothing.
+    pub(super) fn send_to_http_worker(
+        &mut self,
+        scheduler: usize,
+        worker: usize,
+        message: ToWorker,
+    ) {
+        let life = self.workers[worker].life;
+        if self.workers[worker].machine.is_some() {
+            let happening = Happening::ToWorker { worker, scheduler, life, message };
+            return self.agenda.add(self.now, happening);
+        }
+        if let ToWorker::Dispatch(dispatch) = message {
+            let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+            let refusal = Refusal::plain(RefusalKind::Unavailable);
+            let message = FromWorker::Refused { attempt, fence, refusal };
+            let life = self.schedulers[scheduler].life;
+            let happening = Happening::FromWorker { scheduler, worker, life, message };
+            self.agenda.add(self.now, happening);
+        }
+    }
+
+    /// The process of a scheduler begins, or has ended, and its HTTP workers with it. Those that a configuration names
+    /// are there when they have answered.
+    pub(super) fn http_workers_follow(&mut self, scheduler: usize, is_up: bool) {
+        for worker in self.http_workers_of(scheduler) {
+            if is_up {
+                let is_late = self.rng.chance(REGISTERED_LATE);
+                let late = Span::from_micros(self.rng.below(MOST_REGISTER.as_micros()));
+                let at = if is_late { self.now + late } else { self.now };
+                let node = Node::Worker(worker);
+                self.agenda.add(at, Happening::Fault(Fault::Start { node }));
+            } else if self.workers[worker].is_up {
+                self.end_process::<WorkerMachine>(worker);
+            }
+        }
+    }
+
+    /// An HTTP worker can begin if its scheduler's process is there; it goes by the same clock.
+    pub(super) fn may_start(&mut self, worker: usize) -> bool {
+        let Some(back_end) = self.back_ends.get(&worker) else { return true };
+        let host = &self.schedulers[back_end.scheduler];
+        self.workers[worker].clock = host.clock;
+        host.is_up
+    }
+
+    /// A scheduler has forgotten a worker: one of its own is dropped, unless an operator may want it again.
+    pub(super) fn http_worker_forgotten(&mut self, scheduler: usize, worker: usize) {
+        let id = self.workers[worker].setup.worker.id;
+        let machine = self.schedulers[scheduler].machine.as_ref();
+        let is_kept = machine.is_none_or(|it| it.knows_worker(id) || it.is_removed(id));
+        if self.is_http(worker) && !is_kept && self.workers[worker].is_up {
+            self.end_process::<WorkerMachine>(worker);
+        }
+    }
+
+    /// An HTTP worker says something to its scheduler. Nothing is lost on the way, and answers come in order; but what a
+    /// run says itself does not wait for them.
+    pub(super) fn http_worker_says(&mut self, worker: usize, message: FromWorker) {
+        let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
+        let scheduler = back_end.scheduler;
+        let at = match &message {
+            // A run says so itself if it takes a while: its end tells how long it was.
+            FromWorker::Started { fence, .. } => {
+                let is_running = back_end.runs.keys().any(|id| id.fence == *fence);
+                if !is_running {
+                    return;
+                }
+                self.now
+            }
+            FromWorker::Finished { .. } => self.now,
+            _ => {
+                let turn = Span::from_micros(self.rng.below(MOST_TURN.as_micros()));
+                back_end.answers_at = back_end.answers_at.max(self.now + turn);
+                back_end.answers_at
+            }
+        };
+        let life = self.schedulers[scheduler].life;
+        self.agenda.add(at, Happening::FromWorker { scheduler, worker, life, message });
+    }
+
+    fn check_back_end(&mut self, worker: usize, check: u64) {
+        let Some(back_end) = self.back_ends.get(&worker) else { return };
+        if back_end.check != check {
+            return;
+        }
+        let back_end_life = back_end.life;
+        let (within, is_late, problem) = match self.condition(worker) {
+            Some((Condition::Unreachable, _)) => (TRIP, false, Some("no connection")),
+            Some((Condition::Hung, until)) if until > self.now + CHECK_WITHIN => {
+                (CHECK_WITHIN, true, Some("no answer in time"))
+            }
+            Some((Condition::Hung, until)) => (until.since(self.now) + TRIP, false, None),
+            _ => (TRIP + TRIP, false, None),
+        };
+        let event = HttpEvent::Checks { check, is_late, problem, back_end_life };
+        self.http(self.now + within, worker, event);
+    }
+
+    fn checked(
+        &mut self,
+        worker: usize,
+        check: u64,
+        (is_late, problem): (bool, Option<&'static str>),
+        back_end_life: u32,
+    ) -> Result<(), Violation> {
+        use hypha_engine::back_end::Checked;
+        let Some(back_end) = self.back_ends.get_mut(&worker) else { return Ok(()) };
+        if back_end.check != check {
+            return Ok(());
+        }
+        let checked = match problem {
+            None => Checked::Well,
+            Some(problem) if is_late => Checked::Late(problem.to_owned()),
+            Some(problem) => Checked::Failed(problem.to_owned()),
+        };
+        let has_answered = checked == Checked::Well && back_end_life == back_end.life;
+        let well = back_end.health.checked(checked, back_end.runs.len());
+        if has_answered {
+            back_end.name = back_end.instance_name();
+        }
+        back_end.check += 1;
+        let check = back_end.check;
+        let pause = if well { CHECK_EVERY } else { CHECK_AGAIN };
+        self.http(self.now + pause, worker, HttpEvent::Check { check });
+        if has_answered {
+            self.instance_seen(worker)?;
+        }
+        self.tell::<WorkerMachine>(worker, WorkerEvent::Looked { executor: 0, well })
+    }
+
+    /// A call did not reach the back end.
+    fn not_reached(&mut self, worker: usize, error: &str) -> Result<(), Violation> {
+        let Some(back_end) = self.back_ends.get_mut(&worker) else { return Ok(()) };
+        back_end.health.missed(error);
+        back_end.check += 1;
+        let check = back_end.check;
+        self.http(self.now + CHECK_AGAIN, worker, HttpEvent::Check { check });
+        self.tell::<WorkerMachine>(worker, WorkerEvent::Looked { executor: 0, well: false })
+    }
+}

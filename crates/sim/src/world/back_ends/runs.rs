@@ -1,0 +1,270 @@
+//! The worker's side of a run at a back end: what the node does with HTTP, here with messages on the agenda.
+
+use std::sync::Arc;
+
+use hypha_engine::back_end::{
+    InstanceHandle, InstanceRun, Next, Progress, Report, RunEnd, RunSettings,
+};
+use hypha_engine::{Dispatch, FromWorker, Outcome, Run, RunId, WorkerEvent, WorkerMachine};
+use hypha_model::Span;
+
+use super::calls::{Asks, outcome};
+use super::{Answer, BackEndKind, Call, HttpEvent, HttpRun, SOON, TRIP};
+use crate::watch::{FAST_CLOCK, Violation};
+use crate::world::World;
+use crate::world::nodes::index_of_spec;
+
+/// How long to wait before the first poll of a task, and between polls at first.
+const POLL_INTERVAL: Span = Span::from_millis(200);
+
+impl World {
+    pub(in crate::world) fn http_run(&mut self, worker: usize, run: Run) -> Result<(), Violation> {
+        match run {
+            Run::Start { id, dispatch, .. } => self.http_run_begins(worker, id, dispatch),
+            Run::Stop(id) => {
+                let Some(back_end) = self.back_ends.get(&worker) else { return Ok(()) };
+                let Some(run) = back_end.runs.get(&id) else { return Ok(()) };
+                // An instance cannot cancel; a server's call is hung up on.
+                match run.instance {
+                    Some(_) => Ok(()),
+                    None => {
+                        let error = "the run was stopped".to_owned();
+                        let stopped = Outcome::Failed { error, retry: false };
+                        self.http_run_ends(worker, id, RunEnd::Outcome(stopped, None))
+                    }
+                }
+            }
+        }
+    }
+
+    fn http_run_begins(
+        &mut self,
+        worker: usize,
+        id: RunId,
+        dispatch: Arc<Dispatch>,
+    ) -> Result<(), Violation> {
+        let now = self.now;
+        let Some(back_end) = self.back_ends.get_mut(&worker) else { return Ok(()) };
+        let serial = back_end.next_run;
+        back_end.next_run += 1;
+        let timeout = dispatch.timeout;
+        let mut first = None;
+        let name = back_end.name.clone();
+        let instance = (back_end.kind == BackEndKind::Instance).then(|| {
+            let task = Arc::from(dispatch.attempt.task.to_string());
+            let resume = dispatch.resume.as_deref().map(InstanceHandle::of_text);
+            let settings = RunSettings { timeout, poll_interval: POLL_INTERVAL };
+            let (run, next) = InstanceRun::new(task, resume, name, settings, now);
+            first = Some(next);
+            run
+        });
+        let (began_at, has_told) = (now, false);
+        let run =
+            HttpRun { serial, dispatch, began_at, has_told, instance, turn: 0, is_calling: false };
+        back_end.runs.insert(id, run);
+        self.watch.run_began(now, id);
+        match first {
+            Some(next) => self.instance_goes_on(worker, id, next),
+            None => {
+                if let Some(unused) = self.unused(worker) {
+                    return self.http_run_ends(worker, id, unused);
+                }
+                self.call(worker, id, Asks::Run);
+                self.http(now + SOON.min(timeout), worker, HttpEvent::Begins { id, serial });
+                self.http(now + timeout, worker, HttpEvent::Due { id, serial, turn: 0 });
+                Ok(())
+            }
+        }
+    }
+
+    /// Why nothing new is sent to a back end, if that is so.
+    fn unused(&self, worker: usize) -> Option<RunEnd> {
+        let error = self.back_ends.get(&worker)?.health.problem()?.to_owned();
+        Some(RunEnd::Outcome(Outcome::Unreached { error }, None))
+    }
+
+    fn call(&mut self, worker: usize, id: RunId, asks: Asks) {
+        let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
+        let Some(run) = back_end.runs.get_mut(&id) else { return };
+        let Some(index) = index_of_spec(&run.dispatch.spec) else { return };
+        run.is_calling = true;
+        let call = Call { id, serial: run.serial, turn: run.turn, index, asks };
+        self.http(self.now + TRIP, worker, HttpEvent::Arrives(call));
+    }
+
+    /// Carries out what a run at an instance wants.
+    fn instance_goes_on(&mut self, worker: usize, id: RunId, next: Next) -> Result<(), Violation> {
+        let Some(back_end) = self.back_ends.get_mut(&worker) else { return Ok(()) };
+        let Some(run) = back_end.runs.get_mut(&id) else { return Ok(()) };
+        // What was waited for before is not any more.
+        run.turn += 1;
+        run.is_calling = false;
+        let (serial, turn) = (run.serial, run.turn);
+        if let Some(progress) = run.instance.as_mut().and_then(InstanceRun::take_progress) {
+            self.tell_begun(worker, id, serial);
+            if let Progress::Delegated(handle) = progress {
+                let handle = handle.to_text();
+                self.tell::<WorkerMachine>(worker, WorkerEvent::Delegated { id, handle })?;
+            }
+        }
+        match next {
+            Next::HandOver => match self.unused(worker) {
+                Some(unused) => return self.http_run_ends(worker, id, unused),
+                None => self.call(worker, id, Asks::Enqueue),
+            },
+            Next::Fetch(job) => {
+                let ends = self
+                    .back_ends
+                    .get(&worker)
+                    .and_then(|back_end| Some(back_end.runs.get(&id)?.instance.as_ref()?.ends()));
+                self.call(worker, id, Asks::Fetch(job.parse().unwrap_or(u64::MAX)));
+                let ends = ends.unwrap_or(self.now).max(self.now);
+                self.http(ends, worker, HttpEvent::Due { id, serial, turn });
+            }
+            Next::Wait(at) => {
+                self.http(at, worker, HttpEvent::Due { id, serial, turn });
+                return self.tell_name(worker, id);
+            }
+            Next::End(end) => return self.http_run_ends(worker, id, end),
+        }
+        Ok(())
+    }
+
+    /// Has a run at an instance decide, if it is the one that is meant.
+    fn instance_decides(
+        &mut self,
+        worker: usize,
+        id: RunId,
+        decide: impl FnOnce(&mut InstanceRun) -> Option<Next>,
+    ) -> Result<(), Violation> {
+        let back_end = self.back_ends.get_mut(&worker);
+        let run = back_end.and_then(|back_end| back_end.runs.get_mut(&id)?.instance.as_mut());
+        match run.and_then(decide) {
+            Some(next) => self.instance_goes_on(worker, id, next),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn answered_to(
+        &mut self,
+        worker: usize,
+        (id, serial, turn): (RunId, u64, u64),
+        answer: Answer,
+    ) -> Result<(), Violation> {
+        let back_end = self.back_ends.get(&worker);
+        let Some(run) = back_end.and_then(|back_end| back_end.runs.get(&id)) else { return Ok(()) };
+        if (run.serial, run.turn) != (serial, turn) || !run.is_calling {
+            return Ok(());
+        }
+        let now = self.now;
+        match answer {
+            Answer::Ran(outcome) => self.http_run_ends(worker, id, RunEnd::Outcome(outcome, None)),
+            Answer::Enqueued { enqueued, silent } => {
+                if silent {
+                    self.not_reached(worker, "the task instance did not take it")?;
+                }
+                self.instance_decides(worker, id, |run| Some(run.enqueued(now, enqueued)))
+            }
+            Answer::Fetched(fetched) => {
+                self.instance_decides(worker, id, |run| Some(run.fetched(now, fetched)))
+            }
+        }
+    }
+
+    pub(super) fn run_due(
+        &mut self,
+        worker: usize,
+        (id, serial, turn): (RunId, u64, u64),
+    ) -> Result<(), Violation> {
+        let back_end = self.back_ends.get(&worker);
+        let Some(run) = back_end.and_then(|back_end| back_end.runs.get(&id)) else { return Ok(()) };
+        if (run.serial, run.turn) != (serial, turn) {
+            return Ok(());
+        }
+        let now = self.now;
+        match run.instance {
+            Some(_) => self.instance_decides(worker, id, |run| Some(run.woke(now))),
+            None => self.http_run_ends(worker, id, RunEnd::Outcome(Outcome::TimedOut, None)),
+        }
+    }
+
+    /// An instance calls back: proven to the run that handed the task over, and a hint to another run of the same task.
+    pub(super) fn called_back(
+        &mut self,
+        worker: usize,
+        (job, id, serial): (u64, RunId, u64),
+        fails: bool,
+        index: usize,
+    ) -> Result<(), Violation> {
+        let now = self.now;
+        let Some(back_end) = self.back_ends.get(&worker) else { return Ok(()) };
+        let is_known = |run: &&RunId| {
+            let run = back_end.runs.get(run);
+            let instance = run.and_then(|run| run.instance.as_ref());
+            instance.is_some_and(|run| **run.id() == *job.to_string())
+        };
+        let proven = back_end.runs.get(&id).is_some_and(|run| run.serial == serial);
+        let to = match proven {
+            true => Some(id),
+            false => back_end.runs.keys().find(is_known).copied(),
+        };
+        let Some(to) = to else { return Ok(()) };
+        let report = proven.then(|| Report::Ended(outcome(index, fails), None));
+        let calls = back_end.runs.get(&to).is_some_and(|run| run.is_calling);
+        self.instance_decides(worker, to, |run| {
+            let next = run.notified(now, report);
+            // While a call is being made, only the end is news.
+            next.filter(|next| !calls || matches!(next, Next::End(_)))
+        })
+    }
+
+    /// A health check has told what the instance calls itself.
+    pub(super) fn instance_seen(&mut self, worker: usize) -> Result<(), Violation> {
+        let Some(back_end) = self.back_ends.get(&worker) else { return Ok(()) };
+        let waits = back_end.runs.iter().filter(|(_, run)| !run.is_calling);
+        for id in waits.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.tell_name(worker, id)?;
+        }
+        Ok(())
+    }
+
+    /// Tells a run that waits what the instance calls itself.
+    fn tell_name(&mut self, worker: usize, id: RunId) -> Result<(), Violation> {
+        let name = self.back_ends.get(&worker).and_then(|back_end| back_end.name.clone());
+        self.instance_decides(worker, id, |run| run.seen(&name?))
+    }
+
+    pub(super) fn tell_begun(&mut self, worker: usize, id: RunId, serial: u64) {
+        let back_end = self.back_ends.get_mut(&worker);
+        let Some(run) = back_end.and_then(|back_end| back_end.runs.get_mut(&id)) else { return };
+        if run.serial != serial || std::mem::replace(&mut run.has_told, true) {
+            return;
+        }
+        let (attempt, fence) = (run.dispatch.attempt, run.dispatch.fence);
+        self.http_worker_says(worker, FromWorker::Started { attempt, fence });
+    }
+
+    fn http_run_ends(&mut self, worker: usize, id: RunId, end: RunEnd) -> Result<(), Violation> {
+        let Some(back_end) = self.back_ends.get_mut(&worker) else { return Ok(()) };
+        let Some(run) = back_end.runs.get(&id) else { return Ok(()) };
+        let ran_for = self.now.since(run.began_at);
+        self.executors[worker].busy += ran_for;
+        let took_too_long = ran_for >= run.dispatch.timeout.mul_f64(FAST_CLOCK);
+        let failed = match &end {
+            // What is not to be tried again was stopped.
+            RunEnd::Outcome(Outcome::Failed { retry: true, .. }, _) => Some(false),
+            RunEnd::Outcome(..) if took_too_long => Some(false),
+            _ => None,
+        };
+        self.watch.run_ended(id, failed);
+        if let RunEnd::Outcome(Outcome::Unreached { error }, _) = &end {
+            let error = error.clone();
+            self.not_reached(worker, &error)?;
+        }
+        self.tell::<WorkerMachine>(worker, end.event(id))?;
+        if let Some(back_end) = self.back_ends.get_mut(&worker) {
+            back_end.runs.remove(&id);
+        }
+        Ok(())
+    }
+}
