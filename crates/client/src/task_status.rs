@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hypha_model::{TaskId, TaskState, WorkerId};
+use hypha_model::{FailureKind, TaskId, TaskState, WorkerId};
 use serde::de::{DeserializeOwned, Deserializer, Error};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ pub struct TaskStatus {
     pub result: Json,
     /// What went wrong, if it ended otherwise.
     pub error: Option<String>,
+    /// What kind of failure that is; `None` also of schedulers that do not say.
+    pub error_kind: Option<FailureKind>,
     /// What the model was asked; not in lists.
     pub input: Option<Json>,
     /// What else the scheduler says.
@@ -117,6 +119,7 @@ impl<'de> Deserialize<'de> for TaskStatus {
             progress: fields.take("progress")?,
             result: fields.0.remove("result").unwrap_or_default(),
             error: fields.take("error")?,
+            error_kind: fields.take("error_kind")?,
             input: fields.0.remove("input"),
             more: fields.0.into_iter().map(|(name, json)| (name, json.to_value())).collect(),
         })
@@ -151,6 +154,9 @@ impl Serialize for TaskStatus {
         map.serialize_entry("progress", &self.progress)?;
         map.serialize_entry("result", &self.result)?;
         map.serialize_entry("error", &self.error)?;
+        if let Some(kind) = &self.error_kind {
+            map.serialize_entry("error_kind", kind)?;
+        }
         if let Some(input) = &self.input {
             map.serialize_entry("input", input)?;
         }
@@ -173,6 +179,9 @@ pub struct FailedTry {
     /// Why it failed.
     #[serde(default)]
     pub reason: String,
+    /// What kind of failure that is.
+    #[serde(default)]
+    pub kind: FailureKind,
     /// When.
     #[serde(default)]
     pub at: Option<Timestamp>,

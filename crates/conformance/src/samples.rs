@@ -5,8 +5,9 @@ use std::sync::Arc;
 use hypha_engine::Record;
 use hypha_engine::record::{AcceptedTask, FailedAttempt, FailedAttempts, FinishedTask};
 use hypha_model::{
-    AttemptId, Capacity, Executor, ExecutorClass, Fence, Metadata, Money, Name, Payload,
-    Requirement, Rng, Span, TaskId, TaskSpec, TaskState, Time, Value, Worker, WorkerId,
+    AttemptId, Capacity, Executor, ExecutorClass, FailureKind, Fence, Metadata, Money, Name,
+    Payload, Requirement, Rng, Span, TaskError, TaskId, TaskSpec, TaskState, Time, Value, Worker,
+    WorkerId,
 };
 use hypha_placement::Health;
 
@@ -107,7 +108,10 @@ pub fn finished(number: u64, state: TaskState) -> Record {
         started: completed.then(|| at(number + 1)),
         finished: at(number + 2),
         result: completed.then(|| (result.clone(), result.digest())),
-        error: (!completed).then(|| "no luck".to_owned()),
+        error: (!completed).then(|| TaskError {
+            status: Some(500),
+            ..TaskError::new(FailureKind::BackendFailed, "no luck")
+        }),
         failed: failed(number as u32 % 3),
     }))
 }
@@ -117,7 +121,8 @@ pub fn failed(count: u32) -> FailedAttempts {
     (1..=count).fold(FailedAttempts::default(), |failed, number| {
         let worker = worker_id(number.into());
         let reason = format!("it broke {number} times").into();
-        failed.and(FailedAttempt { number, worker, at: at(number.into()), reason })
+        let kind = FailureKind::ALL[number as usize % FailureKind::ALL.len()];
+        failed.and(FailedAttempt { number, worker, at: at(number.into()), kind, reason })
     })
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hypha_model::{
-    AttemptId, Digest, Epoch, Fence, LeaseId, Name, Payload, Refusal, Span, TaskSpec,
+    AttemptId, Digest, Epoch, Fence, LeaseId, Name, Payload, Refusal, Span, TaskError, TaskSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -210,12 +210,7 @@ pub enum Outcome {
         digest: Digest,
     },
     /// Without one.
-    Failed {
-        /// What went wrong, for the user.
-        error: String,
-        /// Whether another worker may do better.
-        retry: bool,
-    },
+    Failed(TaskError),
     /// It took longer than it may, and was stopped.
     TimedOut,
     /// The server that should have run it could not be reached, and has not seen it.

@@ -34,7 +34,7 @@ pub use blame::LeftAlone;
 pub use settings::{RetryPolicy, Settings};
 pub use submit::{Command, NewTask, Reject, Reply, Submitted};
 pub use unused::{Stranded, Unused};
-pub use views::{Counts, RemovedView, TaskView};
+pub use views::{Counts, FailureCounts, RemovedView, TaskView};
 pub use workers::{HOLDER_SHARE, LeaseView};
 
 use crate::message::{FromWorker, ToWorker};

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use hypha_engine::record::{AcceptedTask, FailedAttempts, FinishedTask, StoredAttempt, StoredTask};
-use hypha_model::{Digest, Fence, Name, Payload, TaskId, TaskSpec, TaskState, Time, WorkerId};
+use hypha_model::{
+    Digest, FailureKind, Fence, Name, Payload, TaskError, TaskId, TaskSpec, TaskState, Time,
+    WorkerId,
+};
 use rusqlite::Row;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +18,7 @@ use crate::error::StoreError;
 pub(crate) const TASK_COLUMNS: &str = "t.id, t.submitted, t.deadline, t.bind, t.owner, t.spec, \
      o.attempts, o.failures, o.not_before, o.fence, o.worker, o.given, \
      e.state, e.attempts, e.worker, e.started, e.finished, e.digest, e.result, e.error, \
-     o.failed, e.failed, o.started, o.handle";
+     o.failed, e.failed, o.started, o.handle, e.kind, e.status";
 
 /// Named fields, so that a later version with more of them reads what this one wrote.
 pub(crate) fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, StoreError> {
@@ -162,9 +165,17 @@ fn finished(row: &Row<'_>, id: TaskId, state: TaskState) -> Result<Arc<FinishedT
         started: row.get::<_, Option<i64>>(15)?.map(time),
         finished: time(row.get(16)?),
         result: result.zip(digest),
-        error: row.get(19)?,
+        error: error(row)?,
         failed: failed(row, 21)?,
     }))
+}
+
+/// What earlier versions wrote has no kind.
+fn error(row: &Row<'_>) -> Result<Option<TaskError>, StoreError> {
+    let Some(message) = row.get(19)? else { return Ok(None) };
+    let kind = row.get_ref(24)?.as_str_or_null().map_err(wrong_type)?;
+    let kind = kind.map_or(FailureKind::Unknown, FailureKind::from);
+    Ok(Some(TaskError { kind, message, status: row.get(25)? }))
 }
 
 /// Most tasks have none, and nothing is stored of that.

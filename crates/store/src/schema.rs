@@ -64,7 +64,7 @@ const TABLES: &str = "
 
 /// What each version after the first changes. A new database takes all of them too, so that there is one way to get
 /// the tables. The steps are in files: they never change.
-const STEPS: [&str; 6] = [
+const STEPS: [&str; 7] = [
     "
     ALTER TABLE open ADD COLUMN failed BLOB;
     ALTER TABLE ends ADD COLUMN failed BLOB;
@@ -136,6 +136,10 @@ const STEPS: [&str; 6] = [
         value BLOB NOT NULL,
         PRIMARY KEY (machine, key)
     ) WITHOUT ROWID;
+",
+    "
+    ALTER TABLE ends ADD COLUMN kind TEXT;
+    ALTER TABLE ends ADD COLUMN status INTEGER;
 ",
 ];
 /// The version from which on `tasks` has tenants.
@@ -329,7 +333,7 @@ fn create_private(path: &Path) -> std::io::Result<File> {
 #[cfg(test)]
 mod tests {
     use hypha_machine::RowChange;
-    use hypha_model::Name;
+    use hypha_model::{FailureKind, Name, TaskError};
 
     use super::*;
     use crate::Filter;
@@ -370,7 +374,8 @@ mod tests {
             assert_eq!(crate::machine_rows::read(&connection, &ledger).unwrap().0.len(), 1);
             let ended = crate::read::one(&connection, crate::rows::task_id([2; 16])).unwrap();
             let ended = ended.unwrap().finished.unwrap();
-            assert_eq!((ended.error.as_deref(), ended.failed.len()), (Some("no luck"), 0));
+            let error = TaskError::new(FailureKind::Unknown, "no luck");
+            assert_eq!((ended.error.as_ref(), ended.failed.len()), (Some(&error), 0));
             for (tenant, expected) in [(&acme, &[3_u8, 1][..]), (&None, &[2])] {
                 let filter = Filter { tenant: Some(tenant.clone()), ..Filter::default() };
                 let page = crate::list::list(&connection, &filter, None, 10).unwrap();

@@ -47,7 +47,7 @@ impl<'c> TaskTables<'c> {
             )?,
             delete_open: prepare("DELETE FROM open WHERE place = ?1")?,
             insert_end: prepare(
-                "INSERT INTO ends VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                "INSERT INTO ends VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
             )?,
             any_moved: places::any_moved(connection)?,
             spec: Vec::new(),
@@ -163,6 +163,7 @@ impl<'c> TaskTables<'c> {
     }
 
     fn insert_end(&mut self, place: i64, finished: &FinishedTask) -> Result<(), StoreError> {
+        let error = finished.error.as_ref();
         self.insert_end.execute(params![
             place,
             state_number(finished.state),
@@ -172,8 +173,10 @@ impl<'c> TaskTables<'c> {
             micros(finished.finished),
             finished.result.as_ref().map(|(_, digest)| digest.as_bytes()),
             finished.result.as_ref().map(|(result, _)| result.bytes()),
-            finished.error,
+            error.map(|error| &error.message),
             encode_failed(&finished.failed)?,
+            error.map(|error| error.kind.as_str()),
+            error.and_then(|error| error.status),
         ])?;
         Ok(())
     }

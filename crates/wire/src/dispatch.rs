@@ -7,7 +7,8 @@
 mod engine;
 
 use hypha_model::{
-    Digest, Form, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind, Requirement, TaskId,
+    Digest, FailureKind, Form, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind, Requirement,
+    TaskId,
 };
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -141,6 +142,13 @@ pub enum Report {
         /// may do without.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unreached: bool,
+        /// Older workers do not say it, and newer ones may have kinds that this build does not know: `retry` counts
+        /// then.
+        #[serde(default, skip_serializing_if = "is_unknown")]
+        kind: FailureKind,
+        /// What a back end answered; `error` is the body of that. Older schedulers see the body alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        status: Option<u16>,
     },
     TimedOut {
         attempt: Attempt,
@@ -234,6 +242,11 @@ impl Message for Reports {
     fn skipped(&self) -> usize {
         self.skipped
     }
+}
+
+/// What `retry` says already.
+fn is_unknown(kind: &FailureKind) -> bool {
+    matches!(kind, FailureKind::Unknown | FailureKind::UnknownPermanent)
 }
 
 #[derive(Deserialize)]

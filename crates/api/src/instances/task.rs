@@ -71,7 +71,7 @@ pub(crate) enum Stage {
 #[serde(untagged)]
 enum Outcome<'a> {
     Result(Cow<'a, RawValue>),
-    Error { status: TaskState, error: &'a str },
+    Error { status: TaskState, error: String },
 }
 
 /// A task that cannot be shown.
@@ -187,7 +187,8 @@ fn outcome(end: &FinishedTask) -> Option<Outcome<'_>> {
             end.result.as_ref().map(|(payload, _)| Outcome::Result(view::shown(payload)))
         }
         status => {
-            let error = end.error.as_deref().unwrap_or("no reason is known");
+            let error = end.error.as_ref();
+            let error = error.map_or_else(|| "no reason is known".to_owned(), ToString::to_string);
             Some(Outcome::Error { status, error })
         }
     }

@@ -14,7 +14,7 @@ use futures::stream;
 use hypha_engine::NewTask;
 use hypha_engine::record::FinishedTask;
 use hypha_model::{
-    Digest, Form, Metadata, Name, Payload, Priority, Requirement, ServerError, TaskId, TaskSpec,
+    Digest, FailureKind, Form, Metadata, Name, Payload, Priority, Requirement, TaskId, TaskSpec,
     TaskState, Value,
 };
 use serde::de::IgnoredAny;
@@ -189,14 +189,23 @@ fn kind_of(bytes: &[u8]) -> HeaderValue {
 
 /// The answer of a server that found a fault with the request: it is the client's to read.
 fn refused_by_server(finished: &FinishedTask) -> Option<Response> {
-    let error = ServerError::in_failure(finished.error.as_deref()?)?;
-    let status = StatusCode::from_u16(error.status).ok().filter(StatusCode::is_client_error)?;
+    let error = finished.error.as_ref()?;
+    let status = StatusCode::from_u16(error.status?).ok()?;
+    // That the server wants no more at present is for the client, too; that it refuses our key is not.
+    let is_for_client = match error.kind {
+        FailureKind::InvalidInput => status.is_client_error(),
+        _ => matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS),
+    };
+    if !is_for_client {
+        return None;
+    }
     // It may be cut off, if it was long.
-    let kind = match serde_json::from_str::<IgnoredAny>(&error.body) {
+    let kind = match serde_json::from_str::<IgnoredAny>(&error.message) {
         Ok(_) => "application/json",
         Err(_) => "text/plain; charset=utf-8",
     };
-    Some(reply::with_type(status, HeaderValue::from_static(kind), Body::from(error.body)))
+    let body = Body::from(error.message.clone());
+    Some(reply::with_type(status, HeaderValue::from_static(kind), body))
 }
 
 /// The pieces as they come.

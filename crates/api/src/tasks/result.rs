@@ -38,7 +38,8 @@ pub(crate) async fn result(
         return Err(Error::conflict(message));
     };
     let Some((payload, _)) = &finished.result else {
-        let error = finished.error.as_deref().unwrap_or("no reason is known");
+        let error = finished.error.as_ref().map(ToString::to_string);
+        let error = error.as_deref().unwrap_or("no reason is known");
         let state = finished.state;
         return Err(Error::not_found(format!("{id} has no result, it is {state}: {error}")));
     };

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use data_encoding::BASE64;
 use hypha_engine::record::{AcceptedTask, FailedAttempt, FailedAttempts, FinishedTask, StoredTask};
 use hypha_engine::scheduler::TaskView;
-use hypha_model::{Name, Payload, Requirement, TaskId, TaskSpec, TaskState, Time, WorkerId};
+use hypha_model::{
+    FailureKind, Name, Payload, Requirement, TaskId, TaskSpec, TaskState, Time, WorkerId,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -54,6 +56,10 @@ pub(crate) struct TaskBody<'a> {
     /// Why it did not complete.
     #[schema(required)]
     pub(crate) error: Option<Cow<'a, str>>,
+    /// What kind of failure that is, for programs, such as `invalid_input`, `program_failed` or `timed_out`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "program_failed")]
+    pub(crate) error_kind: Option<FailureKind>,
     /// Until when it is left alone after a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -99,6 +105,9 @@ pub(crate) struct FailureBody<'a> {
     worker: WorkerId,
     /// Why it gave no result.
     reason: &'a str,
+    /// What kind of failure that is, for programs.
+    #[schema(value_type = String, example = "worker_lost")]
+    kind: FailureKind,
     /// When it was given up.
     #[schema(value_type = String, format = DateTime)]
     at: Stamp,
@@ -187,7 +196,8 @@ impl<'a> TaskBody<'a> {
             attempts: finished.attempts,
             progress: (finished.state == TaskState::Completed).then_some(1.0),
             result: finished.result.as_ref().map(|(payload, _)| shown(payload)),
-            error: finished.error.as_deref().map(Cow::Borrowed),
+            error: finished.error.as_ref().map(|error| Cow::Owned(error.to_string())),
+            error_kind: finished.error.as_ref().map(|error| error.kind),
             failures: FailureBody::all(&finished.failed),
             ..TaskBody::of(accepted, finished.state)
         }
@@ -220,6 +230,7 @@ impl<'a> TaskBody<'a> {
             progress: None,
             result: None,
             error: None,
+            error_kind: None,
             delayed_until: None,
             last_error: None,
             failures: Vec::new(),
@@ -239,6 +250,7 @@ impl<'a> FailureBody<'a> {
             attempt: one.number,
             worker: one.worker,
             reason: &one.reason,
+            kind: one.kind,
             at: Stamp(one.at),
         };
         failed.iter().map(body).collect()

@@ -22,8 +22,9 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
-    AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, Fence, LeaseId, Money, Name,
-    Payload, Rng, SchedulerId, Span, TaskId, TaskState, Time, Worker, WorkerId,
+    AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, FailureKind, Fence, LeaseId,
+    Money, Name, Payload, Rng, SchedulerId, Span, TaskError, TaskId, TaskState, Time, Worker,
+    WorkerId,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -200,8 +201,16 @@ impl Memory {
         self.finish(held, Outcome::Completed { result, digest });
     }
 
-    pub(crate) fn fail(&self, held: &Held, error: &str, retry: bool) {
-        self.finish(held, Outcome::Failed { error: error.to_owned(), retry });
+    pub(crate) fn fail(&self, held: &Held, kind: FailureKind, error: &str) {
+        self.fail_with(held, TaskError::new(kind, error));
+    }
+
+    pub(crate) fn fail_with(&self, held: &Held, error: TaskError) {
+        self.finish(held, Outcome::Failed(error));
+    }
+
+    pub(crate) fn time_out(&self, held: &Held) {
+        self.finish(held, Outcome::TimedOut);
     }
 
     pub(crate) fn not_reached(&self, held: &Held, error: &str) {
@@ -391,8 +400,11 @@ impl State {
                 let outcome = match model {
                     "echo" => Outcome::Completed { digest: input.digest(), result: input },
                     "fail" => {
-                        let retry = input.bytes() == b"\"retry\"";
-                        Outcome::Failed { error: "it was told to fail".to_owned(), retry }
+                        let kind = match input.bytes() == b"\"retry\"" {
+                            true => FailureKind::ProgramFailed,
+                            false => FailureKind::InvalidInput,
+                        };
+                        Outcome::Failed(TaskError::new(kind, "it was told to fail"))
                     }
                     _ => return self.held.push(Held { worker, dispatch }),
                 };

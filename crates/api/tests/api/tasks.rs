@@ -2,7 +2,7 @@
 
 use hypha_api::Settings;
 use hypha_engine::RetryPolicy;
-use hypha_model::Span;
+use hypha_model::{FailureKind, Span};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -229,7 +229,7 @@ async fn what_went_wrong_before_is_not_told_of_a_try_that_runs() {
     let server = Server::start().await;
     let (_, task) = server.post(TASKS, r#"{"model": "sleep"}"#).await;
     let held = server.memory.begun("sleep").await;
-    server.memory.fail(&held, "out of memory", true);
+    server.memory.fail(&held, FailureKind::BackendFailed, "out of memory");
     let (_, waits) = server.get(&path_of(&task)).await;
     assert_eq!(
         (&waits["status"], &waits["last_error"]),

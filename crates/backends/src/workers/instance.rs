@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypha_engine::{FromWorker, Outcome, RunId, WorkerEvent};
-use hypha_model::Worker;
+use hypha_model::{FailureKind, TaskError, Worker};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -247,7 +247,7 @@ impl InstanceRun<'_> {
         match self.backend.instance.fetch(&self.id).await {
             Ok(Fetched::Report(report)) => ended_by(report.verdict()),
             Err(error @ HttpError::TooLarge { .. }) => {
-                let outcome = Outcome::Failed { error: error.to_string(), retry: false };
+                let outcome = Outcome::Failed(error.into());
                 Some(Ended::Outcome(outcome, None))
             }
             // Whether it is still there is for the health checks to find out.
@@ -285,10 +285,10 @@ fn ended_by(verdict: Verdict) -> Option<Ended> {
 }
 
 fn lost() -> Outcome {
-    let error = "the task instance was started anew and has lost the task".to_owned();
-    Outcome::Failed { error, retry: true }
+    let error = "the task instance was started anew and has lost the task";
+    Outcome::Failed(TaskError::new(FailureKind::BackendFailed, error))
 }
 
 fn stopped() -> Outcome {
-    Outcome::Failed { error: "the run was stopped".to_owned(), retry: false }
+    Outcome::Failed(TaskError::new(FailureKind::WorkerFailed, "the run was stopped"))
 }

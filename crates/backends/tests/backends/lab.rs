@@ -248,7 +248,9 @@ pub(crate) fn short(message: &FromWorker) -> String {
                 assert_eq!(result.digest(), *digest);
                 format!("completed {}: {}", fence.0, String::from_utf8_lossy(result.bytes()))
             }
-            Outcome::Failed { error, retry } => format!("failed {} {retry}: {error}", fence.0),
+            Outcome::Failed(error) => {
+                format!("failed {} {}: {error}", fence.0, error.kind.retry())
+            }
             Outcome::TimedOut => format!("timed out {}", fence.0),
             Outcome::Unreached { error } => format!("unreached {}: {error}", fence.0),
         },

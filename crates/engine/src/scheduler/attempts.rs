@@ -463,9 +463,9 @@ impl Scheduler {
                 }
                 self.attempt_failed(now, reference, Failure::Unreached(error), step);
             }
-            Outcome::Failed { error, retry } => {
-                let error = error.chars().take(MAX_ERROR_CHARS).collect();
-                self.attempt_failed(now, reference, Failure::Executor { error, retry }, step);
+            Outcome::Failed(error) => {
+                let failure = Failure::Run(error.cut(MAX_ERROR_CHARS));
+                self.attempt_failed(now, reference, failure, step);
             }
         }
     }

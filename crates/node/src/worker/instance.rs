@@ -201,9 +201,8 @@ impl State {
         let entry = self.tasks.get_mut(&name)?;
         entry.stage = match outcome {
             Outcome::Completed { result, .. } => InstanceStage::Completed { result, run },
-            Outcome::Failed { error, .. } | Outcome::Unreached { error } => {
-                InstanceStage::Failed { error, run }
-            }
+            Outcome::Failed(error) => InstanceStage::Failed { error: error.to_string(), run },
+            Outcome::Unreached { error } => InstanceStage::Failed { error, run },
             Outcome::TimedOut => {
                 let error = format!("it took longer than {TIMEOUT}");
                 InstanceStage::Failed { error, run }
@@ -282,9 +281,8 @@ async fn notify(callback: String, instance: String, done: InstanceResult) {
     for attempt in 1..=CALLBACK_TRIES {
         match server.start(None, Form::Task, &body, false).answer().await {
             Answer::Completed { .. } => return,
-            Answer::Failed { error, .. } | Answer::Unreached { error } => {
-                tracing::debug!(attempt, "a callback failed: {error}");
-            }
+            Answer::Failed(error) => tracing::debug!(attempt, "a callback failed: {error}"),
+            Answer::Unreached { error } => tracing::debug!(attempt, "a callback failed: {error}"),
         }
         tokio::time::sleep(CALLBACK_PAUSE).await;
     }

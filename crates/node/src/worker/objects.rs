@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use hypha_engine::{Dispatch, Outcome, RunId};
-use hypha_model::{Payload, SchedulerId};
+use hypha_model::{FailureKind, Payload, SchedulerId, TaskError};
 use hypha_net::{Bulk, Header, Outgoing, PeerId};
 use tokio_util::sync::CancellationToken;
 
@@ -64,10 +64,10 @@ impl Uploads {
                 let result = reference.to_payload();
                 Outcome::Completed { digest: result.digest(), result }
             }
-            Err(error) => Outcome::Failed {
-                error: format!("the result could not be sent to the scheduler: {error}"),
-                retry: true,
-            },
+            Err(error) => Outcome::Failed(TaskError::new(
+                FailureKind::WorkerFailed,
+                format!("the result could not be sent to the scheduler: {error}"),
+            )),
         }
     }
 }

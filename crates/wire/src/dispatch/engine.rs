@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
-use hypha_model::{AttemptId, Epoch, Fence, Span, TaskSpec};
+use hypha_model::{AttemptId, Epoch, FailureKind, Fence, Span, TaskError, TaskSpec};
 
 use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Report, Work};
 
@@ -149,15 +149,25 @@ impl From<FromWorker> for Report {
                     Outcome::Completed { result, digest } => {
                         Report::Completed { attempt, run_us, result, digest }
                     }
-                    Outcome::Failed { error, retry } => {
-                        let (error, unreached) = (cut(error), false);
-                        Report::Failed { attempt, run_us, error, retry, unreached }
-                    }
+                    Outcome::Failed(TaskError { kind, message, status }) => Report::Failed {
+                        attempt,
+                        run_us,
+                        error: cut(message),
+                        retry: kind.retry(),
+                        unreached: false,
+                        kind,
+                        status,
+                    },
                     Outcome::TimedOut => Report::TimedOut { attempt, run_us },
-                    Outcome::Unreached { error } => {
-                        let (error, retry, unreached) = (cut(error), true, true);
-                        Report::Failed { attempt, run_us, error, retry, unreached }
-                    }
+                    Outcome::Unreached { error } => Report::Failed {
+                        attempt,
+                        run_us,
+                        error: cut(error),
+                        retry: true,
+                        unreached: true,
+                        kind: FailureKind::Unknown,
+                        status: None,
+                    },
                 }
             }
             FromWorker::Away { mut executors } => {
@@ -225,8 +235,16 @@ impl From<Report> for FromWorker {
             Report::Failed { attempt, run_us, error, unreached: true, .. } => {
                 finished(attempt, run_us, Outcome::Unreached { error })
             }
-            Report::Failed { attempt, run_us, error, retry, unreached: false } => {
-                finished(attempt, run_us, Outcome::Failed { error, retry })
+            Report::Failed { attempt, run_us, error, retry, unreached: false, kind, status } => {
+                let kind = match kind {
+                    FailureKind::Unknown => FailureKind::unknown(retry),
+                    known => known,
+                };
+                finished(
+                    attempt,
+                    run_us,
+                    Outcome::Failed(TaskError { kind, message: error, status }),
+                )
             }
             Report::TimedOut { attempt, run_us } => finished(attempt, run_us, Outcome::TimedOut),
             Report::Away { executors } => FromWorker::Away { executors },

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{
-    AttemptId, Digest, Epoch, ExecutorClass, Fence, Form, LeaseId, Metadata, Name, Payload,
-    Priority, RefusalKind, Requirement, Rng, Span, TaskId, TaskSpec, Time, Value,
+    AttemptId, Digest, Epoch, ExecutorClass, FailureKind, Fence, Form, LeaseId, Metadata, Name,
+    Payload, Priority, RefusalKind, Requirement, Rng, Span, TaskError, TaskId, TaskSpec, Time,
+    Value,
 };
 use hypha_wire::dispatch::{
     Attempt, MAX_ERROR_BYTES, MAX_HOLDING, MAX_MESSAGES, MAX_PAYLOAD_BYTES,
@@ -82,10 +83,14 @@ fn a_long_text_of_a_failure_is_cut_between_characters() {
         // All 2,000 characters that the engine keeps, of the longest kind.
         ("🦀".repeat(5_000), 2_000 * 4),
     ] {
-        let outcome = Outcome::Failed { error: text.clone(), retry: false };
+        let outcome = Outcome::Failed(TaskError::new(FailureKind::InvalidInput, text.clone()));
         let finished = FromWorker::Finished { attempt, fence, run: Span::ZERO, outcome };
         let back = to_a_scheduler_and_back(vec![finished]);
-        let [FromWorker::Finished { outcome: Outcome::Failed { error, .. }, .. }] = &back[..]
+        let [
+            FromWorker::Finished {
+                outcome: Outcome::Failed(TaskError { message: error, .. }), ..
+            },
+        ] = &back[..]
         else {
             panic!("{back:?}")
         };
@@ -487,8 +492,11 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
             result,
             digest: Digest::from_bytes(digest),
         }),
-        (any::<String>(), any::<bool>())
-            .prop_map(|(error, retry)| Outcome::Failed { error, retry }),
+        (0..FailureKind::ALL.len(), any::<String>(), any::<Option<u16>>()).prop_map(
+            |(kind, message, status)| {
+                Outcome::Failed(TaskError { kind: FailureKind::ALL[kind], message, status })
+            }
+        ),
         Just(Outcome::TimedOut),
         any::<String>().prop_map(|error| Outcome::Unreached { error }),
     ];

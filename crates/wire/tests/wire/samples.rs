@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, ExecutorClass, Fence, Form, LeaseId, Metadata, Payload, Priority,
-    Requirement, Rng, Span, TaskId, TaskSpec, Time, Value,
+    AttemptId, Epoch, ExecutorClass, FailureKind, Fence, Form, LeaseId, Metadata, Payload,
+    Priority, Requirement, Rng, Span, TaskError, TaskId, TaskSpec, Time, Value,
 };
 use hypha_wire::worker::{Class, Device, Executor};
 use hypha_wire::*;
@@ -216,7 +216,7 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
     let (ttl, run) = (Span::from_secs(15), Span::from_micros(1_234));
     let payload = Payload::from(ramp(300));
     let completed = Outcome::Completed { result: payload.clone(), digest: payload.digest() };
-    let failed = Outcome::Failed { error: "out of memory €".into(), retry: true };
+    let failed = Outcome::Failed(TaskError::new(FailureKind::Unknown, "out of memory €"));
     let other = AttemptId { number: 4, ..attempt };
     let mut all = vec![
         FromWorker::LeaseGranted { request: 1, lease, epoch, ttl, holding: vec![] },
@@ -269,6 +269,16 @@ pub(crate) fn of_delegation() -> Vec<FromWorker> {
         FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") },
         FromWorker::Refused { attempt, fence, refusal },
     ]
+}
+
+/// What later releases say besides: of what kind a failure is, and what a back end answered.
+pub(crate) fn of_kinds() -> Vec<FromWorker> {
+    let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
+    let answered = TaskError { status: Some(422), ..TaskError::default() };
+    let errors = FailureKind::ALL.map(|kind| TaskError::new(kind, "out of memory €"));
+    let finished =
+        |error| FromWorker::Finished { attempt, fence, run, outcome: Outcome::Failed(error) };
+    errors.into_iter().chain([answered]).map(finished).collect()
 }
 
 /// A dispatch of what a back end has already.
@@ -377,6 +387,7 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "all", reports(from_worker())),
         sample("reports", "away", reports(of_away())),
         sample("reports", "delegated", reports(of_delegation())),
+        sample("reports", "kinds", reports(of_kinds())),
         sample("orders", "resumed", orders(resumed())),
         sample("reports", "greeting", Reports::default()),
     ]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Method, Uri};
 use hypha_engine::{Dispatch, Outcome};
-use hypha_model::{Executor, Payload, Span, Worker};
+use hypha_model::{Executor, FailureKind, Payload, Span, TaskError, Worker};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -100,7 +100,7 @@ pub(in crate::workers) async fn probe(
 ) -> Result<Status, HttpError> {
     let asking = async {
         match get(origin, Uri::from_static("/status"), None, within).await {
-            Err(HttpError::Status(answer)) if matches!(answer.status, 404 | 405 | 501) => {
+            Err(HttpError::Status { status: 404 | 405 | 501, .. }) => {
                 get(origin, Uri::from_static("/info"), None, within).await
             }
             other => other,
@@ -190,7 +190,8 @@ impl Report {
                 let error =
                     self.error.unwrap_or_else(|| "the task instance does not say why".into());
                 let error = format!("the task instance failed: {error}");
-                Verdict::Ended { outcome: Outcome::Failed { error, retry: true }, run }
+                let error = TaskError::new(FailureKind::BackendFailed, error);
+                Verdict::Ended { outcome: Outcome::Failed(error), run }
             }
             _ => Verdict::NotYet,
         }
@@ -204,11 +205,10 @@ impl Instance {
         dispatch: &Dispatch,
         secret: &str,
     ) -> Result<Option<String>, EnqueueError> {
-        let failed = |error: String, retry| EnqueueError::Failed {
-            outcome: Outcome::Failed { error, retry },
-            silent: None,
-        };
-        let body = self.body(dispatch, secret).map_err(|error| failed(error, false))?;
+        let failed = |error| EnqueueError::Failed { outcome: Outcome::Failed(error), silent: None };
+        let body = self
+            .body(dispatch, secret)
+            .map_err(|error| failed(TaskError::new(FailureKind::InvalidInput, error)))?;
         let path = Uri::from_static("/queue/enqueue");
         let asking = async {
             let exchange = self.origin.send(Method::POST, path, None, body).await?;
@@ -216,18 +216,16 @@ impl Instance {
         };
         match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
             Ok(body) => Ok(own_id(&body)),
-            Err(HttpError::Status(answer)) if matches!(answer.status, 429 | 503) => {
-                Err(EnqueueError::Busy)
-            }
-            Err(error @ (HttpError::Status(_) | HttpError::TooLarge { .. })) => {
-                Err(failed(error.to_string(), error.retry()))
+            Err(HttpError::Status { status: 429 | 503, .. }) => Err(EnqueueError::Busy),
+            Err(error @ (HttpError::Status { .. } | HttpError::TooLarge { .. })) => {
+                Err(failed(error.into()))
             }
             Err(problem) => {
                 let error = format!("the task instance did not take it: {problem}");
                 let silent = Some(error.clone());
                 let outcome = match problem.is_unreached() {
                     true => Outcome::Unreached { error },
-                    false => Outcome::Failed { error, retry: true },
+                    false => Outcome::Failed(TaskError::new(problem.kind(), error)),
                 };
                 Err(EnqueueError::Failed { outcome, silent })
             }
@@ -271,7 +269,7 @@ impl Instance {
                 })?;
                 Ok(Fetched::Report(Report::read(&mut value)))
             }
-            Err(HttpError::Status(answer)) if answer.status == 404 => Ok(Fetched::Unknown),
+            Err(HttpError::Status { status: 404, .. }) => Ok(Fetched::Unknown),
             Err(error) => Err(error),
         }
     }
