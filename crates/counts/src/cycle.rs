@@ -16,7 +16,7 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, Disk, Machine};
 use hypha_model::{
-    Digest, Epoch, LeaseId, Payload, Rng, SchedulerId, Span, TaskSpec, Time, WorkerId,
+    Epoch, LeaseId, Payload, Rng, SchedulerId, Span, TaskResult, TaskSpec, Time, WorkerId,
 };
 
 use crate::tasks::{BEGIN, spec, worker};
@@ -62,7 +62,7 @@ struct Client {
     now: Time,
     rng: Rng,
     orders: VecDeque<(WorkerId, ToWorker)>,
-    result: (Payload, Digest),
+    result: TaskResult,
     finished: u64,
 }
 
@@ -72,8 +72,7 @@ impl Client {
         let id = SchedulerId::new(BEGIN, &mut rng);
         let scheduler =
             Scheduler::recover(id, Settings::default(), Image::default(), 1, BEGIN, &mut step);
-        let result = Payload::from(vec![b'y'; 50]);
-        let result = (result.clone(), result.digest());
+        let result = Payload::from(vec![b'y'; 50]).into();
         let orders = VecDeque::new();
         let batch = Batch::from(step);
         Client { scheduler, batch, now: BEGIN, rng, orders, result, finished: 0 }
@@ -107,8 +106,7 @@ impl Client {
                     let (attempt, fence) = (dispatch.attempt, dispatch.fence);
                     self.say(worker, FromWorker::Started { attempt, fence });
                     self.pass(RUN);
-                    let (result, digest) = self.result.clone();
-                    let outcome = Outcome::Completed { result, digest };
+                    let outcome = Outcome::Completed { result: self.result.clone() };
                     self.say(worker, FromWorker::Finished { attempt, fence, run: RUN, outcome });
                     self.finished += 1;
                 }

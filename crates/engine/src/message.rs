@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hypha_model::{
-    AttemptId, Digest, Epoch, Fence, LeaseId, Name, Payload, Refusal, Span, TaskError, TaskSpec,
+    AttemptId, Epoch, Fence, LeaseId, Name, Payload, Refusal, Span, TaskError, TaskResult, TaskSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -204,10 +204,8 @@ pub enum FromWorker {
 pub enum Outcome {
     /// With a result.
     Completed {
-        /// The result.
-        result: Payload,
-        /// What the worker says its digest is.
-        digest: Digest,
+        /// The result, with what the worker says its digest is.
+        result: TaskResult,
     },
     /// Without one.
     Failed(TaskError),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use hypha_machine::Apply;
 use hypha_model::{
-    AttemptId, Digest, Epoch, FailureKind, Fence, Payload, TaskError, TaskId, TaskSpec, TaskState,
-    Time, Worker, WorkerId,
+    AttemptId, Epoch, FailureKind, Fence, TaskError, TaskId, TaskResult, TaskSpec, TaskState, Time,
+    Worker, WorkerId,
 };
 use hypha_placement::{Health, Strategy};
 use hypha_predict::{Mode, Snapshot};
@@ -119,8 +119,8 @@ pub struct FinishedTask {
     pub started: Option<Time>,
     /// When the task ended.
     pub finished: Time,
-    /// The result with its digest, if it completed.
-    pub result: Option<(Payload, Digest)>,
+    /// The result, if it completed.
+    pub result: Option<TaskResult>,
     /// What went wrong, if it did not.
     pub error: Option<TaskError>,
     /// The last attempts that gave no result.

@@ -132,6 +132,10 @@ pub enum Report {
         result: Payload,
         #[serde(with = "crate::field::digest")]
         digest: Digest,
+        /// The result is this object, and has come as a bulk transfer. `result` is JSON that names it then, as older
+        /// schedulers know it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        object: Option<ResultObject>,
     },
     Failed {
         attempt: Attempt,
@@ -163,6 +167,16 @@ pub enum Report {
         #[serde(default)]
         lease: Option<LeaseId>,
     },
+}
+
+/// A result that is too large for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultObject {
+    /// The digest of its bytes.
+    #[serde(with = "crate::field::digest")]
+    pub digest: Digest,
+    /// How many bytes it has.
+    pub bytes: u64,
 }
 
 /// An attempt with its token.

@@ -184,7 +184,7 @@ fn shown(seen: &Seen) -> TaskAnswer<'_> {
 fn outcome(end: &FinishedTask) -> Option<Outcome<'_>> {
     match end.state {
         TaskState::Completed => {
-            end.result.as_ref().map(|(payload, _)| Outcome::Result(view::shown(payload)))
+            end.result.as_ref().map(|result| Outcome::Result(view::shown_result(result)))
         }
         status => {
             let error = end.error.as_ref();

@@ -12,10 +12,10 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream;
 use hypha_engine::NewTask;
-use hypha_engine::record::FinishedTask;
+use hypha_engine::record::{AcceptedTask, FinishedTask};
 use hypha_model::{
-    Digest, FailureKind, Form, Metadata, Name, Payload, Priority, Requirement, TaskId, TaskSpec,
-    TaskState, Value,
+    FailureKind, Form, Metadata, Name, Payload, Priority, Requirement, TaskId, TaskResult,
+    TaskSpec, TaskState, Value,
 };
 use serde::de::IgnoredAny;
 use tokio::time::Instant;
@@ -132,7 +132,9 @@ async fn relayed(
             News::Piece(piece) if stream => return Ok(streamed(call, piece)),
             // An executor that gives pieces unasked gives the whole at the end, too.
             News::Piece(_) => {}
-            News::Ended(finished) => return ended(&**backend, &finished).await,
+            News::Ended(task, finished) => {
+                return ended(&**backend, caller, &task, &finished).await;
+            }
             News::NoWorker => return Err(Error::no_worker(wait.as_secs())),
             News::Away(stranded) => return Err(Error::away(&stranded)),
             News::Lost => return Err(Error::lost()),
@@ -155,12 +157,17 @@ fn requirement(model: Name, caller: &Caller) -> Requirement {
 }
 
 /// The answer to a request that has ended before anything was passed on.
-async fn ended(backend: &dyn Backend, finished: &FinishedTask) -> Result<Response, Error> {
+async fn ended(
+    backend: &dyn Backend,
+    caller: &Caller,
+    task: &AcceptedTask,
+    finished: &FinishedTask,
+) -> Result<Response, Error> {
     let mut response = match (finished.state, &finished.result) {
-        (TaskState::Completed, Some((payload, _))) => match object::named_in(payload.bytes()) {
-            Some(digest) => fetched(backend, digest).await?,
-            None => whole(payload),
-        },
+        (TaskState::Completed, Some(TaskResult::Inline { payload, .. })) => whole(payload),
+        (TaskState::Completed, Some(TaskResult::Object(object))) => {
+            object::answer(backend, caller, task, *object, "application/json").await?
+        }
         (TaskState::Failed, _) => match refused_by_server(finished) {
             Some(response) => response,
             None => Error::ended(finished).into_response(),
@@ -240,8 +247,8 @@ impl Flow {
         };
         let error = match call.next().await {
             News::Piece(piece) => return Some(Flow::pass(piece, call)),
-            News::Ended(finished) if finished.state == TaskState::Completed => return None,
-            News::Ended(finished) => Error::ended(&finished),
+            News::Ended(_, finished) if finished.state == TaskState::Completed => return None,
+            News::Ended(_, finished) => Error::ended(&finished),
             News::NoWorker | News::Away(_) | News::Lost => Error::lost(),
         };
         // An event that was cut off must not swallow this one.
@@ -254,12 +261,6 @@ impl Flow {
         let whole_event = piece.bytes().ends_with(b"\n\n");
         (Ok(shared(piece)), Flow::Under(call, whole_event))
     }
-}
-
-/// A result that was too large to be kept with its task.
-async fn fetched(backend: &dyn Backend, digest: Digest) -> Result<Response, Error> {
-    let Some(kept) = backend.object(digest).await? else { return Err(Error::lost()) };
-    Ok(object::streamed(kept, HeaderValue::from_static("application/json")))
 }
 
 /// The id of a request's task, as a header.

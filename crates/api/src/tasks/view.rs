@@ -6,7 +6,8 @@ use data_encoding::BASE64;
 use hypha_engine::record::{AcceptedTask, FailedAttempt, FailedAttempts, FinishedTask, StoredTask};
 use hypha_engine::scheduler::TaskView;
 use hypha_model::{
-    FailureKind, Name, Payload, Requirement, TaskId, TaskSpec, TaskState, Time, WorkerId,
+    FailureKind, Name, Payload, Requirement, TaskId, TaskResult, TaskSpec, TaskState, Time,
+    WorkerId,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -50,9 +51,12 @@ pub(crate) struct TaskBody<'a> {
     /// How far the attempt is, from 0 to 1, if the executor tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<f64>,
-    /// The result, as JSON; what is not JSON is `{"base64": …}`.
+    /// The result, as JSON; what is not JSON is `{"base64": …}`, and an object `{"object": …, "bytes": …}`.
     #[schema(value_type = Option<serde_json::Value>, required)]
     pub(crate) result: Option<Cow<'a, RawValue>>,
+    /// Only if the result is an object, too large to be kept with its task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) result_object: Option<ObjectBody>,
     /// Why it did not complete.
     #[schema(required)]
     pub(crate) error: Option<Cow<'a, str>>,
@@ -92,6 +96,23 @@ pub(crate) struct TaskBody<'a> {
     #[serde(skip_serializing_if = "is_none_or_empty")]
     #[schema(value_type = Option<Object>)]
     pub(crate) metadata: Option<&'a hypha_model::Metadata>,
+}
+
+/// A result that is kept apart; `/api/v1/tasks/{id}/result` gives its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = TaskResultObject)]
+pub(crate) struct ObjectBody {
+    /// The BLAKE3 digest of its bytes.
+    digest: String,
+    /// How many bytes it has.
+    bytes: u64,
+}
+
+impl ObjectBody {
+    fn of(result: &TaskResult) -> Option<ObjectBody> {
+        let TaskResult::Object(object) = result else { return None };
+        Some(ObjectBody { digest: object.digest.to_string(), bytes: object.bytes })
+    }
 }
 
 /// An attempt that gave no result.
@@ -195,7 +216,8 @@ impl<'a> TaskBody<'a> {
             finished_at: Some(Stamp(finished.finished)),
             attempts: finished.attempts,
             progress: (finished.state == TaskState::Completed).then_some(1.0),
-            result: finished.result.as_ref().map(|(payload, _)| shown(payload)),
+            result: finished.result.as_ref().map(shown_result),
+            result_object: finished.result.as_ref().and_then(ObjectBody::of),
             error: finished.error.as_ref().map(|error| Cow::Owned(error.to_string())),
             error_kind: finished.error.as_ref().map(|error| error.kind),
             failures: FailureBody::all(&finished.failed),
@@ -229,6 +251,7 @@ impl<'a> TaskBody<'a> {
             attempts: 0,
             progress: None,
             result: None,
+            result_object: None,
             error: None,
             error_kind: None,
             delayed_until: None,
@@ -290,6 +313,14 @@ pub(crate) fn submitted_of(id: TaskId) -> Time {
     Time::from_micros((millis as u64).saturating_mul(1_000))
 }
 
+/// A result as JSON.
+pub(crate) fn shown_result(result: &TaskResult) -> Cow<'_, RawValue> {
+    match result {
+        TaskResult::Inline { payload, .. } => shown(payload),
+        TaskResult::Object(object) => raw(object.to_json()),
+    }
+}
+
 /// A payload as JSON.
 pub(crate) fn shown(payload: &Payload) -> Cow<'_, RawValue> {
     let bytes = payload.bytes();
@@ -298,8 +329,11 @@ pub(crate) fn shown(payload: &Payload) -> Cow<'_, RawValue> {
     {
         return Cow::Borrowed(raw);
     }
-    let text = format!("{{\"base64\":\"{}\"}}", BASE64.encode(bytes));
-    Cow::Owned(RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+    raw(format!("{{\"base64\":\"{}\"}}", BASE64.encode(bytes)))
+}
+
+fn raw(json: String) -> Cow<'static, RawValue> {
+    Cow::Owned(RawValue::from_string(json).unwrap_or_else(|_| RawValue::NULL.to_owned()))
 }
 
 fn is_zero(amount: &u64) -> bool {

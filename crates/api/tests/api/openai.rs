@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use hypha_api::{
-    Accepted, Answer, Backend, Filter, NewServer, NewToken, Notification, Object, Page,
+    Accepted, Answer, Backend, Filter, NewServer, NewToken, Notification, Page, ReadingObject,
     Registering, Settings, Tokens, Watch,
 };
 use hypha_engine::record::StoredTask;
 use hypha_engine::{Command, NewTask, Reply, Scheduler};
-use hypha_model::{Digest, FailureKind, Form, Priority, Span, TaskError, TaskId, Time};
+use hypha_model::{FailureKind, Form, ObjectRef, Priority, Span, TaskError, TaskId, Time};
 use reqwest::{Method, Response};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -625,14 +625,39 @@ async fn what_somebody_cancels_at_the_scheduler_is_gone() {
     assert_eq!(error(&body)["code"], "cancelled");
 }
 
+/// A result is what it is, also if it looks like the name of a larger one.
+#[tokio::test]
+async fn a_result_that_looks_like_an_object_is_passed_on() {
+    let server = start().await;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#);
+    let held = server.memory.begun("m").await;
+    let object = server.memory.put_object(&held, b"very large");
+    server.memory.complete(&held, object.to_json().as_bytes());
+    let response = response.await.unwrap();
+    assert_eq!(response.text().await.unwrap(), object.to_json());
+}
+
+#[tokio::test]
+async fn a_large_result_that_is_damaged_is_an_error() {
+    let server = start().await;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#);
+    let held = server.memory.begun("m").await;
+    let object = server.memory.put_object(&held, b"very large");
+    server.memory.damage(&held, object);
+    server.memory.complete_with(&held, object);
+    let response = response.await.unwrap();
+    assert_eq!(response.status(), 500);
+    assert_eq!(error(&json_of(response).await)["code"], "corrupt_object");
+}
+
 #[tokio::test]
 async fn a_large_result_is_fetched() {
     let server = start().await;
     let result = format!("{{\"data\":\"{}\"}}", "x".repeat(100_000));
-    let stands_for_it = server.memory.put_object(result.as_bytes());
     let response = send(&server, "/v1/embeddings", r#"{"model":"m"}"#);
     let held = server.memory.begun("m").await;
-    server.memory.complete(&held, &stands_for_it);
+    let object = server.memory.put_object(&held, result.as_bytes());
+    server.memory.complete_with(&held, object);
     let response = response.await.unwrap();
     assert_eq!(header(&response, "content-length"), result.len().to_string());
     assert_eq!(header(&response, "content-type"), "application/json");
@@ -767,8 +792,8 @@ impl Backend for Gated {
     fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
         self.memory.list(filter, behind, limit)
     }
-    fn object(&self, digest: Digest) -> Answer<Option<Object>> {
-        self.memory.object(digest)
+    fn object(&self, task: TaskId, object: ObjectRef) -> ReadingObject {
+        self.memory.object(task, object)
     }
     fn register_instance(&self, host: String, port: u16) -> Registering {
         self.memory.register_instance(host, port)

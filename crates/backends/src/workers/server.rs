@@ -38,10 +38,7 @@ impl ServerBackend {
                 Outcome::Failed(TaskError::new(FailureKind::WorkerFailed, "the run was stopped"))
             }
             answer = call.answer_in_time() => match answer {
-                Some(Answer::Completed { payload }) => {
-                    let digest = payload.digest();
-                    Outcome::Completed { result: payload, digest }
-                }
+                Some(Answer::Completed { payload }) => Outcome::Completed { result: payload.into() },
                 Some(Answer::Failed(error)) => Outcome::Failed(error),
                 Some(Answer::Unreached { error }) => Outcome::Unreached { error },
                 None => Outcome::TimedOut,

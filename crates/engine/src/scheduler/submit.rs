@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hypha_model::{
-    Digest, FailureKind, Payload, TaskError, TaskId, TaskSpec, TaskState, Time, Worker, WorkerId,
+    FailureKind, TaskError, TaskId, TaskResult, TaskSpec, TaskState, Time, Worker, WorkerId,
 };
 use hypha_placement::{Ending, Strategy, StrategyError, TaskRef, Ticket};
 use hypha_predict::{LookupTable, Mode, NoTable};
@@ -281,7 +281,7 @@ impl Scheduler {
         now: Time,
         reference: TaskRef,
         state: TaskState,
-        (result, error): (Option<(Payload, Digest)>, Option<TaskError>),
+        (result, error): (Option<TaskResult>, Option<TaskError>),
         step: &mut SchedulerStep,
     ) {
         let Some(task) = self.remove(reference) else { return };

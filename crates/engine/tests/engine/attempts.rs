@@ -3,7 +3,9 @@
 use hypha_engine::{
     Command, FromWorker, Notice, Outcome, Record, RetryPolicy, SchedulerEvent, Settings, ToWorker,
 };
-use hypha_model::{FailureKind, Payload, Refusal, RefusalKind, Span, TaskError, TaskState};
+use hypha_model::{
+    FailureKind, Payload, Refusal, RefusalKind, Span, TaskError, TaskResult, TaskState,
+};
 
 use crate::harness::*;
 
@@ -140,10 +142,9 @@ fn a_result_is_recorded_once() {
 fn a_result_that_is_not_what_its_digest_says_is_tried_again() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, given) = rig.dispatched(task());
-    let outcome = Outcome::Completed {
-        result: Payload::from(&b"41"[..]),
-        digest: Payload::from(&b"42"[..]).digest(),
-    };
+    let digest = Payload::from(&b"42"[..]).digest();
+    let result = TaskResult::Inline { payload: Payload::from(&b"41"[..]), digest };
+    let outcome = Outcome::Completed { result };
     rig.finish_with(&given, outcome);
     assert_eq!(rig.ends(), 0);
     assert_eq!(rig.view(id).last_error.unwrap(), "the result does not match its digest");
@@ -410,10 +411,9 @@ fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
 #[test]
 fn what_went_wrong_has_a_kind_to_the_end() {
     let say = |kind| Outcome::Failed(TaskError::new(kind, "why"));
-    let corrupt = Outcome::Completed {
-        result: Payload::from(&b"one"[..]),
-        digest: Payload::from(&b"other"[..]).digest(),
-    };
+    let digest = Payload::from(&b"other"[..]).digest();
+    let result = TaskResult::Inline { payload: Payload::from(&b"one"[..]), digest };
+    let corrupt = Outcome::Completed { result };
     let mut cases = vec![
         (Outcome::TimedOut, FailureKind::TimedOut),
         (Outcome::Unreached { error: "why".to_owned() }, FailureKind::BackendUnreachable),

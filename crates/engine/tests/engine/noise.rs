@@ -10,7 +10,7 @@ use hypha_engine::{
 use hypha_machine::{Batch, MemoryDisk};
 use hypha_model::{
     AttemptId, Epoch, FailureKind, Fence, LeaseId, Payload, Refusal, RefusalKind, Rng, Span,
-    TaskError, TaskId, TaskSpec, Time,
+    TaskError, TaskId, TaskResult, TaskSpec, Time,
 };
 use hypha_placement::Strategy;
 use hypha_predict::Mode;
@@ -84,7 +84,8 @@ impl Noise {
             }
             2 => {
                 let digest = Payload::from(&b"other"[..]).digest();
-                Outcome::Completed { result: Payload::default(), digest }
+                let result = TaskResult::Inline { payload: Payload::default(), digest };
+                Outcome::Completed { result }
             }
             _ => completed(),
         }

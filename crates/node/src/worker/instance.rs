@@ -15,7 +15,7 @@ use hypha_backends::{Answer, Format, Server, ServerConfig, default_networks};
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{
     AttemptId, Epoch, Fence, Form, LeaseId, Name, Payload, Requirement, Rng, SchedulerId, Span,
-    TaskId, TaskSpec, Worker,
+    TaskId, TaskResult, TaskSpec, Worker,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -200,7 +200,13 @@ impl State {
         let name = self.by_fence.remove(&fence.0)?;
         let entry = self.tasks.get_mut(&name)?;
         entry.stage = match outcome {
-            Outcome::Completed { result, .. } => InstanceStage::Completed { result, run },
+            Outcome::Completed { result: TaskResult::Inline { payload, .. } } => {
+                InstanceStage::Completed { result: payload, run }
+            }
+            // What this surface asked for is never sent away.
+            Outcome::Completed { result: TaskResult::Object(_) } => {
+                InstanceStage::Failed { error: "the result is not here".to_owned(), run }
+            }
             Outcome::Failed(error) => InstanceStage::Failed { error: error.to_string(), run },
             Outcome::Unreached { error } => InstanceStage::Failed { error, run },
             Outcome::TimedOut => {

@@ -243,10 +243,7 @@ async fn call(
             flow.flush().await;
         }
         match call.answer().await {
-            Answer::Completed { payload } => {
-                let digest = payload.digest();
-                Outcome::Completed { result: payload, digest }
-            }
+            Answer::Completed { payload } => Outcome::Completed { result: payload.into() },
             Answer::Failed(error) => Outcome::Failed(error),
             Answer::Unreached { error } => {
                 watched.was_not_reached(&error).await;
@@ -263,10 +260,7 @@ async fn call(
 
 fn outcome_of(outcome: JobOutcome) -> Outcome {
     match outcome {
-        JobOutcome::Completed { payload } => {
-            let digest = payload.digest();
-            Outcome::Completed { result: payload, digest }
-        }
+        JobOutcome::Completed { payload } => Outcome::Completed { result: payload.into() },
         JobOutcome::Failed(failure) => Outcome::Failed(failure.into()),
         JobOutcome::Cancelled => failed(STOPPED),
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hypha_engine::{Outcome, Run, RunId, WorkerEvent, WorkerMachine};
-use hypha_model::{FailureKind, Payload, Span, TaskError, Time};
+use hypha_model::{FailureKind, Payload, Span, TaskError, TaskResult, Time};
 
 use super::World;
 use super::agenda::Happening;
@@ -95,7 +95,7 @@ impl World {
         let failed = match &outcome {
             _ if run.stopped => took_too_long.then_some(false),
             Outcome::Failed(error) => Some(!error.kind.retry()),
-            Outcome::Completed { result, digest } => (result.digest() != *digest).then_some(false),
+            Outcome::Completed { result } => (!result.is_sound()).then_some(false),
             _ => None,
         };
         self.watch.run_ended(id, failed);
@@ -117,9 +117,9 @@ impl World {
         let result = Payload::from((run.index as u32).to_le_bytes().as_slice());
         if odds.corruption > 0.0 && self.rng.chance(odds.corruption) {
             let digest = Payload::from(&b"something else"[..]).digest();
-            return Outcome::Completed { result, digest };
+            let result = TaskResult::Inline { payload: result, digest };
+            return Outcome::Completed { result };
         }
-        let digest = result.digest();
-        Outcome::Completed { result, digest }
+        Outcome::Completed { result: result.into() }
     }
 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
-use hypha_model::{AttemptId, Epoch, FailureKind, Fence, Span, TaskError, TaskSpec};
+use hypha_model::{
+    AttemptId, Epoch, FailureKind, Fence, ObjectRef, Payload, Span, TaskError, TaskResult, TaskSpec,
+};
 
-use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Report, Work};
+use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Report, ResultObject, Work};
 
 impl Attempt {
     fn of((attempt, fence): (AttemptId, Fence)) -> Attempt {
@@ -146,8 +148,16 @@ impl From<FromWorker> for Report {
             FromWorker::Finished { attempt, fence, run, outcome } => {
                 let (attempt, run_us) = (Attempt::of((attempt, fence)), run.as_micros());
                 match outcome {
-                    Outcome::Completed { result, digest } => {
-                        Report::Completed { attempt, run_us, result, digest }
+                    Outcome::Completed { result: TaskResult::Inline { payload, digest } } => {
+                        let (result, object) = (payload, None);
+                        Report::Completed { attempt, run_us, result, digest, object }
+                    }
+                    Outcome::Completed { result: TaskResult::Object(object) } => {
+                        let result = Payload::from(object.to_json().into_bytes());
+                        let digest = result.digest();
+                        let ObjectRef { digest: of_object, bytes, .. } = object;
+                        let object = Some(ResultObject { digest: of_object, bytes });
+                        Report::Completed { attempt, run_us, result, digest, object }
                     }
                     Outcome::Failed(TaskError { kind, message, status }) => Report::Failed {
                         attempt,
@@ -229,8 +239,14 @@ impl From<Report> for FromWorker {
             Report::Output { attempt, piece } => {
                 FromWorker::Output { attempt: attempt.id(), fence: attempt.fence(), piece }
             }
-            Report::Completed { attempt, run_us, result, digest } => {
-                finished(attempt, run_us, Outcome::Completed { result, digest })
+            Report::Completed { attempt, run_us, object: Some(object), .. } => {
+                let ResultObject { digest, bytes } = object;
+                let object = ObjectRef { digest, bytes, by_digest: false };
+                finished(attempt, run_us, Outcome::Completed { result: TaskResult::Object(object) })
+            }
+            Report::Completed { attempt, run_us, result, digest, object: None } => {
+                let result = TaskResult::Inline { payload: result, digest };
+                finished(attempt, run_us, Outcome::Completed { result })
             }
             Report::Failed { attempt, run_us, error, unreached: true, .. } => {
                 finished(attempt, run_us, Outcome::Unreached { error })

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, ExecutorClass, FailureKind, Fence, Form, LeaseId, Metadata, Payload,
-    Priority, Requirement, Rng, Span, TaskError, TaskId, TaskSpec, Time, Value,
+    AttemptId, Epoch, ExecutorClass, FailureKind, Fence, Form, LeaseId, Metadata, ObjectRef,
+    Payload, Priority, Requirement, Rng, Span, TaskError, TaskId, TaskResult, TaskSpec, Time,
+    Value,
 };
 use hypha_wire::worker::{Class, Device, Executor};
 use hypha_wire::*;
@@ -215,7 +216,7 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
     let ((attempt, fence), lease, epoch) = (attempt(), lease(), Epoch(7));
     let (ttl, run) = (Span::from_secs(15), Span::from_micros(1_234));
     let payload = Payload::from(ramp(300));
-    let completed = Outcome::Completed { result: payload.clone(), digest: payload.digest() };
+    let completed = Outcome::Completed { result: payload.into() };
     let failed = Outcome::Failed(TaskError::new(FailureKind::Unknown, "out of memory €"));
     let other = AttemptId { number: 4, ..attempt };
     let mut all = vec![
@@ -279,6 +280,25 @@ pub(crate) fn of_kinds() -> Vec<FromWorker> {
     let finished =
         |error| FromWorker::Finished { attempt, fence, run, outcome: Outcome::Failed(error) };
     errors.into_iter().chain([answered]).map(finished).collect()
+}
+
+/// What later releases say besides: of a result that has come as a bulk transfer.
+pub(crate) fn of_object() -> Vec<FromWorker> {
+    let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
+    let digest = Payload::from(ramp(300)).digest();
+    let object = ObjectRef { digest, bytes: 1 << 33, by_digest: false };
+    let outcome = Outcome::Completed { result: TaskResult::Object(object) };
+    vec![FromWorker::Finished { attempt, fence, run, outcome }]
+}
+
+/// As earlier releases say it: the name of the object is the result.
+pub(crate) fn of_object_before() -> Vec<FromWorker> {
+    let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
+    let digest = Payload::from(ramp(300)).digest();
+    let object = ObjectRef { digest, bytes: 1 << 33, by_digest: false };
+    let outcome =
+        Outcome::Completed { result: Payload::from(object.to_json().into_bytes()).into() };
+    vec![FromWorker::Finished { attempt, fence, run, outcome }]
 }
 
 /// A dispatch of what a back end has already.
@@ -388,6 +408,8 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "away", reports(of_away())),
         sample("reports", "delegated", reports(of_delegation())),
         sample("reports", "kinds", reports(of_kinds())),
+        sample("reports", "object", reports(of_object())),
+        sample("reports", "object_before", reports(of_object_before())),
         sample("orders", "resumed", orders(resumed())),
         sample("reports", "greeting", Reports::default()),
     ]

@@ -180,8 +180,7 @@ impl Report {
         match (word.as_str(), self.result) {
             ("completed" | "success" | "succeeded" | "done" | "finished", Some(result)) => {
                 let result = Payload::from(result.to_string().into_bytes());
-                let digest = result.digest();
-                Verdict::Ended { outcome: Outcome::Completed { result, digest }, run }
+                Verdict::Ended { outcome: Outcome::Completed { result: result.into() }, run }
             }
             ("completed" | "success" | "succeeded" | "done" | "finished", None) => {
                 Verdict::NoResult
@@ -336,8 +335,9 @@ mod tests {
             let shown = match Report::read(&mut value.clone()).verdict() {
                 Verdict::NotYet => "not yet".to_owned(),
                 Verdict::NoResult => "no result".to_owned(),
-                Verdict::Ended { outcome: Outcome::Completed { result, .. }, run } => {
-                    format!("{} {run:?}", String::from_utf8_lossy(result.bytes()))
+                Verdict::Ended { outcome: Outcome::Completed { result }, run } => {
+                    let payload = result.payload().unwrap();
+                    format!("{} {run:?}", String::from_utf8_lossy(payload.bytes()))
                 }
                 Verdict::Ended { outcome, .. } => format!("{outcome:?}"),
             };
