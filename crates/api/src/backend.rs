@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use futures::future::BoxFuture;
 use hypha_engine::record::StoredTask;
 use hypha_engine::{Command, NewTask, Reject, Reply, Scheduler, Submitted};
-use hypha_model::{Digest, Name, TaskId, TaskState, Time, WorkerId};
+use hypha_model::{Name, ObjectRef, TaskId, TaskState, Time, WorkerId};
 use thiserror::Error;
 
 use crate::watch::Watch;
@@ -37,8 +37,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Tasks on the disk, the latest first, from behind `behind` on.
     fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page>;
 
-    /// A result that was too large to be kept with its task, in pieces.
-    fn object(&self, digest: Digest) -> Answer<Option<Object>>;
+    /// The result of `task`, if it was too large to be kept with it, in pieces. Nothing is given whose bytes are not what
+    /// the digest says. Whether somebody may read it is for the caller of this to know.
+    fn object(&self, task: TaskId, object: ObjectRef) -> ReadingObject;
 
     /// Looks whether there is a healthy task instance, and takes it as a worker.
     fn register_instance(&self, host: String, port: u16) -> Registering;
@@ -102,6 +103,22 @@ pub struct Object {
     pub bytes: u64,
     /// Its pieces, in order.
     pub pieces: futures::stream::BoxStream<'static, std::io::Result<bytes::Bytes>>,
+}
+
+/// An object is being looked at.
+pub type ReadingObject = BoxFuture<'static, Result<Option<Object>, ObjectError>>;
+
+/// Why an object cannot be given.
+#[derive(Clone, Debug, Error)]
+pub enum ObjectError {
+    /// What is on the disk is not what was put there.
+    #[error(
+        "the bytes of this result have changed on the scheduler's disk, and are not given; submit the task again"
+    )]
+    Corrupt,
+    /// The disk cannot be read at present.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
 }
 
 /// An HTTP server to be registered.

@@ -29,8 +29,8 @@ mod workers;
 use axum::Router;
 
 pub use backend::{
-    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, Page, RegisterError,
-    Registering, Unavailable,
+    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, ObjectError, Page,
+    ReadingObject, RegisterError, Registering, Unavailable,
 };
 pub use caller::Role;
 pub use instance::{

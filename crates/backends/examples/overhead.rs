@@ -115,7 +115,8 @@ async fn bare(sender: &mut Sender, address: SocketAddr) -> usize {
 async fn called(server: &Server, input: &Payload) -> usize {
     match server.start(None, Form::Chat, input, false).answer().await {
         Answer::Completed { payload } => payload.bytes().len(),
-        Answer::Failed { error, .. } | Answer::Unreached { error } => panic!("{error}"),
+        Answer::Failed(error) => panic!("{error}"),
+        Answer::Unreached { error } => panic!("{error}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use hyper::header::CONTENT_LENGTH;
-use hypha_model::{Form, Name, Payload};
+use hypha_model::{FailureKind, Form, Name, Payload, TaskError};
 
 use crate::question::question;
 use crate::server::{Server, read_error};
@@ -18,12 +18,7 @@ pub enum Answer {
         payload: Payload,
     },
     /// Without one.
-    Failed {
-        /// What went wrong; a [`hypha_model::ServerError`] as text if the server said so.
-        error: String,
-        /// Whether another server may do better.
-        retry: bool,
-    },
+    Failed(TaskError),
     /// The server could not be reached, and has not seen the request.
     Unreached {
         /// What went wrong.
@@ -71,11 +66,13 @@ impl Call {
                     let mut exchange = server.post(route, body).await?;
                     match exchange.status.is_success() {
                         true => Ok(exchange),
-                        false => Err(HttpError::Status(read_error(&mut exchange).await)),
+                        false => Err(read_error(&mut exchange).await),
                     }
                 }))
             }
-            Err(error) => State::Ended(Answer::Failed { error, retry: false }),
+            Err(error) => {
+                State::Ended(Answer::Failed(TaskError::new(FailureKind::InvalidInput, error)))
+            }
         };
         Call { state, stream, limit_bytes }
     }
@@ -130,10 +127,9 @@ impl Call {
     }
 
     fn fail(&mut self, error: HttpError) {
-        let (unreached, retry, error) = (error.is_unreached(), error.retry(), error.to_string());
-        self.state = State::Ended(match unreached {
-            true => Answer::Unreached { error },
-            false => Answer::Failed { error, retry },
+        self.state = State::Ended(match error.is_unreached() {
+            true => Answer::Unreached { error: error.to_string() },
+            false => Answer::Failed(error.into()),
         });
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use hyper::{Method, Uri};
-use hypha_model::{Form, Name, Payload, ServerError};
+use hypha_model::{Form, Name, Payload};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -236,12 +236,12 @@ pub(crate) async fn read_success(
 ) -> Result<Bytes, HttpError> {
     match exchange.status.is_success() {
         true => exchange.read_all(limit_bytes).await,
-        false => Err(HttpError::Status(read_error(&mut exchange).await)),
+        false => Err(read_error(&mut exchange).await),
     }
 }
 
 /// What a server said instead of a result, as far as it came and is not too long.
-pub(crate) async fn read_error(exchange: &mut Exchange) -> ServerError {
+pub(crate) async fn read_error(exchange: &mut Exchange) -> HttpError {
     let mut text = Vec::new();
     while text.len() < MAX_ERROR_BYTES
         && let Ok(Some(more)) = exchange.next().await
@@ -250,7 +250,7 @@ pub(crate) async fn read_error(exchange: &mut Exchange) -> ServerError {
     }
     text.truncate(MAX_ERROR_BYTES);
     let body = String::from_utf8_lossy(&text).into_owned();
-    ServerError { status: exchange.status.as_u16(), body }
+    HttpError::Status { status: exchange.status.as_u16(), body }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hypha_model::ServerError;
+use hypha_model::{FailureKind, TaskError};
 use thiserror::Error;
 
 pub(crate) use link::Exchange;
@@ -57,8 +57,13 @@ pub enum HttpError {
     #[error("{0}")]
     Unhealthy(String),
     /// The server answered, with something else than success.
-    #[error("{0}")]
-    Status(ServerError),
+    #[error("the server answered {status}: {body}")]
+    Status {
+        /// The HTTP status.
+        status: u16,
+        /// What it said.
+        body: String,
+    },
 }
 
 /// Locks what no panic can leave half done: nothing in this crate panics while it holds a lock.
@@ -80,22 +85,39 @@ impl HttpError {
         matches!(self, HttpError::Lookup { .. } | HttpError::Connect { .. })
     }
 
-    /// Whether another server may do better, or this one later.
-    pub(crate) fn retry(&self) -> bool {
+    /// What it is for programs. The one place where errors of back ends become failures of tasks.
+    pub(crate) fn kind(&self) -> FailureKind {
         match self {
-            HttpError::TooLarge { .. } | HttpError::Address(_) => false,
-            HttpError::Status(answer) => is_passing(answer.status),
-            HttpError::Lookup { .. }
+            HttpError::TooLarge { .. } => FailureKind::LimitExceeded,
+            HttpError::Status { status, .. } => kind_of(*status),
+            HttpError::Lookup { .. } | HttpError::Connect { .. } => FailureKind::BackendUnreachable,
+            HttpError::Late(_) => FailureKind::TimedOut,
+            HttpError::Address(_)
             | HttpError::NotAllowed(_)
-            | HttpError::Connect { .. }
             | HttpError::Broken(_)
-            | HttpError::Unhealthy(_)
-            | HttpError::Late(_) => true,
+            | HttpError::Unhealthy(_) => FailureKind::BackendFailed,
         }
     }
 }
 
-/// Whether a status says that the server could not, rather than that it will not.
-fn is_passing(status: u16) -> bool {
-    matches!(status, 408 | 429 | 500..)
+impl From<HttpError> for TaskError {
+    fn from(error: HttpError) -> TaskError {
+        let kind = error.kind();
+        match error {
+            HttpError::Status { status, body } => {
+                TaskError { kind, message: body, status: Some(status) }
+            }
+            error => TaskError::new(kind, error.to_string()),
+        }
+    }
+}
+
+/// Whether a status says that the server will not, because of the request, or that it could not. 408 and 429 pass;
+/// 401, 403 and 407 are about the key that we gave it.
+fn kind_of(status: u16) -> FailureKind {
+    match status {
+        401 | 403 | 407 | 408 | 429 | 500.. => FailureKind::BackendFailed,
+        400..500 => FailureKind::InvalidInput,
+        _ => FailureKind::BackendFailed,
+    }
 }

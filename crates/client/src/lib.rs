@@ -46,7 +46,7 @@ pub use download::Download;
 pub use error::ClientError;
 pub use events::{Event, EventKind, Events};
 pub use http::{MAX_ANSWER_BYTES, Options};
-pub use hypha_model::{TaskId, TaskState, WorkerId};
+pub use hypha_model::{FailureKind, TaskId, TaskState, WorkerId};
 pub use json::Json;
 pub use requirements::Requirements;
 pub use scheduler::{MAX_WAIT, Pages, Scheduler};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hypha_model::{TaskId, TaskState, WorkerId};
+use hypha_model::{FailureKind, TaskId, TaskState, WorkerId};
 use serde::de::{DeserializeOwned, Deserializer, Error};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ pub struct TaskStatus {
     pub result: Json,
     /// What went wrong, if it ended otherwise.
     pub error: Option<String>,
+    /// What kind of failure that is; `None` also of schedulers that do not say.
+    pub error_kind: Option<FailureKind>,
     /// What the model was asked; not in lists.
     pub input: Option<Json>,
     /// What else the scheduler says.
@@ -68,18 +70,10 @@ impl TaskStatus {
         failures(&self.more)
     }
 
-    /// How many bytes the result has, if it was too large to be kept with its task and something stands for
-    /// it: [`crate::Scheduler::result`] has the bytes.
+    /// How many bytes the result has, if it is an object, too large to be kept with its task:
+    /// [`crate::Scheduler::result`] has the bytes.
     pub fn large_result(&self) -> Option<u64> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Reference {
-            object: String,
-            bytes: u64,
-        }
-        let short = self.result.as_str().len() <= MAX_REFERENCE_BYTES;
-        let reference: Reference = short.then(|| self.result.read()).flatten()?;
-        (reference.object.len() == DIGEST_CHARS).then_some(reference.bytes)
+        self.more.get("result_object")?.get("bytes")?.as_u64()
     }
 
     /// Whether the result may be bytes that are not JSON and something stands for them:
@@ -94,11 +88,6 @@ impl TaskStatus {
         self.result.as_str().starts_with('{') && self.result.read::<Encoded>().is_some()
     }
 }
-
-/// Longer than anything that stands for a large result.
-const MAX_REFERENCE_BYTES: usize = 160;
-/// A digest in hexadecimal.
-const DIGEST_CHARS: usize = 64;
 
 /// By hand: what is kept as it is written cannot stand beside fields that are collected.
 impl<'de> Deserialize<'de> for TaskStatus {
@@ -117,6 +106,7 @@ impl<'de> Deserialize<'de> for TaskStatus {
             progress: fields.take("progress")?,
             result: fields.0.remove("result").unwrap_or_default(),
             error: fields.take("error")?,
+            error_kind: fields.take("error_kind")?,
             input: fields.0.remove("input"),
             more: fields.0.into_iter().map(|(name, json)| (name, json.to_value())).collect(),
         })
@@ -151,6 +141,9 @@ impl Serialize for TaskStatus {
         map.serialize_entry("progress", &self.progress)?;
         map.serialize_entry("result", &self.result)?;
         map.serialize_entry("error", &self.error)?;
+        if let Some(kind) = &self.error_kind {
+            map.serialize_entry("error_kind", kind)?;
+        }
         if let Some(input) = &self.input {
             map.serialize_entry("input", input)?;
         }
@@ -173,6 +166,9 @@ pub struct FailedTry {
     /// Why it failed.
     #[serde(default)]
     pub reason: String,
+    /// What kind of failure that is.
+    #[serde(default)]
+    pub kind: FailureKind,
     /// When.
     #[serde(default)]
     pub at: Option<Timestamp>,
@@ -241,11 +237,11 @@ mod tests {
             serde_json::from_value(json!({"id": id, "status": "completed", "result": result}))
                 .unwrap()
         };
-        let digest = "0".repeat(64);
-        assert_eq!(task(json!({"object": digest, "bytes": 7})).large_result(), Some(7));
-        for result in [json!({"object": digest}), json!({"object": "x", "bytes": 7}), json!(7)] {
-            assert_eq!(task(result.clone()).large_result(), None, "{result}");
-        }
+        let reference = json!({"object": "0".repeat(64), "bytes": 7});
+        let mut large = task(reference.clone());
+        assert_eq!(large.large_result(), None, "it only looks like one");
+        large.more.insert("result_object".to_owned(), json!({"digest": "x", "bytes": 7}));
+        assert_eq!(large.large_result(), Some(7));
         assert!(task(json!({"base64": "aGk="})).may_be_bytes());
         assert!(!task(json!({"base64": "aGk=", "x": 1})).may_be_bytes());
     }

@@ -106,7 +106,7 @@ pub async fn task_is_found_by_its_id_and_by_its_key<H: Harness>(mut harness: H) 
     let task = store.task(id(6)).await.unwrap().unwrap();
     let end = task.finished.as_ref().unwrap();
     assert_eq!(end.state, TaskState::Completed);
-    assert_eq!(end.result.as_ref().unwrap().0.bytes(), b"result 6");
+    assert_eq!(end.result.as_ref().unwrap().payload().unwrap().bytes(), b"result 6");
     let acme = "acme".parse().ok();
     assert_eq!(store.by_idempotency_key(acme, "key-6".into()).await.unwrap(), Some(task));
     assert_eq!(store.by_idempotency_key(None, "key-6".into()).await.unwrap(), None);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use hypha_engine::Record;
 use hypha_engine::record::{AcceptedTask, FailedAttempt, FailedAttempts, FinishedTask};
 use hypha_model::{
-    AttemptId, Capacity, Executor, ExecutorClass, Fence, Metadata, Money, Name, Payload,
-    Requirement, Rng, Span, TaskId, TaskSpec, TaskState, Time, Value, Worker, WorkerId,
+    AttemptId, Capacity, Executor, ExecutorClass, FailureKind, Fence, Metadata, Money, Name,
+    ObjectRef, Payload, Requirement, Rng, Span, TaskError, TaskId, TaskResult, TaskSpec, TaskState,
+    Time, Value, Worker, WorkerId,
 };
 use hypha_placement::Health;
 
@@ -97,7 +98,6 @@ pub fn requeued(number: u64, failures: u32) -> Record {
 
 /// The task ends, two milliseconds after it was submitted.
 pub fn finished(number: u64, state: TaskState) -> Record {
-    let result = Payload::from(format!("result {number}").into_bytes());
     let completed = state == TaskState::Completed;
     Record::Finished(Arc::new(FinishedTask {
         task: id(number),
@@ -106,10 +106,26 @@ pub fn finished(number: u64, state: TaskState) -> Record {
         worker: completed.then(|| worker_id(number % 4)),
         started: completed.then(|| at(number + 1)),
         finished: at(number + 2),
-        result: completed.then(|| (result.clone(), result.digest())),
-        error: (!completed).then(|| "no luck".to_owned()),
+        result: completed.then(|| result_of(number)),
+        error: (!completed).then(|| TaskError {
+            status: Some(500),
+            ..TaskError::new(FailureKind::BackendFailed, "no luck")
+        }),
         failed: failed(number as u32 % 3),
     }))
+}
+
+/// The result of a task: an object now and then.
+pub fn result_of(number: u64) -> TaskResult {
+    let payload = Payload::from(format!("result {number}").into_bytes());
+    match number % 5 {
+        3 => TaskResult::Object(ObjectRef {
+            digest: payload.digest(),
+            bytes: 1 << 40,
+            by_digest: false,
+        }),
+        _ => TaskResult::of(payload),
+    }
 }
 
 /// So many attempts that gave no result.
@@ -117,7 +133,8 @@ pub fn failed(count: u32) -> FailedAttempts {
     (1..=count).fold(FailedAttempts::default(), |failed, number| {
         let worker = worker_id(number.into());
         let reason = format!("it broke {number} times").into();
-        failed.and(FailedAttempt { number, worker, at: at(number.into()), reason })
+        let kind = FailureKind::ALL[number as usize % FailureKind::ALL.len()];
+        failed.and(FailedAttempt { number, worker, at: at(number.into()), kind, reason })
     })
 }
 

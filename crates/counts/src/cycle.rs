@@ -16,7 +16,7 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, Disk, Machine};
 use hypha_model::{
-    AttemptId, Digest, Epoch, Fence, LeaseId, Payload, Rng, SchedulerId, Span, TaskSpec, Time,
+    AttemptId, Epoch, Fence, LeaseId, Payload, Rng, SchedulerId, Span, TaskResult, TaskSpec, Time,
     WorkerId,
 };
 use hypha_placement::Strategy;
@@ -64,7 +64,7 @@ pub(crate) struct Client {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
     pub(crate) orders: VecDeque<(WorkerId, ToWorker)>,
-    result: (Payload, Digest),
+    result: TaskResult,
     pub(crate) finished: u64,
 }
 
@@ -74,8 +74,7 @@ impl Client {
         let id = SchedulerId::new(BEGIN, &mut rng);
         let settings = Settings { strategy, ..Settings::default() };
         let scheduler = Scheduler::recover(id, settings, Image::default(), 1, BEGIN, &mut step);
-        let result = Payload::from(vec![b'y'; 50]);
-        let result = (result.clone(), result.digest());
+        let result = Payload::from(vec![b'y'; 50]).into();
         let orders = VecDeque::new();
         let batch = Batch::from(step);
         Client { scheduler, batch, now: BEGIN, rng, orders, result, finished: 0 }

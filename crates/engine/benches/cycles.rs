@@ -25,8 +25,8 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, Disk, Machine};
 use hypha_model::{
-    AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, Fence, LeaseId, Metadata, Money,
-    Name, Payload, Rng, SchedulerId, Span, TaskSpec, Time, Value, Worker, WorkerId,
+    AttemptId, Capacity, Epoch, Executor, ExecutorClass, Fence, LeaseId, Metadata, Money, Name,
+    Payload, Rng, SchedulerId, Span, TaskResult, TaskSpec, Time, Value, Worker, WorkerId,
 };
 use hypha_placement::{Predictive, Strategy};
 
@@ -74,7 +74,7 @@ struct Bench {
     busy_until: Vec<Time>,
     /// The attempts that each worker has, to answer heartbeats with.
     holding: Vec<Vec<(AttemptId, Fence)>>,
-    result: (Payload, Digest),
+    result: TaskResult,
     open: usize,
     /// How long after one task the next comes; `None` keeps `OPEN_TASKS` open.
     interval: Option<Span>,
@@ -104,7 +104,7 @@ impl Bench {
                 .collect(),
             busy_until: vec![now; WORKERS as usize],
             holding: vec![Vec::new(); WORKERS as usize],
-            result: (result.clone(), result.digest()),
+            result: result.into(),
             open: 0,
             interval: None,
             cycles: 0,
@@ -153,8 +153,7 @@ impl Bench {
                 self.open -= 1;
                 self.cycles += 1;
                 self.holding[worker as usize].retain(|(_, held)| *held != fence);
-                let (result, digest) = self.result.clone();
-                let outcome = Outcome::Completed { result, digest };
+                let outcome = Outcome::Completed { result: self.result.clone() };
                 (worker, FromWorker::Finished { attempt, fence, run, outcome })
             }
             Next::Granted { worker, request } => {

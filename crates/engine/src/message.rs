@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use hypha_market::{Ask, Portion};
 use hypha_model::{
-    AttemptId, Digest, Epoch, Fence, LeaseId, Name, Payload, Refusal, Requirement, Span, TaskSpec,
+    AttemptId, Epoch, Fence, LeaseId, Name, Payload, Refusal, Requirement, Span, TaskError,
+    TaskResult, TaskSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -213,18 +214,11 @@ pub enum FromWorker {
 pub enum Outcome {
     /// With a result.
     Completed {
-        /// The result.
-        result: Payload,
-        /// What the worker says its digest is.
-        digest: Digest,
+        /// The result, with what the worker says its digest is.
+        result: TaskResult,
     },
     /// Without one.
-    Failed {
-        /// What went wrong, for the user.
-        error: String,
-        /// Whether another worker may do better.
-        retry: bool,
-    },
+    Failed(TaskError),
     /// It took longer than it may, and was stopped.
     TimedOut,
     /// The server that should have run it could not be reached, and has not seen it.

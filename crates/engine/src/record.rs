@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use hypha_machine::Apply;
 use hypha_model::{
-    AttemptId, Digest, Epoch, Fence, Payload, TaskId, TaskSpec, TaskState, Time, Worker, WorkerId,
+    AttemptId, Epoch, FailureKind, Fence, TaskError, TaskId, TaskResult, TaskSpec, TaskState, Time,
+    Worker, WorkerId,
 };
 use hypha_placement::{Health, Strategy};
 use hypha_predict::{Mode, Snapshot};
@@ -118,10 +119,10 @@ pub struct FinishedTask {
     pub started: Option<Time>,
     /// When the task ended.
     pub finished: Time,
-    /// The result with its digest, if it completed.
-    pub result: Option<(Payload, Digest)>,
+    /// The result, if it completed.
+    pub result: Option<TaskResult>,
     /// What went wrong, if it did not.
-    pub error: Option<String>,
+    pub error: Option<TaskError>,
     /// The last attempts that gave no result.
     pub failed: FailedAttempts,
 }
@@ -135,7 +136,10 @@ pub struct FailedAttempt {
     pub worker: WorkerId,
     /// When it was given up.
     pub at: Time,
-    /// Why.
+    /// What it is; earlier versions did not say.
+    #[serde(default)]
+    pub kind: FailureKind,
+    /// Why, for people.
     pub reason: Arc<str>,
 }
 
@@ -144,7 +148,7 @@ pub struct FailedAttempt {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FailedAttempts(Option<Arc<[FailedAttempt]>>);
 
-/// How the error begins of a request that nobody is left to try for.
+/// How the text begins of a request that no worker is left for. For people: programs go by the kind.
 pub const NOBODY_LEFT: &str = "no worker is left for it";
 
 /// So many that the usual number of attempts fits twice; a task that is refused again and again has more.
@@ -325,7 +329,13 @@ mod tests {
 
     fn failed(number: u32, reason: &str) -> FailedAttempt {
         let worker = WorkerId::new(Time::ZERO, &mut hypha_model::Rng::new(1));
-        FailedAttempt { number, worker, at: Time::ZERO, reason: Arc::from(reason) }
+        FailedAttempt {
+            number,
+            worker,
+            at: Time::ZERO,
+            kind: FailureKind::default(),
+            reason: Arc::from(reason),
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub use hypha_market::HOLDER_SHARE;
 pub use settings::{RetryPolicy, Settings};
 pub use submit::{Command, NewTask, Reject, Reply, Submitted};
 pub use unused::{Stranded, Unused};
-pub use views::{Counts, RemovedView, TaskView};
+pub use views::{Counts, FailureCounts, RemovedView, TaskView};
 pub use workers::LeaseView;
 
 use crate::message::{FromWorker, ToWorker};

@@ -1,6 +1,6 @@
 //! How a job ended.
 
-use hypha_model::Payload;
+use hypha_model::{FailureKind, Payload, TaskError};
 use thiserror::Error;
 
 /// How a job ended. Whatever it started is gone by then.
@@ -86,20 +86,32 @@ impl Failure {
 }
 
 impl JobError {
-    /// Whether another worker may do better. What follows from the task itself would fail there too.
-    pub fn retry(&self) -> bool {
+    /// What it is for programs. The one place where errors of executors become failures of tasks.
+    pub fn kind(&self) -> FailureKind {
         match self {
+            JobError::UnknownModel(_) | JobError::Input(_) => FailureKind::InvalidInput,
             JobError::Exit(_)
             | JobError::Signal(_)
             | JobError::Reported(_)
-            | JobError::NoResult
-            | JobError::Worker(_) => true,
-            JobError::UnknownModel(_)
-            | JobError::Input(_)
-            | JobError::Memory { .. }
+            | JobError::NoResult => FailureKind::ProgramFailed,
+            JobError::Memory { .. }
             | JobError::Processes { .. }
-            | JobError::ResultTooLarge { .. } => false,
+            | JobError::ResultTooLarge { .. } => FailureKind::LimitExceeded,
+            JobError::Worker(_) => FailureKind::WorkerFailed,
         }
+    }
+}
+
+impl From<Failure> for TaskError {
+    fn from(failure: Failure) -> TaskError {
+        let kind = failure.error.kind();
+        TaskError::new(
+            kind,
+            match failure.output.is_empty() {
+                true => failure.error.to_string(),
+                false => format!("{}: {}", failure.error, failure.output.trim_end()),
+            },
+        )
     }
 }
 

@@ -26,6 +26,22 @@ impl Payload {
     }
 }
 
+/// Makes the digest of bytes that come in pieces.
+#[derive(Clone, Default)]
+pub struct Digester(blake3::Hasher);
+
+impl Digester {
+    /// The next piece.
+    pub fn add(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// The digest of all pieces.
+    pub fn digest(&self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
+    }
+}
+
 impl From<&[u8]> for Payload {
     fn from(bytes: &[u8]) -> Payload {
         Payload(Arc::from(bytes))
@@ -48,6 +64,24 @@ impl Digest {
     /// The digest with these bytes, as it came from a peer or a store.
     pub const fn from_bytes(bytes: [u8; 32]) -> Digest {
         Digest(bytes)
+    }
+
+    /// The digest that is written so: 64 digits.
+    pub fn from_hex(text: &str) -> Option<Digest> {
+        let mut bytes = [0; 32];
+        let digits = text.as_bytes();
+        if digits.len() != 2 * bytes.len() {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+            let nibble = |digit: u8| match digit {
+                b'0'..=b'9' => Some(digit - b'0'),
+                b'a'..=b'f' => Some(digit - b'a' + 10),
+                _ => None,
+            };
+            *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+        }
+        Some(Digest(bytes))
     }
 
     /// The bytes of the digest.
@@ -119,5 +153,15 @@ mod tests {
         let empty = Payload::default().digest().to_string();
         assert_eq!(empty, "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
         assert_ne!(Payload::from(&b"a"[..]).digest(), Payload::from(&b"b"[..]).digest());
+        let mut pieces = Digester::default();
+        assert_eq!(pieces.digest(), Payload::default().digest());
+        pieces.add(b"one ");
+        pieces.add(b"two");
+        let digest = Payload::from(&b"one two"[..]).digest();
+        assert_eq!(pieces.digest(), digest);
+        assert_eq!(Digest::from_hex(&digest.to_string()), Some(digest));
+        for wrong in ["", "ab", &digest.to_string().to_uppercase(), &"g".repeat(64)] {
+            assert_eq!(Digest::from_hex(wrong), None, "{wrong}");
+        }
     }
 }

@@ -58,33 +58,6 @@ pub enum Form {
     Embedding,
 }
 
-/// What a server that an executor called answered instead of a result: its status and the body of the answer.
-/// As the text of a failure it is passed from the executor to the client, who learns both.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerError {
-    /// The HTTP status.
-    pub status: u16,
-    /// What the server said.
-    pub body: String,
-}
-
-impl fmt::Display for ServerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SERVER_ANSWERED}{}: {}", self.status, self.body)
-    }
-}
-
-impl ServerError {
-    /// The answer in the text of a failure, if it is one.
-    pub fn in_failure(text: &str) -> Option<ServerError> {
-        let (status, body) = text.strip_prefix(SERVER_ANSWERED)?.split_once(": ")?;
-        let status = status.parse().ok().filter(|status| (100..1_000).contains(status))?;
-        Some(ServerError { status, body: body.to_owned() })
-    }
-}
-
-const SERVER_ANSWERED: &str = "the server answered ";
-
 /// Where a task is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -173,15 +146,6 @@ mod tests {
             error.to_string().starts_with("`done` is not a task state: use one of queued,"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn a_server_s_answer_is_found_in_the_text_of_a_failure() {
-        let error = ServerError { status: 422, body: "{\"error\": \"x: y\"}".to_owned() };
-        assert_eq!(ServerError::in_failure(&error.to_string()), Some(error));
-        for other in ["", "it broke", "the server answered", "the server answered 7: a"] {
-            assert_eq!(ServerError::in_failure(other), None, "{other}");
-        }
     }
 
     /// Of each field, whether it is what it usually is or not.

@@ -90,7 +90,9 @@ impl Frame for Reports {
     fn bytes_of(piece: &FromWorker) -> usize {
         use hypha_engine::Outcome::Completed;
         match piece {
-            FromWorker::Finished { outcome: Completed { result, .. }, .. } => result.bytes().len(),
+            FromWorker::Finished { outcome: Completed { result }, .. } => {
+                result.payload().map_or(0, |payload| payload.bytes().len())
+            }
             FromWorker::Output { piece, .. } => piece.bytes().len(),
             _ => 0,
         }

@@ -87,7 +87,7 @@ impl Scheduler {
         let side = SchedulerSide { id, now: Arc::new(move || clock.now()), hear };
         let http = HttpWorkers::open(settings::http_workers(config, address), side)
             .map_err(NodeError::failed)?;
-        let links = Arc::new(Links::default());
+        let links = Arc::new(Links::new(objects.clone()));
         let names = Arc::new(Names::default());
         let transport =
             Transports { links: links.clone(), http: http.clone(), names: names.clone() };

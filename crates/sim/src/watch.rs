@@ -190,7 +190,9 @@ impl Watch {
         self.counts[finished.state as usize] += 1;
         self.ended += 1;
         let expected = Payload::from((index as u32).to_le_bytes().as_slice());
-        if seen.completed && finished.result.as_ref().map(|r| &r.0) != Some(&expected) {
+        if seen.completed
+            && finished.result.as_ref().and_then(|result| result.payload()) != Some(&expected)
+        {
             let what = format!("{} has the result of another task", finished.task);
             return Err(Violation { promise: Promise::OneResult, what });
         }

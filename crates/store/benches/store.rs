@@ -95,7 +95,7 @@ impl Maker {
             worker: Some(self.worker),
             started: Some(self.now),
             finished: self.now,
-            result: Some((self.result.clone(), self.result.digest())),
+            result: Some(self.result.clone().into()),
             error: None,
             failed: Default::default(),
         }))

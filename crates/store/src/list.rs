@@ -2,7 +2,7 @@
 
 use hypha_engine::record::StoredTask;
 use hypha_engine::store::{Filter, MAX_PAGE, Page};
-use hypha_model::{Name, TaskId, TaskState};
+use hypha_model::{Name, TaskId, TaskResult, TaskState};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::StoreError;
@@ -196,7 +196,7 @@ impl Scan {
 
 fn result_bytes(task: &StoredTask) -> usize {
     let result = task.finished.as_ref().and_then(|finished| finished.result.as_ref());
-    result.map_or(0, |(payload, _)| payload.bytes().len())
+    result.and_then(TaskResult::payload).map_or(0, |payload| payload.bytes().len())
 }
 
 #[cfg(test)]

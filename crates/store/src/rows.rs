@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use hypha_engine::record::{AcceptedTask, FailedAttempts, FinishedTask, StoredAttempt, StoredTask};
-use hypha_model::{Digest, Fence, Name, Payload, TaskId, TaskSpec, TaskState, Time, WorkerId};
+use hypha_model::{
+    Digest, FailureKind, Fence, Name, ObjectRef, Payload, TaskError, TaskId, TaskResult, TaskSpec,
+    TaskState, Time, WorkerId,
+};
 use rusqlite::Row;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +18,8 @@ use crate::error::StoreError;
 pub(crate) const TASK_COLUMNS: &str = "t.id, t.submitted, t.deadline, t.bind, t.owner, t.spec, \
      o.attempts, o.failures, o.not_before, o.fence, o.worker, o.given, \
      e.state, e.attempts, e.worker, e.started, e.finished, e.digest, e.result, e.error, \
-     o.failed, e.failed, o.started, o.handle";
+     o.failed, e.failed, o.started, o.handle, e.kind, e.status, \
+     e.object";
 
 /// Named fields, so that a later version with more of them reads what this one wrote.
 pub(crate) fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, StoreError> {
@@ -152,8 +156,6 @@ pub(crate) fn task_with(
 }
 
 fn finished(row: &Row<'_>, id: TaskId, state: TaskState) -> Result<Arc<FinishedTask>, StoreError> {
-    let digest = row.get::<_, Option<[u8; 32]>>(17)?.map(Digest::from_bytes);
-    let result = row.get_ref(18)?.as_blob_or_null().map_err(wrong_type)?.map(Payload::from);
     Ok(Arc::new(FinishedTask {
         task: id,
         state,
@@ -161,10 +163,32 @@ fn finished(row: &Row<'_>, id: TaskId, state: TaskState) -> Result<Arc<FinishedT
         worker: row.get::<_, Option<[u8; 16]>>(14)?.map(worker_id),
         started: row.get::<_, Option<i64>>(15)?.map(time),
         finished: time(row.get(16)?),
-        result: result.zip(digest),
-        error: row.get(19)?,
+        result: result(row)?,
+        error: error(row)?,
         failed: failed(row, 21)?,
     }))
+}
+
+fn result(row: &Row<'_>) -> Result<Option<TaskResult>, StoreError> {
+    let digest = row.get::<_, Option<[u8; 32]>>(17)?.map(Digest::from_bytes);
+    let payload = row.get_ref(18)?.as_blob_or_null().map_err(wrong_type)?.map(Payload::from);
+    let object = row.get::<_, Option<i64>>(26)?.map(i64::cast_unsigned);
+    Ok(match (object, digest, payload) {
+        (Some(bytes), Some(digest), payload) => {
+            let by_digest = payload.is_some();
+            Some(TaskResult::Object(ObjectRef { digest, bytes, by_digest }))
+        }
+        (None, Some(digest), Some(payload)) => Some(TaskResult::Inline { payload, digest }),
+        _ => None,
+    })
+}
+
+/// What earlier versions wrote has no kind.
+fn error(row: &Row<'_>) -> Result<Option<TaskError>, StoreError> {
+    let Some(message) = row.get(19)? else { return Ok(None) };
+    let kind = row.get_ref(24)?.as_str_or_null().map_err(wrong_type)?;
+    let kind = kind.map_or(FailureKind::Unknown, FailureKind::from);
+    Ok(Some(TaskError { kind, message, status: row.get(25)? }))
 }
 
 /// Most tasks have none, and nothing is stored of that.
@@ -261,6 +285,24 @@ mod tests {
         let bytes = encode("a task", &other).unwrap();
         assert_eq!(decode::<TaskSpec>("a task", &bytes).unwrap(), expected);
         assert!(decode::<TaskSpec>("a task", &bytes[..bytes.len() / 2]).is_err());
+    }
+
+    #[test]
+    fn attempts_that_failed_in_an_earlier_version_have_an_unknown_kind() {
+        #[derive(Serialize)]
+        struct Before {
+            number: u32,
+            worker: WorkerId,
+            at: Time,
+            reason: &'static str,
+        }
+        let worker = worker_id([7; 16]);
+        let before = Before { number: 2, worker, at: Time::from_micros(9), reason: "why" };
+        let bytes = encode(FAILED, &Some([before])).unwrap();
+        let read: FailedAttempts = decode(FAILED, &bytes).unwrap();
+        let [one] = &*read else { panic!("{read:?}") };
+        assert_eq!((one.number, one.worker, &*one.reason), (2, worker, "why"));
+        assert_eq!(one.kind, FailureKind::Unknown);
     }
 
     #[test]

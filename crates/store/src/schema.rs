@@ -6,11 +6,12 @@
 //! are of tasks that ended without a result and of tasks that have a tenant: those are looked for, and the others do
 //! not pay for it. What other machines than the scheduler keep is in `machine_rows`, by machine and key.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hypha_model::TaskSpec;
+use hypha_model::{Digest, ObjectRef, TaskSpec};
 use rusqlite::{Connection, OpenFlags, params};
 
 use crate::error::StoreError;
@@ -64,7 +65,7 @@ const TABLES: &str = "
 
 /// What each version after the first changes. A new database takes all of them too, so that there is one way to get
 /// the tables. The steps are in files: they never change.
-const STEPS: [&str; 6] = [
+const STEPS: [&str; 8] = [
     "
     ALTER TABLE open ADD COLUMN failed BLOB;
     ALTER TABLE ends ADD COLUMN failed BLOB;
@@ -137,11 +138,20 @@ const STEPS: [&str; 6] = [
         PRIMARY KEY (machine, key)
     ) WITHOUT ROWID;
 ",
+    "
+    ALTER TABLE ends ADD COLUMN kind TEXT;
+    ALTER TABLE ends ADD COLUMN status INTEGER;
+",
+    // The size of a result that is an object; `digest` is the object's then, and `result` null. Where `result` is not, the
+    // row is of an earlier version, and the object is kept by its digest alone.
+    "ALTER TABLE ends ADD COLUMN object INTEGER;",
 ];
 /// The version from which on `tasks` has tenants.
 const WITH_TENANTS: i64 = 3;
 /// The version from which on tasks have places.
 const WITH_PLACES: i64 = 5;
+/// The version from which on results that are objects are told from others.
+const WITH_OBJECTS: i64 = 9;
 /// Rows that are read before their tenants are written: few enough for memory, whatever their inputs.
 const FILLED_AT_ONCE: i64 = 100;
 
@@ -158,6 +168,8 @@ const READER_CACHE_KIB: i64 = 2 << 10;
 /// More than there are statements in this crate, so that each is compiled once.
 const STATEMENTS: usize = 48;
 const PAGE_BYTES: u64 = 4_096;
+/// Longer than the JSON that names an object.
+const MAX_NAMED_BYTES: i64 = 128;
 
 /// Held for as long as the file lives. The system lets go of it when the process dies, however it does.
 pub(crate) fn lock(database: &Path) -> Result<File, StoreError> {
@@ -248,6 +260,7 @@ fn bring_up_to_date(connection: &Connection, found: i64) -> Result<(), StoreErro
         match version {
             WITH_TENANTS => fill_tenants(connection)?,
             WITH_PLACES => give_places(connection)?,
+            WITH_OBJECTS => find_objects(connection)?,
             _ => {}
         }
     }
@@ -317,6 +330,34 @@ fn give_places(connection: &Connection) -> Result<(), StoreError> {
     )?)
 }
 
+/// Earlier versions wrote JSON that named an object as the result itself, and a result that looked the same could not be
+/// told from it. A digest can be echoed only after it was seen: where tenants have results that name the same object, it
+/// is that of the task that ended first.
+fn find_objects(connection: &Connection) -> Result<(), StoreError> {
+    let sql = "SELECT e.place, e.result, t.tenant FROM ends e JOIN tasks t ON t.place = e.place \
+               WHERE length(e.result) <= ?1 AND substr(e.result, 1, 1) = x'7b' \
+               ORDER BY e.finished, e.place";
+    let mut select = connection.prepare(sql)?;
+    let mut update =
+        connection.prepare("UPDATE ends SET object = ?2, digest = ?3 WHERE place = ?1")?;
+    let mut rows = select.query([MAX_NAMED_BYTES])?;
+    let mut owners: BTreeMap<Digest, Option<String>> = BTreeMap::new();
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (place, json): (i64, Vec<u8>) = (row.get(0)?, row.get(1)?);
+        let Some(object) = ObjectRef::from_json(&json) else { continue };
+        let tenant: Option<String> = row.get(2)?;
+        if *owners.entry(object.digest).or_insert_with(|| tenant.clone()) == tenant {
+            found.push((place, object));
+        }
+    }
+    for (place, object) in found {
+        let bytes = i64::try_from(object.bytes).unwrap_or(i64::MAX);
+        update.execute(params![place, bytes, object.digest.as_bytes()])?;
+    }
+    Ok(())
+}
+
 /// Opens or creates a file that only its owner may read.
 fn create_private(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
@@ -329,7 +370,7 @@ fn create_private(path: &Path) -> std::io::Result<File> {
 #[cfg(test)]
 mod tests {
     use hypha_machine::RowChange;
-    use hypha_model::Name;
+    use hypha_model::{FailureKind, Name, Payload, TaskError, TaskResult};
 
     use super::*;
     use crate::Filter;
@@ -370,12 +411,66 @@ mod tests {
             assert_eq!(crate::machine_rows::read(&connection, &ledger).unwrap().0.len(), 1);
             let ended = crate::read::one(&connection, crate::rows::task_id([2; 16])).unwrap();
             let ended = ended.unwrap().finished.unwrap();
-            assert_eq!((ended.error.as_deref(), ended.failed.len()), (Some("no luck"), 0));
+            let error = TaskError::new(FailureKind::Unknown, "no luck");
+            assert_eq!((ended.error.as_ref(), ended.failed.len()), (Some(&error), 0));
             for (tenant, expected) in [(&acme, &[3_u8, 1][..]), (&None, &[2])] {
                 let filter = Filter { tenant: Some(tenant.clone()), ..Filter::default() };
                 let page = crate::list::list(&connection, &filter, None, 10).unwrap();
                 let found = page.tasks.iter().map(|task| task.accepted.id.uuid().as_bytes()[0]);
                 assert_eq!(found.collect::<Vec<_>>(), expected);
+            }
+        }
+    }
+
+    /// The eighth version named objects by JSON in the place of the result, and could not tell what only looks like it.
+    #[test]
+    fn objects_of_the_eighth_version_are_found_and_belong_to_whoever_had_them_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tasks.db");
+        let eighth = Connection::open(&path).unwrap();
+        eighth.execute_batch(TABLES).unwrap();
+        for (version, step) in (2..).zip(&STEPS[..7]) {
+            eighth.execute_batch(step).unwrap();
+            if version == WITH_PLACES {
+                give_places(&eighth).unwrap();
+            }
+        }
+        let digest = Payload::from(&b"large"[..]).digest();
+        let name = format!("{{\"bytes\":5,\"object\":\"{digest}\"}}");
+        let spaced = name.replace(':', ": ");
+        let rows = [
+            // The place in order, the tenant, when it ended, the result, and whether it is an object.
+            (1_u8, Some("mallory"), 30, &*name, false),
+            (2, Some("acme"), 10, &*name, true),
+            (3, Some("acme"), 20, &*name, true),
+            (4, None, 40, &*name, false),
+            (5, Some("acme"), 5, &*spaced, false),
+            (6, Some("acme"), 6, "[1]", false),
+        ];
+        let spec = rows::encode("a task", &TaskSpec::default()).unwrap();
+        let id = |number: u8| rows::task_id([number; 16]);
+        for (number, tenant, finished, result, _) in rows {
+            let place = places::usual(id(number));
+            let sql = "INSERT INTO tasks VALUES (?1, ?2, 1, NULL, 0, NULL, NULL, ?3, ?4)";
+            eighth.execute(sql, params![place, [number; 16], spec, tenant]).unwrap();
+            let of_json = Payload::from(result.as_bytes()).digest();
+            let sql = "INSERT INTO ends VALUES (?1, 3, 1, NULL, NULL, ?2, ?3, ?4, NULL, NULL, NULL, NULL)";
+            let result = params![place, finished, of_json.as_bytes(), result.as_bytes()];
+            eighth.execute(sql, result).unwrap();
+        }
+        eighth.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        eighth.pragma_update(None, "user_version", 8).unwrap();
+        drop(eighth);
+
+        for _ in 0..2 {
+            let connection = writer(&path, &Options::default()).unwrap();
+            for (number, _, _, result, is_object) in rows {
+                let task = crate::read::one(&connection, id(number)).unwrap().unwrap();
+                let expected = match is_object {
+                    true => TaskResult::Object(ObjectRef { digest, bytes: 5, by_digest: true }),
+                    false => TaskResult::of(Payload::from(result.as_bytes())),
+                };
+                assert_eq!(task.finished.unwrap().result, Some(expected), "{number}");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What happens to tasks, as rows of `tasks`, `open` and `ends`.
 
 use hypha_engine::record::{AcceptedTask, FinishedTask};
-use hypha_model::{TaskId, Time};
+use hypha_model::{Payload, TaskId, TaskResult, Time};
 use rusqlite::{CachedStatement, Connection, params};
 
 use crate::error::StoreError;
@@ -47,7 +47,7 @@ impl<'c> TaskTables<'c> {
             )?,
             delete_open: prepare("DELETE FROM open WHERE place = ?1")?,
             insert_end: prepare(
-                "INSERT INTO ends VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                "INSERT INTO ends VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
             )?,
             any_moved: places::any_moved(connection)?,
             spec: Vec::new(),
@@ -163,6 +163,11 @@ impl<'c> TaskTables<'c> {
     }
 
     fn insert_end(&mut self, place: i64, finished: &FinishedTask) -> Result<(), StoreError> {
+        let (result, error) = (finished.result.as_ref(), finished.error.as_ref());
+        let object = match result {
+            Some(TaskResult::Object(object)) => Some(object.bytes.cast_signed()),
+            _ => None,
+        };
         self.insert_end.execute(params![
             place,
             state_number(finished.state),
@@ -170,10 +175,13 @@ impl<'c> TaskTables<'c> {
             finished.worker.map(|worker| *worker.uuid().as_bytes()),
             finished.started.map(micros),
             micros(finished.finished),
-            finished.result.as_ref().map(|(_, digest)| digest.as_bytes()),
-            finished.result.as_ref().map(|(result, _)| result.bytes()),
-            finished.error,
+            result.map(|result| *result.digest().as_bytes()),
+            result.and_then(TaskResult::payload).map(Payload::bytes),
+            error.map(|error| &error.message),
             encode_failed(&finished.failed)?,
+            error.map(|error| error.kind.as_str()),
+            error.and_then(|error| error.status),
+            object,
         ])?;
         Ok(())
     }

@@ -7,7 +7,8 @@
 mod engine;
 
 use hypha_model::{
-    Digest, Form, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind, Requirement, TaskId,
+    Digest, FailureKind, Form, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind, Requirement,
+    TaskId,
 };
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -158,6 +159,10 @@ pub enum Report {
         result: Payload,
         #[serde(with = "crate::field::digest")]
         digest: Digest,
+        /// The result is this object, and has come as a bulk transfer. `result` is JSON that names it then, as older
+        /// schedulers know it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        object: Option<ResultObject>,
     },
     Failed {
         attempt: Attempt,
@@ -168,6 +173,13 @@ pub enum Report {
         /// may do without.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unreached: bool,
+        /// Older workers do not say it, and newer ones may have kinds that this build does not know: `retry` counts
+        /// then.
+        #[serde(default, skip_serializing_if = "is_unknown")]
+        kind: FailureKind,
+        /// What a back end answered; `error` is the body of that. Older schedulers see the body alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        status: Option<u16>,
     },
     TimedOut {
         attempt: Attempt,
@@ -196,6 +208,16 @@ pub struct Portion {
     pub devices: Vec<(u64, u32)>,
     #[serde(default, deserialize_with = "read_list::<_, _, MAX_EXECUTORS>")]
     pub slots: Vec<u32>,
+}
+
+/// A result that is too large for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultObject {
+    /// The digest of its bytes.
+    #[serde(with = "crate::field::digest")]
+    pub digest: Digest,
+    /// How many bytes it has.
+    pub bytes: u64,
 }
 
 /// An attempt with its token.
@@ -280,6 +302,11 @@ impl Message for Reports {
     fn skipped(&self) -> usize {
         self.skipped
     }
+}
+
+/// What `retry` says already.
+fn is_unknown(kind: &FailureKind) -> bool {
+    matches!(kind, FailureKind::Unknown | FailureKind::UnknownPermanent)
 }
 
 #[derive(Deserialize)]

@@ -71,7 +71,7 @@ pub(crate) enum Stage {
 #[serde(untagged)]
 enum Outcome<'a> {
     Result(Cow<'a, RawValue>),
-    Error { status: TaskState, error: &'a str },
+    Error { status: TaskState, error: String },
 }
 
 /// A task that cannot be shown.
@@ -184,10 +184,11 @@ fn shown(seen: &Seen) -> TaskAnswer<'_> {
 fn outcome(end: &FinishedTask) -> Option<Outcome<'_>> {
     match end.state {
         TaskState::Completed => {
-            end.result.as_ref().map(|(payload, _)| Outcome::Result(view::shown(payload)))
+            end.result.as_ref().map(|result| Outcome::Result(view::shown_result(result)))
         }
         status => {
-            let error = end.error.as_deref().unwrap_or("no reason is known");
+            let error = end.error.as_ref();
+            let error = error.map_or_else(|| "no reason is known".to_owned(), ToString::to_string);
             Some(Outcome::Error { status, error })
         }
     }

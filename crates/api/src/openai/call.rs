@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hypha_engine::record::FinishedTask;
+use hypha_engine::record::{AcceptedTask, FinishedTask};
 use hypha_engine::scheduler::Stranded;
 use hypha_engine::{Command, NewTask, Notice};
 use hypha_model::{Payload, Span, TaskId};
@@ -48,7 +48,7 @@ pub(super) enum News {
     /// A piece of the answer.
     Piece(Payload),
     /// It has ended.
-    Ended(Arc<FinishedTask>),
+    Ended(Arc<AcceptedTask>, Arc<FinishedTask>),
     /// No worker took it for as long as it may wait.
     NoWorker,
     /// Nobody who would take it is there, and it has waited for one.
@@ -105,9 +105,9 @@ impl Call {
                         return News::Piece(piece);
                     }
                 }
-                Some(Notice::Ended { finished, .. }) => {
+                Some(Notice::Ended { accepted, finished }) => {
                     self.ended = true;
-                    return News::Ended(finished);
+                    return News::Ended(accepted, finished);
                 }
                 Some(Notice::Running | Notice::Progress(_)) => self.waits = None,
                 Some(Notice::Delayed { .. }) => {

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use hypha_engine::Reject;
 use hypha_engine::record::{FinishedTask, NOBODY_LEFT};
 use hypha_engine::scheduler::Stranded;
-use hypha_model::{ServerError, TaskState};
+use hypha_model::{FailureKind, TaskError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -135,30 +135,41 @@ impl Error {
             .retry_after(UNAVAILABLE_RETRY_S)
     }
 
-    /// A task that ended without a result.
+    /// A task that ended without a result: a status for the kind of its failure, and its own words.
     pub(super) fn ended(finished: &FinishedTask) -> Error {
-        let text = finished.error.as_deref().unwrap_or("no attempt succeeded");
-        match finished.state {
-            TaskState::Cancelled => {
+        let nothing_known = TaskError::new(FailureKind::Unknown, "no attempt succeeded");
+        let error = finished.error.as_ref().unwrap_or(&nothing_known);
+        let text = match error.status {
+            Some(status) => said_by_server(status, &error.message, finished.attempts),
+            None => error.message.clone(),
+        };
+        let failed = |status, code| Error::new(status, SERVER, Some(code), text.clone());
+        match error.kind {
+            FailureKind::InvalidInput => Error::invalid(None, text),
+            FailureKind::ProgramFailed => {
+                failed(StatusCode::INTERNAL_SERVER_ERROR, "program_failed")
+            }
+            FailureKind::LimitExceeded => {
+                failed(StatusCode::INTERNAL_SERVER_ERROR, "limit_exceeded")
+            }
+            FailureKind::Cancelled => {
                 let message = "the request was cancelled at the scheduler";
                 Error::new(StatusCode::GONE, SERVER, Some("cancelled"), message)
             }
-            TaskState::Expired => {
-                let code = Some("timeout");
-                Error::new(StatusCode::GATEWAY_TIMEOUT, SERVER, code, text.to_owned())
+            FailureKind::TimedOut | FailureKind::Expired => {
+                failed(StatusCode::GATEWAY_TIMEOUT, "timeout")
             }
-            _ if text.starts_with(NOBODY_LEFT) => {
-                let code = Some("no_worker");
-                Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, text.to_owned())
-                    .retry_after(UNAVAILABLE_RETRY_S)
-            }
-            _ => {
-                let message = match ServerError::in_failure(text) {
-                    Some(error) => said_by_server(&error, finished.attempts),
-                    None => text.to_owned(),
-                };
-                Error::new(StatusCode::BAD_GATEWAY, SERVER, Some("worker_failed"), message)
-            }
+            FailureKind::BackendUnreachable
+            | FailureKind::Refused
+            | FailureKind::Returned
+            | FailureKind::Interrupted => failed(StatusCode::SERVICE_UNAVAILABLE, "no_worker")
+                .retry_after(UNAVAILABLE_RETRY_S),
+            FailureKind::WorkerFailed
+            | FailureKind::WorkerLost
+            | FailureKind::CorruptResult
+            | FailureKind::BackendFailed
+            | FailureKind::UnknownPermanent
+            | FailureKind::Unknown => failed(StatusCode::BAD_GATEWAY, "worker_failed"),
         }
     }
 
@@ -209,7 +220,7 @@ impl From<Reject> for Error {
 
 /// What a server that failed said of it, if it said it as servers of this protocol do. Anything else (a page,
 /// a trace) is not for the client.
-fn said_by_server(error: &ServerError, attempts: u32) -> String {
+fn said_by_server(status: u16, body: &str, attempts: u32) -> String {
     #[derive(serde::Deserialize)]
     struct Said {
         error: Detail,
@@ -218,9 +229,8 @@ fn said_by_server(error: &ServerError, attempts: u32) -> String {
     struct Detail {
         message: String,
     }
-    let status = error.status;
     let mut text = format!("the model's server answered {status}, attempt {attempts} was the last");
-    if let Ok(said) = serde_json::from_str::<Said>(&error.body) {
+    if let Ok(said) = serde_json::from_str::<Said>(body) {
         text.push_str(": ");
         text.extend(said.error.message.chars().take(MAX_SERVER_CHARS));
     }

@@ -61,7 +61,7 @@ impl IntoResponses for Answers {
     }
 }
 
-const REFUSALS: [(&str, &str); 12] = [
+const REFUSALS: [(&str, &str); 13] = [
     ("400", "The body is not JSON, or names no model; or the model's server finds a fault with it"),
     ("401", "No token that is known"),
     ("404", "No worker serves the model"),
@@ -71,6 +71,7 @@ const REFUSALS: [(&str, &str); 12] = [
     ("415", "The body is said not to be JSON"),
     ("429", "The queue is full, or the quota used up: `Retry-After` says when to try again"),
     ("4XX", "The model's server finds a fault with the request: its answer, as it came"),
+    ("500", "The model's program failed, or its result cannot be given"),
     ("502", "The workers that tried it failed"),
     ("503", "No worker was free in time, or the scheduler cannot take anything at present"),
     ("504", "It took too long"),

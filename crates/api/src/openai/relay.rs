@@ -12,10 +12,10 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream;
 use hypha_engine::NewTask;
-use hypha_engine::record::FinishedTask;
+use hypha_engine::record::{AcceptedTask, FinishedTask};
 use hypha_model::{
-    Digest, Form, Metadata, Name, Payload, Priority, Requirement, ServerError, TaskId, TaskSpec,
-    TaskState, Value,
+    FailureKind, Form, Metadata, Name, Payload, Priority, Requirement, TaskId, TaskResult,
+    TaskSpec, TaskState, Value,
 };
 use serde::de::IgnoredAny;
 use tokio::time::Instant;
@@ -132,7 +132,9 @@ async fn relayed(
             News::Piece(piece) if stream => return Ok(streamed(call, piece)),
             // An executor that gives pieces unasked gives the whole at the end, too.
             News::Piece(_) => {}
-            News::Ended(finished) => return ended(&**backend, &finished).await,
+            News::Ended(task, finished) => {
+                return ended(&**backend, caller, &task, &finished).await;
+            }
             News::NoWorker => return Err(Error::no_worker(wait.as_secs())),
             News::Away(stranded) => return Err(Error::away(&stranded)),
             News::Lost => return Err(Error::lost()),
@@ -155,12 +157,17 @@ fn requirement(model: Name, caller: &Caller) -> Requirement {
 }
 
 /// The answer to a request that has ended before anything was passed on.
-async fn ended(backend: &dyn Backend, finished: &FinishedTask) -> Result<Response, Error> {
+async fn ended(
+    backend: &dyn Backend,
+    caller: &Caller,
+    task: &AcceptedTask,
+    finished: &FinishedTask,
+) -> Result<Response, Error> {
     let mut response = match (finished.state, &finished.result) {
-        (TaskState::Completed, Some((payload, _))) => match object::named_in(payload.bytes()) {
-            Some(digest) => fetched(backend, digest).await?,
-            None => whole(payload),
-        },
+        (TaskState::Completed, Some(TaskResult::Inline { payload, .. })) => whole(payload),
+        (TaskState::Completed, Some(TaskResult::Object(object))) => {
+            object::answer(backend, caller, task, *object, "application/json").await?
+        }
         (TaskState::Failed, _) => match refused_by_server(finished) {
             Some(response) => response,
             None => Error::ended(finished).into_response(),
@@ -189,14 +196,23 @@ fn kind_of(bytes: &[u8]) -> HeaderValue {
 
 /// The answer of a server that found a fault with the request: it is the client's to read.
 fn refused_by_server(finished: &FinishedTask) -> Option<Response> {
-    let error = ServerError::in_failure(finished.error.as_deref()?)?;
-    let status = StatusCode::from_u16(error.status).ok().filter(StatusCode::is_client_error)?;
+    let error = finished.error.as_ref()?;
+    let status = StatusCode::from_u16(error.status?).ok()?;
+    // That the server wants no more at present is for the client, too; that it refuses our key is not.
+    let is_for_client = match error.kind {
+        FailureKind::InvalidInput => status.is_client_error(),
+        _ => matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS),
+    };
+    if !is_for_client {
+        return None;
+    }
     // It may be cut off, if it was long.
-    let kind = match serde_json::from_str::<IgnoredAny>(&error.body) {
+    let kind = match serde_json::from_str::<IgnoredAny>(&error.message) {
         Ok(_) => "application/json",
         Err(_) => "text/plain; charset=utf-8",
     };
-    Some(reply::with_type(status, HeaderValue::from_static(kind), Body::from(error.body)))
+    let body = Body::from(error.message.clone());
+    Some(reply::with_type(status, HeaderValue::from_static(kind), body))
 }
 
 /// The pieces as they come.
@@ -231,8 +247,8 @@ impl Flow {
         };
         let error = match call.next().await {
             News::Piece(piece) => return Some(Flow::pass(piece, call)),
-            News::Ended(finished) if finished.state == TaskState::Completed => return None,
-            News::Ended(finished) => Error::ended(&finished),
+            News::Ended(_, finished) if finished.state == TaskState::Completed => return None,
+            News::Ended(_, finished) => Error::ended(&finished),
             News::NoWorker | News::Away(_) | News::Lost => Error::lost(),
         };
         // An event that was cut off must not swallow this one.
@@ -245,12 +261,6 @@ impl Flow {
         let whole_event = piece.bytes().ends_with(b"\n\n");
         (Ok(shared(piece)), Flow::Under(call, whole_event))
     }
-}
-
-/// A result that was too large to be kept with its task.
-async fn fetched(backend: &dyn Backend, digest: Digest) -> Result<Response, Error> {
-    let Some(kept) = backend.object(digest).await? else { return Err(Error::lost()) };
-    Ok(object::streamed(kept, HeaderValue::from_static("application/json")))
 }
 
 /// The id of a request's task, as a header.

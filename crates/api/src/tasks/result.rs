@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::HeaderValue;
 use axum::response::Response;
+use hypha_model::TaskResult;
 
 use super::look;
 use crate::caller::Caller;
@@ -25,6 +26,7 @@ use crate::{object, reply};
         ),
         (status = 404, description = "There is no such task, or no result of it", body = crate::error::ErrorBody),
         (status = 409, description = "The task has not ended", body = crate::error::ErrorBody),
+        (status = 500, description = "The result has changed on the disk", body = crate::error::ErrorBody),
     )
 )]
 pub(crate) async fn result(
@@ -37,19 +39,22 @@ pub(crate) async fn result(
         let message = format!("{id} has not ended; wait for it with /api/v1/tasks/{id}?wait=60");
         return Err(Error::conflict(message));
     };
-    let Some((payload, _)) = &finished.result else {
-        let error = finished.error.as_deref().unwrap_or("no reason is known");
+    let Some(result) = &finished.result else {
+        let error = finished.error.as_ref().map(ToString::to_string);
+        let error = error.as_deref().unwrap_or("no reason is known");
         let state = finished.state;
         return Err(Error::not_found(format!("{id} has no result, it is {state}: {error}")));
     };
-    if let Some(digest) = object::named_in(payload.bytes())
-        && let Some(object) = surface.backend.object(digest).await?
-    {
-        let kind = HeaderValue::from_static("application/octet-stream");
-        return Ok(object::streamed(object, kind));
+    match result {
+        TaskResult::Inline { payload, .. } => {
+            let kind = HeaderValue::from_static(kind_of(payload.bytes()));
+            Ok(reply::with_type(StatusCode::OK, kind, Body::from(payload.bytes().to_vec())))
+        }
+        TaskResult::Object(object) => {
+            let kind = "application/octet-stream";
+            object::answer(&*surface.backend, &caller, seen.accepted(), *object, kind).await
+        }
     }
-    let kind = HeaderValue::from_static(kind_of(payload.bytes()));
-    Ok(reply::with_type(StatusCode::OK, kind, Body::from(payload.bytes().to_vec())))
 }
 
 fn kind_of(bytes: &[u8]) -> &'static str {

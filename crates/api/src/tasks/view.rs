@@ -5,7 +5,10 @@ use std::borrow::Cow;
 use data_encoding::BASE64;
 use hypha_engine::record::{AcceptedTask, FailedAttempt, FailedAttempts, FinishedTask, StoredTask};
 use hypha_engine::scheduler::TaskView;
-use hypha_model::{Name, Payload, Requirement, TaskId, TaskSpec, TaskState, Time, WorkerId};
+use hypha_model::{
+    FailureKind, Name, Payload, Requirement, TaskId, TaskResult, TaskSpec, TaskState, Time,
+    WorkerId,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -48,12 +51,19 @@ pub(crate) struct TaskBody<'a> {
     /// How far the attempt is, from 0 to 1, if the executor tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<f64>,
-    /// The result, as JSON; what is not JSON is `{"base64": …}`.
+    /// The result, as JSON; what is not JSON is `{"base64": …}`, and an object `{"object": …, "bytes": …}`.
     #[schema(value_type = Option<serde_json::Value>, required)]
     pub(crate) result: Option<Cow<'a, RawValue>>,
+    /// Only if the result is an object, too large to be kept with its task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) result_object: Option<ObjectBody>,
     /// Why it did not complete.
     #[schema(required)]
     pub(crate) error: Option<Cow<'a, str>>,
+    /// What kind of failure that is, for programs, such as `invalid_input`, `program_failed` or `timed_out`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "program_failed")]
+    pub(crate) error_kind: Option<FailureKind>,
     /// Until when it is left alone after a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -88,6 +98,23 @@ pub(crate) struct TaskBody<'a> {
     pub(crate) metadata: Option<&'a hypha_model::Metadata>,
 }
 
+/// A result that is kept apart; `/api/v1/tasks/{id}/result` gives its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = TaskResultObject)]
+pub(crate) struct ObjectBody {
+    /// The BLAKE3 digest of its bytes.
+    digest: String,
+    /// How many bytes it has.
+    bytes: u64,
+}
+
+impl ObjectBody {
+    fn of(result: &TaskResult) -> Option<ObjectBody> {
+        let TaskResult::Object(object) = result else { return None };
+        Some(ObjectBody { digest: object.digest.to_string(), bytes: object.bytes })
+    }
+}
+
 /// An attempt that gave no result.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = TaskFailure)]
@@ -99,6 +126,9 @@ pub(crate) struct FailureBody<'a> {
     worker: WorkerId,
     /// Why it gave no result.
     reason: &'a str,
+    /// What kind of failure that is, for programs.
+    #[schema(value_type = String, example = "worker_lost")]
+    kind: FailureKind,
     /// When it was given up.
     #[schema(value_type = String, format = DateTime)]
     at: Stamp,
@@ -186,8 +216,10 @@ impl<'a> TaskBody<'a> {
             finished_at: Some(Stamp(finished.finished)),
             attempts: finished.attempts,
             progress: (finished.state == TaskState::Completed).then_some(1.0),
-            result: finished.result.as_ref().map(|(payload, _)| shown(payload)),
-            error: finished.error.as_deref().map(Cow::Borrowed),
+            result: finished.result.as_ref().map(shown_result),
+            result_object: finished.result.as_ref().and_then(ObjectBody::of),
+            error: finished.error.as_ref().map(|error| Cow::Owned(error.to_string())),
+            error_kind: finished.error.as_ref().map(|error| error.kind),
             failures: FailureBody::all(&finished.failed),
             ..TaskBody::of(accepted, finished.state)
         }
@@ -219,7 +251,9 @@ impl<'a> TaskBody<'a> {
             attempts: 0,
             progress: None,
             result: None,
+            result_object: None,
             error: None,
+            error_kind: None,
             delayed_until: None,
             last_error: None,
             failures: Vec::new(),
@@ -239,6 +273,7 @@ impl<'a> FailureBody<'a> {
             attempt: one.number,
             worker: one.worker,
             reason: &one.reason,
+            kind: one.kind,
             at: Stamp(one.at),
         };
         failed.iter().map(body).collect()
@@ -278,6 +313,14 @@ pub(crate) fn submitted_of(id: TaskId) -> Time {
     Time::from_micros((millis as u64).saturating_mul(1_000))
 }
 
+/// A result as JSON.
+pub(crate) fn shown_result(result: &TaskResult) -> Cow<'_, RawValue> {
+    match result {
+        TaskResult::Inline { payload, .. } => shown(payload),
+        TaskResult::Object(object) => raw(object.to_json()),
+    }
+}
+
 /// A payload as JSON.
 pub(crate) fn shown(payload: &Payload) -> Cow<'_, RawValue> {
     let bytes = payload.bytes();
@@ -286,8 +329,11 @@ pub(crate) fn shown(payload: &Payload) -> Cow<'_, RawValue> {
     {
         return Cow::Borrowed(raw);
     }
-    let text = format!("{{\"base64\":\"{}\"}}", BASE64.encode(bytes));
-    Cow::Owned(RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+    raw(format!("{{\"base64\":\"{}\"}}", BASE64.encode(bytes)))
+}
+
+fn raw(json: String) -> Cow<'static, RawValue> {
+    Cow::Owned(RawValue::from_string(json).unwrap_or_else(|_| RawValue::NULL.to_owned()))
 }
 
 fn is_zero(amount: &u64) -> bool {

@@ -92,6 +92,48 @@ async fn tenants_see_their_own_tasks_and_admins_all() {
     assert_eq!(door.as_(&acme).delete(&path).await.0, 200);
 }
 
+/// Neither by asking for its task, nor by a task of their own that returns or claims its digest.
+#[tokio::test]
+async fn an_object_is_read_by_its_tenant_only() {
+    let mut door = door().await;
+    let (acme, umbrella, admin) = (door.acme.clone(), door.umbrella.clone(), door.admin.clone());
+    let (_, task) = door.as_(&acme).post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
+    let held = door.server.memory.begun("sleep").await;
+    let object = door.server.memory.put_object(&held, b"acme's own");
+    door.server.memory.complete_with(&held, object);
+    let path = format!("{}/result", path_of(&task));
+    let bytes = async |server: &Server, path: &str| {
+        let response = server.request(Method::GET, path).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    };
+    for token in [&acme, &admin] {
+        assert_eq!(bytes(door.as_(token), &path).await, (200, "acme's own".to_owned()));
+    }
+    let told = door.as_(&acme).get(&path_of(&task)).await.1;
+    assert_eq!(told["result_object"]["bytes"], 10);
+    assert_eq!(told["result_object"]["digest"], object.digest.to_string());
+    assert_eq!(bytes(door.as_(&umbrella), &path).await.0, 404);
+
+    // A program that returns the name has returned the name, and a worker that claims it has not sent it.
+    let name = object.to_json();
+    for echoed in [true, false] {
+        let server = door.as_(&umbrella);
+        let (_, own) = server.post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
+        let held = server.memory.begun("sleep").await;
+        match echoed {
+            true => server.memory.complete(&held, name.as_bytes()),
+            false => server.memory.complete_with(&held, object),
+        }
+        let (status, text) = bytes(server, &format!("{}/result", path_of(&own))).await;
+        match echoed {
+            true => assert_eq!((status, &text), (200, &name)),
+            false => assert_eq!(status, 404, "{text}"),
+        }
+        let told = server.get(&path_of(&own)).await.1;
+        assert_eq!(told.get("result_object").is_some(), !echoed, "{told}");
+    }
+}
+
 #[tokio::test]
 async fn keys_belong_to_tenants() {
     let mut door = door().await;

@@ -1,7 +1,7 @@
 //! Server-sent events of a task.
 
 use hypha_api::Settings;
-use hypha_model::Span;
+use hypha_model::{FailureKind, Span};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ async fn a_life_is_told_as_it_happens() {
     let held = server.memory.begun("any").await;
     server.memory.progress(&held, 250);
     assert_eq!(events.expect("progress").await["progress"], 0.25);
-    server.memory.fail(&held, "out of memory", true);
+    server.memory.fail(&held, FailureKind::BackendFailed, "out of memory");
     let delayed = events.expect("delayed").await;
     assert_eq!((&delayed["status"], &delayed["worker"]), (&json!("queued"), &Value::Null));
     assert!(delayed["reason"].as_str().unwrap().contains("out of memory"), "{delayed}");
@@ -133,7 +133,7 @@ async fn a_task_is_submitted_and_told_from_the_beginning_in_one_request() {
     assert_eq!(events.expect("output").await["output"], "fir");
 
     // An attempt that fails takes its pieces with it, and whoever shows them is told.
-    server.memory.fail(&held, "out of memory", true);
+    server.memory.fail(&held, FailureKind::BackendFailed, "out of memory");
     events.expect("delayed").await;
     server.memory.advance(Span::from_secs(5));
     events.expect("scheduled").await;

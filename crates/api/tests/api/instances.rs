@@ -659,8 +659,8 @@ async fn a_large_result_is_named_by_its_digest() {
     let server = one_sleeper().await;
     let task = submitted(&server, "sleep").await;
     let held = server.memory.begun("sleep").await;
-    let name = server.memory.put_object(b"very large");
-    server.memory.complete(&held, &name);
+    let object = server.memory.put_object(&held, b"very large");
+    server.memory.complete_with(&held, object);
     let shown = query(&server, task).await;
     let digest = Payload::from(&b"very large"[..]).digest().to_string();
     assert_eq!(shown["result"], json!({"object": digest, "bytes": 10}));

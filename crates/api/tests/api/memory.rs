@@ -12,8 +12,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use hypha_api::{
-    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, Page, RegisterError,
-    Registering, Unavailable, Watch, Watched, watch,
+    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, ObjectError, Page,
+    ReadingObject, RegisterError, Registering, Unavailable, Watch, Watched, watch,
 };
 use hypha_engine::record::StoredTask;
 use hypha_engine::{
@@ -22,8 +22,9 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
-    AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, Fence, LeaseId, Money, Name,
-    Payload, Rng, SchedulerId, Span, TaskId, TaskState, Time, Worker, WorkerId,
+    AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, FailureKind, Fence, LeaseId,
+    Money, Name, ObjectRef, Payload, Rng, SchedulerId, Span, TaskError, TaskId, TaskResult,
+    TaskState, Time, Worker, WorkerId,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -51,7 +52,7 @@ pub(crate) struct State {
     cancelled: Vec<AttemptId>,
     watched: Vec<(TaskId, Watched)>,
     unavailable: Option<String>,
-    objects: BTreeMap<Digest, Vec<u8>>,
+    objects: BTreeMap<(TaskId, Digest), Vec<u8>>,
     /// Healthy task instances and servers, with their models.
     healthy: BTreeMap<String, Vec<Name>>,
     pub(crate) servers: Vec<NewServer>,
@@ -195,13 +196,24 @@ impl Memory {
     }
 
     pub(crate) fn complete(&self, held: &Held, result: &[u8]) {
-        let result = Payload::from(result);
-        let digest = result.digest();
-        self.finish(held, Outcome::Completed { result, digest });
+        self.finish(held, Outcome::Completed { result: Payload::from(result).into() });
     }
 
-    pub(crate) fn fail(&self, held: &Held, error: &str, retry: bool) {
-        self.finish(held, Outcome::Failed { error: error.to_owned(), retry });
+    /// Ends it with a result that was put aside.
+    pub(crate) fn complete_with(&self, held: &Held, object: ObjectRef) {
+        self.finish(held, Outcome::Completed { result: TaskResult::Object(object) });
+    }
+
+    pub(crate) fn fail(&self, held: &Held, kind: FailureKind, error: &str) {
+        self.fail_with(held, TaskError::new(kind, error));
+    }
+
+    pub(crate) fn fail_with(&self, held: &Held, error: TaskError) {
+        self.finish(held, Outcome::Failed(error));
+    }
+
+    pub(crate) fn time_out(&self, held: &Held) {
+        self.finish(held, Outcome::TimedOut);
     }
 
     pub(crate) fn not_reached(&self, held: &Held, error: &str) {
@@ -213,11 +225,22 @@ impl Memory {
         self.advance(Span::from_secs(25 * 3_600));
     }
 
-    /// Puts a large result aside, and gives back what stands for it.
-    pub(crate) fn put_object(&self, bytes: &[u8]) -> Vec<u8> {
-        let digest = Payload::from(bytes).digest();
-        self.with_state(|state| state.objects.insert(digest, bytes.to_vec()));
-        format!("{{\"object\":\"{digest}\",\"bytes\":{}}}", bytes.len()).into_bytes()
+    /// Puts a large result of a task aside, and gives back what names it.
+    pub(crate) fn put_object(&self, held: &Held, bytes: &[u8]) -> ObjectRef {
+        let object = ObjectRef {
+            digest: Payload::from(bytes).digest(),
+            bytes: bytes.len() as u64,
+            by_digest: false,
+        };
+        let key = (held.task(), object.digest);
+        self.with_state(|state| state.objects.insert(key, bytes.to_vec()));
+        object
+    }
+
+    /// Damages a result that was put aside.
+    pub(crate) fn damage(&self, held: &Held, object: ObjectRef) {
+        let key = (held.task(), object.digest);
+        self.with_state(|state| state.objects.get_mut(&key).unwrap()[0] ^= 1);
     }
 
     /// From now on there is a healthy task instance or server at `host:port`, for these models.
@@ -396,10 +419,13 @@ impl State {
                 let input = dispatch.spec.input.clone();
                 let model = dispatch.spec.requirement.model.as_ref().map_or("", Name::as_str);
                 let outcome = match model {
-                    "echo" => Outcome::Completed { digest: input.digest(), result: input },
+                    "echo" => Outcome::Completed { result: input.into() },
                     "fail" => {
-                        let retry = input.bytes() == b"\"retry\"";
-                        Outcome::Failed { error: "it was told to fail".to_owned(), retry }
+                        let kind = match input.bytes() == b"\"retry\"" {
+                            true => FailureKind::ProgramFailed,
+                            false => FailureKind::InvalidInput,
+                        };
+                        Outcome::Failed(TaskError::new(kind, "it was told to fail"))
                     }
                     _ => return self.held.push(Held { worker, dispatch }),
                 };
@@ -476,13 +502,18 @@ impl Backend for Memory {
         })
     }
 
-    fn object(&self, digest: Digest) -> Answer<Option<Object>> {
-        self.answer(|state| {
-            let bytes = state.objects.get(&digest)?;
+    fn object(&self, task: TaskId, object: ObjectRef) -> ReadingObject {
+        let found = self.with_state(|state| {
+            let Some(bytes) = state.objects.get(&(task, object.digest)) else { return Ok(None) };
+            if Payload::from(&**bytes).digest() != object.digest {
+                return Err(ObjectError::Corrupt);
+            }
             let pieces: Vec<std::io::Result<bytes::Bytes>> =
                 bytes.chunks(1_000).map(|piece| Ok(piece.to_vec().into())).collect();
-            Some(Object { bytes: bytes.len() as u64, pieces: stream::iter(pieces).boxed() })
-        })
+            let pieces = stream::iter(pieces).boxed();
+            Ok(Some(Object { bytes: bytes.len() as u64, pieces }))
+        });
+        futures::future::ready(found).boxed()
     }
 
     fn register_instance(&self, host: String, port: u16) -> Registering {

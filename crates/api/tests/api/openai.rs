@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use hypha_api::{
-    Accepted, Answer, Backend, Filter, NewServer, NewToken, Notification, Object, Page,
+    Accepted, Answer, Backend, Filter, NewServer, NewToken, Notification, Page, ReadingObject,
     Registering, Settings, Tokens, Watch,
 };
 use hypha_engine::record::StoredTask;
 use hypha_engine::{Command, NewTask, Reply, Scheduler};
-use hypha_model::{Digest, Form, Priority, ServerError, Span, TaskId, Time};
+use hypha_model::{FailureKind, Form, ObjectRef, Priority, Span, TaskError, TaskId, Time};
 use reqwest::{Method, Response};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -149,7 +149,7 @@ async fn a_worker_that_fails_before_the_first_byte_is_replaced() {
     for (body, stream) in [(r#"{"model":"m"}"#, false), (STREAM, true)] {
         let response = send(&server, CHAT, body);
         let first = server.memory.begun("m").await;
-        server.memory.fail(&first, "the connection was refused", true);
+        server.memory.fail(&first, FailureKind::BackendFailed, "the connection was refused");
         pass_pause(&server);
         let second = server.memory.begun("m").await;
         assert_ne!(first.worker, second.worker);
@@ -190,7 +190,7 @@ async fn a_failure_after_the_first_byte_ends_the_stream_with_an_error() {
         let response = send(&server, CHAT, STREAM);
         let held = server.memory.begun("m").await;
         server.memory.output(&held, passed.as_bytes());
-        server.memory.fail(&held, "the server hung up", true);
+        server.memory.fail(&held, FailureKind::BackendFailed, "the server hung up");
         let response = response.await.unwrap();
         assert_eq!(response.status(), 200);
         let text = response.text().await.unwrap();
@@ -508,8 +508,8 @@ async fn a_fault_that_the_server_finds_is_passed_on() {
         for request in [r#"{"model":"m"}"#, STREAM] {
             let response = send(&server, CHAT, request);
             let held = server.memory.begun("m").await;
-            let error = ServerError { status, body: body.to_owned() };
-            server.memory.fail(&held, &error.to_string(), false);
+            let error = TaskError::new(FailureKind::InvalidInput, body);
+            server.memory.fail_with(&held, TaskError { status: Some(status), ..error });
             let response = response.await.unwrap();
             assert_eq!(response.status().as_u16(), status);
             assert_eq!(header(&response, "content-type"), kind);
@@ -523,29 +523,30 @@ async fn a_fault_that_the_server_finds_is_passed_on() {
 async fn a_server_that_fails_on_every_attempt_is_502() {
     let cases = [
         (
-            ServerError {
-                status: 500,
-                body: r#"{"error":{"message":"out of memory"}}"#.to_owned(),
-            }
-            .to_string(),
+            Some(500),
+            r#"{"error":{"message":"out of memory"}}"#,
             "the model's server answered 500, attempt 3 was the last: out of memory",
         ),
         (
-            ServerError { status: 503, body: "<html>trace</html>".to_owned() }.to_string(),
+            Some(503),
+            "<html>trace</html>",
             "the model's server answered 503, attempt 3 was the last",
         ),
-        (
-            ServerError { status: 302, body: String::new() }.to_string(),
-            "the model's server answered 302, attempt 3 was the last",
-        ),
-        ("nobody listens there".to_owned(), "nobody listens there"),
+        (Some(302), "", "the model's server answered 302, attempt 3 was the last"),
+        // About the scheduler's own key, and none of the client's business.
+        (Some(401), "no", "the model's server answered 401, attempt 3 was the last"),
+        (None, "nobody listens there", "nobody listens there"),
+        // Nothing decides by the words.
+        (None, "the server answered 422: x", "the server answered 422: x"),
+        (None, "no worker is left for it", "no worker is left for it"),
     ];
-    for (text, expected) in cases {
+    for (status, text, expected) in cases {
         let server = start().await;
         let response = send(&server, CHAT, STREAM);
         for _ in 0..3 {
             let held: Held = server.memory.begun("m").await;
-            server.memory.fail(&held, &text, true);
+            let error = TaskError::new(FailureKind::BackendFailed, text);
+            server.memory.fail_with(&held, TaskError { status, ..error });
             pass_pause(&server);
         }
         let response = response.await.unwrap();
@@ -554,6 +555,44 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
         assert_eq!(error(&body)["message"], expected);
         assert_eq!(error(&body)["type"], "server_error");
     }
+}
+
+/// Whose fault a failure is decides the status; the words are the program's own.
+#[tokio::test]
+async fn every_kind_of_failure_has_its_status() {
+    let words = "the program failed: no such voice";
+    for kind in FailureKind::ALL.into_iter().filter(|kind| kind.is_of_run()) {
+        let (status, kind_of_error, code) = match kind {
+            FailureKind::InvalidInput => (400, "invalid_request_error", None),
+            FailureKind::ProgramFailed => (500, "server_error", Some("program_failed")),
+            FailureKind::LimitExceeded => (500, "server_error", Some("limit_exceeded")),
+            FailureKind::TimedOut => (504, "server_error", Some("timeout")),
+            _ => (502, "server_error", Some("worker_failed")),
+        };
+        for request in [r#"{"model":"m"}"#, STREAM] {
+            let server = start().await;
+            let response = send(&server, CHAT, request);
+            for _ in 0..if kind.retry() { 3 } else { 1 } {
+                let held: Held = server.memory.begun("m").await;
+                server.memory.fail(&held, kind, words);
+                pass_pause(&server);
+            }
+            let response = response.await.unwrap();
+            assert_eq!(response.status(), status, "{kind}");
+            let body = json_of(response).await;
+            assert_eq!(error(&body)["message"], words, "{kind}");
+            assert_eq!(error(&body)["type"], kind_of_error, "{kind}");
+            assert_eq!(error(&body)["code"].as_str(), code, "{kind}");
+        }
+    }
+    let server = start().await;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#);
+    for _ in 0..3 {
+        let held: Held = server.memory.begun("m").await;
+        server.memory.time_out(&held);
+        pass_pause(&server);
+    }
+    assert_eq!(response.await.unwrap().status(), 504);
 }
 
 #[tokio::test]
@@ -586,14 +625,39 @@ async fn what_somebody_cancels_at_the_scheduler_is_gone() {
     assert_eq!(error(&body)["code"], "cancelled");
 }
 
+/// A result is what it is, also if it looks like the name of a larger one.
+#[tokio::test]
+async fn a_result_that_looks_like_an_object_is_passed_on() {
+    let server = start().await;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#);
+    let held = server.memory.begun("m").await;
+    let object = server.memory.put_object(&held, b"very large");
+    server.memory.complete(&held, object.to_json().as_bytes());
+    let response = response.await.unwrap();
+    assert_eq!(response.text().await.unwrap(), object.to_json());
+}
+
+#[tokio::test]
+async fn a_large_result_that_is_damaged_is_an_error() {
+    let server = start().await;
+    let response = send(&server, CHAT, r#"{"model":"m"}"#);
+    let held = server.memory.begun("m").await;
+    let object = server.memory.put_object(&held, b"very large");
+    server.memory.damage(&held, object);
+    server.memory.complete_with(&held, object);
+    let response = response.await.unwrap();
+    assert_eq!(response.status(), 500);
+    assert_eq!(error(&json_of(response).await)["code"], "corrupt_object");
+}
+
 #[tokio::test]
 async fn a_large_result_is_fetched() {
     let server = start().await;
     let result = format!("{{\"data\":\"{}\"}}", "x".repeat(100_000));
-    let stands_for_it = server.memory.put_object(result.as_bytes());
     let response = send(&server, "/v1/embeddings", r#"{"model":"m"}"#);
     let held = server.memory.begun("m").await;
-    server.memory.complete(&held, &stands_for_it);
+    let object = server.memory.put_object(&held, result.as_bytes());
+    server.memory.complete_with(&held, object);
     let response = response.await.unwrap();
     assert_eq!(header(&response, "content-length"), result.len().to_string());
     assert_eq!(header(&response, "content-type"), "application/json");
@@ -728,8 +792,8 @@ impl Backend for Gated {
     fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
         self.memory.list(filter, behind, limit)
     }
-    fn object(&self, digest: Digest) -> Answer<Option<Object>> {
-        self.memory.object(digest)
+    fn object(&self, task: TaskId, object: ObjectRef) -> ReadingObject {
+        self.memory.object(task, object)
     }
     fn register_instance(&self, host: String, port: u16) -> Registering {
         self.memory.register_instance(host, port)

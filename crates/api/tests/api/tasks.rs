@@ -2,7 +2,7 @@
 
 use hypha_api::Settings;
 use hypha_engine::RetryPolicy;
-use hypha_model::Span;
+use hypha_model::{FailureKind, Span};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -229,7 +229,7 @@ async fn what_went_wrong_before_is_not_told_of_a_try_that_runs() {
     let server = Server::start().await;
     let (_, task) = server.post(TASKS, r#"{"model": "sleep"}"#).await;
     let held = server.memory.begun("sleep").await;
-    server.memory.fail(&held, "out of memory", true);
+    server.memory.fail(&held, FailureKind::BackendFailed, "out of memory");
     let (_, waits) = server.get(&path_of(&task)).await;
     assert_eq!(
         (&waits["status"], &waits["last_error"]),
@@ -384,24 +384,64 @@ async fn results_come_as_they_are() {
     memory.add_worker(3, &["any"]);
     let server = Server::with(memory, Settings::default()).await;
     let large: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
-    let reference = server.memory.put_object(&large);
-    let cases: [(&[u8], &str, &[u8]); 5] = [
+    let looks_like_one = format!("{{\"bytes\":7,\"object\":\"{}\"}}", "0".repeat(64));
+    let cases: [(&[u8], &str, &[u8]); 6] = [
         (b"{\"a\":\n 1}", "application/json", b"{\"a\":\n 1}"),
         (b"hello", "text/plain; charset=utf-8", b"hello"),
         (b"\xff\x00", "application/octet-stream", b"\xff\x00"),
         (b"", "text/plain; charset=utf-8", b""),
-        (&reference, "application/octet-stream", &large),
+        (looks_like_one.as_bytes(), "application/json", looks_like_one.as_bytes()),
+        (&large, "application/octet-stream", &large),
     ];
     for (result, kind, expected) in cases {
         let (_, task) = server.post(TASKS, r#"{"model": "any"}"#).await;
         let path = format!("{}/result", path_of(&task));
         assert_eq!(server.get(&path).await.0, 409, "there is none yet");
         let held = server.memory.begun("any").await;
-        server.memory.complete(&held, result);
+        if result.len() > 1_000 {
+            let object = server.memory.put_object(&held, result);
+            server.memory.complete_with(&held, object);
+        } else {
+            server.memory.complete(&held, result);
+        }
         let response = server.request(Method::GET, &path).send().await.unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], kind);
         assert_eq!(response.headers()["content-length"], expected.len().to_string().as_str());
         assert_eq!(response.bytes().await.unwrap(), expected);
     }
+}
+
+#[tokio::test]
+async fn a_large_result_that_is_damaged_or_gone_is_an_error() {
+    let server = Server::start().await;
+    for damaged in [true, false] {
+        let (_, task) = server.post(TASKS, r#"{"model": "sleep"}"#).await;
+        let held = server.memory.begun("sleep").await;
+        let mut object = server.memory.put_object(&held, b"very large");
+        match damaged {
+            true => server.memory.damage(&held, object),
+            false => object.digest = hypha_model::Payload::default().digest(),
+        }
+        server.memory.complete_with(&held, object);
+        let (status, body) = server.get(&format!("{}/result", path_of(&task))).await;
+        let code = &body["error"]["code"];
+        match damaged {
+            true => assert_eq!((status, code), (500, &json!("corrupt_object")), "{body}"),
+            false => assert_eq!((status, code), (404, &json!("not_found")), "{body}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failure_has_a_kind_for_programs() {
+    let server = Server::start().await;
+    let (_, task) = server.post("/api/v1/tasks?wait=10", r#"{"model": "fail"}"#).await;
+    assert_eq!((&task["status"], &task["error_kind"]), (&json!("failed"), &json!("invalid_input")));
+    assert_eq!(task["failures"][0]["kind"], "invalid_input", "{task}");
+    let (_, task) = server.post("/api/v1/tasks?wait=10", r#"{"model": "echo"}"#).await;
+    assert_eq!((&task["status"], task.get("error_kind")), (&json!("completed"), None));
+    let (_, task) = server.post(TASKS, r#"{"model": "sleep"}"#).await;
+    server.delete(&path_of(&task)).await;
+    assert_eq!(server.get(&path_of(&task)).await.1["error_kind"], "cancelled");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hypha_engine::back_end::RunEnd;
 use hypha_engine::{Dispatch, FromWorker, Outcome};
-use hypha_model::Payload;
+use hypha_model::{FailureKind, Payload, TaskError};
 use tokio::time::sleep;
 
 use super::carrier::{HttpCarrier, RunContext};
@@ -39,14 +39,11 @@ impl ServerBackend {
             biased;
             // Dropping the call hangs up.
             () = stop.cancelled() => {
-                Outcome::Failed { error: "the run was stopped".to_owned(), retry: false }
+                Outcome::Failed(TaskError::new(FailureKind::WorkerFailed, "the run was stopped"))
             }
             answer = call.answer_in_time() => match answer {
-                Some(Answer::Completed { payload }) => {
-                    let digest = payload.digest();
-                    Outcome::Completed { result: payload, digest }
-                }
-                Some(Answer::Failed { error, retry }) => Outcome::Failed { error, retry },
+                Some(Answer::Completed { payload }) => Outcome::Completed { result: payload.into() },
+                Some(Answer::Failed(error)) => Outcome::Failed(error),
                 Some(Answer::Unreached { error }) => Outcome::Unreached { error },
                 None => Outcome::TimedOut,
             }

@@ -80,8 +80,8 @@ async fn a_notification_without_a_result_has_it_fetched() {
     let bare = Notification { result: None, ..done(&instance, 0, json!(0)) };
     lab.workers.notified(bare);
     match lab.hears().await.1 {
-        FromWorker::Finished { run, outcome: Outcome::Completed { result, .. }, .. } => {
-            assert_eq!(result.bytes(), b"[7]");
+        FromWorker::Finished { run, outcome: Outcome::Completed { result }, .. } => {
+            assert_eq!(result.payload().unwrap().bytes(), b"[7]");
             assert_eq!(run, Span::from_micros(1), "as the instance says, in milliseconds");
         }
         other => panic!("{other:?}"),

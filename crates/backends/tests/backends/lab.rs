@@ -248,11 +248,14 @@ pub(crate) fn short(message: &FromWorker) -> String {
             format!("output {}: {}", fence.0, String::from_utf8_lossy(piece.bytes()))
         }
         FromWorker::Finished { fence, outcome, .. } => match outcome {
-            Outcome::Completed { result, digest } => {
-                assert_eq!(result.digest(), *digest);
-                format!("completed {}: {}", fence.0, String::from_utf8_lossy(result.bytes()))
+            Outcome::Completed { result } => {
+                assert!(result.is_sound());
+                let payload = result.payload().unwrap();
+                format!("completed {}: {}", fence.0, String::from_utf8_lossy(payload.bytes()))
             }
-            Outcome::Failed { error, retry } => format!("failed {} {retry}: {error}", fence.0),
+            Outcome::Failed(error) => {
+                format!("failed {} {}: {error}", fence.0, error.kind.retry())
+            }
             Outcome::TimedOut => format!("timed out {}", fence.0),
             Outcome::Unreached { error } => format!("unreached {}: {error}", fence.0),
         },

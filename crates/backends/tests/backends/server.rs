@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use hypha_backends::{Answer, Format, HttpError, Server, ServerConfig};
-use hypha_model::{Form, Payload, ServerError};
+use hypha_model::{FailureKind, Form, Payload, TaskError};
 
 use super::fake;
 use super::lab::{DEADLINE, name};
@@ -65,13 +65,15 @@ async fn a_json_server_is_asked_at_its_address() {
 async fn an_input_that_makes_no_question_is_not_sent() {
     let server = openai(fake::nobody().await);
     match answer(&server, Form::Task, "{}").await {
-        Answer::Failed { error, retry: false } => assert!(error.contains("`messages`"), "{error}"),
+        Answer::Failed(TaskError { kind: FailureKind::InvalidInput, message, .. }) => {
+            assert!(message.contains("`messages`"), "{message}");
+        }
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn statuses_say_whether_to_try_elsewhere() {
+async fn statuses_say_whose_fault_it_is() {
     let (address, seen) = fake::answering(|seen| {
         let status: u16 = std::str::from_utf8(&seen.body).unwrap().parse().unwrap();
         let status = StatusCode::from_u16(status).unwrap();
@@ -82,22 +84,22 @@ async fn statuses_say_whether_to_try_elsewhere() {
     let cases = [
         (200, None),
         (201, None),
-        (302, Some(false)),
-        (400, Some(false)),
-        (404, Some(false)),
-        (408, Some(true)),
-        (422, Some(false)),
-        (429, Some(true)),
-        (500, Some(true)),
-        (503, Some(true)),
+        (302, Some(FailureKind::BackendFailed)),
+        (400, Some(FailureKind::InvalidInput)),
+        (401, Some(FailureKind::BackendFailed)),
+        (404, Some(FailureKind::InvalidInput)),
+        (408, Some(FailureKind::BackendFailed)),
+        (422, Some(FailureKind::InvalidInput)),
+        (429, Some(FailureKind::BackendFailed)),
+        (500, Some(FailureKind::BackendFailed)),
+        (503, Some(FailureKind::BackendFailed)),
     ];
     for (status, expected) in cases {
         match (answer(&server, Form::Chat, &status.to_string()).await, expected) {
             (Answer::Completed { .. }, None) => {}
-            (Answer::Failed { error, retry }, Some(expected)) => {
-                let body = "because".to_owned();
-                assert_eq!(ServerError::in_failure(&error), Some(ServerError { status, body }));
-                assert_eq!(retry, expected, "{status}");
+            (Answer::Failed(error), Some(kind)) => {
+                let (message, status) = ("because".to_owned(), Some(status));
+                assert_eq!(error, TaskError { kind, message, status });
             }
             other => panic!("{status}: {other:?}"),
         }
@@ -119,8 +121,9 @@ async fn what_is_not_an_answer_fails_and_may_be_tried_elsewhere() {
             Answer::Unreached { error } if index == 0 => {
                 assert!(error.starts_with("no connection to 127.0.0.1:"), "{error}");
             }
-            Answer::Failed { retry: true, error } if index > 0 => {
-                assert!(ServerError::in_failure(&error).is_none(), "{index}: {error}");
+            Answer::Failed(error) if index > 0 => {
+                assert_eq!(error.kind, FailureKind::BackendFailed, "{index}: {error}");
+                assert_eq!(error.status, None, "{index}: {error}");
             }
             other => panic!("{index}: {other:?}"),
         }
@@ -148,14 +151,17 @@ async fn answers_are_bounded_also_when_they_do_not_say_how_long_they_are() {
     for input in ["a", "b"] {
         assert_eq!(answer(&with_limit(1_000), Form::Task, input).await, completed(&big()));
         match answer(&with_limit(999), Form::Task, input).await {
-            Answer::Failed { retry: false, error } => {
+            Answer::Failed(error) if error.kind == FailureKind::LimitExceeded => {
+                let error = error.message;
                 assert!(error.contains("larger than the 999 bytes"), "{error}");
             }
             other => panic!("{other:?}"),
         }
     }
     match answer(&with_limit(1_000), Form::Task, "c").await {
-        Answer::Failed { error, .. } => assert!(error.len() < 20_000, "{}", error.len()),
+        Answer::Failed(error) => {
+            assert!(error.message.len() < 20_000, "{}", error.message.len());
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -184,7 +190,8 @@ async fn a_stream_that_fails_at_once_gives_no_piece() {
     let (address, _) = fake::answering(|_| (StatusCode::BAD_GATEWAY, "no").into_response()).await;
     let mut call = openai(address).start(None, Form::Chat, &Payload::from(&b"{}"[..]), true);
     assert_eq!(call.next().await, None);
-    assert!(matches!(call.answer().await, Answer::Failed { retry: true, .. }));
+    let Answer::Failed(error) = call.answer().await else { panic!("it has not failed") };
+    assert_eq!(error.kind, FailureKind::BackendFailed);
 }
 
 #[tokio::test]
@@ -267,7 +274,7 @@ async fn models_and_health_are_asked_for() {
         Server::new(config).unwrap()
     };
     assert!(with_path("/well").health().await.is_ok());
-    assert!(matches!(with_path("/ill").health().await, Err(HttpError::Status(_))));
+    assert!(matches!(with_path("/ill").health().await, Err(HttpError::Status { .. })));
     let (malformed, _) = fake::answering(|_| "[]".into_response()).await;
     assert!(openai(malformed).models().await.is_err());
     assert!(matches!(openai(fake::nobody().await).health().await, Err(HttpError::Connect { .. })));

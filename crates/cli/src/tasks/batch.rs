@@ -234,7 +234,10 @@ async fn result_of(
         let _turn = fetching.acquire().await;
         let fetch = async || result::fetched(scheduler, task).await;
         match patiently_telling(fetch, &kept).await {
-            Ok(result) => task.result = result,
+            Ok(result) => {
+                task.result = result;
+                task.more.remove("result_object");
+            }
             Err(error) => outcome = Err(error),
         }
     }

@@ -64,6 +64,7 @@ pub(super) fn details(
     failures.iter().for_each(|one| line("failed try", Some(failed_try(one, roster, now))));
     line("last error", task.last_error().filter(|_| failures.is_empty()).map(str::to_owned));
     line("error", task.error.clone());
+    line("error kind", task.error_kind.map(|kind| kind.to_string()));
     line("deadline", more("deadline_at"));
     line("tenant", more("tenant"));
     line("requirements", more("requirements"));

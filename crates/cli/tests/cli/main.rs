@@ -17,6 +17,7 @@ mod instances;
 mod interrupted;
 mod lab;
 mod nat;
+mod outcomes;
 mod process;
 mod programs;
 mod python;

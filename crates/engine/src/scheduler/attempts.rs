@@ -444,13 +444,13 @@ impl Scheduler {
             current.started.get_or_insert(now - run);
         }
         match outcome {
-            Outcome::Completed { result, digest } if result.digest() == digest => {
+            Outcome::Completed { result } if result.is_sound() => {
                 self.learn(now, reference, run);
                 if !self.is(Mutant::LeakedBacklog) {
                     self.placement.finish(reference, Ending::Completed(run), now);
                 }
                 self.take_attempt(reference);
-                let end = (Some((result, digest)), None);
+                let end = (Some(result), None);
                 self.end(now, reference, TaskState::Completed, end, step);
             }
             Outcome::Completed { .. } => {
@@ -471,9 +471,9 @@ impl Scheduler {
                 }
                 self.attempt_failed(now, reference, Failure::Unreached(error), step);
             }
-            Outcome::Failed { error, retry } => {
-                let error = error.chars().take(MAX_ERROR_CHARS).collect();
-                self.attempt_failed(now, reference, Failure::Executor { error, retry }, step);
+            Outcome::Failed(error) => {
+                let failure = Failure::Run(error.cut(MAX_ERROR_CHARS));
+                self.attempt_failed(now, reference, failure, step);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_model::{Refusal, Span, TaskState, Time};
+use hypha_model::{FailureKind, Refusal, Span, TaskError, TaskState, Time};
 use hypha_placement::{Ending, Slot, TaskRef};
 
 use super::blame::Culprit;
@@ -22,8 +22,8 @@ pub(super) enum Failure {
     Worker(String),
     /// It took longer than it may.
     Timeout(Span),
-    /// The executor says that it cannot.
-    Executor { error: String, retry: bool },
+    /// The worker says that the run failed.
+    Run(TaskError),
     /// The result is not what its digest says.
     Corrupt,
     /// The worker does not take it now.
@@ -46,7 +46,7 @@ struct Consequence {
     is_try: bool,
     /// Whether it is the worker's record that suffers.
     blamed: bool,
-    reason: String,
+    error: TaskError,
 }
 
 impl Scheduler {
@@ -66,7 +66,7 @@ impl Scheduler {
         let is_refusal = !matches!(failure, Failure::Returned(_));
         let culprit = match failure {
             Failure::Worker(_) | Failure::Unanswered => Some(Culprit::Worker),
-            Failure::Timeout(_) | Failure::Executor { .. } | Failure::Corrupt => {
+            Failure::Timeout(_) | Failure::Run(_) | Failure::Corrupt => {
                 self.placement.executor_of(reference).map(Culprit::Executor)
             }
             Failure::Refused(_)
@@ -74,8 +74,10 @@ impl Scheduler {
             | Failure::Returned(_)
             | Failure::Interrupted(_) => None,
         };
-        let Consequence { mut again, is_try, blamed, reason } =
+        let Consequence { mut again, is_try, blamed, error } =
             self.consequence(reference, current.slot, failure);
+        let reason = error.to_string();
+        self.counts.failures.add(error.kind);
         let Some(task) = self.tasks.get_mut(reference.0 as usize) else { return };
         task.failures += u32::from(is_try);
         if !is_try && is_refusal {
@@ -95,6 +97,7 @@ impl Scheduler {
             number: attempt.number,
             worker: current.worker,
             at: now,
+            kind: error.kind,
             reason: Arc::from(reason.as_str()),
         };
         task.failed = task.failed.and(failed);
@@ -115,7 +118,7 @@ impl Scheduler {
             self.judge(now, slot, culprit, (attempt.task, &reason));
         }
         if gives_up {
-            return self.end(now, reference, TaskState::Failed, (None, Some(reason)), step);
+            return self.end(now, reference, TaskState::Failed, (None, Some(error)), step);
         }
         self.counts.retried += 1;
         if self.is(Mutant::DroppedRetry) {
@@ -140,42 +143,66 @@ impl Scheduler {
         failure: Failure,
     ) -> Consequence {
         let policy = self.settings.retry;
-        let tried = |again, blamed, reason| Consequence { again, is_try: true, blamed, reason };
-        let not_tried = |again, reason| Consequence { again, is_try: false, blamed: false, reason };
+        let tried = |again, blamed, kind, message: String| {
+            let error = TaskError::new(kind, message);
+            Consequence { again, is_try: true, blamed, error }
+        };
+        let not_tried = |again, kind, message: String| {
+            let error = TaskError::new(kind, message);
+            Consequence { again, is_try: false, blamed: false, error }
+        };
         match failure {
             Failure::Worker(reason) => {
-                tried(policy.retry_on_worker_failure, self.counts_loss(slot), reason)
+                let (again, blamed) = (policy.retry_on_worker_failure, self.counts_loss(slot));
+                tried(again, blamed, FailureKind::WorkerLost, reason)
             }
             Failure::Timeout(timeout) => {
                 let reason = format!("it took longer than {timeout}");
-                tried(policy.retry_on_timeout, true, reason)
+                tried(policy.retry_on_timeout, true, FailureKind::TimedOut, reason)
             }
-            Failure::Executor { error, retry } => {
-                tried(retry && policy.retry_on_worker_failure, retry, error)
+            Failure::Run(mut error) => {
+                if !error.kind.is_of_run() {
+                    error.kind = FailureKind::WorkerFailed;
+                }
+                let retry = error.kind.retry();
+                let allowed = match error.kind {
+                    FailureKind::TimedOut => policy.retry_on_timeout,
+                    _ => policy.retry_on_worker_failure,
+                };
+                Consequence { again: retry && allowed, is_try: true, blamed: retry, error }
             }
             Failure::Corrupt => {
                 let reason = "the result does not match its digest".to_owned();
-                tried(policy.retry_on_worker_failure, true, reason)
+                let again = policy.retry_on_worker_failure;
+                tried(again, true, FailureKind::CorruptResult, reason)
             }
             Failure::Refused(refusal) => {
-                not_tried(true, format!("refused by the worker: {refusal}"))
+                let reason = format!("refused by the worker: {refusal}");
+                not_tried(true, FailureKind::Refused, reason)
             }
-            Failure::Unreached(error) => match self.is_hopeless(reference) {
-                true => not_tried(false, format!("{NOBODY_LEFT}: {error}")),
-                false => not_tried(true, error),
-            },
-            Failure::Returned(reason) => not_tried(true, reason.to_owned()),
+            Failure::Unreached(error) => {
+                let kind = FailureKind::BackendUnreachable;
+                match self.is_hopeless(reference) {
+                    true => not_tried(false, kind, format!("{NOBODY_LEFT}: {error}")),
+                    false => not_tried(true, kind, error),
+                }
+            }
+            Failure::Returned(reason) => not_tried(true, FailureKind::Returned, reason.to_owned()),
             Failure::Interrupted(reason) if self.is(Mutant::CountedInterruption) => {
-                tried(true, false, reason.to_owned())
+                tried(true, false, FailureKind::Interrupted, reason.to_owned())
             }
             // It may have run, and a client that allows one attempt wants no second run.
             Failure::Interrupted(reason) if policy.max_attempts <= 1 => {
-                tried(false, false, format!("lost: {reason}, and only one attempt is allowed"))
+                let reason = format!("lost: {reason}, and only one attempt is allowed");
+                tried(false, false, FailureKind::Interrupted, reason)
             }
-            Failure::Interrupted(reason) => not_tried(true, reason.to_owned()),
+            Failure::Interrupted(reason) => {
+                not_tried(true, FailureKind::Interrupted, reason.to_owned())
+            }
             Failure::Unanswered => {
                 let reason = "the worker did not answer in time".to_owned();
-                Consequence { blamed: self.counts_loss(slot), ..not_tried(true, reason) }
+                let blamed = self.counts_loss(slot);
+                Consequence { blamed, ..not_tried(true, FailureKind::WorkerLost, reason) }
             }
         }
     }

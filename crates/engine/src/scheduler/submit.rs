@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use hypha_model::{Digest, Payload, TaskId, TaskSpec, TaskState, Time, Worker, WorkerId};
+use hypha_model::{
+    FailureKind, TaskError, TaskId, TaskResult, TaskSpec, TaskState, Time, Worker, WorkerId,
+};
 use hypha_placement::{Ending, Strategy, StrategyError, TaskRef, Ticket};
 use hypha_predict::{LookupTable, Mode, NoTable};
 
@@ -278,7 +280,7 @@ impl Scheduler {
         now: Time,
         reference: TaskRef,
         state: TaskState,
-        (result, error): (Option<(Payload, Digest)>, Option<String>),
+        (result, error): (Option<TaskResult>, Option<TaskError>),
         step: &mut SchedulerStep,
     ) {
         let Some(task) = self.remove(reference) else { return };
@@ -302,11 +304,16 @@ impl Scheduler {
             result,
             error: match state {
                 TaskState::Completed => None,
-                TaskState::Cancelled => Some("cancelled".to_owned()),
-                TaskState::Expired => Some(match task.failed.last() {
-                    Some(last) => format!("the deadline passed; the last attempt: {}", last.reason),
-                    None => "the deadline passed".to_owned(),
-                }),
+                TaskState::Cancelled => Some(TaskError::new(FailureKind::Cancelled, "cancelled")),
+                TaskState::Expired => {
+                    let passed = match task.failed.last() {
+                        Some(last) => {
+                            format!("the deadline passed; the last attempt: {}", last.reason)
+                        }
+                        None => "the deadline passed".to_owned(),
+                    };
+                    Some(TaskError::new(FailureKind::Expired, passed))
+                }
                 _ => error,
             },
             failed: task.failed.clone(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_model::{Name, Span, TaskId, TaskState, Time, Worker, WorkerId};
+use hypha_model::{FailureKind, Name, Span, TaskId, TaskState, Time, Worker, WorkerId};
 use hypha_placement::{
     Explanation, FullExplanation, Slot, Statistics, Strategy, TaskRef, WorkerView,
 };
@@ -40,8 +40,26 @@ pub struct Counts {
     pub stolen: u64,
     /// Sum of the times from submission to end, in microseconds.
     pub latency_sum_us: u64,
+    /// Attempts that gave no result, by kind.
+    #[serde(skip)]
+    pub failures: FailureCounts,
     #[serde(skip)]
     pub(super) learned_since_save: u64,
+}
+
+/// How many failures there were of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FailureCounts([u64; FailureKind::ALL.len()]);
+
+impl FailureCounts {
+    pub(super) fn add(&mut self, kind: FailureKind) {
+        self.0[kind as usize] += 1;
+    }
+
+    /// Each kind with its number.
+    pub fn iter(&self) -> impl Iterator<Item = (FailureKind, u64)> {
+        FailureKind::ALL.into_iter().zip(self.0)
+    }
 }
 
 /// A task that has not ended, to be read. Those that have are in the store.

@@ -3,7 +3,9 @@
 use hypha_engine::{
     Command, FromWorker, Notice, Outcome, Record, RetryPolicy, SchedulerEvent, Settings, ToWorker,
 };
-use hypha_model::{Payload, Refusal, RefusalKind, Span, TaskState};
+use hypha_model::{
+    FailureKind, Payload, Refusal, RefusalKind, Span, TaskError, TaskResult, TaskState,
+};
 
 use crate::harness::*;
 
@@ -140,10 +142,9 @@ fn a_result_is_recorded_once() {
 fn a_result_that_is_not_what_its_digest_says_is_tried_again() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, given) = rig.dispatched(task());
-    let outcome = Outcome::Completed {
-        result: Payload::from(&b"41"[..]),
-        digest: Payload::from(&b"42"[..]).digest(),
-    };
+    let digest = Payload::from(&b"42"[..]).digest();
+    let result = TaskResult::Inline { payload: Payload::from(&b"41"[..]), digest };
+    let outcome = Outcome::Completed { result };
     rig.finish_with(&given, outcome);
     assert_eq!(rig.ends(), 0);
     assert_eq!(rig.view(id).last_error.unwrap(), "the result does not match its digest");
@@ -251,7 +252,8 @@ fn refusals_use_up_no_attempts_but_end_some_day() {
         rig.wait(pause);
         given = rig.dispatches()[0].clone();
     }
-    assert_eq!(rig.ended(id).error.as_deref(), Some("refused by the worker: busy"));
+    let error = TaskError::new(FailureKind::Refused, "refused by the worker: busy");
+    assert_eq!(rig.ended(id).error, Some(error));
 }
 
 #[test]
@@ -266,7 +268,8 @@ fn a_failure_after_a_refusal_counts() {
     let given = rig.dispatches()[0].clone();
     rig.finish_with(&given, failed(false));
     assert_eq!((rig.ended(id).state, rig.ended(id).attempts), (TaskState::Failed, 2));
-    assert_eq!(rig.ended(id).error.as_deref(), Some("out of memory"));
+    let error = TaskError::new(FailureKind::InvalidInput, "out of memory");
+    assert_eq!(rig.ended(id).error, Some(error));
 }
 
 /// The worker answers heartbeats and never ends the attempt.
@@ -306,8 +309,8 @@ fn long_errors_and_forged_times_are_bounded() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, given) = rig.dispatched(task());
     let error = "é".repeat(1_000_000);
-    rig.finish_with(&given, Outcome::Failed { error, retry: false });
-    assert_eq!(rig.ended(id).error.as_ref().unwrap().chars().count(), 2_000);
+    rig.finish_with(&given, Outcome::Failed(TaskError::new(FailureKind::InvalidInput, error)));
+    assert_eq!(rig.ended(id).error.as_ref().unwrap().message.chars().count(), 2_000);
     for run in [Span::MAX, Span::ZERO] {
         let (_, given) = rig.dispatched(task());
         let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
@@ -371,7 +374,8 @@ fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
     let (id, given) = rig.dispatched(task());
     assert!(rig.view(id).failed.is_empty());
     let at = rig.now;
-    let long = Outcome::Failed { error: format!("no memory {}", "€".repeat(3_000)), retry: true };
+    let long = format!("no memory {}", "€".repeat(3_000));
+    let long = Outcome::Failed(TaskError::new(FailureKind::ProgramFailed, long));
     rig.finish_with(&given, long.clone());
     let tries = rig.view(id).failed;
     let kept: Vec<_> = tries.iter().map(|one| (one.number, one.worker, one.at)).collect();
@@ -392,7 +396,7 @@ fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
     let ended = rig.ended(id);
     let reasons: Vec<_> = ended.failed.iter().map(|one| one.reason.chars().count()).collect();
     assert_eq!(reasons, [500, "out of memory".len(), 500]);
-    assert_eq!(ended.error.as_ref().unwrap().chars().count(), 2_000, "the last one whole");
+    assert_eq!(ended.error.as_ref().unwrap().message.chars().count(), 2_000, "the last one whole");
 
     let (id, given) = rig.dispatched(task());
     rig.finish_with(&given, failed(true));
@@ -401,4 +405,40 @@ fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
     rig.finish(&second);
     assert_eq!(rig.ended(id).state, TaskState::Completed);
     assert_eq!(rig.ended(id).failed[0].worker, given.worker);
+}
+
+/// Each way to fail has its kind, which is counted and kept with the attempt.
+#[test]
+fn what_went_wrong_has_a_kind_to_the_end() {
+    let say = |kind| Outcome::Failed(TaskError::new(kind, "why"));
+    let digest = Payload::from(&b"other"[..]).digest();
+    let result = TaskResult::Inline { payload: Payload::from(&b"one"[..]), digest };
+    let corrupt = Outcome::Completed { result };
+    let mut cases = vec![
+        (Outcome::TimedOut, FailureKind::TimedOut),
+        (Outcome::Unreached { error: "why".to_owned() }, FailureKind::BackendUnreachable),
+        (corrupt, FailureKind::CorruptResult),
+    ];
+    // What only the scheduler can find is not believed of a worker.
+    for kind in FailureKind::ALL {
+        let found = if kind.is_of_run() { kind } else { FailureKind::WorkerFailed };
+        cases.push((say(kind), found));
+    }
+    for (outcome, kind) in cases {
+        let mut rig = Rig::with_workers(&[1]);
+        let (id, given) = rig.dispatched(task());
+        rig.finish_with(&given, outcome);
+        let failed = match rig.ends() {
+            0 => rig.view(id).failed,
+            _ => {
+                assert_eq!(rig.ended(id).error.as_ref().unwrap().kind, kind);
+                rig.ended(id).failed.clone()
+            }
+        };
+        assert_eq!(failed.last().unwrap().kind, kind);
+        assert_eq!(rig.ends() == 0, kind.retry(), "{kind}");
+        let counted: Vec<_> =
+            rig.scheduler.counts().failures.iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [(kind, 1)]);
+    }
 }

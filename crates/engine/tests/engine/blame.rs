@@ -105,7 +105,9 @@ fn only_the_executor_that_failed_is_left_alone() {
     let mut rig = joined(once(), of_models(1));
     let outcomes = [failed(true), hypha_engine::Outcome::TimedOut, {
         let digest = hypha_model::Payload::from(&b"other"[..]).digest();
-        hypha_engine::Outcome::Completed { result: hypha_model::Payload::default(), digest }
+        let payload = hypha_model::Payload::default();
+        let result = hypha_model::TaskResult::Inline { payload, digest };
+        hypha_engine::Outcome::Completed { result }
     }];
     for outcome in outcomes {
         let (_, given) = rig.dispatched(asking("a"));

@@ -11,8 +11,8 @@ use hypha_engine::{
 };
 use hypha_machine::{Apply, Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
-    AttemptId, Capacity, Epoch, Executor, ExecutorClass, Fence, LeaseId, Money, Name, Payload, Rng,
-    SchedulerId, Span, TaskId, TaskSpec, Time, Worker, WorkerId,
+    AttemptId, Capacity, Epoch, Executor, ExecutorClass, FailureKind, Fence, LeaseId, Money, Name,
+    Payload, Rng, SchedulerId, Span, TaskError, TaskId, TaskSpec, Time, Worker, WorkerId,
 };
 use hypha_placement::Strategy;
 
@@ -384,13 +384,12 @@ impl Given {
 }
 
 pub(crate) fn completed() -> Outcome {
-    let result = Payload::from(&b"42"[..]);
-    let digest = result.digest();
-    Outcome::Completed { result, digest }
+    Outcome::Completed { result: Payload::from(&b"42"[..]).into() }
 }
 
 pub(crate) fn failed(retry: bool) -> Outcome {
-    Outcome::Failed { error: "out of memory".to_owned(), retry }
+    let kind = if retry { FailureKind::ProgramFailed } else { FailureKind::InvalidInput };
+    Outcome::Failed(TaskError::new(kind, "out of memory"))
 }
 
 pub(crate) fn scheduler_id() -> SchedulerId {

@@ -9,8 +9,8 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, MemoryDisk};
 use hypha_model::{
-    AttemptId, Epoch, Fence, LeaseId, Payload, Refusal, RefusalKind, Rng, Span, TaskId, TaskSpec,
-    Time,
+    AttemptId, Epoch, FailureKind, Fence, LeaseId, Payload, Refusal, RefusalKind, Rng, Span,
+    TaskError, TaskId, TaskResult, TaskSpec, Time,
 };
 use hypha_placement::Strategy;
 use hypha_predict::Mode;
@@ -77,10 +77,15 @@ impl Noise {
         match self.rng.below(6) {
             0 => Outcome::TimedOut,
             3 => Outcome::Unreached { error: "é\0".repeat(2_000) },
-            1 => Outcome::Failed { error: "é\0".repeat(2_000), retry: self.rng.chance(0.5) },
+            1 => {
+                let kind = self.rng.below(FailureKind::ALL.len() as u64) as usize;
+                let error = TaskError::new(FailureKind::ALL[kind], "é\0".repeat(2_000));
+                Outcome::Failed(TaskError { status: Some(self.rng.next_u64() as u16), ..error })
+            }
             2 => {
                 let digest = Payload::from(&b"other"[..]).digest();
-                Outcome::Completed { result: Payload::default(), digest }
+                let result = TaskResult::Inline { payload: Payload::default(), digest };
+                Outcome::Completed { result }
             }
             _ => completed(),
         }

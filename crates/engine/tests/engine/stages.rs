@@ -82,7 +82,7 @@ fn a_task_expires_in_every_stage() {
         assert_eq!(rig.ends(), 0, "{stage:?}");
         rig.wait(hypha_model::Span::from_millis(1));
         assert_eq!(rig.ended(id).state, TaskState::Expired, "{stage:?}");
-        assert!(rig.ended(id).error.as_ref().unwrap().starts_with("the deadline passed"));
+        assert!(rig.ended(id).error.as_ref().unwrap().message.starts_with("the deadline passed"));
         if let Some(given) = given {
             assert!(rig.is_cancelled(&given), "{stage:?}: the worker is told");
             rig.finish(&given);

@@ -41,8 +41,8 @@ fn a_task_that_allows_one_attempt_is_lost_with_a_lease_that_runs_out_in_a_stall(
     rig.now = rig.now + LONG;
     rig.wait(secs(1));
     assert_eq!(rig.ended(id).state, TaskState::Failed);
-    let error = rig.ended(id).error.as_deref().unwrap();
-    assert!(error.starts_with("lost: the scheduler did not run"), "{error}");
+    let error = rig.ended(id).error.as_ref().unwrap();
+    assert!(error.message.starts_with("lost: the scheduler did not run"), "{error}");
     assert!(rig.is_cancelled(&given) || rig.workers[&given.worker].holding.is_empty());
 }
 

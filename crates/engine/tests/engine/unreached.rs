@@ -3,7 +3,7 @@
 use hypha_engine::record::NOBODY_LEFT;
 use hypha_engine::scheduler::Unused;
 use hypha_engine::{Ask, Effect, FromWorker, Notice, Outcome, SchedulerEvent, Settings, ToWorker};
-use hypha_model::{Name, Refusal, RefusalKind, Span, TaskState};
+use hypha_model::{FailureKind, Name, Refusal, RefusalKind, Span, TaskError, TaskState};
 
 use crate::blame::{asking, joined, of_models};
 use crate::harness::*;
@@ -98,7 +98,8 @@ fn it_does_not_go_on_for_ever() {
         }
         given = rig.dispatches().remove(0);
     }
-    assert_eq!(rig.ended(id).error.as_deref(), Some("connection refused"));
+    let error = TaskError::new(FailureKind::BackendUnreachable, "connection refused");
+    assert_eq!(rig.ended(id).error, Some(error));
 }
 
 /// A client who waits on the line is served by another server, or told soon that there is none.
@@ -120,7 +121,8 @@ fn who_waits_on_the_line_is_told_soon_if_nobody_is_left() {
         }
         _ => None,
     });
-    assert_eq!(ended.unwrap(), format!("{NOBODY_LEFT}: connection refused"));
+    let message = format!("{NOBODY_LEFT}: connection refused");
+    assert_eq!(ended, Some(TaskError::new(FailureKind::BackendUnreachable, message)));
 }
 
 fn set_away(rig: &mut Rig, executors: &[&str]) -> Vec<Name> {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use hypha_engine::{Ask, Command, FromWorker, Record, Reply, SchedulerEvent, Settings, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, Span, TaskId, TaskState,
+    AttemptId, Epoch, FailureKind, Fence, LeaseId, Refusal, RefusalKind, Rng, Span, TaskId,
+    TaskState,
 };
 use hypha_placement::Strategy;
 
@@ -463,8 +464,9 @@ fn a_worker_that_was_stopped_while_the_scheduler_was_down_costs_no_attempt() {
             assert_eq!(rig.view(id).state, TaskState::Scheduled, "tried again");
             assert_eq!(rig.stored(id).failures, 0);
         } else {
-            let error = rig.ended(id).error.as_deref().unwrap();
-            assert!(error.starts_with("lost: the scheduler was restarted"), "{error}");
+            let error = rig.ended(id).error.as_ref().unwrap();
+            assert!(error.message.starts_with("lost: the scheduler was restarted"), "{error}");
+            assert_eq!(error.kind, FailureKind::Interrupted);
         }
     }
 }

@@ -95,7 +95,7 @@ async fn a_program_can_say_what_went_wrong() {
     let failure = failure(bench.run(job("m", "")).await);
     assert_eq!(failure.error, JobError::Reported("out of tokens".to_owned()));
     assert_eq!(failure.output, "on the way\n");
-    assert!(failure.error.retry());
+    assert!(failure.error.kind().retry());
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_program_can_say_that_its_input_is_at_fault() {
     ] {
         let failure = failure(bench(script).run(job("m", "")).await);
         assert_eq!(failure.error, JobError::Input(why.to_owned()));
-        assert!(!failure.error.retry());
+        assert!(!failure.error.kind().retry());
     }
 }
 

@@ -94,7 +94,7 @@ async fn bad_input_is_refused_for_good() {
     ] {
         let error = failure(run(model, input).await).error;
         assert!(matches!(error, JobError::Input(_) | JobError::UnknownModel(_)), "{error}");
-        assert!(!error.retry(), "{error}");
+        assert!(!error.kind().retry(), "{error}");
         let text = error.to_string();
         assert!(text.contains(says) && text.len() < 250, "{text}");
     }

@@ -52,7 +52,7 @@ async fn a_failure_has_its_code_and_the_end_of_its_output() {
     assert_eq!(failure.error, JobError::Exit(3));
     assert!(failure.output.ends_with("line 2999\n"), "{}", failure.output);
     assert_eq!(failure.output.len(), 100);
-    assert!(failure.error.retry());
+    assert!(failure.error.kind().retry());
     bench.assert_empty();
 }
 
@@ -76,7 +76,7 @@ async fn a_lost_launcher_is_the_workers_fault() {
     let mut bench = Bench::new("true");
     bench.config.launcher.program = "/no/such/launcher".into();
     let missing = failure(bench.run(job("m", "")).await);
-    assert!(matches!(missing.error, JobError::Worker(_)) && missing.error.retry());
+    assert!(matches!(missing.error, JobError::Worker(_)) && missing.error.kind().retry());
     bench.config.launcher.program = "/bin/true".into();
     let mute = failure(bench.run(job("m", "")).await);
     assert!(mute.error.to_string().contains("without a report"), "{}", mute.error);
@@ -90,7 +90,7 @@ async fn a_result_that_is_too_large_ends_the_program() {
     let failure = failure(bench.run(job("m", "")).await);
     assert_eq!(failure.error, JobError::ResultTooLarge { limit_bytes: 1_000 });
     assert!(failure.output.len() <= bench.config.limits.output_bytes);
-    assert!(!failure.error.retry());
+    assert!(!failure.error.kind().retry());
 }
 
 #[tokio::test]

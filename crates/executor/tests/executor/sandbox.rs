@@ -71,7 +71,7 @@ async fn memory_is_summed_over_the_tree() {
         panic!("{:?}", failure.error)
     };
     assert!(used_bytes > limit_bytes && limit_bytes == 100 * MIB);
-    assert!(!failure.error.retry());
+    assert!(!failure.error.kind().retry());
     bench.assert_empty();
 }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hypha_api::{
-    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, Page, RegisterError,
+    Accepted, Answer, Backend, Filter, NewServer, Notification, Page, ReadingObject, RegisterError,
     Registering, Unavailable, Watch,
 };
 use hypha_backends::{Format, HttpWorkers, ServerConfig};
 use hypha_engine::record::StoredTask;
 use hypha_engine::{Command, NewTask, Reply, Scheduler};
-use hypha_model::{Digest, TaskId, Time, Worker, WorkerId};
+use hypha_model::{ObjectRef, TaskId, Time, Worker, WorkerId};
 use hypha_store::{Store, StoreError};
 use hypha_telemetry::Metrics;
 
@@ -78,13 +78,9 @@ impl Backend for Service {
         .boxed()
     }
 
-    fn object(&self, digest: Digest) -> Answer<Option<Object>> {
+    fn object(&self, task: TaskId, object: ObjectRef) -> ReadingObject {
         let objects = self.objects.clone();
-        async move {
-            let failed = |error| Unavailable(format!("the object store fails: {error}"));
-            objects.read(digest).await.map_err(failed)
-        }
-        .boxed()
+        async move { objects.read(task, object).await }.boxed()
     }
 
     fn register_instance(&self, host: String, port: u16) -> Registering {

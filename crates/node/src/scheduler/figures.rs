@@ -6,6 +6,7 @@ use hypha_engine::record::{AcceptedTask, FinishedTask};
 use hypha_model::{Span, TaskState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -130,6 +131,13 @@ impl Collector for Present {
             let counter = ConstCounter::new(value);
             let metric = encoder.encode_descriptor(&name, help, None, counter.metric_type())?;
             counter.encode(metric)?;
+        }
+        let name = "hypha_scheduler_attempts_failed";
+        let help = "Attempts that gave no result, by what went wrong and whose fault it was";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (kind, count) in counts.failures.iter() {
+            let labels = [("kind", kind.as_str()), ("fault", kind.fault().as_str())];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }

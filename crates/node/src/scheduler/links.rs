@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::core::Core;
+use super::objects::Objects;
 use crate::frames;
 
 /// Messages that wait for one worker. The machine gives a worker no more than it has room for, so this is
@@ -23,9 +24,9 @@ const MAX_WAITING: usize = 16_384;
 const RETRY: Duration = Duration::from_secs(5);
 
 /// All of them.
-#[derive(Default)]
 pub(crate) struct Links {
     open: Mutex<HashMap<WorkerId, Open>>,
+    objects: Objects,
 }
 
 /// An open stream.
@@ -42,6 +43,11 @@ pub(super) struct Link {
 }
 
 impl Links {
+    /// None yet. Large results of their workers are among `objects`.
+    pub(super) fn new(objects: Objects) -> Links {
+        Links { open: Mutex::default(), objects }
+    }
+
     /// Sends, if there is a stream and it has room.
     pub(super) fn send(&self, worker: WorkerId, message: ToWorker) {
         let messages = self.lock().get(&worker).map(|open| open.messages.clone());
@@ -131,7 +137,10 @@ impl Keeper {
     }
 
     async fn read(&self, id: WorkerId, mut reader: ChannelReader<Reports>) -> io::Result<()> {
-        while let Some(reports) = reader.next().await? {
+        while let Some(mut reports) = reader.next().await? {
+            for report in &mut reports.reports {
+                self.links.objects.recognise(report).await;
+            }
             let Some(core) = self.core.upgrade() else { return Ok(()) };
             core.worker_said(id, reports.reports.into_iter().map(FromWorker::from));
         }

@@ -1,15 +1,17 @@
-//! Large results: taken from workers, kept in a directory by their digest, given to clients, forgotten in time.
+//! Large results: taken from workers, kept in a directory by task and digest, given to clients, forgotten in time.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use hypha_api::Object;
+use hypha_api::{Object, ObjectError, Unavailable};
 use hypha_bulk::{FileSink, Sink};
-use hypha_model::{Digest, NodeRole};
+use hypha_model::{Digest, Digester, NodeRole, ObjectRef, TaskId};
 use hypha_net::{Incoming, Net};
+use hypha_wire::dispatch::{Report, ResultObject};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -58,7 +60,12 @@ impl Objects {
         if header.length > MAX_BYTES {
             return offer.refuse("the result is too large").await;
         }
-        let path = self.path(&Digest::from_bytes(digest.0));
+        // Which attempt of the task it was does not matter: the bytes are what the digest says.
+        let task = header.name.split('#').next().and_then(|task| task.parse().ok());
+        let Some(task) = task else {
+            return offer.refuse("a result is named by its attempt").await;
+        };
+        let path = self.path(task, &Digest::from_bytes(digest.0));
         let (length, from) = (header.length, offer.peer().as_str().to_owned());
         // Two workers may send the same bytes at once: each writes its own file.
         let own = path.with_extension(format!("{:016x}", rand::random::<u64>()));
@@ -80,14 +87,45 @@ impl Objects {
         }
     }
 
-    /// An object, if it is there.
-    pub(super) async fn read(&self, digest: Digest) -> io::Result<Option<Object>> {
-        let file = match tokio::fs::File::open(self.path(&digest)).await {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+    /// Workers of the previous version name an object by JSON in the place of the result. It is meant so if this object
+    /// has arrived for this very task; otherwise it only looks like it.
+    pub(super) async fn recognise(&self, report: &mut Report) {
+        let Report::Completed { attempt, result, object: named @ None, .. } = report else {
+            return;
         };
-        let bytes = file.metadata().await?.len();
+        let Some(object) = ObjectRef::from_json(result.bytes()) else { return };
+        let found = tokio::fs::metadata(self.path(attempt.task, &object.digest)).await;
+        if found.is_ok_and(|found| found.len() == object.bytes) {
+            *named = Some(ResultObject { digest: object.digest, bytes: object.bytes });
+        }
+    }
+
+    /// The object that is the result of `task`, if it is there. All of it is read once before the first piece leaves:
+    /// what a disk has damaged is an error, and not a result.
+    pub(super) async fn read(
+        &self,
+        task: TaskId,
+        object: ObjectRef,
+    ) -> Result<Option<Object>, ObjectError> {
+        let path = match object.by_digest {
+            true => self.directory.join(object.digest.to_string()),
+            false => self.path(task, &object.digest),
+        };
+        let failed = |error: io::Error| {
+            ObjectError::Unavailable(Unavailable(format!("the object store fails: {error}")))
+        };
+        let checked = path.clone();
+        let checking = tokio::task::spawn_blocking(move || open_checked(&checked, &object));
+        let file = match checking.await.map_err(|error| failed(io::Error::other(error)))? {
+            Ok(Some(file)) => file,
+            Ok(None) => {
+                tracing::error!(path = %path.display(), %task, "a result has changed on the disk");
+                return Err(ObjectError::Corrupt);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let (file, bytes) = (tokio::fs::File::from_std(file), object.bytes);
         let pieces = futures::stream::try_unfold(file, |mut file| async move {
             let mut piece = vec![0; PIECE_BYTES];
             let read = file.read(&mut piece).await?;
@@ -112,9 +150,26 @@ impl Objects {
         Ok(forgotten)
     }
 
-    fn path(&self, digest: &Digest) -> PathBuf {
-        self.directory.join(digest.to_string())
+    fn path(&self, task: TaskId, digest: &Digest) -> PathBuf {
+        self.directory.join(format!("{task}_{digest}"))
     }
+}
+
+/// The file at its beginning; nothing if its bytes are not the object's.
+fn open_checked(path: &Path, object: &ObjectRef) -> io::Result<Option<File>> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.len() != object.bytes {
+        return Ok(None);
+    }
+    let (mut digester, mut piece) = (Digester::default(), vec![0; PIECE_BYTES]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => break,
+            read => digester.add(&piece[..read]),
+        }
+    }
+    file.rewind()?;
+    Ok((digester.digest() == object.digest).then_some(file))
 }
 
 /// A file that gets the object's name before the worker hears that it is taken: afterwards the worker relies on it.
@@ -140,5 +195,75 @@ impl Sink for ObjectSink {
     async fn abandon(&mut self, _: bool) {
         // Another transfer gets a name of its own: nobody would go on with this one.
         self.file.abandon(false).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::TryStreamExt;
+    use hypha_model::{Payload, Rng, Time};
+
+    use super::*;
+
+    fn task(number: u64) -> TaskId {
+        TaskId::new(Time::ZERO, &mut Rng::new(number))
+    }
+
+    async fn read(objects: &Objects, task: TaskId, object: ObjectRef) -> Result<Vec<u8>, String> {
+        let found = objects.read(task, object).await.map_err(|error| error.to_string())?;
+        let pieces = found.ok_or("there is none")?.pieces;
+        let pieces: Vec<Bytes> = pieces.try_collect().await.map_err(|error| error.to_string())?;
+        Ok(pieces.concat())
+    }
+
+    #[tokio::test]
+    async fn an_object_is_given_to_its_task_and_only_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let objects = Objects::open(directory.path()).unwrap();
+        let bytes: Vec<u8> = (0..3 * PIECE_BYTES + 1).map(|at| at as u8).collect();
+        let digest = Payload::from(&*bytes).digest();
+        let object = ObjectRef { digest, bytes: bytes.len() as u64, by_digest: false };
+        let by_digest = ObjectRef { by_digest: true, ..object };
+        let path = objects.path(task(1), &digest);
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(read(&objects, task(1), object).await.as_ref(), Ok(&bytes));
+        assert_eq!(read(&objects, task(2), object).await, Err("there is none".to_owned()));
+        assert_eq!(read(&objects, task(1), by_digest).await, Err("there is none".to_owned()));
+        // As earlier versions kept it.
+        std::fs::write(directory.path().join(digest.to_string()), &bytes).unwrap();
+        assert_eq!(read(&objects, task(2), by_digest).await.as_ref(), Ok(&bytes));
+        assert_eq!(read(&objects, task(2), object).await, Err("there is none".to_owned()));
+
+        let mut flipped = bytes.clone();
+        flipped[2 * PIECE_BYTES] ^= 1;
+        for damaged in [&flipped[..], &bytes[..bytes.len() - 1], b""] {
+            std::fs::write(&path, damaged).unwrap();
+            let error = read(&objects, task(1), object).await.unwrap_err();
+            assert!(error.starts_with("the bytes of this result have changed"), "{error}");
+        }
+    }
+
+    /// A worker of the previous version names an object by JSON; so may any program.
+    #[tokio::test]
+    async fn only_what_has_arrived_for_the_task_is_recognised_as_its_object() {
+        let directory = tempfile::tempdir().unwrap();
+        let objects = Objects::open(directory.path()).unwrap();
+        let digest = Payload::from(&b"large"[..]).digest();
+        std::fs::write(objects.path(task(1), &digest), b"large").unwrap();
+        let object = ObjectRef { digest, bytes: 5, by_digest: false };
+        let cases = [
+            (task(1), object.to_json(), true),
+            (task(2), object.to_json(), false),
+            (task(1), "[1]".to_owned(), false),
+        ];
+        for (task, json, meant) in cases {
+            let result = Payload::from(json.into_bytes());
+            let attempt = hypha_wire::dispatch::Attempt { task, number: 1, fence: 1 };
+            let digest = result.digest();
+            let mut report = Report::Completed { attempt, run_us: 1, result, digest, object: None };
+            objects.recognise(&mut report).await;
+            let Report::Completed { object, .. } = report else { panic!("{report:?}") };
+            assert_eq!(object.is_some(), meant);
+        }
     }
 }

@@ -15,7 +15,7 @@ use hypha_backends::{Answer, Format, Server, ServerConfig, default_networks};
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{
     AttemptId, Epoch, Fence, Form, LeaseId, Name, Payload, Requirement, Rng, SchedulerId, Span,
-    TaskId, TaskSpec, Worker,
+    TaskId, TaskResult, TaskSpec, Worker,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -200,10 +200,15 @@ impl State {
         let name = self.by_fence.remove(&fence.0)?;
         let entry = self.tasks.get_mut(&name)?;
         entry.stage = match outcome {
-            Outcome::Completed { result, .. } => InstanceStage::Completed { result, run },
-            Outcome::Failed { error, .. } | Outcome::Unreached { error } => {
-                InstanceStage::Failed { error, run }
+            Outcome::Completed { result: TaskResult::Inline { payload, .. } } => {
+                InstanceStage::Completed { result: payload, run }
             }
+            // What this surface asked for is never sent away.
+            Outcome::Completed { result: TaskResult::Object(_) } => {
+                InstanceStage::Failed { error: "the result is not here".to_owned(), run }
+            }
+            Outcome::Failed(error) => InstanceStage::Failed { error: error.to_string(), run },
+            Outcome::Unreached { error } => InstanceStage::Failed { error, run },
             Outcome::TimedOut => {
                 let error = format!("it took longer than {TIMEOUT}");
                 InstanceStage::Failed { error, run }
@@ -282,9 +287,8 @@ async fn notify(callback: String, instance: String, done: InstanceResult) {
     for attempt in 1..=CALLBACK_TRIES {
         match server.start(None, Form::Task, &body, false).answer().await {
             Answer::Completed { .. } => return,
-            Answer::Failed { error, .. } | Answer::Unreached { error } => {
-                tracing::debug!(attempt, "a callback failed: {error}");
-            }
+            Answer::Failed(error) => tracing::debug!(attempt, "a callback failed: {error}"),
+            Answer::Unreached { error } => tracing::debug!(attempt, "a callback failed: {error}"),
         }
         tokio::time::sleep(CALLBACK_PAUSE).await;
     }

@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use hypha_engine::{Dispatch, Outcome, RunId};
-use hypha_model::{Payload, SchedulerId};
+use hypha_model::{FailureKind, ObjectRef, Payload, SchedulerId, TaskError, TaskResult};
 use hypha_net::{Bulk, Header, Outgoing, PeerId};
 use tokio_util::sync::CancellationToken;
 
-use crate::object::{KIND, Reference};
+use crate::object::KIND;
 
 pub(super) struct Uploads {
     bulk: Bulk,
@@ -39,8 +39,10 @@ impl Uploads {
         outcome: Outcome,
         cancel: &CancellationToken,
     ) -> Outcome {
-        let Outcome::Completed { result, digest } = &outcome else { return outcome };
-        if !self.is_large(result) || id.scheduler == SchedulerId::LOCAL {
+        let Outcome::Completed { result: TaskResult::Inline { payload, digest } } = &outcome else {
+            return outcome;
+        };
+        if !self.is_large(payload) || id.scheduler == SchedulerId::LOCAL {
             return outcome;
         }
         let peer = {
@@ -48,26 +50,23 @@ impl Uploads {
             known.get(&id.scheduler).copied()
         };
         let Some(peer) = peer else { return outcome };
-        let bytes = Bytes::from_owner(Owned(result.clone()));
-        let reference = Reference { digest: *digest, bytes: bytes.len() as u64 };
+        let bytes = Bytes::from_owner(Owned(payload.clone()));
+        let object = ObjectRef { digest: *digest, bytes: bytes.len() as u64, by_digest: false };
         let header = Header {
             job: None,
             round: None,
             kind: KIND.to_owned(),
             name: dispatch.attempt.to_string(),
-            length: reference.bytes,
+            length: object.bytes,
             digest: Some(hypha_wire::bulk::Digest(*digest.as_bytes())),
         };
         let outgoing = Outgoing { cancel: cancel.clone(), ..Outgoing::new(header) };
         match self.bulk.send(peer, outgoing, bytes).await {
-            Ok(_) => {
-                let result = reference.to_payload();
-                Outcome::Completed { digest: result.digest(), result }
-            }
-            Err(error) => Outcome::Failed {
-                error: format!("the result could not be sent to the scheduler: {error}"),
-                retry: true,
-            },
+            Ok(_) => Outcome::Completed { result: TaskResult::Object(object) },
+            Err(error) => Outcome::Failed(TaskError::new(
+                FailureKind::WorkerFailed,
+                format!("the result could not be sent to the scheduler: {error}"),
+            )),
         }
     }
 }

@@ -10,7 +10,7 @@ use hypha_executor::{
     Confinement, Event as Told, Executor, Failure, Job, JobError, Launcher, Limits,
     Outcome as JobOutcome, Process, ProcessConfig,
 };
-use hypha_model::{Form, Name, SchedulerId, ServerError};
+use hypha_model::{FailureKind, Name, SchedulerId, TaskError};
 use hypha_net::PeerId;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -101,7 +101,7 @@ impl Runners {
         let job = runner.job(dispatch, Vec::new(), Vec::new());
         match local.run_at_once(&job)? {
             JobOutcome::Completed { payload } if self.uploads.is_large(&payload) => None,
-            outcome => Some(outcome_of(outcome, dispatch.spec.form)),
+            outcome => Some(outcome_of(outcome)),
         }
     }
 
@@ -118,7 +118,7 @@ impl Runners {
         let stopper = Stopper(cancel.clone());
         tokio::spawn(async move {
             let outcome = match self.runners.get(executor).map(|runner| (&runner.kind, runner)) {
-                None => failed("the worker has no such executor".to_owned(), true),
+                None => failed("the worker has no such executor"),
                 Some((Kind::Local(local), runner)) => {
                     let cpus = self.take_cores(&dispatch);
                     let job = runner.job(&dispatch, devices, cpus.clone());
@@ -181,7 +181,6 @@ async fn run(
     events: &mpsc::Sender<Event>,
     cancel: &CancellationToken,
 ) -> Outcome {
-    let form = job.form;
     let mut running = executor.start(job);
     let canceller = running.canceller();
     let mut flow = Flow::new(id, events);
@@ -214,7 +213,7 @@ async fn run(
             ended.await
         }
     };
-    outcome_of(outcome, form)
+    outcome_of(outcome)
 }
 
 async fn call(
@@ -244,11 +243,8 @@ async fn call(
             flow.flush().await;
         }
         match call.answer().await {
-            Answer::Completed { payload } => {
-                let digest = payload.digest();
-                Outcome::Completed { result: payload, digest }
-            }
-            Answer::Failed { error, retry } => failed(error, retry),
+            Answer::Completed { payload } => Outcome::Completed { result: payload.into() },
+            Answer::Failed(error) => Outcome::Failed(error),
             Answer::Unreached { error } => {
                 watched.was_not_reached(&error).await;
                 Outcome::Unreached { error }
@@ -258,39 +254,23 @@ async fn call(
     tokio::select! {
         outcome = calling => outcome,
         // Dropping the call hangs up.
-        () = cancel.cancelled() => failed("cancelled".to_owned(), false),
+        () = cancel.cancelled() => failed(STOPPED),
     }
 }
 
-fn outcome_of(outcome: JobOutcome, form: Form) -> Outcome {
+fn outcome_of(outcome: JobOutcome) -> Outcome {
     match outcome {
-        JobOutcome::Completed { payload } => {
-            let digest = payload.digest();
-            Outcome::Completed { result: payload, digest }
-        }
-        // A model that was asked in the words of a server refuses in the words of one.
-        JobOutcome::Failed(Failure { error: JobError::Input(problem), .. })
-            if form != Form::Task =>
-        {
-            let kind = "invalid_request_error";
-            let body = json!({ "error": { "message": problem, "type": kind, "param": null, "code": null } });
-            failed(ServerError { status: 400, body: body.to_string() }.to_string(), false)
-        }
-        JobOutcome::Failed(failure) => {
-            let retry = failure.error.retry();
-            let error = match failure.output.is_empty() {
-                true => failure.error.to_string(),
-                false => format!("{}: {}", failure.error, failure.output.trim_end()),
-            };
-            failed(error, retry)
-        }
-        // Nobody reads it: whoever cancels does not wait for a result.
-        JobOutcome::Cancelled => failed("cancelled".to_owned(), true),
+        JobOutcome::Completed { payload } => Outcome::Completed { result: payload.into() },
+        JobOutcome::Failed(failure) => Outcome::Failed(failure.into()),
+        JobOutcome::Cancelled => failed(STOPPED),
     }
 }
 
-fn failed(error: String, retry: bool) -> Outcome {
-    Outcome::Failed { error, retry }
+/// Seldom read: what is cancelled is not waited for.
+const STOPPED: &str = "the run was stopped";
+
+fn failed(error: &str) -> Outcome {
+    Outcome::Failed(TaskError::new(FailureKind::WorkerFailed, error))
 }
 
 fn process(

@@ -177,7 +177,7 @@ impl Failures {
             finished.task,
             book.genuine,
             policy.max_attempts,
-            finished.error.as_deref().unwrap_or_default()
+            finished.error.as_ref().map_or_else(String::new, ToString::to_string)
         );
         Err(Violation { promise: Promise::NoWrongfulFailure, what })
     }

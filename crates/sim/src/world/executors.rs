@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hypha_engine::{Outcome, Run, RunId, WorkerEvent, WorkerMachine};
-use hypha_model::{Payload, Span, Time};
+use hypha_model::{FailureKind, Payload, Span, TaskError, TaskResult, Time};
 
 use super::World;
 use super::agenda::Happening;
@@ -94,8 +94,8 @@ impl World {
         let took_too_long = now.since(run.since) >= run.timeout.mul_f64(FAST_CLOCK);
         let failed = match &outcome {
             _ if run.stopped => took_too_long.then_some(false),
-            Outcome::Failed { retry, .. } => Some(!retry),
-            Outcome::Completed { result, digest } => (result.digest() != *digest).then_some(false),
+            Outcome::Failed(error) => Some(!error.kind.retry()),
+            Outcome::Completed { result } => (!result.is_sound()).then_some(false),
             _ => None,
         };
         self.watch.run_ended(id, failed);
@@ -110,15 +110,16 @@ impl World {
             return match self.rng.unit() {
                 // What it forwards to is away.
                 0.7..0.8 => Outcome::Unreached { error },
-                drawn => Outcome::Failed { error, retry: drawn < 0.8 },
+                0.0..0.7 => Outcome::Failed(TaskError::new(FailureKind::ProgramFailed, error)),
+                _ => Outcome::Failed(TaskError::new(FailureKind::InvalidInput, error)),
             };
         }
         let result = Payload::from((run.index as u32).to_le_bytes().as_slice());
         if odds.corruption > 0.0 && self.rng.chance(odds.corruption) {
             let digest = Payload::from(&b"something else"[..]).digest();
-            return Outcome::Completed { result, digest };
+            let result = TaskResult::Inline { payload: result, digest };
+            return Outcome::Completed { result };
         }
-        let digest = result.digest();
-        Outcome::Completed { result, digest }
+        Outcome::Completed { result: result.into() }
     }
 }

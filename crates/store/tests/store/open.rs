@@ -89,5 +89,8 @@ async fn an_ended_task_leaves_its_key_and_nothing_more_in_memory() {
     assert_eq!(finished.finished, at(8));
     assert!(finished.result.is_none());
     let stored = store.task(id(6)).await.unwrap().unwrap();
-    assert_eq!(stored.finished.unwrap().result.as_ref().unwrap().0.bytes(), b"result 6");
+    assert_eq!(
+        stored.finished.unwrap().result.as_ref().unwrap().payload().unwrap().bytes(),
+        b"result 6"
+    );
 }

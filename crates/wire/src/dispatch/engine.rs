@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, ToWorker};
-use hypha_model::{AttemptId, Epoch, Fence, Span, TaskSpec};
+use hypha_model::{
+    AttemptId, Epoch, FailureKind, Fence, ObjectRef, Payload, Span, TaskError, TaskResult, TaskSpec,
+};
 
-use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Portion, Report, Work};
+use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Portion, Report, ResultObject, Work};
 
 impl Attempt {
     fn of((attempt, fence): (AttemptId, Fence)) -> Attempt {
@@ -189,18 +191,36 @@ impl From<FromWorker> for Report {
             FromWorker::Finished { attempt, fence, run, outcome } => {
                 let (attempt, run_us) = (Attempt::of((attempt, fence)), run.as_micros());
                 match outcome {
-                    Outcome::Completed { result, digest } => {
-                        Report::Completed { attempt, run_us, result, digest }
+                    Outcome::Completed { result: TaskResult::Inline { payload, digest } } => {
+                        let (result, object) = (payload, None);
+                        Report::Completed { attempt, run_us, result, digest, object }
                     }
-                    Outcome::Failed { error, retry } => {
-                        let (error, unreached) = (cut(error), false);
-                        Report::Failed { attempt, run_us, error, retry, unreached }
+                    Outcome::Completed { result: TaskResult::Object(object) } => {
+                        let result = Payload::from(object.to_json().into_bytes());
+                        let digest = result.digest();
+                        let ObjectRef { digest: of_object, bytes, .. } = object;
+                        let object = Some(ResultObject { digest: of_object, bytes });
+                        Report::Completed { attempt, run_us, result, digest, object }
                     }
+                    Outcome::Failed(TaskError { kind, message, status }) => Report::Failed {
+                        attempt,
+                        run_us,
+                        error: cut(message),
+                        retry: kind.retry(),
+                        unreached: false,
+                        kind,
+                        status,
+                    },
                     Outcome::TimedOut => Report::TimedOut { attempt, run_us },
-                    Outcome::Unreached { error } => {
-                        let (error, retry, unreached) = (cut(error), true, true);
-                        Report::Failed { attempt, run_us, error, retry, unreached }
-                    }
+                    Outcome::Unreached { error } => Report::Failed {
+                        attempt,
+                        run_us,
+                        error: cut(error),
+                        retry: true,
+                        unreached: true,
+                        kind: FailureKind::Unknown,
+                        status: None,
+                    },
                 }
             }
             FromWorker::Away { mut executors } => {
@@ -267,14 +287,28 @@ impl From<Report> for FromWorker {
             Report::Output { attempt, piece } => {
                 FromWorker::Output { attempt: attempt.id(), fence: attempt.fence(), piece }
             }
-            Report::Completed { attempt, run_us, result, digest } => {
-                finished(attempt, run_us, Outcome::Completed { result, digest })
+            Report::Completed { attempt, run_us, object: Some(object), .. } => {
+                let ResultObject { digest, bytes } = object;
+                let object = ObjectRef { digest, bytes, by_digest: false };
+                finished(attempt, run_us, Outcome::Completed { result: TaskResult::Object(object) })
+            }
+            Report::Completed { attempt, run_us, result, digest, object: None } => {
+                let result = TaskResult::Inline { payload: result, digest };
+                finished(attempt, run_us, Outcome::Completed { result })
             }
             Report::Failed { attempt, run_us, error, unreached: true, .. } => {
                 finished(attempt, run_us, Outcome::Unreached { error })
             }
-            Report::Failed { attempt, run_us, error, retry, unreached: false } => {
-                finished(attempt, run_us, Outcome::Failed { error, retry })
+            Report::Failed { attempt, run_us, error, retry, unreached: false, kind, status } => {
+                let kind = match kind {
+                    FailureKind::Unknown => FailureKind::unknown(retry),
+                    known => known,
+                };
+                finished(
+                    attempt,
+                    run_us,
+                    Outcome::Failed(TaskError { kind, message: error, status }),
+                )
             }
             Report::TimedOut { attempt, run_us } => finished(attempt, run_us, Outcome::TimedOut),
             Report::Away { executors } => FromWorker::Away { executors },

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, Portion, ToWorker};
 use hypha_model::{
-    AttemptId, Digest, Epoch, ExecutorClass, Fence, Form, LeaseId, Metadata, Name, Payload,
-    Priority, RefusalKind, Requirement, Rng, Span, TaskId, TaskSpec, Time, Value,
+    AttemptId, Digest, Epoch, ExecutorClass, FailureKind, Fence, Form, LeaseId, Metadata, Name,
+    ObjectRef, Payload, Priority, RefusalKind, Requirement, Rng, Span, TaskError, TaskId,
+    TaskResult, TaskSpec, Time, Value,
 };
 use hypha_wire::dispatch::{
-    Attempt, MAX_ERROR_BYTES, MAX_HOLDING, MAX_MESSAGES, MAX_PAYLOAD_BYTES,
+    Attempt, MAX_ERROR_BYTES, MAX_HOLDING, MAX_MESSAGES, MAX_PAYLOAD_BYTES, Report,
 };
 use hypha_wire::frame::LENGTH_BYTES;
 use hypha_wire::*;
@@ -84,10 +85,14 @@ fn a_long_text_of_a_failure_is_cut_between_characters() {
         // All 2,000 characters that the engine keeps, of the longest kind.
         ("🦀".repeat(5_000), 2_000 * 4),
     ] {
-        let outcome = Outcome::Failed { error: text.clone(), retry: false };
+        let outcome = Outcome::Failed(TaskError::new(FailureKind::InvalidInput, text.clone()));
         let finished = FromWorker::Finished { attempt, fence, run: Span::ZERO, outcome };
         let back = to_a_scheduler_and_back(vec![finished]);
-        let [FromWorker::Finished { outcome: Outcome::Failed { error, .. }, .. }] = &back[..]
+        let [
+            FromWorker::Finished {
+                outcome: Outcome::Failed(TaskError { message: error, .. }), ..
+            },
+        ] = &back[..]
         else {
             panic!("{back:?}")
         };
@@ -119,7 +124,8 @@ fn the_largest_payload_passes_and_a_larger_one_does_not() {
     };
     let completed = |result: &Payload| {
         let digest = Digest::from_bytes([0; 32]);
-        let outcome = Outcome::Completed { result: result.clone(), digest };
+        let result = TaskResult::Inline { payload: result.clone(), digest };
+        let outcome = Outcome::Completed { result };
         let run = Span::ZERO;
         samples::reports(vec![FromWorker::Finished { attempt, fence, run, outcome }])
     };
@@ -499,14 +505,62 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
     ]
 }
 
+/// What earlier releases said of failures: whether to retry, and no kind.
+#[test]
+fn a_failure_without_a_kind_keeps_whether_to_retry() {
+    #[derive(serde::Serialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Said<'a> {
+        Failed { attempt: Attempt, run_us: u64, error: &'a str, retry: bool, kind: Option<&'a str> },
+    }
+    let ((id, fence), error) = (samples::attempt(), "the server answered 422: no");
+    let attempt = Attempt { task: id.task, number: id.number, fence: fence.0 };
+    for (kind, retry, read) in [
+        (None, true, FailureKind::Unknown),
+        (None, false, FailureKind::UnknownPermanent),
+        (Some("of_2030"), true, FailureKind::Unknown),
+        (Some("of_2030"), false, FailureKind::UnknownPermanent),
+        (Some("program_failed"), true, FailureKind::ProgramFailed),
+    ] {
+        let said = Said::Failed { attempt, run_us: 1, error, retry, kind };
+        let mut bytes = rmp_serde::to_vec_named(&said).unwrap();
+        if kind.is_none() {
+            // As a release that does not know the field.
+            #[derive(serde::Serialize)]
+            #[serde(rename_all = "snake_case")]
+            enum Before<'a> {
+                Failed { attempt: Attempt, run_us: u64, error: &'a str, retry: bool },
+            }
+            let before = Before::Failed { attempt, run_us: 1, error, retry };
+            bytes = rmp_serde::to_vec_named(&before).unwrap();
+        }
+        let report: Report = rmp_serde::from_slice(&bytes).unwrap();
+        let FromWorker::Finished { outcome: Outcome::Failed(told), .. } = report.into() else {
+            panic!("it has not failed")
+        };
+        assert_eq!(told, TaskError::new(read, error));
+    }
+}
+
 fn from_worker() -> impl Strategy<Value = FromWorker> {
     let outcome = prop_oneof![
-        (payload(), any::<[u8; 32]>()).prop_map(|(result, digest)| Outcome::Completed {
-            result,
-            digest: Digest::from_bytes(digest),
-        }),
-        (any::<String>(), any::<bool>())
-            .prop_map(|(error, retry)| Outcome::Failed { error, retry }),
+        (payload(), any::<[u8; 32]>(), any::<Option<u64>>()).prop_map(
+            |(payload, digest, object)| {
+                let digest = Digest::from_bytes(digest);
+                let result = match object {
+                    Some(bytes) => {
+                        TaskResult::Object(ObjectRef { digest, bytes, by_digest: false })
+                    }
+                    None => TaskResult::Inline { payload, digest },
+                };
+                Outcome::Completed { result }
+            }
+        ),
+        (0..FailureKind::ALL.len(), any::<String>(), any::<Option<u16>>()).prop_map(
+            |(kind, message, status)| {
+                Outcome::Failed(TaskError { kind: FailureKind::ALL[kind], message, status })
+            }
+        ),
         Just(Outcome::TimedOut),
         any::<String>().prop_map(|error| Outcome::Unreached { error }),
     ];

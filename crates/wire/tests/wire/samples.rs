@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, Portion, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, ExecutorClass, Fence, Form, LeaseId, Metadata, Payload, Priority,
-    Requirement, Rng, Span, TaskId, TaskSpec, Time, Value,
+    AttemptId, Epoch, ExecutorClass, FailureKind, Fence, Form, LeaseId, Metadata, ObjectRef,
+    Payload, Priority, Requirement, Rng, Span, TaskError, TaskId, TaskResult, TaskSpec, Time,
+    Value,
 };
 use hypha_wire::worker::{Class, Device, Executor};
 use hypha_wire::*;
@@ -215,8 +216,8 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
     let ((attempt, fence), lease, epoch) = (attempt(), lease(), Epoch(7));
     let (ttl, run) = (Span::from_secs(15), Span::from_micros(1_234));
     let payload = Payload::from(ramp(300));
-    let completed = Outcome::Completed { result: payload.clone(), digest: payload.digest() };
-    let failed = Outcome::Failed { error: "out of memory €".into(), retry: true };
+    let completed = Outcome::Completed { result: payload.into() };
+    let failed = Outcome::Failed(TaskError::new(FailureKind::Unknown, "out of memory €"));
     let other = AttemptId { number: 4, ..attempt };
     let mut all = vec![
         FromWorker::LeaseGranted { request: 1, lease, epoch, ttl, portion: None, holding: vec![] },
@@ -272,6 +273,7 @@ pub(crate) fn of_delegation() -> Vec<FromWorker> {
     ]
 }
 
+<<<<<<< HEAD
 /// Leases of parts of a worker.
 pub(crate) fn of_parts() -> Vec<FromWorker> {
     let (lease, epoch, ttl) = (lease(), Epoch(7), Span::from_secs(15));
@@ -299,6 +301,35 @@ pub(crate) fn for_parts() -> Vec<ToWorker> {
         ToWorker::RequestLease(Ask { request: 1, ttl, least, wish, short_of }),
         ToWorker::Heartbeat { lease: lease(), epoch: Epoch(7), nonce: 1, short_of: gpu },
     ]
+=======
+/// What later releases say besides: of what kind a failure is, and what a back end answered.
+pub(crate) fn of_kinds() -> Vec<FromWorker> {
+    let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
+    let answered = TaskError { status: Some(422), ..TaskError::default() };
+    let errors = FailureKind::ALL.map(|kind| TaskError::new(kind, "out of memory €"));
+    let finished =
+        |error| FromWorker::Finished { attempt, fence, run, outcome: Outcome::Failed(error) };
+    errors.into_iter().chain([answered]).map(finished).collect()
+}
+
+/// What later releases say besides: of a result that has come as a bulk transfer.
+pub(crate) fn of_object() -> Vec<FromWorker> {
+    let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
+    let digest = Payload::from(ramp(300)).digest();
+    let object = ObjectRef { digest, bytes: 1 << 33, by_digest: false };
+    let outcome = Outcome::Completed { result: TaskResult::Object(object) };
+    vec![FromWorker::Finished { attempt, fence, run, outcome }]
+}
+
+/// As earlier releases say it: the name of the object is the result.
+pub(crate) fn of_object_before() -> Vec<FromWorker> {
+    let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
+    let digest = Payload::from(ramp(300)).digest();
+    let object = ObjectRef { digest, bytes: 1 << 33, by_digest: false };
+    let outcome =
+        Outcome::Completed { result: Payload::from(object.to_json().into_bytes()).into() };
+    vec![FromWorker::Finished { attempt, fence, run, outcome }]
+>>>>>>> failures
 }
 
 /// A dispatch of what a back end has already.
@@ -407,8 +438,14 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "all", reports(from_worker())),
         sample("reports", "away", reports(of_away())),
         sample("reports", "delegated", reports(of_delegation())),
+<<<<<<< HEAD
         sample("reports", "parts", reports(of_parts())),
         sample("orders", "parts", orders(for_parts())),
+=======
+        sample("reports", "kinds", reports(of_kinds())),
+        sample("reports", "object", reports(of_object())),
+        sample("reports", "object_before", reports(of_object_before())),
+>>>>>>> failures
         sample("orders", "resumed", orders(resumed())),
         sample("reports", "greeting", Reports::default()),
     ]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hyper::{Method, Uri};
 use hypha_engine::back_end::{Enqueued, Fetched, Report as Verdict};
 use hypha_engine::{Dispatch, Outcome};
-use hypha_model::{Executor, Payload, Span, Worker};
+use hypha_model::{Executor, FailureKind, Payload, Span, TaskError, Worker};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -76,7 +76,7 @@ pub(in crate::workers) async fn probe(
 ) -> Result<Status, HttpError> {
     let asking = async {
         match get(origin, Uri::from_static("/status"), None, within).await {
-            Err(HttpError::Status(answer)) if matches!(answer.status, 404 | 405 | 501) => {
+            Err(HttpError::Status { status: 404 | 405 | 501, .. }) => {
                 get(origin, Uri::from_static("/info"), None, within).await
             }
             other => other,
@@ -156,8 +156,7 @@ impl Report {
         match (word.as_str(), self.result) {
             ("completed" | "success" | "succeeded" | "done" | "finished", Some(result)) => {
                 let result = Payload::from(result.to_string().into_bytes());
-                let digest = result.digest();
-                Verdict::Ended(Outcome::Completed { result, digest }, run)
+                Verdict::Ended(Outcome::Completed { result: result.into() }, run)
             }
             ("completed" | "success" | "succeeded" | "done" | "finished", None) => {
                 Verdict::NoResult
@@ -166,7 +165,8 @@ impl Report {
                 let error =
                     self.error.unwrap_or_else(|| "the task instance does not say why".into());
                 let error = format!("the task instance failed: {error}");
-                Verdict::Ended(Outcome::Failed { error, retry: true }, run)
+                let error = TaskError::new(FailureKind::BackendFailed, error);
+                Verdict::Ended(Outcome::Failed(error), run)
             }
             _ => Verdict::NotYet,
         }
@@ -177,10 +177,12 @@ impl Instance {
     /// Hands over a task.
     pub(super) async fn enqueue(&self, dispatch: &Dispatch, secret: &str) -> Answer {
         let answer = |enqueued| Answer { enqueued, silent: None };
-        let failed = |error: String, retry| Enqueued::Failed(Outcome::Failed { error, retry });
+        let failed = |error| Enqueued::Failed(Outcome::Failed(error));
         let body = match self.body(dispatch, secret) {
             Ok(body) => body,
-            Err(error) => return answer(failed(error, false)),
+            Err(error) => {
+                return answer(failed(TaskError::new(FailureKind::InvalidInput, error)));
+            }
         };
         let path = Uri::from_static("/queue/enqueue");
         let asking = async {
@@ -189,18 +191,16 @@ impl Instance {
         };
         match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
             Ok(body) => answer(Enqueued::Taken(own_id(&body).map(Arc::from))),
-            Err(HttpError::Status(said)) if matches!(said.status, 429 | 503) => {
-                answer(Enqueued::Busy)
-            }
-            Err(error @ (HttpError::Status(_) | HttpError::TooLarge { .. })) => {
-                answer(failed(error.to_string(), error.retry()))
+            Err(HttpError::Status { status: 429 | 503, .. }) => answer(Enqueued::Busy),
+            Err(error @ (HttpError::Status { .. } | HttpError::TooLarge { .. })) => {
+                answer(failed(error.into()))
             }
             Err(problem) => {
                 let error = format!("the task instance did not take it: {problem}");
                 let silent = Some(error.clone());
                 let enqueued = match problem.is_unreached() {
                     true => Enqueued::Failed(Outcome::Unreached { error }),
-                    false => failed(error, true),
+                    false => failed(TaskError::new(problem.kind(), error)),
                 };
                 Answer { enqueued, silent }
             }
@@ -243,9 +243,9 @@ impl Instance {
                 Ok(mut value) => Fetched::Report(Report::read(&mut value).verdict()),
                 Err(_) => Fetched::Silent,
             },
-            Err(HttpError::Status(answer)) if answer.status == 404 => Fetched::Unknown,
+            Err(HttpError::Status { status: 404, .. }) => Fetched::Unknown,
             Err(error @ HttpError::TooLarge { .. }) => {
-                Fetched::Unusable(Outcome::Failed { error: error.to_string(), retry: false })
+                Fetched::Unusable(Outcome::Failed(error.into()))
             }
             Err(_) => Fetched::Silent,
         }
@@ -313,8 +313,9 @@ mod tests {
             let shown = match Report::read(&mut value.clone()).verdict() {
                 Verdict::NotYet => "not yet".to_owned(),
                 Verdict::NoResult => "no result".to_owned(),
-                Verdict::Ended(Outcome::Completed { result, .. }, run) => {
-                    format!("{} {run:?}", String::from_utf8_lossy(result.bytes()))
+                Verdict::Ended(Outcome::Completed { result }, run) => {
+                    let payload = result.payload().unwrap();
+                    format!("{} {run:?}", String::from_utf8_lossy(payload.bytes()))
                 }
                 Verdict::Ended(outcome, _) => format!("{outcome:?}"),
             };

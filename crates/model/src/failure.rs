@@ -1,0 +1,277 @@
+//! Why there is no result: a kind for programs, a text for people. Nothing decides by the text.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Why an attempt gave no result, or a task ended without one.
+///
+/// The words are in files and messages, and in programs of clients: they never change. One that only a later version has
+/// reads as [`FailureKind::Unknown`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// The input is not what the program or the back end takes.
+    InvalidInput,
+    /// The program said that it failed, or ended without a result.
+    ProgramFailed,
+    /// The program used more than it may: memory, processes, the size of a result.
+    LimitExceeded,
+    /// It took longer than it may.
+    TimedOut,
+    /// The worker could not run it.
+    WorkerFailed,
+    /// The worker is gone, does not answer, or does not have it any more.
+    WorkerLost,
+    /// The worker did not take it.
+    Refused,
+    /// The result is not what its digest says.
+    CorruptResult,
+    /// The back end failed, or its answer cannot be used.
+    BackendFailed,
+    /// The back end cannot be reached, and has not seen it.
+    BackendUnreachable,
+    /// The worker gave it back in order.
+    Returned,
+    /// The scheduler was not there: what became of the attempt cannot be known.
+    Interrupted,
+    /// A client cancelled the task.
+    Cancelled,
+    /// The deadline passed first.
+    Expired,
+    /// Not known, and it would fail elsewhere too: said by a worker of another version.
+    UnknownPermanent,
+    /// Not known: of another version.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// Whose fault a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// What the client sent.
+    Input,
+    /// The program that was run.
+    Program,
+    /// The worker, or the way to it.
+    Worker,
+    /// The HTTP server that should have done it.
+    Backend,
+    /// Nobody's.
+    Nobody,
+}
+
+impl FailureKind {
+    /// All kinds, each at the place of its number.
+    pub const ALL: [FailureKind; 16] = [
+        FailureKind::InvalidInput,
+        FailureKind::ProgramFailed,
+        FailureKind::LimitExceeded,
+        FailureKind::TimedOut,
+        FailureKind::WorkerFailed,
+        FailureKind::WorkerLost,
+        FailureKind::Refused,
+        FailureKind::CorruptResult,
+        FailureKind::BackendFailed,
+        FailureKind::BackendUnreachable,
+        FailureKind::Returned,
+        FailureKind::Interrupted,
+        FailureKind::Cancelled,
+        FailureKind::Expired,
+        FailureKind::UnknownPermanent,
+        FailureKind::Unknown,
+    ];
+
+    /// Whose fault it is.
+    pub const fn fault(self) -> Fault {
+        match self {
+            FailureKind::InvalidInput => Fault::Input,
+            FailureKind::ProgramFailed | FailureKind::LimitExceeded | FailureKind::TimedOut => {
+                Fault::Program
+            }
+            FailureKind::WorkerFailed
+            | FailureKind::WorkerLost
+            | FailureKind::Refused
+            | FailureKind::CorruptResult => Fault::Worker,
+            FailureKind::BackendFailed | FailureKind::BackendUnreachable => Fault::Backend,
+            FailureKind::Returned
+            | FailureKind::Interrupted
+            | FailureKind::Cancelled
+            | FailureKind::Expired
+            | FailureKind::UnknownPermanent
+            | FailureKind::Unknown => Fault::Nobody,
+        }
+    }
+
+    /// Whether another attempt may do better. What follows from the task itself would fail elsewhere too.
+    pub const fn retry(self) -> bool {
+        !matches!(
+            self,
+            FailureKind::InvalidInput
+                | FailureKind::LimitExceeded
+                | FailureKind::Cancelled
+                | FailureKind::Expired
+                | FailureKind::UnknownPermanent
+        )
+    }
+
+    /// Whether it says how a run ended. The other kinds are for the scheduler to find.
+    pub const fn is_of_run(self) -> bool {
+        matches!(
+            self,
+            FailureKind::InvalidInput
+                | FailureKind::ProgramFailed
+                | FailureKind::LimitExceeded
+                | FailureKind::TimedOut
+                | FailureKind::WorkerFailed
+                | FailureKind::BackendFailed
+                | FailureKind::UnknownPermanent
+                | FailureKind::Unknown
+        )
+    }
+
+    /// The kind of a failure of which another version says no more than whether to retry.
+    pub const fn unknown(retry: bool) -> FailureKind {
+        if retry { FailureKind::Unknown } else { FailureKind::UnknownPermanent }
+    }
+
+    /// The word that users see.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            FailureKind::InvalidInput => "invalid_input",
+            FailureKind::ProgramFailed => "program_failed",
+            FailureKind::LimitExceeded => "limit_exceeded",
+            FailureKind::TimedOut => "timed_out",
+            FailureKind::WorkerFailed => "worker_failed",
+            FailureKind::WorkerLost => "worker_lost",
+            FailureKind::Refused => "refused",
+            FailureKind::CorruptResult => "corrupt_result",
+            FailureKind::BackendFailed => "backend_failed",
+            FailureKind::BackendUnreachable => "backend_unreachable",
+            FailureKind::Returned => "returned",
+            FailureKind::Interrupted => "interrupted",
+            FailureKind::Cancelled => "cancelled",
+            FailureKind::Expired => "expired",
+            FailureKind::UnknownPermanent => "unknown_permanent",
+            FailureKind::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What only a later version knows is [`FailureKind::Unknown`].
+impl From<&str> for FailureKind {
+    fn from(word: &str) -> FailureKind {
+        word.parse().unwrap_or_default()
+    }
+}
+
+impl FromStr for FailureKind {
+    type Err = UnknownKind;
+    fn from_str(word: &str) -> Result<FailureKind, UnknownKind> {
+        FailureKind::ALL.into_iter().find(|kind| kind.as_str() == word).ok_or(UnknownKind)
+    }
+}
+
+/// A kind of failure that this version does not know.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("this is not a kind of failure that this version knows")]
+pub struct UnknownKind;
+
+impl Fault {
+    /// The word that users see.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Fault::Input => "input",
+            Fault::Program => "program",
+            Fault::Worker => "worker",
+            Fault::Backend => "backend",
+            Fault::Nobody => "nobody",
+        }
+    }
+}
+
+/// Why there is no result.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskError {
+    /// For programs.
+    pub kind: FailureKind,
+    /// For people. If there is a `status`, the body of that answer.
+    pub message: String,
+    /// The HTTP status with which a back end answered instead of a result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+}
+
+impl TaskError {
+    /// A failure of this kind, in these words.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> TaskError {
+        TaskError { kind, message: message.into(), status: None }
+    }
+
+    /// The same with so many characters of the text at most.
+    #[must_use]
+    pub fn cut(mut self, max_chars: usize) -> TaskError {
+        if let Some((end, _)) = self.message.char_indices().nth(max_chars) {
+            self.message.truncate(end);
+        }
+        self
+    }
+}
+
+impl fmt::Display for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status {
+            Some(status) => write!(f, "the server answered {status}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_one_word_everywhere_and_has_its_place() {
+        for (at, kind) in FailureKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at, "{kind}");
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
+            assert_eq!(serde_json::from_str::<FailureKind>(&format!("\"{kind}\"")).unwrap(), kind);
+            let fault = serde_json::to_string(&kind.fault()).unwrap();
+            assert_eq!(fault, format!("\"{}\"", kind.fault().as_str()));
+        }
+    }
+
+    #[test]
+    fn a_kind_of_a_later_version_is_unknown_and_keeps_whether_to_retry() {
+        assert_eq!(
+            serde_json::from_str::<FailureKind>("\"of_2030\"").unwrap(),
+            FailureKind::Unknown
+        );
+        assert_eq!(FailureKind::from("of_2030"), FailureKind::Unknown);
+        for retry in [true, false] {
+            assert_eq!(FailureKind::unknown(retry).retry(), retry);
+        }
+    }
+
+    #[test]
+    fn what_a_back_end_answered_is_shown_with_its_status() {
+        let error =
+            TaskError { status: Some(422), ..TaskError::new(FailureKind::InvalidInput, "€€") };
+        assert_eq!(error.clone().cut(1).to_string(), "the server answered 422: €");
+        assert_eq!(error.cut(2).message, "€€");
+    }
+}
