@@ -9,8 +9,9 @@ use serde_json::Value;
 use crate::failures::{Ended, FailedAttempt, Judge};
 use crate::load::made_ms;
 
-/// How many of a kind of complaint are shown.
+/// How many of a kind of complaint are shown, and how much of each: some inputs are large.
 const SHOWN: usize = 5;
+const SHOWN_CHARS: usize = 1_500;
 
 /// A task as it was submitted. All models answer with their input.
 #[derive(Clone, Debug, PartialEq)]
@@ -251,7 +252,7 @@ impl Complaints {
         let (count, some) = self.0.entry(kind).or_default();
         *count += 1;
         if some.len() < SHOWN {
-            some.push(what);
+            some.push(what.chars().take(SHOWN_CHARS).collect());
         }
     }
 
