@@ -213,7 +213,7 @@ impl Shared {
             return Some((status, json!({ "message": "on purpose" })));
         }
         match (self.protocol, is_task) {
-            (Protocol::Json, _) => self.work(input, life).then(|| (200, body)),
+            (Protocol::Json, _) => self.work(input, life).then_some((200, body)),
             (Protocol::Instance, true) => Some(self.enqueue(&body, life)),
             (Protocol::Instance, false) => Some(self.look_up(&request.path)),
         }

@@ -115,7 +115,7 @@ impl Shared {
                 {
                     tasks.tasks.remove(&oldest);
                 }
-                (callback, tasks.completed % TWICE_EVERY == 0)
+                (callback, tasks.completed.is_multiple_of(TWICE_EVERY))
             };
             let Some((at, path)) = callback.as_deref().and_then(parts) else { return };
             let body = &report(&id, &input).to_string();
