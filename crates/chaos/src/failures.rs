@@ -44,6 +44,7 @@ const REASONS: &[(&str, Cost)] = &[
     // Given back, refused, or not acknowledged, by a worker that others can stand in for.
     ("the worker was stopped, and gave it back", Cost::Nothing),
     ("the worker describes itself anew", Cost::Nothing),
+    ("the connection to the worker was replaced", Cost::Nothing),
     ("the worker did not answer in time", Cost::Nothing),
     ("refused by the worker: ", Cost::Nothing),
     // A back end that could not be reached, or whose last health check failed.
