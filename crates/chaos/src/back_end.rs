@@ -16,11 +16,12 @@ use serde_json::{Value, json};
 use crate::faults::{Faults, Injury};
 use crate::http::{Received, read_request};
 use crate::load::lock;
+use crate::port;
 use instance::Tasks;
 
 /// How often a listener is looked at for connections, and for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long the port of a server that died may be in use by another program before we give up.
+/// How long the port of a server that died may stay in use before we give up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a back end speaks.
@@ -92,7 +93,7 @@ impl BackEnd {
         slots: usize,
         faults: &Arc<Mutex<Faults>>,
     ) -> anyhow::Result<BackEnd> {
-        let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
+        let listener = port::listen()?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             name: address.to_string(),

@@ -12,6 +12,7 @@ mod network;
 mod node;
 mod options;
 mod plan;
+mod port;
 mod probe;
 mod random;
 mod round;

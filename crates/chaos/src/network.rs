@@ -1,7 +1,7 @@
 //! The network that the run is about: a gateway and back ends, a scheduler and workers, which die, and where they are.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,7 @@ use crate::disk::{Disk, Way};
 use crate::faults::Faults;
 use crate::http::Life;
 use crate::node::{LOOK_EVERY, Node};
+use crate::port;
 
 /// How long a node may take to say where it listens.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -143,7 +144,7 @@ pub(crate) fn builtin_of(worker: &str) -> String {
 /// changes nothing.
 fn of_scheduler(back_ends: &[BackEnd]) -> anyhow::Result<Vec<(String, String)>> {
     // The usual port may be taken on this machine. It stays the same from life to life, as a user's does.
-    let api = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let api = port::listen()?.local_addr()?;
     let servers = back_ends.iter().filter(|back_end| back_end.protocol == Protocol::Json);
     // HTTP servers as a user configures them; each also has a model of its own, to be asked for alone.
     let entry = |server: &BackEnd| {
