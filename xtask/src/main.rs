@@ -45,7 +45,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     Subcommand {
         name: "chaos",
         arguments: "[--rounds N] [--seed N]",
-        summary: "kill schedulers and workers under load; nothing acknowledged may be lost",
+        summary: "kill, stop and freeze schedulers, workers and back ends under load; nothing acknowledged may be lost",
         run: chaos::run,
     },
     Subcommand {

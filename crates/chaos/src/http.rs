@@ -1,4 +1,5 @@
-//! A small blocking HTTP client: requests with a body, answers with a length, one connection kept open.
+//! As much of HTTP as is needed here, blocking: a client with one connection that is kept open, requests with a body,
+//! answers with a length.
 
 use std::io::{self, BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -40,16 +41,19 @@ pub(crate) enum Silence {
     Lost(Error),
 }
 
+/// A life of a server, and where it serves. Another life may serve at the same place.
+pub(crate) type Life = (u32, SocketAddr);
+
 #[derive(Default)]
 pub(crate) struct Client {
-    open: Option<(SocketAddr, BufReader<TcpStream>)>,
+    open: Option<(Life, BufReader<TcpStream>)>,
 }
 
 impl Client {
-    pub(crate) fn ask(&mut self, at: SocketAddr, request: &Request) -> Result<Answer, Silence> {
+    pub(crate) fn ask(&mut self, at: Life, request: &Request) -> Result<Answer, Silence> {
         let mut stream = match self.open.take() {
             Some((open_to, stream)) if open_to == at => stream,
-            _ => connect(at).map_err(Silence::Unreachable)?,
+            _ => connect(at.1).map_err(Silence::Unreachable)?,
         };
         send(stream.get_mut(), request).map_err(Silence::Lost)?;
         let (answer, keep) = receive(&mut stream).map_err(Silence::Lost)?;
@@ -80,25 +84,54 @@ fn send(stream: &mut impl Write, request: &Request) -> io::Result<()> {
     stream.write_all(whole.as_bytes())
 }
 
+/// A request as a server gets it.
+pub(crate) struct Received {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The next request of a connection.
+pub(crate) fn read_request(stream: &mut impl BufRead) -> io::Result<Received> {
+    let Head { first, length, .. } = read_head(stream)?;
+    let mut words = first.split(' ').map(str::to_owned);
+    let (Some(method), Some(path)) = (words.next(), words.next()) else {
+        return Err(malformed("a request without a path"));
+    };
+    let body = read_body(stream, length.unwrap_or_default())?;
+    Ok(Received { method, path, body })
+}
+
 /// An answer, and whether the connection can be used again.
 fn receive(stream: &mut impl BufRead) -> io::Result<(Answer, bool)> {
+    let Head { first, length, keep } = read_head(stream)?;
+    let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| malformed("an answer without a status"))?;
+    let length = length.ok_or_else(|| malformed("an answer without a length"))?;
+    Ok((Answer { status, body: read_body(stream, length)? }, keep))
+}
+
+struct Head {
+    first: String,
+    length: Option<usize>,
+    keep: bool,
+}
+
+fn read_head(stream: &mut impl BufRead) -> io::Result<Head> {
     let mut head = stream.take(MAX_HEAD);
     let mut line = || {
         let mut line = String::new();
         match head.read_line(&mut line)? {
-            0 => Err(Error::new(ErrorKind::UnexpectedEof, "the answer broke off")),
+            0 => Err(Error::new(ErrorKind::UnexpectedEof, "the connection broke off")),
             _ => Ok(line.trim_end().to_owned()),
         }
     };
-    let malformed = |what: &str| Error::new(ErrorKind::InvalidData, what.to_owned());
     let first = line()?;
-    let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status = status.ok_or_else(|| malformed("an answer without a status"))?;
     let (mut length, mut keep) = (None, true);
     loop {
         let line = line()?;
         if line.is_empty() {
-            break;
+            return Ok(Head { first, length, keep });
         }
         let Some((name, value)) = line.split_once(':') else { continue };
         match name.to_ascii_lowercase().as_str() {
@@ -107,13 +140,19 @@ fn receive(stream: &mut impl BufRead) -> io::Result<(Answer, bool)> {
             _ => {}
         }
     }
-    let length: usize = length.ok_or_else(|| malformed("an answer without a length"))?;
+}
+
+fn read_body(stream: &mut impl BufRead, length: usize) -> io::Result<Vec<u8>> {
     if length > MAX_BODY {
-        return Err(malformed("an answer that is too long"));
+        return Err(malformed("a body that is too long"));
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
-    Ok((Answer { status, body }, keep))
+    Ok(body)
+}
+
+fn malformed(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, what.to_owned())
 }
 
 #[cfg(test)]
@@ -128,6 +167,19 @@ mod tests {
         let text = String::from_utf8(written).expect("text");
         assert!(text.starts_with("POST /x HTTP/1.1\r\n"), "{text}");
         assert!(text.contains("\r\nContent-Length: 2\r\nIdempotency-Key: k-1\r\n\r\n{}"), "{text}");
+    }
+
+    #[test]
+    fn a_request_is_read_as_it_was_written() {
+        let mut written = Vec::new();
+        let request = Request { method: "POST", path: "/x", key: None, body: "{}" };
+        send(&mut written, &request).expect("memory is writable");
+        send(&mut written, &Request::get("/y")).expect("memory is writable");
+        let mut stream = written.as_slice();
+        let first = read_request(&mut stream).expect("the first");
+        assert_eq!((&*first.method, &*first.path, &*first.body), ("POST", "/x", &b"{}"[..]));
+        assert_eq!(read_request(&mut stream).expect("the second").path, "/y");
+        assert!(read_request(&mut stream).is_err());
     }
 
     #[test]

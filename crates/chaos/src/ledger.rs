@@ -2,22 +2,26 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How many of a kind of complaint are shown.
-const SHOWN: usize = 5;
+use crate::failures::{Ended, FailedAttempt, Judge};
+use crate::load::made_ms;
 
-/// A task as it was submitted. Both models answer with their input.
+/// How many of a kind of complaint are shown, and how much of each: some inputs are large.
+const SHOWN: usize = 5;
+const SHOWN_CHARS: usize = 1_500;
+
+/// A task as it was submitted. All models answer with their input.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Given {
-    pub(crate) model: &'static str,
+    pub(crate) model: String,
     pub(crate) input: Value,
 }
 
-/// Results up to this size are kept beside the task, larger ones apart. The default is larger; so many bytes are enough
-/// to take the other way.
-pub(crate) const LARGE_BYTES: usize = 16 << 10;
+/// Results up to this size are kept beside the task, larger ones apart: the default of `max_result_size`.
+pub(crate) const LARGE_BYTES: usize = 1 << 20;
 
 impl Given {
     /// Whether the result is too large to stand in the list.
@@ -41,13 +45,25 @@ impl Given {
 }
 
 /// A task as the scheduler lists it.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Listed {
     pub(crate) id: String,
     status: String,
-    attempts: u32,
+    attempts: usize,
     result: Option<Value>,
     error: Option<String>,
+    #[serde(default)]
+    failures: Vec<FailedAttempt>,
+}
+
+impl Listed {
+    pub(crate) fn is_completed(&self) -> bool {
+        self.status == "completed"
+    }
+
+    fn is_failed(&self) -> bool {
+        self.status == "failed"
+    }
 }
 
 /// What is compared.
@@ -73,6 +89,8 @@ pub(crate) struct Ledger {
     tasks: HashMap<String, Given>,
     /// Those that were accounted for.
     settled: HashSet<String>,
+    /// Those that we have cancelled.
+    cancelled: HashSet<String>,
     ids: HashMap<String, String>,
     /// By the life of the scheduler that died with them.
     pub(crate) traces: BTreeMap<u32, Traces>,
@@ -107,6 +125,11 @@ impl Ledger {
         self.tasks.len()
     }
 
+    /// A task was cancelled, and need not complete.
+    pub(crate) fn cancel(&mut self, id: &str) {
+        self.cancelled.insert(id.to_owned());
+    }
+
     pub(crate) fn given(&self, id: &str) -> Option<&Given> {
         self.tasks.get(id)
     }
@@ -116,7 +139,7 @@ impl Ledger {
     }
 
     /// Compares what is owed with what the scheduler has, and says what is wrong.
-    pub(crate) fn compare(&self, listed: &[Listed], scope: Scope) -> Vec<String> {
+    pub(crate) fn compare(&self, listed: &[Listed], scope: Scope, judge: &Judge) -> Vec<String> {
         let mut complaints = Complaints::default();
         let mut seen: HashMap<&str, &Listed> = HashMap::new();
         for task in listed {
@@ -128,12 +151,25 @@ impl Ledger {
                 complaints.add("stored, and belongs to no key", format!("{task:?}"));
                 continue;
             };
-            if task.status != "completed" || task.error.is_some() {
-                complaints.add("not completed", format!("{task:?}"));
-            } else if !given.is_owed(task.result.as_ref()) {
+            if task.status == "cancelled" && self.cancelled.contains(&task.id) {
+                continue;
+            }
+            if !(task.is_completed() || task.is_failed())
+                || task.is_failed() == task.error.is_none()
+            {
+                complaints.add("neither completed nor failed", format!("{task:?}"));
+            } else if task.is_completed() && !given.is_owed(task.result.as_ref()) {
                 complaints.add("with a wrong result", format!("{task:?} of {given:?}"));
-            } else if task.attempts == 0 {
+            } else if task.is_completed() && task.attempts == 0 {
                 complaints.add("completed without an attempt", format!("{task:?}"));
+            } else if let Some(wrong) = judge.judge(&Ended {
+                name: given.input["name"].as_str(),
+                submitted_ms: made_ms(&task.id).unwrap_or_default(),
+                completed: task.is_completed(),
+                attempts: task.attempts,
+                failures: &task.failures,
+            }) {
+                complaints.add(wrong, format!("{task:?} of {given:?}"));
             }
         }
         for (id, given) in &self.tasks {
@@ -145,16 +181,65 @@ impl Ledger {
         complaints.shown()
     }
 
+    /// Shows that [`Ledger::compare`] notices what it is for: each of these records, which is what the scheduler has with
+    /// one thing changed, must be complained about.
+    pub(crate) fn check_the_checker(&self, listed: &[Listed], judge: &Judge) -> anyhow::Result<()> {
+        let plain =
+            |task: &Listed| task.is_completed() && task.attempts == 1 && !self.is_settled(&task.id);
+        let at = listed.iter().position(plain).context("no task completed at once")?;
+        let changed = |change: &dyn Fn(&mut Vec<Listed>)| {
+            let mut listed = listed.to_vec();
+            change(&mut listed);
+            listed
+        };
+        let blamed = |listed: &mut Vec<Listed>, reason: &str, count: usize| {
+            let failure = FailedAttempt {
+                worker: "somebody to whom nothing was done".to_owned(),
+                reason: reason.to_owned(),
+                at: "2026-01-01T00:00:00.000Z".to_owned(),
+            };
+            listed[at].attempts += count;
+            listed[at].failures = vec![failure; count];
+        };
+        let doctored = [
+            ("a lost task", changed(&|listed| drop(listed.remove(at)))),
+            ("a doubled task", changed(&|listed| listed.push(listed[at].clone()))),
+            ("a wrong result", changed(&|listed| listed[at].result = Some(Value::Null))),
+            ("a task that hangs", changed(&|listed| listed[at].status = "scheduled".to_owned())),
+            (
+                "an attempt lost to nobody",
+                changed(&|listed| blamed(listed, "the connection to the worker was lost", 1)),
+            ),
+            (
+                "a task that failed for restarts of the scheduler",
+                changed(&|listed| {
+                    blamed(listed, "the scheduler was restarted and", 2);
+                    listed[at].attempts = 2;
+                    (listed[at].status, listed[at].result) = ("failed".to_owned(), None);
+                    listed[at].error = Some("lost".to_owned());
+                }),
+            ),
+        ];
+        for (what, listed) in doctored {
+            if self.compare(&listed, Scope::Latest, judge).is_empty() {
+                anyhow::bail!("the checker does not notice {what}");
+            }
+        }
+        Ok(())
+    }
+
     /// The first few tasks that have not ended.
     pub(crate) fn unfinished(listed: &[Listed]) -> impl Iterator<Item = &Listed> {
         let open = |task: &&Listed| ["queued", "scheduled", "running"].contains(&&*task.status);
         listed.iter().filter(open).take(SHOWN)
     }
 
-    /// These are accounted for. Returns how many of them took more than one attempt.
-    pub(crate) fn settle(&mut self, listed: &[Listed]) -> u64 {
+    /// These are accounted for. Returns how many of them took more than one attempt, and how many have failed.
+    pub(crate) fn settle(&mut self, listed: &[Listed]) -> (u64, u64) {
         let new = |task: &&Listed| self.settled.insert(task.id.clone());
-        listed.iter().filter(new).filter(|task| task.attempts > 1).count() as u64
+        let new: Vec<&Listed> = listed.iter().filter(new).collect();
+        let count = |is: fn(&Listed) -> bool| new.iter().filter(|task| is(task)).count() as u64;
+        (count(|task| task.attempts > 1), count(Listed::is_failed))
     }
 }
 
@@ -167,7 +252,7 @@ impl Complaints {
         let (count, some) = self.0.entry(kind).or_default();
         *count += 1;
         if some.len() < SHOWN {
-            some.push(what);
+            some.push(what.chars().take(SHOWN_CHARS).collect());
         }
     }
 
@@ -184,11 +269,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::faults::Faults;
 
     fn ledger() -> Ledger {
         let mut ledger = Ledger::default();
         for (key, id) in [("a", "t1"), ("b", "t2")] {
-            let given = Given { model: "echo", input: json!({ "key": key }) };
+            let given = Given { model: "echo".to_owned(), input: json!({ "key": key }) };
             ledger.acknowledge(key, &given, id).expect("new");
         }
         ledger
@@ -196,13 +282,19 @@ mod tests {
 
     fn listed(id: &str, key: &str) -> Listed {
         let (status, result) = ("completed".to_owned(), Some(json!({ "key": key })));
-        Listed { id: id.to_owned(), status, attempts: 1, result, error: None }
+        Listed { id: id.to_owned(), status, attempts: 1, result, error: None, failures: vec![] }
+    }
+
+    /// Compares, in a run in which nothing was done to anybody.
+    fn compare(ledger: &Ledger, listed: &[Listed], scope: Scope) -> Vec<String> {
+        let (faults, names) = (Faults::default(), HashMap::new());
+        ledger.compare(listed, scope, &Judge { faults: &faults, names: &names })
     }
 
     #[test]
     fn what_is_owed_is_accepted_in_any_order() {
         assert_eq!(
-            ledger().compare(&[listed("t2", "b"), listed("t1", "a")], Scope::Whole),
+            compare(&ledger(), &[listed("t2", "b"), listed("t1", "a")], Scope::Whole),
             [""; 0]
         );
     }
@@ -210,7 +302,7 @@ mod tests {
     #[test]
     fn everything_else_is_named() {
         let check = |tasks: Vec<Listed>, kind: &str| {
-            let complaints = ledger().compare(&tasks, Scope::Whole);
+            let complaints = compare(&ledger(), &tasks, Scope::Whole);
             assert_eq!(complaints.len(), 1, "{complaints:?}");
             assert!(complaints[0].starts_with(kind), "{complaints:?}");
         };
@@ -220,8 +312,15 @@ mod tests {
         check(vec![a(), b(), b()], "1 listed twice");
         check(vec![a(), listed("t2", "a")], "1 with a wrong result");
         check(vec![a(), Listed { result: None, ..b() }], "1 with a wrong result");
-        check(vec![a(), Listed { status: "failed".into(), ..b() }], "1 not completed");
-        check(vec![a(), Listed { error: Some("x".into()), ..b() }], "1 not completed");
+        let status = |status: &str| Listed { status: status.into(), ..b() };
+        check(vec![a(), status("queued")], "1 neither completed nor failed");
+        check(vec![a(), status("cancelled")], "1 neither completed nor failed");
+        check(vec![a(), status("failed")], "1 neither completed nor failed");
+        let error = Some("x".to_owned());
+        check(vec![a(), Listed { error: error.clone(), ..b() }], "1 neither completed nor failed");
+        let failed = Listed { error, attempts: 0, ..status("failed") };
+        check(vec![a(), failed], "1 failed with attempts left");
+        check(vec![a(), Listed { attempts: 2, ..b() }], "1 with attempts and failures");
         check(vec![a(), Listed { attempts: 0, ..b() }], "1 completed without an attempt");
     }
 
@@ -229,27 +328,30 @@ mod tests {
     fn what_was_accounted_for_is_looked_for_only_in_the_whole() {
         let mut ledger = ledger();
         let again = Listed { attempts: 2, ..listed("t1", "a") };
-        assert_eq!(ledger.settle(&[again]), 1);
-        assert_eq!(ledger.settle(&[listed("t1", "a")]), 0);
-        assert_eq!(ledger.compare(&[listed("t2", "b")], Scope::Latest), [""; 0]);
-        assert_eq!(ledger.compare(&[listed("t2", "b")], Scope::Whole).len(), 1);
-        assert_eq!(ledger.compare(&[listed("t1", "a")], Scope::Latest).len(), 1);
+        assert_eq!(ledger.settle(&[again]), (1, 0));
+        assert_eq!(ledger.settle(&[listed("t1", "a")]), (0, 0));
+        assert_eq!(compare(&ledger, &[listed("t2", "b")], Scope::Latest), [""; 0]);
+        assert_eq!(compare(&ledger, &[listed("t2", "b")], Scope::Whole).len(), 1);
+        assert_eq!(compare(&ledger, &[listed("t1", "a")], Scope::Latest).len(), 1);
+        let cancelled = Listed { status: "cancelled".into(), result: None, ..listed("t2", "b") };
+        ledger.cancel("t2");
+        assert_eq!(compare(&ledger, &[cancelled], Scope::Latest), [""; 0]);
     }
 
     #[test]
     fn a_large_result_is_named_by_its_size() {
-        let given = Given { model: "echo", input: json!("x".repeat(LARGE_BYTES)) };
+        let given = Given { model: "echo".to_owned(), input: json!("x".repeat(LARGE_BYTES)) };
         assert!(given.is_owed(Some(&json!({ "object": "ab", "bytes": LARGE_BYTES + 2 }))));
         assert!(!given.is_owed(Some(&json!({ "object": "ab", "bytes": LARGE_BYTES }))));
         assert!(!given.is_owed(Some(&given.input)));
-        let small = Given { model: "echo", input: json!("x".repeat(LARGE_BYTES - 2)) };
+        let small = Given { model: "echo".to_owned(), input: json!("x".repeat(LARGE_BYTES - 2)) };
         assert!(small.is_owed(Some(&small.input)) && !small.is_owed(None));
     }
 
     #[test]
     fn a_key_keeps_its_task_and_a_task_its_key() {
         let mut ledger = ledger();
-        let given = Given { model: "echo", input: json!({ "key": "a" }) };
+        let given = Given { model: "echo".to_owned(), input: json!({ "key": "a" }) };
         assert_eq!(ledger.acknowledge("a", &given, "t1"), Ok(()));
         assert_eq!(ledger.acknowledged(), 2);
         assert!(ledger.acknowledge("a", &given, "t9").is_err());

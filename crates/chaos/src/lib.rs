@@ -1,6 +1,10 @@
-//! Kills schedulers and workers under load, and shows that nothing acknowledged is lost or doubled: what
-//! `cargo xtask chaos` runs.
+//! Kills, stops, freezes and starves schedulers, workers and back ends under load, and shows that nothing acknowledged
+//! is lost or doubled, and that no task pays for what the scheduler suffers: what `cargo xtask chaos` runs.
 
+mod back_end;
+mod disk;
+mod failures;
+mod faults;
 mod http;
 mod ledger;
 mod load;
@@ -8,6 +12,8 @@ mod network;
 mod node;
 mod options;
 mod plan;
+mod port;
+mod probe;
 mod random;
 mod round;
 mod totals;
@@ -37,11 +43,18 @@ const WHOLE_EVERY: u32 = 5;
 pub fn run(directory: &Path, program: &Path, options: &Options) -> anyhow::Result<bool> {
     let &Options { rounds, seed, workers, .. } = options;
     println!("chaos: {rounds} rounds with {workers} workers, seed {seed}");
-    let network = Network::start(program, directory, workers)
+    let faults = Arc::default();
+    let network = Network::start(program, directory, workers, &faults)
         .with_context(|| format!("cannot start the network; see {directory:?}"))?;
+    if network.way.is_none() {
+        println!(
+            "chaos: no small disk can be mounted here: where one would be full, the scheduler is stopped"
+        );
+    }
     let verifier = Verifier::new(&network, seed, directory.join("logs"));
     let (ledger, totals) = (Arc::default(), Totals::default());
-    let mut run = Run { seed, directory, network, ledger, verifier, totals };
+    let mut run = Run { seed, directory, network, ledger, faults, verifier, totals };
+    run.verifier.register(&mut run.network)?;
     run.verifier.settle(&mut run.network)?;
     for round in 1..=rounds {
         let whole = round % WHOLE_EVERY == 0 || round == rounds;
@@ -56,7 +69,7 @@ pub fn run(directory: &Path, program: &Path, options: &Options) -> anyhow::Resul
         }
         run.totals.rounds = round;
     }
-    print!("chaos: {}", run.totals.report(&lock(&run.ledger)));
+    print!("chaos: {}", run.totals.report(&lock(&run.ledger), &lock(&run.faults)));
     let not_shown = run.totals.not_shown();
     if !not_shown.is_empty() {
         eprintln!("chaos: not shown: nobody died in the gap of {not_shown:?}; ask for more rounds");

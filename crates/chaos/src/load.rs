@@ -3,24 +3,32 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
 
+use crate::faults::now_ms;
 use crate::http::{Answer, Client, Request, Silence};
 use crate::ledger::{Given, LARGE_BYTES, Ledger};
-use crate::network::Address;
+use crate::network::{Address, INSTANCES, SERVED};
 use crate::random::Random;
 
 /// Enough that commits hold submits of several, few enough for a machine with two cores.
 const CLIENTS: u64 = 4;
 /// The most tasks in one request: some commits are large.
 const MAX_BATCH: u64 = 40;
-/// How long a client goes on repeating one submit.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// How long a client goes on repeating one submit: longer than a scheduler is ever dead or frozen.
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Before a submit is repeated.
 const PAUSE: Duration = Duration::from_millis(20);
+/// One task in so many takes long, so that faults find it running.
+const LONG_ONCE_IN: u64 = 25;
+/// One task in so many has a result that is stored apart. They take most of the room.
+const LARGE_ONCE_IN: u64 = 500;
+/// Between two submits of a client, at most. With default settings a round takes half a minute, and what is submitted
+/// meanwhile has to be done, and listed, on a machine with two cores.
+const PACE_MS: u64 = 200;
 
 pub(crate) struct Load {
     clients: Vec<JoinHandle<()>>,
@@ -113,7 +121,7 @@ impl Submitter {
                 self.insist(&submit)?;
                 self.past.push(submit);
             }
-            thread::sleep(self.random.millis(0..=15));
+            thread::sleep(self.random.millis(0..=PACE_MS));
         }
         Ok(())
     }
@@ -121,19 +129,28 @@ impl Submitter {
     fn draw(&mut self) -> Submit {
         let number = self.past.len();
         let key = format!("{}-{number}", self.name);
-        let batch = self.random.once_in(4);
+        let batch = self.random.once_in(8);
         let count = if batch { self.random.among(1..=MAX_BATCH) } else { 1 };
         let tasks = (0..count).map(|at| self.task(&format!("{key}#{at}"))).collect();
         Submit { key, tasks, batch }
     }
 
     fn task(&mut self, name: &str) -> Given {
-        if self.random.once_in(3) {
-            return Given { model: "sleep", input: json!({ "ms": self.random.among(1..=50) }) };
-        }
-        let most = if self.random.once_in(40) { 4 * LARGE_BYTES } else { 200 };
-        let padding = "x".repeat(self.random.index(most));
-        Given { model: "echo", input: json!({ "name": name, "padding": padding }) }
+        let long = self.random.once_in(LONG_ONCE_IN);
+        let ms = self.random.among(if long { 500..=3_000 } else { 1..=50 });
+        let large = self.random.once_in(LARGE_ONCE_IN);
+        let bytes = if large { LARGE_BYTES } else { 0 } + self.random.index(200);
+        let timed = json!({ "name": name, "ms": ms });
+        let (model, input) = match self.random.index(24) {
+            0..=8 => ("echo", json!({ "name": name, "padding": "x".repeat(bytes) })),
+            9..=12 => ("sleep", json!({ "ms": ms })),
+            13..=18 => (SERVED, timed),
+            19..=20 => (INSTANCES[0], timed),
+            21..=22 => (INSTANCES[1], timed),
+            // Each starts a process, which is dear.
+            _ => ("program", timed),
+        };
+        Given { model: model.to_owned(), input }
     }
 
     /// Repeats a submit until it is acknowledged.
@@ -145,7 +162,7 @@ impl Submitter {
         let mut lost: Vec<Lost> = Vec::new();
         let mut last = "the scheduler does not serve its API".to_owned();
         while Instant::now() < until {
-            if let Some((life, at)) = self.address.current() {
+            if let Some(at @ (life, _)) = self.address.current() {
                 let sent_ms = now_ms();
                 match self.client.ask(at, &request) {
                     Ok(answer) if matches!(answer.status, 429 | 503) => {
@@ -229,13 +246,8 @@ fn shown(answer: &Answer) -> String {
     format!("{} {}", answer.status, text.chars().take(300).collect::<String>())
 }
 
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// The time in an id: the first 48 bits of its UUID are milliseconds since 1970.
-fn made_ms(id: &str) -> Option<u64> {
+pub(crate) fn made_ms(id: &str) -> Option<u64> {
     let uuid = id.get(id.len().checked_sub(36)?..)?;
     u64::from_str_radix(&format!("{}{}", uuid.get(..8)?, uuid.get(9..13)?), 16).ok()
 }
@@ -245,7 +257,7 @@ mod tests {
     use super::*;
 
     fn given(input: Value) -> Given {
-        Given { model: "echo", input }
+        Given { model: "echo".to_owned(), input }
     }
 
     #[test]

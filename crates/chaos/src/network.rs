@@ -1,4 +1,4 @@
-//! The network that the run is about: a gateway, which lives throughout, a scheduler and workers, which do not.
+//! The network that the run is about: a gateway and back ends, a scheduler and workers, which die, and where they are.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,49 +10,122 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::ledger::LARGE_BYTES;
+use crate::back_end::{BackEnd, Protocol};
+use crate::disk::{Disk, Way};
+use crate::faults::Faults;
+use crate::http::Life;
 use crate::node::{LOOK_EVERY, Node};
+use crate::port;
 
 /// How long a node may take to say where it listens.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Tasks at once on a swarm worker with the built-in models, as `hypha up` has them.
+pub(crate) const BUILTIN_SLOTS: usize = 16;
+/// Processes at once on a swarm worker: each is a program that is started anew.
+const PROGRAM_SLOTS: usize = 2;
+/// Requests at once on a JSON server: the default of `[[scheduler.backends]]`.
+const SERVER_SLOTS: usize = 8;
+/// Tasks at once on a task instance, which says so itself.
+const INSTANCE_SLOTS: usize = 4;
+/// The models that only one task instance serves: an instance has one model.
+pub(crate) const INSTANCES: [&str; 2] = ["instance-1", "instance-2"];
+/// The models that only one JSON server serves, besides [`SERVED`].
+const SERVERS: [&str; 2] = ["server-1", "server-2"];
+/// The model that all JSON servers serve.
+pub(crate) const SERVED: &str = "served";
 
 pub(crate) struct Network {
     pub(crate) gateway: Node,
     pub(crate) scheduler: Node,
     pub(crate) workers: Vec<Node>,
+    pub(crate) back_ends: Vec<BackEnd>,
     pub(crate) address: Arc<Address>,
+    /// How the scheduler can be given a small disk, if it can.
+    pub(crate) way: Option<Way>,
+    data: PathBuf,
+    disk: Option<Disk>,
 }
 
 impl Network {
     /// Makes certificates and configurations in the directory and starts everything.
-    pub(crate) fn start(program: &Path, directory: &Path, workers: u32) -> anyhow::Result<Network> {
+    pub(crate) fn start(
+        program: &Path,
+        directory: &Path,
+        workers: u32,
+        faults: &Arc<Mutex<Faults>>,
+    ) -> anyhow::Result<Network> {
         fs::create_dir_all(directory.join("logs"))
             .with_context(|| format!("cannot write in {directory:?}"))?;
-        let names: Vec<String> = (1..=workers).map(|number| format!("worker-{number}")).collect();
-        prepare(program, directory, &names)?;
+        let directory = directory.canonicalize()?;
+        let start = |protocol, model: &str, slots| BackEnd::start(protocol, model, slots, faults);
+        let servers = SERVERS.iter().map(|model| start(Protocol::Json, model, SERVER_SLOTS));
+        let instances =
+            INSTANCES.iter().map(|model| start(Protocol::Instance, model, INSTANCE_SLOTS));
+        let back_ends: Vec<BackEnd> = servers.chain(instances).collect::<anyhow::Result<_>>()?;
 
-        let listen = ["--listen", "/ip4/127.0.0.1/tcp/0"];
-        let mut gateway = Node::new(program, directory, "gateway", "gateway", &listen);
+        let files = Files { program, directory: &directory };
+        files.authority()?;
+        files.node("gateway", "gateway", None)?;
+        let node =
+            |role, name: &str, variables| Node::new(program, &directory, role, name, variables);
+        let mut gateway = node("gateway", "gateway", Vec::new());
         gateway.start(None)?;
         let at = wait_for(|| port_in(&gateway.log()), "the gateway does not say where it listens")?;
-        let join = ["--gateway", &format!("/ip4/127.0.0.1/tcp/{at}")];
-        let node = |role, name: &str| Node::new(program, directory, role, name, &join);
+        let join = format!("/ip4/127.0.0.1/tcp/{at}");
+        files.node("scheduler", "scheduler", Some(&join))?;
+        let scheduler = node("scheduler", "scheduler", of_scheduler(&back_ends)?);
+        let mut nodes = Vec::new();
+        for number in 1..=workers {
+            let name = format!("worker-{number}");
+            files.node(&name, "worker", Some(&join))?;
+            nodes.push(node("worker", &name, of_worker(&name)));
+        }
+        let data = directory.join("scheduler/scheduler-data");
+        fs::create_dir_all(&data)?;
         let mut network = Network {
             gateway,
-            scheduler: node("scheduler", "scheduler"),
-            workers: names.iter().map(|name| node("worker", name)).collect(),
+            scheduler,
+            workers: nodes,
+            back_ends,
             address: Arc::default(),
+            way: Way::find(&data),
+            data,
+            disk: None,
         };
         network.start_scheduler(None)?;
         network.workers.iter_mut().try_for_each(|worker| worker.start(None))?;
         Ok(network)
     }
 
-    /// Starts the scheduler. It has another address each time.
+    /// Starts the scheduler.
     pub(crate) fn start_scheduler(&mut self, crash_at: Option<&str>) -> anyhow::Result<()> {
         self.scheduler.start(crash_at)?;
         self.address.moved(self.scheduler.life(), self.scheduler.log());
         Ok(())
+    }
+
+    /// Gives the scheduler, which does not run, a disk that can be full.
+    pub(crate) fn mount_disk(&mut self, way: Way) -> anyhow::Result<()> {
+        let disk = Disk::mount(way, &self.data)?;
+        self.scheduler.run_within(disk.enter());
+        self.disk = Some(disk);
+        Ok(())
+    }
+
+    /// Takes it away again.
+    pub(crate) fn unmount_disk(&mut self) -> anyhow::Result<()> {
+        self.scheduler.run_within(Vec::new());
+        self.disk.take().map_or(Ok(()), Disk::unmount)
+    }
+
+    /// The scheduler's disk, if it can be full.
+    pub(crate) fn disk(&self) -> anyhow::Result<&Disk> {
+        self.disk.as_ref().context("the scheduler has no disk of its own")
+    }
+
+    /// The back ends of this kind.
+    pub(crate) fn back_ends(&self, protocol: Protocol) -> Vec<&BackEnd> {
+        self.back_ends.iter().filter(|back_end| back_end.protocol == protocol).collect()
     }
 
     /// Fails if a node died without having been killed.
@@ -60,6 +133,48 @@ impl Network {
         let nodes = [&mut self.gateway, &mut self.scheduler].into_iter();
         nodes.chain(&mut self.workers).try_for_each(Node::check_alive)
     }
+}
+
+/// The name of a swarm worker's executor for the built-in models: a task that asks for it goes to that worker.
+pub(crate) fn builtin_of(worker: &str) -> String {
+    format!("builtin-of-{worker}")
+}
+
+/// What the scheduler is told besides what `hypha scheduler init` writes. Everything else is as a user has it who
+/// changes nothing.
+fn of_scheduler(back_ends: &[BackEnd]) -> anyhow::Result<Vec<(String, String)>> {
+    // The usual port may be taken on this machine. It stays the same from life to life, as a user's does.
+    let api = port::listen()?.local_addr()?;
+    let servers = back_ends.iter().filter(|back_end| back_end.protocol == Protocol::Json);
+    // HTTP servers as a user configures them; each also has a model of its own, to be asked for alone.
+    let entry = |server: &BackEnd| {
+        let (at, model) = (server.address, &server.model);
+        format!(
+            "{{ url = \"http://{at}\", format = \"json\", models = [\"{SERVED}\", \"{model}\"] }}"
+        )
+    };
+    let servers = servers.map(entry).collect::<Vec<_>>().join(", ");
+    Ok(variables(&[
+        ("HYPHA_SCHEDULER__API__BIND_ADDRESS", &api.to_string()),
+        ("HYPHA_SCHEDULER__BACKENDS", &format!("[{servers}]")),
+    ]))
+}
+
+/// The same of a worker: what it can run.
+fn of_worker(name: &str) -> Vec<(String, String)> {
+    let builtin = builtin_of(name);
+    // Not every kernel that chaos runs on confines files, and what is shown here does not depend on it.
+    let executors = format!(
+        "[{{ name = \"{builtin}\", runtime = \"builtin\", models = [\"echo\", \"sleep\"], \
+         concurrency = {BUILTIN_SLOTS} }}, \
+         {{ name = \"program\", runtime = \"process\", cmd = \"cat\", models = [\"program\"], \
+         concurrency = {PROGRAM_SLOTS}, confinement = \"best-effort\" }}]"
+    );
+    variables(&[("HYPHA_EXECUTORS", &executors)])
+}
+
+fn variables(given: &[(&str, &str)]) -> Vec<(String, String)> {
+    given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 /// Where the scheduler serves its API, as its log says.
@@ -75,7 +190,7 @@ struct Place {
 
 impl Address {
     /// The scheduler's present life and where it serves, if it does already.
-    pub(crate) fn current(&self) -> Option<(u32, SocketAddr)> {
+    pub(crate) fn current(&self) -> Option<Life> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if place.found.is_none() {
             let said = fs::read_to_string(&place.log).unwrap_or_default();
@@ -119,71 +234,41 @@ fn value_after<T: std::str::FromStr>(said: &str, mark: &str) -> Option<T> {
     rest[..end].parse().ok()
 }
 
-fn prepare(program: &Path, directory: &Path, workers: &[String]) -> anyhow::Result<()> {
-    let certutil = |arguments: &str| {
-        let mut command = Command::new(program);
-        command.current_dir(directory).arg("certutil").args(arguments.split(' '));
-        let output = command.output().with_context(|| format!("cannot start {program:?}"))?;
-        if !output.status.success() {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            anyhow::bail!("`hypha certutil {arguments}` failed:\n{}", complaint.trim_end());
-        }
-        anyhow::Ok(())
-    };
-    certutil("root -o chaos")?;
-    certutil("org -o chaos --root-cert chaos-root-ca-cert.pem --root-key chaos-root-ca-key.pem")?;
-    let node = |name: &str, role: &str, config: &str| {
-        let authority = "--ca-cert chaos-ca-cert.pem --ca-key chaos-ca-key.pem";
-        certutil(&format!("node -n {name} --role {role} {authority}"))?;
-        let config = format!(
-            "cert_pem = \"{name}-cert.pem\"\nkey_pem = \"{name}-key.pem\"\n\
-             trust_pem = \"{name}-trust.pem\"\nmetrics_address = \"127.0.0.1:0\"\n\
-             listen_addresses = [\"/ip4/127.0.0.1/tcp/0\"]\n{}",
-            config.replace("LARGE", &LARGE_BYTES.to_string())
-        );
-        let path = directory.join(format!("{name}.toml"));
-        fs::write(&path, config).with_context(|| format!("cannot write {path:?}"))
-    };
-    node("gateway", "gateway", "")?;
-    node("scheduler", "scheduler", SCHEDULER)?;
-    for name in workers {
-        node(name, "worker", &WORKER.replace("NAME", name))?;
-    }
-    Ok(())
+/// Makes what nodes need on the disk, with the commands that a user has for it.
+struct Files<'a> {
+    program: &'a Path,
+    directory: &'a Path,
 }
 
-/// Quick to notice and to try again, so that a round is short. Attempts that die with their worker count, and a task
-/// may lose several.
-const SCHEDULER: &str = r#"data_dir = "scheduler-data"
+impl Files<'_> {
+    fn authority(&self) -> anyhow::Result<()> {
+        self.hypha("certutil root -o chaos")?;
+        let root = "--root-cert chaos-root-ca-cert.pem --root-key chaos-root-ca-key.pem";
+        self.hypha(&format!("certutil org -o chaos {root}"))
+    }
 
-[scheduler]
-discovery_interval = 1
-max_result_size = LARGE
+    /// A certificate and a configuration, in a directory of the node's own, as on a machine of its own.
+    fn node(&self, name: &str, role: &str, gateway: Option<&str>) -> anyhow::Result<()> {
+        let authority = "--ca-cert chaos-ca-cert.pem --ca-key chaos-ca-key.pem";
+        self.hypha(&format!("certutil node -n {name} --role {role} {authority} -d {name}"))?;
+        // What listens everywhere could be reached from elsewhere.
+        let listen = "--listen /ip4/127.0.0.1/tcp/0";
+        let join = gateway.map(|gateway| format!(" --gateway {gateway}")).unwrap_or_default();
+        self.hypha(&format!("{role} init -n {name} -o {name}/{name}.toml {listen}{join}"))
+    }
 
-[scheduler.api]
-bind_address = "127.0.0.1:0"
-
-[scheduler.fault_tolerance]
-health_check_interval = 1
-health_check_timeout = 3
-max_consecutive_failures = 1000
-quarantine = 1
-
-[scheduler.retry]
-max_attempts = 100
-backoff_base = 0.05
-backoff_max = 0.5
-"#;
-
-const WORKER: &str = r#"data_dir = "NAME-data"
-max_result_size = LARGE
-
-[[executors]]
-name = "builtin"
-runtime = "builtin"
-models = ["echo", "sleep"]
-concurrency = 16
-"#;
+    fn hypha(&self, arguments: &str) -> anyhow::Result<()> {
+        let mut command = Command::new(self.program);
+        command.current_dir(self.directory).args(arguments.split(' '));
+        let output =
+            command.output().with_context(|| format!("cannot start {:?}", self.program))?;
+        if !output.status.success() {
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            anyhow::bail!("`hypha {arguments}` failed:\n{}", complaint.trim_end());
+        }
+        Ok(())
+    }
+}
 
 #[cfg(test)]
 mod tests {

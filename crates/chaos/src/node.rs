@@ -1,4 +1,4 @@
-//! One node as a child process: started, killed, stopped, and never left behind.
+//! One node as a child process: started, killed, stopped, frozen, and never left behind.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -8,9 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a node may take to stop when it is asked to, or to come to a planted end.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a node may take to stop when it is asked to, or to come to a planted end: with default settings a worker
+/// that was started again may be searched for only after a minute.
+const PATIENCE: Duration = Duration::from_secs(150);
 /// How often we look whether something has happened.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What `abort` ends a process with.
@@ -21,7 +23,10 @@ pub(crate) struct Node {
     role: &'static str,
     program: PathBuf,
     directory: PathBuf,
-    flags: Vec<String>,
+    /// What its configuration file does not say.
+    variables: Vec<(String, String)>,
+    /// The command that runs it somewhere else than here, if it is to run there.
+    within: Vec<String>,
     running: Option<Running>,
     /// How many times it was started.
     life: u32,
@@ -31,6 +36,8 @@ struct Running {
     /// Its standard input stays open for as long as we live: when it closes, the node stops, however we ended.
     child: Child,
     log: PathBuf,
+    /// Lets it go on when we do, or when we end, if it is frozen.
+    thaw: Option<Child>,
 }
 
 impl Node {
@@ -39,29 +46,38 @@ impl Node {
         directory: &Path,
         role: &'static str,
         name: &str,
-        flags: &[&str],
+        variables: Vec<(String, String)>,
     ) -> Node {
         Node {
             name: name.to_owned(),
             role,
             program: program.to_owned(),
             directory: directory.to_owned(),
-            flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+            variables,
+            within: Vec::new(),
             running: None,
             life: 0,
         }
     }
 
+    /// From its next start on, it is started by this command.
+    pub(crate) fn run_within(&mut self, command: Vec<String>) {
+        self.within = command;
+    }
+
     /// Starts it, with a point planted at which it dies.
     pub(crate) fn start(&mut self, crash_at: Option<&str>) -> anyhow::Result<()> {
         self.life += 1;
-        let log = self.directory.join(format!("logs/{}-{}.log", self.name, self.life));
+        let log = self.log();
         let output = File::create(&log).with_context(|| format!("cannot write {log:?}"))?;
-        let mut command = Command::new(&self.program);
+        let mut words = self.within.iter().map(String::as_ref).chain([self.program.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap_or(self.program.as_os_str()));
         command
+            .args(words)
             .arg(self.role)
-            .args(["run", "--stop-with-stdin", "-c", &format!("{}.toml", self.name)])
-            .args(&self.flags)
+            .args(["run", "--stop-with-stdin", "-c"])
+            .arg(self.directory.join(format!("{0}/{0}.toml", self.name)))
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.directory)
             .stdin(Stdio::piped())
             .stdout(output.try_clone()?)
@@ -72,7 +88,7 @@ impl Node {
             command.env("HYPHA_CRASH_AT", point);
         }
         let child = command.spawn().with_context(|| format!("cannot start {}", self.name))?;
-        self.running = Some(Running { child, log });
+        self.running = Some(Running { child, log, thaw: None });
         Ok(())
     }
 
@@ -95,15 +111,35 @@ impl Node {
         Ok(())
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Asks it to stop, as `kill` and service managers do, and waits until it has.
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         self.check_alive()?;
-        if let Some(running) = &mut self.running {
-            drop(running.child.stdin.take());
-        }
+        self.signal(Signal::TERM)?;
         let status = self.wait_for_end(PATIENCE)?;
         if !status.success() {
             bail!("{} was asked to stop and ended with {status}", self.name);
+        }
+        Ok(())
+    }
+
+    /// Lets it do nothing until [`Node::thaw`], or until we end.
+    pub(crate) fn freeze(&mut self) -> anyhow::Result<()> {
+        self.check_alive()?;
+        self.signal(Signal::STOP)?;
+        let Some(running) = &mut self.running else { bail!("{} does not run", self.name) };
+        let script = format!("cat > /dev/null; kill -CONT {}", running.child.id());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stdin(Stdio::piped()).process_group(0);
+        running.thaw = Some(command.spawn().context("cannot start sh")?);
+        Ok(())
+    }
+
+    /// Lets it go on.
+    pub(crate) fn thaw(&mut self) -> anyhow::Result<()> {
+        let thaw = self.running.as_mut().and_then(|running| running.thaw.take());
+        if let Some(mut thaw) = thaw {
+            drop(thaw.stdin.take());
+            thaw.wait()?;
         }
         Ok(())
     }
@@ -129,6 +165,12 @@ impl Node {
         Ok(())
     }
 
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let Some(running) = &self.running else { bail!("{} does not run", self.name) };
+        kill_process(Pid::from_child(&running.child), signal)
+            .with_context(|| format!("cannot signal {}", self.name))
+    }
+
     fn wait_for_end(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
         let Some(mut running) = self.running.take() else { bail!("{} does not run", self.name) };
         let until = Instant::now() + patience;
@@ -151,5 +193,9 @@ impl Drop for Running {
         // It may have ended already; then both do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if let Some(mut thaw) = self.thaw.take() {
+            drop(thaw.stdin.take());
+            let _ = thaw.wait();
+        }
     }
 }

@@ -1,30 +1,95 @@
-//! Who dies in a round, how, and when. Drawn from the seed.
+//! What happens to whom in a round, and when. Drawn from the seed.
 
 use std::fmt;
 use std::time::Duration;
 
+use crate::back_end::Protocol;
 use crate::random::Random;
 
-/// Who is killed with SIGKILL.
+/// What is done to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Victims {
-    Scheduler,
-    Worker,
-    Both,
+pub(crate) enum NodeFault {
+    SchedulerKilled,
+    WorkersKilled,
+    SchedulerStopped,
+    WorkerFrozen,
     /// The second time soon after its start, perhaps before it has recovered.
-    SchedulerTwice,
+    SchedulerKilledTwice,
+    WorkersStopped,
+    SchedulerFrozen,
+    BothKilled,
+    /// The scheduler's.
+    DiskFull,
 }
 
-impl Victims {
-    pub(crate) const ALL: [Victims; 4] =
-        [Victims::Scheduler, Victims::Worker, Victims::Both, Victims::SchedulerTwice];
+impl NodeFault {
+    pub(crate) const ALL: [NodeFault; 9] = [
+        NodeFault::SchedulerKilled,
+        NodeFault::WorkersKilled,
+        NodeFault::SchedulerStopped,
+        NodeFault::WorkerFrozen,
+        NodeFault::SchedulerKilledTwice,
+        NodeFault::WorkersStopped,
+        NodeFault::SchedulerFrozen,
+        NodeFault::BothKilled,
+        NodeFault::DiskFull,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Victims::Scheduler => "the scheduler",
-            Victims::Worker => "a worker",
-            Victims::Both => "scheduler and worker",
-            Victims::SchedulerTwice => "the scheduler twice",
+            NodeFault::SchedulerKilled => "scheduler killed",
+            NodeFault::WorkersKilled => "worker killed",
+            NodeFault::SchedulerStopped => "scheduler stopped",
+            NodeFault::WorkerFrozen => "worker frozen",
+            NodeFault::SchedulerKilledTwice => "scheduler killed twice",
+            NodeFault::WorkersStopped => "worker stopped",
+            NodeFault::SchedulerFrozen => "scheduler frozen",
+            NodeFault::BothKilled => "scheduler and worker killed",
+            NodeFault::DiskFull => "disk full",
+        }
+    }
+}
+
+/// What is done to a back end meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum BackEndFault {
+    ServerKilled,
+    InstanceErring,
+    ServerFrozen,
+    InstanceKilled,
+    ServerErring,
+    InstanceFrozen,
+}
+
+impl BackEndFault {
+    pub(crate) const ALL: [BackEndFault; 6] = [
+        BackEndFault::ServerKilled,
+        BackEndFault::InstanceErring,
+        BackEndFault::ServerFrozen,
+        BackEndFault::InstanceKilled,
+        BackEndFault::ServerErring,
+        BackEndFault::InstanceFrozen,
+    ];
+
+    pub(crate) fn protocol(self) -> Protocol {
+        match self {
+            BackEndFault::ServerKilled
+            | BackEndFault::ServerFrozen
+            | BackEndFault::ServerErring => Protocol::Json,
+            BackEndFault::InstanceErring
+            | BackEndFault::InstanceKilled
+            | BackEndFault::InstanceFrozen => Protocol::Instance,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            BackEndFault::ServerKilled => "server killed",
+            BackEndFault::InstanceErring => "instance erring",
+            BackEndFault::ServerFrozen => "server frozen",
+            BackEndFault::InstanceKilled => "instance killed",
+            BackEndFault::ServerErring => "server erring",
+            BackEndFault::InstanceFrozen => "instance frozen",
         }
     }
 }
@@ -67,45 +132,113 @@ pub(crate) struct Plan {
     pub(crate) count: u64,
     /// The worker that the point is planted in, if it is one of a worker.
     pub(crate) planted: usize,
-    pub(crate) victims: Victims,
-    /// The workers that are killed, if any are.
-    pub(crate) killed: Vec<usize>,
+    /// One after the other.
+    pub(crate) nodes: [NodeStep; 2],
+    pub(crate) back_end: BackEndStep,
     /// From the first submit to the start of the planted node.
     pub(crate) before: Duration,
     /// From the death at the point to the node's next start.
-    pub(crate) first_gap: Duration,
-    /// From there to the kill.
-    pub(crate) alive: Duration,
-    /// From the kill to the next start.
-    pub(crate) second_gap: Duration,
-    /// From there to the second kill, for those who die twice.
-    pub(crate) short_life: Duration,
+    pub(crate) gap: Duration,
     /// From the last start to the end of the load.
     pub(crate) after: Duration,
 }
 
+/// A fault of nodes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NodeStep {
+    pub(crate) fault: NodeFault,
+    /// The workers that it hits, if it hits workers.
+    pub(crate) workers: Vec<usize>,
+    /// From the last step to this.
+    pub(crate) before: Duration,
+    /// How long they are dead.
+    pub(crate) gap: Duration,
+    /// From there to the second kill, for those who die twice.
+    pub(crate) short_life: Duration,
+    /// How long they are frozen, or the disk is full.
+    pub(crate) stall: Duration,
+    /// Whether the scheduler is killed while its disk is full.
+    pub(crate) killed_while_full: bool,
+}
+
+/// A fault of a back end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct BackEndStep {
+    pub(crate) fault: BackEndFault,
+    /// Which of its kind.
+    pub(crate) index: usize,
+    /// From the first fault of nodes to this.
+    pub(crate) before: Duration,
+    /// How long it lasts.
+    pub(crate) lasts: Duration,
+    /// Whether a task instance remembers what it had.
+    pub(crate) remembers: bool,
+    /// What it errs with.
+    pub(crate) status: u16,
+}
+
+/// In every so many rounds, the scheduler is dead or frozen for longer than a lease lasts, if it is at all.
+const LONG_EVERY: u32 = 25;
+/// A lease lasts two minutes by default.
+const LONG: Duration = Duration::from_secs(125);
+
 impl Plan {
-    /// Kinds take turns, so that few rounds have them all; the two turns have lengths without a common divisor, so
-    /// that 20 rounds have all pairs.
+    /// Kinds take turns, so that few rounds have them all; the turns have lengths without a common divisor, so that
+    /// more rounds have all pairs.
     pub(crate) fn draw(seed: u64, round: u32, workers: usize) -> Plan {
         let random = &mut Random::new(seed, u64::from(round) << 8);
         let turn = round as usize;
-        let victims = Victims::ALL[turn % Victims::ALL.len()];
-        let one = random.index(workers);
-        // Now and then nobody is left to take over.
-        let killed = if random.once_in(4) { (0..workers).collect() } else { vec![one] };
+        let long = round.is_multiple_of(LONG_EVERY);
         Plan {
             point: Point::ALL[turn % Point::ALL.len()],
             count: random.among(2..=60),
             planted: random.index(workers),
-            victims,
-            killed,
+            nodes: [2 * turn, 2 * turn + 1].map(|turn| NodeStep::draw(random, turn, workers, long)),
+            back_end: BackEndStep::draw(random, turn),
             before: random.millis(100..=600),
-            first_gap: random.millis(0..=400),
-            alive: random.millis(50..=1_500),
-            second_gap: random.millis(0..=400),
-            short_life: random.millis(0..=800),
+            gap: random.millis(0..=400),
             after: random.millis(200..=800),
+        }
+    }
+}
+
+impl NodeStep {
+    fn draw(random: &mut Random, turn: usize, workers: usize, long: bool) -> NodeStep {
+        let fault = NodeFault::ALL[turn % NodeFault::ALL.len()];
+        let one = random.index(workers);
+        // Now and then nobody is left to take over.
+        let all = random.once_in(4) && fault != NodeFault::WorkerFrozen;
+        let of_scheduler = !matches!(
+            fault,
+            NodeFault::WorkersKilled | NodeFault::WorkersStopped | NodeFault::WorkerFrozen
+        );
+        let lasting = |usual: Duration| if long && of_scheduler { LONG } else { usual };
+        NodeStep {
+            fault,
+            workers: if all { (0..workers).collect() } else { vec![one] },
+            before: random.millis(50..=1_500),
+            gap: lasting(random.millis(0..=400)),
+            short_life: random.millis(0..=800),
+            // A silent worker is late after 5 s, and lost after 15 s.
+            stall: match fault {
+                NodeFault::DiskFull => random.millis(500..=4_000),
+                _ => lasting(random.millis(500..=18_000)),
+            },
+            killed_while_full: random.once_in(2),
+        }
+    }
+}
+
+impl BackEndStep {
+    fn draw(random: &mut Random, turn: usize) -> BackEndStep {
+        BackEndStep {
+            fault: BackEndFault::ALL[turn % BackEndFault::ALL.len()],
+            index: random.index(2),
+            before: random.millis(0..=2_000),
+            // Longer than a health check may take, or shorter.
+            lasts: random.millis(200..=8_000),
+            remembers: random.once_in(2),
+            status: if random.once_in(2) { 429 } else { 500 },
         }
     }
 }
@@ -114,19 +247,22 @@ impl Plan {
 mod tests {
     use super::*;
 
+    fn kinds<T: Ord>(rounds: u32, of: impl Fn(Plan) -> Vec<T>) -> usize {
+        let plans = (1..=rounds).map(|round| Plan::draw(1, round, 2));
+        let mut kinds: Vec<T> = plans.flat_map(of).collect();
+        kinds.sort();
+        kinds.dedup();
+        kinds.len()
+    }
+
     #[test]
-    fn twenty_rounds_have_every_pair_and_five_every_point() {
-        let pairs = |rounds: u32| {
-            let plans = (1..=rounds).map(|round| Plan::draw(1, round, 2));
-            let mut pairs: Vec<_> = plans.map(|plan| (plan.point, plan.victims)).collect();
-            pairs.sort();
-            pairs.dedup();
-            pairs
-        };
-        assert_eq!(pairs(20).len(), 20);
-        let mut points: Vec<_> = pairs(5).into_iter().map(|(point, _)| point).collect();
-        points.dedup();
-        assert_eq!(points, Point::ALL);
+    fn six_rounds_have_every_fault_and_45_every_pair_of_point_and_fault() {
+        assert_eq!(kinds(5, |plan| vec![plan.point]), Point::ALL.len());
+        let faults = |plan: &Plan| plan.nodes.each_ref().map(|step| step.fault);
+        assert_eq!(kinds(5, |plan| faults(&plan).to_vec()), NodeFault::ALL.len());
+        assert_eq!(kinds(6, |plan| vec![plan.back_end.fault]), BackEndFault::ALL.len());
+        let pairs = |plan: Plan| faults(&plan).map(|fault| (plan.point, fault)).to_vec();
+        assert_eq!(kinds(45, pairs), Point::ALL.len() * NodeFault::ALL.len());
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::faults::{Faults, Injury};
 use crate::ledger::{Ledger, Traces};
-use crate::plan::{Point, Victims};
+use crate::plan::{BackEndFault, NodeFault, Point};
 
 /// A commit may have held no submit that a client still waited for. Of so many, some did.
 const ENOUGH: u64 = 8;
@@ -12,12 +13,12 @@ const ENOUGH: u64 = 8;
 #[derive(Default)]
 pub(crate) struct Totals {
     pub(crate) rounds: u32,
-    pub(crate) scheduler_kills: u64,
-    pub(crate) worker_kills: u64,
     pub(crate) run_again: u64,
+    pub(crate) failed: u64,
     /// Late and doubled results dropped, by life of the scheduler, as last asked before its end.
     pub(crate) late: BTreeMap<u32, u64>,
-    victims: BTreeMap<Victims, u64>,
+    nodes: BTreeMap<NodeFault, u64>,
+    back_ends: BTreeMap<BackEndFault, u64>,
     points: BTreeMap<Point, (u64, Traces)>,
 }
 
@@ -32,8 +33,12 @@ impl Totals {
         traces.anew += more.anew;
     }
 
-    pub(crate) fn killed(&mut self, victims: Victims) {
-        *self.victims.entry(victims).or_default() += 1;
+    pub(crate) fn nodes(&mut self, fault: NodeFault) {
+        *self.nodes.entry(fault).or_default() += 1;
+    }
+
+    pub(crate) fn back_end(&mut self, fault: BackEndFault) {
+        *self.back_ends.entry(fault).or_default() += 1;
     }
 
     /// The points that no round has hit, or never in the gap that they stand for: that nothing is lost there was not
@@ -51,14 +56,19 @@ impl Totals {
         Point::ALL.into_iter().filter(|point| !shown(point)).collect()
     }
 
-    pub(crate) fn report(&self, ledger: &Ledger) -> String {
-        let mut text = format!(
-            "{} rounds; kill -9 of the scheduler {} times, of a worker {} times\n",
-            self.rounds, self.scheduler_kills, self.worker_kills
+    pub(crate) fn report(&self, ledger: &Ledger, faults: &Faults) -> String {
+        let nodes = self.nodes.iter().map(|(fault, count)| format!("{} {count}", fault.name()));
+        let back_ends =
+            self.back_ends.iter().map(|(fault, count)| format!("{} {count}", fault.name()));
+        let all = nodes.chain(back_ends).collect::<Vec<_>>().join(", ");
+        let mut text = format!("{} rounds\n  {all}\n", self.rounds);
+        let _ = writeln!(
+            text,
+            "  workers and back ends died {} times, froze {} times, and gave {} errors",
+            faults.count(Injury::Died),
+            faults.count(Injury::Froze),
+            faults.count_errors(),
         );
-        let rounds =
-            self.victims.iter().map(|(victims, count)| format!("{} {count}", victims.name()));
-        let _ = writeln!(text, "  rounds by victims: {}", rounds.collect::<Vec<_>>().join(", "));
         for (point, (hits, traces)) in &self.points {
             let _ = write!(text, "  died at {point} {hits} times");
             let _ = match point.in_worker() {
@@ -72,11 +82,13 @@ impl Totals {
         }
         let _ = write!(
             text,
-            "  {} tasks acknowledged, each completed once with its own result; {} took more than one attempt\n  \
+            "  {} tasks acknowledged, each ended once; {} took more than one attempt; {} failed, each after as many\n  \
+             faults as it has attempts, and all others completed with their own results\n  \
              {} submits repeated for want of an answer, {} after an answer, {} refused for the time being\n  \
              {} late or doubled results dropped, as far as there was time to ask before each kill\n",
             ledger.acknowledged(),
             self.run_again,
+            self.failed,
             ledger.repeated,
             ledger.doubled,
             ledger.refused,
@@ -104,7 +116,7 @@ mod tests {
         assert_eq!(totals.not_shown(), [Point::AcceptedBeforeCommit]);
         totals.traced(Point::AcceptedBeforeCommit, Traces { found: 0, anew: 1 });
         assert_eq!(totals.not_shown(), []);
-        let report = totals.report(&Ledger::default());
+        let report = totals.report(&Ledger::default(), &Faults::default());
         assert!(Point::ALL.iter().all(|point| report.contains(&point.to_string())), "{report}");
     }
 }

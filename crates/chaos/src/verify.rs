@@ -1,26 +1,32 @@
 //! The account after a round: everything acknowledged has ended, once, with its own result, and nothing else is there.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::back_end::Protocol;
+use crate::failures::Judge;
+use crate::faults::Faults;
 use crate::http::{Client, Request};
 use crate::ledger::{Given, Ledger, Listed, Scope};
+use crate::load::lock;
 use crate::network::{Address, Network};
 use crate::random::Random;
 
-/// How long the last task may take to end after the last submit, however many workers had died. It is minutes, not
-/// seconds, only for machines that do other things besides.
-const DRAIN: Duration = Duration::from_secs(120);
+/// How long the last task may take to end after the last submit, when everybody is well again. With default settings a
+/// worker or back end that has failed three times in a row is quarantined for half a minute, twice as long the next
+/// time, and an attempt that a restarted scheduler does not find is given up when its lease has ended; the rest is for
+/// machines that do other things besides.
+pub(crate) const DRAIN: Duration = Duration::from_secs(300);
 /// How long it may take until all workers are back and nothing is expected of them.
-const SETTLE: Duration = Duration::from_secs(60);
+const SETTLE: Duration = Duration::from_secs(180);
 /// How long the last commit may take, and how often it is looked for.
 const COMMIT: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 10;
@@ -47,6 +53,8 @@ pub(crate) struct Verifier {
     random: Random,
     logs: PathBuf,
     workers: usize,
+    /// The names of workers by their ids.
+    names: HashMap<String, String>,
     /// Tasks that were looked at as a whole.
     seen: HashSet<String>,
 }
@@ -54,7 +62,10 @@ pub(crate) struct Verifier {
 /// What an account that is in order says.
 pub(crate) struct Drained {
     pub(crate) time: Duration,
+    /// From there until everybody was seen to be well.
+    pub(crate) settled: Duration,
     pub(crate) run_again: u64,
+    pub(crate) failed: u64,
 }
 
 #[derive(Deserialize)]
@@ -75,23 +86,91 @@ struct Queue {
     waiting_time_error: f64,
 }
 
+#[derive(Deserialize)]
+struct Workers {
+    workers: Vec<Worker>,
+}
+
+/// A worker as the scheduler tells it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Worker {
+    id: String,
+    pub(crate) name: Option<String>,
+    pub(crate) running: usize,
+}
+
 impl Verifier {
     pub(crate) fn new(network: &Network, seed: u64, logs: PathBuf) -> Verifier {
-        let (workers, random) = (network.workers.len(), Random::new(seed, u64::MAX));
-        let address = Arc::clone(&network.address);
-        Verifier { client: Client::default(), address, random, logs, workers, seen: HashSet::new() }
+        Verifier {
+            client: Client::default(),
+            address: Arc::clone(&network.address),
+            random: Random::new(seed, u64::MAX),
+            logs,
+            workers: network.workers.len() + network.back_ends.len(),
+            names: HashMap::new(),
+            seen: HashSet::new(),
+        }
     }
 
+    /// Registers the task instances, which a scheduler then remembers. HTTP servers are in its configuration.
+    pub(crate) fn register(&mut self, network: &mut Network) -> anyhow::Result<()> {
+        let ports: Vec<u16> =
+            network.back_ends(Protocol::Instance).iter().map(|it| it.address.port()).collect();
+        for port in ports {
+            let body = json!({ "host": "127.0.0.1", "port": port }).to_string();
+            self.until(network, SETTLE, "a task instance was not registered", |this| {
+                this.call("POST", "/ti/register", &body).map(drop)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What must be true after a round: see docs/chaos.md.
     pub(crate) fn account(
         &mut self,
         network: &mut Network,
         ledger: &mut Ledger,
-        scope: Scope,
+        faults: &Mutex<Faults>,
+        (round, scope): (u32, Scope),
     ) -> anyhow::Result<Drained> {
         let began = Instant::now();
         let drained = self.wait_until_drained(network);
         let time = began.elapsed();
-        let (listed, mut complaints) = self.compare(ledger, scope)?;
+        self.compare_or_complain(ledger, faults, scope, drained)?;
+        let began = Instant::now();
+        self.settle(network)?;
+        let probed = self.probe(network, ledger, round);
+        let settled = began.elapsed();
+        let listed = self.compare_or_complain(ledger, faults, scope, probed)?;
+        let sample = (0..SAMPLE).filter_map(|_| listed.get(self.random.index(listed.len())));
+        let mut whole: Vec<&Listed> = sample.collect();
+        let large = |task: &&Listed| ledger.given(&task.id).is_some_and(Given::is_large);
+        whole.extend(listed.iter().filter(large).filter(|task| !self.seen.contains(&task.id)));
+        for task in whole.into_iter().filter(|task| task.is_completed()) {
+            self.look_at(&task.id, ledger)?;
+            self.seen.insert(task.id.clone());
+        }
+        self.settle(network)?;
+        self.check_figures()?;
+        self.check_logs()?;
+        let judge = Judge { faults: &lock(faults), names: &self.names };
+        ledger.check_the_checker(&listed, &judge)?;
+        let (run_again, failed) = ledger.settle(&listed);
+        Ok(Drained { time, settled, run_again, failed })
+    }
+
+    /// Compares the list with what is owed, and says why each task has not ended that should have.
+    fn compare_or_complain(
+        &mut self,
+        ledger: &Ledger,
+        faults: &Mutex<Faults>,
+        scope: Scope,
+        drained: anyhow::Result<()>,
+    ) -> anyhow::Result<Vec<Listed>> {
+        for Worker { id, name, .. } in self.workers()? {
+            self.names.extend(name.map(|name| (id, name)));
+        }
+        let (listed, mut complaints) = self.compare(ledger, faults, scope)?;
         if let Err(error) = drained {
             complaints.push(format!("{error:#}"));
         }
@@ -103,18 +182,7 @@ impl Verifier {
         if !complaints.is_empty() {
             bail!("{}", complaints.join("\n  "));
         }
-        let sample = (0..SAMPLE).filter_map(|_| listed.get(self.random.index(listed.len())));
-        let mut whole: Vec<&Listed> = sample.collect();
-        let large = |task: &&Listed| ledger.given(&task.id).is_some_and(Given::is_large);
-        whole.extend(listed.iter().filter(large).filter(|task| !self.seen.contains(&task.id)));
-        for task in whole {
-            self.look_at(&task.id, ledger)?;
-            self.seen.insert(task.id.clone());
-        }
-        self.settle(network)?;
-        self.check_figures()?;
-        self.check_logs()?;
-        Ok(Drained { time, run_again: ledger.settle(&listed) })
+        Ok(listed)
     }
 
     /// Compares the list with what is owed. A complaint is looked at again: the scheduler counts a task as ended when it
@@ -122,18 +190,19 @@ impl Verifier {
     fn compare(
         &mut self,
         ledger: &Ledger,
+        faults: &Mutex<Faults>,
         scope: Scope,
     ) -> anyhow::Result<(Vec<Listed>, Vec<String>)> {
-        for _ in 0..LOOKS {
+        for look in 1.. {
             let listed = self.list(ledger, scope).context("cannot list the tasks")?;
-            if ledger.compare(&listed, scope).is_empty() {
-                return Ok((listed, Vec::new()));
+            let judge = Judge { faults: &lock(faults), names: &self.names };
+            let complaints = ledger.compare(&listed, scope, &judge);
+            if complaints.is_empty() || look == LOOKS {
+                return Ok((listed, complaints));
             }
             thread::sleep(COMMIT);
         }
-        let listed = self.list(ledger, scope).context("cannot list the tasks")?;
-        let complaints = ledger.compare(&listed, scope);
-        Ok((listed, complaints))
+        bail!("the list was not looked at")
     }
 
     /// Waits until all workers take tasks and nothing is expected of them, as at the start of a run.
@@ -159,7 +228,7 @@ impl Verifier {
         }
     }
 
-    fn wait_until_drained(&mut self, network: &mut Network) -> anyhow::Result<()> {
+    pub(crate) fn wait_until_drained(&mut self, network: &mut Network) -> anyhow::Result<()> {
         self.until(network, DRAIN, "the queue was not drained", |this| {
             match this.figure("tasks_open")? {
                 0.0 => Ok(()),
@@ -169,7 +238,7 @@ impl Verifier {
     }
 
     /// Looks again and again until all is well or the time is over.
-    fn until(
+    pub(crate) fn until(
         &mut self,
         network: &mut Network,
         patience: Duration,
@@ -245,14 +314,29 @@ impl Verifier {
         serde_json::from_slice(&body).with_context(|| format!("the answer to {path} is odd"))
     }
 
+    /// All workers that the scheduler knows.
+    pub(crate) fn workers(&mut self) -> anyhow::Result<Vec<Worker>> {
+        let Workers { workers } = self.json("/api/v1/workers")?;
+        Ok(workers)
+    }
+
     fn get(&mut self, path: &str) -> anyhow::Result<Vec<u8>> {
-        let (_, at) = self.address.current().context("the scheduler does not serve its API yet")?;
+        self.ask(&Request::get(path))
+    }
+
+    pub(crate) fn call(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<Vec<u8>> {
+        self.ask(&Request { method, path, key: None, body })
+    }
+
+    fn ask(&mut self, request: &Request) -> anyhow::Result<Vec<u8>> {
+        let path = request.path;
+        let at = self.address.current().context("the scheduler does not serve its API yet")?;
         let answer = self
             .client
-            .ask(at, &Request::get(path))
+            .ask(at, request)
             .map_err(|silence| anyhow!("no answer to {path}: {silence:?}"))?;
         match answer.status {
-            200 => Ok(answer.body),
+            200..300 => Ok(answer.body),
             status => {
                 bail!("{path} is answered by {status} {}", String::from_utf8_lossy(&answer.body))
             }

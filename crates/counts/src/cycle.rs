@@ -132,8 +132,7 @@ impl Client {
         (attempt, fence): (AttemptId, Fence),
         run: Span,
     ) {
-        let (result, digest) = self.result.clone();
-        let outcome = Outcome::Completed { result, digest };
+        let outcome = Outcome::Completed { result: self.result.clone() };
         self.say(worker, FromWorker::Finished { attempt, fence, run, outcome });
         self.finished += 1;
     }

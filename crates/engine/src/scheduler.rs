@@ -12,6 +12,7 @@ mod failed;
 mod leave;
 mod portion;
 mod recover;
+mod relink;
 mod settings;
 mod stall;
 mod submit;
@@ -60,6 +61,8 @@ pub enum SchedulerEvent {
     WorkerFound(Arc<Worker>),
     /// The connection to a worker was lost.
     WorkerDisconnected(WorkerId),
+    /// The connection to a worker ended and another took its place at once.
+    WorkerRelinked(WorkerId),
     /// A worker said something.
     WorkerSaid {
         /// Who.
@@ -292,6 +295,7 @@ impl Machine for Scheduler {
             SchedulerEvent::WorkerDisconnected(worker) => {
                 self.worker_lost(now, worker, "the connection to the worker was lost", step)
             }
+            SchedulerEvent::WorkerRelinked(worker) => self.relinked(now, worker, step),
             SchedulerEvent::WorkerSaid { worker, message } => {
                 self.worker_said(now, worker, message, step);
             }

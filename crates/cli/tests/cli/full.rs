@@ -20,7 +20,9 @@ const DISK: &str = "size=48m";
 
 #[test]
 fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room() {
-    let mut crew = Crew::start("full", &[&builtin(2)]);
+    let large_server = HeldServer::start();
+    let keys = builtin(2) + &large_server.as_executor("large");
+    let mut crew = Crew::start("full", &[&keys]);
     let Some(way) = way_to_mount(&crew.lab.path("")) else {
         // Whoever may make a namespace for a network may make one for mounts.
         let test = "full::a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room";
@@ -45,6 +47,10 @@ fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_r
     server.register(&crew);
     let held = crew.submit("held", &json!("kept"));
     wait_until("asked", PATIENCE, || (server.asked() == 1).then_some(()));
+    // Its result is kept apart.
+    let large_input = json!("x".repeat(2 << 20));
+    let large = crew.submit("large", &large_input);
+    wait_until("asked", PATIENCE, || (large_server.asked() == 1).then_some(()));
 
     // Some of them end while there is no room for their results.
     let mut acknowledged: Vec<String> =
@@ -74,6 +80,8 @@ fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_r
     assert_eq!(crew.ended(&done)["result"], "done", "what is there can be read");
     // A result that cannot be stored, and a worker that joins, while there is no room.
     server.release();
+    large_server.release();
+    crew.workers[0].1.wait_for_line("a large result is sent again", PATIENCE);
     let member = crew.lab.member("worker", "late", &[&crew.gateway_address()], &builtin(1));
     let late = member.start();
     late.wait_for_line("a scheduler has opened a channel", PATIENCE);
@@ -84,6 +92,9 @@ fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_r
     acknowledged.push(id_in(&answer.1));
     let task = crew.ended(&held);
     assert_eq!((&task["result"], &task["attempts"]), (&json!("kept"), &json!(1)), "{task}");
+    let task = crew.ended(&large);
+    assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(1)), "{task}");
+    assert_eq!(crew.get(&format!("/api/v1/tasks/{large}/result")), large_input);
     let name = worker_id(&late);
     wait_until("the late worker is used", PATIENCE, || {
         let workers = crew.get("/api/v1/workers");

@@ -36,12 +36,24 @@ impl HeldServer {
         HeldServer { address, state }
     }
 
+    /// The keys of a worker that has it do a model.
+    pub fn as_executor(&self, model: &str) -> String {
+        let url = self.url();
+        format!(
+            "[[executors]]\nname = \"held\"\nruntime = \"http\"\nformat = \"json\"\n\
+             models = [\"{model}\"]\nurl = \"{url}\"\n"
+        )
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// Makes it a worker for the model `held`.
     pub fn register(&self, crew: &Crew) {
-        let url = format!("http://{}", self.address);
         crew.call(
             "POST /api/v1/workers",
-            &json!({"url": url, "format": "json", "models": ["held"]}),
+            &json!({"url": self.url(), "format": "json", "models": ["held"]}),
         );
     }
 
@@ -120,6 +132,24 @@ fn a_graceful_stop_of_the_scheduler_uses_up_no_attempt_either() {
     wait_until("asked", PATIENCE, || (server.asked() >= 4).then_some(()));
     server.release();
     assert_eq!(crew.ended(&id)["status"], "completed");
+}
+
+#[test]
+fn a_large_result_that_the_scheduler_is_not_there_to_take_uses_up_no_attempt() {
+    let server = HeldServer::start();
+    let mut crew = Crew::start("interrupted-large", &[&server.as_executor("large")]);
+    let input = json!("x".repeat(2 << 20));
+    let id = crew.submit("large", &input);
+    wait_until("asked", PATIENCE, || (server.asked() == 1).then_some(()));
+    let (member, node) = &mut crew.scheduler;
+    node.signal(rustix::process::Signal::KILL);
+    node.wait(PATIENCE);
+    server.release();
+    crew.workers[0].1.wait_for_line("a large result is sent again", PATIENCE);
+    *node = member.start();
+    let task = crew.ended(&id);
+    assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(1)), "{task}");
+    assert_eq!(crew.get(&format!("/api/v1/tasks/{id}/result")), input);
 }
 
 /// What a task instance has is asked for, and not run again.

@@ -211,7 +211,8 @@ fn a_scheduler_survives_any_message_in_any_state() {
         for at in 0..1_500 {
             now = noise.later(now);
             let worker_at = noise.rng.below(4) as u8;
-            let event = match noise.rng.below(12) {
+            let event = match noise.rng.below(13) {
+                12 => SchedulerEvent::WorkerRelinked(worker_id(worker_at)),
                 0 => SchedulerEvent::WorkerFound(Arc::new(described(worker_at, &mut noise.rng))),
                 1 => SchedulerEvent::WorkerDisconnected(worker_id(worker_at)),
                 2 | 3 => SchedulerEvent::Asked(noise.command()),

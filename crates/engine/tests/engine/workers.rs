@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use hypha_engine::{Ask, Command, FromWorker, Record, Reply, SchedulerEvent, Settings, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, FailureKind, Fence, LeaseId, Refusal, RefusalKind, Rng, Span, TaskId,
-    TaskState,
+    AttemptId, Epoch, FailureKind, Fence, LeaseId, Payload, Refusal, RefusalKind, Rng, Span,
+    TaskId, TaskState,
 };
 use hypha_placement::Strategy;
 
@@ -380,6 +380,43 @@ fn what_a_silent_worker_does_not_take_is_one_failure_until_it_speaks() {
 fn once() -> Settings {
     let retry = hypha_engine::RetryPolicy { max_attempts: 1, ..Default::default() };
     Settings { retry, ..Settings::default() }
+}
+
+#[test]
+fn a_connection_that_is_replaced_by_another_costs_no_attempt() {
+    let mut rig = Rig::new(once());
+    rig.join(1);
+    let (id, given) = rig.dispatched(task());
+    rig.start(&given);
+    rig.event(SchedulerEvent::WorkerRelinked(worker_id(1)));
+    let asked = rig.told(1);
+    assert!(matches!(asked[..], [ToWorker::Heartbeat { .. }]), "asked at once: {asked:?}");
+    assert_eq!((rig.view(id).state, rig.view(id).attempts), (TaskState::Running, 1));
+
+    // Pieces of output are said once, and some may be missing.
+    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    let piece = Payload::from(&b"piece"[..]);
+    rig.say(1, FromWorker::Output { attempt, fence, piece });
+    rig.event(SchedulerEvent::WorkerRelinked(worker_id(1)));
+    assert!(rig.is_cancelled(&given));
+    assert_eq!((rig.stored(id).failures, rig.stored(id).failed.len()), (0, 1));
+    rig.wait(Span::from_millis(10));
+    let again = rig.dispatches().pop().unwrap();
+    rig.finish(&again);
+    assert_eq!(rig.ended(id).state, TaskState::Completed);
+}
+
+#[test]
+fn a_new_life_behind_a_connection_that_was_replaced_has_lost_what_the_last_one_had() {
+    let mut rig = Rig::new(Settings::default());
+    rig.join(1);
+    let (id, given) = rig.dispatched(task());
+    rig.start(&given);
+    let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
+    rig.silence(1);
+    rig.event(SchedulerEvent::WorkerRelinked(worker_id(1)));
+    rig.say(1, FromWorker::LeaseUnknown { lease: lease.lease, epoch: lease.epoch });
+    assert_eq!(rig.stored(id).failures, 1);
 }
 
 #[test]

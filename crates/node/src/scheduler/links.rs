@@ -23,6 +23,9 @@ const MAX_WAITING: usize = 16_384;
 /// How long after a failed try a stream is opened again, if the worker does not connect before.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// How long a stream may take to be opened over another connection of its worker before the worker counts as lost.
+const REOPEN: Duration = Duration::from_secs(2);
+
 /// All of them.
 pub(crate) struct Links {
     open: Mutex<HashMap<WorkerId, Open>>,
@@ -106,9 +109,19 @@ struct Keeper {
 
 impl Keeper {
     async fn run(self) {
+        let mut ended: Option<Registered<'_>> = None;
         loop {
+            // A relayed connection gives way to a direct one: that is no loss of the worker.
+            let reopened = match ended.take() {
+                Some(registered) => self.reopen(registered).await,
+                None => None,
+            };
+            if let Some((registered, (writer, reader))) = reopened {
+                ended = self.serve(writer, reader, Some(registered)).await;
+                continue;
+            }
             match self.net.open_channel(self.peer).await {
-                Ok((writer, reader)) => self.serve(writer, reader).await,
+                Ok((writer, reader)) => ended = self.serve(writer, reader, None).await,
                 Err(error) => {
                     tracing::debug!(peer = %self.peer, "no stream to the worker: {error}");
                     let _ = tokio::time::timeout(RETRY, self.came.notified()).await;
@@ -117,23 +130,42 @@ impl Keeper {
         }
     }
 
-    async fn serve(&self, writer: ChannelWriter<Orders>, reader: ChannelReader<Reports>) {
+    /// Opens the stream anew, if the worker is connected in another way.
+    async fn reopen<'a>(&'a self, registered: Registered<'a>) -> Option<(Registered<'a>, Channel)> {
+        let peers = self.net.peers().await;
+        if !peers.iter().any(|peer| peer.id == self.peer) {
+            return None;
+        }
+        let opening = tokio::time::timeout(REOPEN, self.net.open_channel(self.peer)).await;
+        Some((registered, opening.ok()?.ok()?))
+    }
+
+    /// Carries messages until the stream ends. It stays entered, or takes the place of the one that was.
+    async fn serve<'a>(
+        &'a self,
+        writer: ChannelWriter<Orders>,
+        reader: ChannelReader<Reports>,
+        before: Option<Registered<'a>>,
+    ) -> Option<Registered<'a>> {
         let worker = lock(&self.worker).clone();
         let id = worker.id;
         let (messages, waiting) = mpsc::channel(MAX_WAITING);
         let open = Open { worker: Arc::clone(&worker), messages };
-        let guard = Registered::new(self, id, open);
-        let Some(core) = self.core.upgrade() else { return };
-        // Now that it can be reached, it is asked for a lease at once.
-        core.tell(SchedulerEvent::WorkerFound(worker));
-        drop(core);
+        self.links.lock().insert(id, open);
+        let event = match &before {
+            Some(_) => SchedulerEvent::WorkerRelinked(id),
+            // Now that it can be reached, it is asked for a lease at once.
+            None => SchedulerEvent::WorkerFound(worker),
+        };
+        let registered = before.unwrap_or(Registered { keeper: self, id });
+        self.core.upgrade()?.tell(event);
         let ended = tokio::select! {
             ended = frames::write(writer, waiting) => ended,
             ended = self.read(id, reader) => ended,
         };
         let why = ended.err().map_or_else(|| "it was closed".to_owned(), |error| error.to_string());
         tracing::debug!(peer = %self.peer, worker = %id, "the stream to the worker has ended: {why}");
-        drop(guard);
+        Some(registered)
     }
 
     async fn read(&self, id: WorkerId, mut reader: ChannelReader<Reports>) -> io::Result<()> {
@@ -148,17 +180,12 @@ impl Keeper {
     }
 }
 
-/// A stream is entered while it is open; when it ends, the machine is told.
+type Channel = (ChannelWriter<Orders>, ChannelReader<Reports>);
+
+/// A stream is entered while it is open; when it ends for good, the machine is told.
 struct Registered<'a> {
     keeper: &'a Keeper,
     id: WorkerId,
-}
-
-impl<'a> Registered<'a> {
-    fn new(keeper: &'a Keeper, id: WorkerId, open: Open) -> Registered<'a> {
-        keeper.links.lock().insert(id, open);
-        Registered { keeper, id }
-    }
 }
 
 impl Drop for Registered<'_> {

@@ -44,10 +44,13 @@ impl Objects {
             let (objects, net) = (self.clone(), net.clone());
             tokio::spawn(async move {
                 let peers = net.peers().await;
-                let of_worker = peers.iter().any(|peer| {
-                    peer.role == NodeRole::Worker && peer.id.to_string() == offer.peer().as_str()
-                });
-                objects.take(offer, of_worker).await;
+                let known = peers.iter().find(|peer| peer.id.to_string() == offer.peer().as_str());
+                match known.map(|peer| peer.role) {
+                    Some(role) => objects.take(offer, role == NodeRole::Worker).await,
+                    // After a restart, transfers may come before their senders have connected otherwise. It is not
+                    // refused, but ended: a worker sends it again.
+                    None => drop(offer),
+                }
             });
         }
     }
@@ -75,11 +78,10 @@ impl Objects {
                 let taken = offer.accept_from(sink, chain, CancellationToken::new()).await;
                 taken.map_err(|error| error.to_string())
             }
+            // As above: there may be room later.
             Err(error) => {
-                let problem = format!("cannot write {}: {error}", own.display());
-                tracing::error!("{problem}");
-                offer.refuse("the scheduler cannot keep it at present").await;
-                return;
+                drop(offer);
+                Err(format!("cannot write {}: {error}", own.display()))
             }
         };
         if let Err(problem) = taken {

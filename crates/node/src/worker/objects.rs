@@ -2,14 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hypha_engine::{Dispatch, Outcome, RunId};
 use hypha_model::{FailureKind, ObjectRef, Payload, SchedulerId, TaskError, TaskResult};
-use hypha_net::{Bulk, Header, Outgoing, PeerId};
+use hypha_net::{Bulk, Header, Outgoing, PeerId, SendError, Sent};
 use tokio_util::sync::CancellationToken;
 
 use crate::object::KIND;
+
+/// Before a result is sent again that the scheduler could not take: most are back, or have room again, within seconds.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct Uploads {
     bulk: Bulk,
@@ -60,13 +64,40 @@ impl Uploads {
             length: object.bytes,
             digest: Some(hypha_wire::bulk::Digest(*digest.as_bytes())),
         };
-        let outgoing = Outgoing { cancel: cancel.clone(), ..Outgoing::new(header) };
-        match self.bulk.send(peer, outgoing, bytes).await {
+        match self.send(peer, &header, &bytes, cancel).await {
             Ok(_) => Outcome::Completed { result: TaskResult::Object(object) },
             Err(error) => Outcome::Failed(TaskError::new(
                 FailureKind::WorkerFailed,
                 format!("the result could not be sent to the scheduler: {error}"),
             )),
+        }
+    }
+
+    /// Sends until the scheduler has it, or the run is stopped: a scheduler that is down, or has no room, is no fault of
+    /// this attempt. What it does not want is not sent again.
+    async fn send(
+        &self,
+        peer: PeerId,
+        header: &Header,
+        bytes: &Bytes,
+        cancel: &CancellationToken,
+    ) -> Result<Sent, SendError> {
+        loop {
+            let outgoing =
+                Outgoing { cancel: cancel.child_token(), ..Outgoing::new(header.clone()) };
+            let error = match self.bulk.send(peer, outgoing, bytes.clone()).await {
+                Err(
+                    error @ (SendError::Ended(_)
+                    | SendError::Busy(_)
+                    | SendError::NoProgress { .. }),
+                ) => error,
+                done => return done,
+            };
+            tracing::warn!(attempt = header.name, "a large result is sent again: {error}");
+            tokio::select! {
+                () = cancel.cancelled() => return Err(error),
+                () = tokio::time::sleep(AGAIN_AFTER) => {}
+            }
         }
     }
 }

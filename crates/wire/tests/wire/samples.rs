@@ -273,7 +273,6 @@ pub(crate) fn of_delegation() -> Vec<FromWorker> {
     ]
 }
 
-<<<<<<< HEAD
 /// Leases of parts of a worker.
 pub(crate) fn of_parts() -> Vec<FromWorker> {
     let (lease, epoch, ttl) = (lease(), Epoch(7), Span::from_secs(15));
@@ -301,7 +300,8 @@ pub(crate) fn for_parts() -> Vec<ToWorker> {
         ToWorker::RequestLease(Ask { request: 1, ttl, least, wish, short_of }),
         ToWorker::Heartbeat { lease: lease(), epoch: Epoch(7), nonce: 1, short_of: gpu },
     ]
-=======
+}
+
 /// What later releases say besides: of what kind a failure is, and what a back end answered.
 pub(crate) fn of_kinds() -> Vec<FromWorker> {
     let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
@@ -329,7 +329,6 @@ pub(crate) fn of_object_before() -> Vec<FromWorker> {
     let outcome =
         Outcome::Completed { result: Payload::from(object.to_json().into_bytes()).into() };
     vec![FromWorker::Finished { attempt, fence, run, outcome }]
->>>>>>> failures
 }
 
 /// A dispatch of what a back end has already.
@@ -438,14 +437,11 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "all", reports(from_worker())),
         sample("reports", "away", reports(of_away())),
         sample("reports", "delegated", reports(of_delegation())),
-<<<<<<< HEAD
         sample("reports", "parts", reports(of_parts())),
         sample("orders", "parts", orders(for_parts())),
-=======
         sample("reports", "kinds", reports(of_kinds())),
         sample("reports", "object", reports(of_object())),
         sample("reports", "object_before", reports(of_object_before())),
->>>>>>> failures
         sample("orders", "resumed", orders(resumed())),
         sample("reports", "greeting", Reports::default()),
     ]

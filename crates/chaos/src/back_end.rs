@@ -1,0 +1,357 @@
+//! HTTP servers that do work for the scheduler: plain JSON servers and task instances. They live in this process, where
+//! it is known what was done to each task; seen from the scheduler they die, freeze and err like any others.
+
+mod instance;
+
+use std::collections::HashMap;
+use std::io::{BufReader, ErrorKind, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use crate::faults::{Faults, Injury};
+use crate::http::{Received, read_request};
+use crate::load::lock;
+use crate::port;
+use instance::Tasks;
+
+/// How often a listener is looked at for connections, and for its end.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long the port of a server that died may stay in use before we give up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a back end speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// Takes a task's input at its one address, and answers with the result.
+    Json,
+    /// A task instance.
+    Instance,
+}
+
+/// A back end. It answers every task with its input. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct BackEnd {
+    pub(crate) protocol: Protocol,
+    /// The model that it alone serves.
+    pub(crate) model: String,
+    /// How many tasks it does at once.
+    pub(crate) slots: usize,
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// What the scheduler calls it.
+    name: String,
+    protocol: Protocol,
+    model: String,
+    slots: usize,
+    faults: Arc<Mutex<Faults>>,
+    state: Mutex<State>,
+    /// The state has changed.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    mode: Mode,
+    /// How often it was started: what an earlier life had begun is not finished.
+    life: u64,
+    /// Open connections, by a number.
+    connections: HashMap<u64, TcpStream>,
+    accepted: u64,
+    /// Tasks that have waited for each other, by the name of what they wait for.
+    gathered: HashMap<String, usize>,
+    tasks: Tasks,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mode {
+    #[default]
+    Up,
+    /// Nobody listens.
+    Down,
+    /// Connections are accepted, and nothing else happens.
+    Frozen,
+    /// Tasks are answered with this status.
+    Erring(u16),
+}
+
+/// An answer: a status and JSON.
+type Answer = (u16, Value);
+
+impl BackEnd {
+    /// Starts one on any port.
+    pub(crate) fn start(
+        protocol: Protocol,
+        model: &str,
+        slots: usize,
+        faults: &Arc<Mutex<Faults>>,
+    ) -> anyhow::Result<BackEnd> {
+        let listener = port::listen()?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            name: address.to_string(),
+            protocol,
+            model: model.to_owned(),
+            slots,
+            faults: Arc::clone(faults),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        lock(&shared.state).tasks.begin_life(false);
+        listen(&shared, listener, 0)?;
+        Ok(BackEnd { protocol, model: model.to_owned(), slots, address, shared })
+    }
+
+    /// What the scheduler calls it.
+    pub(crate) fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// It dies, with all of its connections.
+    pub(crate) fn kill(&self) {
+        lock(&self.shared.faults).began(self.name(), Injury::Died);
+        let mut state = lock(&self.shared.state);
+        state.mode = Mode::Down;
+        state.life += 1;
+        state.gathered.clear();
+        for (_, connection) in state.connections.drain() {
+            // It may be closed already.
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+        self.shared.changed.notify_all();
+    }
+
+    /// It is started again. A task instance remembers what it had and goes on with it, or has forgotten all of it.
+    pub(crate) fn restart(&self, remembers: bool) -> anyhow::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let listener = loop {
+            match TcpListener::bind(self.address) {
+                Ok(listener) => break listener,
+                Err(error) if Instant::now() >= until => {
+                    return Err(error)
+                        .with_context(|| format!("cannot listen on {}", self.address));
+                }
+                Err(_) => thread::sleep(LOOK_EVERY),
+            }
+        };
+        let (life, again) = {
+            let mut state = lock(&self.shared.state);
+            state.mode = Mode::Up;
+            (state.life, state.tasks.begin_life(remembers))
+        };
+        listen(&self.shared, listener, life)?;
+        again.into_iter().for_each(|task| self.shared.begin(task, life));
+        lock(&self.shared.faults).ended(self.name());
+        Ok(())
+    }
+
+    pub(crate) fn freeze(&self) {
+        lock(&self.shared.faults).began(self.name(), Injury::Froze);
+        self.shared.set(Mode::Frozen);
+    }
+
+    /// From now on, it answers tasks with this status.
+    pub(crate) fn err(&self, status: u16) {
+        self.shared.set(Mode::Erring(status));
+    }
+
+    /// It is well again, after it was frozen or has erred.
+    pub(crate) fn recover(&self) {
+        self.shared.set(Mode::Up);
+        lock(&self.shared.faults).ended(self.name());
+    }
+}
+
+impl Shared {
+    fn set(&self, mode: Mode) {
+        lock(&self.state).mode = mode;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is not frozen. Says how it is, unless this life is over.
+    fn awake(&self, life: u64) -> Option<Mode> {
+        let state = lock(&self.state);
+        let frozen = |state: &mut State| state.life == life && state.mode == Mode::Frozen;
+        let waited = self.changed.wait_while(state, frozen);
+        let state = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+        (state.life == life).then_some(state.mode)
+    }
+
+    /// Does a task, which takes as long as it says, and waits for others if it says so. False if this life was over
+    /// before.
+    fn work(&self, input: &Value, life: u64) -> bool {
+        thread::sleep(Duration::from_millis(input["ms"].as_u64().unwrap_or_default()));
+        if let Some(gathering) = input["with"].as_str() {
+            let mut state = lock(&self.state);
+            *state.gathered.entry(gathering.to_owned()).or_default() += 1;
+            self.changed.notify_all();
+            let incomplete = |state: &mut State| {
+                state.life == life && state.gathered.get(gathering) < Some(&self.slots)
+            };
+            drop(self.changed.wait_while(state, incomplete));
+        }
+        self.awake(life).is_some()
+    }
+
+    /// The answer to a request; none if there is none in this life.
+    fn answer(self: &Arc<Self>, request: &Received, life: u64) -> Option<Answer> {
+        let mode = self.awake(life)?;
+        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let is_task = request.method == "POST";
+        let input = match self.protocol {
+            Protocol::Json => &body,
+            Protocol::Instance => &body["input_data"],
+        };
+        if let (Mode::Erring(status), true) = (mode, is_task) {
+            lock(&self.faults).erred(&self.name, input["name"].as_str().unwrap_or_default());
+            return Some((status, json!({ "message": "on purpose" })));
+        }
+        match (self.protocol, is_task) {
+            (Protocol::Json, _) => self.work(input, life).then_some((200, body)),
+            (Protocol::Instance, true) => Some(self.enqueue(&body, life)),
+            (Protocol::Instance, false) => Some(self.look_up(&request.path)),
+        }
+    }
+}
+
+/// Accepts connections until this life is over.
+fn listen(shared: &Arc<Shared>, listener: TcpListener, life: u64) -> anyhow::Result<()> {
+    listener.set_nonblocking(true)?;
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        while lock(&shared.state).life == life {
+            match listener.accept() {
+                Ok((stream, _)) => serve(&shared, stream, life),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK_EVERY),
+                Err(_) => {}
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Answers the requests of one connection, one after the other.
+fn serve(shared: &Arc<Shared>, stream: TcpStream, life: u64) {
+    let Ok(to_cut) = stream.try_clone() else { return };
+    let number = {
+        let mut state = lock(&shared.state);
+        if state.life != life {
+            return;
+        }
+        state.accepted += 1;
+        let number = state.accepted;
+        state.connections.insert(number, to_cut);
+        number
+    };
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        let mut reader = BufReader::new(&stream);
+        while let Ok(request) = read_request(&mut reader) {
+            let Some((status, body)) = shared.answer(&request, life) else { break };
+            let body = body.to_string();
+            let whole = format!(
+                "HTTP/1.1 {status} -\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            if (&stream).write_all(whole.as_bytes()).is_err() {
+                break;
+            }
+        }
+        lock(&shared.state).connections.remove(&number);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::{Client, Request, Silence};
+
+    fn back_end(protocol: Protocol) -> (BackEnd, Arc<Mutex<Faults>>) {
+        let faults = Arc::default();
+        (BackEnd::start(protocol, "m", 2, &faults).expect("started"), faults)
+    }
+
+    fn post(at: SocketAddr, path: &str, body: &Value) -> Result<(u16, Value), Silence> {
+        let body = &body.to_string();
+        let request = Request { method: "POST", path, key: None, body };
+        Client::default()
+            .ask((0, at), &request)
+            .map(|answer| (answer.status, serde_json::from_slice(&answer.body).unwrap_or_default()))
+    }
+
+    fn get(at: SocketAddr, path: &str) -> (u16, Value) {
+        let answer = Client::default().ask((0, at), &Request::get(path)).expect("an answer");
+        (answer.status, serde_json::from_slice(&answer.body).unwrap_or_default())
+    }
+
+    #[test]
+    fn a_server_answers_with_the_input_errs_dies_and_comes_back() {
+        let (server, faults) = back_end(Protocol::Json);
+        let input = json!({ "name": "a", "ms": 1 });
+        assert_eq!(post(server.address, "/", &input).expect("an answer"), (200, input.clone()));
+        server.err(429);
+        assert_eq!(post(server.address, "/", &input).expect("an answer").0, 429);
+        assert_eq!(lock(&faults).errors(server.name(), "a"), 1);
+        server.recover();
+        let at = server.address;
+        let held = thread::spawn(move || post(at, "/", &json!({ "with": "nobody else" })));
+        while lock(&server.shared.state).gathered.is_empty() {
+            thread::sleep(LOOK_EVERY);
+        }
+        server.kill();
+        assert!(matches!(held.join().expect("joined"), Err(Silence::Lost(_))));
+        assert_eq!(lock(&faults).count(Injury::Died), 1);
+        server.restart(false).expect("started");
+        assert_eq!(post(server.address, "/", &input).expect("an answer").0, 200);
+    }
+
+    #[test]
+    fn tasks_that_wait_for_each_other_are_answered_together() {
+        let (server, _) = back_end(Protocol::Json);
+        let at = server.address;
+        let both = [1, 2].map(|number| {
+            thread::spawn(move || post(at, "/", &json!({ "with": "x", "number": number })))
+        });
+        for answer in both {
+            assert_eq!(answer.join().expect("joined").expect("an answer").0, 200);
+        }
+    }
+
+    #[test]
+    fn an_instance_remembers_or_forgets() {
+        let (instance, _) = back_end(Protocol::Instance);
+        let at = instance.address;
+        let id = || get(at, "/status").1["instance_id"].clone();
+        let first = id();
+        let enqueue = |task: &str, input: Value| {
+            let task = json!({ "task_id": task, "input_data": input, "callback_url": null });
+            assert_eq!(post(at, "/queue/enqueue", &task).expect("an answer").0, 200);
+        };
+        let completed = |task: &str| {
+            while get(at, &format!("/results/{task}")).1["status"] != "completed" {
+                thread::sleep(LOOK_EVERY);
+            }
+        };
+        enqueue("done", json!({ "name": "a" }));
+        completed("done");
+        assert_eq!(get(at, "/results/done").1["result"], json!({ "name": "a" }));
+        enqueue("held", json!({ "name": "b", "with": "x" }));
+        instance.kill();
+        instance.restart(true).expect("started");
+        assert_eq!(id(), first);
+        // It goes on with what it had.
+        enqueue("other", json!({ "name": "c", "with": "x" }));
+        completed("held");
+        instance.kill();
+        instance.restart(false).expect("started");
+        assert_ne!(id(), first);
+        assert_eq!(get(at, "/results/done").0, 404);
+    }
+}

@@ -1,0 +1,190 @@
+//! A small disk in place of a directory, so that it can be full.
+//!
+//! It is in a mount namespace of its own, which a process of ours holds open: whoever is to see the disk enters that.
+//! What is on it lives for as long as that process, so it is copied there and back.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, bail};
+
+/// What is free on it at first: more than a round stores.
+const ROOM_BYTES: u64 = 64 << 20;
+
+/// How a disk can be mounted here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// As root.
+    Plain,
+    /// In a user namespace.
+    AsUser,
+}
+
+pub(crate) struct Disk {
+    keeper: Child,
+    way: Way,
+    directory: PathBuf,
+}
+
+impl Way {
+    /// How a disk can be mounted here, if it can.
+    pub(crate) fn find(directory: &Path) -> Option<Way> {
+        let works = |way: &Way| {
+            let status = way.command(directory, ROOM_BYTES, "true").stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        };
+        [Way::Plain, Way::AsUser].into_iter().find(works)
+    }
+
+    /// Runs a script that sees a disk of this size instead of the directory.
+    fn command(self, directory: &Path, bytes: u64, script: &str) -> Command {
+        let mut command = Command::new("unshare");
+        if let Way::AsUser = self {
+            command.args(["--user", "--map-root-user"]);
+        }
+        let script = format!("mount -t tmpfs -o size={bytes} tmpfs \"$DISK\" && {script}");
+        command.args(["--mount", "sh", "-c", &script]).env("DISK", directory);
+        command
+    }
+}
+
+impl Disk {
+    /// A disk with what is in the directory, and some room.
+    pub(crate) fn mount(way: Way, directory: &Path) -> anyhow::Result<Disk> {
+        let bytes = size_of(directory)? + ROOM_BYTES;
+        // It ends when its input does, which is when we do.
+        let mut keeper = way
+            .command(directory, bytes, "echo ready && exec cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .context("cannot start unshare")?;
+        let said = keeper.stdout.take().context("no output")?;
+        let mut line = String::new();
+        BufReader::new(said).read_line(&mut line)?;
+        let disk = Disk { keeper, way, directory: directory.to_owned() };
+        if line.trim_end() != "ready" {
+            bail!("no disk could be mounted");
+        }
+        copy(directory, &disk.inside())?;
+        Ok(disk)
+    }
+
+    /// The command that runs another one where the disk is seen.
+    pub(crate) fn enter(&self) -> Vec<String> {
+        let target = self.keeper.id().to_string();
+        let mut words = vec!["nsenter", "--target", &target];
+        if let Way::AsUser = self.way {
+            words.extend(["--user", "--preserve-credentials"]);
+        }
+        words.extend(["--mount", "--"]);
+        words.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Writes until nothing fits any more.
+    pub(crate) fn fill(&self) -> anyhow::Result<()> {
+        let mut file = File::create(self.ballast()).context("cannot fill the disk")?;
+        for block in [1 << 20, 4_096] {
+            while file.write_all(&vec![1; block]).is_ok() {}
+        }
+        Ok(())
+    }
+
+    /// There is room again.
+    pub(crate) fn free(&self) -> anyhow::Result<()> {
+        fs::remove_file(self.ballast()).context("cannot free the disk")
+    }
+
+    /// Copies back what is on the disk, when nobody uses it any more.
+    pub(crate) fn unmount(self) -> anyhow::Result<()> {
+        // Not the directory itself: the disk is mounted on it.
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => fs::remove_dir_all(entry.path())?,
+                false => fs::remove_file(entry.path())?,
+            }
+        }
+        copy(&self.inside(), &self.directory)
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.inside().join("ballast")
+    }
+
+    /// The directory as those see it who have entered.
+    fn inside(&self) -> PathBuf {
+        let mut path = PathBuf::from(format!("/proc/{}/root", self.keeper.id()));
+        path.extend(self.directory.components().skip(1));
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+fn size_of(directory: &Path) -> anyhow::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        bytes += match entry.file_type()?.is_dir() {
+            true => size_of(&entry.path())?,
+            // Whole pages are used, and the directory has its share.
+            false => entry.metadata()?.len().next_multiple_of(4_096) + 4_096,
+        };
+    }
+    Ok(bytes)
+}
+
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let status = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status()?;
+    if !status.success() {
+        bail!("cannot copy {from:?} to {to:?}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_filled_freed_and_copied_back() {
+        let directory = std::env::temp_dir().join(format!("hypha-disk-{}", std::process::id()));
+        fs::create_dir_all(directory.join("inner")).expect("a directory");
+        fs::write(directory.join("inner/old"), "old").expect("written");
+        let Some(way) = Way::find(&directory) else {
+            let test = "disk::a_disk_is_filled_freed_and_copied_back";
+            eprintln!("SKIPPED: {test}: no small disk can be mounted here [needs: netns]");
+            return;
+        };
+        let disk = Disk::mount(way, &directory).expect("mounted");
+        let words = disk.enter();
+        let write = |name: &str| {
+            let script = format!("echo {name} > {}/inner/{name}", directory.display());
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).args(["sh", "-c", &script]).stderr(Stdio::null());
+            command.status().expect("run").success()
+        };
+        assert!(write("before"));
+        disk.fill().expect("filled");
+        assert!(!write("full"));
+        disk.free().expect("freed");
+        assert!(write("after"));
+        assert!(!directory.join("inner/before").exists(), "it is seen only by those who enter");
+        disk.unmount().expect("copied");
+        let read = |name: &str| fs::read_to_string(directory.join("inner").join(name));
+        assert_eq!(read("old").expect("kept"), "old");
+        assert_eq!(read("before").expect("kept"), "before\n");
+        assert_eq!(read("after").expect("kept"), "after\n");
+        fs::remove_dir_all(&directory).expect("removed");
+    }
+}

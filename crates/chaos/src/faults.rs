@@ -1,0 +1,140 @@
+//! What was done to which worker, and when: all that a failed attempt may be blamed on.
+
+use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How long after a fault has ended the scheduler may blame an attempt on it. It may itself have been down, frozen or
+/// without a disk meanwhile, and a connection that broke may be noticed only when an answer is missing.
+const NOTICED_WITHIN_MS: u64 = 60_000;
+
+/// What is done to a worker that makes attempts fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Injury {
+    /// It died with what it had.
+    Died,
+    /// It did nothing for a while.
+    Froze,
+}
+
+/// A fault with its time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    injury: Injury,
+    began_ms: u64,
+    /// Not yet, if it lasts.
+    ended_ms: u64,
+}
+
+/// All faults of workers. A worker is known by its name: what its certificate says, or its host and port.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    of_worker: HashMap<String, Vec<Fault>>,
+    /// How often a back end answered a task, known by its name, with an error on purpose.
+    errors: HashMap<(String, String), usize>,
+}
+
+impl Faults {
+    /// A worker dies or freezes now, and is not well until [`Faults::ended`].
+    pub(crate) fn began(&mut self, worker: &str, injury: Injury) {
+        let fault = Fault { injury, began_ms: now_ms(), ended_ms: u64::MAX };
+        self.of_worker.entry(worker.to_owned()).or_default().push(fault);
+    }
+
+    /// Whatever was done to the worker is over.
+    pub(crate) fn ended(&mut self, worker: &str) {
+        let now = now_ms();
+        for fault in self.of_worker.entry(worker.to_owned()).or_default() {
+            fault.ended_ms = fault.ended_ms.min(now);
+        }
+    }
+
+    /// A back end answers a task with an error.
+    pub(crate) fn erred(&mut self, worker: &str, task: &str) {
+        *self.errors.entry((worker.to_owned(), task.to_owned())).or_default() += 1;
+    }
+
+    /// How often a back end answered a task with an error.
+    pub(crate) fn errors(&self, worker: &str, task: &str) -> usize {
+        self.errors.get(&(worker.to_owned(), task.to_owned())).copied().unwrap_or_default()
+    }
+
+    /// Whether each of the failures of one task on one worker, at these times, has a fault of its own that began before
+    /// it, did not end long before it, and not before the task was there.
+    pub(crate) fn explain(&self, worker: &str, submitted_ms: u64, failed_at_ms: &[u64]) -> bool {
+        let none = Vec::new();
+        let faults = self.of_worker.get(worker).unwrap_or(&none);
+        let mut left: Vec<&Fault> =
+            faults.iter().filter(|fault| fault.ended_ms >= submitted_ms).collect();
+        let mut failed_at_ms = failed_at_ms.to_vec();
+        failed_at_ms.sort_unstable();
+        // Faults and failures in the order of time: whoever takes the first that fits leaves the most to the others.
+        failed_at_ms.iter().all(|at| {
+            let fits = |fault: &&Fault| {
+                fault.began_ms <= *at && *at <= fault.ended_ms.saturating_add(NOTICED_WITHIN_MS)
+            };
+            let first = left.iter().position(fits);
+            first.map(|first| left.remove(first)).is_some()
+        })
+    }
+
+    /// How many faults of this kind there were.
+    pub(crate) fn count(&self, injury: Injury) -> usize {
+        self.of_worker.values().flatten().filter(|fault| fault.injury == injury).count()
+    }
+
+    /// How many errors there were.
+    pub(crate) fn count_errors(&self) -> usize {
+        self.errors.values().sum()
+    }
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(times: &[(u64, u64)]) -> Faults {
+        let fault = |&(began_ms, ended_ms)| Fault { injury: Injury::Died, began_ms, ended_ms };
+        let of_worker = [("w".to_owned(), times.iter().map(fault).collect())].into();
+        Faults { of_worker, ..Faults::default() }
+    }
+
+    #[test]
+    fn a_failure_needs_a_fault_of_its_own_at_its_time() {
+        let late = NOTICED_WITHIN_MS;
+        let two = faults(&[(1_000, 1_100), (200_000, 200_100)]);
+        assert!(two.explain("w", 0, &[1_050]));
+        assert!(two.explain("w", 0, &[1_100 + late]));
+        assert!(two.explain("w", 0, &[200_050, 1_050]));
+        for (submitted, failed) in [
+            // Before, long after, between.
+            (0, vec![999]),
+            (0, vec![200_101 + late]),
+            (0, vec![1_101 + late]),
+            // One fault, two failures of one task.
+            (0, vec![1_050, 1_060]),
+            // It was over when the task came.
+            (1_101, vec![1_200]),
+        ] {
+            assert!(!two.explain("w", submitted, &failed), "{submitted} {failed:?}");
+        }
+        assert!(!two.explain("another", 0, &[1_050]));
+        assert!(two.explain("another", 0, &[]));
+    }
+
+    #[test]
+    fn what_lasts_explains_until_it_ends() {
+        let mut faults = Faults::default();
+        faults.began("w", Injury::Froze);
+        assert!(faults.explain("w", now_ms(), &[now_ms() + 1_000_000]));
+        faults.ended("w");
+        assert!(!faults.explain("w", 0, &[now_ms() + 1_000_000]));
+        assert_eq!((faults.count(Injury::Froze), faults.count(Injury::Died)), (1, 0));
+        faults.erred("w", "t");
+        assert_eq!((faults.errors("w", "t"), faults.errors("w", "u")), (1, 0));
+    }
+}

@@ -1,0 +1,30 @@
+//! A worker's connection that gives way to another, as a relayed one does to a direct one: the worker is still there, and
+//! so is what it runs.
+
+use hypha_model::{Time, WorkerId};
+
+use super::failed::Failure;
+use super::workers::Lease;
+use super::{Scheduler, SchedulerStep};
+
+/// Why streamed output starts over.
+const PIECES_LOST: &str = "the connection to the worker was replaced, and output may be missing";
+
+impl Scheduler {
+    /// The stream to a worker ended and was opened again at once, over another connection. Messages may have been lost,
+    /// which is noticed as ever, but pieces of output are said once. What the worker still has it says in answer to a
+    /// heartbeat; if it is another life of the worker, it says that it does not know the lease.
+    pub(super) fn relinked(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
+        let Some((slot, state)) = self.state_of(worker) else { return };
+        match &mut state.lease {
+            Lease::Requested { again_at, .. } => *again_at = now,
+            Lease::Held { open, next, .. } => (*open, *next) = (None, now),
+        }
+        for reference in self.placement.given_to(slot) {
+            if self.task(reference).is_some_and(|task| task.has_output) {
+                self.attempt_failed(now, reference, Failure::Returned(PIECES_LOST), step);
+            }
+        }
+        self.worker_due(now, slot, step);
+    }
+}
