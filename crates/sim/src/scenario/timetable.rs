@@ -23,6 +23,7 @@ pub(super) fn draw(rng: &mut Rng, scope: &Scope, workers: usize, schedulers: usi
     timetable.odds = Odds {
         executor_error: if scope.has(Trouble::ExecutorError) { 0.05 * rng.unit() } else { 0.0 },
         corruption: if scope.has(Trouble::Corruption) { 0.02 * rng.unit() } else { 0.0 },
+        ..Odds::default()
     };
     if scope.has(Trouble::GroupCommit) && rng.chance(0.6) {
         timetable.commits_take = Span::from_micros(1 + rng.below(MOST_COMMIT.as_micros()));
