@@ -11,7 +11,7 @@ use crate::usage::Failure;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Compare strategies on a workload: latency, utilisation, fairness, distance to an oracle
+    /// Compare strategies on a workload: latency, utilisation, fairness, distance to an oracle and a bound
     Compare(compare::Arguments),
     /// Run many small worlds in which everything goes wrong, and check every promise after every step
     Check(check::Arguments),

@@ -4,6 +4,7 @@ use hypha_model::{Map, Name, Span, TaskSpec, WorkerId};
 
 use crate::estimate::{Estimate, MAX_LOG_SIGMA};
 use crate::keys::{HardwareKey, Mode, ModelKey, NoTable, WorkerKey};
+use crate::known::{KnownSpeeds, told_run_s};
 use crate::models::Model;
 use crate::names::Names;
 use crate::query::Query;
@@ -38,6 +39,8 @@ pub struct Predictor {
     pub(crate) settings: Settings,
     mode: Mode,
     pub(crate) table: Option<LookupTable>,
+    /// Of the oracle alone.
+    pub(crate) known: Option<KnownSpeeds>,
     pub(crate) hardware: Names,
     pub(crate) model_names: Names,
     /// By `ModelKey`; the first is for tasks without a model and for models that are too many.
@@ -69,6 +72,7 @@ impl Predictor {
             settings: settings.bounded(),
             mode: Mode::Default,
             table: None,
+            known: parts.known,
             hardware: parts.hardware,
             model_names: parts.model_names,
             models: parts.models,
@@ -130,7 +134,10 @@ impl Predictor {
             model.reserve(self.table.as_ref().map_or(&[], |table| table.columns()));
             self.models.push(model);
         }
-        let estimated_s = spec.requirement.estimated_time.map(run_s);
+        let estimated_s = match self.known {
+            Some(_) => told_run_s(&spec.metadata),
+            None => spec.requirement.estimated_time.map(run_s),
+        };
         let features = self.models[named as usize].features(&spec.metadata, estimated_s);
         Query {
             model: ModelKey(named),
@@ -144,6 +151,9 @@ impl Predictor {
 
     /// What a task takes on some hardware, before a worker's factor.
     pub fn base(&self, query: &Query, hardware: HardwareKey) -> Estimate {
+        if let (Some(known), Some(run_s)) = (&self.known, query.estimated_s) {
+            return known.estimate(run_s, hardware);
+        }
         if self.mode == Mode::LookupTable
             && let Some(estimate) = self.tabled(query, hardware)
         {
@@ -156,6 +166,9 @@ impl Predictor {
     /// usual worker of its hardware until the worker is sure to be faster or slower: what was seen of it few times
     /// says as much about the tasks as about the worker. So it changes with others' completions too, if slowly.
     pub fn factor(&self, worker: WorkerKey) -> f64 {
+        if self.known.is_some() {
+            return 1.0;
+        }
         let (log_factor, variance) = self.log_factor(worker);
         let usual = self.workers.centre(self.workers.hardware(worker));
         let is_sure = (log_factor - usual).abs() > SURE * variance.sqrt();
@@ -218,6 +231,9 @@ impl Predictor {
     }
 
     fn log_factor(&self, worker: WorkerKey) -> (f64, f64) {
+        if self.known.is_some() {
+            return (0.0, 0.0);
+        }
         self.workers.log_factor(worker, self.spread(self.workers.hardware(worker)))
     }
 

@@ -3,6 +3,7 @@
 use hypha_model::WorkerId;
 use serde::{Deserialize, Serialize};
 
+use crate::known::KnownSpeeds;
 use crate::models::Model;
 use crate::names::Names;
 use crate::predictor::{CONSTANT, MAX_REGRESSIONS, Predictor};
@@ -21,6 +22,8 @@ pub struct Snapshot {
     pub(crate) workers: Vec<(WorkerId, Learned)>,
     pub(crate) regressions: Vec<(u64, Regression)>,
     pub(crate) typical: Typical,
+    #[serde(skip)]
+    pub(crate) known: Option<KnownSpeeds>,
 }
 
 impl Snapshot {
@@ -32,6 +35,7 @@ impl Snapshot {
             workers: predictor.workers.remembered(),
             regressions: predictor.regressions.clone(),
             typical: predictor.typical,
+            known: predictor.known.clone(),
         }
     }
 

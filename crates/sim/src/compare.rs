@@ -6,20 +6,24 @@ use std::sync::Arc;
 
 use hypha_engine::{Command, Image, NewTask, Settings};
 use hypha_model::{
-    Capacity, Executor, ExecutorClass, Metadata, Money, Name, Payload, Requirement, Span, TaskSpec,
+    Executor, ExecutorClass, Metadata, Money, Name, Payload, Priority, Requirement, Span, TaskSpec,
     TaskState, Time, Worker,
 };
-use hypha_placement::{Predictive, Strategy};
-use hypha_predict::{LookupTable, Mode, Predictor};
+use hypha_placement::Strategy;
+use hypha_predict::{KNOWN_RUN_S, LookupTable, Mode};
 use thiserror::Error;
 
+use crate::batching::Batching;
+use crate::bound::least_mean_s;
+use crate::mix::{Mix, MixError, Wish};
 use crate::network::{Clock, Network};
-use crate::pool::PoolSpec;
-use crate::report::Measures;
-use crate::stats::{Summary, jain};
+use crate::pool::{Machine, PoolSpec};
+use crate::report::{Latency, Measures, Run};
+use crate::stats::jain;
 use crate::watch::{Promise, Violation};
 use crate::workload::{Request, Workload};
-use crate::world::{Arrivals, START, Setup, Timetable, WorkerSetup, World};
+use crate::world::{Arrivals, Odds, START, Setup, Timetable, WorkerSetup, World};
+use crate::{deaths, oracle};
 
 /// What is compared.
 #[derive(Clone, Debug)]
@@ -38,6 +42,30 @@ pub struct Comparison {
     pub latency: Span,
     /// Predict from this table instead of from what was learned.
     pub table: Option<LookupTable>,
+    /// What tasks ask for.
+    pub mix: Mix,
+    /// How many tasks run at once on a worker, and how that slows them.
+    pub batching: Batching,
+    /// What goes wrong.
+    pub failures: FailureRates,
+}
+
+/// How often what goes wrong. The scheduler retries as it does by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FailureRates {
+    /// The part of runs that end with an error, when they would have ended well. All of them may be retried.
+    pub executor_errors: f64,
+    /// How often a worker dies with all that it runs, while tasks arrive. It comes back after a minute.
+    pub deaths_per_hour: f64,
+}
+
+impl FailureRates {
+    /// Once a minute: a worker that dies more often is down more than it works.
+    pub const MAX_DEATHS_PER_HOUR: f64 = 60.0;
+
+    fn is_none(&self) -> bool {
+        self.executor_errors == 0.0 && self.deaths_per_hour == 0.0
+    }
 }
 
 /// What the predictor is told of a request.
@@ -88,56 +116,89 @@ pub fn measure(
     strategy: Strategy,
     load: f64,
     seed: u64,
-) -> Result<Measures, Violation> {
-    let speeds = comparison.pool.speeds();
-    let total_speed = comparison.pool.total_speed();
-    let Comparison { workload, noise, tasks, told, .. } = comparison;
-    let requests = workload.requests(seed, total_speed, load, *noise, *tasks);
-    let count = requests.len();
+) -> Result<Run, Violation> {
+    let Comparison { workload, pool, noise, tasks, told, batching, failures, mix, .. } = comparison;
+    // Otherwise the run would never end.
+    let unmet = |error: MixError| Violation {
+        promise: Promise::NothingLost,
+        what: format!("needs that are not met: {error}"),
+    };
+    mix.check(pool).map_err(unmet)?;
+    let peak_speed = pool.total_speed() * batching.peak();
+    let requests = workload.requests(seed, peak_speed, load, *noise, *tasks);
     let last = requests.last().map_or(Span::ZERO, |request| request.arrival);
+    let least_mean_s = least_mean_s(&requests, pool, *batching);
+    let requests = Requests::new(comparison, requests, seed);
+    let wishes = requests.wishes.clone();
+    let machines = pool.machines().enumerate();
     let mut world = World::new(Setup {
         seed,
         settings: vec![settings(strategy)],
-        image: if *told == Told::Truth { knowing(&speeds) } else { Image::default() },
+        image: if *told == Told::Truth { oracle::image(pool) } else { Image::default() },
         commands: comparison.table.iter().flat_map(use_table).collect(),
-        workers: (0..speeds.len()).map(|at| worker(at, speeds[at], *told)).collect(),
-        arrivals: Box::new(Requests { requests, told: *told, model: name("model") }),
+        workers: machines.map(|(at, machine)| worker(at, machine, comparison)).collect(),
+        arrivals: Box::new(requests),
         network: Network { latency: comparison.latency, ..Network::PERFECT },
-        timetable: Timetable::default(),
+        timetable: timetable(failures, seed, pool.workers(), last),
         thorough: false,
         log: false,
     });
     world.run(Time::MAX)?;
     let end = world.now().since(START).max(last);
     world.drain(Time::MAX)?;
-    let (completed, all) = (world.watch().count(TaskState::Completed), count);
-    if completed != all {
-        let what = format!("{completed} of {all} tasks completed though nothing went wrong");
-        return Err(Violation { promise: Promise::NothingLost, what });
-    }
+    let failed = failed(&world, wishes.len(), failures)?;
     let busy: Vec<f64> = world.busy().iter().map(|busy| busy.as_secs_f64()).collect();
-    let worked: f64 = busy.iter().zip(&speeds).map(|(busy, speed)| busy * speed).sum();
-    let latency = Summary::of(world.watch().latencies());
-    let ms = |part: fn(&Summary) -> Span| {
-        latency.as_ref().map_or(f64::NAN, |summary| part(summary).as_millis_f64())
-    };
-    Ok(Measures {
-        mean_ms: ms(|summary| summary.mean),
-        p50_ms: ms(|summary| summary.p50),
-        p95_ms: ms(|summary| summary.p95),
-        p99_ms: ms(|summary| summary.p99),
-        utilisation: worked / (total_speed * end.as_secs_f64()).max(1e-9),
+    let work_s = world.work_s();
+    let work_s: f64 = work_s.iter().zip(pool.speeds()).map(|(work_s, speed)| work_s * speed).sum();
+    let latencies = world.watch().latencies();
+    let latency = Latency::of(latencies.iter().flatten().copied().collect());
+    let bound_ms = if failed == 0 { least_mean_s * 1e3 } else { f64::NAN };
+    let measures = Measures {
+        latency,
+        utilisation: work_s / (peak_speed * end.as_secs_f64()).max(1e-9),
         fairness: jain(&busy),
+        failed: failed as f64 / wishes.len().max(1) as f64,
         oracle_ratio: f64::NAN,
-    })
+        bound_ratio: latency.mean_ms / bound_ms,
+    };
+    Ok(Run { measures, levels: by_priority(mix, &wishes, &latencies) })
 }
 
-/// Runs our own strategy once, with every run time and every speed known beforehand.
-pub fn oracle(comparison: &Comparison, load: f64, seed: u64) -> Result<Measures, Violation> {
-    let knowing = Comparison { told: Told::Truth, table: None, ..comparison.clone() };
-    // Who knows everything has nothing to find out.
-    let strategy = Predictive { exploration: 0.0, ..Predictive::default() };
-    measure(&knowing, Strategy::Predictive(strategy), load, seed)
+/// How many tasks failed for good; none may, and none may be missing, if nothing goes wrong.
+fn failed(world: &World, all: usize, failures: &FailureRates) -> Result<usize, Violation> {
+    let completed = world.watch().count(TaskState::Completed);
+    let failed = if failures.is_none() { 0 } else { world.watch().count(TaskState::Failed) };
+    if completed + failed != all {
+        let what = format!("{completed} of {all} tasks completed and {failed} failed");
+        return Err(Violation { promise: Promise::NothingLost, what });
+    }
+    Ok(failed)
+}
+
+/// The latencies of the tasks of each priority, if there are several.
+fn by_priority(mix: &Mix, wishes: &[Wish], latencies: &[Option<Span>]) -> Vec<(Priority, Latency)> {
+    let levels = mix.priorities.levels();
+    if levels.len() < 2 {
+        return Vec::new();
+    }
+    let of = |level: Priority| {
+        let all = wishes.iter().zip(latencies);
+        let same = all.filter(|(wish, _)| wish.priority == level);
+        (level, Latency::of(same.filter_map(|(_, latency)| *latency).collect()))
+    };
+    levels.into_iter().map(of).collect()
+}
+
+fn timetable(failures: &FailureRates, seed: u64, workers: usize, until: Span) -> Timetable {
+    Timetable {
+        faults: deaths::draw(seed, workers, failures.deaths_per_hour, until),
+        odds: Odds {
+            executor_error: failures.executor_errors,
+            errors_are_retried: true,
+            ..Odds::default()
+        },
+        ..Timetable::default()
+    }
 }
 
 fn settings(strategy: Strategy) -> Settings {
@@ -158,24 +219,26 @@ fn name(text: &str) -> Option<Name> {
     text.parse().ok()
 }
 
-fn worker(at: usize, speed: f64, told: Told) -> WorkerSetup {
+fn worker(at: usize, machine: Machine, comparison: &Comparison) -> WorkerSetup {
+    let Machine { speed, has } = machine;
     let executor = name("sim").map(|name| Executor {
         class: ExecutorClass::Inference,
         name,
         models: Vec::new(),
-        concurrency: 1,
+        concurrency: comparison.batching.at_once,
     });
     WorkerSetup {
         worker: Arc::new(Worker {
             id: WorkerSetup::id(at),
-            capacity: Capacity::default(),
+            capacity: has.capacity(),
             executors: executor.into_iter().collect(),
             // A pool of strangers: speeds are learned, except by the oracle.
-            hardware: (told == Told::Truth).then(|| hardware(speed)).flatten(),
+            hardware: (comparison.told == Told::Truth).then(|| oracle::hardware(speed)).flatten(),
             region: None,
             price: Money::ZERO,
         }),
         speed,
+        batch_slowdown: comparison.batching.slowdown,
         clock: Clock::new(START, Span::ZERO, 1.0),
         known_to: vec![0],
         mutant: None,
@@ -183,43 +246,19 @@ fn worker(at: usize, speed: f64, told: Told) -> WorkerSetup {
     }
 }
 
-fn hardware(speed: f64) -> Option<Name> {
-    name(&format!("speed {speed}"))
-}
-
-/// A store with a predictor that has seen so much of every worker that it knows: given a task's true run
-/// time at speed 1, it predicts that of each worker to a few per cent between half a second and ten.
-fn knowing(speeds: &[f64]) -> Image {
-    const LESSONS: usize = 4_000;
-    const LEAST_LESSONS_EACH: usize = 50;
-    let mut predictor = Predictor::new(hypha_predict::Settings::default());
-    let workers: Vec<_> = (0..speeds.len())
-        .map(|at| predictor.add_worker(WorkerSetup::id(at), hardware(speeds[at]).as_ref()))
-        .collect();
-    for lesson in 0..(LESSONS / speeds.len()).max(LEAST_LESSONS_EACH) {
-        for (at, worker) in workers.iter().enumerate() {
-            let run_s = 0.2 * 1.01_f64.powi(((200 + 167 * lesson + 31 * at) % 400) as i32);
-            let spec = spec(name("model"), 0, Metadata::of_numbers(&[("run_s", run_s)]));
-            let query = predictor.query(&spec);
-            predictor.observe(&query, *worker, Span::from_secs_f64(run_s / speeds[at]));
-        }
-    }
-    Image { predictor: Some(predictor.snapshot()), ..Image::default() }
-}
-
-fn spec(model: Option<Name>, index: usize, metadata: Metadata) -> TaskSpec {
-    TaskSpec {
-        requirement: Requirement { model, ..Requirement::default() },
-        input: Payload::from((index as u32).to_le_bytes().as_slice()),
-        metadata,
-        ..TaskSpec::default()
-    }
-}
-
-struct Requests {
+/// The tasks of a run.
+pub(crate) struct Requests {
     requests: Vec<Request>,
+    wishes: Vec<Wish>,
     told: Told,
     model: Option<Name>,
+}
+
+impl Requests {
+    pub(crate) fn new(comparison: &Comparison, requests: Vec<Request>, seed: u64) -> Requests {
+        let wishes = comparison.mix.draw(seed, requests.len());
+        Requests { requests, wishes, told: comparison.told, model: name("model") }
+    }
 }
 
 impl Arrivals for Requests {
@@ -232,9 +271,17 @@ impl Arrivals for Requests {
     }
 
     fn task(&self, index: usize) -> NewTask {
-        let metadata = metadata(&self.requests[index], self.told);
+        let Wish { priority, needs } = self.wishes[index];
+        let requirement =
+            Requirement { model: self.model.clone(), priority, ..Requirement::default() };
+        let spec = TaskSpec {
+            requirement: needs.of(requirement),
+            input: Payload::from((index as u32).to_le_bytes().as_slice()),
+            metadata: metadata(&self.requests[index], self.told),
+            ..TaskSpec::default()
+        };
         NewTask {
-            spec: Arc::new(spec(self.model.clone(), index, metadata)),
+            spec: Arc::new(spec),
             idempotency_key: None,
             bind_at_once: false,
             stored: true,
@@ -255,28 +302,6 @@ pub(crate) fn metadata(request: &Request, told: Told) -> Metadata {
         Told::InputOutput => Metadata::of_numbers(&[input, output]),
         Told::Input => Metadata::of_numbers(&[input]),
         Told::Nothing => Metadata::default(),
-        Told::Truth => Metadata::of_numbers(&[("run_s", request.run_s)]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_knows_predicts_well() {
-        let speeds = [1.0, 1.0, 4.0];
-        let image = knowing(&speeds);
-        let mut predictor =
-            Predictor::restore(hypha_predict::Settings::default(), image.predictor.unwrap());
-        for (at, speed) in speeds.iter().enumerate() {
-            let worker = predictor.add_worker(WorkerSetup::id(at), hardware(*speed).as_ref());
-            for run_s in [0.6, 2.0, 11.0] {
-                let spec = spec(name("model"), 0, Metadata::of_numbers(&[("run_s", run_s)]));
-                let query = predictor.query(&spec);
-                let ratio = predictor.estimate(&query, worker).mean_s * speed / run_s;
-                assert!((ratio - 1.0).abs() < 0.1, "worker {at}, {run_s} s: {ratio}");
-            }
-        }
+        Told::Truth => Metadata::of_numbers(&[(KNOWN_RUN_S, request.run_s)]),
     }
 }

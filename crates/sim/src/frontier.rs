@@ -19,7 +19,8 @@ pub struct Point {
 
 impl From<&Row> for Point {
     fn from(row: &Row) -> Point {
-        Point { label: row.strategy.clone(), mean_ms: row.mean_ms, p99_ms: row.p99_ms }
+        let latency = row.measures.latency;
+        Point { label: row.strategy.clone(), mean_ms: latency.mean_ms, p99_ms: latency.p99_ms }
     }
 }
 

@@ -4,14 +4,20 @@
 //! every step; [`compare`] runs a workload on a pool under each strategy and measures. Both step the same
 //! machines as the node does. All of it repeats exactly for its seed.
 
+pub mod amounts;
 mod arrivals;
 mod axis;
+pub mod batching;
+pub mod bound;
 pub mod check;
 pub mod compare;
+mod deaths;
 pub mod disk;
 pub mod frontier;
 mod labels;
+pub mod mix;
 pub mod network;
+pub mod oracle;
 pub mod plot;
 pub mod pool;
 pub mod predict;

@@ -2,7 +2,7 @@
 //! one of its p99.
 
 use crate::axis::{Axis, duration, round_duration};
-use crate::report::{Row, blocks};
+use crate::report::{Latency, Row, blocks};
 use crate::svg::{Anchor, Svg, shorten};
 
 const MARGIN: f64 = 24.0;
@@ -78,16 +78,18 @@ fn draw_panel(svg: &mut Svg, left: f64, top: f64, block: &[&Row]) {
         let y = bars_top + index as f64 * GROUP + (GROUP - 2.0 * BAR) / 2.0;
         let name = shorten(&row.strategy, 20);
         svg.text("name", Anchor::End, (scale.left - 8.0, y + BAR + 4.0), &name);
-        let half_widths = row.half_widths.as_ref();
-        scale.draw_bar(svg, "mean", y, row.mean_ms, half_widths.map(|half| half.mean_ms));
-        scale.draw_bar(svg, "p99", y + BAR, row.p99_ms, half_widths.map(|half| half.p99_ms));
+        let half_widths = row.half_widths.map(|half| half.latency);
+        let Latency { mean_ms, p99_ms, .. } = row.measures.latency;
+        scale.draw_bar(svg, "mean", y, mean_ms, half_widths.map(|half| half.mean_ms));
+        scale.draw_bar(svg, "p99", y + BAR, p99_ms, half_widths.map(|half| half.p99_ms));
     }
 }
 
 fn axis_of(block: &[&Row]) -> Axis {
     let finite = |value: &f64| value.is_finite();
-    let values = block.iter().flat_map(|row| [row.mean_ms, row.p99_ms]).filter(finite);
-    let p99s = block.iter().map(|row| row.p99_ms).filter(finite);
+    let latencies = block.iter().map(|row| row.measures.latency);
+    let values = latencies.clone().flat_map(|it| [it.mean_ms, it.p99_ms]).filter(finite);
+    let p99s = latencies.map(|it| it.p99_ms).filter(finite);
     let whole_to = BREAK_AT * p99s.fold(f64::INFINITY, f64::min);
     let longest = values.clone().fold(0.0, f64::max);
     let longest_whole = values.filter(|value| *value <= whole_to).fold(0.0, f64::max);
@@ -133,18 +135,13 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Measures;
+    use crate::report::{Measures, Run};
     use crate::svg::tests::check_well_formed;
 
     fn row(workload: &str, strategy: &str, runs: &[(f64, f64)]) -> Option<Row> {
-        let run = |(mean_ms, p99_ms): &(f64, f64)| Measures {
-            mean_ms: *mean_ms,
-            p50_ms: 0.0,
-            p95_ms: 0.0,
-            p99_ms: *p99_ms,
-            utilisation: 0.0,
-            fairness: 0.0,
-            oracle_ratio: 0.0,
+        let run = |(mean_ms, p99_ms): &(f64, f64)| {
+            let latency = Latency { mean_ms: *mean_ms, p99_ms: *p99_ms, ..Measures::NONE.latency };
+            Run { measures: Measures { latency, ..Measures::NONE }, levels: Vec::new() }
         };
         Row::over_seeds(workload, 0.8, strategy, &runs.iter().map(run).collect::<Vec<_>>())
     }

@@ -1,10 +1,13 @@
 //! The machines of a simulation, as people write them: `1x4.0,1x2.0,6x1.0` is one worker of speed 4,
-//! one of speed 2 and six of speed 1.
+//! one of speed 2 and six of speed 1. `6x1.0:24GB:1gpu` says what each of the six has.
 
 use std::fmt;
 use std::str::FromStr;
 
+use hypha_predict::MAX_HARDWARE;
 use thiserror::Error;
+
+use crate::amounts::Amounts;
 
 /// Groups of equal workers, in the order in which they were written.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +18,16 @@ pub struct PoolSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Group {
     count: usize,
-    speed: f64,
+    machine: Machine,
+}
+
+/// One worker of a pool.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Machine {
+    /// How fast it is.
+    pub speed: f64,
+    /// What it has.
+    pub has: Amounts,
 }
 
 /// A pool that was refused, on one line.
@@ -24,6 +36,9 @@ pub enum PoolError {
     /// Nothing was written.
     #[error("pool: empty: write COUNTxSPEED parts, e.g. 1x4.0,6x1.0")]
     Empty,
+    /// More than [`PoolSpec::MAX_PARTS`].
+    #[error("pool: at most {max} parts are taken", max = PoolSpec::MAX_PARTS)]
+    TooManyParts,
     /// One part, counted from 1, is wrong.
     #[error("pool: part {number} `{part}`: {fault}")]
     Part {
@@ -42,6 +57,9 @@ pub enum PartFault {
     /// Not of the form `6x1.0`.
     #[error("expected COUNTxSPEED, e.g. 6x1.0")]
     Shape,
+    /// What follows the speed is not memory or GPUs.
+    #[error("after the speed, expected what each worker has, e.g. 6x1.0:24GB or 6x1.0:24GB:1gpu")]
+    Amounts,
     /// A group of nothing.
     #[error("a count is at least 1")]
     NoWorkers,
@@ -56,15 +74,31 @@ pub enum PartFault {
 impl PoolSpec {
     /// Ten times the largest pool that anybody has asked about; the simulator's memory grows with it.
     pub const MAX_WORKERS: usize = 1_000_000;
+    /// The oracle tells that many speeds apart.
+    pub const MAX_PARTS: usize = MAX_HARDWARE;
     /// Slower than this beside a worker of speed 1 is dead for every purpose, and run times overflow.
     pub const MIN_SPEED: f64 = 0.001;
     /// Above this a run time falls under the microsecond that time is counted in.
     pub const MAX_SPEED: f64 = 1_000.0;
 
+    /// The workers, in the order in which they were written.
+    pub fn machines(&self) -> impl Iterator<Item = Machine> {
+        self.groups.iter().flat_map(|group| std::iter::repeat_n(group.machine, group.count))
+    }
+
     /// The speed of each worker, in the order in which they were written.
     pub fn speeds(&self) -> Vec<f64> {
-        let groups = self.groups.iter();
-        groups.flat_map(|group| std::iter::repeat_n(group.speed, group.count)).collect()
+        self.machines().map(|machine| machine.speed).collect()
+    }
+
+    /// The speed of the fastest worker.
+    pub fn top_speed(&self) -> f64 {
+        self.groups.iter().map(|group| group.machine.speed).fold(0.0, f64::max)
+    }
+
+    /// Whether a worker has at least this.
+    pub fn has(&self, wanted: &Amounts) -> bool {
+        self.groups.iter().any(|group| wanted.fit(&group.machine.has))
     }
 
     /// How many workers there are.
@@ -74,7 +108,7 @@ impl PoolSpec {
 
     /// The sum of all speeds: seconds of work (at speed 1) that the pool does in a second.
     pub fn total_speed(&self) -> f64 {
-        self.groups.iter().map(|group| group.count as f64 * group.speed).sum()
+        self.groups.iter().map(|group| group.count as f64 * group.machine.speed).sum()
     }
 }
 
@@ -89,6 +123,9 @@ impl FromStr for PoolSpec {
         let mut room = PoolSpec::MAX_WORKERS;
         for (index, part) in text.split(',').map(str::trim).enumerate() {
             let refused = |fault| PoolError::Part { number: index + 1, part: shown(part), fault };
+            if index >= PoolSpec::MAX_PARTS {
+                return Err(PoolError::TooManyParts);
+            }
             let group = parse_group(part).map_err(refused)?;
             room = room.checked_sub(group.count).ok_or(refused(PartFault::TooManyWorkers))?;
             pool.groups.push(group);
@@ -104,6 +141,10 @@ fn parse_group(part: &str) -> Result<Group, PartFault> {
     }
     // Digits alone fail to parse only when they are too many.
     let count: usize = count.parse().map_err(|_| PartFault::TooManyWorkers)?;
+    let (speed, has) = match speed.split_once(':') {
+        Some((speed, amounts)) => (speed, Amounts::parse(amounts).ok_or(PartFault::Amounts)?),
+        None => (speed, Amounts::default()),
+    };
     let speed: f64 = speed.parse().map_err(|_| PartFault::Shape)?;
     if count == 0 {
         return Err(PartFault::NoWorkers);
@@ -111,7 +152,7 @@ fn parse_group(part: &str) -> Result<Group, PartFault> {
     if !(PoolSpec::MIN_SPEED..=PoolSpec::MAX_SPEED).contains(&speed) {
         return Err(PartFault::Speed);
     }
-    Ok(Group { count, speed })
+    Ok(Group { count, machine: Machine { speed, has } })
 }
 
 fn shown(part: &str) -> String {
@@ -124,7 +165,10 @@ impl fmt::Display for PoolSpec {
         for (index, group) in self.groups.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             // `{:?}` keeps the `.0` of a whole speed, and every digit of the others.
-            write!(f, "{comma}{}x{:?}", group.count, group.speed)?;
+            write!(f, "{comma}{}x{:?}", group.count, group.machine.speed)?;
+            if group.machine.has != Amounts::default() {
+                write!(f, ":{}", group.machine.has)?;
+            }
         }
         Ok(())
     }
@@ -151,6 +195,7 @@ mod tests {
         check(" 2x0.5 , 1x1e1 ", "2x0.5,1x10.0: 3 workers, 11 in all");
         check("1x0.001,1x1000", "1x0.001,1x1000.0: 2 workers, 1000.001 in all");
         check("1000000x1", "1000000x1.0: 1000000 workers, 1000000 in all");
+        check("2x1:80GB:2gpu,1x2:1gpu", "2x1.0:80GB:2gpu,1x2.0:1gpu: 3 workers, 4 in all");
     }
 
     #[test]
@@ -168,6 +213,12 @@ mod tests {
         check("+1x1", &format!("pool: part 1 `+1x1`: {shape}"));
         check("1x1x1", &format!("pool: part 1 `1x1x1`: {shape}"));
         check("a\nb", &format!("pool: part 1 `a\\nb`: {shape}"));
+        let has =
+            "after the speed, expected what each worker has, e.g. 6x1.0:24GB or 6x1.0:24GB:1gpu";
+        check("1x1:", &format!("pool: part 1 `1x1:`: {has}"));
+        check("1x1,1x1:2", &format!("pool: part 2 `1x1:2`: {has}"));
+        check("1x1:big", &format!("pool: part 1 `1x1:big`: {has}"));
+        check(&["1x1"; 1_025].join(","), "pool: at most 1024 parts are taken");
         check(" ", "pool: empty: write COUNTxSPEED parts, e.g. 1x4.0,6x1.0");
         check("0x1", "pool: part 1 `0x1`: a count is at least 1");
         for speed in ["0", "-1", "NaN", "inf", "1000.1", "0.0009"] {

@@ -153,6 +153,7 @@ fn worker(rng: &mut Rng, at: usize, schedulers: usize, scope: &Scope) -> WorkerS
             price: Money::ZERO,
         }),
         speed: [0.5, 1.0, 2.0, 4.0][rng.below(4) as usize],
+        batch_slowdown: 0.0,
         clock: Clock::new(START, offset, rate),
         known_to,
         mutant: scope.mutant,

@@ -17,6 +17,8 @@ pub struct Summary {
     pub p95: Span,
     /// The least value that 99 % of them do not exceed.
     pub p99: Span,
+    /// The least value that 99.9 % of them do not exceed.
+    pub p999: Span,
     /// The longest.
     pub max: Span,
 }
@@ -29,13 +31,14 @@ impl Summary {
         let max = *latencies.last()?;
         let sum: u128 = latencies.iter().map(|span| u128::from(span.as_micros())).sum();
         let mean = (sum + count as u128 / 2) / count as u128;
-        let quantile = |percent: usize| latencies[(count * percent).div_ceil(100).max(1) - 1];
+        let quantile = |permille: usize| latencies[(count * permille).div_ceil(1_000).max(1) - 1];
         Some(Summary {
             count,
             mean: Span::from_micros(u64::try_from(mean).unwrap_or(u64::MAX)),
-            p50: quantile(50),
-            p95: quantile(95),
-            p99: quantile(99),
+            p50: quantile(500),
+            p95: quantile(950),
+            p99: quantile(990),
+            p999: quantile(999),
             max,
         })
     }
@@ -105,21 +108,23 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check_summary(micros: impl IntoIterator<Item = u64>, expected: [u64; 5]) {
+    fn check_summary(micros: impl IntoIterator<Item = u64>, expected: [u64; 6]) {
         let summary = Summary::of(micros.into_iter().map(Span::from_micros).collect());
-        let shown = summary.map(|s| [s.mean, s.p50, s.p95, s.p99, s.max].map(Span::as_micros));
+        let shown =
+            summary.map(|s| [s.mean, s.p50, s.p95, s.p99, s.p999, s.max].map(Span::as_micros));
         assert_eq!(shown, Some(expected));
     }
 
     #[test]
     fn quantiles_are_values_that_occurred() {
-        check_summary([7], [7, 7, 7, 7, 7]);
-        check_summary([4, 1], [3, 1, 4, 4, 4]);
-        check_summary([30, 10, 20], [20, 20, 30, 30, 30]);
-        check_summary((1..=100).rev(), [51, 50, 95, 99, 100]);
-        check_summary(1..=101, [51, 51, 96, 100, 101]);
-        check_summary(1..=1000, [501, 500, 950, 990, 1000]);
-        check_summary([u64::MAX, u64::MAX], [u64::MAX; 5]);
+        check_summary([7], [7, 7, 7, 7, 7, 7]);
+        check_summary([4, 1], [3, 1, 4, 4, 4, 4]);
+        check_summary([30, 10, 20], [20, 20, 30, 30, 30, 30]);
+        check_summary((1..=100).rev(), [51, 50, 95, 99, 100, 100]);
+        check_summary(1..=101, [51, 51, 96, 100, 101, 101]);
+        check_summary(1..=1000, [501, 500, 950, 990, 999, 1000]);
+        check_summary(1..=10_000, [5_001, 5_000, 9_500, 9_900, 9_990, 10_000]);
+        check_summary([u64::MAX, u64::MAX], [u64::MAX; 6]);
         assert_eq!(Summary::of(Vec::new()), None);
     }
 

@@ -2,10 +2,12 @@
 
 use std::fmt::Write;
 
-use crate::report::{HalfWidths, Row, blocks};
+use crate::mix::Level;
+use crate::report::{Latency, Measures, Row, blocks};
 
-/// One block for each workload and load, best mean first; the best of a column has a `*`.
-/// Utilisation has no best: at the same load, a busier pool is not a better one.
+/// One block for each workload and load, best mean first; the best of a column has a `*`. If tasks have priorities, a
+/// block for each of them follows, in the same order. Utilisation has no best: at the same load, a busier pool is not a
+/// better one.
 pub fn table(rows: &[Row]) -> String {
     let blocks = blocks(rows);
     let mut text = blocks.iter().map(|block| block_text(block)).collect::<Vec<_>>().join("\n");
@@ -19,10 +21,10 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-struct Column {
+/// A column of numbers of a `T`.
+struct Column<T> {
     head: &'static str,
-    value: fn(&Row) -> f64,
-    half_width: fn(&HalfWidths) -> f64,
+    value: fn(&T) -> f64,
     best: Best,
     /// `None`: as the size of the numbers asks.
     decimals: Option<usize>,
@@ -35,67 +37,103 @@ enum Best {
     None,
 }
 
-const COLUMNS: [Column; 7] = [
-    latency("mean ms", |row| row.mean_ms, |half| half.mean_ms),
-    latency("p50 ms", |row| row.p50_ms, |half| half.p50_ms),
-    latency("p95 ms", |row| row.p95_ms, |half| half.p95_ms),
-    latency("p99 ms", |row| row.p99_ms, |half| half.p99_ms),
-    share("utilisation", |row| row.utilisation, |half| half.utilisation, Best::None),
-    share("fairness", |row| row.fairness, |half| half.fairness, Best::Most),
-    share("mean/oracle", |row| row.oracle_ratio, |half| half.oracle_ratio, Best::Least),
+const LATENCY: [Column<Latency>; 6] = [
+    latency("mean ms", |it| it.mean_ms),
+    latency("p50 ms", |it| it.p50_ms),
+    latency("p95 ms", |it| it.p95_ms),
+    latency("p99 ms", |it| it.p99_ms),
+    latency("p99.9 ms", |it| it.p999_ms),
+    latency("max ms", |it| it.max_ms),
 ];
 
-const fn latency(
-    head: &'static str,
-    value: fn(&Row) -> f64,
-    half_width: fn(&HalfWidths) -> f64,
-) -> Column {
-    Column { head, value, half_width, best: Best::Least, decimals: None }
+const SHARES: [Column<Measures>; 4] = [
+    share("utilisation", |it| it.utilisation, Best::None),
+    share("fairness", |it| it.fairness, Best::Most),
+    share("mean/oracle", |it| it.oracle_ratio, Best::Least),
+    share("mean/bound", |it| it.bound_ratio, Best::Least),
+];
+
+/// Only where something failed.
+const FAILED: Column<Measures> =
+    Column { decimals: Some(5), ..share("failed", |it| it.failed, Best::Least) };
+
+const fn latency(head: &'static str, value: fn(&Latency) -> f64) -> Column<Latency> {
+    Column { head, value, best: Best::Least, decimals: None }
 }
 
-const fn share(
-    head: &'static str,
-    value: fn(&Row) -> f64,
-    half_width: fn(&HalfWidths) -> f64,
-    best: Best,
-) -> Column {
-    Column { head, value, half_width, best, decimals: Some(3) }
+const fn share(head: &'static str, value: fn(&Measures) -> f64, best: Best) -> Column<Measures> {
+    Column { head, value, best, decimals: Some(3) }
 }
 
 fn block_text(block: &[&Row]) -> String {
     let first = block[0];
     let seeds =
         if first.seeds == 1 { "1 seed".to_owned() } else { format!("{} seeds", first.seeds) };
-    let mut text = format!("{}, load {:.2}, {seeds}\n", first.workload, first.load);
-    let names = block.iter().map(|row| row.strategy.clone());
-    let mut columns = vec![left_aligned("strategy", names.collect())];
-    columns.extend(COLUMNS.iter().map(|column| column.cells(block)));
-    for line in 0..=block.len() {
-        let cells: Vec<&str> = columns.iter().map(|cells| cells[line].as_str()).collect();
+    let head = format!("{}, load {:.2}", first.workload, first.load);
+    let of_all: Vec<(&Measures, Option<&Measures>)> =
+        block.iter().map(|row| (&row.measures, row.half_widths.as_ref())).collect();
+    let mut columns = latency_columns(
+        block
+            .iter()
+            .map(|row| (&row.measures.latency, row.half_widths.as_ref().map(|it| &it.latency))),
+    );
+    columns.extend(SHARES.iter().map(|column| column.cells(&of_all)));
+    if block.iter().any(|row| row.measures.failed > 0.0) {
+        columns.push(FAILED.cells(&of_all));
+    }
+    let mut text = lines(&format!("{head}, {seeds}"), block, columns);
+    for (at, level) in first.levels.iter().enumerate() {
+        let of_level = block.iter().filter_map(|row| row.levels.get(at));
+        let columns = latency_columns(of_level.map(|it| (&it.latency, it.half_widths.as_ref())));
+        text.push('\n');
+        text.push_str(&lines(
+            &format!("{head}, priority {}", Level(level.priority)),
+            block,
+            columns,
+        ));
+    }
+    text
+}
+
+fn latency_columns<'a>(
+    rows: impl Iterator<Item = (&'a Latency, Option<&'a Latency>)>,
+) -> Vec<Vec<String>> {
+    let rows: Vec<_> = rows.collect();
+    LATENCY.iter().map(|column| column.cells(&rows)).collect()
+}
+
+/// A head, and under it the names of the strategies and these columns.
+fn lines(head: &str, block: &[&Row], columns: Vec<Vec<String>>) -> String {
+    let names = left_aligned("strategy", block.iter().map(|row| row.strategy.clone()).collect());
+    let mut text = format!("{head}\n");
+    for (line, name) in names.iter().enumerate() {
+        let mut cells = vec![name.as_str()];
+        cells.extend(columns.iter().filter_map(|cells| cells.get(line)).map(String::as_str));
         let _infallible = writeln!(text, "  {}", cells.join("  ").trim_end());
     }
     text
 }
 
-impl Column {
+impl<T> Column<T> {
     /// The head and a cell for each row, all equally wide.
-    fn cells(&self, block: &[&Row]) -> Vec<String> {
-        let values: Vec<f64> = block.iter().map(|row| (self.value)(row)).collect();
+    fn cells(&self, rows: &[(&T, Option<&T>)]) -> Vec<String> {
+        let values: Vec<f64> = rows.iter().map(|(row, _)| (self.value)(row)).collect();
         let decimals = self.decimals.unwrap_or_else(|| decimals_for(&values));
         let number = |value: f64| {
             if value.is_finite() { format!("{value:.decimals$}") } else { "-".to_owned() }
         };
         let best = self.best(&values).map(number);
         let shown: Vec<String> = values.iter().map(|value| number(*value)).collect();
-        let half_width = |row: &&Row| row.half_widths.map(|half| number((self.half_width)(&half)));
-        let half_widths: Vec<Option<String>> = block.iter().map(half_width).collect();
+        let half_width = |(_, half): &(&T, Option<&T>)| half.map(|half| number((self.value)(half)));
+        let half_widths: Vec<Option<String>> = rows.iter().map(half_width).collect();
         let half_room = half_widths.iter().flatten().map(String::len).max().unwrap_or(0);
         let cell = |(value, half): (&String, &Option<String>)| {
             // What looks the same is marked the same.
             let mark = if best.as_ref() == Some(value) { '*' } else { ' ' };
             match half {
-                Some(half) => format!("{value} ± {half:>half_room$}{mark}"),
-                None => format!("{value}{mark}"),
+                // A number that does not exist is not sure or unsure.
+                Some(half) if value != "-" => format!("{value} ± {half:>half_room$}{mark}"),
+                _ => format!("{value}{mark}"),
             }
         };
         let cells = shown.iter().zip(&half_widths).map(cell).collect();
@@ -144,19 +182,32 @@ fn width(cells: &[String]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Measures;
+    use crate::report::Run;
+    use hypha_model::Priority;
 
-    fn row(workload: &str, load: f64, strategy: &str, means_ms: &[f64]) -> Option<Row> {
-        let run = |mean_ms: &f64| Measures {
-            mean_ms: *mean_ms,
+    fn run(mean_ms: f64) -> Run {
+        let latency = Latency {
+            mean_ms,
             p50_ms: mean_ms / 2.0,
             p95_ms: mean_ms * 3.0,
             p99_ms: mean_ms * 4.0,
+            p999_ms: mean_ms * 4.5,
+            max_ms: mean_ms * 6.0,
+        };
+        let measures = Measures {
+            latency,
             utilisation: 0.8,
             fairness: 1.0 - mean_ms / 1e6,
+            failed: 0.0,
             oracle_ratio: mean_ms / 1000.0,
+            bound_ratio: mean_ms / 500.0,
         };
-        Row::over_seeds(workload, load, strategy, &means_ms.iter().map(run).collect::<Vec<_>>())
+        Run { measures, levels: Vec::new() }
+    }
+
+    fn row(workload: &str, load: f64, strategy: &str, means_ms: &[f64]) -> Option<Row> {
+        let runs: Vec<Run> = means_ms.iter().map(|mean_ms| run(*mean_ms)).collect();
+        Row::over_seeds(workload, load, strategy, &runs)
     }
 
     #[track_caller]
@@ -177,18 +228,18 @@ mod tests {
             ],
             &[
                 "poisson, load 0.80, 1 seed",
-                "  strategy    mean ms    p50 ms   p95 ms   p99 ms   utilisation   fairness   mean/oracle",
-                "  predictive     1500*    750.1*    4501*    6001*        0.800      0.998*        1.500*",
-                "  twin           1500*    750.1*    4501*    6001*        0.800      0.998*        1.500*",
-                "  random        20000   10000.0    60000    80000         0.800      0.980        20.000",
+                "  strategy    mean ms    p50 ms   p95 ms   p99 ms   p99.9 ms   max ms   utilisation   fairness   mean/oracle   mean/bound",
+                "  predictive     1500*    750.1*    4501*    6001*      6751*    9002*        0.800      0.998*        1.500*       3.001*",
+                "  twin           1500*    750.1*    4501*    6001*      6751*    9002*        0.800      0.998*        1.500*       3.001*",
+                "  random        20000   10000.0    60000    80000      90000   120000         0.800      0.980        20.000       40.000",
                 "",
                 "pareto, load 0.80, 1 seed",
-                "  strategy  mean ms   p50 ms   p95 ms   p99 ms   utilisation   fairness   mean/oracle",
-                "  random      5.000    2.500     15.0     20.0         0.800      1.000         0.005",
+                "  strategy  mean ms   p50 ms   p95 ms   p99 ms   p99.9 ms   max ms   utilisation   fairness   mean/oracle   mean/bound",
+                "  random      5.000    2.500     15.0     20.0       22.5     30.0         0.800      1.000         0.005        0.010",
                 "",
                 "poisson, load 0.50, 1 seed",
-                "  strategy    mean ms   p50 ms   p95 ms   p99 ms   utilisation   fairness   mean/oracle",
-                "  predictive        -        -        -        -         0.800          -             -",
+                "  strategy    mean ms   p50 ms   p95 ms   p99 ms   p99.9 ms   max ms   utilisation   fairness   mean/oracle   mean/bound",
+                "  predictive        -        -        -        -          -        -         0.800          -             -            -",
                 "",
                 "* the best of its column",
             ],
@@ -201,13 +252,47 @@ mod tests {
             &[row("burst", 0.95, "a", &[100.0, 110.0]), row("burst", 0.95, "bb", &[90.0, 91.0])],
             &[
                 "burst, load 0.95, 2 seeds",
-                "  strategy       mean ms        p50 ms          p95 ms          p99 ms     utilisation        fairness     mean/oracle",
-                "  bb         90.5 ±  6.4*  45.2 ±  3.2*  271.5 ±  19.1*  362.0 ±  25.4*  0.800 ± 0.000   1.000 ± 0.000*  0.090 ± 0.006*",
-                "  a         105.0 ± 63.5   52.5 ± 31.8   315.0 ± 190.6   420.0 ± 254.1   0.800 ± 0.000   1.000 ± 0.000*  0.105 ± 0.064",
+                "  strategy       mean ms        p50 ms          p95 ms          p99 ms        p99.9 ms          max ms     utilisation        fairness     mean/oracle      mean/bound",
+                "  bb         90.5 ±  6.4*  45.2 ±  3.2*  271.5 ±  19.1*  362.0 ±  25.4*  407.2 ±  28.6*  543.0 ±  38.1*  0.800 ± 0.000   1.000 ± 0.000*  0.090 ± 0.006*  0.181 ± 0.013*",
+                "  a         105.0 ± 63.5   52.5 ± 31.8   315.0 ± 190.6   420.0 ± 254.1   472.5 ± 285.9   630.0 ± 381.2   0.800 ± 0.000   1.000 ± 0.000*  0.105 ± 0.064   0.210 ± 0.127",
                 "",
                 "* the best of its column; ± the 95 % confidence interval over the seeds",
             ],
         );
         check(&[], &[]);
+    }
+
+    #[test]
+    fn each_priority_has_its_block_and_what_failed_its_column() {
+        let with = |strategy: &str, mean_ms: f64, failed: f64| {
+            let mut run = run(mean_ms);
+            run.measures.failed = failed;
+            // No bound where something failed.
+            run.measures.bound_ratio = if failed > 0.0 { f64::NAN } else { 2.0 };
+            let latency = Latency { mean_ms: 30.0 - mean_ms, ..run.measures.latency };
+            run.levels = vec![(Priority(1_500), latency), (Priority(0), run.measures.latency)];
+            Row::over_seeds("burst", 0.5, strategy, &[run])
+        };
+        check(
+            &[with("a", 10.0, 0.0), with("b", 20.0, 0.0025)],
+            &[
+                "burst, load 0.50, 1 seed",
+                "  strategy  mean ms   p50 ms   p95 ms   p99 ms   p99.9 ms   max ms   utilisation   fairness   mean/oracle   mean/bound    failed",
+                "  a            10.0*   5.000*    30.0*    40.0*      45.0*    60.0*        0.800      1.000*        0.010*       2.000*  0.00000*",
+                "  b            20.0   10.000     60.0     80.0       90.0    120.0         0.800      1.000*        0.020            -   0.00250",
+                "",
+                "burst, load 0.50, priority 1.5",
+                "  strategy  mean ms   p50 ms   p95 ms   p99 ms   p99.9 ms   max ms",
+                "  a            20.0    5.000*    30.0*    40.0*      45.0*    60.0*",
+                "  b            10.0*  10.000     60.0     80.0       90.0    120.0",
+                "",
+                "burst, load 0.50, priority 0",
+                "  strategy  mean ms   p50 ms   p95 ms   p99 ms   p99.9 ms   max ms",
+                "  a            10.0*   5.000*    30.0*    40.0*      45.0*    60.0*",
+                "  b            20.0   10.000     60.0     80.0       90.0    120.0",
+                "",
+                "* the best of its column",
+            ],
+        );
     }
 }

@@ -99,13 +99,13 @@ impl Watch {
         self.failures.run_ended(run, failed);
     }
 
-    /// From submission to recorded end, for each completed task, in the order of submission.
-    pub fn latencies(&self) -> Vec<Span> {
+    /// From submission to recorded end, for each task by its index; none for one that did not complete.
+    pub fn latencies(&self) -> Vec<Option<Span>> {
         let latency = |task: &Seen| {
             let completed = task.completed.then_some(task.ended?)?;
             Some(completed.since(task.submitted?))
         };
-        self.tasks.iter().filter_map(latency).collect()
+        self.tasks.iter().map(latency).collect()
     }
 
     /// How many tasks ended in this state.

@@ -138,11 +138,11 @@ impl World {
             let at = world.workers.len();
             let (clock, image, seed) = (worker.clock, WorkerImage::default(), rng.next_u64());
             let (back_end, known_to) = (worker.back_end, worker.known_to.first().copied());
+            world.executors.push(Executors::new(worker.batch_slowdown));
             world.workers.push(Host::new(worker, image, true, clock, seed));
             if let (Some(kind), Some(scheduler)) = (back_end, known_to) {
                 world.back_ends.insert(at, BackEnd::new(kind, scheduler));
             }
-            world.executors.push(Executors::new());
             let _ = world.start::<WorkerMachine>(at);
         }
         for (at, fault) in &world.timetable.faults {
@@ -212,7 +212,12 @@ impl World {
         self.log.as_deref().unwrap_or_default()
     }
 
-    /// How long each worker was busy.
+    /// The work that each worker has done, in seconds that it takes alone there.
+    pub fn work_s(&self) -> Vec<f64> {
+        self.executors.iter().map(|executors| executors.work_s).collect()
+    }
+
+    /// How long each worker was busy, summed over what it ran at once.
     pub fn busy(&self) -> Vec<Span> {
         self.executors.iter().map(|executors| executors.busy).collect()
     }

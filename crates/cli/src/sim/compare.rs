@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hypha_model::Span;
 use hypha_placement::{Predictive, Strategy};
-use hypha_sim::compare::{self, Comparison};
+use hypha_sim::batching::Batching;
+use hypha_sim::compare::{self, Comparison, FailureRates};
 use hypha_sim::frontier::{Point, frontier};
-use hypha_sim::report::{Measures, Row, json};
+use hypha_sim::mix::{Mix, MixError, Shares};
+use hypha_sim::oracle;
+use hypha_sim::report::{Row, Run, json};
 use hypha_sim::watch::Violation;
 use hypha_sim::workload_name::WorkloadName;
 use hypha_sim::{plot::plot, table::table};
@@ -25,7 +28,7 @@ pub(crate) struct Arguments {
     /// poisson | bimodal | pareto | burst | trace:FILE
     #[arg(long, default_value = "poisson")]
     workload: String,
-    /// The workers, COUNTxSPEED
+    /// The workers, COUNTxSPEED, and what each has: COUNTxSPEED:24GB:1gpu
     #[arg(long, default_value = "1x4.0,1x2.0,6x1.0")]
     pool: String,
     /// Offered work over the speed of the pool; several separated by commas
@@ -46,6 +49,24 @@ pub(crate) struct Arguments {
     /// How long a message takes, in milliseconds
     #[arg(long, default_value_t = 0.0)]
     latency_ms: f64,
+    /// Parts of the tasks with a priority, SHARE:PRIORITY; the rest has 0
+    #[arg(long, value_name = "SHARES")]
+    priorities: Option<String>,
+    /// Parts of the tasks that need memory or GPUs, SHARE:40GB:1gpu; the rest needs nothing
+    #[arg(long, value_name = "SHARES")]
+    needs: Option<String>,
+    /// How many tasks run at once on a worker
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    at_once: u32,
+    /// Of n tasks at once, each runs at 1 / (1 + A (n - 1)) of its speed alone
+    #[arg(long, value_name = "A", default_value_t = 0.05)]
+    slowdown: f64,
+    /// The part of runs that end with an error
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    errors: f64,
+    /// How often each worker dies in an hour; it comes back after a minute
+    #[arg(long, value_name = "RATE", default_value_t = 0.0)]
+    deaths: f64,
     /// Predict from this table (JSON or CSV) instead of learning
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
@@ -89,6 +110,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         inputs::writable(path)?;
     }
     let name: WorkloadName = arguments.workload.parse().map_err(Failure::usage)?;
+    let mix = mix(arguments)?;
+    let batching = batching(arguments)?;
+    let failures = failures(arguments)?;
     let comparison = Comparison {
         pool: arguments.pool.parse().map_err(Failure::usage)?,
         told: arguments.metadata.parse().map_err(Failure::usage)?,
@@ -99,7 +123,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         ),
         table: inputs::table(arguments.table.as_ref())?,
         workload: inputs::workload(&name)?,
+        mix,
+        batching,
+        failures,
     };
+    comparison.mix.check(&comparison.pool).map_err(|error| refused("--needs", &error))?;
     let mut loads = arguments.load.clone();
     loads.sort_by(f64::total_cmp);
     loads.dedup();
@@ -120,6 +148,40 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             .map_err(|error| Failure::work(format!("{}: {error}", path.display())))?;
     }
     Ok(())
+}
+
+/// What tasks ask for.
+fn mix(arguments: &Arguments) -> Result<Mix, Failure> {
+    let priorities = arguments.priorities.as_deref().map(Shares::of_priorities).transpose();
+    let needs = arguments.needs.as_deref().map(Shares::of_needs).transpose();
+    Ok(Mix {
+        priorities: priorities
+            .map_err(|error| refused("--priorities", &error))?
+            .unwrap_or_default(),
+        needs: needs.map_err(|error| refused("--needs", &error))?.unwrap_or_default(),
+    })
+}
+
+fn refused(flag: &str, error: &MixError) -> Failure {
+    Failure::usage(format!("{flag}: {error}"))
+}
+
+fn batching(arguments: &Arguments) -> Result<Batching, Failure> {
+    let at_once = arguments.at_once;
+    if !(1..=Batching::MAX_AT_ONCE).contains(&at_once) {
+        let most = Batching::MAX_AT_ONCE;
+        return Err(Failure::usage(format!("--at-once: use a number from 1 to {most}")));
+    }
+    let most = Batching::MAX_SLOWDOWN;
+    Ok(Batching { at_once, slowdown: inputs::number("--slowdown", arguments.slowdown, 0.0, most)? })
+}
+
+fn failures(arguments: &Arguments) -> Result<FailureRates, Failure> {
+    let most = FailureRates::MAX_DEATHS_PER_HOUR;
+    Ok(FailureRates {
+        executor_errors: inputs::number("--errors", arguments.errors, 0.0, 1.0)?,
+        deaths_per_hour: inputs::number("--deaths", arguments.deaths, 0.0, most)?,
+    })
 }
 
 /// What is compared, with the names to print.
@@ -161,13 +223,13 @@ fn measure_all(
     comparison: &Comparison,
     contenders: &[(String, Strategy)],
     cells: &[Cell],
-) -> Result<Vec<Measures>, Violation> {
+) -> Result<Vec<Run>, Violation> {
     let bar = ProgressBar::new(cells.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
         bar.set_style(style);
     }
     let next = AtomicUsize::new(0);
-    let answers: Mutex<Vec<(usize, Result<Measures, Violation>)>> = Mutex::new(Vec::new());
+    let answers: Mutex<Vec<(usize, Result<Run, Violation>)>> = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -180,7 +242,7 @@ fn measure_all(
                         Some(strategy) => {
                             compare::measure(comparison, strategy, cell.load, cell.seed)
                         }
-                        None => compare::oracle(comparison, cell.load, cell.seed),
+                        None => oracle::oracle(comparison, cell.load, cell.seed),
                     };
                     bar.inc(1);
                     if let Ok(mut answers) = answers.lock() {
@@ -201,22 +263,23 @@ fn rows(
     workload: &WorkloadName,
     contenders: &[(String, Strategy)],
     cells: &[Cell],
-    measured: &[Measures],
+    measured: &[Run],
 ) -> Vec<Row> {
     let of = |load: f64, strategy: Option<usize>| {
         cells
             .iter()
             .zip(measured)
             .filter(move |(cell, _)| cell.load == load && cell.strategy == strategy)
-            .map(|(_, measures)| *measures)
+            .map(|(_, run)| run)
     };
     let mut rows = Vec::new();
     for load in loads {
-        let oracle: Vec<f64> = of(*load, None).map(|measures| measures.mean_ms).collect();
+        let mean_ms = |run: &Run| run.measures.latency.mean_ms;
+        let oracle: Vec<f64> = of(*load, None).map(mean_ms).collect();
         for (at, (name, _)) in contenders.iter().enumerate() {
-            let mut runs: Vec<Measures> = of(*load, Some(at)).collect();
+            let mut runs: Vec<Run> = of(*load, Some(at)).cloned().collect();
             for (run, oracle_ms) in runs.iter_mut().zip(&oracle) {
-                run.oracle_ratio = run.mean_ms / oracle_ms;
+                run.measures.oracle_ratio = mean_ms(run) / oracle_ms;
             }
             rows.extend(Row::over_seeds(&title(workload), *load, name, &runs));
         }

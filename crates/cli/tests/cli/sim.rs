@@ -39,6 +39,22 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     refused(&with(&["--tasks", "18446744073709551615"]), "--tasks: use a number from 0 to");
     refused(&with(&["--metadata", "output"]), "input,output | input | none");
     refused(&with(&["--ageing=-1"]), "ageing is -1");
+    refused(&with(&["--priorities", "0.1"]), "--priorities: part 1 `0.1`: expected SHARE:PRIORITY");
+    refused(
+        &with(&["--priorities", "0.9:1,0.2:2"]),
+        "--priorities: part 2 `0.2:2`: the shares are",
+    );
+    refused(&with(&["--needs", "0.1:lots"]), "--needs: part 1 `0.1:lots`: expected SHARE:MEMORY");
+    refused(&with(&["--needs", "0.1:8GB"]), "--needs: part 1 `0.1:8GB`: no worker of the pool has");
+    refused(
+        &with(&["--pool", "1x1.0:8"]),
+        "pool: part 1 `1x1.0:8`: after the speed, expected what",
+    );
+    refused(&with(&["--at-once", "0"]), "--at-once: use a number from 1 to 1024");
+    refused(&with(&["--at-once", "1025"]), "--at-once: use a number from 1 to 1024");
+    refused(&with(&["--slowdown=-0.1"]), "--slowdown: -0.1 is not from 0 to 10");
+    refused(&with(&["--errors", "1.1"]), "--errors: 1.1 is not from 0 to 1");
+    refused(&with(&["--deaths", "nan"]), "--deaths: NaN is not from 0 to 60");
     refused(&[&compare[..], &["--workload", &bad]].concat(), "bad.csv: trace: line 2");
     refused(&[&compare[..], &["--workload", &format!("trace:{no_header}")]].concat(), "line 1");
     refused(&[&compare[..], &["--workload", &format!("trace:{empty}")]].concat(), "empty.csv");
@@ -75,9 +91,13 @@ fn compare_prints_a_table_json_and_a_picture() {
             "p50_ms",
             "p95_ms",
             "p99_ms",
+            "p999_ms",
+            "max_ms",
             "utilisation",
             "fairness",
+            "failed",
             "oracle_ratio",
+            "bound_ratio",
             "load",
             "seeds",
         ] {
@@ -86,6 +106,35 @@ fn compare_prints_a_table_json_and_a_picture() {
         assert_eq!(row["workload"], "poisson");
         assert!(["round_robin", "predictive"].contains(&row["strategy"].as_str().unwrap()));
     }
+}
+
+#[test]
+fn priorities_requirements_batches_and_failures_are_compared() {
+    let small = ["sim", "compare", "--tasks", "400", "--seeds", "1", "--strategies", "priority"];
+    let json = |flags: &[&str]| -> Value {
+        let output = hypha(&[&small[..], &["--json", "--load", "0.9"], flags].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["rows"][0].clone()
+    };
+    let mean_ms = |flags: &[&str]| json(flags)["mean_ms"].as_f64().unwrap();
+    let row = json(&["--priorities", "0.1:10"]);
+    let level = |at: usize| row["levels"][at]["mean_ms"].as_f64().unwrap();
+    assert_eq!(
+        (&row["levels"][0]["priority"], row["levels"].as_array().unwrap().len()),
+        (&10.0.into(), 2)
+    );
+    assert!(level(0) < level(1), "{row}");
+    let pool = ["--pool", "1x1.0:8GB,3x1.0"];
+    let anywhere = mean_ms(&pool);
+    assert!(mean_ms(&[&pool[..], &["--needs", "0.5:8GB"]].concat()) > 1.5 * anywhere);
+    let (one, many) = (mean_ms(&[]), mean_ms(&["--at-once", "8", "--slowdown", "0"]));
+    assert_ne!(one, many);
+    assert!(mean_ms(&["--at-once", "8", "--slowdown", "0.5"]) > many);
+    let errors = json(&["--errors", "0.5"]);
+    assert!(errors["failed"].as_f64().unwrap() > 0.05 && errors["bound_ratio"].is_null());
+    assert!(mean_ms(&["--deaths", "60"]) > one);
+    let table = hypha(&[&small[..], &["--priorities", "0.1:10", "--errors", "0.5"]].concat());
+    assert!(stdout(&table).contains("failed") && stdout(&table).contains("load 0.80, priority 10"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod absurd;
 mod bounds;
 mod calibration;
 mod cold;
+mod known;
 mod learning;
 mod restart;
 mod table;

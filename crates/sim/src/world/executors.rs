@@ -1,4 +1,4 @@
-//! What a worker's executors do: how long runs take, and what comes of them.
+//! What a worker's executors do: how long runs take, alone or several at once, and what comes of them.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use hypha_model::{FailureKind, Payload, Span, TaskError, TaskResult, Time};
 use super::World;
 use super::agenda::Happening;
 use super::nodes::index_of_spec;
+use crate::batching::pace;
 use crate::watch::{FAST_CLOCK, Violation};
 
 /// How long an executor takes to stop.
@@ -16,8 +17,13 @@ const STOP_TIME: Span = Span::from_millis(1);
 /// The executors of a worker.
 pub(super) struct Executors {
     pub(super) busy: Span,
+    /// The work that its runs have done, in seconds that it takes alone here.
+    pub(super) work_s: f64,
     pub(super) slowness: f64,
+    batch_slowdown: f64,
     runs: BTreeMap<RunId, RunningTask>,
+    /// Since when as many run as now.
+    unchanged_since: Time,
 }
 
 /// A run of an executor.
@@ -27,24 +33,69 @@ struct RunningTask {
     stopped: bool,
     since: Time,
     timeout: Span,
+    /// What was left when the number of runs last changed, in seconds that it takes alone.
+    left_s: f64,
+    /// When it ends if that number stays.
+    ends: Time,
 }
 
 impl Executors {
-    pub(super) fn new() -> Executors {
-        Executors { busy: Span::ZERO, slowness: 1.0, runs: BTreeMap::new() }
+    pub(super) fn new(batch_slowdown: f64) -> Executors {
+        Executors {
+            busy: Span::ZERO,
+            work_s: 0.0,
+            slowness: 1.0,
+            batch_slowdown,
+            runs: BTreeMap::new(),
+            unchanged_since: Time::ZERO,
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {
         self.runs.is_empty()
     }
 
+    /// Counts what the runs have done until now. Before each change of their number.
+    fn settle(&mut self, now: Time) {
+        let elapsed_s = now.since(self.unchanged_since).as_secs_f64();
+        let done_s = elapsed_s * pace(self.batch_slowdown, self.runs.len());
+        for run in self.runs.values_mut() {
+            self.work_s += done_s.min(run.left_s);
+            run.left_s = (run.left_s - done_s).max(0.0);
+        }
+        self.unchanged_since = now;
+    }
+
+    /// The number of runs has changed: which of them ends first now, and when. `None` if they do not slow each other, so
+    /// that all end when they would have.
+    fn retime(&mut self, now: Time) -> Option<(Time, RunId)> {
+        if self.batch_slowdown == 0.0 {
+            return None;
+        }
+        let pace = pace(self.batch_slowdown, self.runs.len());
+        for run in self.runs.values_mut().filter(|run| !run.stopped) {
+            run.ends = now + Span::from_secs_f64(run.left_s / pace);
+        }
+        self.runs.iter().map(|(id, run)| (run.ends, *id)).min()
+    }
+
+    fn begin_run(&mut self, id: RunId, run: RunningTask, now: Time) -> (Time, RunId) {
+        self.settle(now);
+        self.runs.insert(id, run);
+        self.retime(now).unwrap_or((run.ends, id))
+    }
+
+    /// Ends a run that is due. One that was slowed since its end was set is not.
     fn end_run(&mut self, id: RunId, now: Time) -> Option<RunningTask> {
+        self.runs.get(&id).filter(|run| run.ends <= now)?;
+        self.settle(now);
         let run = self.runs.remove(&id)?;
         self.busy += now.since(run.since);
         Some(run)
     }
 
     pub(super) fn kill_all(&mut self, now: Time) {
+        self.settle(now);
         for run in std::mem::take(&mut self.runs).into_values() {
             self.busy += now.since(run.since);
         }
@@ -59,21 +110,25 @@ impl World {
             Run::Start { id, dispatch, .. } => {
                 let Some(index) = index_of_spec(&dispatch.spec) else { return };
                 let speed = host.setup.speed / executors.slowness;
+                let alone_s = self.arrivals.run_s(index) / speed;
                 let begun = RunningTask {
                     index,
                     stopped: false,
                     since: self.now,
                     timeout: dispatch.timeout,
+                    left_s: alone_s,
+                    ends: self.now + Span::from_secs_f64(alone_s),
                 };
-                executors.runs.insert(id, begun);
                 self.watch.run_began(self.now, id);
-                (self.now + Span::from_secs_f64(self.arrivals.run_s(index) / speed), id)
+                executors.begin_run(id, begun, self.now)
             }
             Run::Stop(id) => {
+                let ends = self.now + STOP_TIME;
                 if let Some(run) = executors.runs.get_mut(&id) {
                     run.stopped = true;
+                    run.ends = run.ends.min(ends);
                 }
-                (self.now + STOP_TIME, id)
+                (ends, id)
             }
         };
         self.agenda.add(ends, Happening::RunEnds { worker, machine, id });
@@ -90,6 +145,9 @@ impl World {
         }
         let now = self.now;
         let Some(run) = self.executors[worker].end_run(id, now) else { return Ok(()) };
+        if let Some((ends, id)) = self.executors[worker].retime(now) {
+            self.agenda.add(ends, Happening::RunEnds { worker, machine, id });
+        }
         let outcome = self.outcome(worker, run);
         let took_too_long = now.since(run.since) >= run.timeout.mul_f64(FAST_CLOCK);
         let failed = match &outcome {
@@ -107,7 +165,8 @@ impl World {
         let odds = &self.timetable.odds;
         if run.stopped || (odds.executor_error > 0.0 && self.rng.chance(odds.executor_error)) {
             let error = format!("the executor failed on worker {worker}");
-            return match self.rng.unit() {
+            let drawn = if odds.errors_are_retried { 0.0 } else { self.rng.unit() };
+            return match drawn {
                 // What it forwards to is away.
                 0.7..0.8 => Outcome::Unreached { error },
                 0.0..0.7 => Outcome::Failed(TaskError::new(FailureKind::ProgramFailed, error)),

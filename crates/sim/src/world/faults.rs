@@ -134,6 +134,8 @@ pub enum Condition {
 pub struct Odds {
     /// Runs that end with an error.
     pub executor_error: f64,
+    /// All of these errors may be retried; otherwise one in five is said to be final, and in one in ten nothing ran.
+    pub errors_are_retried: bool,
     /// Results that do not match their digest.
     pub corruption: f64,
     /// Ends that an instance tells late, twice or not at all.

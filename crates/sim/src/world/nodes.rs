@@ -50,6 +50,8 @@ pub struct WorkerSetup {
     pub worker: Arc<Worker>,
     /// How fast it is.
     pub speed: f64,
+    /// How much tasks that run at once slow each other ([`Batching`](crate::batching::Batching)).
+    pub batch_slowdown: f64,
     /// Its clock.
     pub clock: Clock,
     /// The schedulers that find it.

@@ -7,6 +7,7 @@ use hypha_sim::scenario::{self, Scope, Trouble};
 use hypha_sim::watch::Promise;
 
 mod compare;
+mod options;
 mod store;
 
 /// CI runs 10,000 seeds of 200 tasks in four parts that share the cores. A nightly run takes more:
