@@ -5,7 +5,7 @@ mod image;
 mod leave;
 mod turns;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use hypha_model::{
     AttemptId, Epoch, Fence, Fit, LeaseId, Ledger, Refusal, RefusalKind, Rng, SchedulerId, Span,
     Time, Worker,
 };
-use hypha_placement::MAX_PREFETCH_PER_SLOT;
+use hypha_placement::{MAX_PREFETCH_PER_SLOT, Turns};
 
 use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
 use crate::mutant::Mutant;
@@ -158,8 +158,8 @@ pub struct WorkerMachine {
     lease: Option<Lease>,
     ledger: Ledger<RunId>,
     runs: BTreeMap<RunId, RunState>,
-    /// Runs that wait for room, oldest first.
-    queue: VecDeque<RunId>,
+    /// Runs that wait for room, in the order of their turns.
+    queue: Turns<RunId>,
     overtaken: turns::Overtaken,
     /// When something is due for a run: its end, or its result again. Each run has at most one entry.
     agenda: BTreeSet<(Time, RunId)>,
@@ -255,7 +255,7 @@ impl WorkerMachine {
             lease: None,
             ledger: Ledger::new(&worker.capacity),
             runs: BTreeMap::new(),
-            queue: VecDeque::new(),
+            queue: Turns::default(),
             overtaken: turns::Overtaken::default(),
             agenda: BTreeSet::new(),
             used: vec![0; worker.executors.len()],
@@ -499,9 +499,10 @@ impl WorkerMachine {
         match executor {
             Ok(executor) => {
                 let phase = Phase::Waiting;
+                let interactive = dispatch.interactive;
                 self.runs.insert(id, RunState { dispatch, executor, phase, due: None });
-                self.queue.push_back(id);
-                if !self.may_begin(id, self.queue.len() - 1) {
+                self.queue.push(id, interactive);
+                if !self.may_begin(id) {
                     say_at_once(step, from, FromWorker::Accepted { attempt, fence });
                 }
             }
@@ -646,7 +647,7 @@ impl WorkerMachine {
         match run.phase {
             Phase::Waiting => {
                 self.forget(id);
-                self.queue.retain(|other| *other != id);
+                self.queue.remove(id);
             }
             Phase::Running { since } => {
                 run.phase = Phase::Stopping { timed_out, since };

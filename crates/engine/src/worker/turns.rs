@@ -1,4 +1,5 @@
-//! In which order the runs that wait on a worker begin: as they came, and nothing is overtaken for ever.
+//! In which order the runs that wait on a worker begin: as they came, but interactive ones go first, up to a share of the
+//! turns (`hypha_placement::Turns`), and nothing is overtaken for ever.
 //!
 //! A run that does not fit yet may be overtaken by as many as the worker runs at once. After that only by what fits beside
 //! it: with everything else gone, both fit. So it begins at the latest when what ran before has ended. The scheduler counts
@@ -40,15 +41,16 @@ impl Overtaken {
 impl WorkerMachine {
     pub(super) fn begin_what_fits(&mut self, now: Time, step: &mut WorkerStep) {
         let mut at = 0;
-        while let Some(id) = self.queue.get(at).copied() {
+        while let Some(id) = self.queue.get(at) {
             if at == 0 {
                 self.overtaken.begin_with(id);
             }
-            if !self.may_begin(id, at) && !self.is(Mutant::Overbook) {
+            if !self.may_begin(id) && !self.is(Mutant::Overbook) {
                 at += 1;
                 continue;
             }
-            self.queue.remove(at);
+            let first = self.queue.front();
+            self.queue.take(id);
             if at > 0 {
                 match self.fits_beside_the_first(id) {
                     true => drop(self.overtaken.beside.insert(id)),
@@ -56,14 +58,18 @@ impl WorkerMachine {
                 }
             }
             self.begin(now, id, step);
+            if self.queue.front() != first {
+                // Now it is the turn of another.
+                at = 0;
+            }
         }
     }
 
-    /// Whether a run at this place of those that wait may begin now.
-    pub(super) fn may_begin(&self, id: RunId, at: usize) -> bool {
+    /// Whether one of the runs that wait may begin now.
+    pub(super) fn may_begin(&self, id: RunId) -> bool {
         let may_overtake =
             || self.overtaken.count < self.worker.concurrency() || self.fits_beside_the_first(id);
-        self.fits(id) && (at == 0 || may_overtake())
+        self.fits(id) && (self.queue.front() == Some(id) || may_overtake())
     }
 
     /// Whether a run and the first of those that wait would both fit with everything gone that did not begin beside it.

@@ -67,6 +67,7 @@ impl World {
                 };
                 executors.runs.insert(id, begun);
                 self.watch.run_began(self.now, id);
+                self.watch.starving_began(index);
                 (self.now + Span::from_secs_f64(self.arrivals.run_s(index) / speed), id)
             }
             Run::Stop(id) => {

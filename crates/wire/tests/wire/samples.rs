@@ -186,6 +186,7 @@ pub(crate) fn dispatch() -> Dispatch {
         fence,
         spec: Arc::new(spec),
         timeout,
+        interactive: false,
         resume: None,
     }
 }
@@ -269,6 +270,12 @@ pub(crate) fn of_delegation() -> Vec<FromWorker> {
         FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") },
         FromWorker::Refused { attempt, fence, refusal },
     ]
+}
+
+/// A dispatch that somebody waits for.
+pub(crate) fn interactive() -> Vec<ToWorker> {
+    let dispatch = Dispatch { interactive: true, ..bare_dispatch() };
+    vec![ToWorker::Dispatch(Arc::new(dispatch))]
 }
 
 /// A dispatch of what a back end has already.
@@ -378,6 +385,7 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "away", reports(of_away())),
         sample("reports", "delegated", reports(of_delegation())),
         sample("orders", "resumed", orders(resumed())),
+        sample("orders", "interactive", orders(interactive())),
         sample("reports", "greeting", Reports::default()),
     ]
 }
