@@ -66,6 +66,8 @@ pub struct Dispatch {
     pub spec: Arc<TaskSpec>,
     /// How long it may run.
     pub timeout: Span,
+    /// Somebody waits for it: it goes before others that wait on the worker, up to a share of the turns.
+    pub interactive: bool,
     /// It was handed over before, and the worker's back end has it under this id: it is taken up again, if it is there.
     pub resume: Option<Arc<str>>,
 }

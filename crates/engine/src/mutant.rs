@@ -33,4 +33,8 @@ pub enum Mutant {
     UnaskedResume,
     /// A run that was stopped keeps its room.
     StuckSlot,
+    /// No room is kept for what has waited longest.
+    NoReservations,
+    /// Interactive requests wait their turn behind batches.
+    PatientRequests,
 }

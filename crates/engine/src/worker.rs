@@ -432,8 +432,9 @@ impl WorkerMachine {
         match executor {
             Ok(executor) => {
                 let phase = Phase::Waiting;
+                let interactive = dispatch.interactive;
                 self.runs.insert(id, RunState { dispatch, executor, phase, due: None });
-                if !self.enqueue(id) {
+                if !self.enqueue(id, interactive) {
                     say_at_once(step, from, FromWorker::Accepted { attempt, fence });
                 }
             }

@@ -4,13 +4,14 @@
 //! end stands for a while (`hypha_predict::Rest`). What no longer stands is told again by [`InFlight::update`], which is
 //! called before a full worker's bounds go into a tree; a reader in between gets those few predicted again.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hypha_model::{Capacity, Executor, Fit, Ledger, Refusal, Requirement, TaskSpec, Time, Worker};
 use hypha_predict::{Backlog, Estimate, Rest, Rests};
 
 use crate::TaskRef;
+use crate::turns::Turns;
 
 /// How many of those that wait on a worker are looked at for one that may overtake the first.
 const MOST_OVERTAKING: usize = 64;
@@ -30,6 +31,16 @@ struct Run {
     begun: Option<(Time, Rest)>,
     /// What it began beside.
     beside: Option<Beside>,
+}
+
+/// A task as it is handed over.
+pub(crate) struct Given {
+    pub(crate) estimate: Estimate,
+    pub(crate) spec: Arc<TaskSpec>,
+    pub(crate) executor: Option<usize>,
+    /// Whether it goes before others that wait.
+    pub(crate) interactive: bool,
+    pub(crate) beside: Option<Beside>,
 }
 
 /// What a task may begin beside: one that stays first although this overtakes it.
@@ -52,8 +63,8 @@ struct Left {
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {
     runs: BTreeMap<TaskRef, Run>,
-    /// Those that have not begun, in the order in which they were given.
-    queue: VecDeque<TaskRef>,
+    /// Those that have not begun, in the order in which the worker begins them.
+    queue: Turns<TaskRef>,
     running: u32,
     slots: u32,
     /// For each executor how many tasks it runs at once, and how many it runs now.
@@ -79,7 +90,7 @@ impl InFlight {
         let at_once: Vec<u32> = worker.executors.iter().map(concurrency).collect();
         InFlight {
             runs: BTreeMap::new(),
-            queue: VecDeque::new(),
+            queue: Turns::default(),
             running: 0,
             slots: at_once.iter().copied().fold(0, u32::saturating_add).max(1),
             used: vec![0; at_once.len()],
@@ -167,15 +178,8 @@ impl InFlight {
     }
 
     /// Hands a task over: it begins if there is room, and waits on the worker otherwise.
-    pub(crate) fn give(
-        &mut self,
-        task: TaskRef,
-        estimate: Estimate,
-        spec: Arc<TaskSpec>,
-        executor: Option<usize>,
-        beside: Option<Beside>,
-        now: Time,
-    ) {
+    pub(crate) fn give(&mut self, task: TaskRef, given: Given, now: Time) {
+        let Given { estimate, spec, executor, interactive, beside } = given;
         self.changes += 1;
         self.beside
             .iter_mut()
@@ -193,7 +197,7 @@ impl InFlight {
         self.each_sum(executor, |left| {
             left.waiting.add(&estimate);
         });
-        self.queue.push_back(task);
+        self.queue.push(task, interactive);
         self.begin_what_fits(now);
     }
 
@@ -204,7 +208,7 @@ impl InFlight {
             let (spec, executor) = (Arc::clone(&run.spec), run.executor);
             // It was taken to wait. If there is room for it, it is believed.
             if self.running < self.slots && self.may_begin(&spec.requirement, executor, 0) {
-                self.queue.retain(|other| *other != task);
+                self.queue.take(task);
                 self.changes += 1;
                 self.begin_waiting(task, now);
             }
@@ -236,7 +240,7 @@ impl InFlight {
                 self.each_sum(run.executor, |left| left.rests.remove(&rest));
             }
             None => {
-                self.queue.retain(|other| *other != task);
+                self.queue.remove(task);
                 self.each_sum(run.executor, |left| {
                     left.waiting.remove(&run.estimate);
                 });
@@ -252,7 +256,7 @@ impl InFlight {
         let mut at = 0;
         while self.running < self.slots
             && at < MOST_OVERTAKING
-            && let Some(task) = self.queue.get(at).copied()
+            && let Some(task) = self.queue.get(at)
         {
             if at == 0 {
                 self.is_first(task);
@@ -266,8 +270,13 @@ impl InFlight {
                 at += 1;
                 continue;
             }
-            self.queue.remove(at);
+            let first = self.queue.front();
+            self.queue.take(task);
             self.begin_waiting(task, now);
+            if self.queue.front() != first {
+                // Now it is the turn of another.
+                at = 0;
+            }
         }
     }
 
@@ -296,13 +305,13 @@ impl InFlight {
 
     /// Whether the first of those that wait lacks more than a slot: others may take what it waits for.
     pub(crate) fn is_blocked(&self) -> bool {
-        let first = self.queue.front().and_then(|first| self.runs.get(first));
+        let first = self.queue.front().and_then(|first| self.runs.get(&first));
         let lacks = |run: &Run| self.ledger.fits(&run.spec.requirement).is_err();
         self.running < self.slots && first.is_some_and(lacks)
     }
 
     fn fits_beside_the_first(&self, requirement: &Requirement, executor: Option<usize>) -> bool {
-        let first = self.queue.front().and_then(|first| self.runs.get(first));
+        let first = self.queue.front().and_then(|first| self.runs.get(&first));
         let first = first.and_then(|run| Some((&run.spec.requirement, run.executor?)));
         first
             .zip(executor)
@@ -507,7 +516,7 @@ impl InFlight {
         if !self.resized && (self.running > self.slots || self.ledger.is_overbooked()) {
             return Err("it runs more than it can at once".to_owned());
         }
-        let waits = |task: &TaskRef| self.runs.get(task).is_some_and(|run| run.begun.is_none());
+        let waits = |task: TaskRef| self.runs.get(&task).is_some_and(|run| run.begun.is_none());
         if self.queue.len() + stands.len() != self.runs.len() || !self.queue.iter().all(waits) {
             return Err("what waits there is not what has not begun".to_owned());
         }

@@ -5,7 +5,6 @@
 //! [`Placement::plan`]: a list of actions that leaves no choices to whoever carries it out. A strategy is
 //! a recipe over shared stages: order, bind, filter, score, select, rebalance (`strategy.rs`).
 
-mod bound;
 mod capability;
 mod choose;
 mod decision;
@@ -23,10 +22,11 @@ mod reliability;
 mod reservation;
 mod statistics;
 mod strategy;
+mod turns;
 mod waiting;
 mod walk;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hypha_model::{Name, Pages, Rng, Span, TaskSpec, Time};
@@ -44,6 +44,7 @@ pub use strategy::{
     LoadMetric, MAX_LOOKAHEAD, MIN_LOOKAHEAD, PROBABILISTIC_CANDIDATES, Pick, Predictive, Strategy,
     StrategyError,
 };
+pub use turns::{INTERACTIVE_IN_A_ROW, Turns};
 
 use crate::choose::Scratch;
 use crate::decision::{Decision, Spare};
@@ -158,8 +159,10 @@ pub struct Placement {
     held_back_at: Option<Time>,
     /// Space for a plan: the tasks that it holds back.
     held_back: Vec<TaskRef>,
-    /// Workers that were not handed over to because of `max_given`.
-    stalled: BTreeSet<Slot>,
+    /// Workers that were not handed over to because of `max_given`, the one whose turn it is first.
+    stalled: VecDeque<Slot>,
+    /// Whether it is the turn of what is bound to a worker, not of the queue, to be given what `max_given` leaves.
+    bound_goes_first: bool,
     /// Workers that could run more than before, with how far the parked shapes have been looked at for them.
     gained: BTreeMap<Slot, Reconsidered>,
     /// Tasks in the queue that room is kept for, and where, in the order in which it was promised.
@@ -177,6 +180,8 @@ pub struct Placement {
     statistics: Statistics,
     /// A planted fault: refusals are not counted. Has no effect without the `mutants` feature.
     silent: bool,
+    /// Another: no room is kept for anything.
+    keeps_no_room: bool,
 }
 
 /// A task that has not ended. There may be a million that nobody has looked at yet, so what comes of a look is
@@ -242,7 +247,8 @@ impl Placement {
             usual_run_s: Usual::default(),
             held_back_at: None,
             held_back: Vec::new(),
-            stalled: BTreeSet::new(),
+            stalled: VecDeque::new(),
+            bound_goes_first: false,
             gained: BTreeMap::new(),
             reserved: Vec::new(),
             passed: 0,
@@ -253,12 +259,18 @@ impl Placement {
             spare: Spare::default(),
             statistics: Statistics::default(),
             silent: false,
+            keeps_no_room: false,
         }
     }
 
     /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
     pub fn mutate_silent_refusals(&mut self) {
         self.silent = cfg!(feature = "mutants");
+    }
+
+    /// The same: no room is kept for what waits longest.
+    pub fn mutate_reservations(&mut self) {
+        self.keeps_no_room = cfg!(feature = "mutants");
     }
 
     /// The strategy in use.

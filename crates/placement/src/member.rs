@@ -6,14 +6,14 @@ use hypha_model::{Ledger, Refusal, RefusalKind, Requirement, TaskSpec, Time, Wor
 use hypha_predict::{Backlog, Estimate, HardwareKey, WorkerKey};
 
 use crate::TaskRef;
-use crate::bound::Bound;
 use crate::capability;
 use crate::health::Health;
-use crate::in_flight::{Beside, InFlight};
+use crate::in_flight::{Beside, Given, InFlight};
 use crate::index::Bounds;
 use crate::reliability::Reliability;
 use crate::reservation::Reservation;
 use crate::strategy::{Bind, LoadMetric, Recipe, Score};
+use crate::turns::Turns;
 
 /// At most this many tasks wait on a worker for each that it can run at once. It covers round trips of
 /// many run times (no-op tasks over a LAN), and bounds what a worker must hold and what its death delays.
@@ -51,7 +51,7 @@ pub(crate) struct Member {
     pub(crate) health: Health,
     pub(crate) reliability: Reliability,
     /// Bound to this worker, not yet handed over.
-    pub(crate) bound: Bound,
+    pub(crate) bound: Turns<TaskRef>,
     pub(crate) bound_backlog: Backlog,
     pub(crate) in_flight: InFlight,
     pub(crate) last_given: Time,
@@ -98,7 +98,7 @@ impl Member {
             local,
             reliability: Reliability::new(&worker.executors, &health),
             health,
-            bound: Bound::default(),
+            bound: Turns::default(),
             bound_backlog: Backlog::default(),
             in_flight: InFlight::new(&worker),
             last_given: Time::ZERO,
@@ -373,6 +373,19 @@ impl Member {
         }
     }
 
+    /// Takes out the task of those bound here whose turn has come.
+    pub(crate) fn unbind_next(
+        &mut self,
+        task: TaskRef,
+        estimate: &Estimate,
+        requirement: &Requirement,
+    ) {
+        if self.bound.take(task) {
+            self.bound_backlog.remove(estimate);
+            self.ask_no_more(requirement);
+        }
+    }
+
     fn ask(&mut self, requirement: &Requirement) {
         self.asked_cpu_milli += u128::from(requirement.cpu_milli);
         self.asked_memory_bytes += u128::from(requirement.memory_bytes);
@@ -387,6 +400,7 @@ impl Member {
     pub(crate) fn give(
         &mut self,
         task: TaskRef,
+        interactive: bool,
         estimate: Estimate,
         spec: Arc<TaskSpec>,
         now: Time,
@@ -398,7 +412,8 @@ impl Member {
         self.ask(&spec.requirement);
         let late = |kept: &&Reservation| kept.task != task && kept.is_late_for(&estimate, now);
         let beside = self.reservation.as_ref().filter(late).map(|_| Beside::Kept);
-        self.in_flight.give(task, estimate, spec, executor, beside, now);
+        let given = Given { estimate, spec, executor, interactive, beside };
+        self.in_flight.give(task, given, now);
         self.last_given = now;
     }
 

@@ -1,14 +1,15 @@
 //! A plan: what to do now with what waits, as a list that leaves no choices.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hypha_model::{RefusalKind, Span, Time};
 use hypha_predict::Predictor;
 
-use crate::bound::INTERACTIVE_IN_A_ROW;
 use crate::decision::Held;
 use crate::member::Member;
 use crate::strategy::{Bind, Predictive, Recipe, Strategy};
+use crate::turns::INTERACTIVE_IN_A_ROW;
 use crate::waiting::{Place, ShapeId};
 use crate::walk::Walk;
 use crate::{Action, Placement, Slot, Stage, Task, TaskRef, choose};
@@ -43,6 +44,7 @@ impl Placement {
         self.planned_at = now;
         self.reconsider_parked();
         self.bind_at_once(predictor, now, actions);
+        self.hand_over_stalled(now, actions);
         if self.waiting.len() == 0 {
             self.pool.forget_opened();
         } else {
@@ -350,18 +352,25 @@ impl Placement {
 
     /// Hands over what is bound to workers that have room, and lets idle ones steal.
     fn hand_over(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
-        let mut touched = self.pool.take_touched();
-        if !self.is_full() {
-            touched.extend(std::mem::take(&mut self.stalled));
-        }
-        for slot in &touched {
+        let touched = self.pool.take_touched();
+        // Those that were held up before go before those that have just got room.
+        let held_up =
+            if self.is_full() { VecDeque::new() } else { std::mem::take(&mut self.stalled) };
+        let mut had_turn = Vec::new();
+        for slot in held_up.iter().chain(&touched) {
+            let given = self.given;
             self.hand_over_bound(*slot, now, actions);
             if let Some(threshold) = self.recipe.steal_above {
                 while self.steal_for(*slot, threshold, predictor, now, actions) {
                     self.hand_over_bound(*slot, now, actions);
                 }
             }
+            if self.given > given {
+                had_turn.push(*slot);
+            }
         }
+        // The others have their turn first next time.
+        had_turn.into_iter().for_each(|slot| self.goes_last(slot));
         // What this plan itself touched has been dealt with.
         let again = self.pool.take_touched();
         self.pool.give_back_touched(if again.capacity() > touched.capacity() {
@@ -371,30 +380,64 @@ impl Placement {
         });
     }
 
-    fn hand_over_bound(&mut self, slot: Slot, now: Time, actions: &mut Vec<Action>) {
-        while let Some(member) = self.pool.member(slot)
-            && (member.available || member.draining)
-            && member.wants_bound()
-            && let Some(task) = member.bound.front()
-        {
-            if self.is_full() {
-                self.stalled.insert(slot);
-                return;
-            }
-            if self.must_wait_bound(task, member, now) {
-                return;
-            }
-            let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
-            entry.stage = Stage::Given(slot);
-            self.given += 1;
-            let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate());
-            self.usual_run_s.add(estimate.mean_s);
-            self.pool.change(slot, now, |member| {
-                member.unbind(task, &estimate, &spec.requirement);
-                member.give(task, estimate, spec, now);
-            });
-            actions.push(Action::Dispatch { task, slot });
+    /// While `max_given` holds up what is bound to workers, such a task and the queue take turns: neither waits for the
+    /// other to be empty.
+    fn hand_over_stalled(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.stalled.is_empty() || self.is_full() {
+            return;
         }
+        let is_its_turn = std::mem::replace(&mut self.bound_goes_first, true);
+        if !is_its_turn {
+            return;
+        }
+        for slot in self.stalled.clone() {
+            if self.hand_over_next(slot, now, actions) {
+                self.bound_goes_first = false;
+                return self.goes_last(slot);
+            }
+        }
+    }
+
+    /// A worker that is held up has had its turn.
+    fn goes_last(&mut self, slot: Slot) {
+        if let Some(at) = self.stalled.iter().position(|other| *other == slot) {
+            self.stalled.remove(at);
+            self.stalled.push_back(slot);
+        }
+    }
+
+    fn hand_over_bound(&mut self, slot: Slot, now: Time, actions: &mut Vec<Action>) {
+        while self.hand_over_next(slot, now, actions) {}
+    }
+
+    /// Hands over the next task of a worker's own queue, if it may have it now.
+    fn hand_over_next(&mut self, slot: Slot, now: Time, actions: &mut Vec<Action>) -> bool {
+        let Some(member) = self.pool.member(slot) else { return false };
+        let Some(task) = member.bound.front() else { return false };
+        if !(member.available || member.draining) || !member.wants_bound() {
+            return false;
+        }
+        if self.is_full() {
+            if !self.stalled.contains(&slot) {
+                self.stalled.push_back(slot);
+            }
+            return false;
+        }
+        if self.must_wait_bound(task, member, now) {
+            return false;
+        }
+        let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return false };
+        entry.stage = Stage::Given(slot);
+        self.given += 1;
+        let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate());
+        let interactive = entry.ticket.interactive;
+        self.usual_run_s.add(estimate.mean_s);
+        self.pool.change(slot, now, |member| {
+            member.unbind_next(task, &estimate, &spec.requirement);
+            member.give(task, interactive, estimate, spec, now);
+        });
+        actions.push(Action::Dispatch { task, slot });
+        true
     }
 
     /// Whether a task at the head of a worker's own queue would delay one that has waited longer: one that room is kept
@@ -499,7 +542,8 @@ impl Placement {
         entry.stage = Stage::Given(slot);
         self.given += 1;
         let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate());
+        let interactive = entry.ticket.interactive;
         self.usual_run_s.add(estimate.mean_s);
-        self.pool.change(slot, now, |member| member.give(task, estimate, spec, now));
+        self.pool.change(slot, now, |member| member.give(task, interactive, estimate, spec, now));
     }
 }

@@ -614,8 +614,7 @@ impl Placement {
             self.pool.member(slot).into_iter().flat_map(|member| member.bound.iter().next());
         let parked = self.waiting.parked().take(MOST_LOOKED_AT);
         let tasks = bound.chain(heads(true)).chain(heads(false)).chain(parked);
-        let tickets =
-            tasks.filter_map(|task| Some(&self.tasks.get(task.0 as usize)?.as_ref()?.ticket));
+        let tickets = tasks.filter_map(|task| Some(&self.tasks.get(task.0 as usize)?.ticket));
         let could = tickets.filter(|ticket| ticket.spec.requirement.satisfied_by(worker).is_ok());
         could.min_by_key(|ticket| ticket.submitted).map(|ticket| &ticket.spec.requirement)
     }

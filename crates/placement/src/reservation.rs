@@ -77,7 +77,7 @@ impl Placement {
         predictor: &Predictor,
         now: Time,
     ) {
-        if self.reserved.len() >= MOST_RESERVED || self.is_reserved(task) {
+        if self.reserved.len() >= MOST_RESERVED || self.is_reserved(task) || self.keeps_no_room {
             return;
         }
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };

@@ -74,5 +74,16 @@ fn run_world(seed: u64, scope: &Scope, log: bool) -> (u64, Option<Violation>, Ve
     let mut world = scenario::world(seed, scope, log);
     let deadline = scenario::deadline();
     let result = world.run(deadline).and_then(|()| world.drain(deadline));
-    (world.steps(), result.err(), world.log().to_vec())
+    let (steps, log_of_world) = (world.steps(), world.log().to_vec());
+    let has_stream = !scope.without.contains(&Trouble::Stream) && seed.is_multiple_of(STREAM_EVERY);
+    if result.is_err() || !has_stream {
+        return (steps, result.err(), log_of_world);
+    }
+    let mut world = scenario::stream::world(seed, scope, log);
+    let deadline = scenario::stream::deadline(scope);
+    let result = world.run(deadline).and_then(|()| world.drain(deadline));
+    (steps + world.steps(), result.err(), [log_of_world, world.log().to_vec()].concat())
 }
+
+/// One in so many seeds has a stream besides its world: five times the tasks, and few ways to differ.
+const STREAM_EVERY: u64 = 10;

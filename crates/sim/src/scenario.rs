@@ -1,6 +1,7 @@
 //! A small world with its troubles, drawn from a seed.
 
 mod http;
+pub mod stream;
 mod timetable;
 mod trouble;
 

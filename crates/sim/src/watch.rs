@@ -3,6 +3,7 @@
 mod failures;
 mod promise;
 mod slots;
+mod starving;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,9 @@ use failures::Failures;
 use crate::world::index_of_spec;
 pub(crate) use failures::{FAST_CLOCK, LATE};
 pub use promise::{Promise, Violation};
+pub(crate) use starving::Arrived;
+pub use starving::Bounds;
+use starving::Starving;
 
 /// What has been seen of the tasks, and what follows from it.
 pub struct Watch {
@@ -38,6 +42,7 @@ pub struct Watch {
     void: BTreeMap<RunId, Time>,
     current: Map<TaskId, RunId>,
     failures: Failures,
+    starving: Option<Starving>,
 }
 
 /// The scheduler that made something durable.
@@ -81,6 +86,7 @@ impl Watch {
             void: BTreeMap::new(),
             current: Map::default(),
             failures: Failures::new(settings.to_vec(), timetable.clone()),
+            starving: None,
         }
     }
 
@@ -184,6 +190,7 @@ impl Watch {
 
     /// The one end of a task.
     fn ended(&mut self, now: Time, index: usize, finished: &FinishedTask) -> Result<(), Violation> {
+        self.starving_ended(index);
         let seen = &mut self.tasks[index];
         seen.ended = Some(now);
         seen.completed = finished.state == TaskState::Completed;

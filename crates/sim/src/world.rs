@@ -25,7 +25,7 @@ pub use faults::{Condition, CrashPoint, Fault, Odds, Timetable};
 pub use nodes::{Node, WorkerSetup, index_of_spec};
 
 use crate::network::{Clock, Network};
-use crate::watch::{Violation, Watch};
+use crate::watch::{Bounds, Violation, Watch};
 use agenda::{Agenda, Happening};
 use back_ends::BackEnd;
 use executors::Executors;
@@ -152,6 +152,11 @@ impl World {
         world
     }
 
+    /// From now on, every task must begin within its bound.
+    pub(crate) fn watch_for_starvation(&mut self, bounds: Bounds) {
+        self.watch.watch_for_starvation(bounds);
+    }
+
     /// Runs until every task has ended, or nothing more happens, or `deadline`. Returns what was violated.
     pub fn run(&mut self, deadline: Time) -> Result<(), Violation> {
         while let Some((at, happening)) = self.agenda.next() {
@@ -161,6 +166,7 @@ impl World {
             self.now = at;
             self.steps += 1;
             self.happen(happening)?;
+            self.watch.nothing_starves(self.now)?;
             if self.watch.all_ended() && self.next_arrival >= self.arrivals.count() {
                 return Ok(());
             }

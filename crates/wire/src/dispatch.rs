@@ -250,6 +250,8 @@ pub struct Work {
     pub form: Form,
     #[serde(default)]
     pub stream: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interactive: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
 }

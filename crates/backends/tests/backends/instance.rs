@@ -344,7 +344,7 @@ async fn a_task_that_was_handed_over_before_is_taken_up_again() {
     lab.resume(&leased, 2, "running");
     assert_eq!(lab.short().await, "started 2");
     match lab.hears_anything().await.1 {
-        FromWorker::Delegated { handle, .. } => assert_eq!(&*handle, "running"),
+        FromWorker::Delegated { handle, .. } => assert!(handle.starts_with("running"), "{handle}"),
         other => panic!("{other:?}"),
     }
     let done = json!({"status": "completed", "result": 2});

@@ -166,6 +166,7 @@ impl Lab {
             attempt: attempt(fence),
             fence: Fence(fence),
             timeout: spec.timeout.unwrap_or(Span::from_secs(600)),
+            interactive: false,
             resume,
             spec: Arc::new(spec),
         };

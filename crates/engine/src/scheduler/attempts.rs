@@ -116,6 +116,7 @@ impl Scheduler {
             fence: current.fence,
             spec: self.spec_for(task, entry, worker),
             timeout: entry.timeout(self.settings.task_timeout),
+            interactive: !entry.stored && !self.is(Mutant::PatientRequests),
             resume: entry.handle.clone().filter(|_| !self.is(Mutant::UnaskedResume)),
         }));
         Effect::ToWorker { worker: current.worker, message }.of_task(entry.stored, step);

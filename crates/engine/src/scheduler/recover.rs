@@ -72,6 +72,9 @@ impl Scheduler {
         if scheduler.is(crate::Mutant::SilentRefusal) {
             scheduler.placement.mutate_silent_refusals();
         }
+        if scheduler.is(crate::Mutant::NoReservations) {
+            scheduler.placement.mutate_reservations();
+        }
         if let Some(mode) = image.mode {
             // Without its table the mode cannot be used; the driver loads the table and asks again.
             let _ = scheduler.predictor.set_mode(mode);

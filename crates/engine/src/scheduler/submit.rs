@@ -235,7 +235,7 @@ impl Scheduler {
             query: self.predictor.query(&task.accepted.spec),
             submitted: task.accepted.submitted,
             bind_at_once: task.accepted.bind_at_once,
-            interactive: !task.stored,
+            interactive: !task.stored && !self.is(Mutant::PatientRequests),
             tried: task.tried.iter().filter_map(|id| self.slot_of.get(id).copied()).collect(),
         };
         self.placement.arrive(reference, ticket, &self.predictor);

@@ -125,6 +125,7 @@ impl WorkerMachine {
             for id in runs {
                 self.stop(id, false, step);
             }
+            self.queues.remove(&holder);
         }
         self.ask_for_early_renewals(now, step);
     }

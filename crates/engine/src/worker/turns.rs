@@ -1,13 +1,14 @@
-//! In which order the runs that wait on a worker begin: those of each scheduler as they came, and nothing is overtaken for
-//! ever.
+//! In which order the runs that wait on a worker begin: those of each scheduler as they came, but interactive ones go
+//! first, up to a share of the turns (`hypha_placement::Turns`), and nothing is overtaken for ever.
 //!
 //! A run that does not fit yet may be overtaken by as many as its lease runs at once. After that only by what fits beside
 //! it: with everything else of that scheduler gone, both fit. So it begins at the latest when what ran before has ended.
 //! The scheduler counts on the same rule when it predicts what begins when.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use hypha_model::{Fence, Fit, SchedulerId, Time};
+use hypha_placement::Turns;
 
 use super::{RunId, WorkerMachine, WorkerStep};
 use crate::mutant::Mutant;
@@ -15,10 +16,10 @@ use crate::mutant::Mutant;
 /// The key of a booking that is only tried.
 const TRIED: RunId = RunId { scheduler: SchedulerId::LOCAL, fence: Fence(u64::MAX) };
 
-/// The runs of a scheduler that wait, oldest first, and what has overtaken the first of them.
+/// The runs of a scheduler that wait, and what has overtaken the first of them.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: VecDeque<RunId>,
+    waiting: Turns<RunId>,
     first: Option<RunId>,
     /// How many have overtaken it without fitting beside it.
     overtaken: u32,
@@ -46,24 +47,22 @@ impl Queue {
 
 impl WorkerMachine {
     /// Lets a run wait for room. Says whether it may begin at once.
-    pub(super) fn enqueue(&mut self, id: RunId) -> bool {
-        let queue = self.queues.entry(id.scheduler).or_default();
-        queue.waiting.push_back(id);
-        let at = queue.len() - 1;
-        self.may_begin(id, at)
+    pub(super) fn enqueue(&mut self, id: RunId, interactive: bool) -> bool {
+        self.queues.entry(id.scheduler).or_default().waiting.push(id, interactive);
+        self.may_begin(id)
     }
 
     /// A run waits no longer.
     pub(super) fn dequeue(&mut self, id: RunId) {
         if let Some(queue) = self.queues.get_mut(&id.scheduler) {
-            queue.waiting.retain(|other| *other != id);
+            queue.waiting.remove(id);
         }
     }
 
     /// The runs of a scheduler that wait.
     pub(super) fn waiting_of(&self, scheduler: SchedulerId) -> Vec<RunId> {
         let queue = self.queues.get(&scheduler);
-        queue.map(|queue| queue.waiting.iter().copied().collect()).unwrap_or_default()
+        queue.map(|queue| queue.waiting.iter().collect()).unwrap_or_default()
     }
 
     pub(super) fn begin_what_fits(&mut self, now: Time, step: &mut WorkerStep) {
@@ -77,38 +76,39 @@ impl WorkerMachine {
     fn begin_what_fits_of(&mut self, now: Time, scheduler: SchedulerId, step: &mut WorkerStep) {
         let mut at = 0;
         while let Some(queue) = self.queues.get_mut(&scheduler)
-            && let Some(id) = queue.waiting.get(at).copied()
+            && let Some(id) = queue.waiting.get(at)
         {
             if at == 0 {
                 queue.begin_with(id);
             }
-            if !self.may_begin(id, at) && !self.is(Mutant::Overbook) {
+            if !self.may_begin(id) && !self.is(Mutant::Overbook) {
                 at += 1;
                 continue;
             }
             let beside = at > 0 && self.fits_beside_the_first(id);
-            if let Some(queue) = self.queues.get_mut(&scheduler) {
-                queue.waiting.remove(at);
-                match (at > 0, beside) {
-                    (true, true) => drop(queue.beside.insert(id)),
-                    (true, false) => queue.overtaken += 1,
-                    (false, _) => {}
-                }
+            let Some(queue) = self.queues.get_mut(&scheduler) else { return };
+            let first = queue.waiting.front();
+            queue.waiting.take(id);
+            match (at > 0, beside) {
+                (true, true) => drop(queue.beside.insert(id)),
+                (true, false) => queue.overtaken += 1,
+                (false, _) => {}
+            }
+            if queue.waiting.front() != first {
+                // Now it is the turn of another.
+                at = 0;
             }
             self.begin(now, id, step);
         }
-        if self.queues.get(&scheduler).is_some_and(|queue| queue.len() == 0) {
-            self.queues.remove(&scheduler);
-        }
     }
 
-    /// Whether a run at this place of those that wait may begin now.
-    fn may_begin(&self, id: RunId, at: usize) -> bool {
+    /// Whether one of the runs that wait may begin now.
+    fn may_begin(&self, id: RunId) -> bool {
+        let Some(queue) = self.queues.get(&id.scheduler) else { return false };
         let may_overtake = || {
-            let overtaken = self.queues.get(&id.scheduler).map_or(0, |queue| queue.overtaken);
-            overtaken < self.concurrency_for(id.scheduler) || self.fits_beside_the_first(id)
+            queue.overtaken < self.concurrency_for(id.scheduler) || self.fits_beside_the_first(id)
         };
-        self.fits(id) && (at == 0 || may_overtake())
+        self.fits(id) && (queue.waiting.front() == Some(id) || may_overtake())
     }
 
     /// Whether a run and the first of those that wait would both fit with everything of their scheduler gone that did not

@@ -298,7 +298,8 @@ fn a_worker_survives_any_message_in_any_state() {
                         fence,
                         spec,
                         timeout,
-                        resume: None,
+                        interactive: noise.rng.chance(0.3),
+                        resume: noise.rng.chance(0.1).then(|| Arc::from("own/7")),
                     }))
                 }
             };

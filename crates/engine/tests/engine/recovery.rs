@@ -350,7 +350,7 @@ fn what_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
     let refusal = Refusal::plain(RefusalKind::Busy);
     let refused = |again: &Given| {
         let (attempt, fence) = (again.dispatch.attempt, again.dispatch.fence);
-        FromWorker::Refused { attempt, fence, refusal: refusal.clone() }
+        FromWorker::Refused { attempt, fence, refusal }
     };
     let (mut rig, id, again) = resumed(Settings::default(), secs(1));
     rig.say(1, refused(&again));

@@ -161,6 +161,7 @@ fn finish_all(rig: &mut Rig, first: Option<Given>) {
             for (attempt, fence) in script.holding {
                 let stored = rig.disk.image.tasks[&attempt.task].clone();
                 let dispatch = hypha_engine::Dispatch {
+                    interactive: false,
                     lease: rig.scheduler.lease_of(worker).unwrap().lease,
                     epoch: hypha_model::Epoch(1),
                     attempt,

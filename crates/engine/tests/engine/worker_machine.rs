@@ -86,6 +86,7 @@ impl Rig {
             fence: Fence(fence),
             spec: Arc::default(),
             timeout: secs(10),
+            interactive: false,
             resume: None,
         }
     }
@@ -459,6 +460,23 @@ fn the_holder_is_told_which_executors_are_away() {
     assert_eq!(rig.sent(), [], "no news");
     rig.request(1, 3, 100);
     assert!(matches!(rig.sent()[..], [FromWorker::LeaseGranted { .. }]));
+}
+
+#[test]
+fn an_interactive_run_goes_before_those_that_wait_and_not_for_ever() {
+    let mut rig = Rig::leased();
+    let mut running = rig.dispatch(1);
+    let batch = [rig.dispatch(2), rig.dispatch(3)];
+    let mut begun = Vec::new();
+    for fence in 10..30 {
+        let dispatch = Dispatch { interactive: true, ..rig.a_dispatch(fence) };
+        rig.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+        rig.event(WorkerEvent::Ended { id: running, outcome: completed(), run: None });
+        running = rig.started()[0];
+        begun.push(running);
+    }
+    assert_eq!(begun.iter().take(4).map(|id| id.fence.0).collect::<Vec<_>>(), [10, 11, 12, 13]);
+    assert_eq!((begun[4], begun[9]), (batch[0], batch[1]), "every fifth turn");
 }
 
 /// A run of 20 GB waits while others of 8 GB come and go: it is overtaken by as many as run at once, and no more.

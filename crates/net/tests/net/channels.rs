@@ -83,6 +83,7 @@ fn work(fence: u64, input: Payload) -> Order {
         tenant: None,
         form: Form::Task,
         stream: false,
+        interactive: false,
         resume: None,
     };
     Order::Dispatch(Box::new(work))

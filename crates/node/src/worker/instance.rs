@@ -158,6 +158,7 @@ impl LocalInstance {
                 ..TaskSpec::default()
             }),
             timeout: TIMEOUT,
+            interactive: false,
             resume: None,
         };
         Begun { name, dispatch: Some((dispatch, told)) }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use hypha_model::{Priority, RefusalKind, Requirement, Rng, TaskSpec, Worker};
-use hypha_placement::{Action, Slot, Strategy, TaskRef};
+use hypha_placement::{Action, Preferences, Slot, Strategy, TaskRef};
 
 use crate::bench::{Bench, GIB, executor, plain, spec_of};
 use crate::random::strategies;
@@ -235,5 +235,45 @@ fn tasks_in_the_scheduler_s_queue_begin_although_a_worker_s_own_queue_never_ends
             world.until(world.at_ms + 250);
         }
         assert!(waits.is_some_and(|task| world.has_begun(task)), "{strategy}");
+    }
+}
+
+/// With a limit to what is handed over, what is bound to a worker and what waits in the queue take turns, and so do the
+/// workers: nothing waits for another queue to be empty.
+#[test]
+fn what_is_bound_has_its_turn_although_the_queue_never_ends() {
+    for strategy in [Strategy::Fifo, Strategy::default()] {
+        let preferences = Preferences { max_given: Some(1), ..Preferences::default() };
+        let mut bench = Bench::with(strategy, preferences);
+        (0..3).for_each(|_| {
+            bench.join(worker());
+        });
+        let mut running = bench.arrive(spec_of(1.0));
+        bench.plan();
+        let bound: Vec<TaskRef> = (0..6)
+            .map(|_| {
+                let mut ticket = bench.ticket(spec_of(1.0));
+                ticket.bind_at_once = true;
+                bench.arrive_with(ticket)
+            })
+            .collect();
+        let mut begun = Vec::new();
+        for _ in 0..40 {
+            bench.arrive(spec_of(1.0));
+            bench.later(1.0);
+            bench.complete(running, 1.0);
+            let given = bench.plan().into_iter().find_map(|action| match action {
+                Action::Dispatch { task, .. } => Some(task),
+                _ => None,
+            });
+            running = given.expect("one is always handed over");
+            begun.push(running);
+        }
+        for task in bound {
+            let turn = begun.iter().position(|other| *other == task);
+            assert!(turn.is_some_and(|turn| turn < 14), "{strategy}: {turn:?} of {begun:?}");
+        }
+        let from_queue = begun.iter().take(12).filter(|task| task.0 > 6).count();
+        assert!(from_queue >= 5, "the queue has its turns, too: {begun:?}");
     }
 }

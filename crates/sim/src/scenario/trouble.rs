@@ -54,11 +54,13 @@ pub enum Trouble {
     Http,
     /// Back ends of HTTP workers die, hang, refuse, fail, forget, and call back late, twice or never.
     BackEnd,
+    /// Small tasks come without end, and large ones between them: a world of its own, for every tenth seed.
+    Stream,
 }
 
 impl Trouble {
     /// All kinds.
-    pub const ALL: [Trouble; 23] = [
+    pub const ALL: [Trouble; 24] = [
         Trouble::Loss,
         Trouble::Duplication,
         Trouble::Delay,
@@ -82,6 +84,7 @@ impl Trouble {
         Trouble::Rival,
         Trouble::Http,
         Trouble::BackEnd,
+        Trouble::Stream,
     ];
 
     /// The word for it on the command line.
@@ -110,6 +113,7 @@ impl Trouble {
             Trouble::Rival => "rival",
             Trouble::Http => "http",
             Trouble::BackEnd => "back-end",
+            Trouble::Stream => "stream",
         }
     }
 }

@@ -39,6 +39,9 @@ pub enum Promise {
     /// A task instance runs an attempt once at a time.
     #[error("an attempt ran twice at once")]
     NotRunTwice,
+    /// A task that a live worker could run begins within a bound.
+    #[error("a task starved")]
+    NothingStarves,
     /// Only genuine failures of attempts use up attempts.
     #[error("an attempt was used up that did not fail")]
     NoWrongfulFailure,

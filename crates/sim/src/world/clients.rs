@@ -8,6 +8,7 @@ use hypha_model::Span;
 use super::World;
 use super::agenda::Happening;
 use super::nodes::Node;
+use crate::scenario::stream;
 use crate::watch::Violation;
 
 /// A client that got no answer asks again after this long, with the same key.
@@ -37,6 +38,10 @@ impl World {
             return Ok(());
         }
         self.watch.submitted(index, self.now);
+        if self.watch.watches_for_starvation() {
+            let (task, run_s) = (self.arrivals.task(index), self.arrivals.run_s(index));
+            self.watch.starving_arrived(self.now, stream::arrived(index, &task, run_s));
+        }
         if self.timetable.clients_retry() && self.arrivals.is_stored(index) {
             self.agenda.add(self.now + CLIENT_PATIENCE, Happening::Submit { index });
         }

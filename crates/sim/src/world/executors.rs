@@ -120,6 +120,7 @@ impl World {
                     ends: self.now + Span::from_secs_f64(alone_s),
                 };
                 self.watch.run_began(self.now, id);
+                self.watch.starving_began(index);
                 executors.begin_run(id, begun, self.now)
             }
             Run::Stop(id) => {

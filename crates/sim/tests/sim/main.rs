@@ -122,6 +122,16 @@ fn a_slot_that_stays_in_use_is_noticed() {
     caught(Mutant::StuckSlot, &[Promise::BackToZero]);
 }
 
+#[test]
+fn a_large_task_that_starves_in_the_queue_is_noticed() {
+    caught(Mutant::NoReservations, &[Promise::NothingStarves]);
+}
+
+#[test]
+fn an_interactive_request_behind_batches_is_noticed() {
+    caught(Mutant::PatientRequests, &[Promise::NothingStarves]);
+}
+
 /// Everything but these kinds of trouble is left out.
 fn with_only(troubles: &[Trouble]) -> Scope {
     let without = Trouble::ALL.into_iter().filter(|one| !troubles.contains(one)).collect();

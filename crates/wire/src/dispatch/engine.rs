@@ -93,6 +93,7 @@ impl Work {
             tenant: spec.tenant.clone(),
             form: spec.form,
             stream: spec.stream,
+            interactive: dispatch.interactive,
             resume: dispatch.resume.as_deref().map(str::to_owned),
         }
     }
@@ -105,6 +106,7 @@ impl Work {
             attempt: self.attempt.id(),
             fence: self.attempt.fence(),
             timeout,
+            interactive: self.interactive,
             resume: self.resume.map(Arc::from),
             spec: Arc::new(TaskSpec {
                 requirement: self.requirement,

@@ -467,10 +467,11 @@ prop_compose! {
             vec![Form::Task, Form::Chat, Form::Completion, Form::Embedding]
         ),
         stream in any::<bool>(),
+        interactive in any::<bool>(),
         resume in option::of("[a-z0-9/]{1,40}"),
     ) -> Dispatch {
         let spec = TaskSpec { requirement, input, metadata, tenant, timeout: said, form, stream };
-        Dispatch { lease, epoch, attempt, fence, timeout, spec: Arc::new(spec), resume: resume.map(Arc::from) }
+        Dispatch { lease, epoch, attempt, fence, timeout, spec: Arc::new(spec), interactive, resume: resume.map(Arc::from) }
     }
 }
 

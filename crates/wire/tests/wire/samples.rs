@@ -187,6 +187,7 @@ pub(crate) fn dispatch() -> Dispatch {
         fence,
         spec: Arc::new(spec),
         timeout,
+        interactive: false,
         resume: None,
     }
 }
@@ -331,6 +332,12 @@ pub(crate) fn of_object_before() -> Vec<FromWorker> {
     vec![FromWorker::Finished { attempt, fence, run, outcome }]
 }
 
+/// A dispatch that somebody waits for.
+pub(crate) fn interactive() -> Vec<ToWorker> {
+    let dispatch = Dispatch { interactive: true, ..bare_dispatch() };
+    vec![ToWorker::Dispatch(Arc::new(dispatch))]
+}
+
 /// A dispatch of what a back end has already.
 pub(crate) fn resumed() -> Vec<ToWorker> {
     let dispatch = Dispatch { resume: Some(Arc::from("own/7")), ..bare_dispatch() };
@@ -443,6 +450,7 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "object", reports(of_object())),
         sample("reports", "object_before", reports(of_object_before())),
         sample("orders", "resumed", orders(resumed())),
+        sample("orders", "interactive", orders(interactive())),
         sample("reports", "greeting", Reports::default()),
     ]
 }
