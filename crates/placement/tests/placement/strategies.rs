@@ -366,6 +366,26 @@ fn predictive_binds_late_and_waits_for_the_fast_one() {
 }
 
 #[test]
+fn run_that_begins_about_when_expected_changes_nothing() {
+    let mut bench = Bench::new(predictive());
+    let slot = bench.join_fast(1.0);
+    bench.arrive(spec_of(4.0));
+    assert_eq!(dispatched(&bench.plan()), [(0, 0)]);
+    let left_s =
+        |bench: &Bench| bench.placement.backlog_s(slot, bench.now).map(|(mean_s, _)| mean_s);
+    // A message has travelled.
+    bench.later(0.01);
+    let before = left_s(&bench);
+    bench.placement.begin(TaskRef(0), bench.now);
+    assert_eq!(left_s(&bench), before);
+    // It waited there: its time counts from now.
+    bench.later(1.0);
+    let before = left_s(&bench);
+    bench.placement.begin(TaskRef(0), bench.now);
+    assert!(left_s(&bench) > before.map(|before| before + 0.5), "{before:?}");
+}
+
+#[test]
 fn short_tasks_pass_long_ones_but_not_for_ever() {
     let story = |ageing, wait_s| {
         let parameters = Predictive { ageing, exploration: 0.0, ..Predictive::default() };
