@@ -157,7 +157,8 @@ impl Keeper {
             // Now that it can be reached, it is asked for a lease at once.
             None => SchedulerEvent::WorkerFound(worker),
         };
-        let registered = before.unwrap_or(Registered { keeper: self, id });
+        // Not made in vain: whichever is dropped tells the machine that the worker is lost.
+        let registered = before.unwrap_or_else(|| Registered { keeper: self, id });
         self.core.upgrade()?.tell(event);
         let ended = tokio::select! {
             ended = frames::write(writer, waiting) => ended,
