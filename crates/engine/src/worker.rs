@@ -278,7 +278,7 @@ impl WorkerMachine {
 
     /// How many runs have room, those included that were told to stop.
     pub fn slots_in_use(&self) -> usize {
-        self.ledger.booked()
+        self.book.booked()
     }
 
     /// Whether this run is here, in whatever state.

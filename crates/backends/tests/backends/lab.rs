@@ -237,6 +237,7 @@ pub(crate) fn short(message: &FromWorker) -> String {
             format!("alive {nonce}, holding {}", held(holding))
         }
         FromWorker::LeaseUnknown { .. } => "lease unknown".to_owned(),
+        FromWorker::RenewEarly { .. } => "renew early".to_owned(),
         FromWorker::Accepted { fence, .. } => format!("accepted {}", fence.0),
         FromWorker::Delegated { fence, handle, .. } => format!("delegated {} {handle}", fence.0),
         FromWorker::Refused { fence, refusal, .. } => format!("refused {}: {refusal}", fence.0),

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use hypha_model::{Span, Time};
+use hypha_model::{FailureKind, Span, TaskError, Time};
 
 use super::RunEnd;
 use crate::message::Outcome;
@@ -256,8 +256,8 @@ impl InstanceRun {
             // It was lost while nobody was there to see it: that is nobody's failure.
             Phase::Presumed => Some(Next::End(RunEnd::Declined)),
             Phase::Waiting => {
-                let error = "the task instance was started anew and has lost the task".to_owned();
-                let outcome = Outcome::Failed { error, retry: true };
+                let error = "the task instance was started anew and has lost the task";
+                let outcome = Outcome::Failed(TaskError::new(FailureKind::BackendFailed, error));
                 Some(Next::End(RunEnd::Outcome(outcome, None)))
             }
         }
@@ -358,7 +358,7 @@ mod tests {
         run.fetched(at(1), Fetched::Report(Report::NotYet));
         let next = run.seen(&"two".into());
         assert!(
-            matches!(next, Some(Next::End(RunEnd::Outcome(Outcome::Failed { .. }, None)))),
+            matches!(next, Some(Next::End(RunEnd::Outcome(Outcome::Failed(_), None)))),
             "it was lost while we waited: {next:?}"
         );
     }

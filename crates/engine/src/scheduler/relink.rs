@@ -1,10 +1,10 @@
 //! A worker's connection that gives way to another, as a relayed one does to a direct one: the worker is still there, and
 //! so is what it runs.
 
+use hypha_market::HeldLease;
 use hypha_model::{Time, WorkerId};
 
 use super::failed::Failure;
-use super::workers::Lease;
 use super::{Scheduler, SchedulerStep};
 
 /// Why streamed output starts over.
@@ -17,8 +17,8 @@ impl Scheduler {
     pub(super) fn relinked(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
         let Some((slot, state)) = self.state_of(worker) else { return };
         match &mut state.lease {
-            Lease::Requested { again_at, .. } => *again_at = now,
-            Lease::Held { open, next, .. } => (*open, *next) = (None, now),
+            HeldLease::Requested { again_at, .. } => *again_at = now,
+            HeldLease::Held { open, next, .. } => (*open, *next) = (None, now),
         }
         for reference in self.placement.given_to(slot) {
             if self.task(reference).is_some_and(|task| task.has_output) {

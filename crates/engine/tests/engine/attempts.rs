@@ -131,7 +131,7 @@ fn a_result_is_recorded_once() {
     let ended = rig.ended(id).clone();
     assert_eq!((ended.state, ended.attempts), (TaskState::Completed, 1));
     assert_eq!((ended.worker, ended.started), (Some(worker_id(1)), Some(START)));
-    assert_eq!(ended.result.unwrap().0, Payload::from(&b"42"[..]));
+    assert_eq!(ended.result.unwrap().payload().unwrap(), &Payload::from(&b"42"[..]));
     rig.finish(&given);
     assert_eq!((rig.ends(), rig.scheduler.counts().late_results), (0, 1));
     let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);

@@ -362,7 +362,7 @@ fn what_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
     rig.say(1, refused(&again));
     let ended = rig.ended(id);
     assert_eq!(ended.state, TaskState::Failed);
-    let error = ended.error.as_deref().unwrap();
+    let error = ended.error.as_ref().unwrap().to_string();
     assert!(error.starts_with("lost: ") && error.contains("the back end does not have it"));
 }
 

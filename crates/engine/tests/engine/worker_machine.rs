@@ -306,7 +306,7 @@ fn a_run_that_its_back_end_gives_back_as_its_time_ends_is_refused_and_not_lost()
     rig.wake(secs(10));
     assert_eq!(rig.stopped(), [run]);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1 });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
     let [FromWorker::Alive { holding, .. }] = &rig.sent()[..] else { panic!("{:?}", rig.sent()) };
     assert_eq!(holding[..], [(attempt(1), Fence(1))], "there is more to be heard of it");
     rig.event(WorkerEvent::Declined { id: run });

@@ -88,6 +88,7 @@ fn worker(
         known_to: vec![scheduler],
         mutant: scope.mutant,
         back_end: Some(kind),
+        batch_slowdown: 0.0,
     }
 }
 

@@ -108,6 +108,7 @@ fn worker(at: usize, slots: u32, scope: &Scope) -> WorkerSetup {
         known_to: vec![0],
         mutant: scope.mutant,
         back_end: None,
+        batch_slowdown: 0.0,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use hypha_engine::back_end::{Enqueued, Fetched, Report};
 use hypha_engine::{Outcome, RunId};
-use hypha_model::{Payload, Span, Time};
+use hypha_model::{FailureKind, Payload, Span, TaskError, Time};
 
 use super::{BackEndKind, CALL_WITHIN, HttpEvent, Job, TRIP};
 use crate::watch::Violation;
@@ -225,12 +225,11 @@ pub(super) fn outcome(index: usize, fails: bool) -> Outcome {
         return failed("the back end failed");
     }
     let result = Payload::from((index as u32).to_le_bytes().as_slice());
-    let digest = result.digest();
-    Outcome::Completed { result, digest }
+    Outcome::Completed { result: result.into() }
 }
 
 fn failed(error: &str) -> Outcome {
-    Outcome::Failed { error: error.to_owned(), retry: true }
+    Outcome::Failed(TaskError::new(FailureKind::BackendFailed, error))
 }
 
 fn unreached(asks: &Asks) -> Answer {

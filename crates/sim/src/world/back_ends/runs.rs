@@ -6,7 +6,7 @@ use hypha_engine::back_end::{
     InstanceHandle, InstanceRun, Next, Progress, Report, RunEnd, RunSettings,
 };
 use hypha_engine::{Dispatch, FromWorker, Outcome, Run, RunId, WorkerEvent, WorkerMachine};
-use hypha_model::Span;
+use hypha_model::{FailureKind, Span, TaskError};
 
 use super::calls::{Asks, outcome};
 use super::{Answer, BackEndKind, Call, HttpEvent, HttpRun, SOON, TRIP};
@@ -28,8 +28,9 @@ impl World {
                 match run.instance {
                     Some(_) => Ok(()),
                     None => {
-                        let error = "the run was stopped".to_owned();
-                        let stopped = Outcome::Failed { error, retry: false };
+                        let error = "the run was stopped";
+                        let stopped =
+                            Outcome::Failed(TaskError::new(FailureKind::WorkerFailed, error));
                         self.http_run_ends(worker, id, RunEnd::Outcome(stopped, None))
                     }
                 }
@@ -251,8 +252,12 @@ impl World {
         self.executors[worker].busy += ran_for;
         let took_too_long = ran_for >= run.dispatch.timeout.mul_f64(FAST_CLOCK);
         let failed = match &end {
-            // What is not to be tried again was stopped.
-            RunEnd::Outcome(Outcome::Failed { retry: true, .. }, _) => Some(false),
+            // One that was stopped has not failed.
+            RunEnd::Outcome(Outcome::Failed(error), _)
+                if error.kind == FailureKind::BackendFailed =>
+            {
+                Some(false)
+            }
             RunEnd::Outcome(..) if took_too_long => Some(false),
             _ => None,
         };
