@@ -53,6 +53,21 @@ pub async fn forgetting_is_exact_within_a_millisecond<H: Harness>(mut harness: H
     assert_eq!(store.forget_finished_before(later).await.unwrap(), 1);
 }
 
+/// Ids grow from life to life, also if no task is left that has the last one.
+pub async fn the_last_id_outlives_its_task<H: Harness>(mut harness: H) {
+    let (store, _) = harness.open();
+    let ended = |number| vec![accepted(number), finished(number, TaskState::Completed)];
+    commit(&store, [ended(1), ended(2)].concat()).unwrap();
+    assert_eq!(store.forget_finished_before(Time::MAX).await.unwrap(), 2);
+    let (store, image) = harness.crash(store);
+    assert_eq!((image.tasks.len(), image.last_id), (0, Some(id(2))));
+    // One that is not the latest changes nothing.
+    commit(&store, [ended(3), vec![accepted(4)]].concat()).unwrap();
+    assert_eq!(store.forget_finished_before(Time::MAX).await.unwrap(), 1);
+    let (_, image) = harness.crash(store);
+    assert_eq!(image.last_id, Some(id(4)));
+}
+
 /// It may be what makes room; but what was lost is lost, and commits still fail.
 pub async fn forgetting_works_while_commits_fail<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();

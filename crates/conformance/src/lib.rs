@@ -25,7 +25,7 @@ pub use commits::{
 pub use committing::{Committing, commit, hand_over};
 pub use forgetting::{
     finished_tasks_are_forgotten_with_their_keys, forgetting_is_exact_within_a_millisecond,
-    forgetting_works_while_commits_fail, many_tasks_are_forgotten,
+    forgetting_works_while_commits_fail, many_tasks_are_forgotten, the_last_id_outlives_its_task,
 };
 pub use harness::Harness;
 pub use ledger::Transfer;
@@ -70,6 +70,7 @@ macro_rules! store_conformance {
             forgetting_is_exact_within_a_millisecond
             forgetting_works_while_commits_fail
             many_tasks_are_forgotten
+            the_last_id_outlives_its_task
             failed_rows_stop_their_machine_until_it_recovers
             machines_have_rows_of_their_own
             rows_are_what_the_records_add_up_to

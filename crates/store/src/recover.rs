@@ -5,12 +5,12 @@ use std::sync::Arc;
 use hypha_engine::Image;
 use hypha_model::Worker;
 use hypha_placement::Health;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use crate::error::StoreError;
-use crate::rows::{TASK_COLUMNS, decode, ended_key, task_id, task_with, time, worker_id};
+use crate::rows::{TASK_COLUMNS, decode, ended_key, task_with, time, worker_id};
 use crate::share::Names;
-use crate::write::{EPOCH, MODE, PREDICTOR, STRATEGY, meta};
+use crate::write::{EPOCH, MODE, PREDICTOR, STRATEGY, last_id, meta};
 
 /// What was found.
 #[derive(Debug)]
@@ -38,8 +38,7 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
         None
     });
 
-    let sql = "SELECT id FROM tasks ORDER BY place DESC LIMIT 1";
-    image.last_id = connection.query_row(sql, (), |row| row.get(0)).optional()?.map(task_id);
+    image.last_id = last_id(connection)?;
 
     let mut statement = connection.prepare("SELECT value FROM workers")?;
     let mut rows = statement.query(())?;

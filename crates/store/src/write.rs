@@ -1,20 +1,22 @@
 //! Writes groups of changes into the tables, within a transaction that the caller has begun.
 
 use hypha_engine::Record;
-use hypha_model::{Span, Time};
+use hypha_model::{Span, TaskId, Time};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::fold::Group;
 use crate::places;
-use crate::rows::{decode, encode, micros};
+use crate::rows::{decode, encode, micros, task_id};
 use crate::tasks::TaskTables;
 
 pub(crate) const EPOCH: &str = "epoch";
 pub(crate) const STRATEGY: &str = "strategy";
 pub(crate) const MODE: &str = "mode";
 pub(crate) const PREDICTOR: &str = "predictor";
+/// The id of the latest task, if it has been forgotten: later ids must be larger.
+const LAST_ID: &str = "last_id";
 const ROOM: &str = "room";
 
 /// Room that there must be before a scheduler begins anew: about a large group. With less it would find out in
@@ -90,6 +92,15 @@ pub(crate) fn forget(
         }
     }
     drop(rows);
+    // Only then: forgetting may be what makes room, and should need none.
+    let latest = "SELECT max(place) FROM tasks";
+    let latest: Option<i64> = connection.prepare_cached(latest)?.query_row((), |row| row.get(0))?;
+    if !old.is_empty()
+        && old.last() == latest.as_ref()
+        && let Some(last) = last_id(connection)?
+    {
+        put(connection, LAST_ID, &last)?;
+    }
     for place in &old {
         for sql in [
             "DELETE FROM keys WHERE place = ?1 \
@@ -102,6 +113,14 @@ pub(crate) fn forget(
         }
     }
     Ok(Forgotten { tasks: old.len() as u64, next: last.filter(|_| seen == FORGET_ROWS) })
+}
+
+/// The id of the latest task, forgotten ones included.
+pub(crate) fn last_id(connection: &Connection) -> Result<Option<TaskId>, StoreError> {
+    let sql = "SELECT id FROM tasks ORDER BY place DESC LIMIT 1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let latest = statement.query_row((), |row| row.get(0)).optional()?.map(task_id);
+    Ok(latest.max(meta(connection, LAST_ID)?))
 }
 
 fn write(connection: &Connection, group: Group) -> Result<(), StoreError> {
