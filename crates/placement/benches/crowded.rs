@@ -8,28 +8,22 @@
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods)] // a bench reads clocks and prints
 #![allow(clippy::unwrap_used)] // of what is written here
 
+mod crowd;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypha_model::{
-    Capacity, Executor, ExecutorClass, Metadata, Money, Requirement, Rng, Span, TaskSpec, Time,
-    Worker, WorkerId,
-};
-use hypha_placement::{Action, Ending, Health, Placement, Preferences, Strategy, TaskRef, Ticket};
-use hypha_predict::{HardwareKey, Predictor, Query, Settings, WorkerKey};
+use crowd::{Crowd, MEAN_RUN_S, SPEEDS, START, run};
+use hypha_model::{Requirement, Rng, Span, TaskSpec, Time};
+use hypha_placement::{Action, Ending, Placement, Strategy, TaskRef, Ticket};
+use hypha_predict::{Predictor, Query};
 
 const SIZES: [usize; 5] = [2, 10, 100, 1_000, 10_000];
 const AT_ONCE: [u32; 3] = [1, 16, 256];
-const SPEEDS: [f64; 3] = [1.0, 2.0, 4.0];
-/// On a worker of speed 1.
-const MEAN_RUN_S: f64 = 1.0;
-/// The logarithm of a run time has this spread: predictions are about 30 % off.
-const SPREAD: f64 = 0.3;
 /// Open tasks for each that can run: a quarter of them waits.
 const OPEN_PER_SLOT: f64 = 1.25;
-const LESSONS: usize = 6;
 const UNSERVED: u32 = 100_000;
 const MEASURED: Duration = Duration::from_millis(400);
 
@@ -45,66 +39,22 @@ struct World {
     rng: Rng,
 }
 
-fn run(at: usize, rng: &mut Rng) -> Span {
-    let noise = (SPREAD * rng.normal()).clamp(-1.0, 1.0).exp();
-    Span::from_secs_f64(MEAN_RUN_S * noise / SPEEDS[at % SPEEDS.len()])
-}
-
 impl World {
     fn new(strategy: Strategy, size: usize, at_once: u32, unserved: u32) -> World {
-        let mut rng = Rng::new(size as u64);
-        let mut predictor = Predictor::new(Settings::default());
-        let executor = Executor {
-            class: ExecutorClass::Inference,
-            name: "vllm".parse().unwrap(),
-            models: vec!["llama".parse().unwrap()],
-            concurrency: at_once,
-        };
-        let workers: Vec<(Arc<Worker>, WorkerKey)> = (0..size)
-            .map(|_| {
-                let id = WorkerId::new(Time::ZERO, &mut rng);
-                let worker = Worker {
-                    id,
-                    capacity: Capacity::default(),
-                    executors: vec![executor.clone()],
-                    hardware: None,
-                    region: None,
-                    price: Money::default(),
-                };
-                (Arc::new(worker), predictor.add_worker(id, None))
-            })
-            .collect();
-        let spec = Arc::new(TaskSpec {
-            requirement: Requirement { model: "llama".parse().ok(), ..Requirement::default() },
-            metadata: Metadata::of_numbers(&[("input_tokens", 1_000.0), ("output_tokens", 100.0)]),
-            ..TaskSpec::default()
-        });
-        let query = predictor.query(&spec);
-        for _ in 0..LESSONS {
-            for (at, (_, key)) in workers.iter().enumerate() {
-                predictor.observe(&query, *key, run(at, &mut rng));
-            }
-        }
-        let now = Time::from_micros(1_000_000_000);
-        let mut placement = Placement::new(strategy, Preferences::default(), 1);
-        for (worker, key) in &workers {
-            let (worker, health) = (Arc::clone(worker), Health::default());
-            let slot = placement.add_worker(worker, *key, HardwareKey(0), health, now);
-            placement.set_factor(slot, predictor.factor(*key), now);
-            placement.saw(slot, Some(Span::from_micros(500)), now);
-            placement.set_available(slot, true, now);
-        }
+        let crowd = Crowd::new(size, vec!["llama".parse().unwrap()], at_once);
+        let placement = crowd.placement(strategy);
+        let Crowd { predictor, spec, query, .. } = crowd;
         let open = (OPEN_PER_SLOT * (size as u32 * at_once) as f64) as u32 + 2;
         let mut world = World {
             predictor,
             placement,
             spec,
             query,
-            now,
+            now: START,
             ends: BinaryHeap::new(),
             free: (0..open).collect(),
             actions: Vec::new(),
-            rng,
+            rng: Rng::new(2),
         };
         for at in 0..unserved {
             let model = format!("absent-{at}").parse().ok();

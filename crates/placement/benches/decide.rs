@@ -7,45 +7,25 @@
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods)] // a bench reads clocks and prints
 #![allow(clippy::unwrap_used)] // of what is written here
 
+mod crowd;
+
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use hypha_model::{
-    Capacity, Executor, ExecutorClass, Metadata, Money, Requirement, Rng, Span, TaskSpec, Time,
-    Worker, WorkerId,
-};
-use hypha_placement::{
-    Action, Ending, Health, Placement, Preferences, Slot, Strategy, TaskRef, Ticket,
-};
-use hypha_predict::{Predictor, Query, Settings, WorkerKey};
+use crowd::{Crowd, MEAN_RUN_S, MOST_NOISE, SPEEDS, run};
+use hypha_model::{Rng, Span, Time};
+use hypha_placement::{Action, Ending, Placement, Slot, Strategy, TaskRef, Ticket};
 
 const SIZES: [usize; 5] = [10, 100, 1_000, 10_000, 100_000];
-const SPEEDS: [f64; 3] = [1.0, 2.0, 4.0];
 const UTILISATION: f64 = 0.8;
-/// On a worker of speed 1.
-const MEAN_RUN_S: f64 = 1.0;
-/// The logarithm of a run time has this spread: predictions are about 30 % off.
-const SPREAD: f64 = 0.3;
-/// Completions by which each worker's factor was learned.
-const LESSONS: usize = 6;
-/// Longer runs are cut off, so that the wheel need not be long.
-const MOST_NOISE: f64 = 1.0;
 const NOBODY: u32 = u32::MAX;
 
 /// Time, tasks and decisions, by the number of the strategy and the number of workers. A task that is held
 /// back or finds nobody is decided more than once.
 type Measured = BTreeMap<(usize, usize), (Duration, u64, u64)>;
-
-/// Workers and a predictor that has learned how fast they are; shared by the strategies.
-struct Crowd {
-    workers: Vec<(Arc<Worker>, WorkerKey)>,
-    predictor: Predictor,
-    spec: Arc<TaskSpec>,
-    query: Query,
-}
 
 /// A scheduler at work: tasks arrive at an even pace, and each ends in the tick that its run leads to.
 struct World<'a> {
@@ -64,62 +44,9 @@ struct World<'a> {
     rng: Rng,
 }
 
-impl Crowd {
-    fn new(size: usize) -> Crowd {
-        let mut rng = Rng::new(size as u64);
-        let mut predictor = Predictor::new(Settings::default());
-        let executor = Executor {
-            class: ExecutorClass::Inference,
-            name: "vllm".parse().unwrap(),
-            models: Vec::new(),
-            concurrency: 1,
-        };
-        let workers: Vec<_> = (0..size)
-            .map(|_| {
-                let id = WorkerId::new(Time::ZERO, &mut rng);
-                let worker = Arc::new(Worker {
-                    id,
-                    capacity: Capacity::default(),
-                    executors: vec![executor.clone()],
-                    hardware: None,
-                    region: None,
-                    price: Money::default(),
-                });
-                (worker, predictor.add_worker(id, None))
-            })
-            .collect();
-        let spec = Arc::new(TaskSpec {
-            requirement: Requirement { model: "llama".parse().ok(), ..Requirement::default() },
-            metadata: Metadata::of_numbers(&[("input_tokens", 1_000.0), ("output_tokens", 100.0)]),
-            ..TaskSpec::default()
-        });
-        let query = predictor.query(&spec);
-        for _ in 0..LESSONS {
-            for (at, (_, key)) in workers.iter().enumerate() {
-                predictor.observe(&query, *key, run(at, &mut rng));
-            }
-        }
-        Crowd { workers, predictor, spec, query }
-    }
-}
-
-fn run(at: usize, rng: &mut Rng) -> Span {
-    let noise = (SPREAD * rng.normal()).clamp(-MOST_NOISE, MOST_NOISE).exp();
-    Span::from_secs_f64(MEAN_RUN_S * noise / SPEEDS[at % SPEEDS.len()])
-}
-
 impl World<'_> {
     fn new(crowd: &Crowd, strategy: Strategy) -> World<'_> {
-        let mut placement = Placement::new(strategy, Preferences::default(), 1);
-        let now = Time::from_micros(1_000_000_000);
-        for (worker, key) in &crowd.workers {
-            let hardware = hypha_predict::HardwareKey(0);
-            let slot =
-                placement.add_worker(Arc::clone(worker), *key, hardware, Health::default(), now);
-            placement.set_factor(slot, crowd.predictor.factor(*key), now);
-            placement.saw(slot, Some(Span::from_micros(500)), now);
-            placement.set_available(slot, true, now);
-        }
+        let placement = crowd.placement(strategy);
         let size = crowd.workers.len();
         let speed: f64 = (0..size).map(|at| SPEEDS[at % SPEEDS.len()]).sum();
         let tick_s = MEAN_RUN_S / (UTILISATION * speed);
@@ -204,7 +131,8 @@ fn main() {
             let mut world = None;
             criterion.bench_function(&format!("{strategy}/{size}"), |b| {
                 let world = world.get_or_insert_with(|| {
-                    let mut world = World::new(crowd.get_or_init(|| Crowd::new(size)), strategy);
+                    let mut world =
+                        World::new(crowd.get_or_init(|| Crowd::new(size, Vec::new(), 1)), strategy);
                     (0..5_000.max(3 * size)).for_each(|_| world.step());
                     world
                 });
