@@ -1,23 +1,19 @@
 //! The open streams to workers of the swarm: one for each, kept open while the worker is connected.
 
 use std::collections::HashMap;
-use std::io;
+use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use hypha_engine::{FromWorker, SchedulerEvent, ToWorker};
+use hypha_engine::{SchedulerEvent, ToWorker};
 use hypha_model::{Worker, WorkerId};
-use hypha_net::{ChannelReader, ChannelWriter, Net, PeerId};
-use hypha_wire::dispatch::{Orders, Reports};
+use hypha_net::{Net, Opened, PeerId};
+use hypha_wire::dispatch::Tasks;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::core::Core;
-use crate::frames;
-
-/// Messages that wait for one worker. The machine gives a worker no more than it has room for, so this is
-/// reached only when the stream stands still; what does not fit is dropped, as on a network.
-const MAX_WAITING: usize = 16_384;
+use crate::channel::{MAX_WAITING, carry};
 
 /// How long after a failed try a stream is opened again, if the worker does not connect before.
 const RETRY: Duration = Duration::from_secs(5);
@@ -42,7 +38,7 @@ pub(super) struct Link {
 }
 
 impl Links {
-    /// Sends, if there is a stream and it has room.
+    /// Sends, if there is a stream and it has room: what does not fit is dropped, as on a network.
     pub(super) fn send(&self, worker: WorkerId, message: ToWorker) {
         let messages = self.lock().get(&worker).map(|open| open.messages.clone());
         if let Some(messages) = messages
@@ -101,8 +97,8 @@ struct Keeper {
 impl Keeper {
     async fn run(self) {
         loop {
-            match self.net.open_channel(self.peer).await {
-                Ok((writer, reader)) => self.serve(writer, reader).await,
+            match self.net.open_channel::<Tasks>(self.peer).await {
+                Ok(channel) => self.serve(channel).await,
                 Err(error) => {
                     tracing::debug!(peer = %self.peer, "no stream to the worker: {error}");
                     let _ = tokio::time::timeout(RETRY, self.came.notified()).await;
@@ -111,7 +107,7 @@ impl Keeper {
         }
     }
 
-    async fn serve(&self, writer: ChannelWriter<Orders>, reader: ChannelReader<Reports>) {
+    async fn serve(&self, channel: Opened<Tasks>) {
         let worker = lock(&self.worker).clone();
         let id = worker.id;
         let (messages, waiting) = mpsc::channel(MAX_WAITING);
@@ -121,21 +117,18 @@ impl Keeper {
         // Now that it can be reached, it is asked for a lease at once.
         core.tell(SchedulerEvent::WorkerFound(worker));
         drop(core);
-        let ended = tokio::select! {
-            ended = frames::write(writer, waiting) => ended,
-            ended = self.read(id, reader) => ended,
+        let take = |said: Vec<_>| {
+            ready(match self.core.upgrade() {
+                Some(core) => {
+                    core.worker_said(id, said.into_iter());
+                    true
+                }
+                None => false,
+            })
         };
-        let why = ended.err().map_or_else(|| "it was closed".to_owned(), |error| error.to_string());
+        let why = carry(channel, waiting, take).await;
         tracing::debug!(peer = %self.peer, worker = %id, "the stream to the worker has ended: {why}");
         drop(guard);
-    }
-
-    async fn read(&self, id: WorkerId, mut reader: ChannelReader<Reports>) -> io::Result<()> {
-        while let Some(reports) = reader.next().await? {
-            let Some(core) = self.core.upgrade() else { return Ok(()) };
-            core.worker_said(id, reports.reports.into_iter().map(FromWorker::from));
-        }
-        Ok(())
     }
 }
 
