@@ -29,8 +29,7 @@ mod workers;
 use axum::Router;
 
 pub use backend::{
-    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, Page, RegisterError,
-    Registering, Unavailable,
+    Accepted, Answer, Backend, NewServer, Object, RegisterError, Registering, Unavailable,
 };
 pub use caller::Role;
 pub use instance::{

@@ -5,6 +5,7 @@
 
 pub mod message;
 pub mod mutant;
+pub mod notification;
 pub mod record;
 pub mod scheduler;
 pub mod store;
@@ -12,6 +13,7 @@ pub mod worker;
 
 pub use message::{Dispatch, FromWorker, Outcome, ToWorker};
 pub use mutant::Mutant;
+pub use notification::Notification;
 pub use record::{Image, Record};
 pub use scheduler::{
     Command, Effect, NewTask, Notice, Reject, Reply, RetryPolicy, Scheduler, SchedulerEvent,

@@ -79,6 +79,8 @@ pub enum Effect {
         /// What.
         message: ToWorker,
     },
+    /// A worker has granted a lease, for those who wait for that.
+    WorkerLeased(WorkerId),
     /// A worker is forgotten: what was kept to reach it is not needed any more, unless it is known again by now.
     WorkerForgotten(WorkerId),
     /// The attempt with this token streams its result: what it gives from now on goes to those who watch the task,

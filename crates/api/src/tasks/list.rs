@@ -12,6 +12,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use data_encoding::BASE64URL_NOPAD;
 use hypha_engine::record::{AcceptedTask, StoredTask};
+use hypha_engine::store::Filter;
 use hypha_model::{TaskId, TaskState, WorkerId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -19,7 +20,7 @@ use uuid::Uuid;
 
 use super::look::Seen;
 use super::view::TaskBody;
-use crate::backend::{Backend, Filter, Unavailable};
+use crate::backend::{Backend, Unavailable};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::params::{Parameters, Params};

@@ -12,10 +12,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use hypha_api::{
-    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, Page, RegisterError,
-    Registering, Unavailable, Watch, Watched, watch,
+    Accepted, Answer, Backend, NewServer, Object, RegisterError, Registering, Unavailable, Watch,
+    Watched, watch,
 };
+use hypha_engine::Notification;
 use hypha_engine::record::StoredTask;
+use hypha_engine::store::{Filter, Page};
 use hypha_engine::{
     Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Reply, Scheduler,
     SchedulerEvent, SchedulerStep, Settings, ToWorker,
@@ -23,7 +25,7 @@ use hypha_engine::{
 use hypha_machine::{Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
     AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, Fence, LeaseId, Money, Name,
-    Payload, Rng, SchedulerId, Span, TaskId, TaskState, Time, Worker, WorkerId,
+    Payload, Rng, SchedulerId, Span, TaskId, Time, Worker, WorkerId,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -347,7 +349,7 @@ impl State {
             match effect {
                 Effect::Notice { task, notice } => self.tell(task, &notice),
                 Effect::ToWorker { worker, message } => self.told(worker, message),
-                Effect::Streams { .. } | Effect::WorkerForgotten(_) => {}
+                Effect::Streams { .. } | Effect::WorkerLeased(_) | Effect::WorkerForgotten(_) => {}
             }
         }
     }
@@ -443,22 +445,10 @@ impl Backend for Memory {
 
     fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
         self.answer(|state| {
-            let fits = |task: &&StoredTask| {
-                let requirement = &task.accepted.spec.requirement;
-                let worker = match &task.finished {
-                    Some(finished) => finished.worker,
-                    None => task.current.as_ref().map(|current| current.worker),
-                };
-                filter.state.is_none_or(|state| state == state_of(task))
-                    && filter.model.as_ref().is_none_or(|m| requirement.model.as_ref() == Some(m))
-                    && filter.worker.is_none_or(|wanted| worker == Some(wanted))
-                    && filter.since.is_none_or(|since| task.accepted.submitted >= since)
-                    && filter.tenant.as_ref().is_none_or(|t| task.accepted.spec.tenant == *t)
-            };
             let before = |task: &&StoredTask| behind.is_none_or(|behind| task.accepted.id < behind);
             let mut tasks: Vec<StoredTask> = (state.disk.image.tasks.values().rev())
                 .filter(before)
-                .filter(fits)
+                .filter(|task| filter.passes(task))
                 .take(limit + 1)
                 .cloned()
                 .collect();
@@ -513,14 +503,6 @@ impl Backend for Memory {
     fn metrics(&self) -> String {
         let completed = self.lock().scheduler.counts().completed;
         format!("hypha_scheduler_tasks_completed_total {completed}\n")
-    }
-}
-
-fn state_of(task: &StoredTask) -> TaskState {
-    match (&task.finished, &task.current) {
-        (Some(finished), _) => finished.state,
-        (None, Some(_)) => TaskState::Scheduled,
-        (None, None) => TaskState::Queued,
     }
 }
 

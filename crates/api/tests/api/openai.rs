@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use hypha_api::{
-    Accepted, Answer, Backend, Filter, NewServer, NewToken, Notification, Object, Page,
-    Registering, Settings, Tokens, Watch,
+    Accepted, Answer, Backend, NewServer, NewToken, Object, Registering, Settings, Tokens, Watch,
 };
+use hypha_engine::Notification;
 use hypha_engine::record::StoredTask;
+use hypha_engine::store::{Filter, Page};
 use hypha_engine::{Command, NewTask, Reply, Scheduler};
 use hypha_model::{Digest, Form, Priority, ServerError, Span, TaskId, Time};
 use reqwest::{Method, Response};

@@ -341,6 +341,7 @@ impl Scheduler {
         self.found_well(now, slot, sent);
         self.update_availability(now, slot);
         self.arm_worker(slot);
+        step.send_at_once(Effect::WorkerLeased(worker));
     }
 
     pub(super) fn update_availability(&mut self, now: Time, slot: Slot) {

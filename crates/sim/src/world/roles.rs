@@ -57,7 +57,10 @@ impl Role for Scheduler {
             {
                 world.watch.ended_on_line(world.now, (at, task), &finished)
             }
-            Effect::Notice { .. } | Effect::Streams { .. } | Effect::WorkerForgotten(_) => Ok(()),
+            Effect::Notice { .. }
+            | Effect::Streams { .. }
+            | Effect::WorkerLeased(_)
+            | Effect::WorkerForgotten(_) => Ok(()),
         }
     }
 

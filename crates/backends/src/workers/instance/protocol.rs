@@ -47,7 +47,8 @@ pub(in crate::workers) struct Status {
 #[derive(Debug, Default)]
 pub(in crate::workers) struct Report {
     pub(in crate::workers) status: Option<String>,
-    pub(in crate::workers) result: Option<Value>,
+    /// As JSON.
+    pub(in crate::workers) result: Option<Payload>,
     pub(in crate::workers) error: Option<String>,
     pub(in crate::workers) execution_time_ms: Option<f64>,
 }
@@ -154,8 +155,8 @@ impl Status {
 const MAX_REPLICAS: u32 = 256;
 
 impl Report {
-    fn read(value: &mut Value) -> Report {
-        let result = value.get_mut("result").map(Value::take);
+    fn read(value: &Value) -> Report {
+        let result = value.get("result").map(|it| Payload::from(it.to_string().into_bytes()));
         let error = match &value["error"] {
             Value::Null => None,
             Value::String(text) => Some(text.clone()),
@@ -179,7 +180,6 @@ impl Report {
             .map(|ms| Span::from_secs_f64(ms / 1_000.0));
         match (word.as_str(), self.result) {
             ("completed" | "success" | "succeeded" | "done" | "finished", Some(result)) => {
-                let result = Payload::from(result.to_string().into_bytes());
                 let digest = result.digest();
                 Verdict::Ended { outcome: Outcome::Completed { result, digest }, run }
             }
@@ -266,10 +266,10 @@ impl Instance {
         };
         match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
             Ok(body) => {
-                let mut value: Value = serde_json::from_slice(&body).map_err(|error| {
+                let value: Value = serde_json::from_slice(&body).map_err(|error| {
                     HttpError::Broken(format!("the result is not JSON ({error})"))
                 })?;
-                Ok(Fetched::Report(Report::read(&mut value)))
+                Ok(Fetched::Report(Report::read(&value)))
             }
             Err(HttpError::Status(answer)) if answer.status == 404 => Ok(Fetched::Unknown),
             Err(error) => Err(error),
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn reports_are_judged() {
         let check = |value: Value, expected: &str| {
-            let shown = match Report::read(&mut value.clone()).verdict() {
+            let shown = match Report::read(&value).verdict() {
                 Verdict::NotYet => "not yet".to_owned(),
                 Verdict::NoResult => "no result".to_owned(),
                 Verdict::Ended { outcome: Outcome::Completed { result, .. }, run } => {
