@@ -14,6 +14,7 @@ mod lanes;
 mod object;
 mod openai;
 mod params;
+mod parts;
 mod reply;
 mod scheduler;
 mod serve;

@@ -58,6 +58,10 @@ pub(crate) struct State {
     healthy: BTreeMap<String, Vec<Name>>,
     pub(crate) servers: Vec<NewServer>,
     pub(crate) notifications: Vec<Notification>,
+    /// How often the machine was locked to be read.
+    pub(crate) reads: usize,
+    /// How many tasks came with each submission.
+    pub(crate) submissions: Vec<usize>,
 }
 
 /// An attempt that a worker has begun and not ended.
@@ -108,6 +112,8 @@ impl Memory {
             objects: BTreeMap::new(),
             healthy: BTreeMap::new(),
             servers: Vec::new(),
+            reads: 0,
+            submissions: Vec::new(),
             notifications: Vec::new(),
         };
         Arc::new(Memory { state: Mutex::new(state), news: Notify::new() })
@@ -421,6 +427,7 @@ impl Backend for Memory {
 
     fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
         self.answer(|state| {
+            state.submissions.push(tasks.len());
             let (reply, watches) = state.ask(Command::SubmitTasks(tasks), watch);
             let Reply::Submitted(answers) = reply else { panic!("{reply:?} to a submit") };
             let mut watches = watches.into_iter();
@@ -435,7 +442,8 @@ impl Backend for Memory {
     }
 
     fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
-        let state = self.lock();
+        let mut state = self.lock();
+        state.reads += 1;
         look(&state.scheduler, state.now);
     }
 
