@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use futures::future::BoxFuture;
 use hypha_engine::record::StoredTask;
-use hypha_engine::{Command, NewTask, Reject, Reply, Scheduler, Submitted};
-use hypha_model::{Name, ObjectRef, TaskId, TaskState, Time, WorkerId};
+use hypha_engine::store::{Filter, Page};
+use hypha_engine::{Command, NewTask, Notification, Reject, Reply, Scheduler, Submitted};
+use hypha_model::{Name, ObjectRef, TaskId, Time, WorkerId};
 use thiserror::Error;
 
 use crate::watch::Watch;
@@ -34,7 +35,8 @@ pub trait Backend: Send + Sync + 'static {
     /// A task as it is on the disk. Of tasks that have not ended, the machine knows more.
     fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>>;
 
-    /// Tasks on the disk, the latest first, from behind `behind` on.
+    /// Tasks on the disk, the latest first, from behind `behind` on
+    /// ([`list`](hypha_engine::SchedulerStore::list) of the store).
     fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page>;
 
     /// The result of `task`, if it was too large to be kept with it, in pieces. Nothing is given whose bytes are not what
@@ -72,30 +74,6 @@ pub type Accepted = Result<(Submitted, Option<Watch>), Reject>;
 #[derive(Clone, Debug, Error)]
 #[error("{0}")]
 pub struct Unavailable(pub String);
-
-/// Which tasks are wanted; what is `None` does not matter.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// In this state. The disk does not know `Running` from `Scheduled`.
-    pub state: Option<TaskState>,
-    /// For this model.
-    pub model: Option<Name>,
-    /// With this worker at present, or at the end.
-    pub worker: Option<WorkerId>,
-    /// Submitted then or later.
-    pub since: Option<Time>,
-    /// Of this tenant; `Some(None)` are those of nobody.
-    pub tenant: Option<Option<Name>>,
-}
-
-/// Some tasks, the latest first.
-#[derive(Clone, Debug, Default)]
-pub struct Page {
-    /// The tasks; perhaps fewer than asked for, perhaps none, although there are more.
-    pub tasks: Vec<StoredTask>,
-    /// Behind which the next page begins; `None` if this was the last.
-    pub next: Option<TaskId>,
-}
 
 /// A large result.
 pub struct Object {
@@ -153,21 +131,4 @@ pub enum RegisterError {
     /// It was taken, and could not be recorded.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-}
-
-/// What a task instance says at the end of a task.
-#[derive(Clone, Debug, Default)]
-pub struct Notification {
-    /// The id of the task, as the instance knows it.
-    pub task: String,
-    /// The secret of the attempt, if the address that was called had one.
-    pub secret: Option<String>,
-    /// `completed` or `failed`.
-    pub status: Option<String>,
-    /// The result as JSON, if it is there.
-    pub result: Option<serde_json::Value>,
-    /// What went wrong.
-    pub error: Option<String>,
-    /// How long it ran, in milliseconds.
-    pub execution_time_ms: Option<f64>,
 }

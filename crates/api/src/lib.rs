@@ -14,6 +14,7 @@ mod lanes;
 mod object;
 mod openai;
 mod params;
+mod parts;
 mod reply;
 mod scheduler;
 mod serve;
@@ -29,8 +30,8 @@ mod workers;
 use axum::Router;
 
 pub use backend::{
-    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, ObjectError, Page,
-    ReadingObject, RegisterError, Registering, Unavailable,
+    Accepted, Answer, Backend, NewServer, Object, ObjectError, ReadingObject, RegisterError,
+    Registering, Unavailable,
 };
 pub use caller::Role;
 pub use instance::{

@@ -9,8 +9,8 @@ use axum::response::Response;
 use axum::routing::get;
 use hypha_engine::scheduler::Counts;
 use hypha_engine::{Command, Reply, Scheduler};
-use hypha_model::{SchedulerId, Time, WorkerId};
-use hypha_placement::{Statistics, Strategy};
+use hypha_model::{SchedulerId, WorkerId};
+use hypha_placement::{Statistics, Strategy, WorkerView};
 use hypha_predict::Mode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -19,6 +19,7 @@ use utoipa::{OpenApi, ToSchema};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::json::{self, Json};
+use crate::parts;
 use crate::reply;
 use crate::surface::Surface;
 use crate::workers::HealthBody;
@@ -114,7 +115,7 @@ pub(crate) struct ChangeForm {
     responses((status = 200, description = "The scheduler", body = SchedulerBody))
 )]
 async fn show(State(surface): State<Surface>, _: Caller) -> Result<Response, Error> {
-    shown(&surface)
+    shown(&surface).await
 }
 
 /// Chooses another strategy or another predictor. Nothing is lost: what waits is decided anew.
@@ -149,7 +150,7 @@ async fn change(
             _ => return Err(Error::internal()),
         }
     }
-    shown(&surface)
+    shown(&surface).await
 }
 
 /// A strategy as a name, or as an object with parameters.
@@ -168,19 +169,19 @@ fn mode(text: &str) -> Result<Mode, Error> {
     text.parse().map_err(|error| Error::unprocessable(format!("predictor_mode: {error}")))
 }
 
-fn shown(surface: &Surface) -> Result<Response, Error> {
+async fn shown(surface: &Surface) -> Result<Response, Error> {
+    let workers = parts::of_workers(&*surface.backend, |_, view, _| view).await;
     let mut body = None;
-    surface.backend.read(&mut |scheduler, now| {
-        body = Some(SchedulerBody::of(scheduler, now, surface.settings.version));
+    surface.backend.read(&mut |scheduler, _| {
+        body = Some(SchedulerBody::of(scheduler, &workers, surface.settings.version));
     });
     Ok(reply::json(StatusCode::OK, &body.ok_or_else(Error::internal)?))
 }
 
 impl SchedulerBody {
-    fn of(scheduler: &Scheduler, now: Time, version: &'static str) -> SchedulerBody {
+    fn of(scheduler: &Scheduler, workers: &[WorkerView], version: &'static str) -> SchedulerBody {
         let (strategy, statistics) = scheduler.strategy();
-        let workers = scheduler.workers(now);
-        let performance = workers.iter().map(|(it, _)| (it.worker.id, HealthBody::of(&it.health)));
+        let performance = workers.iter().map(|it| (it.worker.id, HealthBody::of(&it.health)));
         SchedulerBody {
             id: scheduler.id(),
             version,
@@ -196,7 +197,7 @@ impl SchedulerBody {
             tasks: TaskCounts { open: scheduler.open_tasks(), waiting: scheduler.waiting_tasks() },
             workers: WorkerCounts {
                 known: workers.len(),
-                available: workers.iter().filter(|(it, _)| it.available).count(),
+                available: workers.iter().filter(|it| it.available).count(),
             },
         }
     }

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{delete, get};
 use hypha_engine::scheduler::{LeaseView, Unused};
-use hypha_engine::{Command, Reply};
+use hypha_engine::{Command, Reply, Scheduler};
 use hypha_model::ledger::Utilisation;
 use hypha_model::{Capacity, Executor, Name, Time, Worker, WorkerId};
 use hypha_placement::{Health, WorkerView};
@@ -20,6 +20,7 @@ use crate::caller::Caller;
 use crate::error::Error;
 use crate::json::Json;
 use crate::params::{NoParams, Params, WorkerPath};
+use crate::parts;
 use crate::reply;
 use crate::stamp::Stamp;
 use crate::surface::Surface;
@@ -255,22 +256,20 @@ fn default_concurrency() -> u32 {
     )
 )]
 async fn list(State(surface): State<Surface>, _: Caller, _: Params<NoParams>) -> Response {
-    let (mut seen, mut removed) = (Vec::new(), Vec::new());
-    surface.backend.read(&mut |scheduler, now| {
-        let look = |(view, lease): (WorkerView, Option<LeaseView>)| {
-            let id = view.worker.id;
-            let executors = 0..view.worker.executors.len();
-            Seen {
-                why: scheduler.why_unused(id, None),
-                alone: executors.map(|at| scheduler.why_executor_unused(id, at)).collect(),
-                removed_at: scheduler.removed_at(id),
-                view,
-                lease,
-            }
-        };
-        seen = scheduler.workers(now).into_iter().map(look).collect();
-        removed = scheduler.removed_workers();
-    });
+    let look = |scheduler: &Scheduler, view: WorkerView, lease: Option<LeaseView>| {
+        let id = view.worker.id;
+        let executors = 0..view.worker.executors.len();
+        Seen {
+            why: scheduler.why_unused(id, None),
+            alone: executors.map(|at| scheduler.why_executor_unused(id, at)).collect(),
+            removed_at: scheduler.removed_at(id),
+            view,
+            lease,
+        }
+    };
+    let seen = parts::of_workers(&*surface.backend, look).await;
+    let mut removed = Vec::new();
+    surface.backend.read(&mut |scheduler, _| removed = scheduler.removed_workers());
     let name = |id| surface.backend.worker_name(id);
     let workers = seen.into_iter().map(|seen| seen.body(&name)).collect();
     let removed = removed.into_iter().map(|view| RemovedBody::of(&view, name(view.id))).collect();

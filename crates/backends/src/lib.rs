@@ -16,6 +16,6 @@ pub use call::{Answer, Call};
 pub use server::{Format, Server, ServerConfig, ServerConfigError};
 pub use transport::HttpError;
 pub use workers::{
-    Hear, HttpSettings, HttpWorkers, NewServer, Notification, OpenError, RegisterError,
-    SchedulerSide, default_networks,
+    Hear, HttpSettings, HttpWorkers, NewServer, OpenError, RegisterError, SchedulerSide,
+    default_networks,
 };

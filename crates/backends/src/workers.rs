@@ -18,16 +18,18 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hypha_engine::back_end::BackEndHealth;
-use hypha_engine::{FromWorker, ToWorker, WorkerEvent, WorkerMachine, WorkerStep};
+use hypha_engine::{FromWorker, Notification, ToWorker, WorkerEvent, WorkerMachine, WorkerStep};
 use hypha_machine::NoJournal;
 use hypha_model::{Epoch, Refusal, RefusalKind, SchedulerId, Time, Worker, WorkerId};
 use ipnet::IpNet;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::transport::locked;
 use carrier::{BackEnd, HttpCarrier, HttpMachine};
 use file::{Location, Row};
+use health::Alarms;
 use secrets::Secrets;
 
 pub use file::OpenError;
@@ -75,23 +77,6 @@ pub struct SchedulerSide {
 #[derive(Clone)]
 pub struct HttpWorkers(Arc<Inner>);
 
-/// What a task instance says at the end of a task.
-#[derive(Clone, Debug, Default)]
-pub struct Notification {
-    /// The id of the task: ours, or the instance's own.
-    pub task: String,
-    /// The secret of the attempt, if the address that was called had one.
-    pub secret: Option<String>,
-    /// `completed` or `failed`.
-    pub status: Option<String>,
-    /// The result, if it is there.
-    pub result: Option<serde_json::Value>,
-    /// What went wrong.
-    pub error: Option<String>,
-    /// How long it ran, in milliseconds.
-    pub execution_time_ms: Option<f64>,
-}
-
 struct Inner {
     settings: HttpSettings,
     scheduler: SchedulerSide,
@@ -101,6 +86,7 @@ struct Inner {
     runtime: Handle,
     allowed: Arc<[IpNet]>,
     secrets: Arc<Secrets>,
+    alarms: Arc<Alarms>,
     members: Mutex<BTreeMap<WorkerId, Member>>,
     /// Held while the file is written, so that the last version is the last one written.
     file: tokio::sync::Mutex<()>,
@@ -115,6 +101,16 @@ struct Member {
     machine: Arc<HttpMachine>,
     /// Removed: it may be wanted again, or make room for another.
     retired: bool,
+}
+
+impl Member {
+    fn set_retired(&mut self, retired: bool) {
+        self.retired = retired;
+        self.machine
+            .carrier()
+            .used
+            .send_if_modified(|used| std::mem::replace(used, !retired) == retired);
+    }
 }
 
 impl HttpSettings {
@@ -149,6 +145,7 @@ impl HttpWorkers {
             epoch: AtomicU64::new(lives.as_secs()),
             runtime: Handle::current(),
             secrets: Arc::default(),
+            alarms: Arc::default(),
             members: Mutex::default(),
             file: tokio::sync::Mutex::default(),
         }));
@@ -193,10 +190,12 @@ impl HttpWorkers {
             machine: OnceLock::new(),
             runs: Mutex::default(),
             answers: Mutex::default(),
+            alarms: Arc::clone(&inner.alarms),
             wants_alarm: AtomicBool::new(false),
             alarm_us: AtomicU64::new(u64::MAX),
             health: Mutex::new(BackEndHealth::new(problem)),
             missed: tokio::sync::Notify::new(),
+            used: watch::Sender::new(true),
             closed: CancellationToken::new(),
         };
         let machine = Arc::new(HttpMachine::new(machine, step, NoJournal, carrier));
@@ -231,7 +230,9 @@ impl HttpWorkers {
             let mut members = locked(&self.0.members);
             members.get_mut(&worker).map(|member| {
                 // A scheduler that asks for its lease wants it again.
-                member.retired &= !matches!(message, ToWorker::RequestLease { .. });
+                if matches!(message, ToWorker::RequestLease { .. }) {
+                    member.set_retired(false);
+                }
                 Arc::clone(&member.machine)
             })
         };
@@ -255,7 +256,7 @@ impl HttpWorkers {
     /// A worker was removed: it is kept in case it is wanted again, until another needs its place.
     pub fn retire(&self, worker: WorkerId) {
         if let Some(member) = locked(&self.0.members).get_mut(&worker) {
-            member.retired = true;
+            member.set_retired(true);
             member.machine.carrier().close_kept();
         }
     }

@@ -6,6 +6,7 @@
 pub mod back_end;
 pub mod message;
 pub mod mutant;
+pub mod notification;
 pub mod record;
 pub mod scheduler;
 pub mod store;
@@ -14,6 +15,7 @@ pub mod worker;
 pub use hypha_market::{Ask, DevicePart, Portion};
 pub use message::{Dispatch, FromWorker, Outcome, ToWorker};
 pub use mutant::Mutant;
+pub use notification::Notification;
 pub use record::{Image, Record};
 pub use scheduler::{
     Command, Effect, NewTask, Notice, Reject, Reply, RetryPolicy, Scheduler, SchedulerEvent,

@@ -3,13 +3,15 @@
 //! The rest of the machine is in the files below: `submit.rs` (what clients ask), `attempts.rs` (the life
 //! of an attempt), `failed.rs` (what comes of one that gave no result), `workers.rs` (leases, heartbeats),
 //! `portion.rs` (how much of a worker is leased), `blame.rs` (who is left alone for failing), `away.rs` (who cannot be reached), `leave.rs` (workers that go), `recover.rs` (a new life from what is
-//! durable), `stall.rs` (time in which it did not run), `views.rs` and `unused.rs` (what may be read).
+//! durable), `stall.rs` (time in which it did not run), `deferred.rs` (what is too much for one step), `views.rs`, `parts.rs` and `unused.rs` (what may be read).
 
 mod attempts;
 mod away;
 mod blame;
+mod deferred;
 mod failed;
 mod leave;
+mod parts;
 mod portion;
 mod recover;
 mod relink;
@@ -34,6 +36,7 @@ use hypha_predict::Predictor;
 
 pub use blame::LeftAlone;
 pub use hypha_market::HOLDER_SHARE;
+pub use parts::{Part, TASKS_PER_PART, WORKERS_PER_PART};
 pub use settings::{RetryPolicy, Settings};
 pub use submit::{Command, NewTask, Reject, Reply, Submitted};
 pub use unused::{Stranded, Unused};
@@ -43,6 +46,7 @@ pub use workers::LeaseView;
 use crate::message::{FromWorker, ToWorker};
 use crate::mutant::Mutant;
 use crate::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
+use deferred::Deferred;
 use leave::Removed;
 use workers::WorkerState;
 
@@ -84,6 +88,8 @@ pub enum Effect {
         /// What.
         message: ToWorker,
     },
+    /// A worker has granted a lease, for those who wait for that.
+    WorkerLeased(WorkerId),
     /// A worker is forgotten: what was kept to reach it is not needed any more, unless it is known again by now.
     WorkerForgotten(WorkerId),
     /// The attempt with this token streams its result: what it gives from now on goes to those who watch the task,
@@ -170,6 +176,10 @@ pub struct Scheduler {
     next_factor: usize,
     /// Whether the event of this step may have changed what can be placed.
     plan_wanted: bool,
+    /// What was too much for the steps so far.
+    deferred: Deferred,
+    /// How many more items this step may handle.
+    budget: usize,
 }
 
 /// An idempotency key, with the tenant whose key it is.
@@ -287,6 +297,7 @@ impl Machine for Scheduler {
     type Reply = Reply;
 
     fn step(&mut self, now: Time, event: SchedulerEvent, step: &mut SchedulerStep) {
+        self.budget = self.settings.items_per_step;
         self.notice_stall(now, step);
         self.plan_wanted = true;
         match event {
@@ -302,12 +313,19 @@ impl Machine for Scheduler {
             SchedulerEvent::Woke => self.wake(now, step),
         }
         self.forget_drained(now, step);
+        // Leases that ran out while the scheduler did not run are not relied on.
+        if self.is_stalled(now) {
+            return;
+        }
         if self.plan_wanted || self.placement.plan_at().is_some_and(|at| at <= now) {
             self.carry_out_plan(now, step);
         }
     }
 
     fn wake_at(&self, now: Time) -> Option<Time> {
+        if !self.deferred.is_empty() {
+            return Some(now);
+        }
         let agenda = self.agenda.first().map(|(at, _)| *at);
         // A plan that is due now and found nothing to do is not repeated at once.
         let plan = self.placement.plan_at().map(|at| at.max(now + self.settings.least_pause));
@@ -324,12 +342,14 @@ impl Machine for Scheduler {
 
 impl Scheduler {
     fn wake(&mut self, now: Time, step: &mut SchedulerStep) {
-        while let Some((at, due)) = self.agenda.first().copied()
+        while self.budget > 0
+            && let Some((at, due)) = self.agenda.first().copied()
             && at <= now
             // The end of time never comes: what is due then would come up again and again.
             && at < Time::MAX
         {
             self.agenda.pop_first();
+            self.budget -= 1;
             match due {
                 Due::Task(task) => self.task_due(now, task, step),
                 Due::Worker(slot) => self.worker_due(now, slot, step),
@@ -341,6 +361,7 @@ impl Scheduler {
             }
         }
         self.forget_old_keys(now);
+        self.go_on(now, step);
     }
 
     /// Asks placement what to do now, and does it.
@@ -424,32 +445,9 @@ impl Scheduler {
         if std::mem::take(&mut self.counts.learned_since_save) > 0 {
             step.persist(Record::Predictor(Box::new(self.predictor.snapshot())));
         }
-        for slot in 0..self.workers.len() {
-            let Some(worker) = &mut self.workers[slot] else { continue };
-            if std::mem::take(&mut worker.changed)
-                && let Some(health) = self.placement.health(Slot(slot as u32))
-            {
-                let worker = Arc::clone(&worker.worker);
-                step.persist(Record::Worker { worker, health });
-            }
-        }
-    }
-
-    fn forget_old_keys(&mut self, now: Time) {
-        while let Some((at, ..)) = self.old_keys.front()
-            && (*at <= now || self.old_keys.len() > MAX_OLD_KEYS)
-        {
-            // A later task may have the key by now.
-            if let Some((_, key, task)) = self.old_keys.pop_front()
-                && self.by_key.get(&key) == Some(&task)
-            {
-                self.by_key.remove(&key);
-            }
-        }
+        self.save_workers(0, step);
     }
 }
 
 /// Tokens of one life: 2^44, a million a second for 200 days; lives: 2^20, one a minute for two years.
 const LIFE_BITS: u32 = 44;
-/// Keys of ended tasks that are kept, at about 150 bytes each; the oldest are forgotten first.
-const MAX_OLD_KEYS: usize = 1_000_000;

@@ -1,11 +1,15 @@
 //! What a scheduler needs of its store. `hypha-conformance` has the tests that every implementation passes.
 
+mod any;
+
 use std::sync::Arc;
 
 use hypha_machine::{BoxFuture, Recover};
 use hypha_model::{Name, TaskId, TaskState, Time, WorkerId};
 
 use crate::record::{Image, Record, StoredTask};
+
+pub use any::{AnyStore, StoreFailure, any};
 
 /// Makes a scheduler's records durable and answers questions about its tasks, those that have ended included.
 ///
@@ -35,9 +39,6 @@ pub trait SchedulerStore: Recover<Record, Image = Image> + Send + Sync {
     /// fail as well: it may be what makes room.
     fn forget_finished_before(&self, time: Time) -> BoxFuture<'_, Result<u64, Self::Error>>;
 }
-
-/// A node can choose its store when it starts.
-const _: Option<&dyn SchedulerStore<Error = std::convert::Infallible>> = None;
 
 /// The most tasks of a page.
 pub const MAX_PAGE: usize = 1_000;

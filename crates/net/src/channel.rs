@@ -1,6 +1,7 @@
-//! A stream between a scheduler and a worker that stays open: frames of messages, both ways.
+//! A stream between two peers that stays open: frames of messages, both ways. Who may have one with whom, and what is said
+//! on it, is a [`Protocol`].
 //!
-//! The worker greets first. A stream that was opened and is not greeted has been dropped on the way (several
+//! The peer that takes a channel greets first. A stream that was opened and is not greeted has been dropped on the way (several
 //! opened at once may be), and is opened again.
 
 use std::collections::HashMap;
@@ -11,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use hypha_model::NodeRole;
-use hypha_wire::dispatch::{Orders, Reports};
-use hypha_wire::{FrameReader, Message, put_frame};
+use hypha_wire::{FrameReader, Message, Protocol, put_frame};
 use libp2p::{PeerId, Stream, StreamProtocol};
 use libp2p_stream::OpenStreamError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -23,24 +23,22 @@ use crate::gatekeeper::Gatekeeper;
 use crate::handle::Net;
 use crate::rate::Buckets;
 
-const PROTOCOL: StreamProtocol = StreamProtocol::new("/hypha/tasks/1");
-
-/// How long a worker may take to greet.
+/// How long a peer may take to greet.
 const GREETING_WITHIN: Duration = Duration::from_secs(3);
 
-/// How often a stream is opened before the worker counts as not there. A stream is dropped when another peer's comes
+/// How often a stream is opened before the peer counts as not there. A stream is dropped when another peer's comes
 /// in the same moment, so it takes that many such moments in a row to fail.
 const TRIES: u32 = 6;
 
-/// How long after a dropped stream the next is opened, times the number of tries: longer than a worker needs to take
+/// How long after a dropped stream the next is opened, times the number of tries: longer than a peer needs to take
 /// the streams that came together.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Channels that wait to be taken: a worker is used by a few schedulers.
+/// Channels that wait to be taken: a node serves a few others.
 const CHANNELS: usize = 16;
 
-/// Channels of one scheduler at once: one in use, and some whose end this side has not noticed yet. Each may hold a
-/// frame, so this bounds what one scheduler can make a worker hold.
+/// Channels of one peer and protocol at once: one in use, and some whose end this side has not noticed yet. Each may hold
+/// a frame, so this bounds what one peer can make a node hold.
 const CHANNELS_PER_PEER: usize = 4;
 
 /// Lines about refused channels per second: a peer may open streams as fast as it likes.
@@ -71,29 +69,32 @@ pub struct ChannelReader<M> {
     at: usize,
     end: usize,
     told: bool,
-    /// That of a worker's end, given back when it is dropped.
+    /// That of an end that was taken, given back when it is dropped.
     _place: Option<Place>,
 }
 
-/// A worker's end: reports go out, orders come in.
-pub struct WorkerChannel {
-    /// The scheduler.
+/// One end of a channel: `W` goes out, `R` comes in.
+pub struct Channel<W, R> {
+    /// The other end.
     pub peer: PeerId,
     /// To it.
-    pub reports: ChannelWriter<Reports>,
+    pub writer: ChannelWriter<W>,
     /// From it.
-    pub orders: ChannelReader<Orders>,
+    pub reader: ChannelReader<R>,
 }
 
+/// The end of the peer that opened a channel.
+pub type Opened<P> = Channel<<P as Protocol>::FromOpener, <P as Protocol>::FromTaker>;
+
+/// The end of the peer that took it.
+pub type Taken<P> = Channel<<P as Protocol>::FromTaker, <P as Protocol>::FromOpener>;
+
 impl Net {
-    /// Opens a channel to a worker.
-    pub async fn open_channel(
-        &self,
-        worker: PeerId,
-    ) -> io::Result<(ChannelWriter<Orders>, ChannelReader<Reports>)> {
+    /// Opens a channel to a peer.
+    pub async fn open_channel<P: Protocol>(&self, peer: PeerId) -> io::Result<Opened<P>> {
         let mut last = io::Error::from(io::ErrorKind::TimedOut);
         for number in 1..=TRIES {
-            match tokio::time::timeout(GREETING_WITHIN, self.try_channel(worker)).await {
+            match tokio::time::timeout(GREETING_WITHIN, self.try_channel::<P>(peer)).await {
                 Ok(Ok(channel)) => return Ok(channel),
                 Ok(Err(error)) if is_lasting(&error) => return Err(error),
                 Ok(Err(error)) => last = error,
@@ -104,11 +105,11 @@ impl Net {
         Err(last)
     }
 
-    /// Takes channels that schedulers open to this worker, until the receiver is dropped. One at a time may.
-    pub fn channels(&self) -> io::Result<mpsc::Receiver<WorkerChannel>> {
+    /// Takes channels that peers open to this node, until the receiver is dropped. One at a time may.
+    pub fn channels<P: Protocol>(&self) -> io::Result<mpsc::Receiver<Taken<P>>> {
         let mut control = self.shared.streams.clone();
         let mut streams = control
-            .accept(PROTOCOL)
+            .accept(StreamProtocol::new(P::NAME))
             .map_err(|_| io::Error::other("channels were asked for before"))?;
         let (channels, taken) = mpsc::channel(CHANNELS);
         // Not the whole of what is shared: that would keep the streams from ever ending.
@@ -124,11 +125,13 @@ impl Net {
                     },
                     () = channels.closed() => return,
                 };
-                match admit(&gatekeeper, &places, peer) {
+                match admit::<P>(&gatekeeper, &places, peer) {
                     // Beside the loop: the next stream would be dropped if it had to wait for this greeting.
-                    Ok(place) => drop(tokio::spawn(greet(peer, stream, place, channels.clone()))),
+                    Ok(place) => {
+                        drop(tokio::spawn(greet::<P>(peer, stream, place, channels.clone())));
+                    }
                     Err(reason) if logged.take((), Instant::now()) => {
-                        tracing::warn!(%peer, "refused a channel: {reason}");
+                        tracing::warn!(%peer, protocol = P::NAME, "refused a channel: {reason}");
                     }
                     Err(_) => {}
                 }
@@ -137,24 +140,23 @@ impl Net {
         Ok(taken)
     }
 
-    async fn try_channel(
-        &self,
-        worker: PeerId,
-    ) -> io::Result<(ChannelWriter<Orders>, ChannelReader<Reports>)> {
+    async fn try_channel<P: Protocol>(&self, peer: PeerId) -> io::Result<Opened<P>> {
         let mut control = self.shared.streams.clone();
-        let stream = control.open_stream(worker, PROTOCOL).await.map_err(|error| match error {
+        let opened = control.open_stream(peer, StreamProtocol::new(P::NAME)).await;
+        let stream = opened.map_err(|error| match error {
             OpenStreamError::UnsupportedProtocol(_) => {
-                io::Error::new(io::ErrorKind::Unsupported, "it takes no tasks: it is no worker")
+                let problem = format!("it takes no such channels: it is no {}", P::TAKER);
+                io::Error::new(io::ErrorKind::Unsupported, problem)
             }
             error => io::Error::other(error),
         })?;
-        if role_of(&self.shared.gatekeeper, &worker) != Some(NodeRole::Worker) {
-            let problem = "its certificate is not that of a worker";
+        if role_of(&self.shared.gatekeeper, &peer) != Some(P::TAKER) {
+            let problem = format!("its certificate is not that of a {}", P::TAKER);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
         }
-        let (writer, mut reader) = split::<Orders, Reports>(worker, stream, None);
-        match reader.next().await? {
-            Some(_) => Ok((writer, reader)),
+        let mut channel: Opened<P> = split(peer, stream, None);
+        match channel.reader.next().await? {
+            Some(_) => Ok(channel),
             None => {
                 let problem = "it closed the stream without a greeting";
                 Err(io::Error::new(io::ErrorKind::UnexpectedEof, problem))
@@ -219,12 +221,16 @@ fn is_lasting(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied)
 }
 
-fn admit(gatekeeper: &Gatekeeper, places: &Places, peer: PeerId) -> Result<Place, &'static str> {
+fn admit<P: Protocol>(
+    gatekeeper: &Gatekeeper,
+    places: &Places,
+    peer: PeerId,
+) -> Result<Place, &'static str> {
     match role_of(gatekeeper, &peer) {
-        Some(NodeRole::Scheduler) => {
-            places.take(peer).ok_or("this scheduler has too many; close those that are not used")
+        Some(role) if role == P::OPENER => {
+            places.take(peer).ok_or("this peer has too many; close those that are not used")
         }
-        _ => Err("only schedulers lease and dispatch"),
+        _ => Err("its certificate is of a role that does not open them"),
     }
 }
 
@@ -232,12 +238,17 @@ fn role_of(gatekeeper: &Gatekeeper, peer: &PeerId) -> Option<NodeRole> {
     gatekeeper.met(peer).map(|met| met.certificate.role)
 }
 
-async fn greet(peer: PeerId, stream: Stream, place: Place, channels: mpsc::Sender<WorkerChannel>) {
-    let (mut reports, orders) = split::<Reports, Orders>(peer, stream, Some(place));
-    let greeting = Reports::default();
-    let greeted = tokio::time::timeout(GREETING_WITHIN, reports.send(&greeting));
+async fn greet<P: Protocol>(
+    peer: PeerId,
+    stream: Stream,
+    place: Place,
+    channels: mpsc::Sender<Taken<P>>,
+) {
+    let mut channel: Taken<P> = split(peer, stream, Some(place));
+    let greeting = P::FromTaker::default();
+    let greeted = tokio::time::timeout(GREETING_WITHIN, channel.writer.send(&greeting));
     if let Ok(Ok(())) = greeted.await {
-        let _ = channels.send(WorkerChannel { peer, reports, orders }).await;
+        let _ = channels.send(channel).await;
     }
 }
 
@@ -245,7 +256,7 @@ fn split<W: Message, R: Message>(
     peer: PeerId,
     stream: Stream,
     place: Option<Place>,
-) -> (ChannelWriter<W>, ChannelReader<R>) {
+) -> Channel<W, R> {
     let (read, write) = tokio::io::split(stream.compat());
     let writer =
         ChannelWriter { stream: write, buffer: Vec::new(), broken: false, messages: PhantomData };
@@ -259,10 +270,10 @@ fn split<W: Message, R: Message>(
         told: false,
         _place: place,
     };
-    (writer, reader)
+    Channel { peer, writer, reader }
 }
 
-/// How many channels each scheduler has.
+/// How many channels each peer has.
 #[derive(Clone, Default)]
 struct Places(Arc<Mutex<HashMap<PeerId, usize>>>);
 

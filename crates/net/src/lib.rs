@@ -23,7 +23,7 @@ mod transport;
 mod upgrade;
 
 pub use bulk::{Bulk, Carrier};
-pub use channel::{ChannelReader, ChannelWriter, WorkerChannel};
+pub use channel::{Channel, ChannelReader, ChannelWriter, Opened, Taken};
 pub use guard::{Guard, ip_of};
 pub use handle::{
     AskError, FoundDataset, FoundWorker, Net, NetEvent, Peer, Publication, Question, Reachability,

@@ -1,10 +1,10 @@
 //! One runtime for all roles: it joins configuration, certificates, network and telemetry, and runs until told to
 //! stop. What a role does beyond that is a file of its own.
 
+mod channel;
 mod clock;
 mod crash;
 mod data;
-mod frames;
 mod gateway;
 mod hardware;
 mod look;

@@ -9,6 +9,7 @@ mod links;
 mod names;
 mod objects;
 mod search;
+mod store;
 mod watchers;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,12 +17,12 @@ use std::time::Duration;
 
 use hypha_backends::{HttpWorkers, NewServer, RegisterError, SchedulerSide};
 use hypha_config::SchedulerConfig;
+use hypha_engine::store::AnyStore;
 use hypha_engine::{Command, SchedulerEvent, SchedulerStep, ToWorker};
 use hypha_machine::Machine;
 use hypha_model::{Span, Time, Worker, WorkerId};
 use hypha_net::{Incoming, Net, scheduler_id};
 use hypha_predict::{LookupTable, Mode};
-use hypha_store::Store;
 use hypha_telemetry::Metrics;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -69,10 +70,9 @@ impl Scheduler {
         })?;
         let table = settings::lookup_table(config.lookup_table.as_deref())?;
         let objects = Objects::open(&config.object_store)?;
-        let path = config.data_dir.join("tasks.sqlite");
-        let opened = tokio::task::spawn_blocking(move || Store::open(&path)).await;
-        let (store, recovered) = opened.map_err(NodeError::failed)?.map_err(NodeError::failed)?;
-        let store = Arc::new(store);
+        let data_dir = config.data_dir.clone();
+        let opened = tokio::task::spawn_blocking(move || store::open(&data_dir)).await;
+        let (store, image) = opened.map_err(NodeError::failed)?.map_err(NodeError::failed)?;
 
         // The machine sends to HTTP workers, and they answer it: whichever is first knows the other later.
         let heard_by = Arc::new(OnceLock::<Weak<Core>>::new());
@@ -82,7 +82,7 @@ impl Scheduler {
                 core.worker_said(worker, std::iter::once(message));
             }
         });
-        let clock = Clock::after(recovered.image.latest());
+        let clock = Clock::after(image.latest());
         let id = scheduler_id(&net.own());
         let side = SchedulerSide { id, now: Arc::new(move || clock.now()), hear };
         let http = HttpWorkers::open(settings::http_workers(config, address), side)
@@ -93,12 +93,12 @@ impl Scheduler {
             Transports { links: links.clone(), http: http.clone(), names: names.clone() };
         let figures = metrics.with(Figures::new);
         let mut step = SchedulerStep::default();
-        let mode = recovered.image.mode;
-        let open = recovered.image.tasks.values().filter(|task| task.finished.is_none()).count();
+        let mode = image.mode;
+        let open = image.tasks.values().filter(|task| task.finished.is_none()).count();
         let mut machine = hypha_engine::Scheduler::recover(
             id,
             config.settings.clone(),
-            recovered.image,
+            image,
             rand::random(),
             clock.now(),
             &mut step,
@@ -266,7 +266,7 @@ fn stays_away(service: &Service, url: &str, worker: Arc<Worker>) {
 const REGISTER_AGAIN: Duration = Duration::from_secs(10);
 
 /// Forgets results whose time is over.
-async fn forget(store: Arc<Store>, objects: Objects, clock: Clock, ttl: Duration) {
+async fn forget(store: AnyStore, objects: Objects, clock: Clock, ttl: Duration) {
     loop {
         tokio::time::sleep(FORGET_EVERY.min(ttl)).await;
         let age = Span::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX));

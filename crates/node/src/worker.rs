@@ -18,6 +18,7 @@ use hypha_config::{TaskInstanceConfig, WorkerConfig};
 use hypha_engine::FromWorker;
 use hypha_model::Worker;
 use hypha_net::{Bulk, Net, Publication, worker_id};
+use hypha_wire::dispatch::Tasks;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -72,7 +73,7 @@ pub(crate) async fn start(
     let (events, happened) = mpsc::channel(MAX_EVENTS);
     let runners = Runners::open(&config.executors, &config.data_dir, uploads, &events)?;
     let runners = Arc::new(runners);
-    let channels = net.channels().map_err(NodeError::failed)?;
+    let channels = net.channels::<Tasks>().map_err(NodeError::failed)?;
     tracing::info!(
         worker = %worker.id,
         cores = worker.capacity.cpu_milli / 1_000,

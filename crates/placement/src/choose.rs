@@ -5,8 +5,9 @@ use hypha_predict::{Estimate, HardwareKey, Predictor};
 
 use crate::capability::LOCAL;
 use crate::decision::{Decision, Held};
-use crate::explain::{Candidate, Explanation, FullExplanation, MAX_VERDICTS, RUNNERS_UP, Refusals};
-use crate::explain::{Terms, Verdict};
+use crate::explain::{
+    Candidate, ExplainedPart, Explanation, FullExplanation, RUNNERS_UP, Refusals, Terms, Verdict,
+};
 use crate::index::{Bounds, Equal, Need, Search};
 use crate::member::Member;
 use crate::pool::Pool;
@@ -172,6 +173,19 @@ impl Placement {
         predictor: &Predictor,
         now: Time,
     ) -> Option<FullExplanation> {
+        let all = self.explain_part(task, predictor, now, Slot(0), usize::MAX)?;
+        Some(FullExplanation::of_parts(vec![all]))
+    }
+
+    /// The answers of at most `most` workers, from the slot `from` on.
+    pub fn explain_part(
+        &self,
+        task: TaskRef,
+        predictor: &Predictor,
+        now: Time,
+        from: Slot,
+        most: usize,
+    ) -> Option<ExplainedPart> {
         let entry = self.tasks.get(task.0 as usize)?;
         let decision = entry.decision.as_deref();
         let recipe = decision.and_then(|decision| decision.by).unwrap_or(self.recipe);
@@ -195,37 +209,13 @@ impl Placement {
             scratch: &mut scratch,
         };
         look.scratch.bases.clear();
-        let slots = self.pool.slots();
-        let mut verdicts: Vec<Verdict> =
-            slots.iter().filter_map(|slot| look.verdict(*slot)).collect();
-        let score = |verdict: &Verdict| verdict.candidate.map_or(f64::INFINITY, |c| c.score);
-        verdicts.sort_by(|a, b| score(a).total_cmp(&score(b)));
-        let left_off = verdicts.len().saturating_sub(MAX_VERDICTS) as u64;
-        verdicts.truncate(MAX_VERDICTS);
-        Some(FullExplanation { as_decided: decided == Some(version), version, verdicts, left_off })
+        let (slots, next) = self.slots_from(from, most);
+        let verdicts = slots.iter().filter_map(|slot| look.verdict(*slot)).collect();
+        Some(ExplainedPart { as_decided: decided == Some(version), version, verdicts, next })
     }
 }
 
 impl Placement {
-    /// Why a task waits that no plan has looked at yet, because nobody had room: what each worker would
-    /// say. Made on demand.
-    pub fn waiting_reason(&self, task: TaskRef, now: Time) -> Option<Explanation> {
-        let entry = self.tasks.get(task.0 as usize)?;
-        let requirement = &entry.ticket.spec.requirement;
-        let mut refusals = Refusals::default();
-        for slot in self.pool.slots() {
-            let member = self.pool.member(slot)?;
-            // How long it takes is not asked for: what is kept for another is kept from the longest.
-            let now_or_never = || member.refuses_now(task, requirement, || f64::MAX, now);
-            let refusal = member.refuses_ever(requirement).or_else(now_or_never);
-            // Who would take it now is about to be asked, and is busy until then.
-            refusals.count(refusal.map_or(RefusalKind::Busy, |refusal| refusal.kind));
-        }
-        let version = self.pool.version();
-        let strategy = self.strategy.name();
-        Some(Explanation { strategy, at: now, version, refusals, ..Explanation::EMPTY })
-    }
-
     /// A task that was told to wait although a worker would take it, or without a reason. An index that
     /// misses a worker shows here; the simulator calls it after every step.
     pub fn unexplained(&self, predictor: &Predictor, now: Time) -> Option<String> {
@@ -572,7 +562,10 @@ impl Look<'_> {
                 .map_or(0.0, |kept| kept.wait_s(self.now)),
         };
         // What waits for the worker goes first, but a task does not wait for itself.
-        let own_s = self.held.filter(|held| held.slot == slot).map_or(0.0, |held| held.share_s);
+        let own_s = self
+            .held
+            .filter(|held| held.slot == slot && held.joined == member.joined)
+            .map_or(0.0, |held| held.share_s);
         let wait_s = wait.mean_s + kept_s + (member.reserved_s() - own_s).max(0.0);
         let terms = Terms { wait_s, run_s, ..Terms::default() };
         match self.recipe.score {

@@ -27,6 +27,8 @@ pub(crate) struct Decision {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) slot: Slot,
+    /// Which worker that is, of those that have been in the slot.
+    pub(crate) joined: u64,
     /// What it adds to the waiting of those behind it.
     pub(crate) share_s: f64,
     /// What waiting was expected to cost when this was decided.
@@ -105,6 +107,7 @@ mod tests {
     fn nothing_of_the_task_before_is_left_in_a_spare_decision() {
         let mut spare = Spare::default();
         let held = Held {
+            joined: 0,
             slot: Slot(1),
             share_s: 1.0,
             score: 1.0,

@@ -3,6 +3,8 @@
 use hypha_model::{RefusalKind, Time, WorkerId};
 use serde::Serialize;
 
+use crate::Slot;
+
 /// How many of the next best workers a decision remembers.
 pub const RUNNERS_UP: usize = 3;
 
@@ -96,6 +98,33 @@ pub struct FullExplanation {
 
 /// More are not useful to a reader and would make one request expensive.
 pub const MAX_VERDICTS: usize = 10_000;
+
+/// The answers of some workers for one task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExplainedPart {
+    /// Whether this is the state that the task was decided on.
+    pub as_decided: bool,
+    /// The state that was looked at.
+    pub version: u64,
+    /// The workers' answers, in the order of their slots.
+    pub verdicts: Vec<Verdict>,
+    /// Where the next part begins; `None` if this was the last.
+    pub next: Option<Slot>,
+}
+
+impl FullExplanation {
+    /// What the parts say together.
+    pub fn of_parts(parts: Vec<ExplainedPart>) -> FullExplanation {
+        let as_decided = !parts.is_empty() && parts.iter().all(|part| part.as_decided);
+        let version = parts.last().map_or(0, |part| part.version);
+        let mut verdicts: Vec<Verdict> = parts.into_iter().flat_map(|part| part.verdicts).collect();
+        let score = |verdict: &Verdict| verdict.candidate.map_or(f64::INFINITY, |c| c.score);
+        verdicts.sort_by(|a, b| score(a).total_cmp(&score(b)));
+        let left_off = verdicts.len().saturating_sub(MAX_VERDICTS) as u64;
+        verdicts.truncate(MAX_VERDICTS);
+        FullExplanation { as_decided, version, verdicts, left_off }
+    }
+}
 
 /// One worker's answer for one task.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -8,31 +8,14 @@ use crate::strategy::Bind;
 use crate::{Placement, Slot, Stage, TaskRef};
 
 impl Placement {
-    /// Gives an executor of a worker nothing new, or something again; what it has, it keeps. Returns what was
-    /// bound to the worker and has no executor there any more: it waits again, to be decided anew.
-    pub fn leave_alone(
-        &mut self,
-        slot: Slot,
-        executor: usize,
-        alone: bool,
-        now: Time,
-    ) -> Vec<TaskRef> {
+    /// Gives an executor of a worker nothing new, or something again; what it has, it keeps. What is bound to the worker
+    /// and has no executor there any more is to be released ([`Placement::release_stranded`]).
+    pub fn leave_alone(&mut self, slot: Slot, executor: usize, alone: bool, now: Time) {
         self.pool.change(slot, now, |member| member.leave_alone(executor, alone));
         match alone {
             true => self.lost(),
             false => self.gained(slot),
         }
-        let Some(member) = self.pool.member(slot).filter(|_| alone) else { return Vec::new() };
-        let is_stranded = |task: &TaskRef| match self.tasks.get(task.0 as usize) {
-            Some(entry) => member.leaves_alone(&entry.ticket.spec.requirement),
-            _ => false,
-        };
-        let stranded: Vec<TaskRef> = member.bound.iter().filter(is_stranded).collect();
-        for task in &stranded {
-            self.leave_stage(*task, now);
-            self.wait(*task);
-        }
-        stranded
     }
 
     /// Whether an executor of a worker is left alone.

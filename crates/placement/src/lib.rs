@@ -16,8 +16,10 @@ mod left_alone;
 mod member;
 mod order;
 mod parked;
+mod parts;
 mod plan;
 mod pool;
+mod reasons;
 mod reliability;
 mod reservation;
 mod statistics;
@@ -34,11 +36,13 @@ use hypha_predict::{Estimate, Predictor, Query};
 use serde::{Deserialize, Serialize};
 
 pub use explain::{
-    Candidate, Explanation, FullExplanation, MAX_VERDICTS, RUNNERS_UP, Refusals, Terms, Verdict,
+    Candidate, ExplainedPart, Explanation, FullExplanation, MAX_VERDICTS, RUNNERS_UP, Refusals,
+    Terms, Verdict,
 };
 pub use health::Health;
 pub use member::MAX_PREFETCH_PER_SLOT;
 pub use pool::WorkerView;
+pub use reasons::{MOST_ASKED, WaitingReasons};
 pub use statistics::Statistics;
 pub use strategy::{
     LoadMetric, MAX_LOOKAHEAD, MIN_LOOKAHEAD, PROBABILISTIC_CANDIDATES, Pick, Predictive, Strategy,
@@ -51,7 +55,7 @@ use crate::decision::{Decision, Spare};
 use crate::order::Usual;
 use crate::parked::Reconsidered;
 use crate::pool::Pool;
-use crate::strategy::{Bind, Order, Recipe};
+use crate::strategy::{Order, Recipe};
 use crate::waiting::{Place, ShapeId, Waiting};
 
 /// The caller's number for a task; small and dense, reused when the task is gone.
@@ -293,26 +297,6 @@ impl Placement {
         self.tasks.capacity().max(self.waiting.shape_capacity())
     }
 
-    /// Chooses another strategy. Nothing is lost: what waits is put into the new order, what is bound to
-    /// a worker but not handed over is decided anew, what is handed over stays.
-    pub fn switch(&mut self, strategy: Strategy, now: Time) {
-        let mut open = self.waiting.tasks();
-        for slot in self.pool.slots() {
-            open.extend(self.bound_to(slot));
-        }
-        for task in &open {
-            self.leave_stage(*task, now);
-        }
-        self.strategy = strategy;
-        self.recipe = strategy.recipe();
-        self.statistics = Statistics::default();
-        (self.held_back_at, self.ended_at) = (None, None);
-        self.pool.reindex(self.recipe, now);
-        for task in open {
-            self.wait(task);
-        }
-    }
-
     /// A task has arrived, or comes back to be tried again. It waits until the next plan.
     pub fn arrive(&mut self, task: TaskRef, ticket: Ticket, predictor: &Predictor) {
         let stage = Stage::Waiting(ShapeId::NONE, i64::MIN);
@@ -439,7 +423,7 @@ impl Placement {
         let shape = self.waiting.insert(requirement, interactive, place, task);
         entry.stage = Stage::Waiting(shape, place.rank);
         self.waiting_s += entry.predicted_s;
-        if entry.ticket.bind_at_once && self.recipe.bind != Bind::AtSubmit {
+        if entry.ticket.bind_at_once {
             self.at_once.push(task);
         }
     }

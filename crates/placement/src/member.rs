@@ -35,6 +35,8 @@ const TURN_US_BITS: u32 = 5;
 pub(crate) struct Member {
     pub(crate) worker: Arc<Worker>,
     pub(crate) predict: WorkerKey,
+    /// The version of the pool that it joined with: no other worker has the same.
+    pub(crate) joined: u64,
     pub(crate) hardware: HardwareKey,
     pub(crate) factor: f64,
     /// The factor in steps: see `pool.rs`.
@@ -87,6 +89,7 @@ impl Member {
     ) -> Member {
         Member {
             predict,
+            joined: 0,
             hardware,
             factor: 1.0,
             speed_step: 0,

@@ -21,6 +21,9 @@ const LOOK_AGAIN: f64 = 0.25;
 /// When more workers than this got room since the last plan, all tasks are looked at again: that is cheaper
 /// than to ask of each task which worker matters to it.
 const MOST_OPENED: usize = 16;
+/// How many tasks a plan binds, and how many it hands over, at some microseconds each with all that follows, or a few more; the others
+/// have their turn in the plans that follow. Others wait for the scheduler meanwhile.
+pub(crate) const MOST_ACTIONS: usize = 1_024;
 /// How many tasks a plan looks at in vain, at about a microsecond each; the others are looked at by the plans that
 /// follow. Tasks that are given do not count.
 const MOST_IN_VAIN: u32 = 256;
@@ -58,11 +61,16 @@ impl Placement {
 
     /// When to plan again even if nothing happens: a worker will soon want its next task.
     pub fn plan_at(&self) -> Option<Time> {
+        // The last plan left something to hand over.
+        if !self.stalled.is_empty() && !self.is_full() {
+            return Some(self.planned_at);
+        }
         if self.waiting.len() == 0 {
             return None;
         }
         // The last plan left something to look at.
-        if self.ended_at.is_some() || !self.gained.is_empty() {
+        let binds_more = self.recipe.bind == Bind::AtSubmit && self.first_head().is_some();
+        if self.ended_at.is_some() || !self.gained.is_empty() || binds_more {
             return Some(self.planned_at);
         }
         if self.recipe.bind != Bind::Late {
@@ -79,7 +87,11 @@ impl Placement {
     }
 
     fn bind_at_once(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
-        let recipe = self.recipe.bound_at_submit();
+        let recipe = match self.recipe.bind {
+            // These need not wait until a long queue has been bound.
+            Bind::AtSubmit => self.recipe,
+            Bind::WithRoom | Bind::Late => self.recipe.bound_at_submit(),
+        };
         for task in std::mem::take(&mut self.at_once) {
             let Some(entry) = self.tasks.get(task.0 as usize) else { continue };
             // Its number may belong to another task by now.
@@ -96,7 +108,9 @@ impl Placement {
     fn bind_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         let recipe = self.recipe;
         // Whatever is looked at leaves the queue, or its shape does.
-        while let Some((_, shape, task)) = self.first_head() {
+        while actions.len() < MOST_ACTIONS
+            && let Some((_, shape, task)) = self.first_head()
+        {
             match self.choose(task, &recipe, predictor, now) {
                 Some(slot) => self.bind(task, slot, now, actions),
                 None => self.park_if_unserved(shape, task, true),
@@ -175,7 +189,7 @@ impl Placement {
                 has_ended = true;
                 break;
             };
-            if in_vain == most_in_vain {
+            if in_vain == most_in_vain || actions.len() >= MOST_ACTIONS {
                 self.ended_at = Some((batch.before(), round));
                 break;
             }
@@ -288,7 +302,7 @@ impl Placement {
         {
             return false;
         }
-        let Some(member) = self.pool.member(held.slot) else { return false };
+        let Some(member) = self.pool.held_for(held) else { return false };
         if member.leaves_alone(&entry.ticket.spec.requirement) {
             return false;
         }
@@ -334,6 +348,7 @@ impl Placement {
         let chosen = decision.explanation().and_then(|explanation| explanation.chosen);
         decision.held = Some(Held {
             slot,
+            joined: member.joined,
             share_s,
             score: chosen.map_or(0.0, |chosen| chosen.score),
             wait_costs,
@@ -345,7 +360,9 @@ impl Placement {
 
     pub(crate) fn release_hold(&mut self, task: TaskRef, now: Time) {
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
-        if let Some(held) = entry.decision.as_mut().and_then(|decision| decision.held.take()) {
+        if let Some(held) = entry.decision.as_mut().and_then(|decision| decision.held.take())
+            && self.pool.held_for(&held).is_some()
+        {
             self.pool.reserve(held.slot, now, |member| member.unreserve(held.share_s));
         }
     }
@@ -353,11 +370,17 @@ impl Placement {
     /// Hands over what is bound to workers that have room, and lets idle ones steal.
     fn hand_over(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         let touched = self.pool.take_touched();
+        // However much was bound before, some is handed over.
+        let most = actions.len() + MOST_ACTIONS;
         // Those that were held up before go before those that have just got room.
         let held_up =
             if self.is_full() { VecDeque::new() } else { std::mem::take(&mut self.stalled) };
         let mut had_turn = Vec::new();
         for slot in held_up.iter().chain(&touched) {
+            if actions.len() >= most {
+                self.stall(*slot);
+                continue;
+            }
             let given = self.given;
             self.hand_over_bound(*slot, now, actions);
             if let Some(threshold) = self.recipe.steal_above {
@@ -398,6 +421,13 @@ impl Placement {
         }
     }
 
+    /// What is bound to a worker is held up.
+    fn stall(&mut self, slot: Slot) {
+        if !self.stalled.contains(&slot) {
+            self.stalled.push_back(slot);
+        }
+    }
+
     /// A worker that is held up has had its turn.
     fn goes_last(&mut self, slot: Slot) {
         if let Some(at) = self.stalled.iter().position(|other| *other == slot) {
@@ -418,9 +448,7 @@ impl Placement {
             return false;
         }
         if self.is_full() {
-            if !self.stalled.contains(&slot) {
-                self.stalled.push_back(slot);
-            }
+            self.stall(slot);
             return false;
         }
         if self.must_wait_bound(task, member, now) {

@@ -8,6 +8,7 @@ use hypha_predict::{HardwareKey, WorkerKey};
 use serde::Serialize;
 
 use crate::capability;
+use crate::decision::Held;
 use crate::health::Health;
 use crate::index::{Bounds, Tree};
 use crate::member::Member;
@@ -156,6 +157,11 @@ impl Pool {
         self.members.get(slot.0 as usize)?.as_ref()
     }
 
+    /// The worker that a task is held back for, if it is still there: another may be in its slot.
+    pub(crate) fn held_for(&self, held: &Held) -> Option<&Member> {
+        self.member(held.slot).filter(|member| member.joined == held.joined)
+    }
+
     pub(crate) fn trees(&self) -> &[Tree] {
         &self.trees
     }
@@ -206,7 +212,7 @@ impl Pool {
         }
     }
 
-    fn add(&mut self, member: Member, now: Time) -> Slot {
+    fn add(&mut self, mut member: Member, now: Time) -> Slot {
         if self.live.is_empty() {
             self.reference = member.hardware;
         }
@@ -218,8 +224,9 @@ impl Pool {
         });
         self.live_at[slot as usize] = self.live.len() as u32;
         self.live.push(Slot(slot));
-        self.members[slot as usize] = Some(member);
         self.version += 1;
+        member.joined = self.version;
+        self.members[slot as usize] = Some(member);
         self.refresh(Slot(slot), now);
         Slot(slot)
     }
@@ -400,6 +407,10 @@ impl Pool {
         for slot in self.slots() {
             self.refresh(slot, now);
             self.touched.push(slot);
+            let length = self.member(slot).map_or(0, |member| member.bound.len());
+            if self.recipe.steal_above.is_some() && length > 0 {
+                self.lengths.insert((length as u32, slot.0));
+            }
         }
     }
 }
@@ -437,17 +448,11 @@ impl Placement {
     /// A worker is gone. What was bound to it, and what the caller has not taken back of what it was given,
     /// is returned, and waits again.
     pub fn remove_worker(&mut self, slot: Slot, now: Time) -> Vec<TaskRef> {
-        let mut back = self.release_bound(slot, now);
+        let mut back = self.release_bound(slot, usize::MAX, now);
         for task in self.given_to(slot) {
             self.leave_stage(task, now);
             self.wait(task);
             back.push(task);
-        }
-        // Whoever waits for this worker must not be taken to wait for the next one in its slot.
-        for entry in self.tasks.iter_mut() {
-            if let Some(decision) = &mut entry.decision {
-                decision.held.take_if(|held| held.slot == slot);
-            }
         }
         if let Some(task) = self.keeps_for(slot) {
             self.release_reservation(task, now);
@@ -456,16 +461,6 @@ impl Placement {
         self.gained.remove(&slot);
         self.lost();
         back
-    }
-
-    /// Takes what is only bound to a worker away from it; it waits again, to be decided anew.
-    pub fn release_bound(&mut self, slot: Slot, now: Time) -> Vec<TaskRef> {
-        let bound = self.bound_to(slot);
-        for task in &bound {
-            self.leave_stage(*task, now);
-            self.wait(*task);
-        }
-        bound
     }
 
     /// A worker may be given tasks, or not any more; what it has, it keeps.
@@ -561,6 +556,14 @@ impl Placement {
     /// The slots of all workers.
     pub fn slots(&self) -> Vec<Slot> {
         self.pool.slots()
+    }
+
+    /// The slots that have a worker, of `most` slots from `from` on, and the slot to go on with.
+    pub fn slots_from(&self, from: Slot, most: usize) -> (Vec<Slot>, Option<Slot>) {
+        let end = (from.0 as usize).saturating_add(most).min(self.pool.end());
+        let slots = (from.0..end as u32).map(Slot);
+        let has_worker = slots.filter(|slot| self.pool.member(*slot).is_some());
+        (has_worker.collect(), (end < self.pool.end()).then_some(Slot(end as u32)))
     }
 
     /// The id of a worker.

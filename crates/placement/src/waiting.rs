@@ -223,11 +223,6 @@ impl Waiting {
         Some((*place, id, *task))
     }
 
-    /// All tasks, in no useful order.
-    pub(crate) fn tasks(&self) -> Vec<TaskRef> {
-        self.shapes.iter().flat_map(|shape| shape.tasks.values().copied()).collect()
-    }
-
     fn shape_of(&mut self, requirement: &Requirement, interactive: bool) -> ShapeId {
         let key = ShapeKey {
             class: requirement.class,

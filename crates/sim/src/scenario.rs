@@ -107,6 +107,8 @@ fn settings(rng: &mut Rng, strategy: Strategy, scope: &Scope) -> Settings {
         key_ttl: Span::from_secs(3_600),
         save_interval: Span::from_secs(2),
         least_pause: Span::from_millis(1),
+        // So that whatever concerns more than one is done in parts, between other events.
+        items_per_step: 1,
         mutant: scope.mutant,
     }
 }

@@ -4,6 +4,7 @@
 //! newer peers know it, hides none of the others. Those of the engine are the same with other names for their types:
 //! an interface between releases is not to change because a machine does.
 
+mod channel;
 mod engine;
 
 use hypha_model::{
@@ -17,6 +18,8 @@ use crate::check::at_most;
 use crate::codec::{Invalid, Message};
 use crate::field::{Pieces, read_list, read_pieces, write_pieces};
 use crate::worker::{MAX_DEVICES, MAX_EXECUTORS};
+
+pub use channel::Tasks;
 
 /// Messages of one frame.
 pub const MAX_MESSAGES: usize = 4_096;

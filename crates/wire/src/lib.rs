@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod bulk;
+pub mod channel;
 pub mod check;
 pub mod codec;
 #[doc(hidden)]
@@ -16,6 +17,7 @@ mod tagged;
 pub mod worker;
 
 pub use admission::Verdict;
+pub use channel::{Frame, Protocol};
 pub use codec::{DecodeError, EncodeError, Invalid, Message, decode, encode};
 pub use dispatch::{Order, Orders, Report, Reports};
 pub use frame::{FrameReader, put_frame};

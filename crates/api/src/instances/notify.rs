@@ -7,11 +7,12 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use hypha_engine::Notification;
+use hypha_model::Payload;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{self, Plain, Status};
-use crate::backend::Notification;
 use crate::error::Error;
 use crate::json::Json;
 use crate::reply;
@@ -103,7 +104,7 @@ fn notified(
                 task: body.task_id,
                 secret,
                 status: body.status,
-                result: body.result,
+                result: body.result.map(|result| Payload::from(result.to_string().into_bytes())),
                 error: body.error.map(text),
                 execution_time_ms: body.execution_time,
             });

@@ -19,6 +19,7 @@ use crate::caller::Caller;
 use crate::error::{Error, ErrorBody, UNAVAILABLE_RETRY_S};
 use crate::json::{self, Json, Readable};
 use crate::params::{Parameters, Params};
+use crate::parts;
 use crate::reply;
 use crate::surface::Surface;
 
@@ -173,22 +174,20 @@ async fn accept(surface: &Surface, caller: &Caller, spec: TaskSpec) -> Result<Su
     };
     match surface.backend.submit(vec![task], false).await?.pop() {
         Some(Ok((submitted, _))) => Ok(submitted),
-        Some(Err(Reject::NoWorker)) => Err(nobody_for(surface, model.as_ref())),
+        Some(Err(Reject::NoWorker)) => Err(nobody_for(surface, model.as_ref()).await),
         Some(Err(reject)) => Err(reject.into()),
         None => Err(Error::internal()),
     }
 }
 
 /// Tells a model that nobody serves from one whose workers are all away.
-fn nobody_for(surface: &Surface, model: Option<&Name>) -> Error {
+async fn nobody_for(surface: &Surface, model: Option<&Name>) -> Error {
     let shown = model.map_or("", Name::as_str);
     let (mut any, mut serving) = (false, false);
-    surface.backend.read(&mut |scheduler, now| {
-        for (view, _) in scheduler.workers(now) {
-            any = true;
-            serving |= model.is_some_and(|model| serves(&view.worker, model));
-        }
-    });
+    for worker in parts::of_workers(&*surface.backend, |_, view, _| view.worker).await {
+        any = true;
+        serving |= model.is_some_and(|model| serves(&worker, model));
+    }
     if serving {
         let message =
             format!("no TaskInstance for `{shown}` takes tasks at present; try again later");
@@ -216,7 +215,7 @@ pub(crate) async fn info(
     query: Result<Params<InfoQuery>, Error>,
 ) -> Response {
     let query = query.map(|query| query.0);
-    info_answer(&surface, caller.and(query))
+    info_answer(&surface, caller.and(query)).await
 }
 
 /// How long a new task would wait with each task instance.
@@ -237,20 +236,17 @@ pub(crate) async fn info_of_body(
         true => Ok(InfoQuery::default()),
         false => json::parse_object(&body.0),
     });
-    info_answer(&surface, caller.and(query))
+    info_answer(&surface, caller.and(query)).await
 }
 
-fn info_answer(surface: &Surface, query: Result<InfoQuery, Error>) -> Response {
+async fn info_answer(surface: &Surface, query: Result<InfoQuery, Error>) -> Response {
     let wanted = query.and_then(|query| {
         query.model_name.filter(|name| !name.is_empty()).map(|name| model(&name)).transpose()
     });
     match wanted {
         Ok(wanted) => {
-            let mut queues = Vec::new();
-            surface.backend.read(&mut |scheduler, now| {
-                let workers = scheduler.workers(now);
-                queues = workers.iter().flat_map(|(view, _)| rows(view, wanted.as_ref())).collect();
-            });
+            let views = parts::of_workers(&*surface.backend, |_, view, _| view).await;
+            let queues = views.iter().flat_map(|view| rows(view, wanted.as_ref())).collect();
             reply::json(
                 StatusCode::OK,
                 &InfoAnswer { status: Status::Success, message: None, queues },

@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use crate::backend::Backend;
+use crate::parts;
 
 /// How long a model that is on the list is believed to be there. Afterwards a request for a model whose last
 /// worker has gone is told so; before, it waits as if the worker would come back.
@@ -83,7 +84,7 @@ impl Catalogue {
         if let Some(at) = known.at {
             sleep_until(at + LEAST_PAUSE).await;
         }
-        let known = Arc::new(known.looked_again(backend));
+        let known = Arc::new(known.looked_again(backend).await);
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&known);
         known
     }
@@ -111,14 +112,13 @@ impl Known {
         }
     }
 
-    fn looked_again(&self, backend: &dyn Backend) -> Known {
+    async fn looked_again(&self, backend: &dyn Backend) -> Known {
         // Before the look: what comes while it lasts may be missed by it.
         let at = Some(Instant::now());
         let mut found = Known { at, ..Known::default() };
         let now = seconds(backend);
-        let mut workers = Vec::new();
-        backend.read(&mut |scheduler, now| workers = scheduler.workers(now));
-        let executors = workers.iter().flat_map(|(view, _)| &view.worker.executors);
+        let workers = parts::of_workers(backend, |_, view, _| view.worker).await;
+        let executors = workers.iter().flat_map(|worker| &worker.executors);
         for executor in executors.filter(|executor| executor.class == ExecutorClass::Inference) {
             found.any |= executor.models.is_empty();
             for model in &executor.models {

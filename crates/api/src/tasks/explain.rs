@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use hypha_engine::Scheduler;
 use hypha_engine::scheduler::Unused;
 use hypha_model::{Refusal, RefusalKind, TaskId, TaskState, WorkerId};
 use hypha_placement::{Candidate, Explanation, FullExplanation, Terms, Verdict};
@@ -17,6 +18,7 @@ use super::view::FailureBody;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::params::TaskPath;
+use crate::parts;
 use crate::reply;
 use crate::stamp::Stamp;
 use crate::surface::Surface;
@@ -127,16 +129,15 @@ pub(crate) async fn explain(
     let (mut full, mut unused) = (None, BTreeMap::new());
     if let Seen::Open(view, _) = &seen {
         let wanted = &view.accepted.spec.requirement;
-        backend.read(&mut |scheduler, now| {
-            full = scheduler.explain(id, now);
-            let away = full.iter().flat_map(|full: &FullExplanation| &full.verdicts);
+        let look = |scheduler: &Scheduler, verdicts: &[Verdict]| {
             let why = |verdict: &Verdict| {
                 let is_away = verdict.refusals.iter().any(is_unavailable);
                 let why = is_away.then(|| scheduler.why_unused(verdict.worker, Some(wanted)));
                 Some((verdict.worker, why??))
             };
-            unused = away.filter_map(why).collect();
-        });
+            unused.extend(verdicts.iter().filter_map(why));
+        };
+        full = parts::of_explanation(backend, id, look).await;
     }
     Ok(reply::json(StatusCode::OK, &body(&seen, full, &unused)))
 }

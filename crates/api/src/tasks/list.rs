@@ -12,6 +12,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use data_encoding::BASE64URL_NOPAD;
 use hypha_engine::record::{AcceptedTask, StoredTask};
+use hypha_engine::store::Filter;
 use hypha_model::{TaskId, TaskState, WorkerId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -19,10 +20,11 @@ use uuid::Uuid;
 
 use super::look::Seen;
 use super::view::TaskBody;
-use crate::backend::{Backend, Filter, Unavailable};
+use crate::backend::{Backend, Unavailable};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::params::{Parameters, Params};
+use crate::parts;
 use crate::reply;
 use crate::stamp::Stamp;
 use crate::surface::Surface;
@@ -176,7 +178,12 @@ impl Wanted {
             return Found::default();
         }
         let mut candidates = Vec::new();
-        backend.read(&mut |scheduler, _| candidates = scheduler.placed_with(self.filter.worker));
+        parts::from_worker_to_worker(backend, |scheduler, from, _| {
+            let part = scheduler.placed_part(self.filter.worker, from);
+            candidates.extend(part.items);
+            part.next
+        })
+        .await;
         let mut latest = BinaryHeap::new();
         for part in candidates.chunks(LOOKED_AT_ONCE) {
             backend.read(&mut |scheduler, _| {
@@ -198,11 +205,9 @@ impl Wanted {
         }
         let ids = latest.into_sorted_vec();
         let next = (ids.len() > limit).then(|| ids[limit - 1].0);
-        let mut tasks = Vec::with_capacity(ids.len());
-        backend.read(&mut |scheduler, now| {
-            let views = ids.iter().take(limit).filter_map(|id| scheduler.task_view(id.0, now));
-            tasks.extend(views.map(|view| Seen::Open(Box::new(view), now)));
-        });
+        let ids: Vec<TaskId> = ids.into_iter().take(limit).map(|Reverse(id)| id).collect();
+        let views = parts::of_tasks(backend, &ids).await.into_iter().flatten();
+        let mut tasks = views.map(|(view, now)| Seen::Open(Box::new(view), now)).collect();
         self.keep_wanted(&mut tasks);
         Found { tasks, next }
     }
@@ -226,7 +231,7 @@ impl Wanted {
             let open = state.is_some_and(|state| !state.is_final());
             let most = if open { MAX_LIMIT } else { limit - tasks.len() };
             let page = backend.list(filter, behind, most).await?;
-            tasks.extend(self.overlaid(backend, page.tasks));
+            tasks.extend(self.overlaid(backend, page.tasks).await);
             behind = page.next;
             if tasks.len() >= limit || behind.is_none() {
                 break;
@@ -239,19 +244,18 @@ impl Wanted {
         Ok(Found { tasks, next: behind })
     }
 
-    fn overlaid(&self, backend: &dyn Backend, tasks: Vec<StoredTask>) -> Vec<Seen> {
-        let mut seen = Vec::with_capacity(tasks.len());
-        let mut tasks = Some(tasks);
-        backend.read(&mut |scheduler, now| {
-            for stored in tasks.take().into_iter().flatten() {
-                let open = stored.finished.is_none();
-                let view = open.then(|| scheduler.task_view(stored.accepted.id, now)).flatten();
-                seen.push(match view {
-                    Some(view) => Seen::Open(Box::new(view), now),
-                    None => Seen::Stored(Box::new(stored)),
-                });
+    async fn overlaid(&self, backend: &dyn Backend, tasks: Vec<StoredTask>) -> Vec<Seen> {
+        let open = |stored: &&StoredTask| stored.finished.is_none();
+        let ids: Vec<TaskId> = tasks.iter().filter(open).map(|it| it.accepted.id).collect();
+        let mut views = parts::of_tasks(backend, &ids).await.into_iter();
+        let overlay = |stored: StoredTask| {
+            let view = if stored.finished.is_none() { views.next().flatten() } else { None };
+            match view {
+                Some((view, now)) => Seen::Open(Box::new(view), now),
+                None => Seen::Stored(Box::new(stored)),
             }
-        });
+        };
+        let mut seen = tasks.into_iter().map(overlay).collect();
         self.keep_wanted(&mut seen);
         seen
     }

@@ -28,6 +28,8 @@ use crate::{body, json, params, reply};
 
 /// Long enough for any id with a prefix.
 const MAX_KEY_BYTES: usize = 255;
+/// Tasks of a batch that the scheduler accepts in one step, at some microseconds each; a larger batch takes several.
+const TASKS_PER_STEP: usize = 1_024;
 
 /// Whether to wait.
 #[derive(Default, Deserialize, IntoParams)]
@@ -241,10 +243,17 @@ impl Submission {
         let backend = &*self.surface.backend;
         let specs: Vec<Arc<TaskSpec>> = news.iter().map(|new| Arc::clone(&new.spec)).collect();
         let until = self.wait.map(|wait| Instant::now() + wait);
-        let accepted = match news.is_empty() {
-            true => Vec::new(),
-            false => backend.submit(news, until.is_some()).await?,
-        };
+        let (mut accepted, mut unavailable) = (Vec::with_capacity(news.len()), None);
+        let mut news = news.into_iter().peekable();
+        while news.peek().is_some() && unavailable.is_none() {
+            let part = news.by_ref().take(TASKS_PER_STEP).collect();
+            match backend.submit(part, until.is_some()).await {
+                Ok(part) => accepted.extend(part),
+                Err(error) if accepted.is_empty() => return Err(error.into()),
+                // What was accepted is durable; the others can be submitted again.
+                Err(error) => unavailable = Some(error),
+            }
+        }
         let mut submitted = specs.into_iter().zip(accepted);
         let mut outcomes = Vec::with_capacity(places.len());
         for place in places {
@@ -252,7 +261,10 @@ impl Submission {
                 Some(error) => Outcome::Refused(error),
                 None => match submitted.next() {
                     Some((spec, accepted)) => self.outcome(spec, accepted, until).await,
-                    None => Outcome::Refused(Error::internal()),
+                    None => Outcome::Refused(match &unavailable {
+                        Some(error) => Error::from(error.clone()),
+                        None => Error::internal(),
+                    }),
                 },
             });
         }

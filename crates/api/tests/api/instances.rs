@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use hypha_api::{Backend, NewToken, Notification, Role, Settings, Tokens};
-use hypha_engine::{Command, NewTask, Settings as EngineSettings};
+use hypha_api::{Backend, NewToken, Role, Settings, Tokens};
+use hypha_engine::{Command, NewTask, Notification, Settings as EngineSettings};
 use hypha_model::{Metadata, Payload, Requirement, Span, TaskId, TaskSpec, WorkerId};
 use hypha_predict::LookupTable;
 use reqwest::{Method, Response};
@@ -567,7 +567,7 @@ async fn notifications_are_handed_on_and_answered_alike() {
     assert_eq!(secrets, [Some("s 1"), Some("s2"), None, Some("s4"), Some("s5")]);
     let Notification { task, status, result, error, execution_time_ms, .. } = &notes[0];
     assert_eq!((task.as_str(), status.as_deref()), ("abc", Some("completed")));
-    assert_eq!((result, error), (&Some(json!({"text": "done"})), &None));
+    assert_eq!((result, error), (&Some(Payload::from(br#"{"text":"done"}"#.as_slice())), &None));
     assert_eq!(*execution_time_ms, Some(12.5));
     assert_eq!((&notes[3].result, notes[3].error.as_deref()), (&None, Some("no memory")));
     assert_eq!((&notes[4].result, notes[4].error.as_deref()), (&None, Some("{\"code\":5}")));

@@ -1,6 +1,7 @@
 //! Lists of tasks: what is in the pages, and that nothing is left out or told twice.
 
 use hypha_api::{NewToken, Settings, Tokens};
+use hypha_engine::scheduler::TASKS_PER_PART;
 use serde_json::Value;
 
 use crate::memory::{Memory, worker_id};
@@ -42,6 +43,26 @@ async fn binding_early() -> Server {
     memory.add_worker(1, &["sleep", "echo", "m"]);
     memory.add_worker(2, &["sleep", "echo"]);
     Server::with(memory, Settings::default()).await
+}
+
+#[tokio::test]
+async fn a_long_page_is_read_in_parts() {
+    let tasks = 2 * TASKS_PER_PART + 1;
+    let server = Server::with(Memory::with(Default::default()), Settings::default()).await;
+    let ids = submit(&server, "m", tasks).await;
+    let reads = || server.memory.with_state(|state| state.reads);
+    let before = reads();
+    assert_eq!(all(&server, "", tasks).await, latest_first(ids));
+    assert!(reads() - before >= 3, "the machine was locked {} times", reads() - before);
+}
+
+#[tokio::test]
+async fn a_large_batch_is_accepted_in_parts() {
+    let server = Server::with(Memory::with(Default::default()), Settings::default()).await;
+    let ids = submit(&server, "m", 2_500).await;
+    assert!(ids.is_sorted() && ids.len() == 2_500, "in the order of the batch");
+    let parts = server.memory.with_state(|state| std::mem::take(&mut state.submissions));
+    assert_eq!(parts, [1_024, 1_024, 452]);
 }
 
 #[tokio::test]

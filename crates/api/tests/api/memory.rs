@@ -12,10 +12,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use hypha_api::{
-    Accepted, Answer, Backend, Filter, NewServer, Notification, Object, ObjectError, Page,
-    ReadingObject, RegisterError, Registering, Unavailable, Watch, Watched, watch,
+    Accepted, Answer, Backend, NewServer, Object, ObjectError, ReadingObject, RegisterError,
+    Registering, Unavailable, Watch, Watched, watch,
 };
+use hypha_engine::Notification;
 use hypha_engine::record::StoredTask;
+use hypha_engine::store::{Filter, Page};
 use hypha_engine::{
     Ask, Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Reply, Scheduler,
     SchedulerEvent, SchedulerStep, Settings, ToWorker,
@@ -23,8 +25,8 @@ use hypha_engine::{
 use hypha_machine::{Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
     AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, FailureKind, Fence, LeaseId,
-    Money, Name, ObjectRef, Payload, Rng, SchedulerId, Span, TaskError, TaskId, TaskResult,
-    TaskState, Time, Worker, WorkerId,
+    Money, Name, ObjectRef, Payload, Rng, SchedulerId, Span, TaskError, TaskId, TaskResult, Time,
+    Worker, WorkerId,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -57,6 +59,10 @@ pub(crate) struct State {
     healthy: BTreeMap<String, Vec<Name>>,
     pub(crate) servers: Vec<NewServer>,
     pub(crate) notifications: Vec<Notification>,
+    /// How often the machine was locked to be read.
+    pub(crate) reads: usize,
+    /// How many tasks came with each submission.
+    pub(crate) submissions: Vec<usize>,
 }
 
 /// An attempt that a worker has begun and not ended.
@@ -107,6 +113,8 @@ impl Memory {
             objects: BTreeMap::new(),
             healthy: BTreeMap::new(),
             servers: Vec::new(),
+            reads: 0,
+            submissions: Vec::new(),
             notifications: Vec::new(),
         };
         Arc::new(Memory { state: Mutex::new(state), news: Notify::new() })
@@ -370,7 +378,7 @@ impl State {
             match effect {
                 Effect::Notice { task, notice } => self.tell(task, &notice),
                 Effect::ToWorker { worker, message } => self.told(worker, message),
-                Effect::Streams { .. } | Effect::WorkerForgotten(_) => {}
+                Effect::Streams { .. } | Effect::WorkerLeased(_) | Effect::WorkerForgotten(_) => {}
             }
         }
     }
@@ -452,6 +460,7 @@ impl Backend for Memory {
 
     fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
         self.answer(|state| {
+            state.submissions.push(tasks.len());
             let (reply, watches) = state.ask(Command::SubmitTasks(tasks), watch);
             let Reply::Submitted(answers) = reply else { panic!("{reply:?} to a submit") };
             let mut watches = watches.into_iter();
@@ -466,7 +475,8 @@ impl Backend for Memory {
     }
 
     fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
-        let state = self.lock();
+        let mut state = self.lock();
+        state.reads += 1;
         look(&state.scheduler, state.now);
     }
 
@@ -476,22 +486,10 @@ impl Backend for Memory {
 
     fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
         self.answer(|state| {
-            let fits = |task: &&StoredTask| {
-                let requirement = &task.accepted.spec.requirement;
-                let worker = match &task.finished {
-                    Some(finished) => finished.worker,
-                    None => task.current.as_ref().map(|current| current.worker),
-                };
-                filter.state.is_none_or(|state| state == state_of(task))
-                    && filter.model.as_ref().is_none_or(|m| requirement.model.as_ref() == Some(m))
-                    && filter.worker.is_none_or(|wanted| worker == Some(wanted))
-                    && filter.since.is_none_or(|since| task.accepted.submitted >= since)
-                    && filter.tenant.as_ref().is_none_or(|t| task.accepted.spec.tenant == *t)
-            };
             let before = |task: &&StoredTask| behind.is_none_or(|behind| task.accepted.id < behind);
             let mut tasks: Vec<StoredTask> = (state.disk.image.tasks.values().rev())
                 .filter(before)
-                .filter(fits)
+                .filter(|task| filter.passes(task))
                 .take(limit + 1)
                 .cloned()
                 .collect();
@@ -551,14 +549,6 @@ impl Backend for Memory {
     fn metrics(&self) -> String {
         let completed = self.lock().scheduler.counts().completed;
         format!("hypha_scheduler_tasks_completed_total {completed}\n")
-    }
-}
-
-fn state_of(task: &StoredTask) -> TaskState {
-    match (&task.finished, &task.current) {
-        (Some(finished), _) => finished.state,
-        (None, Some(_)) => TaskState::Scheduled,
-        (None, None) => TaskState::Queued,
     }
 }
 

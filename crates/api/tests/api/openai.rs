@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use hypha_api::{
-    Accepted, Answer, Backend, Filter, NewServer, NewToken, Notification, Page, ReadingObject,
-    Registering, Settings, Tokens, Watch,
+    Accepted, Answer, Backend, NewServer, NewToken, ReadingObject, Registering, Settings, Tokens,
+    Watch,
 };
+use hypha_engine::Notification;
 use hypha_engine::record::StoredTask;
+use hypha_engine::store::{Filter, Page};
 use hypha_engine::{Command, NewTask, Reply, Scheduler};
 use hypha_model::{FailureKind, Form, ObjectRef, Priority, Span, TaskError, TaskId, Time};
 use reqwest::{Method, Response};

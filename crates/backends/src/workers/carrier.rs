@@ -15,10 +15,11 @@ use hypha_engine::{
 use hypha_machine::{NoJournal, Released};
 use hypha_model::{Fence, Time, Worker};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::SchedulerSide;
+use super::health::Alarms;
 use super::instance::{InstanceBackend, Report};
 use super::server::ServerBackend;
 use crate::transport::locked;
@@ -39,6 +40,8 @@ pub(super) struct HttpCarrier {
     pub(super) machine: OnceLock<Weak<HttpMachine>>,
     pub(super) runs: Mutex<HashMap<RunId, RunEntry>>,
     pub(super) answers: Mutex<Answers>,
+    /// The alarms of all workers.
+    pub(super) alarms: Arc<Alarms>,
     /// The machine wants to be woken earlier than it wanted before.
     pub(super) wants_alarm: AtomicBool,
     /// When it wanted to be woken when it was last asked.
@@ -47,6 +50,8 @@ pub(super) struct HttpCarrier {
     pub(super) health: Mutex<BackEndHealth>,
     /// A call did not reach the back end: look at its health now.
     pub(super) missed: Notify,
+    /// Whether the worker is used. One that was removed is kept, and not asked for its health.
+    pub(super) used: watch::Sender<bool>,
     /// The worker is dropped.
     pub(super) closed: CancellationToken,
 }
@@ -263,7 +268,8 @@ impl Carrier<WorkerMachine> for HttpCarrier {
     fn refuse(&self, (): (), _: &Stopped) {}
 
     fn wake_earlier(&self) {
-        self.wants_alarm.store(true, Ordering::Relaxed);
+        self.wants_alarm.store(true, Ordering::Release);
+        self.alarms.ask();
     }
 
     fn settled(&self) {}

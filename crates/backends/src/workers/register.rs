@@ -228,7 +228,9 @@ impl HttpWorkers {
 /// Drops a worker that was removed, if there is one.
 fn make_room(workers: &mut BTreeMap<WorkerId, Member>) -> bool {
     let retired = workers.iter().find(|(_, member)| member.retired).map(|(id, _)| *id);
-    retired.is_some_and(|id| workers.remove(&id).is_some())
+    let Some(member) = retired.and_then(|id| workers.remove(&id)) else { return false };
+    member.machine.carrier().close();
+    true
 }
 
 fn worker(

@@ -112,6 +112,8 @@ pub(crate) struct Instance {
 #[derive(Default)]
 pub(crate) struct InstanceState {
     pub(crate) status: Value,
+    /// How often it was asked for its status.
+    pub(crate) looks: usize,
     /// What was enqueued, as it came.
     pub(crate) got: Vec<Value>,
     pub(crate) results: std::collections::BTreeMap<String, Value>,
@@ -151,7 +153,9 @@ impl Instance {
 
     async fn status(State(this): State<Instance>) -> Response {
         this.answers_at_all().await;
-        let state = this.state.lock().unwrap();
+        let mut state = this.state.lock().unwrap();
+        state.looks += 1;
+        this.changed.send_modify(|count| *count += 1);
         match state.info {
             Some(_) => StatusCode::NOT_FOUND.into_response(),
             None => axum::Json(state.status.clone()).into_response(),

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use hypha_backends::Notification;
-use hypha_engine::{FromWorker, Outcome, ToWorker};
-use hypha_model::{Metadata, Span, TaskSpec};
+use hypha_engine::{FromWorker, Notification, Outcome, ToWorker};
+use hypha_model::{Metadata, Payload, Span, TaskSpec};
 use serde_json::json;
 
 use super::fake::{self, Instance};
@@ -23,7 +22,7 @@ fn done(instance: &Instance, index: usize, result: serde_json::Value) -> Notific
         task: instance.id(index),
         secret: Some(instance.secret(index)),
         status: Some("completed".to_owned()),
-        result: Some(result),
+        result: Some(Payload::from(result.to_string().into_bytes())),
         ..Notification::default()
     }
 }

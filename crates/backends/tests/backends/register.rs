@@ -225,6 +225,24 @@ async fn a_damaged_or_unwritable_file_is_named() {
 }
 
 #[tokio::test]
+async fn a_removed_worker_is_not_asked_for_its_health_until_it_is_wanted_again() {
+    let mut lab = Lab::with(|settings| settings.health_interval = Duration::from_millis(1));
+    let (removed, kept) = (Instance::start("alpha", 1).await, Instance::start("alpha", 1).await);
+    let port = |instance: &Instance| instance.address.port();
+    let worker = lab.workers.register_instance("127.0.0.1", port(&removed)).await.unwrap();
+    lab.workers.register_instance("127.0.0.1", port(&kept)).await.unwrap();
+    let looks = |instance: &Instance| instance.state.lock().unwrap().looks;
+    removed.until(|state| state.looks > 3).await;
+    lab.workers.retire(worker.id);
+    let (before, so_far) = (looks(&removed), looks(&kept));
+    kept.until(|state| state.looks > so_far + 20).await;
+    assert!(looks(&removed) <= before + 1, "one look may have been in flight");
+    let before = looks(&removed);
+    lab.lease(&worker).await;
+    removed.until(|state| state.looks > before).await;
+}
+
+#[tokio::test]
 async fn a_removed_worker_is_kept_until_another_needs_its_place() {
     /// As many as are taken.
     const MOST: usize = 10_000;

@@ -231,11 +231,15 @@ impl Scheduler {
         slot: Slot,
         step: &mut SchedulerStep,
     ) {
-        for reference in self.placement.given_to(slot) {
-            if self.can_hand_on(reference, slot) {
-                self.attempt_failed(now, reference, Failure::Unanswered, step);
-            }
-        }
+        self.fail_attempts(now, self.placement.given_to(slot), Failure::Unanswered, step);
+    }
+
+    /// Whether an attempt may still be given up because its worker is late.
+    pub(super) fn is_unanswered(&self, reference: TaskRef, current: &Attempt) -> bool {
+        current.slot.is_some_and(|slot| {
+            let state = self.workers.get(slot.0 as usize).and_then(Option::as_ref);
+            state.is_some_and(|state| state.late) && self.can_hand_on(reference, slot)
+        })
     }
 
     /// Whether a task that was given to a worker may be given to another instead: as far as we know it has not begun,
@@ -518,17 +522,16 @@ impl Scheduler {
             }
         }
         self.cancel_all(worker, &void, step);
-        for reference in self.placement.given_to(slot) {
-            let Some(Attempt { fence, acknowledged: Some(at), .. }) =
-                self.task(reference).and_then(|task| task.current)
-            else {
-                continue;
-            };
-            if at < sent && !held.contains(&fence) {
-                let failure = Failure::Worker("the worker has lost it".to_owned());
-                self.attempt_failed(now, reference, failure, step);
-            }
-        }
+        let is_lost = |reference: &TaskRef| {
+            let current = self.task(*reference).and_then(|task| task.current);
+            current.is_some_and(|Attempt { fence, acknowledged, .. }| {
+                acknowledged.is_some_and(|at| at < sent) && !held.contains(&fence)
+            })
+        };
+        let lost: Vec<TaskRef> =
+            self.placement.given_to(slot).into_iter().filter(is_lost).collect();
+        let failure = Failure::Worker("the worker has lost it".to_owned());
+        self.fail_attempts(now, lost, failure, step);
     }
 
     /// Tells a worker to stop attempts that are void.

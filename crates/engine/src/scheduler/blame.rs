@@ -231,10 +231,11 @@ impl Scheduler {
         if rests == self.placement.is_left_alone(slot, executor) {
             return;
         }
-        for reference in self.placement.leave_alone(slot, executor, rests, now) {
-            if let Some(task) = self.task_mut(reference) {
-                task.unbind();
-            }
+        self.placement.leave_alone(slot, executor, rests, now);
+        if rests {
+            // A list of numbers: quickly made, however many they are.
+            let bound = self.placement.bound_to(slot);
+            self.release_stranded(now, slot, bound.into_iter());
         }
     }
 

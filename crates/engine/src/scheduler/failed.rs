@@ -20,6 +20,8 @@ const MAX_REFUSALS: u32 = 100;
 pub(super) enum Failure {
     /// The worker died, lost its lease, or did not take what it was given.
     Worker(String),
+    /// The same, of a worker against which the loss has been counted.
+    Counted(String),
     /// It took longer than it may.
     Timeout(Span),
     /// The worker says that the run failed.
@@ -36,6 +38,16 @@ pub(super) enum Failure {
     Interrupted(&'static str),
     /// The worker has not said that it has it, nor anything else, and another could run it.
     Unanswered,
+}
+
+impl Failure {
+    /// The same for another attempt of the same worker: one that goes fails once, however many attempts it had.
+    pub(super) fn counted(self) -> Failure {
+        match self {
+            Failure::Worker(reason) => Failure::Counted(reason),
+            other => other,
+        }
+    }
 }
 
 /// What a failure means for its task.
@@ -65,7 +77,7 @@ impl Scheduler {
             matches!(failure, Failure::Returned(_) | Failure::Interrupted(_) | Failure::Unanswered);
         let is_refusal = !matches!(failure, Failure::Returned(_));
         let culprit = match failure {
-            Failure::Worker(_) | Failure::Unanswered => Some(Culprit::Worker),
+            Failure::Worker(_) | Failure::Counted(_) | Failure::Unanswered => Some(Culprit::Worker),
             Failure::Timeout(_) | Failure::Run(_) | Failure::Corrupt => {
                 self.placement.executor_of(reference).map(Culprit::Executor)
             }
@@ -156,6 +168,7 @@ impl Scheduler {
                 let (again, blamed) = (policy.retry_on_worker_failure, self.counts_loss(slot));
                 tried(again, blamed, FailureKind::WorkerLost, reason)
             }
+            Failure::Counted(reason) => tried(policy.retry_on_worker_failure, false, reason),
             Failure::Timeout(timeout) => {
                 let reason = format!("it took longer than {timeout}");
                 tried(policy.retry_on_timeout, true, FailureKind::TimedOut, reason)
@@ -219,21 +232,10 @@ impl Scheduler {
         &mut self,
         now: Time,
         slot: Slot,
-        failure: &Failure,
+        failure: Failure,
         step: &mut SchedulerStep,
     ) {
-        for reference in self.placement.given_to(slot) {
-            self.attempt_failed(now, reference, failure.clone(), step);
-        }
+        self.fail_attempts(now, self.placement.given_to(slot), failure, step);
         self.release_bound(now, slot);
-    }
-
-    /// Takes what is only bound to a worker away from it, to be decided anew.
-    pub(super) fn release_bound(&mut self, now: Time, slot: Slot) {
-        for reference in self.placement.release_bound(slot, now) {
-            if let Some(task) = self.task_mut(reference) {
-                task.unbind();
-            }
-        }
     }
 }

@@ -62,10 +62,9 @@ impl Scheduler {
             // Its answer to our request may still come, and grants what has ended.
             state.lease = HeldLease::wanted(now, again_at);
         }
-        self.fail_all_of(now, slot, &Failure::Returned(GAVE_BACK), step);
-        for reference in self.unmet.remove(&worker).unwrap_or_default() {
-            self.attempt_failed(now, reference, Failure::Returned(GAVE_BACK), step);
-        }
+        self.fail_all_of(now, slot, Failure::Returned(GAVE_BACK), step);
+        let unmet = self.unmet.remove(&worker).unwrap_or_default();
+        self.fail_attempts(now, unmet, Failure::Returned(GAVE_BACK), step);
         self.arm_worker(slot);
     }
 
@@ -159,7 +158,7 @@ impl Scheduler {
                 step.send(Effect::ToWorker { worker: state.worker.id, message });
             }
             let worker = self.placement.worker_id(slot);
-            self.forget_worker(now, slot, "the worker was removed", step);
+            self.forget_worker(now, slot, step);
             if let Some(worker) = worker {
                 step.send(Effect::WorkerForgotten(worker));
             }

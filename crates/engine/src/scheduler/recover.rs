@@ -7,6 +7,7 @@ use hypha_placement::{Placement, Slot};
 use hypha_predict::Predictor;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::deferred::Deferred;
 use super::failed::Failure;
 use super::leave::Removed;
 use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings, TaskRef};
@@ -67,6 +68,8 @@ impl Scheduler {
             actions: Vec::new(),
             next_factor: 0,
             plan_wanted: false,
+            deferred: Deferred::default(),
+            budget: 0,
             settings,
         };
         if scheduler.is(crate::Mutant::SilentRefusal) {
@@ -182,6 +185,7 @@ impl Scheduler {
             }
         }
         self.cancel_all(worker, &void, step);
+        let mut lost = Vec::new();
         for reference in self.unmet.remove(&worker).unwrap_or_default() {
             let current = self.task(reference).and_then(|task| task.current);
             if current.is_none_or(|current| current.slot.is_some()) {
@@ -192,9 +196,10 @@ impl Scheduler {
                 self.take_up(now, reference, slot);
                 self.hand_over_again(now, reference, step);
             } else {
-                self.attempt_failed(now, reference, Failure::Interrupted(NOT_HELD), step);
+                lost.push(reference);
             }
         }
+        self.fail_attempts(now, lost, Failure::Interrupted(NOT_HELD), step);
     }
 
     /// An attempt of an earlier life goes on at its worker.

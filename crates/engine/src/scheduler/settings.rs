@@ -36,6 +36,9 @@ pub struct Settings {
     pub save_interval: Span,
     /// The least pause between two plans that nothing but time asks for.
     pub least_pause: Span,
+    /// The most items of one kind that a step handles, such as attempts of a worker that goes: at up to ten microseconds
+    /// each, others wait for some milliseconds at most. At least 1; the rest is done in steps that follow at once.
+    pub items_per_step: usize,
     /// A planted fault; has no effect without the `mutants` feature.
     pub mutant: Option<Mutant>,
 }
@@ -72,6 +75,7 @@ impl Default for Settings {
             key_ttl: Span::from_secs(24 * 3_600),
             save_interval: Span::from_secs(30),
             least_pause: Span::from_millis(1),
+            items_per_step: 256,
             mutant: None,
         }
     }
@@ -87,6 +91,7 @@ impl Settings {
         self.lease_ttl = self.lease_ttl.max(least);
         self.save_interval = self.save_interval.max(least);
         self.least_pause = self.least_pause.max(least);
+        self.items_per_step = self.items_per_step.max(1);
         self.forget_worker_after = self.forget_worker_after.max(self.lease_ttl);
         self
     }

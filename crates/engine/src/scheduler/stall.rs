@@ -12,12 +12,16 @@ impl Scheduler {
     /// Looks whether this step comes much later than it was wanted. If so, what is due is done first: no lease that
     /// has run out meanwhile is relied on.
     pub(super) fn notice_stall(&mut self, now: Time, step: &mut SchedulerStep) {
-        let grace = self.settings.health_check_timeout;
-        let due = self.agenda.first().map(|(at, _)| *at);
-        if due.is_some_and(|due| due + grace < now) {
+        if self.is_stalled(now) {
             self.resumed = now;
             self.wake(now, step);
         }
+    }
+
+    /// Whether something should have been done long ago.
+    pub(super) fn is_stalled(&self, now: Time) -> bool {
+        let due = self.agenda.first().map(|(at, _)| *at);
+        due.is_some_and(|due| due + self.settings.health_check_timeout < now)
     }
 
     /// By when an answer to what was sent then is there.

@@ -113,10 +113,8 @@ impl Scheduler {
             }
             Command::CancelTask(task) => Reply::Cancelled(self.cancel(now, task, step)),
             Command::SetStrategy(strategy) => Reply::StrategySet(strategy.validate().map(|()| {
-                self.placement.switch(strategy, now);
-                // What was only bound is decided anew.
-                let bound = |task: &&mut Task| task.current.is_none();
-                self.tasks.iter_mut().filter(bound).for_each(Task::unbind);
+                self.placement.begin_switch(strategy, now);
+                self.reorder(now, 0);
                 step.persist(Record::Strategy(strategy));
             })),
             Command::SetMode(mode) => Reply::ModeSet(

@@ -127,6 +127,9 @@ impl WorkerState {
         if self.draining {
             return Some(Unused::Removed);
         }
+        if self.replaced {
+            return Some(Unused::NotLeased { refused: None });
+        }
         if let HeldLease::Requested { refused, .. } = self.lease {
             let lost = self.lost.and_then(|lost| Some((lost.since, lost.reason?)));
             return Some(match lost {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hypha_model::{FailureKind, Name, Span, TaskId, TaskState, Time, Worker, WorkerId};
 use hypha_placement::{
-    Explanation, FullExplanation, Slot, Statistics, Strategy, TaskRef, WorkerView,
+    Explanation, Slot, Statistics, Strategy, TaskRef, WaitingReasons, WorkerView,
 };
 use hypha_predict::Mode;
 use serde::Serialize;
@@ -124,6 +124,15 @@ impl Scheduler {
 
     /// A task that has not ended.
     pub fn task_view(&self, id: TaskId, now: Time) -> Option<TaskView> {
+        self.view_of(id, &mut self.placement.waiting_reasons(), now)
+    }
+
+    pub(super) fn view_of(
+        &self,
+        id: TaskId,
+        reasons: &mut WaitingReasons<'_>,
+        now: Time,
+    ) -> Option<TaskView> {
         let reference = *self.by_id.get(&id)?;
         let task = self.task(reference)?;
         let bound = self.placement.worker_of(reference);
@@ -143,14 +152,8 @@ impl Scheduler {
                 .placement
                 .explanation(reference)
                 .cloned()
-                .or_else(|| self.placement.waiting_reason(reference, now)),
+                .or_else(|| reasons.of(reference, now)),
         })
-    }
-
-    /// Every worker's answer for a task that has not ended.
-    pub fn explain(&self, id: TaskId, now: Time) -> Option<FullExplanation> {
-        let reference = *self.by_id.get(&id)?;
-        self.placement.explain_fully(reference, &self.predictor, now)
     }
 
     /// Whether there is such a worker.
@@ -178,21 +181,6 @@ impl Scheduler {
         self.by_tenant.get(tenant).copied().unwrap_or(0)
     }
 
-    /// The tasks that are bound or given to a worker, or to any; in no order. They may be many, so they are looked
-    /// at in parts ([`Scheduler::placed`]), and may have ended by then.
-    pub fn placed_with(&self, worker: Option<WorkerId>) -> Vec<TaskRef> {
-        let slots = match worker {
-            Some(worker) => self.slot_of.get(&worker).copied().into_iter().collect(),
-            None => self.placement.slots(),
-        };
-        let mut tasks = Vec::new();
-        for slot in slots {
-            tasks.extend(self.placement.bound_to(slot));
-            tasks.extend(self.placement.given_to(slot));
-        }
-        tasks
-    }
-
     /// A stored task and its worker and state, if it has a worker.
     pub fn placed(&self, task: TaskRef) -> Option<(&AcceptedTask, WorkerId, TaskState)> {
         let worker = self.placement.worker_id(self.placement.worker_of(task)?)?;
@@ -218,15 +206,16 @@ impl Scheduler {
         views
     }
 
-    /// All workers, with their leases.
+    /// All workers, with their leases. Where others wait for the scheduler, read them in parts
+    /// ([`Scheduler::workers_part`]).
     pub fn workers(&self, now: Time) -> Vec<(WorkerView, Option<LeaseView>)> {
-        let view = |slot: Slot| {
-            let state = self.workers.get(slot.0 as usize)?.as_ref()?;
-            let view = self.placement.view(slot, now)?;
-            // Placement knows no more of it than what is leased.
-            Some((WorkerView { worker: Arc::clone(&state.worker), ..view }, state.lease_view()))
-        };
-        self.placement.slots().into_iter().filter_map(view).collect()
+        let (mut all, mut next) = (Vec::new(), Some(Slot(0)));
+        while let Some(from) = next {
+            let part = self.workers_part(from, now);
+            all.extend(part.items);
+            next = part.next;
+        }
+        all
     }
 
     /// The lease on a worker that the scheduler counts on.

@@ -32,6 +32,8 @@ pub(super) struct WorkerState {
     /// What the lease covers; all of the worker if there is none.
     pub(super) portion: Option<Arc<Portion>>,
     pub(super) draining: bool,
+    /// It describes itself anew, and still has something that it was given before: it gets nothing new until then.
+    pub(super) replaced: bool,
     pub(super) due: Option<Time>,
     pub(super) lost: Option<Lost>,
 }
@@ -95,18 +97,26 @@ impl Scheduler {
         if let Some(slot) = self.slot_of.get(&worker.id).copied() {
             let Some(Some(known)) = self.workers.get_mut(slot.0 as usize) else { return };
             if known.worker == worker {
-                if std::mem::take(&mut known.draining) {
+                let was_draining = std::mem::take(&mut known.draining);
+                let was_replaced = std::mem::take(&mut known.replaced);
+                if was_draining || was_replaced {
                     self.draining.remove(&slot);
+                    self.enter_no_more(worker.id);
                     self.update_availability(now, slot);
                 }
                 return self.ask_at_once(now, worker.id, step);
             }
             // It says something new of itself: a new worker in the old one's place, with its record.
             let old = Arc::clone(&known.worker);
+            known.replaced = true;
+            self.placement.set_available(slot, false, now);
             let returned = Failure::Returned("the worker describes itself anew");
-            self.fail_all_of(now, slot, &returned, step);
+            self.fail_all_of(now, slot, returned, step);
+            if !self.placement.has_nothing(slot) {
+                return self.enter_later(worker);
+            }
             let health = self.placement.health(slot).unwrap_or_default();
-            let blames = self.forget_worker(now, slot, "the worker is gone", step);
+            let blames = self.forget_worker(now, slot, step);
             let record = health.clone();
             step.persist(Record::Worker { worker: Arc::clone(&worker), health: record });
             let slot = self.enter_worker(now, worker, health, step);
@@ -154,6 +164,7 @@ impl Scheduler {
             lease: HeldLease::wanted(now, now),
             portion: None,
             draining: false,
+            replaced: false,
             due: None,
             lost: Some(Lost { since: now, reason: None }),
         });
@@ -309,6 +320,7 @@ impl Scheduler {
         self.found_well(now, slot, sent);
         self.update_availability(now, slot);
         self.arm_worker(slot);
+        step.send_at_once(Effect::WorkerLeased(worker));
     }
 
     pub(super) fn update_availability(&mut self, now: Time, slot: Slot) {
@@ -368,8 +380,9 @@ impl Scheduler {
         let mut missed_since = None;
         if let Some(Lost { since, .. }) = state.lost
             && since + self.settings.forget_worker_after <= now
+            && self.has_given_up(now, slot, "the worker is gone", step)
         {
-            self.forget_worker(now, slot, "the worker is gone", step);
+            self.forget_worker(now, slot, step);
             step.send(Effect::WorkerForgotten(id));
             return;
         }
@@ -452,7 +465,7 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) {
         let Some(slot) = self.lose_lease(now, worker, reason) else { return };
-        self.fail_all_of(now, slot, &Failure::Worker(reason.to_owned()), step);
+        self.fail_all_of(now, slot, Failure::Worker(reason.to_owned()), step);
         self.worker_due(now, slot, step);
     }
 
@@ -468,7 +481,7 @@ impl Scheduler {
             return self.worker_lost(now, worker, "the lease has run out", step);
         }
         let Some(slot) = self.lose_lease(now, worker, STALLED) else { return };
-        self.fail_all_of(now, slot, &Failure::Interrupted(STALLED), step);
+        self.fail_all_of(now, slot, Failure::Interrupted(STALLED), step);
         self.worker_due(now, slot, step);
     }
 
@@ -483,15 +496,28 @@ impl Scheduler {
         Some(slot)
     }
 
-    pub(super) fn forget_worker(
+    /// Takes back what a worker has that is to be forgotten. Says whether nothing is left.
+    fn has_given_up(
         &mut self,
         now: Time,
         slot: Slot,
         reason: &'static str,
         step: &mut SchedulerStep,
+    ) -> bool {
+        if !self.placement.has_nothing(slot) && self.deferred.is_empty() {
+            self.placement.set_available(slot, false, now);
+            self.fail_all_of(now, slot, Failure::Worker(reason.to_owned()), step);
+        }
+        self.placement.has_nothing(slot)
+    }
+
+    /// Forgets a worker that has nothing.
+    pub(super) fn forget_worker(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        step: &mut SchedulerStep,
     ) -> Blames {
-        self.placement.set_available(slot, false, now);
-        self.fail_all_of(now, slot, &Failure::Worker(reason.to_owned()), step);
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize).map(Option::take) else {
             return Blames::default();
         };

@@ -3,6 +3,7 @@
 
 mod attempts;
 mod blame;
+mod deferred;
 mod harness;
 mod memory;
 mod noise;

@@ -6,7 +6,7 @@ use futures::{AsyncReadExt as _, AsyncWriteExt as _, poll};
 use hypha_model::{Payload, Span};
 use hypha_pki::issue::{self, Authority, Validity};
 use hypha_pki::{Material, Pki};
-use hypha_wire::dispatch::{Attempt, Order, Report};
+use hypha_wire::dispatch::{Attempt, Order, Orders, Report, Reports, Tasks};
 use hypha_wire::frame::LENGTH_BYTES;
 use libp2p::Multiaddr;
 use prometheus_client::registry::Registry;
@@ -75,33 +75,32 @@ struct Pair {
     lab: Lab,
     worker: Net,
     address: Multiaddr,
-    channels: mpsc::Receiver<WorkerChannel>,
+    channels: mpsc::Receiver<Taken<Tasks>>,
     scheduler: Net,
-    orders: ChannelWriter<Orders>,
-    reports: ChannelReader<Reports>,
-    channel: WorkerChannel,
+    opened: Opened<Tasks>,
+    channel: Taken<Tasks>,
 }
 
 impl Pair {
     async fn new() -> Pair {
         let lab = Lab::new();
         let (worker, address) = lab.node(NodeRole::Worker).await;
-        let mut channels = worker.channels().unwrap();
+        let mut channels = worker.channels::<Tasks>().unwrap();
         let scheduler = lab.scheduler(&address).await;
-        let (orders, reports) = scheduler.open_channel(worker.own()).await.unwrap();
+        let opened = scheduler.open_channel::<Tasks>(worker.own()).await.unwrap();
         let channel = within(channels.recv()).await.unwrap();
         assert_eq!(channel.peer, scheduler.own());
-        Pair { lab, worker, address, channels, scheduler, orders, reports, channel }
+        Pair { lab, worker, address, channels, scheduler, opened, channel }
     }
 
     /// Another scheduler's stream, bare, and the worker's end of it.
-    async fn bare(&mut self) -> (Stream, WorkerChannel, Net) {
+    async fn bare(&mut self) -> (Stream, Taken<Tasks>, Net) {
         let rogue = self.lab.scheduler(&self.address).await;
         let (stream, channel) = self.bare_of(&rogue).await;
         (stream, channel, rogue)
     }
 
-    async fn bare_of(&mut self, rogue: &Net) -> (Stream, WorkerChannel) {
+    async fn bare_of(&mut self, rogue: &Net) -> (Stream, Taken<Tasks>) {
         let mut stream = open(rogue, self.worker.own()).await;
         let channel = within(self.channels.recv()).await.unwrap();
         assert_eq!(channel.peer, rogue.own());
@@ -111,10 +110,10 @@ impl Pair {
 
     /// Messages go both ways.
     async fn still_works(&mut self) {
-        within(self.orders.send(&orders(7))).await.unwrap();
-        assert_eq!(within(self.channel.orders.next()).await.unwrap(), Some(orders(7)));
-        within(self.channel.reports.send(&reports(8))).await.unwrap();
-        assert_eq!(within(self.reports.next()).await.unwrap(), Some(reports(8)));
+        within(self.opened.writer.send(&orders(7))).await.unwrap();
+        assert_eq!(within(self.channel.reader.next()).await.unwrap(), Some(orders(7)));
+        within(self.channel.writer.send(&reports(8))).await.unwrap();
+        assert_eq!(within(self.opened.reader.next()).await.unwrap(), Some(reports(8)));
     }
 }
 
@@ -123,7 +122,9 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 }
 
 async fn open(net: &Net, peer: PeerId) -> Stream {
-    within(net.shared.streams.clone().open_stream(peer, PROTOCOL)).await.unwrap()
+    within(net.shared.streams.clone().open_stream(peer, StreamProtocol::new(Tasks::NAME)))
+        .await
+        .unwrap()
 }
 
 async fn greeting(stream: &mut Stream) -> Reports {
@@ -175,9 +176,9 @@ async fn bytes_that_are_no_message_end_the_channel_they_came_on() {
         let (mut stream, mut channel, _rogue) = pair.bare().await;
         stream.write_all(bytes).await.unwrap();
         stream.flush().await.unwrap();
-        let error = within(channel.orders.next()).await.unwrap_err();
+        let error = within(channel.reader.next()).await.unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
-        assert!(channel.orders.frames.held() <= LENGTH_BYTES, "it is not gathered");
+        assert!(channel.reader.frames.held() <= LENGTH_BYTES, "it is not gathered");
         pair.still_works().await;
     }
 }
@@ -190,7 +191,7 @@ async fn half_a_frame_keeps_nobody_else_waiting() {
     stream.write_all(&whole[..whole.len() / 2]).await.unwrap();
     stream.flush().await.unwrap();
     let waiting = tokio::spawn(async move {
-        let next = channel.orders.next().await;
+        let next = channel.reader.next().await;
         (next, channel)
     });
     for _ in 0..20 {
@@ -211,7 +212,7 @@ async fn one_who_does_not_read_keeps_nobody_else_waiting() {
     let sending = tokio::spawn(async move {
         let message = large(8 << 20);
         // More than any buffer on the way takes; what is sent there waits, and is bounded.
-        while channel.reports.send(&message).await.is_ok() {}
+        while channel.writer.send(&message).await.is_ok() {}
     });
     for _ in 0..20 {
         pair.still_works().await;
@@ -232,16 +233,16 @@ async fn nothing_is_lost_when_a_reader_is_interrupted() {
         stream.write_all(part).await.unwrap();
         stream.flush().await.unwrap();
         // Asked once and given up, whether or not the part has come.
-        if let std::task::Poll::Ready(next) = poll!(std::pin::pin!(channel.orders.next())) {
+        if let std::task::Poll::Ready(next) = poll!(std::pin::pin!(channel.reader.next())) {
             read.push(next.unwrap().unwrap());
         }
     }
     while read.len() < 3 {
-        read.push(within(channel.orders.next()).await.unwrap().unwrap());
+        read.push(within(channel.reader.next()).await.unwrap().unwrap());
     }
     assert_eq!(read, [orders(1), orders(2), orders(3)]);
     stream.close().await.unwrap();
-    assert_eq!(within(channel.orders.next()).await.unwrap(), None);
+    assert_eq!(within(channel.reader.next()).await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,12 +251,12 @@ async fn nothing_follows_a_message_that_was_sent_in_part() {
     let (_stream, mut channel, _rogue) = pair.bare().await;
     let whole = large(16 << 20);
     // Nobody reads, and it fits nowhere: it cannot be written at once.
-    assert!(poll!(std::pin::pin!(channel.reports.send(&whole))).is_pending());
-    let error = within(channel.reports.send(&reports(1))).await.unwrap_err();
+    assert!(poll!(std::pin::pin!(channel.writer.send(&whole))).is_pending());
+    let error = within(channel.writer.send(&reports(1))).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     // A message that was never begun breaks nothing.
     let too_large = large((16 << 20) + 1);
-    let error = within(pair.channel.reports.send(&too_large)).await.unwrap_err();
+    let error = within(pair.channel.writer.send(&too_large)).await.unwrap_err();
     assert!(error.to_string().contains("at most 16777216"), "{error}");
     pair.still_works().await;
 }
@@ -264,10 +265,10 @@ async fn nothing_follows_a_message_that_was_sent_in_part() {
 async fn a_writer_keeps_little_of_a_large_message() {
     let mut pair = Pair::new().await;
     let message = large(10 << 20);
-    let (sent, read) = tokio::join!(pair.channel.reports.send(&message), pair.reports.next());
+    let (sent, read) = tokio::join!(pair.channel.writer.send(&message), pair.opened.reader.next());
     sent.unwrap();
     assert_eq!(read.unwrap(), Some(message));
-    assert!(pair.channel.reports.buffer.capacity() <= KEPT_BYTES);
+    assert!(pair.channel.writer.buffer.capacity() <= KEPT_BYTES);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -283,14 +284,14 @@ async fn one_scheduler_has_a_few_channels_at_once() {
     // The end, or a reset: no greeting in any case.
     let _ = within(one_more.read_to_end(&mut rest)).await;
     assert_eq!(rest, [0; 0]);
-    let error = rogue.open_channel(pair.worker.own()).await.err().unwrap();
+    let error = rogue.open_channel::<Tasks>(pair.worker.own()).await.err().unwrap();
     assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     assert!(pair.channels.try_recv().is_err());
     pair.still_works().await;
     // Others are not counted, and what is closed counts no more.
     let (_stream, _channel, _other) = pair.bare().await;
     held.pop();
-    let opened = within(rogue.open_channel(pair.worker.own())).await;
+    let opened = within(rogue.open_channel::<Tasks>(pair.worker.own())).await;
     assert!(opened.is_ok(), "{:?}", opened.err());
     drop(held);
     pair.still_works().await;
@@ -301,7 +302,8 @@ async fn a_stream_that_was_dropped_on_the_way_is_opened_again() {
     let lab = Lab::new();
     let (worker, address) = lab.node(NodeRole::Worker).await;
     let scheduler = lab.scheduler(&address).await;
-    let mut streams = worker.shared.streams.clone().accept(PROTOCOL).unwrap();
+    let mut streams =
+        worker.shared.streams.clone().accept(StreamProtocol::new(Tasks::NAME)).unwrap();
     let dropping = tokio::spawn(async move {
         for _ in 1..TRIES {
             drop(streams.next().await.unwrap());
@@ -311,7 +313,7 @@ async fn a_stream_that_was_dropped_on_the_way_is_opened_again() {
         stream.flush().await.unwrap();
         (streams, stream)
     });
-    let opened = within(scheduler.open_channel(worker.own())).await;
+    let opened = within(scheduler.open_channel::<Tasks>(worker.own())).await;
     assert!(opened.is_ok(), "{:?}", opened.err());
     drop(within(dropping).await.unwrap());
 }
@@ -322,11 +324,11 @@ async fn only_workers_are_given_channels() {
     for role in [NodeRole::Data, NodeRole::Scheduler, NodeRole::Gateway] {
         let (other, address) = lab.node(role).await;
         let scheduler = lab.scheduler(&address).await;
-        let error = scheduler.open_channel(other.own()).await.err().unwrap();
+        let error = scheduler.open_channel::<Tasks>(other.own()).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
         // One that pretends.
-        let _taken = other.shared.streams.clone().accept(PROTOCOL).unwrap();
-        let error = scheduler.open_channel(other.own()).await.err().unwrap();
+        let _taken = other.shared.streams.clone().accept(StreamProtocol::new(Tasks::NAME)).unwrap();
+        let error = scheduler.open_channel::<Tasks>(other.own()).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
     }
 }
@@ -334,11 +336,11 @@ async fn only_workers_are_given_channels() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_takes_channels_may_stop_and_begin_again() {
     let mut pair = Pair::new().await;
-    assert!(pair.worker.channels().is_err(), "one at a time");
+    assert!(pair.worker.channels::<Tasks>().is_err(), "one at a time");
     pair.channels.close();
     let until = Instant::now() + DEADLINE;
     let mut channels = loop {
-        match pair.worker.channels() {
+        match pair.worker.channels::<Tasks>() {
             Ok(channels) => break channels,
             Err(error) => assert!(Instant::now() < until, "{error}"),
         }
@@ -346,7 +348,7 @@ async fn whoever_takes_channels_may_stop_and_begin_again() {
     };
     // Those that were taken go on.
     pair.still_works().await;
-    let opened = within(pair.scheduler.open_channel(pair.worker.own())).await.unwrap();
+    let opened = within(pair.scheduler.open_channel::<Tasks>(pair.worker.own())).await.unwrap();
     assert!(within(channels.recv()).await.is_some());
     drop(opened);
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use hypha_model::{
     Digest, Form, LeaseId, Metadata, NodeRole, Payload, Requirement, Rng, TaskId, Time,
 };
-use hypha_net::{ChannelReader, ChannelWriter, Multiaddr, Net, PeerId, WorkerChannel};
+use hypha_net::{Channel, ChannelReader, ChannelWriter, Multiaddr, Net, Opened, PeerId, Taken};
 use hypha_pki::Reloader;
-use hypha_wire::Message;
-use hypha_wire::dispatch::{Attempt, Order, Orders, Report, Reports, Work};
+use hypha_wire::dispatch::{Attempt, Order, Orders, Report, Reports, Tasks, Work};
+use hypha_wire::{Message, Protocol};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -27,14 +27,12 @@ const SCHEDULERS: usize = 5;
 const CHANNELS_EACH: usize = 3;
 const ROUNDS: usize = 5;
 
-type Opened = (ChannelWriter<Orders>, ChannelReader<Reports>);
-
 /// A worker that takes channels.
 struct Desk {
     lab: Lab,
     node: Node,
     address: Multiaddr,
-    channels: mpsc::Receiver<WorkerChannel>,
+    channels: mpsc::Receiver<Taken<Tasks>>,
 }
 
 impl Desk {
@@ -42,7 +40,7 @@ impl Desk {
         let lab = Lab::new();
         let node = lab.node(NodeRole::Worker, &[]).await;
         let address = node.listening().await;
-        let channels = node.net.channels().unwrap();
+        let channels = node.net.channels::<Tasks>().unwrap();
         Desk { lab, node, address, channels }
     }
 
@@ -54,8 +52,8 @@ impl Desk {
     }
 
     /// A channel from `scheduler`, and the worker's end of it.
-    async fn channel(&mut self, scheduler: &Node) -> (Opened, WorkerChannel) {
-        let opened = within(scheduler.net.open_channel(self.node.id())).await.unwrap();
+    async fn channel(&mut self, scheduler: &Node) -> (Opened<Tasks>, Taken<Tasks>) {
+        let opened = within(scheduler.net.open_channel::<Tasks>(self.node.id())).await.unwrap();
         let channel = within(self.channels.recv()).await.unwrap();
         assert_eq!(channel.peer, scheduler.id());
         (opened, channel)
@@ -129,12 +127,13 @@ async fn ends<M: Message>(reader: &mut ChannelReader<M>) {
 async fn messages_flow_both_ways_in_order() {
     let mut desk = Desk::new().await;
     let scheduler = desk.visitor(NodeRole::Scheduler).await;
-    let ((mut to_worker, mut from_worker), mut channel) = desk.channel(&scheduler).await;
+    let (Channel { writer: mut to_worker, reader: mut from_worker, .. }, mut channel) =
+        desk.channel(&scheduler).await;
     within(async {
         tokio::join!(
             write(&mut to_worker, orders),
-            read(&mut channel.orders, orders),
-            write(&mut channel.reports, reports),
+            read(&mut channel.reader, orders),
+            write(&mut channel.writer, reports),
             read(&mut from_worker, reports),
         );
     })
@@ -142,15 +141,16 @@ async fn messages_flow_both_ways_in_order() {
     // Closed at one end, it is over at the other, behind what was sent.
     to_worker.send(&orders(1)).await.unwrap();
     drop((to_worker, from_worker));
-    assert_eq!(within(channel.orders.next()).await.unwrap(), Some(orders(1)));
-    ends(&mut channel.orders).await;
+    assert_eq!(within(channel.reader.next()).await.unwrap(), Some(orders(1)));
+    ends(&mut channel.reader).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_inputs_and_results_pass() {
     let mut desk = Desk::new().await;
     let scheduler = desk.visitor(NodeRole::Scheduler).await;
-    let ((mut to_worker, mut from_worker), mut channel) = desk.channel(&scheduler).await;
+    let (Channel { writer: mut to_worker, reader: mut from_worker, .. }, mut channel) =
+        desk.channel(&scheduler).await;
     let mut bytes = vec![0; 10 << 20];
     blake3::Hasher::new().update(b"large").finalize_xof().fill(&mut bytes);
     let payload = Payload::from(bytes);
@@ -158,11 +158,11 @@ async fn large_inputs_and_results_pass() {
     let report = Reports { reports: vec![result(1, payload)], skipped: 0 };
     for _ in 0..3 {
         let (sent, read) =
-            within(async { tokio::join!(to_worker.send(&order), channel.orders.next()) }).await;
+            within(async { tokio::join!(to_worker.send(&order), channel.reader.next()) }).await;
         sent.unwrap();
         assert!(read.unwrap().as_ref() == Some(&order));
         let (sent, read) =
-            within(async { tokio::join!(channel.reports.send(&report), from_worker.next()) }).await;
+            within(async { tokio::join!(channel.writer.send(&report), from_worker.next()) }).await;
         sent.unwrap();
         assert!(read.unwrap().as_ref() == Some(&report));
     }
@@ -173,7 +173,7 @@ async fn only_schedulers_open_channels() {
     let mut desk = Desk::new().await;
     for role in [NodeRole::Worker, NodeRole::Data, NodeRole::Gateway] {
         let visitor = desk.visitor(role).await;
-        let opened = within(visitor.net.open_channel(desk.node.id())).await;
+        let opened = within(visitor.net.open_channel::<Tasks>(desk.node.id())).await;
         let error = opened.err().unwrap();
         // It was refused at once each time, not left waiting.
         assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{role}: {error}");
@@ -182,6 +182,44 @@ async fn only_schedulers_open_channels() {
     }
     let scheduler = desk.visitor(NodeRole::Scheduler).await;
     desk.channel(&scheduler).await;
+}
+
+/// Another protocol, between other roles.
+struct Slices;
+
+impl Protocol for Slices {
+    const NAME: &'static str = "/hypha/test-slices/1";
+    const OPENER: NodeRole = NodeRole::Worker;
+    const TAKER: NodeRole = NodeRole::Data;
+
+    type FromOpener = Reports;
+    type FromTaker = Orders;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_channel_is_for_the_roles_and_messages_of_its_protocol() {
+    let lab = Lab::new();
+    let data = lab.node(NodeRole::Data, &[]).await;
+    let address = data.listening().await;
+    let mut channels = data.net.channels::<Slices>().unwrap();
+    let visitor = async |role| {
+        let node = lab.node(role, &[]).await;
+        node.net.dial(address.clone()).await.unwrap();
+        node
+    };
+    let worker = visitor(NodeRole::Worker).await;
+    let mut opened = within(worker.net.open_channel::<Slices>(data.id())).await.unwrap();
+    let mut taken = within(channels.recv()).await.unwrap();
+    assert_eq!((opened.peer, taken.peer), (data.id(), worker.id()));
+    opened.writer.send(&reports(1)).await.unwrap();
+    assert_eq!(within(taken.reader.next()).await.unwrap(), Some(reports(1)));
+    taken.writer.send(&orders(2)).await.unwrap();
+    assert_eq!(within(opened.reader.next()).await.unwrap(), Some(orders(2)));
+
+    let scheduler = visitor(NodeRole::Scheduler).await;
+    assert!(within(scheduler.net.open_channel::<Slices>(data.id())).await.is_err());
+    let error = within(scheduler.net.open_channel::<Tasks>(data.id())).await.err().unwrap();
+    assert!(error.to_string().ends_with("it is no worker"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,13 +239,13 @@ async fn channels_opened_at_once_by_several_schedulers_all_get_through() {
             counted.fetch_add(1, Ordering::SeqCst);
             let counted = counted.clone();
             tokio::spawn(async move {
-                while let Ok(Some(orders)) = channel.orders.next().await {
+                while let Ok(Some(orders)) = channel.reader.next().await {
                     let fences = orders.orders.iter().map(|order| match order {
                         Order::Cancel(attempt) => Report::Accepted(*attempt),
                         other => panic!("{other:?}"),
                     });
                     let reports = Reports { reports: fences.collect(), skipped: 0 };
-                    channel.reports.send(&reports).await.unwrap();
+                    channel.writer.send(&reports).await.unwrap();
                 }
                 drop(channel);
                 counted.fetch_sub(1, Ordering::SeqCst);
@@ -235,9 +273,9 @@ async fn channels_opened_at_once_by_several_schedulers_all_get_through() {
 
 /// Opens a channel, says one thing, and hears the same.
 async fn exchange(net: Net, worker: PeerId, fence: u64) {
-    let opened = net.open_channel(worker).await;
+    let opened = net.open_channel::<Tasks>(worker).await;
     assert!(opened.is_ok(), "{:?}", opened.err());
-    let (mut orders, mut reports) = opened.unwrap();
+    let Channel { writer: mut orders, reader: mut reports, .. } = opened.unwrap();
     let cancel = Orders { orders: vec![Order::Cancel(attempt(fence))], skipped: 0 };
     orders.send(&cancel).await.unwrap();
     let heard = reports.next().await.unwrap().unwrap();
@@ -249,18 +287,20 @@ async fn the_end_of_the_connection_ends_both_readers() {
     let mut desk = Desk::new().await;
     let scheduler = desk.visitor(NodeRole::Scheduler).await;
     let bystander = desk.visitor(NodeRole::Scheduler).await;
-    let ((_to_worker, mut from_worker), mut channel) = desk.channel(&scheduler).await;
-    let ((_to_too, mut from_too), mut channel_too) = desk.channel(&bystander).await;
+    let (Channel { writer: _to_worker, reader: mut from_worker, .. }, mut channel) =
+        desk.channel(&scheduler).await;
+    let (Channel { writer: _to_too, reader: mut from_too, .. }, mut channel_too) =
+        desk.channel(&bystander).await;
     scheduler.net.stop().await;
-    within(async { tokio::join!(ends(&mut channel.orders), ends(&mut from_worker)) }).await;
+    within(async { tokio::join!(ends(&mut channel.reader), ends(&mut from_worker)) }).await;
     // And it can be told from the writers, sooner or later.
-    within(async { while channel.reports.send(&reports(0)).await.is_ok() {} }).await;
+    within(async { while channel.writer.send(&reports(0)).await.is_ok() {} }).await;
 
-    channel_too.reports.send(&reports(1)).await.unwrap();
+    channel_too.writer.send(&reports(1)).await.unwrap();
     assert_eq!(within(from_too.next()).await.unwrap(), Some(reports(1)));
     desk.node.net.stop().await;
-    within(async { tokio::join!(ends(&mut from_too), ends(&mut channel_too.orders)) }).await;
-    assert!(within(bystander.net.open_channel(desk.node.id())).await.is_err());
+    within(async { tokio::join!(ends(&mut from_too), ends(&mut channel_too.reader)) }).await;
+    assert!(within(bystander.net.open_channel::<Tasks>(desk.node.id())).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,24 +310,26 @@ async fn a_scheduler_that_is_revoked_loses_its_channel() {
     let (pki, reloader) = Reloader::load(files.clone()).unwrap();
     let settings_of_worker = settings(NodeRole::Worker, &[]);
     let node = Node::try_start(settings_of_worker, pki, Some(reloader), answer_health).unwrap();
-    let (address, channels) = (node.listening().await, node.net.channels().unwrap());
+    let (address, channels) = (node.listening().await, node.net.channels::<Tasks>().unwrap());
     let mut desk = Desk { lab, node, address, channels };
 
     let issued = desk.lab.issue(NodeRole::Scheduler);
     let revoked = Node::start(settings(NodeRole::Scheduler, &[]), desk.lab.pki_of(&issued));
     revoked.net.dial(desk.address.clone()).await.unwrap();
     let bystander = desk.visitor(NodeRole::Scheduler).await;
-    let ((mut to_worker, mut from_worker), mut channel) = desk.channel(&revoked).await;
-    let ((mut to_too, _from_too), mut channel_too) = desk.channel(&bystander).await;
+    let (Channel { writer: mut to_worker, reader: mut from_worker, .. }, mut channel) =
+        desk.channel(&revoked).await;
+    let (Channel { writer: mut to_too, reader: _from_too, .. }, mut channel_too) =
+        desk.channel(&bystander).await;
 
     std::fs::write(files.crls_pem.clone().unwrap(), desk.lab.revoke(&issued)).unwrap();
-    within(async { tokio::join!(ends(&mut channel.orders), ends(&mut from_worker)) }).await;
+    within(async { tokio::join!(ends(&mut channel.reader), ends(&mut from_worker)) }).await;
     within(async { while to_worker.send(&orders(0)).await.is_ok() {} }).await;
-    assert!(within(revoked.net.open_channel(desk.node.id())).await.is_err());
+    assert!(within(revoked.net.open_channel::<Tasks>(desk.node.id())).await.is_err());
     assert!(desk.channels.try_recv().is_err());
 
     to_too.send(&orders(1)).await.unwrap();
-    assert_eq!(within(channel_too.orders.next()).await.unwrap(), Some(orders(1)));
+    assert_eq!(within(channel_too.reader.next()).await.unwrap(), Some(orders(1)));
 }
 
 /// Nobody takes them: they wait, and their schedulers know no different.
@@ -298,7 +340,7 @@ async fn channels_that_nobody_takes_hold_up_nothing_else() {
     for _ in 0..SCHEDULERS {
         let scheduler = desk.visitor(NodeRole::Scheduler).await;
         for _ in 0..4 {
-            opened.push(within(scheduler.net.open_channel(desk.node.id())).await.unwrap());
+            opened.push(within(scheduler.net.open_channel::<Tasks>(desk.node.id())).await.unwrap());
         }
         let deadline = Duration::from_secs(10);
         let asked = hypha_wire::request::RequestBody::Health;

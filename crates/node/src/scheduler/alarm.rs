@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypha_engine::{Scheduler, SchedulerEvent, SchedulerStep, Settings};
+use hypha_engine::store::AnyStore;
+use hypha_engine::{Image, Scheduler, SchedulerEvent, SchedulerStep, Settings};
 use hypha_model::SchedulerId;
 use hypha_predict::LookupTable;
-use hypha_store::{Recovered, Store};
 use tokio_util::sync::CancellationToken;
 
 use super::carrier::SchedulerCarrier;
@@ -50,7 +50,7 @@ impl Alarm {
         self.core.machine.carrier()
     }
 
-    fn store(&self) -> &Store {
+    fn store(&self) -> &AnyStore {
         self.core.machine.journal()
     }
 
@@ -74,20 +74,20 @@ impl Alarm {
                 () = stop.cancelled() => return,
             }
             match self.store().recover().await {
-                Ok(recovered) => return self.restart(recovered),
+                Ok(image) => return self.restart(image),
                 Err(error) => tracing::debug!("the store still fails: {error}"),
             }
         }
     }
 
-    fn restart(&self, recovered: Recovered) {
+    fn restart(&self, image: Image) {
         let now = self.core.now();
-        let mode = recovered.image.mode;
+        let mode = image.mode;
         let mut step = SchedulerStep::default();
         let mut machine = Scheduler::recover(
             self.id,
             self.settings.clone(),
-            recovered.image,
+            image,
             rand::random(),
             now,
             &mut step,

@@ -6,14 +6,14 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hypha_api::{
-    Accepted, Answer, Backend, Filter, NewServer, Notification, Page, ReadingObject, RegisterError,
-    Registering, Unavailable, Watch,
+    Accepted, Answer, Backend, NewServer, ReadingObject, RegisterError, Registering, Unavailable,
+    Watch,
 };
 use hypha_backends::{Format, HttpWorkers, ServerConfig};
 use hypha_engine::record::StoredTask;
-use hypha_engine::{Command, NewTask, Reply, Scheduler};
+use hypha_engine::store::{AnyStore, Filter, Page, StoreFailure};
+use hypha_engine::{Command, NewTask, Notification, Reply, Scheduler};
 use hypha_model::{ObjectRef, TaskId, Time, Worker, WorkerId};
-use hypha_store::{Store, StoreError};
 use hypha_telemetry::Metrics;
 
 use super::core::Core;
@@ -23,13 +23,10 @@ use super::objects::Objects;
 /// A worker that was found well a moment ago grants its lease within this; if not, it is registered all the same.
 const LEASED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often we look whether it has.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
-
 #[derive(Clone)]
 pub(super) struct Service {
     pub(super) core: Arc<Core>,
-    pub(super) store: Arc<Store>,
+    pub(super) store: AnyStore,
     pub(super) http: HttpWorkers,
     pub(super) names: Arc<Names>,
     pub(super) objects: Objects,
@@ -64,18 +61,7 @@ impl Backend for Service {
 
     fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
         let store = self.store.clone();
-        let filter = hypha_store::Filter {
-            state: filter.state,
-            model: filter.model,
-            worker: filter.worker,
-            since: filter.since,
-            tenant: filter.tenant,
-        };
-        async move {
-            let page = store.list(filter, behind, limit).await.map_err(unavailable)?;
-            Ok(Page { tasks: page.tasks, next: page.next })
-        }
-        .boxed()
+        async move { store.list(filter, behind, limit).await.map_err(unavailable) }.boxed()
     }
 
     fn object(&self, task: TaskId, object: ObjectRef) -> ReadingObject {
@@ -115,14 +101,7 @@ impl Backend for Service {
     }
 
     fn notified(&self, notification: Notification) {
-        self.http.notified(hypha_backends::Notification {
-            task: notification.task,
-            secret: notification.secret,
-            status: notification.status,
-            result: notification.result,
-            error: notification.error,
-            execution_time_ms: notification.execution_time_ms,
-        });
+        self.http.notified(notification);
     }
 
     fn worker_name(&self, worker: WorkerId) -> Option<String> {
@@ -150,12 +129,7 @@ impl Service {
         async move {
             asked.await?;
             // A task that is submitted right after this answer must find the worker there.
-            let leased = async {
-                while core.read(|scheduler, _| scheduler.lease_of(id).is_none()) {
-                    tokio::time::sleep(LOOK_EVERY).await;
-                }
-            };
-            let _ = tokio::time::timeout(LEASED_WITHIN, leased).await;
+            let _ = tokio::time::timeout(LEASED_WITHIN, core.leased(id)).await;
             Ok(id)
         }
         .boxed()
@@ -174,6 +148,6 @@ fn refused(error: hypha_backends::RegisterError) -> RegisterError {
     }
 }
 
-fn unavailable(error: StoreError) -> Unavailable {
+fn unavailable(error: StoreFailure) -> Unavailable {
     Unavailable(format!("the scheduler cannot read its store: {error}"))
 }

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use hypha_api::{Accepted, Unavailable, Watch};
 use hypha_driver::{Carrier, Shared, Stopped};
+use hypha_engine::store::AnyStore;
 use hypha_engine::{Effect, Notice, Record, Reject, Reply, Scheduler, Submitted, ToWorker};
 use hypha_machine::Released;
 use hypha_model::{Fence, Payload, TaskId, Time, Worker, WorkerId};
-use hypha_store::Store;
 use tokio::sync::{Notify, oneshot};
 
 use super::figures::Figures;
@@ -44,9 +44,12 @@ pub(crate) enum Requester {
     OnTheLine,
 }
 
+/// The machine with what makes it durable and what carries out its effects.
+pub(crate) type SchedulerMachine = Shared<Scheduler, AnyStore, SchedulerCarrier>;
+
 /// See the head of this file.
 pub(crate) struct SchedulerCarrier {
-    machine: OnceLock<Weak<Shared<Scheduler, Arc<Store>, SchedulerCarrier>>>,
+    machine: OnceLock<Weak<SchedulerMachine>>,
     watchers: Mutex<Watchers>,
     transport: Box<dyn Transport>,
     figures: Figures,
@@ -55,6 +58,8 @@ pub(crate) struct SchedulerCarrier {
     pub(super) clock: Clock,
     /// The machine wants to be woken earlier than it wanted before.
     pub(super) earlier: Notify,
+    /// A worker has granted a lease.
+    pub(super) leased: Notify,
     /// The store has failed.
     pub(super) broken: Notify,
     /// Nothing is left to be committed.
@@ -75,13 +80,14 @@ impl SchedulerCarrier {
             assigned: AtomicU64::new(0),
             clock,
             earlier: Notify::new(),
+            leased: Notify::new(),
             broken: Notify::new(),
             settled: Notify::new(),
         }
     }
 
     /// This is the machine.
-    pub(super) fn serve(&self, machine: &Arc<Shared<Scheduler, Arc<Store>, SchedulerCarrier>>) {
+    pub(super) fn serve(&self, machine: &Arc<SchedulerMachine>) {
         let _ = self.machine.set(Arc::downgrade(machine));
     }
 
@@ -125,6 +131,7 @@ impl SchedulerCarrier {
         for effect in effects.drain(..) {
             match effect {
                 Effect::ToWorker { worker, message } => self.transport.send(worker, message),
+                Effect::WorkerLeased(_) => self.leased.notify_waiters(),
                 Effect::WorkerForgotten(worker) => self.forget(worker),
                 Effect::Notice { .. } | Effect::Streams { .. } => {}
             }
@@ -159,7 +166,7 @@ impl SchedulerCarrier {
                     }
                     watchers.notify(*task, notice);
                 }
-                Effect::ToWorker { .. } | Effect::WorkerForgotten(_) => {}
+                Effect::ToWorker { .. } | Effect::WorkerLeased(_) | Effect::WorkerForgotten(_) => {}
             }
         }
     }

@@ -6,25 +6,23 @@ use std::sync::Arc;
 use futures::FutureExt;
 use hypha_api::{Accepted, Answer, Unavailable, Watch};
 use hypha_driver::Shared;
-use hypha_engine::{
-    Ask, Command, FromWorker, NewTask, Reply, Scheduler, SchedulerEvent, SchedulerStep,
-};
+use hypha_engine::store::AnyStore;
+use hypha_engine::{Command, FromWorker, NewTask, Reply, Scheduler, SchedulerEvent, SchedulerStep};
 use hypha_model::{TaskId, Time, WorkerId};
-use hypha_store::Store;
 use tokio::sync::oneshot;
 
-use super::carrier::{Requester, SchedulerCarrier};
+use super::carrier::{Requester, SchedulerCarrier, SchedulerMachine};
 
 /// See the head of this file.
 pub(crate) struct Core {
-    pub(super) machine: Arc<Shared<Scheduler, Arc<Store>, SchedulerCarrier>>,
+    pub(super) machine: Arc<SchedulerMachine>,
 }
 
 impl Core {
     pub(super) fn new(
         scheduler: Scheduler,
         step: SchedulerStep,
-        store: Arc<Store>,
+        store: AnyStore,
         carrier: SchedulerCarrier,
     ) -> Core {
         let machine = Arc::new(Shared::new(scheduler, step, store, carrier));
@@ -96,6 +94,18 @@ impl Core {
     /// Looks at the machine.
     pub(super) fn read<T>(&self, look: impl FnOnce(&Scheduler, Time) -> T) -> T {
         self.machine.read(look)
+    }
+
+    /// Waits until this worker has granted a lease.
+    pub(super) async fn leased(&self, worker: WorkerId) {
+        loop {
+            // Before the look: a grant that comes in between is told.
+            let granted = self.machine.carrier().leased.notified();
+            if self.read(|scheduler, _| scheduler.lease_of(worker).is_some()) {
+                return;
+            }
+            granted.await;
+        }
     }
 
     /// The time that the machine goes by.
@@ -195,22 +205,18 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_watches_misses_nothing_of_a_fast_worker() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, _) = Store::open(&directory.path().join("tasks.sqlite")).unwrap();
+        let (store, _) = super::super::store::open(directory.path()).unwrap();
         let (mut step, clock) = (SchedulerStep::default(), Clock::new());
         let (id, settings) = (SchedulerId::LOCAL, Settings::default());
         let machine = Scheduler::recover(id, settings, Image::default(), 1, clock.now(), &mut step);
         let figures = Figures::new(&mut prometheus_client::registry::Registry::default());
         let transport = Instantly::default();
         let carrier = SchedulerCarrier::new(clock, figures, Box::new(transport.clone()));
-        let core = Arc::new(Core::new(machine, step, Arc::new(store), carrier));
+        let core = Arc::new(Core::new(machine, step, store, carrier));
         transport.0.set(Arc::downgrade(&core)).unwrap();
         core.machine.start();
         core.tell(SchedulerEvent::WorkerFound(Arc::new(worker())));
-        let leased = async {
-            while core.read(|scheduler, _| scheduler.lease_of(worker().id).is_none()) {
-                tokio::task::yield_now().await;
-            }
-        };
+        let leased = core.leased(worker().id);
         tokio::time::timeout(std::time::Duration::from_secs(20), leased).await.unwrap();
         let spec = Arc::new(TaskSpec { stream: true, ..TaskSpec::default() });
         let task =

@@ -4,6 +4,7 @@ use std::sync::Weak;
 
 use hypha_engine::record::{AcceptedTask, FinishedTask};
 use hypha_model::{Span, TaskState};
+use hypha_placement::Slot;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -84,14 +85,19 @@ impl std::fmt::Debug for Core {
 impl Collector for Present {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let Some(core) = self.0.upgrade() else { return Ok(()) };
-        let (counts, waiting, open, workers) = core.read(|scheduler, now| {
-            let workers = scheduler.workers(now);
-            let available = workers.iter().filter(|(view, _)| view.available).count();
-            let busy = workers.iter().filter(|(view, _)| view.in_flight > 0).count();
-            let counts = *scheduler.counts();
-            let known = workers.len();
-            (counts, scheduler.waiting_tasks(), scheduler.open_tasks(), (available, busy, known))
+        let (counts, waiting, open) = core.read(|scheduler, _| {
+            (*scheduler.counts(), scheduler.waiting_tasks(), scheduler.open_tasks())
         });
+        let (mut workers, mut next) = ((0, 0, 0), Some(Slot(0)));
+        while let Some(from) = next {
+            let part = core.read(|scheduler, now| scheduler.workers_part(from, now));
+            for (view, _) in &part.items {
+                workers.0 += usize::from(view.available);
+                workers.1 += usize::from(view.in_flight > 0);
+                workers.2 += 1;
+            }
+            next = part.next;
+        }
         let gauges = [
             ("tasks_queued", "Tasks that wait for a worker", waiting),
             ("tasks_open", "Tasks that have not ended", open),

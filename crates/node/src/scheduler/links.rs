@@ -1,24 +1,19 @@
 //! The open streams to workers of the swarm: one for each, kept open while the worker is connected.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use hypha_engine::{FromWorker, SchedulerEvent, ToWorker};
 use hypha_model::{Worker, WorkerId};
-use hypha_net::{ChannelReader, ChannelWriter, Net, PeerId};
-use hypha_wire::dispatch::{Orders, Reports};
+use hypha_net::{Net, Opened, PeerId};
+use hypha_wire::dispatch::Tasks;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::core::Core;
 use super::objects::Objects;
-use crate::frames;
-
-/// Messages that wait for one worker. The machine gives a worker no more than it has room for, so this is
-/// reached only when the stream stands still; what does not fit is dropped, as on a network.
-const MAX_WAITING: usize = 16_384;
+use crate::channel::{MAX_WAITING, carry};
 
 /// How long after a failed try a stream is opened again, if the worker does not connect before.
 const RETRY: Duration = Duration::from_secs(5);
@@ -51,7 +46,7 @@ impl Links {
         Links { open: Mutex::default(), objects }
     }
 
-    /// Sends, if there is a stream and it has room.
+    /// Sends, if there is a stream and it has room: what does not fit is dropped, as on a network.
     pub(super) fn send(&self, worker: WorkerId, message: ToWorker) {
         let messages = self.lock().get(&worker).map(|open| open.messages.clone());
         if let Some(messages) = messages
@@ -116,12 +111,12 @@ impl Keeper {
                 Some(registered) => self.reopen(registered).await,
                 None => None,
             };
-            if let Some((registered, (writer, reader))) = reopened {
-                ended = self.serve(writer, reader, Some(registered)).await;
+            if let Some((registered, channel)) = reopened {
+                ended = self.serve(channel, Some(registered)).await;
                 continue;
             }
-            match self.net.open_channel(self.peer).await {
-                Ok((writer, reader)) => ended = self.serve(writer, reader, None).await,
+            match self.net.open_channel::<Tasks>(self.peer).await {
+                Ok(channel) => ended = self.serve(channel, None).await,
                 Err(error) => {
                     tracing::debug!(peer = %self.peer, "no stream to the worker: {error}");
                     let _ = tokio::time::timeout(RETRY, self.came.notified()).await;
@@ -131,20 +126,22 @@ impl Keeper {
     }
 
     /// Opens the stream anew, if the worker is connected in another way.
-    async fn reopen<'a>(&'a self, registered: Registered<'a>) -> Option<(Registered<'a>, Channel)> {
+    async fn reopen<'a>(
+        &'a self,
+        registered: Registered<'a>,
+    ) -> Option<(Registered<'a>, Opened<Tasks>)> {
         let peers = self.net.peers().await;
         if !peers.iter().any(|peer| peer.id == self.peer) {
             return None;
         }
-        let opening = tokio::time::timeout(REOPEN, self.net.open_channel(self.peer)).await;
+        let opening = tokio::time::timeout(REOPEN, self.net.open_channel::<Tasks>(self.peer)).await;
         Some((registered, opening.ok()?.ok()?))
     }
 
     /// Carries messages until the stream ends. It stays entered, or takes the place of the one that was.
     async fn serve<'a>(
         &'a self,
-        writer: ChannelWriter<Orders>,
-        reader: ChannelReader<Reports>,
+        channel: Opened<Tasks>,
         before: Option<Registered<'a>>,
     ) -> Option<Registered<'a>> {
         let worker = lock(&self.worker).clone();
@@ -160,28 +157,18 @@ impl Keeper {
         // Not made in vain: whichever is dropped tells the machine that the worker is lost.
         let registered = before.unwrap_or_else(|| Registered { keeper: self, id });
         self.core.upgrade()?.tell(event);
-        let ended = tokio::select! {
-            ended = frames::write(writer, waiting) => ended,
-            ended = self.read(id, reader) => ended,
+        let take = |mut said: Vec<FromWorker>| async move {
+            for message in &mut said {
+                self.links.objects.recognise(message).await;
+            }
+            let core = self.core.upgrade();
+            core.map(|core| core.worker_said(id, said.into_iter())).is_some()
         };
-        let why = ended.err().map_or_else(|| "it was closed".to_owned(), |error| error.to_string());
+        let why = carry(channel, waiting, take).await;
         tracing::debug!(peer = %self.peer, worker = %id, "the stream to the worker has ended: {why}");
         Some(registered)
     }
-
-    async fn read(&self, id: WorkerId, mut reader: ChannelReader<Reports>) -> io::Result<()> {
-        while let Some(mut reports) = reader.next().await? {
-            for report in &mut reports.reports {
-                self.links.objects.recognise(report).await;
-            }
-            let Some(core) = self.core.upgrade() else { return Ok(()) };
-            core.worker_said(id, reports.reports.into_iter().map(FromWorker::from));
-        }
-        Ok(())
-    }
 }
-
-type Channel = (ChannelWriter<Orders>, ChannelReader<Reports>);
 
 /// A stream is entered while it is open; when it ends for good, the machine is told.
 struct Registered<'a> {

@@ -91,14 +91,17 @@ impl Objects {
 
     /// Workers of the previous version name an object by JSON in the place of the result. It is meant so if this object
     /// has arrived for this very task; otherwise it only looks like it.
-    pub(super) async fn recognise(&self, report: &mut Report) {
-        let Report::Completed { attempt, result, object: named @ None, .. } = report else {
+    pub(super) async fn recognise(&self, message: &mut FromWorker) {
+        let FromWorker::Finished { attempt, outcome: Outcome::Completed { result }, .. } = message
+        else {
             return;
         };
-        let Some(object) = ObjectRef::from_json(result.bytes()) else { return };
+        let Some(object) = result.payload().and_then(|it| ObjectRef::from_json(it.bytes())) else {
+            return;
+        };
         let found = tokio::fs::metadata(self.path(attempt.task, &object.digest)).await;
         if found.is_ok_and(|found| found.len() == object.bytes) {
-            *named = Some(ResultObject { digest: object.digest, bytes: object.bytes });
+            *result = TaskResult::Object(object);
         }
     }
 
@@ -259,13 +262,18 @@ mod tests {
             (task(1), "[1]".to_owned(), false),
         ];
         for (task, json, meant) in cases {
-            let result = Payload::from(json.into_bytes());
-            let attempt = hypha_wire::dispatch::Attempt { task, number: 1, fence: 1 };
-            let digest = result.digest();
-            let mut report = Report::Completed { attempt, run_us: 1, result, digest, object: None };
-            objects.recognise(&mut report).await;
-            let Report::Completed { object, .. } = report else { panic!("{report:?}") };
-            assert_eq!(object.is_some(), meant);
+            let outcome = Outcome::Completed { result: Payload::from(json.into_bytes()).into() };
+            let (attempt, fence) = (AttemptId { task, number: 1 }, Fence(1));
+            let mut message = FromWorker::Finished { attempt, fence, run: Span::ZERO, outcome };
+            objects.recognise(&mut message).await;
+            let is_object = matches!(
+                message,
+                FromWorker::Finished {
+                    outcome: Outcome::Completed { result: TaskResult::Object(_) },
+                    ..
+                }
+            );
+            assert_eq!(is_object, meant);
         }
     }
 }

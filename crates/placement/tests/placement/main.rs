@@ -6,6 +6,7 @@
 mod bench;
 mod explained;
 mod parked;
+mod parts;
 mod random;
 mod spread;
 mod starving;

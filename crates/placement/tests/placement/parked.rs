@@ -95,7 +95,7 @@ fn whatever_brings_a_worker_back_brings_its_tasks_back() {
             bench.join(serving(&["gpt"]));
             match way {
                 "available" => bench.placement.set_available(slot, false, bench.now),
-                "executor" => drop(bench.placement.leave_alone(slot, 0, true, bench.now)),
+                "executor" => bench.placement.leave_alone(slot, 0, true, bench.now),
                 "near" => bench.placement.saw(slot, Some(Span::from_millis(50)), bench.now),
                 _ => drop(bench.placement.remove_worker(slot, bench.now)),
             }
@@ -104,7 +104,7 @@ fn whatever_brings_a_worker_back_brings_its_tasks_back() {
             assert_eq!(bench.where_is(task), None, "{strategy} {way}");
             match way {
                 "available" => bench.placement.set_available(slot, true, bench.now),
-                "executor" => drop(bench.placement.leave_alone(slot, 0, false, bench.now)),
+                "executor" => bench.placement.leave_alone(slot, 0, false, bench.now),
                 "near" => bench.placement.saw(slot, Some(Span::from_millis(5)), bench.now),
                 _ => drop(bench.join(serving(&["llama"]))),
             }

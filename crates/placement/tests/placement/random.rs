@@ -165,7 +165,9 @@ impl Story {
         if !alone {
             self.left_alone.remove(&(slot, executor));
         }
-        let mut back = self.placement.leave_alone(slot, executor, alone, self.now);
+        self.placement.leave_alone(slot, executor, alone, self.now);
+        let mut back = self.placement.bound_to(slot);
+        back.retain(|task| self.placement.release_stranded(*task, slot, self.now));
         back.sort();
         let stranded = |known: &Known| {
             known.at == At::Bound(slot) && !self.has_executor(slot, &known.ticket.spec.requirement)
@@ -344,7 +346,7 @@ impl Story {
             }
             92..94 => {
                 if let Some(slot) = self.any_slot() {
-                    let mut back = self.placement.release_bound(slot, self.now);
+                    let mut back = self.placement.release_bound(slot, usize::MAX, self.now);
                     back.sort();
                     assert_eq!(back, self.tasks_at(|at| at == At::Bound(slot)));
                     for task in back {
@@ -357,8 +359,7 @@ impl Story {
                 let strategy = all[self.rng.below(all.len() as u64) as usize];
                 let back = *self.placement.strategy();
                 for strategy in [strategy, back] {
-                    self.placement.switch(strategy, self.now);
-                    self.release_all_bound();
+                    self.switch(strategy);
                     if self.rng.chance(0.5) {
                         self.plan();
                     }
@@ -378,12 +379,27 @@ impl Story {
         }
     }
 
-    /// After a switch what is bound waits again.
-    fn release_all_bound(&mut self) {
-        for known in self.tasks.values_mut() {
-            if let At::Bound(_) = known.at {
-                known.at = At::Waiting;
+    /// Switches in parts, with plans in between. What is bound waits again as soon as it is its turn.
+    fn switch(&mut self, strategy: Strategy) {
+        self.placement.begin_switch(strategy, self.now);
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let end = at + 1 + self.rng.below(8) as usize;
+            let bound = |(task, known): (&TaskRef, &Known)| {
+                let is_next = (at..end).contains(&(task.0 as usize));
+                (is_next && matches!(known.at, At::Bound(_))).then_some(*task)
+            };
+            let expected: Vec<TaskRef> = self.tasks.iter().filter_map(bound).collect();
+            let (mut released, next) = self.placement.reorder(at, end - at, self.now);
+            released.sort();
+            assert_eq!(released, expected);
+            for task in released {
+                self.tasks.get_mut(&task).unwrap().at = At::Waiting;
             }
+            if self.rng.chance(0.2) {
+                self.plan();
+            }
+            from = next;
         }
     }
 

@@ -63,7 +63,7 @@ impl Role for Scheduler {
                 }
                 Ok(())
             }
-            Effect::Notice { .. } | Effect::Streams { .. } => Ok(()),
+            Effect::Notice { .. } | Effect::Streams { .. } | Effect::WorkerLeased(_) => Ok(()),
         }
     }
 

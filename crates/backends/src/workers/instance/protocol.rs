@@ -48,7 +48,8 @@ pub(in crate::workers) struct Status {
 #[derive(Debug, Default)]
 pub(in crate::workers) struct Report {
     pub(in crate::workers) status: Option<String>,
-    pub(in crate::workers) result: Option<Value>,
+    /// As JSON.
+    pub(in crate::workers) result: Option<Payload>,
     pub(in crate::workers) error: Option<String>,
     pub(in crate::workers) execution_time_ms: Option<f64>,
 }
@@ -130,8 +131,8 @@ impl Status {
 const MAX_REPLICAS: u32 = 256;
 
 impl Report {
-    fn read(value: &mut Value) -> Report {
-        let result = value.get_mut("result").map(Value::take);
+    fn read(value: &Value) -> Report {
+        let result = value.get("result").map(|it| Payload::from(it.to_string().into_bytes()));
         let error = match &value["error"] {
             Value::Null => None,
             Value::String(text) => Some(text.clone()),
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn reports_are_judged() {
         let check = |value: Value, expected: &str| {
-            let shown = match Report::read(&mut value.clone()).verdict() {
+            let shown = match Report::read(&value).verdict() {
                 Verdict::NotYet => "not yet".to_owned(),
                 Verdict::NoResult => "no result".to_owned(),
                 Verdict::Ended(Outcome::Completed { result }, run) => {

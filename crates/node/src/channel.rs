@@ -1,46 +1,63 @@
-//! Messages of a task channel on their way out: all that wait go into a frame together, up to a size.
+//! Carries messages over a channel to a peer, whatever its protocol: all that wait go into a frame together, up to a size,
+//! and what comes in is handed on frame by frame.
 
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use hypha_engine::{FromWorker, ToWorker};
-use hypha_net::ChannelWriter;
-use hypha_wire::Message;
-use hypha_wire::dispatch::{MAX_MESSAGES, MAX_PAYLOAD_BYTES, Orders, Report, Reports};
+use hypha_net::{Channel, ChannelReader, ChannelWriter};
+use hypha_wire::Frame;
 use tokio::sync::mpsc;
 
-/// Inputs or results that go into one frame together; a larger one goes alone.
+/// Messages that wait for one peer: some for each attempt that can be there, and pieces of results. It is reached only
+/// when the stream stands still.
+pub(crate) const MAX_WAITING: usize = 16_384;
+
+/// What may be large and goes into one frame together; a larger one goes alone.
 const MAX_TOGETHER_BYTES: usize = 1 << 20;
 
 /// How long a frame may take to be written: a stream that stands still is as good as lost.
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
 
-/// A frame of one direction.
-pub(crate) trait Frame: Message + Default {
-    /// What it is made of.
-    type Piece;
-
-    /// The size of what may be large in a piece.
-    fn bytes_of(piece: &Self::Piece) -> usize;
-
-    fn add(&mut self, piece: Self::Piece);
+/// Writes what waits, and hands what comes to `take`, until the channel ends, nobody can send any more, or `take` says
+/// that nobody listens. Returns why it ended.
+pub(crate) async fn carry<W: Frame, R: Frame, T: Future<Output = bool>>(
+    channel: Channel<W, R>,
+    waiting: mpsc::Receiver<W::Item>,
+    take: impl FnMut(Vec<R::Item>) -> T,
+) -> String {
+    let ended = tokio::select! {
+        ended = write(channel.writer, waiting) => ended,
+        ended = read(channel.reader, take) => ended,
+    };
+    ended.err().map_or_else(|| "it was closed".to_owned(), |error| error.to_string())
 }
 
-/// Writes what waits, until nobody can send any more.
-pub(crate) async fn write<F: Frame>(
-    mut writer: ChannelWriter<F>,
-    mut waiting: mpsc::Receiver<F::Piece>,
+async fn read<R: Frame, T: Future<Output = bool>>(
+    mut reader: ChannelReader<R>,
+    mut take: impl FnMut(Vec<R::Item>) -> T,
+) -> io::Result<()> {
+    while let Some(frame) = reader.next().await? {
+        if !take(frame.into_items()).await {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn write<W: Frame>(
+    mut writer: ChannelWriter<W>,
+    mut waiting: mpsc::Receiver<W::Item>,
 ) -> io::Result<()> {
     let (mut taken, mut left) = (Vec::new(), VecDeque::new());
     loop {
         if left.is_empty() {
-            if waiting.recv_many(&mut taken, MAX_MESSAGES).await == 0 {
+            if waiting.recv_many(&mut taken, W::MAX_ITEMS).await == 0 {
                 return Ok(());
             }
             left.extend(taken.drain(..));
         }
-        if let Some(frame) = pack::<F>(&mut left) {
+        if let Some(frame) = pack::<W>(&mut left) {
             tokio::time::timeout(WRITE_WITHIN, writer.send(&frame))
                 .await
                 .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
@@ -49,62 +66,33 @@ pub(crate) async fn write<F: Frame>(
 }
 
 /// As many as fit into one frame.
-fn pack<F: Frame>(left: &mut VecDeque<F::Piece>) -> Option<F> {
+fn pack<W: Frame>(left: &mut VecDeque<W::Item>) -> Option<W> {
     let mut frame = None;
     let mut together = 0;
-    while let Some(piece) = left.pop_front() {
-        let bytes = F::bytes_of(&piece);
-        if bytes > MAX_PAYLOAD_BYTES {
+    while let Some(item) = left.pop_front() {
+        let bytes = W::bytes_of(&item);
+        if bytes > W::MAX_ITEM_BYTES {
             // It would end the stream, and with it everybody else's tasks.
             tracing::error!(bytes, "a message is too large to be sent, and is left out");
             continue;
         }
         together += bytes;
         if together > MAX_TOGETHER_BYTES && frame.is_some() {
-            left.push_front(piece);
+            left.push_front(item);
             break;
         }
-        frame.get_or_insert_with(F::default).add(piece);
+        frame.get_or_insert_with(W::default).push(item);
     }
     frame
 }
 
-impl Frame for Orders {
-    type Piece = ToWorker;
-
-    fn bytes_of(piece: &ToWorker) -> usize {
-        match piece {
-            ToWorker::Dispatch(dispatch) => dispatch.spec.input.bytes().len(),
-            _ => 0,
-        }
-    }
-
-    fn add(&mut self, piece: ToWorker) {
-        self.orders.push(piece.into());
-    }
-}
-
-impl Frame for Reports {
-    type Piece = FromWorker;
-
-    fn bytes_of(piece: &FromWorker) -> usize {
-        use hypha_engine::Outcome::Completed;
-        match piece {
-            FromWorker::Finished { outcome: Completed { result, .. }, .. } => result.bytes().len(),
-            FromWorker::Output { piece, .. } => piece.bytes().len(),
-            _ => 0,
-        }
-    }
-
-    fn add(&mut self, piece: FromWorker) {
-        self.reports.push(Report::from(piece));
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use hypha_engine::FromWorker;
     use hypha_model::{AttemptId, Fence, Payload, Rng, TaskId, Time};
+    use hypha_wire::dispatch::{MAX_PAYLOAD_BYTES, Report, Reports};
+
+    use super::*;
 
     fn piece(bytes: usize) -> FromWorker {
         let task = TaskId::new(Time::ZERO, &mut Rng::new(1));

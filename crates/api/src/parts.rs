@@ -1,0 +1,75 @@
+//! Reads much of the scheduler's machine in parts: each is bounded, and others have their turn in between.
+
+use hypha_engine::Scheduler;
+use hypha_engine::scheduler::{LeaseView, Part, TaskView};
+use hypha_model::{TaskId, Time};
+use hypha_placement::{FullExplanation, Slot, WorkerView};
+
+use crate::backend::Backend;
+
+/// What `look` makes of the workers, one after the other. One that joins or leaves meanwhile may be left out.
+pub(crate) async fn of_workers<T>(
+    backend: &dyn Backend,
+    mut look: impl FnMut(&Scheduler, WorkerView, Option<LeaseView>) -> T,
+) -> Vec<T> {
+    let mut all = Vec::new();
+    from_worker_to_worker(backend, |scheduler, from, now| {
+        let Part { items, next } = scheduler.workers_part(from, now);
+        all.extend(items.into_iter().map(|(view, lease)| look(scheduler, view, lease)));
+        next
+    })
+    .await;
+    all
+}
+
+/// What every worker says to a task, and what `look` makes of that; `None` of a task that has ended.
+pub(crate) async fn of_explanation(
+    backend: &dyn Backend,
+    task: TaskId,
+    mut look: impl FnMut(&Scheduler, &[hypha_placement::Verdict]),
+) -> Option<FullExplanation> {
+    let (mut parts, mut has_ended) = (Vec::new(), false);
+    from_worker_to_worker(backend, |scheduler, from, now| {
+        let part = scheduler.explain_part(task, from, now);
+        has_ended |= part.is_none();
+        let part = part?;
+        look(scheduler, &part.verdicts);
+        let next = part.next;
+        parts.push(part);
+        next
+    })
+    .await;
+    (!has_ended).then(|| FullExplanation::of_parts(parts))
+}
+
+/// Views of tasks, each with its time; `None` of those that have ended.
+pub(crate) async fn of_tasks(
+    backend: &dyn Backend,
+    ids: &[TaskId],
+) -> Vec<Option<(TaskView, Time)>> {
+    let mut views = Vec::with_capacity(ids.len());
+    while views.len() < ids.len() {
+        backend.read(&mut |scheduler, now| {
+            let part = scheduler.task_views(&ids[views.len()..], now);
+            views.extend(part.into_iter().map(|view| view.map(|view| (view, now))));
+        });
+        if views.len() < ids.len() {
+            tokio::task::yield_now().await;
+        }
+    }
+    views
+}
+
+/// Calls `read` again and again, each time with the machine locked anew, until it returns no next slot.
+pub(crate) async fn from_worker_to_worker(
+    backend: &dyn Backend,
+    mut read: impl FnMut(&Scheduler, Slot, Time) -> Option<Slot>,
+) {
+    let mut next = Some(Slot(0));
+    while let Some(from) = next {
+        backend.read(&mut |scheduler, now| next = read(scheduler, from, now));
+        if next.is_some() {
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What is too much for one step: a worker that goes may have had thousands of attempts, a strategy that is switched a
+//! million tasks in its queue, and everybody else waits for the machine meanwhile.
+//!
+//! A step handles at most `Settings::items_per_step` of such items. The rest is kept here, and the machine wants to be
+//! woken at once until nothing is left. What has not had its turn is as it was before:
+//!
+//! - An attempt is valid until the step that gives it up. A result that comes before that counts; a worker that is
+//!   leased anew is told to stop it. The worker itself is out of use from the first step on.
+//! - A task that is bound to a worker which is not used stays bound, and is not handed over.
+//! - After a switch of the strategy, what waits has its place in the old order, and what is bound stays bound; both
+//!   may be handed over.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use hypha_model::{Fence, Time, Worker, WorkerId};
+use hypha_placement::{Slot, TaskRef};
+
+use super::failed::Failure;
+use super::{Scheduler, SchedulerStep};
+use crate::record::Record;
+
+/// See the head of this file. Each part has at most one entry for a worker, but the first: that has one for each time
+/// that a worker lost what it had.
+#[derive(Default)]
+pub(super) struct Deferred {
+    /// Attempts that give no result, each with its token.
+    attempts: VecDeque<(IntoIter<(TaskRef, Fence)>, Failure)>,
+    /// Workers that are not used, and to which tasks are bound.
+    bound: BTreeSet<Slot>,
+    /// Tasks that are bound to a worker some of whose executors are not used any more.
+    stranded: BTreeMap<Slot, IntoIter<TaskRef>>,
+    /// Workers that describe themselves anew, and still have something of the old description.
+    described: BTreeMap<WorkerId, Arc<Worker>>,
+    /// How far the tasks have been put into the order of a new strategy.
+    reordered: Option<usize>,
+    /// How far the records of workers have been saved.
+    saved: Option<usize>,
+    /// Whether there are more keys to forget.
+    keys: bool,
+}
+
+impl Deferred {
+    pub(super) fn is_empty(&self) -> bool {
+        let Deferred { attempts, bound, stranded, described, reordered, saved, keys } = self;
+        let no_tasks = attempts.is_empty() && bound.is_empty() && stranded.is_empty();
+        no_tasks && described.is_empty() && reordered.is_none() && saved.is_none() && !keys
+    }
+}
+
+impl Scheduler {
+    /// Goes on with what was too much for the steps before.
+    pub(super) fn go_on(&mut self, now: Time, step: &mut SchedulerStep) {
+        // Whatever else this step had to do, there is an end to it.
+        self.budget = self.budget.max(1);
+        while self.budget > 0
+            && let Some((attempts, failure)) = self.deferred.attempts.pop_front()
+        {
+            self.fail_some(now, attempts, failure, step);
+        }
+        while self.budget > 0
+            && let Some(slot) = self.deferred.bound.pop_first()
+        {
+            if self
+                .workers
+                .get(slot.0 as usize)
+                .is_some_and(|state| state.as_ref().is_some_and(|state| state.unused().is_some()))
+            {
+                self.release_bound(now, slot);
+            }
+        }
+        while self.budget > 0
+            && let Some((slot, tasks)) = self.deferred.stranded.pop_first()
+        {
+            self.release_stranded(now, slot, tasks);
+        }
+        if self.budget > 0
+            && let Some((_, worker)) = self.deferred.described.pop_first()
+        {
+            self.budget -= 1;
+            self.worker_found(now, worker, step);
+        }
+        if self.budget > 0
+            && let Some(from) = self.deferred.reordered.take()
+        {
+            self.reorder(now, from);
+        }
+        if self.budget > 0
+            && let Some(from) = self.deferred.saved.take()
+        {
+            self.save_workers(from, step);
+        }
+        if std::mem::take(&mut self.deferred.keys) {
+            self.forget_old_keys(now);
+        }
+    }
+
+    /// These attempts give no result: now, or as soon as it is their turn.
+    pub(super) fn fail_attempts(
+        &mut self,
+        now: Time,
+        tasks: impl IntoIterator<Item = TaskRef>,
+        failure: Failure,
+        step: &mut SchedulerStep,
+    ) {
+        let token = |task: TaskRef| Some((task, self.task(task)?.current?.fence));
+        let attempts: Vec<_> = tasks.into_iter().filter_map(token).collect();
+        self.fail_some(now, attempts.into_iter(), failure, step);
+    }
+
+    fn fail_some(
+        &mut self,
+        now: Time,
+        mut attempts: IntoIter<(TaskRef, Fence)>,
+        mut failure: Failure,
+        step: &mut SchedulerStep,
+    ) {
+        while self.budget > 0
+            && let Some((reference, fence)) = attempts.next()
+        {
+            self.budget -= 1;
+            let current = self.task(reference).and_then(|task| task.current);
+            // It may have ended meanwhile, and its number may be another task's.
+            let Some(current) = current.filter(|current| current.fence == fence) else { continue };
+            if matches!(failure, Failure::Unanswered) && !self.is_unanswered(reference, &current) {
+                continue;
+            }
+            self.attempt_failed(now, reference, failure.clone(), step);
+            failure = failure.counted();
+        }
+        if !attempts.as_slice().is_empty() {
+            self.deferred.attempts.push_back((attempts, failure));
+        }
+    }
+
+    /// Takes what is only bound to a worker away from it, to be decided anew.
+    pub(super) fn release_bound(&mut self, now: Time, slot: Slot) {
+        let released = self.placement.release_bound(slot, self.budget, now);
+        self.released(&released);
+        if self.placement.has_bound(slot) {
+            self.deferred.bound.insert(slot);
+        }
+    }
+
+    /// Takes what is bound to a worker and has no executor there that is used away from it.
+    pub(super) fn release_stranded(&mut self, now: Time, slot: Slot, mut tasks: IntoIter<TaskRef>) {
+        let part: Vec<TaskRef> = tasks.by_ref().take(self.budget).collect();
+        self.budget -= part.len();
+        for task in part {
+            if self.placement.release_stranded(task, slot, now)
+                && let Some(task) = self.task_mut(task)
+            {
+                task.unbind();
+            }
+        }
+        if !tasks.as_slice().is_empty() {
+            self.deferred.stranded.insert(slot, tasks);
+        }
+    }
+
+    /// A worker describes itself anew, and is entered as soon as nothing is left of what it was.
+    pub(super) fn enter_later(&mut self, worker: Arc<Worker>) {
+        self.deferred.described.insert(worker.id, worker);
+    }
+
+    /// A worker is what it was before it described itself anew.
+    pub(super) fn enter_no_more(&mut self, worker: WorkerId) {
+        self.deferred.described.remove(&worker);
+    }
+
+    /// Puts tasks into the order of the strategy that was chosen, from the number `from` on.
+    pub(super) fn reorder(&mut self, now: Time, from: usize) {
+        let (released, next) = self.placement.reorder(from, self.budget, now);
+        self.budget = 0;
+        // What was only bound is decided anew.
+        self.released(&released);
+        self.deferred.reordered = next;
+    }
+
+    fn released(&mut self, tasks: &[TaskRef]) {
+        self.budget = self.budget.saturating_sub(tasks.len());
+        for task in tasks {
+            if let Some(task) = self.task_mut(*task) {
+                task.unbind();
+            }
+        }
+    }
+
+    /// Saves the records of workers that have changed since they were last saved, from the slot `from` on.
+    pub(super) fn save_workers(&mut self, from: usize, step: &mut SchedulerStep) {
+        for slot in from..self.workers.len() {
+            if self.budget == 0 {
+                self.deferred.saved = Some(slot);
+                return;
+            }
+            let Some(worker) = &mut self.workers[slot] else { continue };
+            if std::mem::take(&mut worker.changed)
+                && let Some(health) = self.placement.health(Slot(slot as u32))
+            {
+                self.budget -= 1;
+                let worker = Arc::clone(&worker.worker);
+                step.persist(Record::Worker { worker, health });
+            }
+        }
+    }
+
+    /// Forgets keys of tasks that ended long ago.
+    pub(super) fn forget_old_keys(&mut self, now: Time) {
+        for _ in 0..self.settings.items_per_step {
+            let is_old = |at: Time, keys: usize| at <= now || keys > MAX_OLD_KEYS;
+            let keys = self.old_keys.len();
+            // A later task may have the key by now.
+            match self.old_keys.pop_front_if(|(at, ..)| is_old(*at, keys)) {
+                Some((_, key, task)) if self.by_key.get(&key) == Some(&task) => {
+                    self.by_key.remove(&key);
+                }
+                Some(_) => {}
+                None => return,
+            }
+        }
+        self.deferred.keys = true;
+    }
+}
+
+/// Keys of ended tasks that are kept, at about 150 bytes each; the oldest are forgotten first.
+const MAX_OLD_KEYS: usize = 1_000_000;

@@ -1,0 +1,74 @@
+//! Reading very much of a scheduler, in parts: everybody else waits while one is read, so a part is bounded, and a reader
+//! lets others have their turn before the next.
+
+use hypha_model::{TaskId, Time, WorkerId};
+use hypha_placement::{ExplainedPart, Slot, TaskRef, WorkerView};
+
+use super::{LeaseView, Scheduler, TaskView};
+
+/// Tasks that are looked at in one part, at about a microsecond each.
+pub const TASKS_PER_PART: usize = 256;
+/// Workers that are looked at in one part, at about as much each: for views of them, for what each says to a task, and
+/// for the reasons why tasks wait.
+pub const WORKERS_PER_PART: usize = 256;
+/// Numbers of tasks that are copied in one part, at some nanoseconds each; all of one worker's, even if they are more.
+const NUMBERS_PER_PART: usize = 10_000;
+
+/// A part of something that is read from worker to worker.
+#[derive(Clone, Debug)]
+pub struct Part<T> {
+    /// What was read.
+    pub items: Vec<T>,
+    /// Where the next part begins; `None` if this was the last.
+    pub next: Option<Slot>,
+}
+
+impl Scheduler {
+    /// Views of the first of these tasks, `None` of those that have ended: at least of one, and of as many as are looked
+    /// at in one part.
+    pub fn task_views(&self, ids: &[TaskId], now: Time) -> Vec<Option<TaskView>> {
+        let mut reasons = self.placement.waiting_reasons();
+        let mut views = Vec::with_capacity(ids.len().min(TASKS_PER_PART));
+        for id in ids.iter().take(TASKS_PER_PART) {
+            views.push(self.view_of(*id, &mut reasons, now));
+            if reasons.looked_at() >= WORKERS_PER_PART {
+                break;
+            }
+        }
+        views
+    }
+
+    /// What workers say to a task that has not ended, from the slot `from` on.
+    pub fn explain_part(&self, id: TaskId, from: Slot, now: Time) -> Option<ExplainedPart> {
+        let reference = *self.by_id.get(&id)?;
+        self.placement.explain_part(reference, &self.predictor, now, from, WORKERS_PER_PART)
+    }
+
+    /// Workers with their leases, from the slot `from` on.
+    pub fn workers_part(&self, from: Slot, now: Time) -> Part<(WorkerView, Option<LeaseView>)> {
+        let (slots, next) = self.placement.slots_from(from, WORKERS_PER_PART);
+        let view = |slot: Slot| {
+            let state = self.workers.get(slot.0 as usize)?.as_ref()?;
+            Some((self.placement.view(slot, now)?, state.lease_view()))
+        };
+        Part { items: slots.into_iter().filter_map(view).collect(), next }
+    }
+
+    /// The tasks that are bound or given to a worker, or to any, from the slot `from` on; in no order. They may be many,
+    /// so they are looked at in parts ([`Scheduler::placed`]), and may have ended by then.
+    pub fn placed_part(&self, worker: Option<WorkerId>, from: Slot) -> Part<TaskRef> {
+        let (slots, next) = match worker {
+            Some(worker) => (self.slot_of.get(&worker).copied().into_iter().collect(), None),
+            None => self.placement.slots_from(from, WORKERS_PER_PART),
+        };
+        let mut items = Vec::new();
+        for slot in slots {
+            if items.len() >= NUMBERS_PER_PART {
+                return Part { items, next: Some(slot) };
+            }
+            items.extend(self.placement.bound_to(slot));
+            items.extend(self.placement.given_to(slot));
+        }
+        Part { items, next }
+    }
+}

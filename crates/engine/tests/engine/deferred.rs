@@ -1,0 +1,178 @@
+//! What is too much for one step is done in parts; in between, everything is as it was or as it will be.
+
+use std::sync::Arc;
+
+use hypha_engine::scheduler::{TASKS_PER_PART, Unused};
+use hypha_engine::{Command, Record, SchedulerEvent, Settings};
+use hypha_machine::Machine;
+use hypha_model::{Span, TaskId, TaskState};
+use hypha_placement::Strategy;
+
+use crate::harness::*;
+
+const PER_STEP: usize = 4;
+
+fn rig(strategy: Strategy) -> Rig {
+    Rig::new(Settings { strategy, items_per_step: PER_STEP, ..Settings::default() })
+}
+
+/// A worker that runs so many at once is found.
+fn join(rig: &mut Rig, n: u8, concurrency: u32) {
+    let mut wide = worker(n);
+    wide.executors[0].concurrency = concurrency;
+    rig.workers.entry(worker_id(n)).or_default();
+    rig.event(SchedulerEvent::WorkerFound(Arc::new(wide)));
+}
+
+/// Ten tasks that a worker runs at once.
+fn ten_running(rig: &mut Rig) -> Vec<Given> {
+    join(rig, 1, 10);
+    let given: Vec<Given> = (0..10).map(|_| rig.dispatched(task()).1).collect();
+    given.iter().for_each(|given| rig.start(given));
+    given
+}
+
+fn requeued(rig: &Rig) -> usize {
+    rig.persisted().filter(|record| matches!(record, Record::Requeued { .. })).count()
+}
+
+fn has_rest(rig: &Rig) -> bool {
+    rig.scheduler.wake_at(rig.now) == Some(rig.now)
+}
+
+/// Wakes the scheduler as long as it wants to be woken at once. Says how many items `count` saw in each step.
+fn rest(rig: &mut Rig, count: impl Fn(&Rig) -> usize) -> Vec<usize> {
+    let mut counts = Vec::new();
+    while has_rest(rig) {
+        rig.event(SchedulerEvent::Woke);
+        counts.push(count(rig));
+        assert!(counts.len() < 100, "there is no end to it: {counts:?}");
+    }
+    counts
+}
+
+#[test]
+fn attempts_of_a_worker_that_goes_are_given_up_in_parts() {
+    let mut rig = rig(Strategy::Fifo);
+    let given = ten_running(&mut rig);
+    rig.silence(1);
+    rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+    assert_eq!(requeued(&rig), PER_STEP);
+    let unused = rig.scheduler.why_unused(worker_id(1), None);
+    assert!(matches!(unused, Some(Unused::Lost { .. })), "out of use at once: {unused:?}");
+    assert!(has_rest(&rig));
+
+    // What has not had its turn is still valid: its result counts.
+    let valid = |rig: &Rig, given: &&Given| {
+        rig.view(given.dispatch.attempt.task).state == TaskState::Running
+    };
+    let last = given.iter().rfind(|given| valid(&rig, given)).unwrap().clone();
+    rig.finish(&last);
+    assert_eq!(rig.ended(last.dispatch.attempt.task).state, TaskState::Completed);
+
+    assert_eq!(rest(&mut rig, requeued), [4, 1], "the one with a result is left out");
+    assert_eq!(rig.scheduler.counts().retried, 9);
+    let health = rig.scheduler.workers(rig.now)[0].0.health.clone();
+    assert_eq!(health.failed, 1, "it failed once, although it said something meanwhile");
+}
+
+#[test]
+fn a_worker_that_is_leased_anew_stops_what_has_not_been_given_up() {
+    let mut rig = rig(Strategy::Fifo);
+    let given = ten_running(&mut rig);
+    // It answers at once, and says that it has all of them.
+    rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+    assert!(rig.scheduler.lease_of(worker_id(1)).is_some());
+    assert!(given.iter().all(|given| rig.is_cancelled(given)));
+    rest(&mut rig, requeued);
+    assert_eq!(rig.scheduler.counts().retried, 10);
+    rig.wait(secs(5));
+    let again = rig.scheduler.workers(rig.now)[0].0.in_flight;
+    assert_eq!(again, 10, "they are given to it again");
+}
+
+#[test]
+fn what_is_bound_to_a_worker_that_goes_is_released_in_parts() {
+    let mut rig = rig(Strategy::RoundRobin);
+    join(&mut rig, 1, 1);
+    let tasks: Vec<TaskId> = (0..12).map(|_| rig.submit(task())).collect();
+    let bound = |rig: &Rig| {
+        tasks.iter().filter(|task| rig.view(**task).state == TaskState::Scheduled).count()
+    };
+    rig.silence(1);
+    rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+    assert_eq!(bound(&rig), 12 - PER_STEP);
+    assert_eq!(rest(&mut rig, bound), [4, 0]);
+}
+
+#[test]
+fn a_long_queue_is_put_into_a_new_order_in_parts() {
+    let mut rig = rig(Strategy::Fifo);
+    let tasks: Vec<TaskId> = (0..10)
+        .map(|n| {
+            let priority = hypha_model::Priority(n * 1_000);
+            rig.submit(with_spec(|spec| spec.requirement.priority = priority))
+        })
+        .collect();
+    rig.ask(Command::SetStrategy(Strategy::Priority));
+    assert!(has_rest(&rig));
+    assert_eq!(rest(&mut rig, |_| 0).len(), 2);
+    join(&mut rig, 1, 1);
+    let first = rig.dispatches()[0].dispatch.attempt.task;
+    assert_eq!(Some(&first), tasks.last());
+}
+
+#[test]
+fn what_is_due_at_the_same_time_is_done_in_parts() {
+    let mut rig = rig(Strategy::Fifo);
+    for _ in 0..10 {
+        rig.submit(with_deadline(10));
+    }
+    rig.now = rig.now + Span::from_secs(10);
+    rig.event(SchedulerEvent::Woke);
+    assert_eq!(rig.ends(), PER_STEP);
+    let mut ends = Vec::new();
+    while rig.scheduler.wake_at(rig.now).is_some_and(|at| at <= rig.now) {
+        rig.event(SchedulerEvent::Woke);
+        ends.push(rig.ends());
+    }
+    assert_eq!(ends, [4, 2]);
+}
+
+#[test]
+fn a_worker_that_describes_itself_anew_is_entered_when_what_it_had_is_gone() {
+    let mut rig = rig(Strategy::Fifo);
+    ten_running(&mut rig);
+    join(&mut rig, 1, 20);
+    assert_eq!(requeued(&rig), PER_STEP);
+    let described = |rig: &Rig| {
+        let (view, lease) = rig.scheduler.workers(rig.now).remove(0);
+        (view.worker.executors[0].concurrency, view.available, lease.is_some())
+    };
+    assert!(matches!(described(&rig), (10, false, _)), "it gets nothing new");
+    rest(&mut rig, requeued);
+    assert_eq!(described(&rig), (20, true, true));
+    assert_eq!(rig.scheduler.counts().retried, 10);
+}
+
+#[test]
+fn a_worker_that_takes_its_new_description_back_stays_what_it_was() {
+    let mut rig = rig(Strategy::Fifo);
+    ten_running(&mut rig);
+    join(&mut rig, 1, 20);
+    join(&mut rig, 1, 10);
+    rest(&mut rig, requeued);
+    let (view, lease) = rig.scheduler.workers(rig.now).remove(0);
+    assert_eq!(view.worker.executors[0].concurrency, 10);
+    assert!(view.available && lease.is_some());
+}
+
+#[test]
+fn views_are_made_of_so_many_tasks_at_once() {
+    let mut rig = Rig::new(Settings::default());
+    let tasks: Vec<TaskId> = (0..TASKS_PER_PART + 1).map(|_| rig.submit(task())).collect();
+    let views = rig.scheduler.task_views(&tasks, rig.now);
+    assert_eq!(views.len(), TASKS_PER_PART);
+    assert!(views.iter().all(Option::is_some));
+    assert_eq!(rig.scheduler.task_views(&tasks[views.len()..], rig.now).len(), 1);
+}

@@ -1,0 +1,75 @@
+//! Why tasks wait that no plan has looked at yet, because nobody had room: what workers would say. Made on demand.
+
+use std::collections::BTreeMap;
+
+use hypha_model::{RefusalKind, Time};
+
+use crate::explain::{Explanation, Refusals};
+use crate::waiting::ShapeId;
+use crate::{Placement, Stage, TaskRef};
+
+/// Workers that are asked why a task waits. The task's full explanation has all of them; this is for lists of tasks.
+pub const MOST_ASKED: usize = 1_000;
+
+/// Reasons of several tasks, read one after the other on the same state: those that ask for the same things wait for the
+/// same reason.
+pub struct WaitingReasons<'a> {
+    placement: &'a Placement,
+    known: BTreeMap<ShapeId, Explanation>,
+    looked_at: usize,
+}
+
+impl Placement {
+    /// To be asked for the reasons of tasks.
+    pub fn waiting_reasons(&self) -> WaitingReasons<'_> {
+        WaitingReasons { placement: self, known: BTreeMap::new(), looked_at: 0 }
+    }
+}
+
+impl WaitingReasons<'_> {
+    /// How many workers have been asked so far.
+    pub fn looked_at(&self) -> usize {
+        self.looked_at
+    }
+
+    /// Why a task waits.
+    pub fn of(&mut self, task: TaskRef, now: Time) -> Option<Explanation> {
+        let shape = match self.placement.stage(task)? {
+            // Room that is kept is kept for one task of its shape.
+            Stage::Waiting(shape, _) if !self.placement.is_reserved(task) => Some(shape),
+            _ => None,
+        };
+        if let Some(known) = shape.and_then(|shape| self.known.get(&shape)) {
+            return Some(known.clone());
+        }
+        let explanation = self.ask(task, now)?;
+        if let Some(shape) = shape {
+            self.known.insert(shape, explanation.clone());
+        }
+        Some(explanation)
+    }
+
+    fn ask(&mut self, task: TaskRef, now: Time) -> Option<Explanation> {
+        let Placement { pool, tasks, strategy, .. } = self.placement;
+        let requirement = &tasks.get(task.0 as usize)?.as_ref()?.ticket.spec.requirement;
+        let mut refusals = Refusals::default();
+        let asked = &pool.live()[..pool.len().min(MOST_ASKED)];
+        for slot in asked {
+            let member = pool.member(*slot)?;
+            // How long it takes is not asked for: what is kept for another is kept from the longest.
+            let now_or_never = || member.refuses_now(task, requirement, || f64::MAX, now);
+            let refusal = member.refuses_ever(requirement).or_else(now_or_never);
+            // Who would take it now is about to be asked, and is busy until then.
+            refusals.count(refusal.map_or(RefusalKind::Busy, |refusal| refusal.kind));
+        }
+        self.looked_at += asked.len();
+        Some(Explanation {
+            strategy: strategy.name(),
+            at: now,
+            version: pool.version(),
+            refusals,
+            not_looked_at: (pool.len() - asked.len()) as u64,
+            ..Explanation::EMPTY
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! A channel between two roles: a stream that stays open, on which each side sends frames of messages to the other.
+//!
+//! The messages of a machine and those on the wire are different types, since an interface between releases is not to
+//! change because a machine does. A [`Frame`] is where the one becomes the other.
+
+use hypha_model::NodeRole;
+
+use crate::codec::Message;
+
+/// Who may have a channel with whom, and what they say on it.
+pub trait Protocol: Send + Sync + 'static {
+    /// Its name on the network.
+    const NAME: &'static str;
+    /// The role that opens it.
+    const OPENER: NodeRole;
+    /// The role that takes it, and greets.
+    const TAKER: NodeRole;
+
+    /// What the opener sends.
+    type FromOpener: Frame;
+    /// What the taker sends. An empty frame is the greeting.
+    type FromTaker: Frame;
+}
+
+/// Messages of one direction that travel together. The default has none.
+pub trait Frame: Message + Default + Send + Sync + 'static {
+    /// A message, as the machines have it.
+    type Item: Send + 'static;
+    /// The most messages of a frame.
+    const MAX_ITEMS: usize;
+    /// The most that [`Frame::bytes_of`] may be.
+    const MAX_ITEM_BYTES: usize;
+
+    /// The size of what may be large in a message.
+    fn bytes_of(item: &Self::Item) -> usize;
+
+    /// Adds a message.
+    fn push(&mut self, item: Self::Item);
+
+    /// The messages, in order.
+    fn into_items(self) -> Vec<Self::Item>;
+}

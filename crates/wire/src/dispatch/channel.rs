@@ -1,0 +1,65 @@
+//! The channel on which schedulers lease and dispatch.
+
+use hypha_engine::{FromWorker, Outcome, ToWorker};
+use hypha_model::NodeRole;
+
+use super::{MAX_MESSAGES, MAX_PAYLOAD_BYTES, Order, Orders, Report, Reports};
+use crate::channel::{Frame, Protocol};
+
+/// See the head of this file.
+#[derive(Clone, Copy, Debug)]
+pub struct Tasks;
+
+impl Protocol for Tasks {
+    const NAME: &'static str = "/hypha/tasks/1";
+    const OPENER: NodeRole = NodeRole::Scheduler;
+    const TAKER: NodeRole = NodeRole::Worker;
+
+    type FromOpener = Orders;
+    type FromTaker = Reports;
+}
+
+impl Frame for Orders {
+    type Item = ToWorker;
+    const MAX_ITEMS: usize = MAX_MESSAGES;
+    const MAX_ITEM_BYTES: usize = MAX_PAYLOAD_BYTES;
+
+    fn bytes_of(item: &ToWorker) -> usize {
+        match item {
+            ToWorker::Dispatch(dispatch) => dispatch.spec.input.bytes().len(),
+            _ => 0,
+        }
+    }
+
+    fn push(&mut self, item: ToWorker) {
+        self.orders.push(Order::from(item));
+    }
+
+    fn into_items(self) -> Vec<ToWorker> {
+        self.orders.into_iter().map(ToWorker::from).collect()
+    }
+}
+
+impl Frame for Reports {
+    type Item = FromWorker;
+    const MAX_ITEMS: usize = MAX_MESSAGES;
+    const MAX_ITEM_BYTES: usize = MAX_PAYLOAD_BYTES;
+
+    fn bytes_of(item: &FromWorker) -> usize {
+        match item {
+            FromWorker::Finished { outcome: Outcome::Completed { result, .. }, .. } => {
+                result.bytes().len()
+            }
+            FromWorker::Output { piece, .. } => piece.bytes().len(),
+            _ => 0,
+        }
+    }
+
+    fn push(&mut self, item: FromWorker) {
+        self.reports.push(Report::from(item));
+    }
+
+    fn into_items(self) -> Vec<FromWorker> {
+        self.reports.into_iter().map(FromWorker::from).collect()
+    }
+}
