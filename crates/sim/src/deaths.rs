@@ -15,11 +15,13 @@ pub(crate) fn draw(seed: u64, workers: usize, per_hour: f64, until: Span) -> Vec
     let mut rng = Rng::new(seed ^ SALT);
     let per_second = per_hour * workers as f64 / 3_600.0;
     let mut faults = Vec::new();
+    if per_second <= 0.0 {
+        return faults;
+    }
     let mut at_s = 0.0;
     for _ in 0..MAX_DEATHS {
         at_s += rng.exponential() / per_second;
-        // Also if nobody ever dies.
-        if !(at_s < until.as_secs_f64()) {
+        if at_s >= until.as_secs_f64() {
             break;
         }
         let at = START + Span::from_secs_f64(at_s);
