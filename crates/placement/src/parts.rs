@@ -63,7 +63,7 @@ impl Placement {
     /// Takes a task that is bound to a worker away from it if it has no executor there any more that is used. Says
     /// whether it did.
     pub fn release_stranded(&mut self, task: TaskRef, slot: Slot, now: Time) -> bool {
-        let Some(Some(entry)) = self.tasks.get(task.0 as usize) else { return false };
+        let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let Some(member) = self.pool.member(slot) else { return false };
         let is_stranded = entry.stage == Stage::Bound(slot)
             && member.leaves_alone(&entry.ticket.spec.requirement);

@@ -51,7 +51,7 @@ impl WaitingReasons<'_> {
 
     fn ask(&mut self, task: TaskRef, now: Time) -> Option<Explanation> {
         let Placement { pool, tasks, strategy, .. } = self.placement;
-        let requirement = &tasks.get(task.0 as usize)?.as_ref()?.ticket.spec.requirement;
+        let requirement = &tasks.get(task.0 as usize)?.ticket.spec.requirement;
         let mut refusals = Refusals::default();
         let asked = &pool.live()[..pool.len().min(MOST_ASKED)];
         for slot in asked {

@@ -21,6 +21,9 @@ use crate::transport::{HttpError, Origin};
 
 pub(super) use self::protocol::{Report, probe};
 
+/// The part of an instance's name that is looked at: the scheduler stores it with each attempt there.
+const MAX_NAME_CHARS: usize = 128;
+
 /// A task instance that does the work of a worker.
 pub(super) struct InstanceBackend {
     instance: Instance,
@@ -57,9 +60,10 @@ impl InstanceBackend {
         if let Some(problem) = problem {
             return Err(HttpError::Unhealthy(problem));
         }
-        if let Some(instance) = status.instance.as_deref() {
+        if let Some(instance) = status.instance {
+            let instance: String = instance.chars().take(MAX_NAME_CHARS).collect();
             self.name.send_if_modified(|name| {
-                let changed = name.as_deref() != Some(instance);
+                let changed = name.as_deref() != Some(instance.as_str());
                 *name = Some(Arc::from(instance));
                 changed
             });

@@ -168,7 +168,9 @@ impl Scheduler {
                 let (again, blamed) = (policy.retry_on_worker_failure, self.counts_loss(slot));
                 tried(again, blamed, FailureKind::WorkerLost, reason)
             }
-            Failure::Counted(reason) => tried(policy.retry_on_worker_failure, false, reason),
+            Failure::Counted(reason) => {
+                tried(policy.retry_on_worker_failure, false, FailureKind::WorkerLost, reason)
+            }
             Failure::Timeout(timeout) => {
                 let reason = format!("it took longer than {timeout}");
                 tried(policy.retry_on_timeout, true, FailureKind::TimedOut, reason)

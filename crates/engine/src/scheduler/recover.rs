@@ -254,8 +254,7 @@ mod tests {
         let command = Command::SubmitTasks(vec![new; 10]);
         let mut batch: Batch<Scheduler, ()> = Batch::from(step);
         batch.tell(&mut scheduler, now, SchedulerEvent::Asked(command));
-        let ids: Vec<TaskId> =
-            scheduler.tasks.iter().map(|task| task.accepted.id).collect();
+        let ids: Vec<TaskId> = scheduler.tasks.iter().map(|task| task.accepted.id).collect();
         for id in &ids {
             assert!(scheduler.task_view(*id, now).is_some());
         }

@@ -127,7 +127,7 @@ pub(super) fn stopping() -> Unavailable {
 mod tests {
     use std::sync::{OnceLock, Weak};
 
-    use hypha_engine::{Image, Notice, Settings, ToWorker};
+    use hypha_engine::{Ask, Image, Notice, Settings, ToWorker};
     use hypha_model::{
         Capacity, Epoch, Executor, ExecutorClass, LeaseId, Money, Payload, Rng, SchedulerId,
         TaskSpec, Worker,

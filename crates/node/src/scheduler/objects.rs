@@ -9,9 +9,9 @@ use bytes::Bytes;
 use futures::StreamExt;
 use hypha_api::{Object, ObjectError, Unavailable};
 use hypha_bulk::{FileSink, Sink};
-use hypha_model::{Digest, Digester, NodeRole, ObjectRef, TaskId};
+use hypha_engine::{FromWorker, Outcome};
+use hypha_model::{Digest, Digester, NodeRole, ObjectRef, TaskId, TaskResult};
 use hypha_net::{Incoming, Net};
-use hypha_wire::dispatch::{Report, ResultObject};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -206,7 +206,7 @@ impl Sink for ObjectSink {
 #[cfg(test)]
 mod tests {
     use futures::TryStreamExt;
-    use hypha_model::{Payload, Rng, Time};
+    use hypha_model::{AttemptId, Fence, Payload, Rng, Span, Time};
 
     use super::*;
 

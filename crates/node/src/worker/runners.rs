@@ -7,12 +7,12 @@ use hypha_backends::Answer;
 use hypha_config::{ExecutorConfig, ProgramConfig, Runtime, ServerConfig};
 use hypha_engine::{Dispatch, Outcome, RunId};
 use hypha_executor::{
-    Confinement, Event as Told, Executor, Failure, Job, JobError, Launcher, Limits,
-    Outcome as JobOutcome, Process, ProcessConfig,
+    Confinement, Event as Told, Executor, Job, Launcher, Limits, Outcome as JobOutcome, Process,
+    ProcessConfig,
 };
 use hypha_model::{FailureKind, Name, SchedulerId, TaskError};
 use hypha_net::PeerId;
-use serde_json::json;
+
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

@@ -48,7 +48,7 @@ impl Frame for Reports {
     fn bytes_of(item: &FromWorker) -> usize {
         match item {
             FromWorker::Finished { outcome: Outcome::Completed { result, .. }, .. } => {
-                result.bytes().len()
+                result.payload().map_or(0, |payload| payload.bytes().len())
             }
             FromWorker::Output { piece, .. } => piece.bytes().len(),
             _ => 0,

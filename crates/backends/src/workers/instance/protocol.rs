@@ -156,7 +156,6 @@ impl Report {
             .map(|ms| Span::from_secs_f64(ms / 1_000.0));
         match (word.as_str(), self.result) {
             ("completed" | "success" | "succeeded" | "done" | "finished", Some(result)) => {
-                let result = Payload::from(result.to_string().into_bytes());
                 Verdict::Ended(Outcome::Completed { result: result.into() }, run)
             }
             ("completed" | "success" | "succeeded" | "done" | "finished", None) => {
@@ -241,7 +240,7 @@ impl Instance {
         };
         match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
             Ok(body) => match serde_json::from_slice::<Value>(&body) {
-                Ok(mut value) => Fetched::Report(Report::read(&mut value).verdict()),
+                Ok(value) => Fetched::Report(Report::read(&value).verdict()),
                 Err(_) => Fetched::Silent,
             },
             Err(HttpError::Status { status: 404, .. }) => Fetched::Unknown,
