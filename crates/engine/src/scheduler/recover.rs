@@ -234,7 +234,7 @@ mod tests {
             Scheduler::recover(id, Settings::default(), image, 1, now, step)
         };
         let untried = |scheduler: &Scheduler| {
-            scheduler.tasks.iter().flatten().filter(|task| task.tries.is_none()).count()
+            scheduler.tasks.iter().filter(|task| task.tries.is_none()).count()
         };
         let mut scheduler = life(Image::default(), &mut step);
         let spec = Arc::new(TaskSpec::default());
@@ -243,8 +243,7 @@ mod tests {
         let command = Command::SubmitTasks(vec![new; 10]);
         let mut batch: Batch<Scheduler, ()> = Batch::from(step);
         batch.tell(&mut scheduler, now, SchedulerEvent::Asked(command));
-        let ids: Vec<TaskId> =
-            scheduler.tasks.iter().flatten().map(|task| task.accepted.id).collect();
+        let ids: Vec<TaskId> = scheduler.tasks.iter().map(|task| task.accepted.id).collect();
         for id in &ids {
             assert!(scheduler.task_view(*id, now).is_some());
         }
