@@ -60,9 +60,12 @@ enum Next {
     Finished(Span),
 }
 
+/// What is said when, by whom and of which attempt.
+type Message = (Time, Next, WorkerId, AttemptId, Fence);
+
 struct Crowd {
     client: Client,
-    next: BinaryHeap<Reverse<(Time, Next, WorkerId, AttemptId, Fence)>>,
+    next: BinaryHeap<Reverse<Message>>,
 }
 
 impl Crowd {

@@ -114,7 +114,7 @@ pub(super) async fn wake(workers: Weak<Inner>) {
         let Some(workers) = workers.upgrade() else { return };
         let members: Vec<Arc<HttpMachine>> =
             locked(&workers.members).values().map(|member| Arc::clone(&member.machine)).collect();
-        next_us = members.iter().map(|machine| wake_one(machine)).min().unwrap_or(u64::MAX);
+        next_us = members.iter().map(wake_one).min().unwrap_or(u64::MAX);
     }
 }
 
