@@ -50,6 +50,11 @@ impl<T> Pages<T> {
         self.len == 0
     }
 
+    /// One past the greatest number that may be in use.
+    pub fn end(&self) -> usize {
+        self.pages.len() * PAGE
+    }
+
     /// The lowest number that nothing has.
     pub fn vacant(&self) -> usize {
         let Some(at) = self.with_room.first().map(|at| *at as usize) else {

@@ -34,7 +34,7 @@ impl Placement {
         most: usize,
         now: Time,
     ) -> (Vec<TaskRef>, Option<usize>) {
-        let end = from.saturating_add(most).min(self.tasks.len());
+        let end = from.saturating_add(most).min(self.tasks.end());
         let mut released = Vec::new();
         for task in (from..end).map(|at| TaskRef(at as u32)) {
             match self.stage(task) {
@@ -45,7 +45,7 @@ impl Placement {
             self.leave_stage(task, now);
             self.wait(task);
         }
-        (released, (end < self.tasks.len()).then_some(end))
+        (released, (end < self.tasks.end()).then_some(end))
     }
 
     /// Takes what is only bound to a worker away from it, at most `most`, those that go first; it waits again, to be

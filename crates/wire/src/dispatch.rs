@@ -73,18 +73,18 @@ pub enum Order {
         request: u64,
         ttl_us: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        least: Option<Requirement>,
+        least: Option<Box<Requirement>>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        wish: Option<Requirement>,
+        wish: Option<Box<Requirement>>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        short_of: Option<Requirement>,
+        short_of: Option<Box<Requirement>>,
     },
     Heartbeat {
         lease: LeaseId,
         epoch: u64,
         nonce: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        short_of: Option<Requirement>,
+        short_of: Option<Box<Requirement>>,
     },
     Dispatch(Box<Work>),
     Cancel(Attempt),
@@ -309,9 +309,9 @@ impl Message for Reports {
     }
 }
 
-/// What `retry` says already.
+/// Not worth a word: `retry` says as much.
 fn is_unknown(kind: &FailureKind) -> bool {
-    matches!(kind, FailureKind::Unknown | FailureKind::UnknownPermanent)
+    *kind == FailureKind::Unknown
 }
 
 #[derive(Deserialize)]

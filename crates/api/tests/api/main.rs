@@ -3,6 +3,7 @@
 
 mod access;
 mod events;
+mod gated;
 mod http;
 mod instance;
 mod instances;

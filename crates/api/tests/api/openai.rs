@@ -3,21 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-use hypha_api::{
-    Accepted, Answer, Backend, NewServer, NewToken, ReadingObject, Registering, Settings, Tokens,
-    Watch,
-};
-use hypha_engine::Notification;
-use hypha_engine::record::StoredTask;
-use hypha_engine::store::{Filter, Page};
-use hypha_engine::{Command, NewTask, Reply, Scheduler};
-use hypha_model::{FailureKind, Form, ObjectRef, Priority, Span, TaskError, TaskId, Time};
+use hypha_api::{Backend, NewToken, Settings, Tokens};
+use hypha_engine::Command;
+use hypha_model::{FailureKind, Form, Priority, Span, TaskError};
 use reqwest::{Method, Response};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::gated::Gated;
 use crate::memory::{Held, Memory, PATIENCE, worker_id};
 use crate::server::Server;
 
@@ -757,59 +751,5 @@ async fn requests_run_under_the_tenant_s_name_quota_and_ceiling() {
             server.memory.complete(&held, b"");
             response.text().await.unwrap();
         }
-    }
-}
-
-/// A scheduler that accepts at once, and says so when it is let.
-struct Gated {
-    memory: Arc<Memory>,
-    gate: Arc<Semaphore>,
-}
-
-impl Backend for Gated {
-    fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
-        let accepted = self.memory.submit(tasks, watch);
-        let gate = Arc::clone(&self.gate);
-        async move {
-            drop(gate.acquire().await);
-            accepted.await
-        }
-        .boxed()
-    }
-    fn now(&self) -> Time {
-        self.memory.now()
-    }
-    fn ask(&self, command: Command) -> Answer<Reply> {
-        self.memory.ask(command)
-    }
-    fn watch(&self, task: TaskId) -> Watch {
-        Backend::watch(&*self.memory, task)
-    }
-    fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
-        self.memory.read(look);
-    }
-    fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>> {
-        self.memory.stored(task)
-    }
-    fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
-        self.memory.list(filter, behind, limit)
-    }
-    fn object(&self, task: TaskId, object: ObjectRef) -> ReadingObject {
-        self.memory.object(task, object)
-    }
-    fn register_instance(&self, host: String, port: u16) -> Registering {
-        self.memory.register_instance(host, port)
-    }
-    fn register_server(&self, server: NewServer) -> Registering {
-        self.memory.register_server(server)
-    }
-    fn notified(&self, notification: Notification) {
-        self.memory.notified(notification);
-    }
-    fn problems(&self) -> Vec<String> {
-        self.memory.problems()
-    }
-    fn metrics(&self) -> String {
-        self.memory.metrics()
     }
 }

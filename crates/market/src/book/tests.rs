@@ -1,3 +1,5 @@
+//! The owner's book of leases: nothing is granted twice, and what each holds settles.
+
 use hypha_model::{Capacity, Device, Executor, ExecutorClass, Money, Rng, WorkerId};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! How a worker is divided: promises first, then needs, then max-min fair.
+
 use hypha_model::{Capacity, Device, Executor, ExecutorClass, Money, Rng, Time, WorkerId};
 use proptest::prelude::*;
 

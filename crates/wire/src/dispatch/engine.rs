@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, FailureKind, Fence, ObjectRef, Payload, Span, TaskError, TaskResult, TaskSpec,
+    AttemptId, Epoch, FailureKind, Fence, ObjectRef, Payload, Requirement, Span, TaskError,
+    TaskResult, TaskSpec,
 };
 
 use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Portion, Report, ResultObject, Work};
@@ -30,13 +31,13 @@ impl From<ToWorker> for Order {
                 Order::RequestLease {
                     request,
                     ttl_us: ttl.as_micros(),
-                    least: least.map(Arc::unwrap_or_clone),
-                    wish: wish.map(Arc::unwrap_or_clone),
-                    short_of: short_of.map(Arc::unwrap_or_clone),
+                    least: least.map(boxed),
+                    wish: wish.map(boxed),
+                    short_of: short_of.map(boxed),
                 }
             }
             ToWorker::Heartbeat { lease, epoch, nonce, short_of } => {
-                let short_of = short_of.map(Arc::unwrap_or_clone);
+                let short_of = short_of.map(boxed);
                 Order::Heartbeat { lease, epoch: epoch.0, nonce, short_of }
             }
             ToWorker::Dispatch(dispatch) => Order::Dispatch(Box::new(Work::of(&dispatch))),
@@ -56,13 +57,13 @@ impl From<Order> for ToWorker {
                 ToWorker::RequestLease(Ask {
                     request,
                     ttl: Span::from_micros(ttl_us),
-                    least: least.map(Arc::new),
-                    wish: wish.map(Arc::new),
-                    short_of: short_of.map(Arc::new),
+                    least: least.map(Arc::from),
+                    wish: wish.map(Arc::from),
+                    short_of: short_of.map(Arc::from),
                 })
             }
             Order::Heartbeat { lease, epoch, nonce, short_of } => {
-                let short_of = short_of.map(Arc::new);
+                let short_of = short_of.map(Arc::from);
                 ToWorker::Heartbeat { lease, epoch: Epoch(epoch), nonce, short_of }
             }
             Order::Dispatch(work) => ToWorker::Dispatch(Arc::new(work.dispatch())),
@@ -119,6 +120,10 @@ impl Work {
             }),
         }
     }
+}
+
+fn boxed(requirement: Arc<Requirement>) -> Box<Requirement> {
+    Box::new(Arc::unwrap_or_clone(requirement))
 }
 
 impl From<hypha_engine::Portion> for Portion {
