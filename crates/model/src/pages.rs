@@ -52,7 +52,8 @@ impl<T> Pages<T> {
 
     /// One past the greatest number that may be in use.
     pub fn end(&self) -> usize {
-        self.pages.len() * PAGE
+        let Some((last, before)) = self.pages.split_last() else { return 0 };
+        before.len() * PAGE + (u32::BITS - last.used.leading_zeros()) as usize
     }
 
     /// The lowest number that nothing has.
