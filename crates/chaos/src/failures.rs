@@ -3,66 +3,24 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use hypha_model::rfc3339;
+use hypha_model::{FailureKind, rfc3339};
 use serde::Deserialize;
 
 use crate::faults::Faults;
 
 /// Attempts that a task has by default.
 const MAX_ATTEMPTS: usize = 3;
-/// Failed attempts that a scheduler tells of, at most.
+/// Failed attempts that a scheduler lists, at most.
 const MAX_LISTED: usize = 8;
 
-/// An attempt that gave no result, as the scheduler tells it.
+/// An attempt that gave no result, as the scheduler shows it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct FailedAttempt {
     pub(crate) worker: String,
-    pub(crate) reason: String,
+    pub(crate) kind: FailureKind,
     /// RFC 3339.
     pub(crate) at: String,
 }
-
-/// What a failure does to its task, told by its reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cost {
-    /// It uses up no attempt, so nobody need be to blame.
-    Nothing,
-    /// It uses up an attempt: a worker of the swarm was lost, or a back end with its calls.
-    Attempt,
-    /// A back end answered with an error.
-    Error,
-    /// A back end was unhealthy: nothing if nothing was sent, otherwise an attempt.
-    Unclear,
-}
-
-/// The reasons, by how they begin; the first that fits counts. One that is not listed is a complaint: whoever adds a
-/// reason says here what it costs.
-const REASONS: &[(&str, Cost)] = &[
-    // The scheduler's own outage.
-    ("the scheduler was restarted and", Cost::Nothing),
-    ("the scheduler did not run for a while", Cost::Nothing),
-    // Given back, refused, or not acknowledged, by a worker that others can stand in for.
-    ("the worker was stopped, and gave it back", Cost::Nothing),
-    ("the worker describes itself anew", Cost::Nothing),
-    ("the connection to the worker was replaced", Cost::Nothing),
-    ("the worker did not answer in time", Cost::Nothing),
-    ("refused by the worker: ", Cost::Nothing),
-    // A back end that could not be reached, or whose last health check failed.
-    ("its health has not been checked yet", Cost::Nothing),
-    ("no connection to ", Cost::Nothing),
-    ("the task instance did not take it: no connection to ", Cost::Nothing),
-    ("the server did not answer within ", Cost::Nothing),
-    ("the task instance did not take it: ", Cost::Unclear),
-    ("the connection to the server failed: ", Cost::Unclear),
-    ("the server answered ", Cost::Error),
-    ("the task instance was started anew and has lost the task", Cost::Attempt),
-    ("the connection to the worker was lost", Cost::Attempt),
-    ("the worker does not answer", Cost::Attempt),
-    ("the worker does not take it", Cost::Attempt),
-    ("the worker has lost the lease", Cost::Attempt),
-    ("the worker has lost it", Cost::Attempt),
-    ("the lease has run out", Cost::Attempt),
-];
 
 /// Knows what was done to whom.
 pub(crate) struct Judge<'a> {
@@ -89,40 +47,36 @@ impl Judge<'_> {
         if task.attempts < expected || (all_listed && task.attempts > expected) {
             return Some("with attempts and failures that do not add up");
         }
-        let mut costs: BTreeMap<&str, Vec<(Cost, u64)>> = BTreeMap::new();
-        for failure in task.failures {
-            let Some((_, cost)) = REASONS.iter().find(|it| failure.reason.starts_with(it.0)) else {
-                return Some("failed for a reason that is not known here");
-            };
+        let mut charged: BTreeMap<&str, Vec<(FailureKind, u64)>> = BTreeMap::new();
+        for failure in task.failures.iter().filter(|failure| failure.kind.uses_attempt()) {
+            if !matches!(failure.kind, FailureKind::WorkerLost | FailureKind::BackendFailed) {
+                return Some("failed in a way that no fault of the run causes");
+            }
             let Some(at) = rfc3339::parse(&failure.at) else {
                 return Some("failed at a time that cannot be read");
             };
             let worker = self.names.get(&failure.worker).map(String::as_str).unwrap_or_default();
-            costs.entry(worker).or_default().push((*cost, at.as_micros() / 1_000));
+            charged.entry(worker).or_default().push((failure.kind, at.as_micros() / 1_000));
         }
-        for (worker, costs) in &costs {
-            let errors = costs.iter().filter(|(cost, _)| *cost == Cost::Error).count();
-            if errors > task.name.map_or(0, |name| self.faults.errors(worker, name)) {
-                return Some("blamed on an error that no back end gave");
-            }
-            let blamed = |cost: Cost| matches!(cost, Cost::Attempt | Cost::Unclear);
-            let at: Vec<u64> =
-                costs.iter().filter(|(cost, _)| blamed(*cost)).map(|(_, at)| *at).collect();
-            if !self.faults.explain(worker, task.submitted_ms, &at) {
+        for (worker, failures) in &charged {
+            let unexplained = |only: Option<FailureKind>| {
+                let counts = |kind: FailureKind| only.is_none_or(|only| only == kind);
+                let at: Vec<u64> =
+                    failures.iter().filter(|it| counts(it.0)).map(|(_, at)| *at).collect();
+                self.faults.unexplained(worker, task.submitted_ms, &at)
+            };
+            if unexplained(Some(FailureKind::WorkerLost)) > 0 {
                 return Some("blamed on a worker that nothing was done to");
             }
+            if unexplained(None) > task.name.map_or(0, |name| self.faults.errors(worker, name)) {
+                return Some("blamed on a back end that gave no error and that nothing was done to");
+            }
         }
-        let count = |wanted: &[Cost]| {
-            costs.values().flatten().filter(|(cost, _)| wanted.contains(cost)).count()
-        };
-        let (least, most) = (
-            count(&[Cost::Attempt, Cost::Error]),
-            count(&[Cost::Attempt, Cost::Error, Cost::Unclear]),
-        );
+        let used = charged.values().map(Vec::len).sum::<usize>();
         match task.completed {
-            true if least >= MAX_ATTEMPTS => Some("completed with more attempts than it has"),
+            true if used >= MAX_ATTEMPTS => Some("completed with more attempts than it has"),
             // What is not listed any more may have used up attempts.
-            false if all_listed && most < MAX_ATTEMPTS => Some("failed with attempts left"),
+            false if all_listed && used < MAX_ATTEMPTS => Some("failed with attempts left"),
             _ => None,
         }
     }
@@ -133,11 +87,12 @@ mod tests {
     use super::*;
     use crate::faults::Injury;
 
-    const LOST: &str = "the connection to the worker was lost";
-    const RESTARTED: &str = "the scheduler was restarted and the worker does not have it";
+    use FailureKind::{
+        BackendFailed, BackendUnreachable, Interrupted, ProgramFailed, Refused, Returned, WorkerLost,
+    };
 
-    /// Judges a task whose attempts failed so, long after two workers died and a back end gave one error.
-    fn judge(completed: bool, failures: &[(&str, &str)]) -> Option<&'static str> {
+    /// Judges a task whose attempts failed so, long after two workers died and a back end died and gave one error.
+    fn judge(completed: bool, failures: &[(&str, FailureKind)]) -> Option<&'static str> {
         let mut faults = Faults::default();
         for worker in ["worker-1", "worker-2", "127.0.0.1:1"] {
             faults.began(worker, Injury::Died);
@@ -145,9 +100,9 @@ mod tests {
         faults.erred("127.0.0.1:1", "task");
         let names = ["worker-1", "worker-2", "worker-3", "127.0.0.1:1"];
         let names = names.map(|name| (format!("id of {name}"), name.to_owned())).into();
-        let failure = |(worker, reason): &(&str, &str)| FailedAttempt {
+        let failure = |(worker, kind): &(&str, FailureKind)| FailedAttempt {
             worker: format!("id of {worker}"),
-            reason: (*reason).to_owned(),
+            kind: *kind,
             at: "2199-01-01T00:00:00.000Z".to_owned(),
         };
         let failures: Vec<FailedAttempt> = failures.iter().map(failure).collect();
@@ -158,33 +113,34 @@ mod tests {
     }
 
     #[test]
-    fn what_was_injected_explains_what_failed() {
-        let (one, two, back_end) = ("worker-1", "worker-2", "127.0.0.1:1");
-        let error = "the server answered 500: {}";
+    fn injected_faults_explain_failures() {
+        let (one, two, three, back_end) = ("worker-1", "worker-2", "worker-3", "127.0.0.1:1");
         assert_eq!(judge(true, &[]), None);
-        assert_eq!(judge(true, &[(one, LOST), (two, LOST)]), None);
-        assert_eq!(judge(false, &[(one, LOST), (two, LOST), (back_end, error)]), None);
-        assert_eq!(judge(true, &[("worker-3", RESTARTED); 7]), None);
-        let broken = "the connection to the server failed: closed";
-        assert_eq!(judge(true, &[(back_end, broken), (back_end, error)]), None);
+        assert_eq!(judge(true, &[(one, WorkerLost), (two, WorkerLost)]), None);
+        let three_faults = [(one, WorkerLost), (two, WorkerLost), (back_end, BackendFailed)];
+        assert_eq!(judge(false, &three_faults), None);
+        assert_eq!(judge(true, &[(back_end, BackendFailed); 2]), None, "it died, and gave an error");
+        for kind in [Interrupted, Returned, Refused, BackendUnreachable] {
+            assert_eq!(judge(true, &[(three, kind); 7]), None, "{kind} uses up no attempt");
+        }
     }
 
     #[test]
-    fn what_was_not_injected_is_named() {
-        let check = |completed, failures: &[(&str, &str)], expected: &str| {
+    fn failures_without_a_fault_are_violations() {
+        let check = |completed, failures: &[(&str, FailureKind)], expected: &str| {
             let wrong = judge(completed, failures).unwrap_or("nothing");
             assert!(wrong.contains(expected), "{failures:?}: {wrong}");
         };
         let (one, two, three, back_end) = ("worker-1", "worker-2", "worker-3", "127.0.0.1:1");
-        let error = "the server answered 500: {}";
-        check(true, &[(three, LOST)], "nothing was done to");
-        check(true, &[(one, LOST), (one, LOST)], "nothing was done to");
-        check(true, &[("nobody", LOST)], "nothing was done to");
-        check(true, &[(back_end, error), (back_end, error)], "no back end gave");
-        check(true, &[(one, "it is tired")], "not known here");
-        check(false, &[(one, LOST), (two, LOST)], "attempts left");
-        check(false, &[(three, RESTARTED); 3], "attempts left");
-        let three_faults = [(one, LOST), (two, LOST), (back_end, error)];
+        check(true, &[(three, WorkerLost)], "nothing was done to");
+        check(true, &[(one, WorkerLost), (one, WorkerLost)], "nothing was done to");
+        check(true, &[("nobody", WorkerLost)], "nothing was done to");
+        check(true, &[(back_end, WorkerLost), (back_end, WorkerLost)], "nothing was done to");
+        check(true, &[(back_end, BackendFailed); 3], "gave no error");
+        check(true, &[(one, ProgramFailed)], "no fault of the run causes");
+        check(false, &[(one, WorkerLost), (two, WorkerLost)], "attempts left");
+        check(false, &[(three, Interrupted); 3], "attempts left");
+        let three_faults = [(one, WorkerLost), (two, WorkerLost), (back_end, BackendFailed)];
         check(true, &three_faults, "more attempts than it has");
     }
 

@@ -58,23 +58,29 @@ impl Faults {
         self.errors.get(&(worker.to_owned(), task.to_owned())).copied().unwrap_or_default()
     }
 
-    /// Whether each of the failures of one task on one worker, at these times, has a fault of its own that began before
+    /// How many of the failures of one task on one worker, at these times, have no fault of their own that began before
     /// it, did not end long before it, and not before the task was there.
-    pub(crate) fn explain(&self, worker: &str, submitted_ms: u64, failed_at_ms: &[u64]) -> bool {
+    pub(crate) fn unexplained(
+        &self,
+        worker: &str,
+        submitted_ms: u64,
+        failed_at_ms: &[u64],
+    ) -> usize {
         let none = Vec::new();
         let faults = self.of_worker.get(worker).unwrap_or(&none);
         let mut left: Vec<&Fault> =
             faults.iter().filter(|fault| fault.ended_ms >= submitted_ms).collect();
         let mut failed_at_ms = failed_at_ms.to_vec();
         failed_at_ms.sort_unstable();
-        // Faults and failures in the order of time: whoever takes the first that fits leaves the most to the others.
-        failed_at_ms.iter().all(|at| {
+        // Faults and failures in the order of time: to take the first that fits leaves the most to the others.
+        let has_none = |at: &&u64| {
             let fits = |fault: &&Fault| {
-                fault.began_ms <= *at && *at <= fault.ended_ms.saturating_add(NOTICED_WITHIN_MS)
+                fault.began_ms <= **at && **at <= fault.ended_ms.saturating_add(NOTICED_WITHIN_MS)
             };
             let first = left.iter().position(fits);
-            first.map(|first| left.remove(first)).is_some()
-        })
+            first.map(|first| left.remove(first)).is_none()
+        };
+        failed_at_ms.iter().filter(has_none).count()
     }
 
     /// How many faults of this kind there were.
@@ -107,9 +113,9 @@ mod tests {
     fn a_failure_needs_a_fault_of_its_own_at_its_time() {
         let late = NOTICED_WITHIN_MS;
         let two = faults(&[(1_000, 1_100), (200_000, 200_100)]);
-        assert!(two.explain("w", 0, &[1_050]));
-        assert!(two.explain("w", 0, &[1_100 + late]));
-        assert!(two.explain("w", 0, &[200_050, 1_050]));
+        assert_eq!(two.unexplained("w", 0, &[1_050]), 0);
+        assert_eq!(two.unexplained("w", 0, &[1_100 + late]), 0);
+        assert_eq!(two.unexplained("w", 0, &[200_050, 1_050]), 0);
         for (submitted, failed) in [
             // Before, long after, between.
             (0, vec![999]),
@@ -120,19 +126,19 @@ mod tests {
             // It was over when the task came.
             (1_101, vec![1_200]),
         ] {
-            assert!(!two.explain("w", submitted, &failed), "{submitted} {failed:?}");
+            assert_ne!(two.unexplained("w", submitted, &failed), 0, "{submitted} {failed:?}");
         }
-        assert!(!two.explain("another", 0, &[1_050]));
-        assert!(two.explain("another", 0, &[]));
+        assert_ne!(two.unexplained("another", 0, &[1_050]), 0);
+        assert_eq!(two.unexplained("another", 0, &[]), 0);
     }
 
     #[test]
     fn what_lasts_explains_until_it_ends() {
         let mut faults = Faults::default();
         faults.began("w", Injury::Froze);
-        assert!(faults.explain("w", now_ms(), &[now_ms() + 1_000_000]));
+        assert_eq!(faults.unexplained("w", now_ms(), &[now_ms() + 1_000_000]), 0);
         faults.ended("w");
-        assert!(!faults.explain("w", 0, &[now_ms() + 1_000_000]));
+        assert_ne!(faults.unexplained("w", 0, &[now_ms() + 1_000_000]), 0);
         assert_eq!((faults.count(Injury::Froze), faults.count(Injury::Died)), (1, 0));
         faults.erred("w", "t");
         assert_eq!((faults.errors("w", "t"), faults.errors("w", "u")), (1, 0));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::Context;
+use hypha_model::FailureKind;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -192,10 +193,10 @@ impl Ledger {
             change(&mut listed);
             listed
         };
-        let blamed = |listed: &mut Vec<Listed>, reason: &str, count: usize| {
+        let blamed = |listed: &mut Vec<Listed>, kind: FailureKind, count: usize| {
             let failure = FailedAttempt {
-                worker: "somebody to whom nothing was done".to_owned(),
-                reason: reason.to_owned(),
+                worker: "a worker that nothing was done to".to_owned(),
+                kind,
                 at: "2026-01-01T00:00:00.000Z".to_owned(),
             };
             listed[at].attempts += count;
@@ -208,12 +209,12 @@ impl Ledger {
             ("a task that hangs", changed(&|listed| listed[at].status = "scheduled".to_owned())),
             (
                 "an attempt lost to nobody",
-                changed(&|listed| blamed(listed, "the connection to the worker was lost", 1)),
+                changed(&|listed| blamed(listed, FailureKind::WorkerLost, 1)),
             ),
             (
                 "a task that failed for restarts of the scheduler",
                 changed(&|listed| {
-                    blamed(listed, "the scheduler was restarted and", 2);
+                    blamed(listed, FailureKind::Interrupted, 2);
                     listed[at].attempts = 2;
                     (listed[at].status, listed[at].result) = ("failed".to_owned(), None);
                     listed[at].error = Some("lost".to_owned());

@@ -29,6 +29,8 @@ pub enum Mutant {
     DroppedRetry,
     /// An attempt that the scheduler itself interrupted is used up.
     CountedInterruption,
+    /// A connection that is replaced by another counts as lost.
+    LostReplacedLink,
     /// After a restart, what a back end has is handed over again without asking for it.
     UnaskedResume,
     /// A run that was stopped keeps its room.

@@ -27,7 +27,7 @@ pub enum FailureKind {
     WorkerFailed,
     /// The worker is gone, does not answer, or does not have it any more.
     WorkerLost,
-    /// The worker did not take it.
+    /// The worker did not take it, or did not acknowledge it in time.
     Refused,
     /// The result is not what its digest says.
     CorruptResult,
@@ -118,6 +118,18 @@ impl FailureKind {
                 | FailureKind::Cancelled
                 | FailureKind::Expired
                 | FailureKind::UnknownPermanent
+        )
+    }
+
+    /// Whether it uses up one of the attempts that a task has. What was not run, or was cut off by the scheduler's own
+    /// outage, does not.
+    pub const fn uses_attempt(self) -> bool {
+        !matches!(
+            self,
+            FailureKind::Refused
+                | FailureKind::BackendUnreachable
+                | FailureKind::Returned
+                | FailureKind::Interrupted
         )
     }
 

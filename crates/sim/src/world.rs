@@ -93,6 +93,8 @@ pub struct World {
     back_ends: BTreeMap<usize, BackEnd>,
     arrivals: Box<dyn Arrivals>,
     network: Network,
+    /// How often the connection between a scheduler and a worker was replaced.
+    replaced: BTreeMap<(usize, usize), u32>,
     timetable: Timetable,
     watch: Watch,
     next_arrival: usize,
@@ -115,6 +117,7 @@ impl World {
             back_ends: BTreeMap::new(),
             arrivals: setup.arrivals,
             network: setup.network,
+            replaced: BTreeMap::new(),
             timetable: setup.timetable,
             watch,
             next_arrival: 0,
@@ -249,14 +252,17 @@ impl World {
                 self.requested(scheduler, life, from, command)
             }
             Happening::Found { scheduler, worker } => self.found(scheduler, worker),
-            Happening::ToWorker { worker, scheduler, life, message } => {
-                self.worker_hears(worker, scheduler, life, message)
+            Happening::ToWorker { worker, scheduler, link, message } => {
+                self.worker_hears(worker, scheduler, link, message)
             }
-            Happening::FromWorker { scheduler, worker, life, message } => {
-                self.scheduler_hears(scheduler, worker, life, message)
+            Happening::FromWorker { scheduler, worker, link, message } => {
+                self.scheduler_hears(scheduler, worker, link, message)
             }
             Happening::Disconnected { scheduler, life, worker } => {
                 self.disconnected(scheduler, worker, life)
+            }
+            Happening::Relinked { scheduler, life, worker } => {
+                self.relinked(scheduler, worker, life)
             }
             Happening::RunEnds { worker, machine, id } => self.run_ends(worker, machine, id),
             Happening::Http { worker, life, event } => self.http_happens(worker, life, event),

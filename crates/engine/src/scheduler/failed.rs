@@ -52,10 +52,10 @@ impl Failure {
 
 /// What a failure means for its task.
 struct Consequence {
-    /// Whether it may be tried again.
-    again: bool,
-    /// Whether it uses up a try.
-    is_try: bool,
+    /// Whether another attempt is made, if the task has one left.
+    retry: bool,
+    /// Whether it uses up an attempt.
+    uses_attempt: bool,
     /// Whether it is the worker's record that suffers.
     blamed: bool,
     error: TaskError,
@@ -86,15 +86,15 @@ impl Scheduler {
             | Failure::Returned(_)
             | Failure::Interrupted(_) => None,
         };
-        let Consequence { mut again, is_try, blamed, error } =
+        let Consequence { mut retry, uses_attempt, blamed, error } =
             self.consequence(reference, current.slot, failure);
         let reason = error.to_string();
         self.counts.failures.add(error.kind);
         let Some(task) = self.tasks.get_mut(reference.0 as usize) else { return };
-        task.failures += u32::from(is_try);
-        if !is_try && is_refusal {
+        task.failures += u32::from(uses_attempt);
+        if !uses_attempt && is_refusal {
             task.refusals += 1;
-            again &= task.refusals < MAX_REFUSALS;
+            retry &= task.refusals < MAX_REFUSALS;
         }
         if !task.tried.contains(&current.worker) {
             task.tried.push(current.worker);
@@ -116,7 +116,7 @@ impl Scheduler {
         task.state = TaskState::Queued;
         task.progress_permille = 0;
         let cannot_be_taken_back = task.has_output && !stored;
-        let gives_up = !again || cannot_be_taken_back || task.failures >= policy.max_attempts;
+        let gives_up = !retry || cannot_be_taken_back || task.failures >= policy.max_attempts;
         let ending = match (blamed, culprit) {
             (false, _) => Ending::Withdrawn,
             (true, Some(Culprit::Worker)) => Ending::Lost,
@@ -155,25 +155,21 @@ impl Scheduler {
         failure: Failure,
     ) -> Consequence {
         let policy = self.settings.retry;
-        let tried = |again, blamed, kind, message: String| {
+        let failed = |retry, blamed, kind: FailureKind, message: String| {
             let error = TaskError::new(kind, message);
-            Consequence { again, is_try: true, blamed, error }
-        };
-        let not_tried = |again, kind, message: String| {
-            let error = TaskError::new(kind, message);
-            Consequence { again, is_try: false, blamed: false, error }
+            Consequence { retry, uses_attempt: kind.uses_attempt(), blamed, error }
         };
         match failure {
             Failure::Worker(reason) => {
-                let (again, blamed) = (policy.retry_on_worker_failure, self.counts_loss(slot));
-                tried(again, blamed, FailureKind::WorkerLost, reason)
+                let (retry, blamed) = (policy.retry_on_worker_failure, self.counts_loss(slot));
+                failed(retry, blamed, FailureKind::WorkerLost, reason)
             }
             Failure::Counted(reason) => {
-                tried(policy.retry_on_worker_failure, false, FailureKind::WorkerLost, reason)
+                failed(policy.retry_on_worker_failure, false, FailureKind::WorkerLost, reason)
             }
             Failure::Timeout(timeout) => {
                 let reason = format!("it took longer than {timeout}");
-                tried(policy.retry_on_timeout, true, FailureKind::TimedOut, reason)
+                failed(policy.retry_on_timeout, true, FailureKind::TimedOut, reason)
             }
             Failure::Run(mut error) => {
                 if !error.kind.is_of_run() {
@@ -184,40 +180,42 @@ impl Scheduler {
                     FailureKind::TimedOut => policy.retry_on_timeout,
                     _ => policy.retry_on_worker_failure,
                 };
-                Consequence { again: retry && allowed, is_try: true, blamed: retry, error }
+                Consequence { retry: retry && allowed, uses_attempt: true, blamed: retry, error }
             }
             Failure::Corrupt => {
                 let reason = "the result does not match its digest".to_owned();
-                let again = policy.retry_on_worker_failure;
-                tried(again, true, FailureKind::CorruptResult, reason)
+                failed(policy.retry_on_worker_failure, true, FailureKind::CorruptResult, reason)
             }
             Failure::Refused(refusal) => {
                 let reason = format!("refused by the worker: {refusal}");
-                not_tried(true, FailureKind::Refused, reason)
+                failed(true, false, FailureKind::Refused, reason)
             }
             Failure::Unreached(error) => {
                 let kind = FailureKind::BackendUnreachable;
                 match self.is_hopeless(reference) {
-                    true => not_tried(false, kind, format!("{NOBODY_LEFT}: {error}")),
-                    false => not_tried(true, kind, error),
+                    true => failed(false, false, kind, format!("{NOBODY_LEFT}: {error}")),
+                    false => failed(true, false, kind, error),
                 }
             }
-            Failure::Returned(reason) => not_tried(true, FailureKind::Returned, reason.to_owned()),
+            Failure::Returned(reason) => {
+                failed(true, false, FailureKind::Returned, reason.to_owned())
+            }
             Failure::Interrupted(reason) if self.is(Mutant::CountedInterruption) => {
-                tried(true, false, FailureKind::Interrupted, reason.to_owned())
+                let failed = failed(true, false, FailureKind::Interrupted, reason.to_owned());
+                Consequence { uses_attempt: true, ..failed }
             }
             // It may have run, and a client that allows one attempt wants no second run.
             Failure::Interrupted(reason) if policy.max_attempts <= 1 => {
                 let reason = format!("lost: {reason}, and only one attempt is allowed");
-                tried(false, false, FailureKind::Interrupted, reason)
+                let failed = failed(false, false, FailureKind::Interrupted, reason);
+                Consequence { uses_attempt: true, ..failed }
             }
             Failure::Interrupted(reason) => {
-                not_tried(true, FailureKind::Interrupted, reason.to_owned())
+                failed(true, false, FailureKind::Interrupted, reason.to_owned())
             }
             Failure::Unanswered => {
                 let reason = "the worker did not answer in time".to_owned();
-                let blamed = self.counts_loss(slot);
-                Consequence { blamed, ..not_tried(true, FailureKind::WorkerLost, reason) }
+                failed(true, self.counts_loss(slot), FailureKind::Refused, reason)
             }
         }
     }

@@ -6,6 +6,7 @@ use hypha_model::{Time, WorkerId};
 
 use super::failed::Failure;
 use super::{Scheduler, SchedulerStep};
+use crate::mutant::Mutant;
 
 /// Why streamed output starts over.
 const PIECES_LOST: &str = "the connection to the worker was replaced, and output may be missing";
@@ -15,6 +16,9 @@ impl Scheduler {
     /// which is noticed as ever, but pieces of output are said once. What the worker still has it says in answer to a
     /// heartbeat; if it is another life of the worker, it says that it does not know the lease.
     pub(super) fn relinked(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
+        if self.is(Mutant::LostReplacedLink) {
+            return self.worker_lost(now, worker, "the connection to the worker was lost", step);
+        }
         let Some((slot, state)) = self.state_of(worker) else { return };
         match &mut state.lease {
             HeldLease::Requested { again_at, .. } => *again_at = now,

@@ -28,6 +28,7 @@ pub(super) fn draw(rng: &mut Rng, scope: &Scope, workers: usize, schedulers: usi
     if scope.has(Trouble::GroupCommit) && rng.chance(0.6) {
         timetable.commits_take = Span::from_micros(1 + rng.below(MOST_COMMIT.as_micros()));
     }
+    drawn.replaced_links(rng, &mut timetable);
     timetable
 }
 
@@ -125,6 +126,14 @@ impl Draw<'_> {
             let factor = 1.0 + 20.0 * rng.unit();
             timetable.faults.push((at, Fault::SlowWorker { worker, factor }));
             timetable.faults.push((self.end, Fault::SlowWorker { worker, factor: 1.0 }));
+        }
+    }
+
+    /// Connections are replaced by others.
+    fn replaced_links(&self, rng: &mut Rng, timetable: &mut Timetable) {
+        for _ in 0..self.times(rng, Trouble::Relink, 4) {
+            let (scheduler, worker) = (self.scheduler(rng), self.worker(rng));
+            timetable.faults.push((any_time(rng), Fault::ReplaceLink { scheduler, worker }));
         }
     }
 

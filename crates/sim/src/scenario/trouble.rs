@@ -16,6 +16,8 @@ pub enum Trouble {
     Delay,
     /// A scheduler and a worker cannot reach each other for a while.
     Partition,
+    /// Connections are replaced by others, and what travels on them is lost.
+    Relink,
     /// Workers die and come back without their memory.
     WorkerCrash,
     /// Workers are stopped in order and started again.
@@ -60,11 +62,12 @@ pub enum Trouble {
 
 impl Trouble {
     /// All kinds.
-    pub const ALL: [Trouble; 24] = [
+    pub const ALL: [Trouble; 25] = [
         Trouble::Loss,
         Trouble::Duplication,
         Trouble::Delay,
         Trouble::Partition,
+        Trouble::Relink,
         Trouble::WorkerCrash,
         Trouble::WorkerStop,
         Trouble::WorkerFreeze,
@@ -94,6 +97,7 @@ impl Trouble {
             Trouble::Duplication => "duplication",
             Trouble::Delay => "delay",
             Trouble::Partition => "partition",
+            Trouble::Relink => "relink",
             Trouble::WorkerCrash => "worker-crash",
             Trouble::WorkerStop => "worker-stop",
             Trouble::WorkerFreeze => "worker-freeze",

@@ -9,16 +9,18 @@ use hypha_model::Time;
 use super::back_ends::HttpEvent;
 use super::clients::Requester;
 use super::faults::Fault;
+use super::links::Link;
 use super::nodes::Node;
 
-/// Something that happens. `life` names the life of the receiver that it was meant for.
+/// Something that happens. `life` and `link` name the process of the receiver, and the connection, that it is meant for.
 pub(super) enum Happening {
     Submit { index: usize },
     Requested { scheduler: usize, life: u32, from: Requester, command: Command },
     Found { scheduler: usize, worker: usize },
-    ToWorker { worker: usize, scheduler: usize, life: u32, message: ToWorker },
-    FromWorker { scheduler: usize, worker: usize, life: u32, message: FromWorker },
+    ToWorker { worker: usize, scheduler: usize, link: Link, message: ToWorker },
+    FromWorker { scheduler: usize, worker: usize, link: Link, message: FromWorker },
     Disconnected { scheduler: usize, life: u32, worker: usize },
+    Relinked { scheduler: usize, life: u32, worker: usize },
     RunEnds { worker: usize, machine: u32, id: RunId },
     Http { worker: usize, life: u32, event: HttpEvent },
     Turn(Node, Turn),
@@ -69,7 +71,8 @@ impl Happening {
             Happening::Requested { scheduler, .. }
             | Happening::Found { scheduler, .. }
             | Happening::FromWorker { scheduler, .. }
-            | Happening::Disconnected { scheduler, .. } => Some(Node::Scheduler(scheduler)),
+            | Happening::Disconnected { scheduler, .. }
+            | Happening::Relinked { scheduler, .. } => Some(Node::Scheduler(scheduler)),
             Happening::Turn(node, _) => Some(node),
             // Back ends have a life of their own.
             Happening::Http {
@@ -97,6 +100,9 @@ impl Happening {
             }
             Happening::Disconnected { scheduler, worker, .. } => {
                 format!("scheduler {scheduler} loses its connection to worker {worker}")
+            }
+            Happening::Relinked { scheduler, worker, .. } => {
+                format!("scheduler {scheduler} has another connection to worker {worker}")
             }
             Happening::RunEnds { worker, id, .. } => {
                 format!("worker {worker}: the run {:?} ends", id.fence)

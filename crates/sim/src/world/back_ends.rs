@@ -234,17 +234,17 @@ impl World {
         worker: usize,
         message: ToWorker,
     ) {
-        let life = self.workers[worker].life;
         if self.workers[worker].machine.is_some() {
-            let happening = Happening::ToWorker { worker, scheduler, life, message };
+            let link = self.link_to_worker(scheduler, worker);
+            let happening = Happening::ToWorker { worker, scheduler, link, message };
             return self.agenda.add(self.now, happening);
         }
         if let ToWorker::Dispatch(dispatch) = message {
             let (attempt, fence) = (dispatch.attempt, dispatch.fence);
             let refusal = Refusal::plain(RefusalKind::Unavailable);
             let message = FromWorker::Refused { attempt, fence, refusal };
-            let life = self.schedulers[scheduler].life;
-            let happening = Happening::FromWorker { scheduler, worker, life, message };
+            let link = self.link_to_scheduler(scheduler, worker);
+            let happening = Happening::FromWorker { scheduler, worker, link, message };
             self.agenda.add(self.now, happening);
         }
     }
@@ -304,8 +304,8 @@ impl World {
                 back_end.answers_at
             }
         };
-        let life = self.schedulers[scheduler].life;
-        self.agenda.add(at, Happening::FromWorker { scheduler, worker, life, message });
+        let link = self.link_to_scheduler(scheduler, worker);
+        self.agenda.add(at, Happening::FromWorker { scheduler, worker, link, message });
     }
 
     fn check_back_end(&mut self, worker: usize, check: u64) {

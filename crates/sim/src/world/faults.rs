@@ -77,6 +77,13 @@ pub enum Fault {
         /// Whose.
         worker: usize,
     },
+    /// Another connection replaces the one between the two, as a direct one replaces a relayed one.
+    ReplaceLink {
+        /// Between this scheduler.
+        scheduler: usize,
+        /// And this worker.
+        worker: usize,
+    },
     /// An operator removes a worker.
     RemoveWorker {
         /// From which scheduler.
@@ -226,6 +233,10 @@ impl World {
             }
             Fault::ForgetfulBackEnd { worker } => {
                 self.back_end_forgets(worker);
+                Ok(())
+            }
+            Fault::ReplaceLink { scheduler, worker } => {
+                self.replace_link(scheduler, worker);
                 Ok(())
             }
             Fault::Crash { node, point } => {

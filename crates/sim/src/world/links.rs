@@ -7,15 +7,22 @@ use super::World;
 use super::agenda::Happening;
 use crate::watch::{LATE, Violation};
 
+/// What a message travels on: a connection, which ends with the process of its receiver and when another replaces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    life: u32,
+    replaced: u32,
+}
+
 impl World {
     pub(super) fn send_to_worker(&mut self, scheduler: usize, worker: usize, message: ToWorker) {
-        let life = self.workers[worker].life;
         if self.is_http(worker) {
             return self.send_to_http_worker(scheduler, worker, message);
         }
+        let link = self.link_to_worker(scheduler, worker);
         for at in self.deliveries(scheduler, worker) {
             let message = message.clone();
-            self.agenda.add(at, Happening::ToWorker { worker, scheduler, life, message });
+            self.agenda.add(at, Happening::ToWorker { worker, scheduler, link, message });
         }
     }
 
@@ -28,11 +35,35 @@ impl World {
         if self.is_http(worker) {
             return self.http_worker_says(worker, message);
         }
-        let life = self.schedulers[scheduler].life;
+        let link = self.link_to_scheduler(scheduler, worker);
         for at in self.deliveries(scheduler, worker) {
             let message = message.clone();
-            self.agenda.add(at, Happening::FromWorker { scheduler, worker, life, message });
+            self.agenda.add(at, Happening::FromWorker { scheduler, worker, link, message });
         }
+    }
+
+    pub(super) fn link_to_worker(&self, scheduler: usize, worker: usize) -> Link {
+        Link { life: self.workers[worker].life, replaced: self.replaced(scheduler, worker) }
+    }
+
+    pub(super) fn link_to_scheduler(&self, scheduler: usize, worker: usize) -> Link {
+        Link { life: self.schedulers[scheduler].life, replaced: self.replaced(scheduler, worker) }
+    }
+
+    fn replaced(&self, scheduler: usize, worker: usize) -> u32 {
+        self.replaced.get(&(scheduler, worker)).copied().unwrap_or_default()
+    }
+
+    /// Another connection between the two replaces the one they have: what travels on that one is lost. This excuses no
+    /// failure: whatever is lost has to be sent again.
+    pub(super) fn replace_link(&mut self, scheduler: usize, worker: usize) {
+        let is_connected = self.schedulers[scheduler].is_up && self.workers[worker].is_up;
+        if self.is_http(worker) || !is_connected {
+            return;
+        }
+        *self.replaced.entry((scheduler, worker)).or_default() += 1;
+        let life = self.schedulers[scheduler].life;
+        self.agenda.add(self.now, Happening::Relinked { scheduler, life, worker });
     }
 
     /// When a message between the two arrives: not at all, once or twice.
@@ -56,11 +87,11 @@ impl World {
         &mut self,
         worker: usize,
         scheduler: usize,
-        life: u32,
+        link: Link,
         message: ToWorker,
     ) -> Result<(), Violation> {
         // A connection does not outlive either end.
-        if self.workers[worker].life != life {
+        if self.link_to_worker(scheduler, worker) != link {
             return Ok(());
         }
         let scheduler = self.schedulers[scheduler].setup.id;
@@ -71,14 +102,13 @@ impl World {
         &mut self,
         scheduler: usize,
         worker: usize,
-        life: u32,
+        link: Link,
         message: FromWorker,
     ) -> Result<(), Violation> {
-        let host = &self.schedulers[scheduler];
-        if host.life != life {
+        if self.link_to_scheduler(scheduler, worker) != link {
             return Ok(());
         }
-        let void = self.watch.void_result(host.setup.id, &message);
+        let void = self.watch.void_result(self.schedulers[scheduler].setup.id, &message);
         let id = self.workers[worker].setup.worker.id;
         self.tell::<Scheduler>(scheduler, SchedulerEvent::WorkerSaid { worker: id, message })?;
         self.watch.not_recorded(void)?;
@@ -96,5 +126,18 @@ impl World {
         }
         let id = self.workers[worker].setup.worker.id;
         self.tell::<Scheduler>(scheduler, SchedulerEvent::WorkerDisconnected(id))
+    }
+
+    pub(super) fn relinked(
+        &mut self,
+        scheduler: usize,
+        worker: usize,
+        life: u32,
+    ) -> Result<(), Violation> {
+        if self.schedulers[scheduler].life != life {
+            return Ok(());
+        }
+        let id = self.workers[worker].setup.worker.id;
+        self.tell::<Scheduler>(scheduler, SchedulerEvent::WorkerRelinked(id))
     }
 }

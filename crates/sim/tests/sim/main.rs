@@ -83,6 +83,11 @@ fn an_attempt_that_a_restart_uses_up_is_noticed() {
 }
 
 #[test]
+fn an_attempt_that_a_replaced_connection_uses_up_is_noticed() {
+    caught(Mutant::LostReplacedLink, &[Promise::NoWrongfulFailure]);
+}
+
+#[test]
 fn a_result_of_a_void_attempt_is_noticed() {
     caught(Mutant::UnfencedResult, &[Promise::OneResult]);
 }
@@ -149,6 +154,7 @@ fn store_failures_group_commits_and_clock_steps_strike() {
         (Trouble::StoreFailure, "scheduler 0: the disk is full"),
         (Trouble::StoreFailure, "scheduler 0 begins anew"),
         (Trouble::GroupCommit, "scheduler 0 commits"),
+        (Trouble::Relink, "scheduler 0 has another connection to worker"),
         (Trouble::ClockStep, "fault: SetClock { node: Scheduler(0)"),
     ];
     for (trouble, line) in strikes {
