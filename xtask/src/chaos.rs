@@ -13,7 +13,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
         Ok(options) => options,
         Err(line) => {
             eprintln!("xtask chaos: {line}");
-            return Ok(Outcome::Misused);
+            return Ok(Outcome::InvalidUsage);
         }
     };
     // A program with crash points is not to be taken for the real one, and its builds do not disturb others.
@@ -21,7 +21,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
     fs::create_dir_all(&target).with_context(|| format!("cannot write in {target:?}"))?;
     let lock = File::create(target.join("run.lock"))?;
     if lock.try_lock().is_err() {
-        bail!("another run is under way in {target:?}; wait until it has ended");
+        bail!("another run is in progress in {target:?}; wait until it has ended");
     }
     let program = match &options.hypha {
         Some(program) => {

@@ -36,7 +36,7 @@ pub(crate) fn run(root: &Path, _: &[String]) -> anyhow::Result<Outcome> {
     }
 
     if failed.is_empty() {
-        println!("check: all is well");
+        println!("check: passed");
         return Ok(Outcome::Passed);
     }
     eprintln!("check: failed in {}; see above", failed.join(", "));

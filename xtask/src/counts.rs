@@ -2,23 +2,23 @@
 //!
 //! Times on a shared machine differ by more than most regressions cost; instructions hardly differ at all.
 
+mod baseline;
 mod callgrind;
-mod figures;
 
 use std::path::Path;
 
 use anyhow::bail;
 
 use crate::{Outcome, cargo};
-use figures::{FIGURES, Figures, RATIOS, Ratio, Verdict};
+use baseline::{COUNTS_FILE, CountChange, InstructionCounts, RATIOS, Ratio};
 
 pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> {
     let renew = match arguments {
         [] => false,
         [word] if word == "--renew" => true,
         _ => {
-            eprintln!("xtask counts: give --renew to write new figures, or nothing to compare");
-            return Ok(Outcome::Misused);
+            eprintln!("xtask counts: give --renew to write new counts, or nothing to compare");
+            return Ok(Outcome::InvalidUsage);
         }
     };
     if let Some(why) = unavailable() {
@@ -28,10 +28,10 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
     let counted = callgrind::count_all(root, &program)?;
     if renew {
         counted.write(root)?;
-        println!("counts: {FIGURES} has new figures; say in the commit why they changed");
+        println!("counts: {COUNTS_FILE} has new counts; say in the commit why they changed");
         return Ok(Outcome::Passed);
     }
-    let stored = Figures::read(root)?;
+    let stored = InstructionCounts::read(root)?;
     Ok(if report(&stored, &counted) { Outcome::Passed } else { Outcome::Failed })
 }
 
@@ -43,18 +43,18 @@ pub(crate) fn unavailable() -> Option<&'static str> {
         known.split_whitespace().any(|word| word == name)
     };
     if std::env::consts::ARCH != "x86_64" || !has_feature("avx2") || !has_feature("fma") {
-        return Some("the figures are those of an x86-64 processor with AVX2 and FMA");
+        return Some("the counts are those of an x86-64 processor with AVX2 and FMA");
     }
     let has_valgrind = cargo::succeeds("valgrind", &["--version"]);
     (!has_valgrind).then_some("valgrind is not installed; install the package of this name")
 }
 
 /// Prints each scenario beside its figure; whether all are within the tolerance.
-fn report(stored: &Figures, counted: &Figures) -> bool {
+fn report(stored: &InstructionCounts, counted: &InstructionCounts) -> bool {
     println!("{:<16}{:>14}{:>14}{:>9}", "counts", "stored", "now", "");
     let mut passed = true;
-    for (name, before, now) in figures::pairs(stored, counted) {
-        let verdict = Verdict::of(before, now);
+    for (name, before, now) in baseline::pairs(stored, counted) {
+        let verdict = CountChange::of(before, now);
         let shown = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
         println!("{name:<16}{:>14}{:>14}  {verdict}", shown(before), shown(now));
         passed &= verdict.passes();

@@ -25,7 +25,7 @@ pub(crate) fn run(root: &Path, _: &[String]) -> anyhow::Result<Outcome> {
     }
     let folder = root.join(FOLDER);
     fs::create_dir_all(&folder).with_context(|| format!("cannot write in {folder:?}"))?;
-    let bytes = separate(&target.join("release/hypha"), &folder)?;
+    let bytes = split_debug_info(&target.join("release/hypha"), &folder)?;
     println!("dist: {FOLDER}/hypha has {bytes} bytes; keep hypha.debug beside it for line numbers");
     if bytes > MAX_BYTES {
         eprintln!("dist: more than {MAX_BYTES} bytes; see which section or crate grew");
@@ -36,7 +36,7 @@ pub(crate) fn run(root: &Path, _: &[String]) -> anyhow::Result<Outcome> {
 
 /// Writes the binary without its debug information to the folder, and that information to a file beside it, by whose
 /// name debuggers, profilers and backtraces find it. Returns the size of the binary.
-fn separate(binary: &Path, folder: &Path) -> anyhow::Result<u64> {
+fn split_debug_info(binary: &Path, folder: &Path) -> anyhow::Result<u64> {
     let name = binary.file_name().context("a binary has a name")?;
     let stripped = folder.join(name);
     let debug = folder.join(format!("{}.debug", name.to_string_lossy()));

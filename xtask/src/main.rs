@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit status for a command line that makes no sense, as against a chore that failed.
-const EXIT_MISUSED: u8 = 2;
+const EXIT_USAGE: u8 = 2;
 
 /// One chore. A new one is a file beside this one and a line in [`SUBCOMMANDS`].
 struct Subcommand {
@@ -62,12 +62,12 @@ const SUBCOMMANDS: &[Subcommand] = &[
     },
 ];
 
-/// How a chore ended. `Failed` and `Misused` have already said why.
+/// How a chore ended. `Failed` and `InvalidUsage` have already said why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
     Failed,
-    Misused,
+    InvalidUsage,
 }
 
 fn main() -> ExitCode {
@@ -77,9 +77,9 @@ fn main() -> ExitCode {
             print!("{}", help());
             Outcome::Passed
         }
-        Choice::Misused(line) => {
+        Choice::InvalidUsage(line) => {
             eprintln!("{line}");
-            Outcome::Misused
+            Outcome::InvalidUsage
         }
         Choice::Run(subcommand, rest) => cargo::workspace_root()
             .and_then(|root| (subcommand.run)(&root, rest))
@@ -91,19 +91,19 @@ fn main() -> ExitCode {
     match outcome {
         Outcome::Passed => ExitCode::SUCCESS,
         Outcome::Failed => ExitCode::FAILURE,
-        Outcome::Misused => ExitCode::from(EXIT_MISUSED),
+        Outcome::InvalidUsage => ExitCode::from(EXIT_USAGE),
     }
 }
 
 enum Choice<'a> {
     Help,
-    Misused(String),
+    InvalidUsage(String),
     Run(&'static Subcommand, &'a [String]),
 }
 
 fn choose(arguments: &[String]) -> Choice<'_> {
     let Some((name, rest)) = arguments.split_first() else {
-        return Choice::Misused(
+        return Choice::InvalidUsage(
             "xtask: no subcommand given; `cargo xtask help` lists them".to_owned(),
         );
     };
@@ -111,12 +111,12 @@ fn choose(arguments: &[String]) -> Choice<'_> {
         return Choice::Help;
     }
     let Some(subcommand) = SUBCOMMANDS.iter().find(|known| known.name == name) else {
-        return Choice::Misused(format!(
+        return Choice::InvalidUsage(format!(
             "xtask: there is no subcommand `{name}`; `cargo xtask help` lists them"
         ));
     };
     if subcommand.arguments.is_empty() && !rest.is_empty() {
-        return Choice::Misused(format!(
+        return Choice::InvalidUsage(format!(
             "xtask {name}: takes no arguments; leave out `{}`",
             rest.join(" ")
         ));
@@ -141,13 +141,13 @@ mod tests {
     fn misuse(arguments: &[&str]) -> Option<String> {
         let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
         match choose(&arguments) {
-            Choice::Misused(line) => Some(line),
+            Choice::InvalidUsage(line) => Some(line),
             Choice::Help | Choice::Run(..) => None,
         }
     }
 
     #[test]
-    fn a_command_line_that_makes_no_sense_gets_one_line() {
+    fn an_invalid_command_line_gets_one_line() {
         for arguments in [&[][..], &["tydi"], &["tidy", "now"]] {
             let line = misuse(arguments).expect("refused");
             assert_eq!(line.lines().count(), 1, "{line}");

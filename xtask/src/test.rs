@@ -24,7 +24,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
             eprintln!(
                 "xtask test: put nextest's arguments after `--`: `cargo xtask test -- {stray}`"
             );
-            return Ok(Outcome::Misused);
+            return Ok(Outcome::InvalidUsage);
         }
     };
     machine::prepare(root)?;
@@ -68,7 +68,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
         println!("test: documentation tests not run, since nextest got arguments");
     }
 
-    let unexcused = account_for(&skips, |name| match name {
+    let unexcused = report_skips(&skips, |name| match name {
         "python" => Some(python.is_some()),
         _ => machine::has_capability(name),
     });
@@ -142,7 +142,7 @@ fn doc_tests(root: &Path) -> anyhow::Result<(bool, Counts)> {
 }
 
 /// Lists the skips and says of each whether it had to be. Returns how many had not.
-fn account_for(skips: &[Skip], has_capability: impl Fn(&str) -> Option<bool>) -> usize {
+fn report_skips(skips: &[Skip], has_capability: impl Fn(&str) -> Option<bool>) -> usize {
     if skips.is_empty() {
         return 0;
     }

@@ -12,14 +12,14 @@ use crate::settings::Settings;
 const MAX_TOKEN_BYTES: usize = 512;
 
 /// Answered to whoever asks: they tell nothing, or need a proof of another kind.
-const OPEN: [&str; 4] = ["/healthz", "/readyz", "/openapi.json", "/notify/task_complete"];
+const PUBLIC_ROUTES: [&str; 4] = ["/healthz", "/readyz", "/openapi.json", "/notify/task_complete"];
 
 /// Finds out who sent `request` and puts a [`Caller`] into its extensions, or refuses it.
 pub(crate) fn admit(settings: &Settings, request: &mut Request) -> Result<(), Error> {
     let caller = match &settings.tokens {
-        None => Caller::ANYBODY,
-        Some(_) if is_open(request.uri()) => return Ok(()),
-        Some(tokens) => bearer(request.headers())
+        None => Caller::ANONYMOUS_ADMIN,
+        Some(_) if is_public(request.uri()) => return Ok(()),
+        Some(tokens) => bearer_token(request.headers())
             .and_then(|token| tokens.caller(token))
             .ok_or_else(Error::unauthorized)?,
     };
@@ -27,14 +27,14 @@ pub(crate) fn admit(settings: &Settings, request: &mut Request) -> Result<(), Er
     Ok(())
 }
 
-fn is_open(uri: &Uri) -> bool {
+fn is_public(uri: &Uri) -> bool {
     let path = uri.path();
     let under = |open: &str| path.strip_prefix(open).is_some_and(|rest| rest.starts_with('/'));
-    OPEN.iter().any(|open| path == *open || under(open))
+    PUBLIC_ROUTES.iter().any(|open| path == *open || under(open))
 }
 
 /// The token of `Authorization: Bearer …`.
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && token.len() <= MAX_TOKEN_BYTES).then_some(token)
@@ -45,8 +45,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_segments_are_open() {
-        let open = |path: &'static str| is_open(&Uri::from_static(path));
+    fn only_whole_segments_are_public() {
+        let open = |path: &'static str| is_public(&Uri::from_static(path));
         assert!(open("/healthz") && open("/notify/task_complete?secret=x"));
         assert!(open("/notify/task_complete/secret"));
         assert!(!open("/healthzz") && !open("/api/v1/tasks") && !open("/metrics") && !open("/"));
@@ -58,13 +58,13 @@ mod tests {
         let of = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, value.parse().unwrap());
-            bearer(&headers).map(str::to_owned)
+            bearer_token(&headers).map(str::to_owned)
         };
         assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
         assert_eq!(of("bearer  abc ").as_deref(), Some("abc"));
         assert_eq!(of("Basic abc"), None);
         assert_eq!(of("Bearer"), None);
         assert_eq!(of(&format!("Bearer {}", "x".repeat(513))), None);
-        assert_eq!(bearer(&HeaderMap::new()), None);
+        assert_eq!(bearer_token(&HeaderMap::new()), None);
     }
 }

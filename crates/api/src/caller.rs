@@ -5,8 +5,8 @@ use axum::http::request::Parts;
 use hypha_model::{Name, Priority, TaskSpec};
 use serde::Deserialize;
 
+use crate::app_state::AppState;
 use crate::error::Error;
-use crate::surface::Surface;
 
 /// Whoever sent a request. Put into the request's extensions before it is routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Role {
 
 impl Caller {
     /// Everybody, where there are no tokens.
-    pub(crate) const ANYBODY: Caller =
+    pub(crate) const ANONYMOUS_ADMIN: Caller =
         Caller { tenant: None, role: Role::Admin, priority_ceiling: None, quota: None };
 
     /// Whether a task is any business of theirs.
@@ -53,7 +53,7 @@ impl Caller {
     }
 
     /// The tenant whose tasks are all that they may see; `None` if they may see all.
-    pub(crate) fn sees_only(&self) -> Option<Option<Name>> {
+    pub(crate) fn visible_tenant(&self) -> Option<Option<Name>> {
         (self.role != Role::Admin).then(|| self.tenant.clone())
     }
 
@@ -72,22 +72,22 @@ impl Caller {
         match self.priority_ceiling {
             Some(ceiling) if asked > ceiling => Err(Error::unprocessable(format!(
                 "priority {} is above {}, the most that this token may ask for",
-                thousandths(asked),
-                thousandths(ceiling)
+                from_milli(asked),
+                from_milli(ceiling)
             ))),
             _ => Ok(()),
         }
     }
 }
 
-fn thousandths(priority: Priority) -> f64 {
+fn from_milli(priority: Priority) -> f64 {
     f64::from(priority.0) / 1_000.0
 }
 
-impl FromRequestParts<Surface> for Caller {
+impl FromRequestParts<AppState> for Caller {
     type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Surface) -> Result<Caller, Error> {
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Caller, Error> {
         // Only a request that was let in has one: what was not must not become an administrator.
         parts.extensions.get::<Caller>().cloned().ok_or_else(Error::unauthorized)
     }

@@ -15,7 +15,7 @@ use crate::{health, instances, openai, scheduler, tasks, workers};
 const SCHEME: &str = "token";
 
 /// The whole document.
-pub(crate) fn whole(version: &str) -> OpenApi {
+pub(crate) fn openapi_document(version: &str) -> OpenApi {
     let mut whole = OpenApi::new(
         InfoBuilder::new()
             .title("Hypha")
@@ -26,7 +26,7 @@ pub(crate) fn whole(version: &str) -> OpenApi {
         utoipa::openapi::Paths::new(),
     );
     for surface in [tasks::openapi(), workers::openapi(), scheduler::openapi()] {
-        whole.merge(with_refusals(surface));
+        whole.merge(with_error_responses(surface));
     }
     for surface in [health::openapi(), instances::openapi(), openai::openapi()] {
         whole.merge(surface);
@@ -45,17 +45,17 @@ pub(crate) fn whole(version: &str) -> OpenApi {
 }
 
 /// Adds the answers that every route of the tasks' surface may give.
-fn with_refusals(mut document: OpenApi) -> OpenApi {
+fn with_error_responses(mut document: OpenApi) -> OpenApi {
     for path in document.paths.paths.values_mut() {
         for operation in operations(path) {
             for (status, description) in [
-                ("400", "The request makes no sense"),
+                ("400", "The request is invalid"),
                 ("401", "A token is missing, or is not known"),
                 ("403", "The token may not do this"),
                 ("503", "The scheduler cannot acknowledge anything at present"),
             ] {
                 let known = &mut operation.responses.responses;
-                known.entry(status.to_owned()).or_insert_with(|| refusal(description));
+                known.entry(status.to_owned()).or_insert_with(|| error_response(description));
             }
         }
     }
@@ -66,7 +66,7 @@ fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut path.get, &mut path.put, &mut path.post, &mut path.delete].into_iter().flatten()
 }
 
-fn refusal(description: &str) -> RefOr<utoipa::openapi::Response> {
+fn error_response(description: &str) -> RefOr<utoipa::openapi::Response> {
     let schema = Ref::from_schema_name(ErrorBody::name());
     let content = ContentBuilder::new().schema(Some(schema)).build();
     ResponseBuilder::new()
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn every_reference_leads_somewhere() {
-        let text = serde_json::to_string(&whole("1")).unwrap();
+        let text = serde_json::to_string(&openapi_document("1")).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut found = 0;
         for part in text.split("\"$ref\":\"#").skip(1) {

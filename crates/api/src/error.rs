@@ -3,12 +3,12 @@
 use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use hypha_engine::Reject;
+use hypha_engine::SubmitRejection;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::backend::Unavailable;
-use crate::reply;
+use crate::response;
+use crate::service::ServiceUnavailable;
 
 /// How long to wait before asking a scheduler again that cannot acknowledge anything, in seconds.
 pub(crate) const UNAVAILABLE_RETRY_S: u32 = 2;
@@ -90,7 +90,7 @@ impl Error {
 
     /// The scheduler answered something that is no answer to the question: a fault of ours.
     pub(crate) fn internal() -> Error {
-        let message = "the scheduler answered another question; try again";
+        let message = "internal error: the scheduler gave an unexpected response; try again";
         Error::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     }
 
@@ -100,7 +100,7 @@ impl Error {
     }
 
     /// Adds the headers that belong to it.
-    pub(crate) fn decorate(&self, response: &mut Response) {
+    pub(crate) fn add_headers(&self, response: &mut Response) {
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -121,8 +121,8 @@ fn shortened(message: String) -> String {
     format!("{} … {}", &message[..head], &message[tail..])
 }
 
-impl From<Unavailable> for Error {
-    fn from(unavailable: Unavailable) -> Error {
+impl From<ServiceUnavailable> for Error {
+    fn from(unavailable: ServiceUnavailable) -> Error {
         let error = Error::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "unavailable",
@@ -132,19 +132,19 @@ impl From<Unavailable> for Error {
     }
 }
 
-impl From<Reject> for Error {
-    fn from(reject: Reject) -> Error {
+impl From<SubmitRejection> for Error {
+    fn from(reject: SubmitRejection) -> Error {
         match reject {
-            Reject::QueueFull { retry_after_s } => {
+            SubmitRejection::QueueFull { retry_after_s } => {
                 Error::too_many("the queue is full; try again later", retry_after_s)
             }
-            Reject::OverQuota { open, quota } => {
+            SubmitRejection::OverQuota { open, quota } => {
                 let message = format!(
                     "the tenant has {open} open tasks and may have {quota}; wait for some to end"
                 );
                 Error::too_many(message, QUOTA_RETRY_S)
             }
-            Reject::NoWorker => {
+            SubmitRejection::NoWorker => {
                 let message = "no worker can run this; see /api/v1/workers";
                 let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_worker", message);
                 Error { retry_after_s: Some(UNAVAILABLE_RETRY_S), ..error }
@@ -155,8 +155,8 @@ impl From<Reject> for Error {
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        let mut response = reply::json(self.status, &ErrorBody { error: self.detail() });
-        self.decorate(&mut response);
+        let mut response = response::json(self.status, &ErrorBody { error: self.detail() });
+        self.add_headers(&mut response);
         response
     }
 }

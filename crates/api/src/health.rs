@@ -10,12 +10,12 @@ use axum::routing::get;
 use serde::Serialize;
 use utoipa::{OpenApi, ToSchema};
 
+use crate::app_state::AppState;
 use crate::caller::Caller;
-use crate::reply;
-use crate::surface::Surface;
+use crate::response;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Surface> {
+pub(crate) fn routes() -> Router<AppState> {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -28,7 +28,7 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     #[derive(OpenApi)]
     #[openapi(
         paths(healthz, readyz, metrics, openapi_json),
-        tags((name = "health", description = "For those who watch over the scheduler"))
+        tags((name = "health", description = "For monitoring"))
     )]
     struct Document;
     Document::openapi()
@@ -37,7 +37,7 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
 /// How it is.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Health)]
-pub(crate) struct HealthBody {
+pub(crate) struct ReadinessBody {
     /// `ok` or `not ready`.
     status: &'static str,
     /// Why it should get no requests at present.
@@ -48,37 +48,37 @@ pub(crate) struct HealthBody {
 /// Whether the process answers.
 #[utoipa::path(
     get, path = "/healthz", tag = "health",
-    responses((status = 200, description = "It answers", body = HealthBody))
+    responses((status = 200, description = "It answers", body = ReadinessBody))
 )]
 async fn healthz() -> Response {
-    reply::json(StatusCode::OK, &HealthBody { status: "ok", problems: Vec::new() })
+    response::json(StatusCode::OK, &ReadinessBody { status: "ok", problems: Vec::new() })
 }
 
 /// Whether it should get requests.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
     responses(
-        (status = 200, description = "It should get requests", body = HealthBody),
-        (status = 503, description = "It should not", body = HealthBody),
+        (status = 200, description = "It should get requests", body = ReadinessBody),
+        (status = 503, description = "It should not", body = ReadinessBody),
     )
 )]
-async fn readyz(State(surface): State<Surface>) -> Response {
-    let problems = surface.backend.problems();
+async fn readyz(State(app): State<AppState>) -> Response {
+    let problems = app.service.problems();
     let (status, word) = match problems.is_empty() {
         true => (StatusCode::OK, "ok"),
         false => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
     };
-    reply::json(status, &HealthBody { status: word, problems })
+    response::json(status, &ReadinessBody { status: word, problems })
 }
 
-/// Figures in the text format of Prometheus.
+/// Metrics in the text format of Prometheus.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
-    responses((status = 200, description = "The figures", content_type = "text/plain", body = String))
+    responses((status = 200, description = "The metrics", content_type = "text/plain", body = String))
 )]
-async fn metrics(State(surface): State<Surface>, _: Caller) -> Response {
+async fn metrics(State(app): State<AppState>, _: Caller) -> Response {
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    reply::with_type(StatusCode::OK, kind, Body::from(surface.backend.metrics()))
+    response::with_type(StatusCode::OK, kind, Body::from(app.service.metrics()))
 }
 
 /// What all surfaces look like to a program.
@@ -86,10 +86,10 @@ async fn metrics(State(surface): State<Surface>, _: Caller) -> Response {
     get, path = "/openapi.json", tag = "health",
     responses((status = 200, description = "An OpenAPI document", content_type = "application/json"))
 )]
-async fn openapi_json(State(surface): State<Surface>) -> Response {
-    let document = surface.document.get_or_init(|| {
-        let document = crate::document::whole(surface.settings.version);
+async fn openapi_json(State(app): State<AppState>) -> Response {
+    let document = app.document.get_or_init(|| {
+        let document = crate::document::openapi_document(app.settings.version);
         serde_json::to_vec(&document).unwrap_or_default().into()
     });
-    reply::raw_json(StatusCode::OK, document.clone())
+    response::raw_json(StatusCode::OK, document.clone())
 }

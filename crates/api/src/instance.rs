@@ -9,13 +9,14 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 
-use crate::lanes::Lanes;
-use crate::serve::{Door, accept};
+use crate::reactors::ReactorPool;
+use crate::serve::{AdmissionRouter, accept_connections};
 use crate::settings::Settings;
 use crate::tokens::Tokens;
 
 pub use types::{
-    Enqueue, Enqueued, InstanceHealth, InstanceResult, InstanceStage, InstanceStatus, Refused,
+    EnqueueError, EnqueueRequest, EnqueueResponse, InstanceHealth, InstanceResult, InstanceStatus,
+    InstanceTaskState,
 };
 
 /// A task instance, as its surface sees it. The worker gives it; the tests have one in memory.
@@ -25,7 +26,10 @@ pub trait Instance: Send + Sync + 'static {
 
     /// Takes a task into the queue; does not wait for it to run. If a task with this id waits or runs, that one
     /// stays and gets the new callback; if one is done, it is run again.
-    fn enqueue(&self, task: Enqueue) -> BoxFuture<'static, Result<Enqueued, Refused>>;
+    fn enqueue(
+        &self,
+        task: EnqueueRequest,
+    ) -> BoxFuture<'static, Result<EnqueueResponse, EnqueueError>>;
 
     /// What came of a task; `None` if it is not known.
     fn result(&self, id: &str) -> BoxFuture<'static, Option<InstanceResult>>;
@@ -64,9 +68,10 @@ pub async fn serve_instance(
     instance: Arc<dyn Instance>,
     stop: impl Future<Output = ()>,
 ) {
-    let most = settings.max_connections;
+    let max_connections = settings.max_connections;
     let router = routes::router(instance, settings);
     // Who may ask is decided behind the router: it has the shape of this surface's errors.
-    let door = Door { router, admit: |_: &mut _| Ok(()) };
-    accept(listener, None, (&Lanes::here(), most), door, stop).await;
+    let handler = AdmissionRouter { router, admit: |_: &mut _| Ok(()) };
+    accept_connections(listener, None, (&ReactorPool::current(), max_connections), handler, stop)
+        .await;
 }

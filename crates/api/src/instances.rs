@@ -2,11 +2,11 @@
 //!
 //! Every answer has the fields that a client of this surface expects, also an error, whose HTTP status says more.
 
-pub(crate) mod answer;
+mod configure;
+pub(crate) mod envelope;
 mod metadata;
 mod notify;
 mod queue;
-mod steer;
 mod task;
 mod workers;
 
@@ -16,23 +16,23 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use utoipa::OpenApi;
 
+use crate::app_state::AppState;
 use crate::error::Error;
-use crate::surface::Surface;
 
-pub(crate) use metadata::known;
+pub(crate) use metadata::predictor_metadata;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Surface> {
+pub(crate) fn routes() -> Router<AppState> {
     Router::new()
-        .route("/scheduler/set", post(steer::set_strategy))
-        .route("/scheduler/predict_mode", post(steer::set_mode))
+        .route("/scheduler/set", post(configure::set_strategy))
+        .route("/scheduler/predict_mode", post(configure::set_mode))
         .route("/ti/register", post(workers::register))
         .route("/ti/remove", post(workers::remove))
         .route("/queue/submit", post(queue::submit))
-        .route("/queue/info", get(queue::info).post(queue::info_of_body))
-        .route("/task/query", get(task::query).post(task::query_of_body))
+        .route("/queue/info", get(queue::info).post(queue::info_from_body))
+        .route("/task/query", get(task::query).post(task::query_from_body))
         .route("/notify/task_complete", post(notify::task_complete))
-        .route("/notify/task_complete/{secret}", post(notify::task_complete_at))
+        .route("/notify/task_complete/{secret}", post(notify::task_complete_with_secret))
         .method_not_allowed_fallback(wrong_method)
 }
 
@@ -44,24 +44,24 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
 #[derive(OpenApi)]
 #[openapi(
     paths(
-        steer::set_strategy,
-        steer::set_mode,
+        configure::set_strategy,
+        configure::set_mode,
         workers::register,
         workers::remove,
         queue::submit,
         queue::info,
-        queue::info_of_body,
+        queue::info_from_body,
         task::query,
-        task::query_of_body,
+        task::query_from_body,
         notify::task_complete,
-        notify::task_complete_at,
+        notify::task_complete_with_secret,
     ),
     tags((name = "task instances", description = "Queues of task instances, with predicted waiting times"))
 )]
 struct Document;
 
 async fn wrong_method(method: Method) -> Response {
-    answer::plain_refusal(&Error::wrong_method(&method))
+    envelope::error_envelope(&Error::wrong_method(&method))
 }
 
 #[cfg(test)]

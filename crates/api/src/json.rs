@@ -9,33 +9,33 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
+use crate::app_state::AppState;
 use crate::body;
 use crate::error::Error;
-use crate::surface::Surface;
 
 /// A body as JSON. What is not JSON is refused with 400, what does not fit `T` with 422, another content type
 /// with 415 and too large a body with 413. A missing content type is taken as JSON.
 pub(crate) struct Json<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<Surface> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
     type Rejection = Error;
 
-    async fn from_request(request: Request, surface: &Surface) -> Result<Json<T>, Error> {
-        let bytes = Bytes::from_request(request, surface).await?.0;
+    async fn from_request(request: Request, app: &AppState) -> Result<Json<T>, Error> {
+        let bytes = JsonBytes::from_request(request, app).await?.0;
         Ok(Json(parse_object(&bytes)?))
     }
 }
 
 /// The bytes of a body that says that it is JSON, or says nothing; see [`Json`].
-pub(crate) struct Bytes(pub(crate) bytes::Bytes);
+pub(crate) struct JsonBytes(pub(crate) bytes::Bytes);
 
-impl FromRequest<Surface> for Bytes {
+impl FromRequest<AppState> for JsonBytes {
     type Rejection = Error;
 
-    async fn from_request(request: Request, surface: &Surface) -> Result<Bytes, Error> {
+    async fn from_request(request: Request, app: &AppState) -> Result<JsonBytes, Error> {
         check_type(request.headers())?;
-        match body::read(request, surface.settings.max_request_bytes).await {
-            Ok(bytes) => Ok(Bytes(bytes)),
+        match body::read(request, app.settings.max_request_bytes).await {
+            Ok(bytes) => Ok(JsonBytes(bytes)),
             Err(error) => Err(Error::new(error.status(), error.code(), error.to_string())),
         }
     }
@@ -57,7 +57,7 @@ pub(crate) fn check_type(headers: &HeaderMap) -> Result<(), Error> {
 
 /// What `bytes` say.
 pub(crate) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
-    serde_json::from_slice(bytes).map_err(|error| refusal(&error))
+    serde_json::from_slice(bytes).map_err(|error| parse_error(&error))
 }
 
 /// What an object says. Nothing else is taken for one: the fields of a type could be read from an array, too.
@@ -70,7 +70,7 @@ pub(crate) fn parse_object<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result
 }
 
 /// An error of ours for one of the parser's.
-pub(crate) fn refusal(error: &serde_json::Error) -> Error {
+pub(crate) fn parse_error(error: &serde_json::Error) -> Error {
     match error.classify() {
         Category::Data => Error::unprocessable(error.to_string()),
         Category::Syntax | Category::Eof | Category::Io => Error::new(
@@ -83,45 +83,45 @@ pub(crate) fn refusal(error: &serde_json::Error) -> Error {
 
 /// Any JSON that others will be able to read, too: nested no deeper than the parser follows, numbers within the
 /// range of floats, texts without half characters. Nothing is kept of it.
-pub(crate) struct Readable;
+pub(crate) struct PortableJson;
 
-impl<'de> Deserialize<'de> for Readable {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Readable, D::Error> {
-        deserializer.deserialize_any(Readable)
+impl<'de> Deserialize<'de> for PortableJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PortableJson, D::Error> {
+        deserializer.deserialize_any(PortableJson)
     }
 }
 
-impl<'de> Visitor<'de> for Readable {
-    type Value = Readable;
+impl<'de> Visitor<'de> for PortableJson {
+    type Value = PortableJson;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any JSON")
     }
-    fn visit_bool<E>(self, _: bool) -> Result<Readable, E> {
-        Ok(Readable)
+    fn visit_bool<E>(self, _: bool) -> Result<PortableJson, E> {
+        Ok(PortableJson)
     }
-    fn visit_i64<E>(self, _: i64) -> Result<Readable, E> {
-        Ok(Readable)
+    fn visit_i64<E>(self, _: i64) -> Result<PortableJson, E> {
+        Ok(PortableJson)
     }
-    fn visit_u64<E>(self, _: u64) -> Result<Readable, E> {
-        Ok(Readable)
+    fn visit_u64<E>(self, _: u64) -> Result<PortableJson, E> {
+        Ok(PortableJson)
     }
-    fn visit_f64<E>(self, _: f64) -> Result<Readable, E> {
-        Ok(Readable)
+    fn visit_f64<E>(self, _: f64) -> Result<PortableJson, E> {
+        Ok(PortableJson)
     }
-    fn visit_str<E>(self, _: &str) -> Result<Readable, E> {
-        Ok(Readable)
+    fn visit_str<E>(self, _: &str) -> Result<PortableJson, E> {
+        Ok(PortableJson)
     }
-    fn visit_unit<E>(self) -> Result<Readable, E> {
-        Ok(Readable)
+    fn visit_unit<E>(self) -> Result<PortableJson, E> {
+        Ok(PortableJson)
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Readable, A::Error> {
-        while seq.next_element::<Readable>()?.is_some() {}
-        Ok(Readable)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PortableJson, A::Error> {
+        while seq.next_element::<PortableJson>()?.is_some() {}
+        Ok(PortableJson)
     }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Readable, A::Error> {
-        while map.next_entry::<Readable, Readable>()?.is_some() {}
-        Ok(Readable)
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PortableJson, A::Error> {
+        while map.next_entry::<PortableJson, PortableJson>()?.is_some() {}
+        Ok(PortableJson)
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn readable_is_what_other_parsers_take() {
-        let readable = |text: &str| serde_json::from_str::<Readable>(text).is_ok();
+        let readable = |text: &str| serde_json::from_str::<PortableJson>(text).is_ok();
         assert!(readable(r#"{"a": [1, -2, 3.5e300, "\u00e9", null, true, {}]}"#));
         assert!(readable(
             &"[".repeat(100).chars().chain("]".repeat(100).chars()).collect::<String>()

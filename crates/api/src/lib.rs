@@ -1,7 +1,7 @@
 //! The HTTP surfaces of a scheduler and a worker: own types for each surface, one set of commands below them.
 
 mod admission;
-mod backend;
+mod app_state;
 mod body;
 mod caller;
 mod document;
@@ -10,43 +10,43 @@ mod health;
 mod instance;
 mod instances;
 mod json;
-mod lanes;
 mod object;
 mod openai;
 mod params;
 mod parts;
-mod reply;
+mod reactors;
+mod response;
 mod scheduler;
 mod serve;
+mod service;
 mod settings;
-mod stamp;
-mod surface;
 mod tasks;
+mod timestamp;
 mod tokens;
-mod unused;
+mod unavailability;
 mod watch;
 mod workers;
 
 use axum::Router;
 
-pub use backend::{
-    Accepted, Answer, Backend, NewServer, Object, ObjectError, ReadingObject, RegisterError,
-    Registering, Unavailable,
-};
 pub use caller::Role;
 pub use instance::{
-    Enqueue, Enqueued, Instance, InstanceHealth, InstanceResult, InstanceSettings, InstanceStage,
-    InstanceStatus, Refused, serve_instance,
+    EnqueueError, EnqueueRequest, EnqueueResponse, Instance, InstanceHealth, InstanceResult,
+    InstanceSettings, InstanceStatus, InstanceTaskState, serve_instance,
 };
 pub use serve::{ServeError, serve};
+pub use service::{
+    NewBackEnd, Object, ObjectError, ObjectFuture, RegisterError, RegisterFuture, SchedulerApi,
+    ServiceFuture, ServiceUnavailable, SubmitResult,
+};
 pub use settings::{Settings, TlsFiles};
 pub use tokens::{NewToken, TOKEN_PREFIX, Tokens, TokensError};
-pub use watch::{Watch, Watched, watch};
+pub use watch::{Watch, WatchSender, watch_channel};
 
-use surface::Surface;
+use app_state::AppState;
 
-/// All routes of a scheduler, without the door: see [`admission::admit`].
-fn routes(surface: Surface) -> Router {
+/// All routes of a scheduler, without admission: see [`admission::admit`].
+fn routes(app: AppState) -> Router {
     Router::new()
         .merge(tasks::routes())
         .merge(workers::routes())
@@ -56,5 +56,5 @@ fn routes(surface: Surface) -> Router {
         .merge(openai::routes())
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_method)
-        .with_state(surface)
+        .with_state(app)
 }

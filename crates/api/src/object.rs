@@ -8,28 +8,28 @@ use axum::response::Response;
 use hypha_engine::record::AcceptedTask;
 use hypha_model::ObjectRef;
 
-use crate::backend::{Backend, ObjectError};
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::reply;
-use crate::tasks::look;
+use crate::response;
+use crate::service::{ObjectError, SchedulerApi};
+use crate::tasks::lookup;
 
 /// An answer with the bytes of the object that is the result of `task`.
-pub(crate) async fn answer(
-    backend: &dyn Backend,
+pub(crate) async fn respond(
+    service: &dyn SchedulerApi,
     caller: &Caller,
     task: &AcceptedTask,
     object: ObjectRef,
     kind: &'static str,
 ) -> Result<Response, Error> {
     if !caller.may_see(&task.spec) {
-        return Err(look::unknown(task.id));
+        return Err(lookup::not_found(task.id));
     }
-    let Some(object) = backend.object(task.id, object).await? else {
+    let Some(object) = service.object(task.id, object).await? else {
         return Err(Error::not_found(format!("the result of {} is not kept any more", task.id)));
     };
     let kind = HeaderValue::from_static(kind);
-    let mut response = reply::with_type(StatusCode::OK, kind, Body::from_stream(object.pieces));
+    let mut response = response::with_type(StatusCode::OK, kind, Body::from_stream(object.pieces));
     response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(object.bytes));
     Ok(response)
 }

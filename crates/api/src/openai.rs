@@ -22,29 +22,29 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, any, get, post};
 use utoipa::OpenApi;
 
+use crate::app_state::AppState;
 use crate::caller::Caller;
-use crate::surface::Surface;
 use catalogue::Catalogue;
-use relay::Desk;
+use relay::RelayState;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Surface> {
+pub(crate) fn routes() -> Router<AppState> {
     let catalogue = Arc::<Catalogue>::default();
-    let desk = Arc::new(Desk::new(Arc::clone(&catalogue)));
+    let relay_state = Arc::new(RelayState::new(Arc::clone(&catalogue)));
     let list = Arc::clone(&catalogue);
     Router::new()
-        .route("/v1/chat/completions", relay(&desk, forms::chat_completions))
-        .route("/v1/completions", relay(&desk, forms::completions))
-        .route("/v1/embeddings", relay(&desk, forms::embeddings))
+        .route("/v1/chat/completions", relay_route(&relay_state, forms::chat_completions))
+        .route("/v1/completions", relay_route(&relay_state, forms::completions))
+        .route("/v1/embeddings", relay_route(&relay_state, forms::embeddings))
         .route(
             "/v1/models",
-            get(async move |State(surface), _: Caller| models::list(&list, surface).await),
+            get(async move |State(app), _: Caller| models::list(&list, app).await),
         )
         .route(
             // Names of models have slashes in them.
             "/v1/models/{*id}",
-            get(async move |State(surface), _: Caller, id: Result<Path<String>, PathRejection>| {
-                models::show(&catalogue, surface, id.map(|Path(id)| id).ok()).await
+            get(async move |State(app), _: Caller, id: Result<Path<String>, PathRejection>| {
+                models::show(&catalogue, app, id.map(|Path(id)| id).ok()).await
             }),
         )
         // What else clients of the protocol look for here is told in their words.
@@ -52,13 +52,13 @@ pub(crate) fn routes() -> Router<Surface> {
         .method_not_allowed_fallback(wrong_method)
 }
 
-/// The desk is captured, and not an extension: that would cost every request a lookup and an allocation.
-fn relay<F: Future<Output = Response> + Send + 'static>(
-    desk: &Arc<Desk>,
-    answer: fn(Arc<Desk>, Surface, Caller, Request) -> F,
-) -> MethodRouter<Surface> {
-    let desk = Arc::clone(desk);
-    post(move |State(surface), caller, request| answer(desk, surface, caller, request))
+/// The state is captured, and not an extension: that would cost every request a lookup and an allocation.
+fn relay_route<F: Future<Output = Response> + Send + 'static>(
+    relay_state: &Arc<RelayState>,
+    handler: fn(Arc<RelayState>, AppState, Caller, Request) -> F,
+) -> MethodRouter<AppState> {
+    let relay_state = Arc::clone(relay_state);
+    post(move |State(app), caller, request| handler(relay_state, app, caller, request))
 }
 
 /// What the routes take and give.
@@ -75,17 +75,17 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
         models::list,
         models::show,
     ),
-    components(schemas(error::OpenAiError)),
+    components(schemas(error::OpenAiErrorBody)),
     tags((name = "openai", description = "OpenAI's protocol, for the clients that speak it"))
 )]
 struct Document;
 
-async fn no_such_route() -> error::Error {
+async fn no_such_route() -> error::OpenAiError {
     crate::error::no_such_route().await.into()
 }
 
-async fn wrong_method(method: Method) -> error::Error {
-    error::Error::wrong_method(&method)
+async fn wrong_method(method: Method) -> error::OpenAiError {
+    error::OpenAiError::wrong_method(&method)
 }
 
 #[cfg(test)]

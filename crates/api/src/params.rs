@@ -17,10 +17,10 @@ pub(crate) struct TaskPath(pub(crate) TaskId);
 pub(crate) struct WorkerPath(pub(crate) WorkerId);
 
 /// A query string; what is not known is refused, so that a misspelt filter does not list everything.
-pub(crate) struct Params<T>(pub(crate) T);
+pub(crate) struct QueryParams<T>(pub(crate) T);
 
 /// What a query string may say.
-pub(crate) trait Parameters: DeserializeOwned {
+pub(crate) trait QueryFields: DeserializeOwned {
     /// The name of each parameter, and what to give for it.
     const EXPECTED: &'static [(&'static str, &'static str)];
 }
@@ -30,20 +30,20 @@ pub(crate) trait Parameters: DeserializeOwned {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoParams {}
 
-impl Parameters for NoParams {
+impl QueryFields for NoParams {
     const EXPECTED: &'static [(&'static str, &'static str)] = &[];
 }
 
 /// The parameters of a query string, or what is wrong with it in our own words.
-pub(crate) fn of_query<T: Parameters>(uri: &Uri) -> Result<T, Error> {
+pub(crate) fn parse_query<T: QueryFields>(uri: &Uri) -> Result<T, Error> {
     match Query::<T>::try_from_uri(uri) {
         Ok(Query(params)) => Ok(params),
-        Err(_) => Err(Error::bad_request(problem::<T>(uri))),
+        Err(_) => Err(Error::bad_request(describe_query_error::<T>(uri))),
     }
 }
 
 /// What is wrong with a query string that cannot be read.
-fn problem<T: Parameters>(uri: &Uri) -> String {
+fn describe_query_error<T: QueryFields>(uri: &Uri) -> String {
     let names: Vec<String> = T::EXPECTED.iter().map(|(name, _)| format!("`{name}`")).collect();
     let mut seen = Vec::new();
     for part in uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
@@ -53,14 +53,14 @@ fn problem<T: Parameters>(uri: &Uri) -> String {
         };
         let Some((name, value)) = pairs.into_iter().next() else { continue };
         let Some((_, expected)) = T::EXPECTED.iter().find(|(known, _)| *known == name) else {
-            let shown = shown(&name);
+            let truncated = truncated(&name);
             return match names.as_slice() {
-                [] => format!("`{shown}` is no parameter of this route; there are none"),
+                [] => format!("`{truncated}` is no parameter of this route; there are none"),
                 [only] => {
-                    format!("`{shown}` is no parameter of this route; the only one is {only}")
+                    format!("`{truncated}` is no parameter of this route; the only one is {only}")
                 }
                 _ => format!(
-                    "`{shown}` is no parameter of this route; there are {}",
+                    "`{truncated}` is no parameter of this route; there are {}",
                     names.join(", ")
                 ),
             };
@@ -72,7 +72,7 @@ fn problem<T: Parameters>(uri: &Uri) -> String {
         if Query::<T>::try_from_uri(&alone).is_err()
             && Query::<T>::try_from_uri(&Uri::default()).is_ok()
         {
-            return format!("{name}: `{}` is refused: give {expected}", shown(&value));
+            return format!("{name}: `{}` is refused: give {expected}", truncated(&value));
         }
         seen.push(name);
     }
@@ -88,7 +88,7 @@ fn problem<T: Parameters>(uri: &Uri) -> String {
 }
 
 /// A client's own words, as far as they help to find the fault.
-fn shown(given: &str) -> String {
+fn truncated(given: &str) -> String {
     given.chars().take(MAX_SHOWN_CHARS).collect()
 }
 
@@ -99,7 +99,7 @@ const MAX_SHOWN_CHARS: usize = 80;
 pub(crate) const MAX_WAIT_S: f64 = 300.0;
 
 /// How long `wait` says.
-pub(crate) fn wait(seconds: Option<f64>) -> Result<Option<Duration>, Error> {
+pub(crate) fn parse_wait(seconds: Option<f64>) -> Result<Option<Duration>, Error> {
     match seconds {
         None => Ok(None),
         Some(seconds) if (0.0..=MAX_WAIT_S).contains(&seconds) => {
@@ -111,7 +111,7 @@ pub(crate) fn wait(seconds: Option<f64>) -> Result<Option<Duration>, Error> {
     }
 }
 
-async fn path<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<String, Error> {
+async fn path_param<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<String, Error> {
     match Path::<String>::from_request_parts(parts, state).await {
         Ok(Path(text)) => Ok(text),
         Err(rejection) => Err(Error::bad_request(rejection.body_text())),
@@ -122,7 +122,7 @@ impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<TaskPath, Error> {
-        let id = path(parts, state).await?.parse();
+        let id = path_param(parts, state).await?.parse();
         id.map(TaskPath).map_err(|error| Error::bad_request(format!("{error}")))
     }
 }
@@ -131,16 +131,16 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<WorkerPath, Error> {
-        let id = path(parts, state).await?.parse();
+        let id = path_param(parts, state).await?.parse();
         id.map(WorkerPath).map_err(|error| Error::bad_request(format!("{error}")))
     }
 }
 
-impl<T: Parameters, S: Send + Sync> FromRequestParts<S> for Params<T> {
+impl<T: QueryFields, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Params<T>, Error> {
-        of_query(&parts.uri).map(Params)
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<QueryParams<T>, Error> {
+        parse_query(&parts.uri).map(QueryParams)
     }
 }
 
@@ -149,12 +149,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_sensible_times_are_waited() {
-        assert_eq!(wait(None), Ok(None));
-        assert_eq!(wait(Some(0.0)), Ok(None));
-        assert_eq!(wait(Some(0.5)), Ok(Some(Duration::from_millis(500))));
+    fn only_valid_wait_times_are_accepted() {
+        assert_eq!(parse_wait(None), Ok(None));
+        assert_eq!(parse_wait(Some(0.0)), Ok(None));
+        assert_eq!(parse_wait(Some(0.5)), Ok(Some(Duration::from_millis(500))));
         for odd in [-1.0, 300.1, f64::NAN, f64::INFINITY] {
-            assert!(wait(Some(odd)).is_err(), "{odd}");
+            assert!(parse_wait(Some(odd)).is_err(), "{odd}");
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
         name: Option<String>,
     }
 
-    impl Parameters for Sample {
+    impl QueryFields for Sample {
         const EXPECTED: &'static [(&'static str, &'static str)] =
             &[("limit", "a number from 1 to 9"), ("name", "a name")];
     }
@@ -178,15 +178,15 @@ mod tests {
         id: String,
     }
 
-    impl Parameters for Needed {
+    impl QueryFields for Needed {
         const EXPECTED: &'static [(&'static str, &'static str)] = &[("id", "the id of a task")];
     }
 
     #[test]
-    fn a_query_that_makes_no_sense_is_refused_in_words_that_help() {
+    fn invalid_query_is_refused_with_a_helpful_message() {
         let of = |query: &str| format!("/x{query}").parse::<Uri>().unwrap();
-        let said = |query: &str| of_query::<Sample>(&of(query)).unwrap_err().message;
-        assert!(of_query::<Sample>(&of("?limit=7&name=a%20b&")).is_ok());
+        let said = |query: &str| parse_query::<Sample>(&of(query)).unwrap_err().message;
+        assert!(parse_query::<Sample>(&of("?limit=7&name=a%20b&")).is_ok());
         let unknown = "`foo` is no parameter of this route; there are `limit`, `name`";
         assert_eq!(said("?limit=7&foo=1"), unknown);
         assert_eq!(said("?fo%6F"), unknown);
@@ -195,11 +195,11 @@ mod tests {
         assert_eq!(said("?name=x&limit=x+y"), refused);
         assert!(said(&format!("?{}=1", "x".repeat(5_000))).len() < 300);
 
-        let none = of_query::<NoParams>(&of("?foo=1")).err().unwrap().message;
+        let none = parse_query::<NoParams>(&of("?foo=1")).err().unwrap().message;
         assert_eq!(none, "`foo` is no parameter of this route; there are none");
-        assert!(of_query::<NoParams>(&of("?")).is_ok());
+        assert!(parse_query::<NoParams>(&of("?")).is_ok());
 
-        let said = |query: &str| of_query::<Needed>(&of(query)).unwrap_err().message;
+        let said = |query: &str| parse_query::<Needed>(&of(query)).unwrap_err().message;
         assert_eq!(said(""), "`id` is missing: give the id of a task");
         assert_eq!(said("?x=1"), "`x` is no parameter of this route; the only one is `id`");
         assert_eq!(said("?id=1&id=2"), "`id` is given twice; give it once");

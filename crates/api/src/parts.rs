@@ -3,17 +3,17 @@
 use hypha_engine::Scheduler;
 use hypha_engine::scheduler::{LeaseView, Part, TaskView};
 use hypha_model::{TaskId, Time};
-use hypha_placement::{FullExplanation, Slot, WorkerView};
+use hypha_placement::{FullExplanation, WorkerSlot, WorkerView};
 
-use crate::backend::Backend;
+use crate::service::SchedulerApi;
 
 /// What `look` makes of the workers, one after the other. One that joins or leaves meanwhile may be left out.
-pub(crate) async fn of_workers<T>(
-    backend: &dyn Backend,
+pub(crate) async fn read_workers<T>(
+    service: &dyn SchedulerApi,
     mut look: impl FnMut(&Scheduler, WorkerView, Option<LeaseView>) -> T,
 ) -> Vec<T> {
     let mut all = Vec::new();
-    from_worker_to_worker(backend, |scheduler, from, now| {
+    read_in_parts(service, |scheduler, from, now| {
         let Part { items, next } = scheduler.workers_part(from, now);
         all.extend(items.into_iter().map(|(view, lease)| look(scheduler, view, lease)));
         next
@@ -23,13 +23,13 @@ pub(crate) async fn of_workers<T>(
 }
 
 /// What every worker says to a task, and what `look` makes of that; `None` of a task that has ended.
-pub(crate) async fn of_explanation(
-    backend: &dyn Backend,
+pub(crate) async fn read_explanation(
+    service: &dyn SchedulerApi,
     task: TaskId,
-    mut look: impl FnMut(&Scheduler, &[hypha_placement::Verdict]),
+    mut look: impl FnMut(&Scheduler, &[hypha_placement::WorkerVerdict]),
 ) -> Option<FullExplanation> {
     let (mut parts, mut has_ended) = (Vec::new(), false);
-    from_worker_to_worker(backend, |scheduler, from, now| {
+    read_in_parts(service, |scheduler, from, now| {
         let part = scheduler.explain_part(task, from, now);
         has_ended |= part.is_none();
         let part = part?;
@@ -43,13 +43,13 @@ pub(crate) async fn of_explanation(
 }
 
 /// Views of tasks, each with its time; `None` of those that have ended.
-pub(crate) async fn of_tasks(
-    backend: &dyn Backend,
+pub(crate) async fn read_tasks(
+    service: &dyn SchedulerApi,
     ids: &[TaskId],
 ) -> Vec<Option<(TaskView, Time)>> {
     let mut views = Vec::with_capacity(ids.len());
     while views.len() < ids.len() {
-        backend.read(&mut |scheduler, now| {
+        service.read(&mut |scheduler, now| {
             let part = scheduler.task_views(&ids[views.len()..], now);
             views.extend(part.into_iter().map(|view| view.map(|view| (view, now))));
         });
@@ -61,13 +61,13 @@ pub(crate) async fn of_tasks(
 }
 
 /// Calls `read` again and again, each time with the machine locked anew, until it returns no next slot.
-pub(crate) async fn from_worker_to_worker(
-    backend: &dyn Backend,
-    mut read: impl FnMut(&Scheduler, Slot, Time) -> Option<Slot>,
+pub(crate) async fn read_in_parts(
+    service: &dyn SchedulerApi,
+    mut read: impl FnMut(&Scheduler, WorkerSlot, Time) -> Option<WorkerSlot>,
 ) {
-    let mut next = Some(Slot(0));
+    let mut next = Some(WorkerSlot(0));
     while let Some(from) = next {
-        backend.read(&mut |scheduler, now| next = read(scheduler, from, now));
+        service.read(&mut |scheduler, now| next = read(scheduler, from, now));
         if next.is_some() {
             tokio::task::yield_now().await;
         }

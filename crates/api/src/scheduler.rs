@@ -16,16 +16,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{OpenApi, ToSchema};
 
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::json::{self, Json};
 use crate::parts;
-use crate::reply;
-use crate::surface::Surface;
+use crate::response;
 use crate::workers::HealthBody;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Surface> {
+pub(crate) fn routes() -> Router<AppState> {
     Router::new().route("/api/v1/scheduler", get(show).put(change))
 }
 
@@ -114,8 +114,8 @@ pub(crate) struct ChangeForm {
     get, path = "/api/v1/scheduler", tag = "scheduler",
     responses((status = 200, description = "The scheduler", body = SchedulerBody))
 )]
-async fn show(State(surface): State<Surface>, _: Caller) -> Result<Response, Error> {
-    shown(&surface).await
+async fn show(State(app): State<AppState>, _: Caller) -> Result<Response, Error> {
+    scheduler_response(&app).await
 }
 
 /// Chooses another strategy or another predictor. Nothing is lost: what waits is decided anew.
@@ -130,7 +130,7 @@ async fn show(State(surface): State<Surface>, _: Caller) -> Result<Response, Err
     )
 )]
 async fn change(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
     Json(form): Json<ChangeForm>,
 ) -> Result<Response, Error> {
@@ -139,18 +139,18 @@ async fn change(
     let mode = form.predictor_mode.as_deref().map(mode).transpose()?;
     // The mode first: it is the one that may still be refused.
     if let Some(mode) = mode {
-        match surface.backend.ask(Command::SetMode(mode)).await? {
+        match app.service.execute(Command::SetMode(mode)).await? {
             Reply::ModeSet(set) => set.map_err(|error| Error::conflict(error.to_string()))?,
             _ => return Err(Error::internal()),
         }
     }
     if let Some(strategy) = strategy {
-        match surface.backend.ask(Command::SetStrategy(strategy)).await? {
+        match app.service.execute(Command::SetStrategy(strategy)).await? {
             Reply::StrategySet(set) => set.map_err(|e| Error::unprocessable(e.to_string()))?,
             _ => return Err(Error::internal()),
         }
     }
-    shown(&surface).await
+    scheduler_response(&app).await
 }
 
 /// A strategy as a name, or as an object with parameters.
@@ -169,13 +169,13 @@ fn mode(text: &str) -> Result<Mode, Error> {
     text.parse().map_err(|error| Error::unprocessable(format!("predictor_mode: {error}")))
 }
 
-async fn shown(surface: &Surface) -> Result<Response, Error> {
-    let workers = parts::of_workers(&*surface.backend, |_, view, _| view).await;
+async fn scheduler_response(app: &AppState) -> Result<Response, Error> {
+    let workers = parts::read_workers(&*app.service, |_, view, _| view).await;
     let mut body = None;
-    surface.backend.read(&mut |scheduler, _| {
-        body = Some(SchedulerBody::of(scheduler, &workers, surface.settings.version));
+    app.service.read(&mut |scheduler, _| {
+        body = Some(SchedulerBody::of(scheduler, &workers, app.settings.version));
     });
-    Ok(reply::json(StatusCode::OK, &body.ok_or_else(Error::internal)?))
+    Ok(response::json(StatusCode::OK, &body.ok_or_else(Error::internal)?))
 }
 
 impl SchedulerBody {

@@ -23,10 +23,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
-use crate::backend::Backend;
-use crate::lanes::Lanes;
+use crate::app_state::AppState;
+use crate::reactors::ReactorPool;
+use crate::service::SchedulerApi;
 use crate::settings::{Settings, TlsFiles};
-use crate::surface::Surface;
 use crate::{admission, error, routes};
 
 /// How long the head of a request may take, and how long a connection may stay open without one.
@@ -36,7 +36,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long requests may go on after the stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be accepted: the cause (no more files) does not go away at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// Why the surfaces could not be served.
 #[derive(Debug, Error)]
@@ -58,27 +58,34 @@ pub enum ServeError {
 pub async fn serve(
     settings: Settings,
     listener: TcpListener,
-    backend: Arc<dyn Backend>,
+    service: Arc<dyn SchedulerApi>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let tls = settings.tls.as_ref().map(acceptor).transpose()?;
-    let (lanes, most) = (Lanes::new()?, settings.max_connections);
-    let surface = Surface::new(backend, settings);
-    let shared = surface.clone();
+    let tls = settings.tls.as_ref().map(tls_acceptor).transpose()?;
+    let (reactors, max_connections) = (ReactorPool::new()?, settings.max_connections);
+    let app = AppState::new(service, settings);
+    let shared = app.clone();
     let admit = move |request: &mut Request| admission::admit(&shared.settings, request);
-    accept(listener, tls, (&lanes, most), Door { router: routes(surface), admit }, stop).await;
+    accept_connections(
+        listener,
+        tls,
+        (&reactors, max_connections),
+        AdmissionRouter { router: routes(app), admit },
+        stop,
+    )
+    .await;
     Ok(())
 }
 
 /// A router behind a function that lets requests in or refuses them. A function, and not a layer: a layer would
 /// cost every request an allocation or two.
 #[derive(Clone)]
-pub(crate) struct Door<F> {
+pub(crate) struct AdmissionRouter<F> {
     pub(crate) router: Router,
     pub(crate) admit: F,
 }
 
-impl<F> hyper::service::Service<hyper::Request<Incoming>> for Door<F>
+impl<F> hyper::service::Service<hyper::Request<Incoming>> for AdmissionRouter<F>
 where
     F: Fn(&mut Request) -> Result<(), error::Error>,
 {
@@ -95,22 +102,23 @@ where
     }
 }
 
-/// Accepts connections until `stop`, at most so many at a time, and serves them in these lanes.
-pub(crate) async fn accept<F>(
+/// Accepts connections until `stop`, at most so many at a time, and serves them in these reactors.
+pub(crate) async fn accept_connections<F>(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    (lanes, most): (&Lanes, usize),
-    door: Door<F>,
+    (reactors, max_connections): (&ReactorPool, usize),
+    handler: AdmissionRouter<F>,
     stop: impl Future<Output = ()>,
 ) where
     F: Fn(&mut Request) -> Result<(), error::Error> + Clone + Send + Sync + 'static,
 {
-    let room = Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
+    let connection_permits =
+        Arc::new(Semaphore::new(max_connections.clamp(1, Semaphore::MAX_PERMITS)));
     let (stopping, stopped) = watch::channel(());
     let mut stop = std::pin::pin!(stop);
     loop {
         let next = async {
-            let permit = Arc::clone(&room).acquire_owned().await;
+            let permit = Arc::clone(&connection_permits).acquire_owned().await;
             (permit, listener.accept().await)
         };
         let (permit, accepted) = tokio::select! {
@@ -122,14 +130,14 @@ pub(crate) async fn accept<F>(
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
                 continue;
             }
         };
-        let (door, tls, stopped) = (door.clone(), tls.clone(), stopped.clone());
-        lanes.spawn(async move {
+        let (handler, tls, stopped) = (handler.clone(), tls.clone(), stopped.clone());
+        reactors.spawn(async move {
             match TcpStream::from_std(stream) {
-                Ok(stream) => connection(stream, tls, door, stopped).await,
+                Ok(stream) => handle_connection(stream, tls, handler, stopped).await,
                 Err(error) => tracing::warn!(%error, "a connection could not be served"),
             }
             drop(permit);
@@ -143,10 +151,10 @@ pub(crate) async fn accept<F>(
     }
 }
 
-async fn connection<F>(
+async fn handle_connection<F>(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
-    door: Door<F>,
+    handler: AdmissionRouter<F>,
     stopped: watch::Receiver<()>,
 ) where
     F: Fn(&mut Request) -> Result<(), error::Error>,
@@ -154,18 +162,18 @@ async fn connection<F>(
     // Answers are written whole: waiting for more to send only adds latency.
     drop(stream.set_nodelay(true));
     match tls {
-        None => converse(stream, door, stopped).await,
+        None => serve_http(stream, handler, stopped).await,
         Some(tls) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => converse(stream, door, stopped).await,
+            Ok(Ok(stream)) => serve_http(stream, handler, stopped).await,
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
         },
     }
 }
 
-async fn converse<F>(
+async fn serve_http<F>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    door: Door<F>,
+    handler: AdmissionRouter<F>,
     mut stopped: watch::Receiver<()>,
 ) where
     F: Fn(&mut Request) -> Result<(), error::Error>,
@@ -173,7 +181,7 @@ async fn converse<F>(
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), door);
+        .serve_connection(TokioIo::new(stream), handler);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -188,7 +196,7 @@ async fn converse<F>(
 }
 
 /// What makes TLS of these files.
-pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ServeError> {
+pub(crate) fn tls_acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ServeError> {
     let refused = |path: &PathBuf, problem: String| ServeError::Tls { path: path.clone(), problem };
     let certificates = CertificateDer::pem_file_iter(&files.certificates)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

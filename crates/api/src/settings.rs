@@ -22,7 +22,7 @@ pub struct Settings {
     pub task_timeout: Span,
     /// How long a client on the line waits for servers that are all away before it is told so. Clients of OpenAI's
     /// protocol do not expect minutes of silence, and ask again by themselves.
-    pub away_patience: Span,
+    pub unschedulable_timeout: Span,
     /// The version that `/openapi.json` and `/api/v1/scheduler` show.
     pub version: &'static str,
 }
@@ -39,7 +39,7 @@ pub struct TlsFiles {
 impl TlsFiles {
     /// Whether they can be used; for whoever wants to know it before anything is served.
     pub fn check(&self) -> Result<(), ServeError> {
-        serve::acceptor(self).map(drop)
+        serve::tls_acceptor(self).map(drop)
     }
 }
 
@@ -50,7 +50,7 @@ impl Settings {
     pub const DEFAULT_MAX_CONNECTIONS: usize = 8_192;
     /// Two of the scheduler's looks at whoever is away, at its usual `health_check_timeout`: enough for a server that is
     /// only restarted.
-    pub const DEFAULT_AWAY_PATIENCE: Span = Span::from_secs(10);
+    pub const DEFAULT_UNSCHEDULABLE_TIMEOUT: Span = Span::from_secs(10);
 }
 
 impl Default for Settings {
@@ -61,7 +61,7 @@ impl Default for Settings {
             tls: None,
             max_connections: Settings::DEFAULT_MAX_CONNECTIONS,
             task_timeout: Span::from_secs(300),
-            away_patience: Settings::DEFAULT_AWAY_PATIENCE,
+            unschedulable_timeout: Settings::DEFAULT_UNSCHEDULABLE_TIMEOUT,
             version: env!("CARGO_PKG_VERSION"),
         }
     }

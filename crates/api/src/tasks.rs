@@ -4,7 +4,7 @@ mod events;
 mod explain;
 mod form;
 mod list;
-pub(crate) mod look;
+pub(crate) mod lookup;
 mod query;
 mod reason;
 mod result;
@@ -15,10 +15,10 @@ use axum::Router;
 use axum::routing::get;
 use utoipa::OpenApi;
 
-use crate::surface::Surface;
+use crate::app_state::AppState;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Surface> {
+pub(crate) fn routes() -> Router<AppState> {
     Router::new()
         .route("/api/v1/tasks", get(list::list).post(submit::submit))
         .route("/api/v1/tasks/{id}", get(query::get).delete(query::cancel))

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use data_encoding::BASE64URL_NOPAD;
-use hypha_model::amount::{AmountError, parse_priority};
-use hypha_model::given::Given;
+use hypha_model::amount::{FieldError, parse_priority};
+use hypha_model::input_value::InputValue;
 use hypha_model::{Name, Priority};
 use serde::Deserialize;
 use thiserror::Error;
@@ -17,7 +17,7 @@ use crate::caller::{Caller, Role};
 /// How every token begins, so that it is recognised where it should not be.
 pub const TOKEN_PREFIX: &str = "hypha_";
 /// The file is looked at no more often than this.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Larger than ten thousand entries; what is larger is not a file of tokens.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Randomness in a token: nobody guesses 256 bits.
@@ -27,19 +27,19 @@ const TOKEN_BYTES: usize = 32;
 #[derive(Debug)]
 pub struct Tokens {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<TokenCache>,
 }
 
 #[derive(Debug)]
-struct State {
-    known: Arc<Known>,
-    stamp: Option<Stamp>,
-    looked: Instant,
+struct TokenCache {
+    known: Arc<CallersByHash>,
+    version: Option<FileVersion>,
+    checked_at: Instant,
 }
 
-type Known = HashMap<[u8; 32], Caller>;
+type CallersByHash = HashMap<[u8; 32], Caller>;
 /// What changes when a file is written again.
-type Stamp = (SystemTime, u64);
+type FileVersion = (SystemTime, u64);
 
 /// What a new token is for.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +96,7 @@ struct Entry {
     tenant: Option<Name>,
     #[serde(default)]
     role: Role,
-    max_priority: Option<Given>,
+    max_priority: Option<InputValue>,
     quota: Option<u32>,
 }
 
@@ -104,9 +104,12 @@ impl Tokens {
     /// The tokens of the file at `path`.
     pub fn load(path: impl Into<PathBuf>) -> Result<Tokens, TokensError> {
         let path = path.into();
-        let stamp = stamp_of(&path);
+        let version = file_version(&path);
         let known = Arc::new(read(&path)?);
-        Ok(Tokens { path, state: Mutex::new(State { known, stamp, looked: Instant::now() }) })
+        Ok(Tokens {
+            path,
+            state: Mutex::new(TokenCache { known, version, checked_at: Instant::now() }),
+        })
     }
 
     /// Makes a token: what its owner is given, and the entry for the file.
@@ -135,25 +138,25 @@ impl Tokens {
     /// Whose token this is. The file is read again first if it has changed; one that has become unreadable or
     /// wrong leaves what was known in force.
     pub(crate) fn caller(&self, token: &str) -> Option<Caller> {
-        self.known().get(blake3::hash(token.as_bytes()).as_bytes()).cloned()
+        self.current().get(blake3::hash(token.as_bytes()).as_bytes()).cloned()
     }
 
-    fn known(&self) -> Arc<Known> {
+    fn current(&self) -> Arc<CallersByHash> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.looked.elapsed() >= LOOK_EVERY {
-            state.looked = Instant::now();
-            self.look_again(&mut state);
+        if state.checked_at.elapsed() >= RELOAD_INTERVAL {
+            state.checked_at = Instant::now();
+            self.reload_if_changed(&mut state);
         }
         Arc::clone(&state.known)
     }
 
-    fn look_again(&self, state: &mut State) {
-        let stamp = stamp_of(&self.path);
-        if stamp == state.stamp {
+    fn reload_if_changed(&self, state: &mut TokenCache) {
+        let version = file_version(&self.path);
+        if version == state.version {
             return;
         }
-        // The stamp was taken before reading: what is written in between is noticed the next time.
-        state.stamp = stamp;
+        // The version was taken before reading: what is written in between is noticed the next time.
+        state.version = version;
         match read(&self.path) {
             Ok(known) => {
                 tracing::info!(path = %self.path.display(), tokens = known.len(), "tokens were read again");
@@ -166,12 +169,12 @@ impl Tokens {
     }
 }
 
-fn stamp_of(path: &Path) -> Option<Stamp> {
+fn file_version(path: &Path) -> Option<FileVersion> {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }
 
-fn read(path: &Path) -> Result<Known, TokensError> {
+fn read(path: &Path) -> Result<CallersByHash, TokensError> {
     let unreadable = |source| TokensError::Unreadable { path: path.to_owned(), source };
     if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
         return Err(TokensError::TooLarge(path.to_owned()));
@@ -180,15 +183,15 @@ fn read(path: &Path) -> Result<Known, TokensError> {
     parse(&text).map_err(|problem| TokensError::Invalid { path: path.to_owned(), problem })
 }
 
-fn parse(text: &str) -> Result<Known, String> {
+fn parse(text: &str) -> Result<CallersByHash, String> {
     let file: FileForm = toml::from_str(text).map_err(|error| error.to_string())?;
-    let mut known = Known::with_capacity(file.tokens.len());
+    let mut known = CallersByHash::with_capacity(file.tokens.len());
     for (at, entry) in file.tokens.into_iter().enumerate() {
         let number = at + 1;
         let hash = blake3::Hash::from_hex(entry.hash.as_bytes()).map_err(|_| {
             format!("`hash` of token {number} is not the BLAKE3 hash of a token, 64 digits of hex")
         })?;
-        let ceiling = |given: &Given| parse_priority("max_priority", given.as_str());
+        let ceiling = |given: &InputValue| parse_priority("max_priority", given.as_str());
         let caller = Caller {
             tenant: entry.tenant,
             role: entry.role,
@@ -197,7 +200,7 @@ fn parse(text: &str) -> Result<Known, String> {
                 .as_ref()
                 .map(ceiling)
                 .transpose()
-                .map_err(|error: AmountError| format!("token {number}: {error}"))?,
+                .map_err(|error: FieldError| format!("token {number}: {error}"))?,
             quota: entry.quota,
         };
         if caller.quota.is_some() && caller.tenant.is_none() {
@@ -220,7 +223,7 @@ mod tests {
 
     /// As if the file had last been looked at long ago.
     fn let_time_pass(tokens: &Tokens) {
-        tokens.state.lock().unwrap().looked = Instant::now() - 2 * LOOK_EVERY;
+        tokens.state.lock().unwrap().checked_at = Instant::now() - 2 * RELOAD_INTERVAL;
     }
 
     #[test]
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_token_files_are_refused() {
         let hash = "a".repeat(64);
         let cases = [
             ("[[tokens]]\ntenant = \"a\"".to_owned(), "missing field `hash`"),

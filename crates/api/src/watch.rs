@@ -17,19 +17,19 @@ const MAX_PIECES_BYTES: usize = 64 << 20;
 const MAX_NOTICES: usize = 64;
 
 /// Where notices about one task arrive.
-pub struct Watch(Arc<Shared>);
+pub struct Watch(Arc<WatchChannel>);
 
 /// Where they come from. Dropping it ends the watch.
-pub struct Watched(Arc<Shared>);
+pub struct WatchSender(Arc<WatchChannel>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    news: Notify,
+struct WatchChannel {
+    state: Mutex<NoticeQueue>,
+    wakeup: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct NoticeQueue {
     notices: VecDeque<Notice>,
     /// Bytes of pieces among them.
     bytes: usize,
@@ -39,21 +39,21 @@ struct State {
 }
 
 /// A watch and its other end.
-pub fn watch() -> (Watched, Watch) {
-    let shared = Arc::<Shared>::default();
-    (Watched(Arc::clone(&shared)), Watch(shared))
+pub fn watch_channel() -> (WatchSender, Watch) {
+    let shared = Arc::<WatchChannel>::default();
+    (WatchSender(Arc::clone(&shared)), Watch(shared))
 }
 
 impl Watch {
     /// From now on only pieces, the end and delays wake whoever waits; other notices come before the next of these, or
-    /// when [`Watch::told`] asks for them.
+    /// when [`Watch::try_next`] asks for them.
     pub(crate) fn quietly(self) -> Watch {
         self.0.lock().quiet = true;
         self
     }
 
     /// A notice that has come already.
-    pub(crate) fn told(&mut self) -> Option<Notice> {
+    pub(crate) fn try_next(&mut self) -> Option<Notice> {
         self.0.lock().pop()
     }
 
@@ -61,7 +61,7 @@ impl Watch {
     /// stream of pieces.
     pub async fn next(&mut self) -> Option<Notice> {
         loop {
-            let news = self.0.news.notified();
+            let wakeup = self.0.wakeup.notified();
             {
                 let mut state = self.0.lock();
                 if let Some(notice) = state.pop() {
@@ -71,20 +71,20 @@ impl Watch {
                     return None;
                 }
             }
-            news.await;
+            wakeup.await;
         }
     }
 }
 
-impl Watched {
+impl WatchSender {
     /// Whether anybody is still interested.
-    pub fn is_watched(&self) -> bool {
+    pub fn has_watcher(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
     /// Passes a notice on, and says whether anybody is still interested.
-    pub fn tell(&self, notice: Notice) -> bool {
-        if !self.is_watched() {
+    pub fn send(&self, notice: Notice) -> bool {
+        if !self.has_watcher() {
             return false;
         }
         let mut state = self.0.lock();
@@ -105,13 +105,13 @@ impl Watched {
         let open = !state.closed;
         drop(state);
         if wakes {
-            self.0.news.notify_one();
+            self.0.wakeup.notify_one();
         }
         open
     }
 }
 
-impl State {
+impl NoticeQueue {
     fn push(&mut self, notice: Notice) {
         self.bytes += size(&notice);
         self.notices.push_back(notice);
@@ -135,15 +135,15 @@ fn size(notice: &Notice) -> usize {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchSender {
     fn drop(&mut self) {
         self.0.lock().closed = true;
-        self.0.news.notify_one();
+        self.0.wakeup.notify_one();
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl WatchChannel {
+    fn lock(&self) -> MutexGuard<'_, NoticeQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,35 +159,35 @@ mod tests {
 
     #[test]
     fn a_quiet_watch_is_woken_only_by_what_it_acts_on_and_misses_nothing() {
-        let (watched, watch) = watch();
+        let (watched, watch) = watch_channel();
         let mut watch = watch.quietly();
         let piece = || Notice::Output(Payload::from(b"x".as_slice()));
         let mut next = Box::pin(watch.next());
         let mut cx = Context::from_waker(noop_waker_ref());
         assert!(next.poll_unpin(&mut cx).is_pending());
-        assert!(watched.tell(Notice::Running));
+        assert!(watched.send(Notice::Running));
         assert!(next.poll_unpin(&mut cx).is_pending(), "nobody was woken");
-        assert!(watched.tell(piece()));
+        assert!(watched.send(piece()));
         assert_eq!(next.poll_unpin(&mut cx), Poll::Ready(Some(Notice::Running)));
         drop(next);
-        assert_eq!(watch.told(), Some(piece()));
-        assert!(watched.tell(Notice::Progress(7)));
-        assert_eq!(watch.told(), Some(Notice::Progress(7)));
-        assert_eq!(watch.told(), None);
+        assert_eq!(watch.try_next(), Some(piece()));
+        assert!(watched.send(Notice::Progress(7)));
+        assert_eq!(watch.try_next(), Some(Notice::Progress(7)));
+        assert_eq!(watch.try_next(), None);
         let mut next = Box::pin(watch.next());
         assert!(next.poll_unpin(&mut cx).is_pending());
-        watched.tell(Notice::Delayed { until: Time::ZERO, reason: String::new() });
+        watched.send(Notice::Delayed { until: Time::ZERO, reason: String::new() });
         assert!(next.poll_unpin(&mut cx).is_ready());
     }
 
     #[tokio::test]
     async fn a_watcher_that_is_behind_still_learns_that_the_result_starts_over() {
-        let (watched, mut watch) = watch();
+        let (watched, mut watch) = watch_channel();
         let piece = || Notice::Output(Payload::from(b"x".as_slice()));
-        assert!((0..MAX_NOTICES).all(|_| watched.tell(piece())));
-        watched.tell(Notice::Running);
-        watched.tell(Notice::Delayed { until: Time::ZERO, reason: String::new() });
-        watched.tell(piece());
+        assert!((0..MAX_NOTICES).all(|_| watched.send(piece())));
+        watched.send(Notice::Running);
+        watched.send(Notice::Delayed { until: Time::ZERO, reason: String::new() });
+        watched.send(piece());
         for _ in 0..MAX_NOTICES {
             assert_eq!(watch.next().await, Some(piece()));
         }
@@ -199,12 +199,12 @@ mod tests {
     #[tokio::test]
     async fn pieces_that_nobody_reads_are_bounded_in_number_and_in_bytes() {
         for (size, fit) in [(1, MAX_PIECES), (MAX_PIECES_BYTES / 4, 4), (MAX_PIECES_BYTES + 1, 1)] {
-            let (watched, mut watch) = watch();
+            let (watched, mut watch) = watch_channel();
             let piece = Payload::from(vec![0; size]);
             for _ in 0..fit {
-                assert!(watched.tell(Notice::Output(piece.clone())));
+                assert!(watched.send(Notice::Output(piece.clone())));
             }
-            assert!(!watched.tell(Notice::Output(piece)), "{size}");
+            assert!(!watched.send(Notice::Output(piece)), "{size}");
             assert_eq!(watch.next().await, None, "it is at its end, and not at a gap");
         }
     }

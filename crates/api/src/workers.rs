@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{delete, get};
-use hypha_engine::scheduler::{LeaseView, Unused};
+use hypha_engine::scheduler::{LeaseView, Unavailability};
 use hypha_engine::{Command, Reply, Scheduler};
 use hypha_model::ledger::Utilisation;
 use hypha_model::{Capacity, Executor, Name, Time, Worker, WorkerId};
@@ -15,16 +15,16 @@ use hypha_placement::{Health, WorkerView};
 use serde::{Deserialize, Serialize};
 use utoipa::{OpenApi, ToSchema};
 
-use crate::backend::{NewServer, RegisterError};
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::json::Json;
-use crate::params::{NoParams, Params, WorkerPath};
+use crate::params::{NoParams, QueryParams, WorkerPath};
 use crate::parts;
-use crate::reply;
-use crate::stamp::Stamp;
-use crate::surface::Surface;
-use crate::unused;
+use crate::response;
+use crate::service::{NewBackEnd, RegisterError};
+use crate::timestamp::Timestamp;
+use crate::unavailability;
 use removed::RemovedBody;
 
 /// Requests that a server gets at once if nobody says: what one GPU with batching takes without slowing down much.
@@ -37,7 +37,7 @@ const MAX_MODELS: usize = 1_000;
 const MAX_TEXT: usize = 4_096;
 
 /// The routes.
-pub(crate) fn routes() -> Router<Surface> {
+pub(crate) fn routes() -> Router<AppState> {
     Router::new()
         .route("/api/v1/workers", get(list).post(register))
         .route("/api/v1/workers/{id}", delete(drain).put(readmit))
@@ -81,7 +81,7 @@ pub(crate) struct WorkerBody {
     /// When it was removed, if it was and has something to finish.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
-    removed_at: Option<Stamp>,
+    removed_at: Option<Timestamp>,
     /// The models that it serves; none if it takes any.
     #[schema(value_type = Vec<String>)]
     models: Vec<Name>,
@@ -160,7 +160,7 @@ pub(crate) struct HealthBody {
     avg_completion_time: f64,
     /// When it was last heard of.
     #[schema(value_type = Option<String>, format = DateTime, required)]
-    last_seen: Option<Stamp>,
+    last_seen: Option<Timestamp>,
     /// Failures since the last success.
     consecutive_failures: u32,
     /// Attempts that ended well.
@@ -176,7 +176,7 @@ pub(crate) struct LeaseBody {
     id: String,
     epoch: u64,
     #[schema(value_type = String, format = DateTime)]
-    until: Stamp,
+    until: Timestamp,
     /// What it covers, if other schedulers hold a part of the worker too; without it, all of the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     portion: Option<PortionBody>,
@@ -194,8 +194,8 @@ pub(crate) struct PortionBody {
 /// An HTTP server that does the work of some models.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = NewServer)]
-pub(crate) struct ServerForm {
+#[schema(as = NewBackEnd)]
+pub(crate) struct BackEndForm {
     /// Its base address.
     #[schema(example = "http://127.0.0.1:8000", max_length = 4096)]
     url: String,
@@ -255,44 +255,46 @@ fn default_concurrency() -> u32 {
         (status = 400, description = "There are no parameters", body = crate::error::ErrorBody),
     )
 )]
-async fn list(State(surface): State<Surface>, _: Caller, _: Params<NoParams>) -> Response {
+async fn list(State(app): State<AppState>, _: Caller, _: QueryParams<NoParams>) -> Response {
     let look = |scheduler: &Scheduler, view: WorkerView, lease: Option<LeaseView>| {
         let id = view.worker.id;
         let executors = 0..view.worker.executors.len();
-        Seen {
-            why: scheduler.why_unused(id, None),
-            alone: executors.map(|at| scheduler.why_executor_unused(id, at)).collect(),
+        WorkerSnapshot {
+            reason: scheduler.unavailability_of(id, None),
+            executor_reasons: executors
+                .map(|at| scheduler.executor_unavailability_of(id, at))
+                .collect(),
             removed_at: scheduler.removed_at(id),
             view,
             lease,
         }
     };
-    let seen = parts::of_workers(&*surface.backend, look).await;
+    let snapshots = parts::read_workers(&*app.service, look).await;
     let mut removed = Vec::new();
-    surface.backend.read(&mut |scheduler, _| removed = scheduler.removed_workers());
-    let name = |id| surface.backend.worker_name(id);
-    let workers = seen.into_iter().map(|seen| seen.body(&name)).collect();
+    app.service.read(&mut |scheduler, _| removed = scheduler.removed_workers());
+    let name = |id| app.service.worker_name(id);
+    let workers = snapshots.into_iter().map(|snapshot| snapshot.body(&name)).collect();
     let removed = removed.into_iter().map(|view| RemovedBody::of(&view, name(view.id))).collect();
-    reply::json(StatusCode::OK, &WorkersBody { workers, removed })
+    response::json(StatusCode::OK, &WorkersBody { workers, removed })
 }
 
 /// A worker as the scheduler sees it; made into its body when the scheduler is free again.
-struct Seen {
+struct WorkerSnapshot {
     view: WorkerView,
     lease: Option<LeaseView>,
-    why: Option<Unused>,
-    alone: Vec<Option<Unused>>,
+    reason: Option<Unavailability>,
+    executor_reasons: Vec<Option<Unavailability>>,
     removed_at: Option<Time>,
 }
 
-impl Seen {
+impl WorkerSnapshot {
     fn body(self, name: &dyn Fn(WorkerId) -> Option<String>) -> WorkerBody {
         let mut body = WorkerBody::of(&self.view, self.lease);
         body.name = name(body.id);
-        body.reason = self.why.as_ref().map(unused::in_words);
-        body.removed_at = self.removed_at.map(Stamp);
-        for (executor, alone) in body.executors.iter_mut().zip(self.alone) {
-            executor.reason = alone.as_ref().map(unused::in_words);
+        body.reason = self.reason.as_ref().map(unavailability::describe);
+        body.removed_at = self.removed_at.map(Timestamp);
+        for (executor, reason) in body.executors.iter_mut().zip(self.executor_reasons) {
+            executor.reason = reason.as_ref().map(unavailability::describe);
         }
         body
     }
@@ -300,22 +302,22 @@ impl Seen {
 
 /// Takes an HTTP server as a worker, once it has answered.
 #[utoipa::path(
-    post, path = "/api/v1/workers", tag = "workers", request_body = ServerForm,
+    post, path = "/api/v1/workers", tag = "workers", request_body = BackEndForm,
     responses(
         (status = 201, description = "It is a worker now, or was before", body = RegisteredBody),
         (status = 413, description = "The body is too large", body = crate::error::ErrorBody),
         (status = 415, description = "The body is not JSON", body = crate::error::ErrorBody),
-        (status = 422, description = "It makes no sense, or no healthy server answers", body = crate::error::ErrorBody),
+        (status = 422, description = "The registration is invalid, or no healthy back end answers", body = crate::error::ErrorBody),
     )
 )]
 async fn register(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
-    Json(form): Json<ServerForm>,
+    Json(form): Json<BackEndForm>,
 ) -> Result<Response, Error> {
     caller.require_admin()?;
-    let id = surface.backend.register_server(form.read()?).await.map_err(refused)?;
-    Ok(reply::json(StatusCode::CREATED, &RegisteredBody { id }))
+    let id = app.service.register_back_end(form.read()?).await.map_err(register_error)?;
+    Ok(response::json(StatusCode::CREATED, &RegisteredBody { id }))
 }
 
 /// Gives a worker nothing more, and forgets it when it has finished what it has.
@@ -328,28 +330,28 @@ async fn register(
     )
 )]
 async fn drain(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
     WorkerPath(id): WorkerPath,
 ) -> Result<Response, Error> {
     caller.require_admin()?;
-    match surface.backend.ask(Command::RemoveWorker(id)).await? {
+    match app.service.execute(Command::RemoveWorker(id)).await? {
         Reply::WorkerRemoved(true) => {
-            Ok(reply::json(StatusCode::OK, &DrainingBody { id, status: "draining" }))
+            Ok(response::json(StatusCode::OK, &DrainingBody { id, status: "draining" }))
         }
-        Reply::WorkerRemoved(false) => Err(not_there(&surface, id)),
+        Reply::WorkerRemoved(false) => Err(not_found_error(&app, id)),
         _ => Err(Error::internal()),
     }
 }
 
 /// Why there is nothing to drain.
-fn not_there(surface: &Surface, id: WorkerId) -> Error {
+fn not_found_error(app: &AppState, id: WorkerId) -> Error {
     let mut gone = None;
-    surface.backend.read(&mut |scheduler, _| gone = scheduler.removed_at(id));
+    app.service.read(&mut |scheduler, _| gone = scheduler.removed_at(id));
     Error::not_found(match gone {
         Some(at) => format!(
-            "worker {id} was removed at {}; PUT /api/v1/workers/{id} takes it again",
-            Stamp(at)
+            "worker {id} was removed at {}; PUT /api/v1/workers/{id} readmits it",
+            Timestamp(at)
         ),
         None => format!("there is no worker {id}"),
     })
@@ -365,13 +367,13 @@ fn not_there(surface: &Surface, id: WorkerId) -> Error {
     )
 )]
 async fn readmit(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
     WorkerPath(id): WorkerPath,
 ) -> Result<Response, Error> {
     caller.require_admin()?;
-    match surface.backend.ask(Command::ReadmitWorker(id)).await? {
-        Reply::WorkerReadmitted(true) => Ok(reply::json(StatusCode::OK, &RegisteredBody { id })),
+    match app.service.execute(Command::ReadmitWorker(id)).await? {
+        Reply::WorkerReadmitted(true) => Ok(response::json(StatusCode::OK, &RegisteredBody { id })),
         Reply::WorkerReadmitted(false) => {
             Err(Error::not_found(format!("no worker {id} was removed")))
         }
@@ -379,8 +381,8 @@ async fn readmit(
     }
 }
 
-impl ServerForm {
-    fn read(self) -> Result<NewServer, Error> {
+impl BackEndForm {
+    fn read(self) -> Result<NewBackEnd, Error> {
         let refuse = |problem: String| Err(Error::unprocessable(problem));
         if self.url.len() > MAX_TEXT || self.api_key.as_ref().is_some_and(|k| k.len() > MAX_TEXT) {
             return refuse(format!("url and api_key have at most {MAX_TEXT} bytes"));
@@ -391,7 +393,7 @@ impl ServerForm {
         if self.models.len() > MAX_MODELS {
             return refuse(format!("models: at most {MAX_MODELS} are taken"));
         }
-        Ok(NewServer {
+        Ok(NewBackEnd {
             url: self.url,
             models: self.models,
             openai: self.format == Format::Openai,
@@ -401,7 +403,7 @@ impl ServerForm {
     }
 }
 
-fn refused(error: RegisterError) -> Error {
+fn register_error(error: RegisterError) -> Error {
     match error {
         RegisterError::NotAllowed(_) => Error::forbidden(error.to_string()),
         RegisterError::Invalid(problem) => Error::unprocessable(problem),
@@ -443,7 +445,7 @@ impl WorkerBody {
             lease: lease.map(|lease| LeaseBody {
                 id: lease.lease.to_string(),
                 epoch: lease.epoch.0,
-                until: Stamp(lease.until),
+                until: Timestamp(lease.until),
                 portion: lease.portion.map(|portion| PortionBody {
                     capacity: CapacityBody::of(&portion.capacity(worker)),
                     slots: portion.slots.clone(),
@@ -498,7 +500,7 @@ impl HealthBody {
         HealthBody {
             success_rate: health.success_rate,
             avg_completion_time: health.avg_completion_time.as_secs_f64(),
-            last_seen: (seen > hypha_model::Time::ZERO).then_some(Stamp(seen)),
+            last_seen: (seen > hypha_model::Time::ZERO).then_some(Timestamp(seen)),
             consecutive_failures: health.consecutive_failures,
             completed: health.completed,
             failed: health.failed,

@@ -6,7 +6,7 @@
 //!
 //! The server runs on a thread of its own and answers at once with what an inference server's answer looks like.
 //! `bare` is one connection with a task of its own and nothing else, `legacy` is the pooled client of hyper-util,
-//! `server` is [`Server`].
+//! `server` is [`BackEnd`].
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement, not a service")]
 
 use std::convert::Infallible;
@@ -24,8 +24,8 @@ use hyper::{Request, Response};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use hypha_backends::{Answer, Format, Server, ServerConfig};
-use hypha_model::{Form, Payload};
+use hypha_backends::{BackEnd, BackEndSettings, CallOutcome, Format};
+use hypha_model::{InputKind, Payload};
 
 const QUESTION: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"Say something."}]}"#;
 const ANSWER: &[u8] = br#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Something, as asked."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":6,"total_tokens":15}}"#;
@@ -54,7 +54,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let uri = format!("http://{address}/v1/chat/completions");
     let server =
-        Server::new(ServerConfig::new(format!("http://{address}"), Format::Openai)).unwrap();
+        BackEnd::new(BackEndSettings::new(format!("http://{address}"), Format::Openai)).unwrap();
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build(connector);
@@ -112,11 +112,11 @@ async fn bare(sender: &mut Sender, address: SocketAddr) -> usize {
     response.into_body().collect().await.unwrap().to_bytes().len()
 }
 
-async fn called(server: &Server, input: &Payload) -> usize {
-    match server.start(None, Form::Chat, input, false).answer().await {
-        Answer::Completed { payload } => payload.bytes().len(),
-        Answer::Failed(error) => panic!("{error}"),
-        Answer::Unreached { error } => panic!("{error}"),
+async fn called(server: &BackEnd, input: &Payload) -> usize {
+    match server.start(None, InputKind::Chat, input, false).outcome().await {
+        CallOutcome::Completed { payload } => payload.bytes().len(),
+        CallOutcome::Failed(error) => panic!("{error}"),
+        CallOutcome::Unreachable { error } => panic!("{error}"),
     }
 }
 

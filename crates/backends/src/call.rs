@@ -3,15 +3,15 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use hyper::header::CONTENT_LENGTH;
-use hypha_model::{FailureKind, Form, Name, Payload, TaskError};
+use hypha_model::{FailureKind, InputKind, Name, Payload, TaskError};
 
-use crate::question::question;
-use crate::server::{Server, read_error};
+use crate::back_end::{BackEnd, read_error};
+use crate::request::build_request;
 use crate::transport::{Exchange, HttpError};
 
 /// How a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CallOutcome {
     /// With a result: the body of the server's answer, all pieces together if it was streamed.
     Completed {
         /// The result.
@@ -20,7 +20,7 @@ pub enum Answer {
     /// Without one.
     Failed(TaskError),
     /// The server could not be reached, and has not seen the request.
-    Unreached {
+    Unreachable {
         /// What went wrong.
         error: String,
     },
@@ -35,34 +35,34 @@ pub struct Call {
 
 enum State {
     /// Until the head of the answer is there, or, of a failure, all of it.
-    Asking(BoxFuture<'static, Result<Exchange, HttpError>>),
+    Sending(BoxFuture<'static, Result<Exchange, HttpError>>),
     Reading {
         exchange: Exchange,
-        read: Read,
+        read: ResponseBuffer,
     },
-    Ended(Answer),
+    Ended(CallOutcome),
 }
 
 /// What has been read: most answers come in one part, which is not copied twice.
 #[derive(Default)]
-struct Read {
+struct ResponseBuffer {
     first: Bytes,
     rest: Vec<u8>,
 }
 
 impl Call {
     pub(crate) fn new(
-        server: &Server,
+        server: &BackEnd,
         model: Option<&Name>,
-        form: Form,
+        form: InputKind,
         input: &Payload,
         stream: bool,
     ) -> Call {
         let limit_bytes = server.max_response_bytes();
-        let state = match question(server.format(), form, model, input, stream) {
+        let state = match build_request(server.format(), form, model, input, stream) {
             Ok((route, body)) => {
                 let server = server.clone();
-                State::Asking(Box::pin(async move {
+                State::Sending(Box::pin(async move {
                     let mut exchange = server.post(route, body).await?;
                     match exchange.status.is_success() {
                         true => Ok(exchange),
@@ -71,7 +71,7 @@ impl Call {
                 }))
             }
             Err(error) => {
-                State::Ended(Answer::Failed(TaskError::new(FailureKind::InvalidInput, error)))
+                State::Ended(CallOutcome::Failed(TaskError::new(FailureKind::InvalidInput, error)))
             }
         };
         Call { state, stream, limit_bytes }
@@ -82,7 +82,7 @@ impl Call {
     pub async fn next(&mut self) -> Option<Bytes> {
         loop {
             match &mut self.state {
-                State::Asking(asking) => match asking.await {
+                State::Sending(asking) => match asking.await {
                     Ok(exchange) => self.begin(exchange),
                     Err(error) => self.fail(error),
                 },
@@ -98,7 +98,7 @@ impl Call {
                     }
                     Ok(None) => {
                         let payload = std::mem::take(read).into_payload();
-                        self.state = State::Ended(Answer::Completed { payload });
+                        self.state = State::Ended(CallOutcome::Completed { payload });
                     }
                     Err(error) => self.fail(error),
                 },
@@ -108,7 +108,7 @@ impl Call {
     }
 
     /// Waits for the end. Pieces that have not been taken are part of the result all the same.
-    pub async fn answer(mut self) -> Answer {
+    pub async fn outcome(mut self) -> CallOutcome {
         loop {
             if let State::Ended(answer) = self.state {
                 return answer;
@@ -123,18 +123,18 @@ impl Call {
         if length.is_some_and(|length| length > self.limit_bytes) {
             return self.fail(HttpError::TooLarge { limit_bytes: self.limit_bytes });
         }
-        self.state = State::Reading { exchange, read: Read::default() };
+        self.state = State::Reading { exchange, read: ResponseBuffer::default() };
     }
 
     fn fail(&mut self, error: HttpError) {
-        self.state = State::Ended(match error.is_unreached() {
-            true => Answer::Unreached { error: error.to_string() },
-            false => Answer::Failed(error.into()),
+        self.state = State::Ended(match error.is_unreachable() {
+            true => CallOutcome::Unreachable { error: error.to_string() },
+            false => CallOutcome::Failed(error.into()),
         });
     }
 }
 
-impl Read {
+impl ResponseBuffer {
     fn len(&self) -> usize {
         self.first.len().max(self.rest.len())
     }

@@ -1,21 +1,21 @@
 //! HTTP servers that do work: OpenAI-compatible and JSON back ends, and task instances.
 //!
-//! [`Server`] is one back end, and [`Call`] one request to it. [`HttpWorkers`] lets a scheduler treat back ends and
+//! [`BackEnd`] is one back end, and [`Call`] one request to it. [`HttpWorkers`] lets a scheduler treat back ends and
 //! task instances as workers: each is a worker machine whose runs are HTTP calls.
 //!
 //! Redirects are not followed: a server that was allowed must not send us to one that is not. Only plain
 //! HTTP is spoken.
 
+mod back_end;
 mod call;
-mod question;
-mod server;
+mod request;
 mod transport;
 mod workers;
 
-pub use call::{Answer, Call};
-pub use server::{Format, Server, ServerConfig, ServerConfigError};
+pub use back_end::{BackEnd, BackEndSettings, BackEndSettingsError, Format};
+pub use call::{Call, CallOutcome};
 pub use transport::HttpError;
 pub use workers::{
-    Hear, HttpSettings, HttpWorkers, NewServer, OpenError, RegisterError, SchedulerSide,
-    default_networks,
+    HttpSettings, HttpWorkers, MessageHandler, NewBackEnd, OpenError, RegisterError,
+    SchedulerHandle, default_networks,
 };

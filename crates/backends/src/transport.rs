@@ -1,6 +1,6 @@
 //! How servers are reached: names looked up and checked, connections made, kept and used again.
 
-mod link;
+mod connection;
 mod origin;
 
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use hypha_model::{FailureKind, TaskError};
 use thiserror::Error;
 
-pub(crate) use link::Exchange;
+pub(crate) use connection::Exchange;
 pub(crate) use origin::{Origin, Target};
 
 /// A server that does not accept a connection for this long is not there, or cannot be used.
@@ -42,13 +42,13 @@ pub enum HttpError {
         reason: String,
     },
     /// The connection ended early, or what came over it is not HTTP.
-    #[error("the connection to the server failed: {0}")]
+    #[error("the connection to the back end failed: {0}")]
     Broken(String),
     /// It took too long.
-    #[error("the server did not answer within {0:?}")]
-    Late(Duration),
+    #[error("the back end did not answer within {0:?}")]
+    TimedOut(Duration),
     /// The answer is larger than what is taken.
-    #[error("the answer is larger than the {limit_bytes} bytes that are taken")]
+    #[error("the response is larger than the limit of {limit_bytes} bytes")]
     TooLarge {
         /// What is taken.
         limit_bytes: usize,
@@ -57,7 +57,7 @@ pub enum HttpError {
     #[error("{0}")]
     Unhealthy(String),
     /// The server answered, with something else than success.
-    #[error("the server answered {status}: {body}")]
+    #[error("the back end answered {status}: {body}")]
     Status {
         /// The HTTP status.
         status: u16,
@@ -67,7 +67,7 @@ pub enum HttpError {
 }
 
 /// Locks what no panic can leave half done: nothing in this crate panics while it holds a lock.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -81,7 +81,7 @@ impl HttpError {
     }
 
     /// Whether nothing came to the server: nobody was found there.
-    pub(crate) fn is_unreached(&self) -> bool {
+    pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, HttpError::Lookup { .. } | HttpError::Connect { .. })
     }
 
@@ -89,9 +89,9 @@ impl HttpError {
     pub(crate) fn kind(&self) -> FailureKind {
         match self {
             HttpError::TooLarge { .. } => FailureKind::LimitExceeded,
-            HttpError::Status { status, .. } => kind_of(*status),
+            HttpError::Status { status, .. } => failure_kind(*status),
             HttpError::Lookup { .. } | HttpError::Connect { .. } => FailureKind::BackendUnreachable,
-            HttpError::Late(_) => FailureKind::TimedOut,
+            HttpError::TimedOut(_) => FailureKind::TimedOut,
             HttpError::Address(_)
             | HttpError::NotAllowed(_)
             | HttpError::Broken(_)
@@ -114,7 +114,7 @@ impl From<HttpError> for TaskError {
 
 /// Whether a status says that the server will not, because of the request, or that it could not. 408 and 429 pass;
 /// 401, 403 and 407 are about the key that we gave it.
-fn kind_of(status: u16) -> FailureKind {
+fn failure_kind(status: u16) -> FailureKind {
     match status {
         401 | 403 | 407 | 408 | 429 | 500.. => FailureKind::BackendFailed,
         400..500 => FailureKind::InvalidInput,

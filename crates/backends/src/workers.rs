@@ -3,13 +3,13 @@
 //! Each is a worker machine, the same that drives a worker of the swarm; its runs are HTTP calls. One that accepts
 //! connections and never answers costs no other anything.
 
-mod carrier;
+mod effects;
 mod file;
 mod health;
+mod http_back_end;
 mod instance;
 mod register;
 mod secrets;
-mod server;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hypha_engine::back_end::BackEndHealth;
-use hypha_engine::{FromWorker, Notification, ToWorker, WorkerEvent, WorkerMachine, WorkerStep};
+use hypha_engine::{
+    FromWorker, InstanceNotification, ToWorker, WorkerEvent, WorkerMachine, WorkerStep,
+};
 use hypha_machine::NoJournal;
 use hypha_model::{Epoch, Refusal, RefusalKind, SchedulerId, Time, Worker, WorkerId};
 use ipnet::IpNet;
@@ -26,14 +28,14 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::transport::locked;
-use carrier::{BackEnd, HttpCarrier, HttpMachine};
-use file::{Location, Row};
-use health::Alarms;
+use crate::transport::lock;
+use effects::{HttpEffectHandler, HttpMachine, WorkerBackEnd};
+use file::{Location, SavedWorker};
+use health::AlarmNotifier;
 use secrets::Secrets;
 
 pub use file::OpenError;
-pub use register::{NewServer, RegisterError, default_networks};
+pub use register::{NewBackEnd, RegisterError, default_networks};
 
 /// Workers that are taken: what one scheduler can ask for their health.
 const MAX_WORKERS: usize = 10_000;
@@ -60,17 +62,17 @@ pub struct HttpSettings {
 }
 
 /// Hears what a worker said. Called from many threads, without any lock of this crate held; must not wait.
-pub type Hear = Arc<dyn Fn(WorkerId, FromWorker) + Send + Sync>;
+pub type MessageHandler = Arc<dyn Fn(WorkerId, FromWorker) + Send + Sync>;
 
 /// The scheduler that these workers belong to.
 #[derive(Clone)]
-pub struct SchedulerSide {
+pub struct SchedulerHandle {
     /// Who it is.
     pub id: SchedulerId,
     /// The clock that it goes by.
     pub now: Arc<dyn Fn() -> Time + Send + Sync>,
     /// How it hears what workers say.
-    pub hear: Hear,
+    pub on_message: MessageHandler,
 }
 
 /// HTTP workers of one scheduler. Cheap to clone.
@@ -79,37 +81,37 @@ pub struct HttpWorkers(Arc<Inner>);
 
 struct Inner {
     settings: HttpSettings,
-    scheduler: SchedulerSide,
+    scheduler: SchedulerHandle,
     /// The last epoch that a worker was started in. Grows from life to life, as an epoch must.
     epoch: AtomicU64,
     /// Messages may come from a thread that is not of the runtime.
     runtime: Handle,
     allowed: Arc<[IpNet]>,
     secrets: Arc<Secrets>,
-    alarms: Arc<Alarms>,
-    members: Mutex<BTreeMap<WorkerId, Member>>,
+    alarms: Arc<AlarmNotifier>,
+    members: Mutex<BTreeMap<WorkerId, HttpWorkerEntry>>,
     /// Held while the file is written, so that the last version is the last one written.
     file: tokio::sync::Mutex<()>,
 }
 
-struct Member {
+struct HttpWorkerEntry {
     worker: Arc<Worker>,
     /// Its host and port, for people; the rest of an address may hold what others should not read.
     authority: String,
     /// Where it is, if that is to be found again after a restart.
-    row: Option<Location>,
+    location: Option<Location>,
     machine: Arc<HttpMachine>,
     /// Removed: it may be wanted again, or make room for another.
-    retired: bool,
+    removed: bool,
 }
 
-impl Member {
-    fn set_retired(&mut self, retired: bool) {
-        self.retired = retired;
+impl HttpWorkerEntry {
+    fn set_removed(&mut self, removed: bool) {
+        self.removed = removed;
         self.machine
-            .carrier()
+            .handler()
             .used
-            .send_if_modified(|used| std::mem::replace(used, !retired) == retired);
+            .send_if_modified(|used| std::mem::replace(used, !removed) == removed);
     }
 }
 
@@ -124,7 +126,7 @@ impl HttpSettings {
             health_interval: Duration::from_secs(10),
             health_timeout: Duration::from_secs(5),
             call_timeout: Duration::from_secs(10),
-            max_response_bytes: crate::ServerConfig::MAX_RESPONSE_BYTES,
+            max_response_bytes: crate::BackEndSettings::MAX_RESPONSE_BYTES,
         }
     }
 }
@@ -134,7 +136,7 @@ impl HttpWorkers {
     /// which then does the work.
     pub fn open(
         settings: HttpSettings,
-        scheduler: SchedulerSide,
+        scheduler: SchedulerHandle,
     ) -> Result<HttpWorkers, OpenError> {
         let rows = file::read(&settings.directory)?;
         let lives = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -150,20 +152,23 @@ impl HttpWorkers {
             file: tokio::sync::Mutex::default(),
         }));
         workers.0.runtime.spawn(health::wake(Arc::downgrade(&workers.0)));
-        for Row { worker, place } in rows.into_iter().take(MAX_WORKERS) {
-            let opened = place
+        for SavedWorker { worker, location } in rows.into_iter().take(MAX_WORKERS) {
+            let opened = location
                 .target()
                 .map_err(RegisterError::from)
-                .and_then(|target| Ok((target.authority(), workers.back_end_at(&place)?)));
+                .and_then(|target| Ok((target.authority(), workers.back_end_at(&location)?)));
             match opened {
                 Ok((authority, back_end)) => {
-                    let (id, worker, row) = (worker.id, Arc::new(worker), Some(place));
+                    let (id, worker, location) = (worker.id, Arc::new(worker), Some(location));
                     let unseen = Some("its health has not been checked yet".to_owned());
                     let machine = workers.start(Arc::clone(&worker), back_end, unseen);
-                    let member = Member { worker, authority, row, machine, retired: false };
-                    locked(&workers.0.members).insert(id, member);
+                    let member =
+                        HttpWorkerEntry { worker, authority, location, machine, removed: false };
+                    lock(&workers.0.members).insert(id, member);
                 }
-                Err(error) => tracing::warn!(worker = %worker.id, %error, "worker left out"),
+                Err(error) => {
+                    tracing::warn!(worker = %worker.id, %error, "a saved worker cannot be used; skipped")
+                }
             }
         }
         Ok(workers)
@@ -173,7 +178,7 @@ impl HttpWorkers {
     fn start(
         &self,
         worker: Arc<Worker>,
-        back_end: BackEnd,
+        back_end: WorkerBackEnd,
         problem: Option<String>,
     ) -> Arc<HttpMachine> {
         let inner = &self.0;
@@ -182,56 +187,56 @@ impl HttpWorkers {
         let seed = rand::random();
         let machine = WorkerMachine::start(Arc::clone(&worker), last, None, seed, &mut step);
         let unhealthy = problem.is_some();
-        let carrier = HttpCarrier {
+        let handler = HttpEffectHandler {
             worker,
             back_end,
             scheduler: inner.scheduler.clone(),
             runtime: inner.runtime.clone(),
             machine: OnceLock::new(),
             runs: Mutex::default(),
-            answers: Mutex::default(),
+            outbox: Mutex::default(),
             alarms: Arc::clone(&inner.alarms),
             wants_alarm: AtomicBool::new(false),
             alarm_us: AtomicU64::new(u64::MAX),
             health: Mutex::new(BackEndHealth::new(problem)),
-            missed: tokio::sync::Notify::new(),
+            check_soon: tokio::sync::Notify::new(),
             used: watch::Sender::new(true),
             closed: CancellationToken::new(),
         };
-        let machine = Arc::new(HttpMachine::new(machine, step, NoJournal, carrier));
-        let _ = machine.carrier().machine.set(Arc::downgrade(&machine));
+        let machine = Arc::new(HttpMachine::new(machine, step, NoJournal, handler));
+        let _ = machine.handler().machine.set(Arc::downgrade(&machine));
         machine.start();
         if unhealthy {
-            machine.tell([WorkerEvent::Looked { executor: 0, well: false }]);
+            machine.step_events([WorkerEvent::BackEndChecked { executor: 0, is_healthy: false }]);
         }
         let interval = inner.settings.health_interval;
-        inner.runtime.spawn(health::watch(Arc::downgrade(&machine), interval));
+        inner.runtime.spawn(health::monitor(Arc::downgrade(&machine), interval));
         machine
     }
 
     /// Whether this is one of these workers.
     pub fn knows(&self, worker: WorkerId) -> bool {
-        locked(&self.0.members).contains_key(&worker)
+        lock(&self.0.members).contains_key(&worker)
     }
 
     /// Where a worker is, for people: its host and port.
     pub fn authority(&self, worker: WorkerId) -> Option<String> {
-        locked(&self.0.members).get(&worker).map(|member| member.authority.clone())
+        lock(&self.0.members).get(&worker).map(|member| member.authority.clone())
     }
 
     /// All of these workers.
     pub fn all(&self) -> Vec<Arc<Worker>> {
-        locked(&self.0.members).values().map(|member| Arc::clone(&member.worker)).collect()
+        lock(&self.0.members).values().map(|member| Arc::clone(&member.worker)).collect()
     }
 
     /// Hands a message to a worker. Never waits.
     pub fn send(&self, worker: WorkerId, message: ToWorker) {
         let machine = {
-            let mut members = locked(&self.0.members);
+            let mut members = lock(&self.0.members);
             members.get_mut(&worker).map(|member| {
                 // A scheduler that asks for its lease wants it again.
                 if matches!(message, ToWorker::RequestLease { .. }) {
-                    member.set_retired(false);
+                    member.set_removed(false);
                 }
                 Arc::clone(&member.machine)
             })
@@ -239,14 +244,14 @@ impl HttpWorkers {
         match (machine, message) {
             (Some(machine), message) => {
                 let scheduler = self.0.scheduler.id;
-                machine.tell([WorkerEvent::SchedulerSaid { scheduler, message }]);
+                machine.step_events([WorkerEvent::SchedulerMessageReceived { scheduler, message }]);
             }
             (None, ToWorker::Dispatch(dispatch)) => {
                 let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-                let refusal = Refusal::plain(RefusalKind::Unavailable);
+                let refusal = Refusal::without_amount(RefusalKind::Unavailable);
                 let answer = FromWorker::Refused { attempt, fence, refusal };
-                let hear = Arc::clone(&self.0.scheduler.hear);
-                self.0.runtime.spawn(async move { hear(worker, answer) });
+                let on_message = Arc::clone(&self.0.scheduler.on_message);
+                self.0.runtime.spawn(async move { on_message(worker, answer) });
             }
             // Silence says it.
             (None, _) => {}
@@ -254,22 +259,22 @@ impl HttpWorkers {
     }
 
     /// A worker was removed: it is kept in case it is wanted again, until another needs its place.
-    pub fn retire(&self, worker: WorkerId) {
-        if let Some(member) = locked(&self.0.members).get_mut(&worker) {
-            member.set_retired(true);
-            member.machine.carrier().close_kept();
+    pub fn mark_removed(&self, worker: WorkerId) {
+        if let Some(member) = lock(&self.0.members).get_mut(&worker) {
+            member.set_removed(true);
+            member.machine.handler().close_idle();
         }
     }
 
     /// Drops a worker with all that it was given; whatever it says later is not heard.
     pub fn forget(&self, worker: WorkerId) {
-        let Some(member) = locked(&self.0.members).remove(&worker) else { return };
-        member.machine.carrier().close();
-        if member.row.is_some() {
+        let Some(member) = lock(&self.0.members).remove(&worker) else { return };
+        member.machine.handler().close();
+        if member.location.is_some() {
             let this = self.clone();
             self.0.runtime.spawn(async move {
                 if let Err(error) = this.save().await {
-                    tracing::warn!(%error, "a removed worker is still in the list on the disk");
+                    tracing::warn!(%error, "cannot delete a removed worker from http-workers.json");
                 }
             });
         }
@@ -277,31 +282,32 @@ impl HttpWorkers {
 
     /// A notification has come. Only the secret of an attempt proves it; any other is a reason to ask the
     /// instance itself, and no more.
-    pub fn notified(&self, notification: Notification) {
-        let Notification { task, secret, status, result, error, execution_time_ms } = notification;
-        let proven = secret.and_then(|secret| self.0.secrets.of_secret(&secret));
-        let (place, report) = match proven {
-            Some(place) => {
-                let report = instance::Report { status, result, error, execution_time_ms };
-                (place, Some(Box::new(report)))
+    pub fn notified(&self, notification: InstanceNotification) {
+        let InstanceNotification { task, secret, status, result, error, execution_time_ms } =
+            notification;
+        let proven = secret.and_then(|secret| self.0.secrets.find_by_secret(&secret));
+        let (attempt, report) = match proven {
+            Some(attempt) => {
+                let report = instance::InstanceReport { status, result, error, execution_time_ms };
+                (attempt, Some(Box::new(report)))
             }
-            None => match self.0.secrets.of_task(&task) {
-                Some(place) => (place, None),
+            None => match self.0.secrets.find_by_task(&task) {
+                Some(attempt) => (attempt, None),
                 None => return,
             },
         };
         let machine =
-            locked(&self.0.members).get(&place.worker).map(|member| Arc::clone(&member.machine));
+            lock(&self.0.members).get(&attempt.worker).map(|member| Arc::clone(&member.machine));
         if let Some(machine) = machine {
-            machine.carrier().notified(place.fence, report);
+            machine.handler().notified(attempt.fence, report);
         }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        for member in locked(&self.members).values() {
-            member.machine.carrier().close();
+        for member in lock(&self.members).values() {
+            member.machine.handler().close();
         }
     }
 }

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use crate::http::{HttpConnection, request};
 use crate::submit::PATH;
-use crate::wire::{Wire, request};
 
 /// What to submit.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct Batches {
 }
 
 /// A batch that was acknowledged.
-pub(crate) struct Sent {
+pub(crate) struct AcknowledgedBatch {
     /// The number of its first task.
     pub(crate) first: u64,
     pub(crate) tasks: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Sent {
 const KEEP_EVERY: u64 = 64;
 
 #[derive(Deserialize)]
-struct Answer {
+struct BatchResponse {
     tasks: Vec<Task>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Task {
 
 impl Batches {
     /// Submits them all, and returns when all are acknowledged.
-    pub(crate) async fn submit(self) -> anyhow::Result<Vec<Sent>> {
+    pub(crate) async fn submit(self) -> anyhow::Result<Vec<AcknowledgedBatch>> {
         let next = Arc::new(AtomicU64::new(0));
         let mut running = JoinSet::new();
         for _ in 0..self.connections {
@@ -72,8 +72,9 @@ impl Batches {
         Ok(sent)
     }
 
-    async fn feed(self, next: Arc<AtomicU64>) -> anyhow::Result<Vec<Sent>> {
-        let mut wire = Wire::connect(self.api).await.context("cannot connect to the scheduler")?;
+    async fn feed(self, next: Arc<AtomicU64>) -> anyhow::Result<Vec<AcknowledgedBatch>> {
+        let mut connection =
+            HttpConnection::connect(self.api).await.context("cannot connect to the scheduler")?;
         let mut sent = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -83,29 +84,30 @@ impl Batches {
             }
             let tasks = self.batch.min(self.tasks - first);
             let body = body(self.model, first, tasks);
-            let answer = wire.ask(&request("POST", PATH, body.as_bytes())).await?;
-            let (status, answer) = (wire.status(), wire.body(&answer));
+            let answer = connection.exchange(&request("POST", PATH, body.as_bytes())).await?;
+            let (status, answer) = (connection.status(), connection.body(&answer));
             ensure!(
                 status == 202 || status == 200,
                 "a batch was answered with {status}: {}",
                 String::from_utf8_lossy(answer).chars().take(300).collect::<String>()
             );
             let kept = number.is_multiple_of(KEEP_EVERY).then(|| answer.to_vec());
-            sent.push(Sent { first, tasks, at: Instant::now(), answer: kept });
+            sent.push(AcknowledgedBatch { first, tasks, at: Instant::now(), answer: kept });
         }
     }
 }
 
-impl Sent {
+impl AcknowledgedBatch {
     #[cfg(test)]
-    pub(crate) fn at(at: Instant, tasks: u64) -> Sent {
-        Sent { first: 0, tasks, at, answer: None }
+    pub(crate) fn at(at: Instant, tasks: u64) -> AcknowledgedBatch {
+        AcknowledgedBatch { first: 0, tasks, at, answer: None }
     }
 
     /// The number and the id of some of its tasks, if its answer was kept.
     pub(crate) fn some_ids(&self) -> anyhow::Result<Vec<(u64, String)>> {
         let Some(answer) = &self.answer else { return Ok(Vec::new()) };
-        let answer: Answer = serde_json::from_slice(answer).context("not the answer to a batch")?;
+        let answer: BatchResponse =
+            serde_json::from_slice(answer).context("not the answer to a batch")?;
         ensure!(answer.tasks.len() as u64 == self.tasks, "not all tasks of a batch were answered");
         let ids: Vec<_> =
             (self.first..).zip(answer.tasks.into_iter().map(|task| task.id)).collect();

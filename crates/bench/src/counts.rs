@@ -7,22 +7,22 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::http::{HttpConnection, request};
 use crate::lab::Process;
-use crate::wire::{Wire, request};
 
 /// How often a scheduler is asked whether something has come about.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What `/api/v1/scheduler` tells of its tasks and workers.
 #[derive(Deserialize)]
 pub(crate) struct Counts {
-    pub(crate) counts: Ended,
+    pub(crate) counts: EndedCounts,
     pub(crate) tasks: Tasks,
     pub(crate) workers: Workers,
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Ended {
+pub(crate) struct EndedCounts {
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
     pub(crate) failed: u64,
@@ -39,14 +39,15 @@ pub(crate) struct Workers {
 }
 
 /// Somebody who asks.
-pub(crate) struct Asker {
-    wire: Wire,
+pub(crate) struct ApiClient {
+    connection: HttpConnection,
 }
 
-impl Asker {
-    pub(crate) async fn connect(api: SocketAddr) -> anyhow::Result<Asker> {
-        let wire = Wire::connect(api).await.context("cannot connect to the scheduler")?;
-        Ok(Asker { wire })
+impl ApiClient {
+    pub(crate) async fn connect(api: SocketAddr) -> anyhow::Result<ApiClient> {
+        let connection =
+            HttpConnection::connect(api).await.context("cannot connect to the scheduler")?;
+        Ok(ApiClient { connection })
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
@@ -56,9 +57,9 @@ impl Asker {
     }
 
     async fn bytes(&mut self, path: &str) -> anyhow::Result<Vec<u8>> {
-        let answer = self.wire.ask(&request("GET", path, b"")).await;
+        let answer = self.connection.exchange(&request("GET", path, b"")).await;
         let answer = answer.context("the scheduler does not answer")?;
-        let (status, body) = (self.wire.status(), self.wire.body(&answer));
+        let (status, body) = (self.connection.status(), self.connection.body(&answer));
         ensure!(status == 200, "GET {path} was answered with {status}: {}", shorten(body));
         Ok(body.to_vec())
     }
@@ -88,15 +89,15 @@ fn shorten(body: &[u8]) -> String {
 /// As much of an answer as fits a line of complaint.
 const MAX_SHOWN: usize = 300;
 
-/// Waits until the scheduler is ready and its counts are as wanted, for up to `patience`.
+/// Waits until the scheduler is ready and its counts are as wanted, for up to `timeout`.
 pub(crate) async fn wait_until(
     api: SocketAddr,
     scheduler: &mut Process,
-    patience: Duration,
+    timeout: Duration,
     what: &str,
     wanted: impl Fn(&Counts) -> bool,
 ) -> anyhow::Result<()> {
-    let until = Instant::now() + patience;
+    let until = Instant::now() + timeout;
     loop {
         scheduler.check()?;
         if let Ok(counts) = look(api).await
@@ -105,18 +106,15 @@ pub(crate) async fn wait_until(
             return Ok(());
         }
         let said = scheduler.tail();
-        ensure!(
-            Instant::now() < until,
-            "not {what} after {patience:?}; the scheduler says: {said}"
-        );
-        tokio::time::sleep(LOOK_EVERY).await;
+        ensure!(Instant::now() < until, "not {what} after {timeout:?}; the scheduler says: {said}");
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 async fn look(api: SocketAddr) -> anyhow::Result<Counts> {
-    let mut asker = Asker::connect(api).await?;
-    let _: serde_json::Value = asker.get("/readyz").await?;
-    asker.counts().await
+    let mut client = ApiClient::connect(api).await?;
+    let _: serde_json::Value = client.get("/readyz").await?;
+    client.counts().await
 }
 
 #[cfg(test)]

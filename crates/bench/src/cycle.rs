@@ -7,9 +7,9 @@ use clap::Args;
 use hypha_placement::Strategy;
 use serde::Deserialize;
 
-use crate::How;
-use crate::batch::{Batches, Sent, Task};
-use crate::counts::Asker;
+use crate::RunOptions;
+use crate::batch::{AcknowledgedBatch, Batches, Task};
+use crate::counts::ApiClient;
 use crate::lab::Lab;
 use crate::noise::Meter;
 use crate::report::{Goal, Report, Unit};
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "predictive", value_parser = strategy)]
     strategy: Strategy,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
 }
 
 fn strategy(text: &str) -> Result<Strategy, String> {
@@ -45,16 +45,16 @@ fn strategy(text: &str) -> Result<Strategy, String> {
 }
 
 /// How often the scheduler is asked how far it is: often enough for the figure, seldom enough to cost nothing.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often at the end, when only the last commit is waited for.
-const LOOK_LAST: Duration = Duration::from_millis(1);
+const FINAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Nothing ended for so long: something is wrong.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
-    let lab = Lab::new(arguments.how.dir.as_deref())?;
+    let lab = Lab::new(arguments.options.dir.as_deref())?;
     let workers = vec![echo(arguments.concurrency); arguments.workers as usize];
     let strategy = format!("selection_algorithm = \"{}\"\n{LONG_QUEUE}", arguments.strategy.name());
     let swarm = Swarm::start(&lab, &Plan { scheduler: strategy, workers, servers: 0 }).await?;
@@ -65,14 +65,14 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         batch: arguments.batch,
         connections: arguments.connections as usize,
     };
-    let mut asker = Asker::connect(swarm.api).await?;
+    let mut client = ApiClient::connect(swarm.api).await?;
     let meter = Meter::start();
     let began = Instant::now();
-    let (sent, ()) = tokio::try_join!(batches.submit(), all_ended(&mut asker, arguments.tasks))?;
+    let (sent, ()) = tokio::try_join!(batches.submit(), all_ended(&mut client, arguments.tasks))?;
     let elapsed = began.elapsed();
     let noise = meter.and_then(|meter| meter.stop());
     let submitted = sent.last().map_or(elapsed, |sent| sent.at - began);
-    let checked = check(&mut asker, &sent, arguments.tasks).await?;
+    let checked = check(&mut client, &sent, arguments.tasks).await?;
 
     let mut report = Report::new("cycle")
         .setting("tasks", arguments.tasks)
@@ -83,45 +83,49 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         .setting("strategy", arguments.strategy.name());
     let tasks = arguments.tasks as f64;
     let unit = Unit::PerSecond("tasks/s");
-    report.figure("full cycle", tasks / elapsed.as_secs_f64(), unit);
+    report.measurement("full cycle", tasks / elapsed.as_secs_f64(), unit);
     report.goal(Goal::AtLeast(15_000.0));
-    report.figure("submitted meanwhile", tasks / submitted.as_secs_f64(), unit);
-    report.figure("from the first submit to the last result", elapsed.as_secs_f64(), Unit::Seconds);
-    report.figure("completed", tasks, Unit::Count);
-    report.figure("results compared with their inputs", checked as f64, Unit::Count);
+    report.measurement("submitted meanwhile", tasks / submitted.as_secs_f64(), unit);
+    report.measurement(
+        "from the first submit to the last result",
+        elapsed.as_secs_f64(),
+        Unit::Seconds,
+    );
+    report.measurement("completed", tasks, Unit::Count);
+    report.measurement("results compared with their inputs", checked as f64, Unit::Count);
     noise.into_iter().for_each(|noise| report.noise(noise));
     Ok(report)
 }
 
 /// Waits until so many tasks have ended, and until that is durable.
-async fn all_ended(asker: &mut Asker, tasks: u64) -> anyhow::Result<()> {
+async fn all_ended(client: &mut ApiClient, tasks: u64) -> anyhow::Result<()> {
     let (mut ended, mut moved) = (0, Instant::now());
     let mut durable = 0;
     while durable < tasks {
-        let pause = if ended < tasks { LOOK_EVERY } else { LOOK_LAST };
+        let pause = if ended < tasks { POLL_INTERVAL } else { FINAL_POLL_INTERVAL };
         tokio::time::sleep(pause).await;
         if ended == tasks {
-            durable = asker.durably_completed().await?;
+            durable = client.durably_completed().await?;
         } else {
-            let counts = asker.counts().await?.counts;
+            let counts = client.counts().await?.counts;
             if counts.failed > 0 {
-                bail!("{} tasks have failed, {}", counts.failed, one_failure(asker).await?);
+                bail!("{} tasks have failed, {}", counts.failed, one_failure(client).await?);
             }
             if counts.completed > ended {
                 (ended, moved) = (counts.completed, Instant::now());
             }
         }
         ensure!(
-            moved.elapsed() < PATIENCE,
-            "{ended} of {tasks} tasks are done, {durable} durably, and none for {PATIENCE:?}"
+            moved.elapsed() < STALL_TIMEOUT,
+            "{ended} of {tasks} tasks are done, {durable} durably, and none for {STALL_TIMEOUT:?}"
         );
     }
     Ok(())
 }
 
 /// Why one of those that failed has failed, as far as it is stored already.
-async fn one_failure(asker: &mut Asker) -> anyhow::Result<String> {
-    let page: Page = asker.get(&format!("{PATH}?status=failed&limit=1")).await?;
+async fn one_failure(client: &mut ApiClient) -> anyhow::Result<String> {
+    let page: Page = client.get(&format!("{PATH}?status=failed&limit=1")).await?;
     let failed = page.tasks.first();
     Ok(failed.map_or("none durably yet".into(), |task| format!("one because of {}", task.error)))
 }
@@ -133,13 +137,17 @@ struct Page {
 }
 
 /// Every task is stored as completed, once, and some have the result that belongs to their input.
-async fn check(asker: &mut Asker, sent: &[Sent], tasks: u64) -> anyhow::Result<usize> {
-    let counts = asker.counts().await?;
+async fn check(
+    client: &mut ApiClient,
+    sent: &[AcknowledgedBatch],
+    tasks: u64,
+) -> anyhow::Result<usize> {
+    let counts = client.counts().await?;
     ensure!(counts.tasks.open == 0, "{} tasks are still open", counts.tasks.open);
     let mut checked = 0;
     for sent in sent {
         for (number, id) in sent.some_ids()? {
-            let task: Task = asker.get(&format!("{PATH}/{id}")).await?;
+            let task: Task = client.get(&format!("{PATH}/{id}")).await?;
             ensure!(
                 task.status == "completed" && task.result == number,
                 "the task {id} is {} with the result {}, not {number}",
@@ -153,7 +161,7 @@ async fn check(asker: &mut Asker, sent: &[Sent], tasks: u64) -> anyhow::Result<u
     let mut cursor = String::new();
     loop {
         let path = format!("{PATH}?status=completed&limit=1000{cursor}");
-        let page: Page = asker.get(&path).await?;
+        let page: Page = client.get(&path).await?;
         ids.extend(page.tasks.into_iter().map(|task| task.id));
         match page.next {
             Some(next) => cursor = format!("&cursor={next}"),

@@ -11,7 +11,7 @@ use clap::Args;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 
-use crate::wire::{Wire, answer};
+use crate::http::{HttpConnection, ok_response};
 
 #[derive(Args)]
 pub(crate) struct Backends {
@@ -38,9 +38,9 @@ const MODELS: &str = r#"{"object":"list","data":[{"id":"fake","object":"model"}]
 
 /// Serves until standard input ends. One thread: they should cost as little as possible.
 pub(crate) fn serve_backends(backends: &Backends) -> anyhow::Result<()> {
-    let completion = answer(COMPLETION.as_bytes());
+    let completion = ok_response(COMPLETION.as_bytes());
     // Whoever does not post asks whether we are well.
-    let models = answer(MODELS.as_bytes());
+    let models = ok_response(MODELS.as_bytes());
     let reply = move |request: &Request<'_>| match request.raw.starts_with(b"POST") {
         true => completion.clone(),
         false => models.clone(),
@@ -63,15 +63,15 @@ async fn relay_one(
     to: Arc<Vec<SocketAddr>>,
     turn: Arc<AtomicUsize>,
 ) -> io::Result<()> {
-    let mut client = Wire::new(stream)?;
-    let mut backends: Vec<Option<Wire>> = to.iter().map(|_| None).collect();
+    let mut client = HttpConnection::new(stream)?;
+    let mut backends: Vec<Option<HttpConnection>> = to.iter().map(|_| None).collect();
     while let Some(request) = client.next().await? {
         let next = turn.fetch_add(1, Ordering::Relaxed) % to.len();
         let backend = match &mut backends[next] {
             Some(backend) => backend,
-            empty => empty.insert(Wire::connect(to[next]).await?),
+            empty => empty.insert(HttpConnection::connect(to[next]).await?),
         };
-        let reply = backend.ask(client.raw(&request)).await?;
+        let reply = backend.exchange(client.raw(&request)).await?;
         client.send(backend.raw(&reply)).await?;
     }
     Ok(())
@@ -91,11 +91,11 @@ pub(crate) async fn serve(
     accept(listen(ports).await?, move |stream| {
         let reply = reply.clone();
         async move {
-            let mut wire = Wire::new(stream)?;
-            while let Some(message) = wire.next().await? {
-                let request = Request { raw: wire.raw(&message) };
+            let mut connection = HttpConnection::new(stream)?;
+            while let Some(message) = connection.next().await? {
+                let request = Request { raw: connection.raw(&message) };
                 let reply = reply(&request);
-                wire.send(&reply).await?;
+                connection.send(&reply).await?;
             }
             Ok(())
         }

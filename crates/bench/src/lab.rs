@@ -71,12 +71,14 @@ impl Lab {
         let mut process = spawn(name, &mut command, log)?;
         let output = process.child.stdout.take().context("a server has no output")?;
         let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).context("a server does not say where it is")?;
+        BufReader::new(output)
+            .read_line(&mut line)
+            .context("a server has not printed its address")?;
         let addresses: Result<Vec<SocketAddr>, _> =
             line.split_whitespace().map(str::parse).collect();
         match addresses {
             Ok(addresses) if !addresses.is_empty() => Ok((process, addresses)),
-            _ => bail!("the server {name} does not say where it is: {}", process.tail()),
+            _ => bail!("the server {name} has not printed its address: {}", process.tail()),
         }
     }
 

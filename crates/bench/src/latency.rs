@@ -9,15 +9,15 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::How;
+use crate::RunOptions;
+use crate::histogram::Histogram;
+use crate::http::{HttpConnection, request};
 use crate::lab::Lab;
 use crate::load::{self, Target, Until};
 use crate::noise::Meter;
 use crate::report::{Goal, Report, Unit};
-use crate::spread::Times;
 use crate::submit::{PATH, TASK};
 use crate::swarm::{Plan, Swarm, echo};
-use crate::wire::{Wire, request};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
 }
 
 /// How many tasks go before those that count, at most: the predictor has learned by then.
@@ -41,7 +41,7 @@ const SYNCS: u64 = 200;
 const PAGE: [u8; 4_096] = [0x5a; 4_096];
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
-    let lab = Lab::new(arguments.how.dir.as_deref())?;
+    let lab = Lab::new(arguments.options.dir.as_deref())?;
     let (_bare, addresses) = lab.server("bare", &["bare-server".into()])?;
     let workers = vec![echo(16); arguments.workers as usize];
     let plan = Plan { scheduler: String::new(), workers, servers: 0 };
@@ -65,13 +65,13 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let mut report = Report::new("latency")
         .setting("rounds", arguments.rounds)
         .setting("workers", arguments.workers);
-    report.figure("submit to result, p50", alone.quantile_us(0.5), Unit::Micros);
+    report.measurement("submit to result, p50", alone.quantile_us(0.5), Unit::Micros);
     report.goal(Goal::Below(2_000.0));
-    report.figure("submit to result, p90", alone.quantile_us(0.9), Unit::Micros);
-    report.figure("submit to result, p99", alone.quantile_us(0.99), Unit::Micros);
-    report.figure("bare POST handler, p50", bare.quantile_us(0.5), Unit::Micros);
-    report.figure("a page synced to the disk, p50", syncs.quantile_us(0.5), Unit::Micros);
-    report.figure(
+    report.measurement("submit to result, p90", alone.quantile_us(0.9), Unit::Micros);
+    report.measurement("submit to result, p99", alone.quantile_us(0.99), Unit::Micros);
+    report.measurement("bare POST handler, p50", bare.quantile_us(0.5), Unit::Micros);
+    report.measurement("a page synced to the disk, p50", syncs.quantile_us(0.5), Unit::Micros);
+    report.measurement(
         "submit to result / synced page",
         alone.quantile_us(0.5) / syncs.quantile_us(0.5),
         Unit::Ratio,
@@ -83,10 +83,10 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
 
 /// That what is measured is what was meant: the answer has the result in it.
 async fn check(target: &Target) -> anyhow::Result<()> {
-    let mut wire = Wire::connect(target.address).await?;
+    let mut connection = HttpConnection::connect(target.address).await?;
     let request = Arc::clone(&target.request);
-    let answer = wire.ask(&request).await?;
-    let task: Value = serde_json::from_slice(wire.body(&answer)).context("not a task")?;
+    let answer = connection.exchange(&request).await?;
+    let task: Value = serde_json::from_slice(connection.body(&answer)).context("not a task")?;
     let sent: Value = serde_json::from_slice(TASK)?;
     ensure!(
         task["status"] == "completed" && task["result"] == sent["input"],
@@ -96,9 +96,9 @@ async fn check(target: &Target) -> anyhow::Result<()> {
 }
 
 /// What the disk needs to make a page durable.
-fn syncs(lab: &Lab, count: u64) -> anyhow::Result<Times> {
+fn syncs(lab: &Lab, count: u64) -> anyhow::Result<Histogram> {
     let mut file = File::create(lab.path("synced")).context("cannot write a file")?;
-    let mut times = Times::default();
+    let mut times = Histogram::default();
     for _ in 0..count {
         let began = Instant::now();
         file.write_all(&PAGE).and_then(|()| file.sync_data()).context("cannot write a file")?;

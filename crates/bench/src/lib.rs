@@ -8,6 +8,8 @@ mod batch;
 mod counts;
 mod cycle;
 mod fake;
+mod histogram;
+mod http;
 mod lab;
 mod latency;
 mod load;
@@ -17,11 +19,9 @@ mod noise;
 mod openai;
 mod queue;
 mod report;
-mod spread;
 mod stream;
 mod submit;
 mod swarm;
-mod wire;
 
 use std::path::PathBuf;
 
@@ -68,7 +68,7 @@ enum Command {
 
 /// What every measurement with nodes takes.
 #[derive(Args)]
-struct How {
+struct RunOptions {
     /// Where the nodes' files go while it runs; the system's directory for temporary files if not given. What is
     /// durable there should be on a disk
     #[arg(long, value_name = "DIR")]
@@ -84,11 +84,11 @@ pub fn run(bench: Bench) -> anyhow::Result<String> {
     match bench.command {
         Command::Net(arguments) => net::run(&arguments),
         Command::NetPeer => net::peer().map(|()| String::new()),
-        Command::Submit(arguments) => show(&arguments.how, submit::measure(&arguments)),
-        Command::Cycle(arguments) => show(&arguments.how, cycle::measure(&arguments)),
-        Command::Latency(arguments) => show(&arguments.how, latency::measure(&arguments)),
-        Command::Openai(arguments) => show(&arguments.how, openai::measure(&arguments)),
-        Command::Queue(arguments) => show(&arguments.how, queue::measure(&arguments)),
+        Command::Submit(arguments) => show(&arguments.options, submit::measure(&arguments)),
+        Command::Cycle(arguments) => show(&arguments.options, cycle::measure(&arguments)),
+        Command::Latency(arguments) => show(&arguments.options, latency::measure(&arguments)),
+        Command::Openai(arguments) => show(&arguments.options, openai::measure(&arguments)),
+        Command::Queue(arguments) => show(&arguments.options, queue::measure(&arguments)),
         Command::BareServer => bare::serve().map(|()| String::new()),
         Command::FakeBackends(backends) => fake::serve_backends(&backends).map(|()| String::new()),
         Command::FakeRelay(relay) => fake::serve_relay(relay).map(|()| String::new()),
@@ -97,12 +97,12 @@ pub fn run(bench: Bench) -> anyhow::Result<String> {
 
 /// Measures. When a signal comes first, what was started and written is cleaned up all the same.
 fn show(
-    how: &How,
+    options: &RunOptions,
     measure: impl Future<Output = anyhow::Result<Report>>,
 ) -> anyhow::Result<String> {
     let work = async {
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot hear signals")?;
-        let mut terminate = signal(SignalKind::terminate()).context("cannot hear signals")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
         tokio::select! {
             report = measure => report,
             _ = interrupt.recv() => anyhow::bail!("interrupted"),
@@ -112,7 +112,7 @@ fn show(
     // One thread: it shares the machine with what it measures.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let report = runtime.context("cannot start")?.block_on(work)?;
-    Ok(match how.json {
+    Ok(match options.json {
         true => format!("{:#}\n", report.json()),
         false => report.text(),
     })

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use tokio::task::JoinSet;
 
-use crate::spread::Times;
-use crate::wire::Wire;
+use crate::histogram::Histogram;
+use crate::http::HttpConnection;
 
 /// Somebody to be loaded, and what to say.
 #[derive(Clone)]
@@ -21,8 +21,8 @@ pub(crate) struct Target {
 
 /// What came of it.
 #[derive(Default)]
-pub(crate) struct Done {
-    pub(crate) times: Times,
+pub(crate) struct LoadResult {
+    pub(crate) times: Histogram,
     pub(crate) elapsed: Duration,
 }
 
@@ -34,25 +34,29 @@ pub(crate) enum Until {
     Count(u64),
 }
 
-impl Done {
+impl LoadResult {
     pub(crate) fn rate(&self) -> f64 {
         self.times.count() as f64 / self.elapsed.as_secs_f64()
     }
 }
 
 /// Loads `target`. Any answer but one of success fails the measurement.
-pub(crate) async fn run(target: &Target, connections: usize, until: Until) -> anyhow::Result<Done> {
-    let mut wires = Vec::with_capacity(connections);
+pub(crate) async fn run(
+    target: &Target,
+    connections: usize,
+    until: Until,
+) -> anyhow::Result<LoadResult> {
+    let mut connected = Vec::with_capacity(connections);
     for _ in 0..connections {
-        let wire = Wire::connect(target.address).await;
-        wires.push(wire.with_context(|| format!("cannot connect to {}", target.name))?);
+        let connection = HttpConnection::connect(target.address).await;
+        connected.push(connection.with_context(|| format!("cannot connect to {}", target.name))?);
     }
     let began = Instant::now();
     let mut running = JoinSet::new();
-    for wire in wires {
-        running.spawn(repeat(wire, target.request.clone(), began, until));
+    for connection in connected {
+        running.spawn(repeat(connection, target.request.clone(), began, until));
     }
-    let mut done = Done::default();
+    let mut done = LoadResult::default();
     while let Some(ended) = running.join_next().await {
         let times = ended.context("a connection was lost")?;
         done.times.merge(&times.with_context(|| format!("{} failed", target.name))?);
@@ -62,24 +66,24 @@ pub(crate) async fn run(target: &Target, connections: usize, until: Until) -> an
 }
 
 async fn repeat(
-    mut wire: Wire,
+    mut connection: HttpConnection,
     request: Arc<[u8]>,
     began: Instant,
     until: Until,
-) -> anyhow::Result<Times> {
-    let mut times = Times::default();
+) -> anyhow::Result<Histogram> {
+    let mut times = Histogram::default();
     let mut sent = began;
     let on = |now: Instant, count: u64| match until {
         Until::Elapsed(time) => now - began < time,
         Until::Count(most) => count < most,
     };
     while on(sent, times.count()) {
-        let answer = wire.ask(&request).await?;
-        let status = wire.status();
+        let answer = connection.exchange(&request).await?;
+        let status = connection.status();
         ensure!(
             (200..300).contains(&status),
             "it answered {status}: {}",
-            String::from_utf8_lossy(wire.body(&answer)).chars().take(300).collect::<String>()
+            String::from_utf8_lossy(connection.body(&answer)).chars().take(300).collect::<String>()
         );
         let now = Instant::now();
         times.add(now - sent);

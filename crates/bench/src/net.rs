@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use clap::Args;
-use hypha_bulk::bench::{Carrier, Dedicated, Pattern, Plain, Remote, Row, TlsPair, measure, obey};
+use hypha_bulk::bench::{
+    Carrier, Dedicated, Pattern, Plain, Remote, Row, TlsPair, measure, serve_commands,
+};
 use hypha_model::NodeRole;
 use hypha_pki::issue::{self, Validity};
 use hypha_pki::{Material, Pki};
@@ -50,7 +52,9 @@ pub(crate) fn peer() -> anyhow::Result<()> {
         let mut identity = String::new();
         input.read_line(&mut identity).await?;
         let identity = serde_json::from_str(&identity).context("no identity came")?;
-        obey(&carriers(&identity).await?, input, tokio::io::stdout()).await.context("no orders")
+        serve_commands(&carriers(&identity).await?, input, tokio::io::stdout())
+            .await
+            .context("no orders")
     })
 }
 

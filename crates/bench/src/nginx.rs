@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
+use crate::http::HttpConnection;
 use crate::lab::{Lab, Process, free_address};
-use crate::wire::Wire;
 
 /// How long it may take to listen.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often we look.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Starts it before the back ends; none if it is not installed.
 pub(crate) async fn start(
@@ -30,11 +30,11 @@ pub(crate) async fn start(
     let mut command = Command::new("nginx");
     command.arg("-p").arg(directory).arg("-e").arg("stderr").arg("-c").arg(&config);
     let mut process = lab.start("nginx", command.stdin(Stdio::null()))?;
-    let until = Instant::now() + PATIENCE;
-    while Wire::connect(address).await.is_err() {
+    let until = Instant::now() + START_TIMEOUT;
+    while HttpConnection::connect(address).await.is_err() {
         process.check()?;
         ensure!(Instant::now() < until, "nginx does not listen: {}", process.tail());
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(Some((process, address)))
 }

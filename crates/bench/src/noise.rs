@@ -60,7 +60,7 @@ impl fmt::Display for Noise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "meanwhile the machine was used to {:.0} % by this, to {:.0} % by others, and {:.0} % were taken away",
+            "meanwhile this used {:.0} % of the CPU, others {:.0} %, and {:.0} % were stolen by the hypervisor",
             100.0 * self.own,
             100.0 * self.others,
             100.0 * self.stolen

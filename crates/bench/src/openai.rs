@@ -9,14 +9,14 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use crate::fake::COMPLETION;
+use crate::histogram::RoundStatistics;
+use crate::http::{HttpConnection, request};
 use crate::lab::Lab;
-use crate::load::{self, Done, Target, Until};
+use crate::load::{self, LoadResult, Target, Until};
 use crate::noise::Meter;
 use crate::report::{Goal, Report, Unit};
-use crate::spread::Rounds;
 use crate::swarm::{Plan, Swarm};
-use crate::wire::{Wire, request};
-use crate::{How, MAX_CONNECTIONS, MAX_ROUNDS, nginx, seconds};
+use crate::{MAX_CONNECTIONS, MAX_ROUNDS, RunOptions, nginx, seconds};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=MAX_ROUNDS))]
     rounds: u32,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
 }
 
 /// How many back ends.
@@ -52,7 +52,7 @@ const SCHEDULER: &str = "scheduler";
 const WORKER: &str = "scheduler and worker";
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
-    let lab = Lab::new(arguments.how.dir.as_deref())?;
+    let lab = Lab::new(arguments.options.dir.as_deref())?;
     let count = format!("--count={BACKENDS}");
     let (_backends, backends) = lab.server("backends", &["fake-backends".into(), count])?;
     let mut relay = vec!["fake-relay".to_owned()];
@@ -61,7 +61,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let nginx = nginx::start(&lab, &backends).await?;
     let swarm = Swarm::start(&lab, &plan(&backends)).await?;
 
-    let target = |name, address, model| Target { name, address, request: question(model) };
+    let target = |name, address, model| Target { name, address, request: chat_request(model) };
     let mut targets = vec![target(DIRECT, backends[0], "fake"), target(RELAY, relay[0], "fake")];
     targets.extend(nginx.iter().map(|(_, address)| target(NGINX, *address, "fake")));
     targets.push(target(SCHEDULER, swarm.api, "fake"));
@@ -76,8 +76,8 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         .setting("backends", BACKENDS);
     let meter = Meter::start();
     for connections in &arguments.connections {
-        let measured = turns(&targets, *connections as usize, arguments).await?;
-        tell(&mut report, *connections, &targets, &measured);
+        let measured = measure_targets(&targets, *connections as usize, arguments).await?;
+        report_results(&mut report, *connections, &targets, &measured);
     }
     if nginx.is_none() {
         report.note("nginx is not installed, so the scheduler is not compared with it");
@@ -113,7 +113,7 @@ fn plan(backends: &[SocketAddr]) -> Plan {
     }
 }
 
-fn question(model: &str) -> Arc<[u8]> {
+fn chat_request(model: &str) -> Arc<[u8]> {
     let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"hello"}}]}}"#);
     request("POST", "/v1/chat/completions", body.as_bytes()).into()
 }
@@ -121,29 +121,29 @@ fn question(model: &str) -> Arc<[u8]> {
 /// That the answer is the back end's.
 async fn check(target: &Target) -> anyhow::Result<()> {
     let named = || format!("{} does not answer", target.name);
-    let mut wire = Wire::connect(target.address).await.with_context(named)?;
-    let answer = wire.ask(&target.request).await.with_context(named)?;
-    let body = String::from_utf8_lossy(wire.body(&answer));
+    let mut connection = HttpConnection::connect(target.address).await.with_context(named)?;
+    let answer = connection.exchange(&target.request).await.with_context(named)?;
+    let body = String::from_utf8_lossy(connection.body(&answer));
     ensure!(
-        wire.status() == 200 && body == COMPLETION,
+        connection.status() == 200 && body == COMPLETION,
         "{} answers {} with {body}",
         target.name,
-        wire.status()
+        connection.status()
     );
     Ok(())
 }
 
 /// For each target, its turns.
-async fn turns(
+async fn measure_targets(
     targets: &[Target],
     connections: usize,
     arguments: &Arguments,
-) -> anyhow::Result<Vec<Vec<Done>>> {
+) -> anyhow::Result<Vec<Vec<LoadResult>>> {
     for target in targets {
         let until = Until::Elapsed(WARM_UP.min(arguments.seconds));
         load::run(target, connections, until).await?;
     }
-    let mut measured: Vec<Vec<Done>> = targets.iter().map(|_| Vec::new()).collect();
+    let mut measured: Vec<Vec<LoadResult>> = targets.iter().map(|_| Vec::new()).collect();
     for _ in 0..arguments.rounds {
         for (target, done) in targets.iter().zip(&mut measured) {
             let until = Until::Elapsed(arguments.seconds);
@@ -153,29 +153,39 @@ async fn turns(
     Ok(measured)
 }
 
-fn tell(report: &mut Report, connections: u32, targets: &[Target], measured: &[Vec<Done>]) {
+fn report_results(
+    report: &mut Report,
+    connections: u32,
+    targets: &[Target],
+    measured: &[Vec<LoadResult>],
+) {
     let of = |name: &str| {
         targets.iter().position(|target| target.name == name).and_then(|at| measured.get(at))
     };
     let plural = if connections == 1 { "" } else { "s" };
     let at = |name: &str| format!("{connections} connection{plural}, {name}");
-    let p50 = |done: &Done| done.times.quantile_us(0.5);
+    let p50 = |done: &LoadResult| done.times.quantile_us(0.5);
     for (target, done) in targets.iter().zip(measured) {
         let name = at(target.name);
-        let rates = Rounds::of(done.iter().map(Done::rate));
+        let rates = RoundStatistics::of(done.iter().map(LoadResult::rate));
         report.rounds(name.clone(), rates, Unit::PerSecond("requests/s"));
-        report.rounds(format!("{name}, p50"), Rounds::of(done.iter().map(p50)), Unit::Micros);
-        let p99 = Rounds::of(done.iter().map(|done| done.times.quantile_us(0.99)));
+        report.rounds(
+            format!("{name}, p50"),
+            RoundStatistics::of(done.iter().map(p50)),
+            Unit::Micros,
+        );
+        let p99 = RoundStatistics::of(done.iter().map(|done| done.times.quantile_us(0.99)));
         report.rounds(format!("{name}, p99"), p99, Unit::Micros);
     }
     // Each turn is compared with the reference's turn beside it.
-    let compare = |name: &str, reference: &str, how: fn(&Done, &Done) -> f64| {
+    let compare = |name: &str, reference: &str, difference: fn(&LoadResult, &LoadResult) -> f64| {
         let pairs = of(name)?.iter().zip(of(reference)?);
-        Some(Rounds::of(pairs.map(|(done, reference)| how(done, reference))))
+        Some(RoundStatistics::of(pairs.map(|(done, reference)| difference(done, reference))))
     };
-    let added =
-        |done: &Done, direct: &Done| done.times.quantile_us(0.5) - direct.times.quantile_us(0.5);
-    let ratio = |done: &Done, reference: &Done| done.rate() / reference.rate();
+    let added = |done: &LoadResult, direct: &LoadResult| {
+        done.times.quantile_us(0.5) - direct.times.quantile_us(0.5)
+    };
+    let ratio = |done: &LoadResult, reference: &LoadResult| done.rate() / reference.rate();
     for target in targets.iter().skip(1) {
         if let Some(rounds) = compare(target.name, DIRECT, added) {
             let name = at(&format!("{} adds to p50", target.name));
@@ -191,7 +201,8 @@ fn tell(report: &mut Report, connections: u32, targets: &[Target], measured: &[V
         if connections == 1
             && let (Some(own), Some(others)) = (adds(SCHEDULER), adds(reference))
         {
-            let ratios = Rounds::of(own.iter().zip(&others).map(|(own, other)| own / other));
+            let ratios =
+                RoundStatistics::of(own.iter().zip(&others).map(|(own, other)| own / other));
             report.rounds(at(&format!("{SCHEDULER} adds / {reference} adds")), ratios, Unit::Ratio);
             report.goal(Goal::Below(most));
         }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use clap::Args;
 
-use crate::How;
-use crate::batch::{Batches, Sent};
-use crate::counts::{self, Asker};
+use crate::RunOptions;
+use crate::batch::{AcknowledgedBatch, Batches};
+use crate::counts::{self, ApiClient};
 use crate::lab::Lab;
 use crate::noise::Meter;
 use crate::report::{Goal, Report, Unit};
@@ -27,27 +27,27 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
     connections: u32,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
 }
 
 /// The part of all tasks whose rate is compared, at the beginning and at the end.
 const PART: f64 = 0.05;
 
 /// How long a restart may take before it is given up, and how long none of the tasks may end.
-const PATIENCE: Duration = Duration::from_secs(300);
+const STALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Tasks that the worker runs at once.
-const AT_ONCE: u32 = 256;
+const CONCURRENCY: u32 = 256;
 
 /// How often the memory is looked at when the tasks are done, and how long it may take until it falls no more.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const MOST_LOOKS: u32 = 30;
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_MEMORY_SAMPLES: u32 = 30;
 /// It falls no more when it has been within a hundredth for so many looks.
-const EQUAL_LOOKS: u32 = 5;
+const STABLE_SAMPLES: u32 = 5;
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
-    let lab = Lab::new(arguments.how.dir.as_deref())?;
-    let plan = Plan { scheduler: LONG_QUEUE.into(), workers: vec![echo(AT_ONCE)], servers: 0 };
+    let lab = Lab::new(arguments.options.dir.as_deref())?;
+    let plan = Plan { scheduler: LONG_QUEUE.into(), workers: vec![echo(CONCURRENCY)], servers: 0 };
     let mut swarm = Swarm::start_without_workers(&lab, &plan).await?;
     let empty = swarm.scheduler.memory_bytes()?;
     let batches = Batches {
@@ -62,7 +62,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let sent = batches.submit().await?;
     let noise = meter.and_then(|meter| meter.stop());
     let full = swarm.scheduler.memory_bytes()?;
-    let counts = Asker::connect(swarm.api).await?.counts().await?;
+    let counts = ApiClient::connect(swarm.api).await?.counts().await?;
     let tasks = arguments.tasks;
     ensure!(
         counts.tasks.open == tasks,
@@ -75,7 +75,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     swarm.restart_scheduler()?;
     let wanted = |counts: &counts::Counts| counts.tasks.open == tasks;
     let what = format!("ready with {tasks} tasks");
-    counts::wait_until(swarm.api, &mut swarm.scheduler, PATIENCE, &what, wanted).await?;
+    counts::wait_until(swarm.api, &mut swarm.scheduler, STALL_TIMEOUT, &what, wanted).await?;
     let restart = killed.elapsed();
     let again = swarm.scheduler.memory_bytes()?;
 
@@ -92,20 +92,20 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         .setting("connections", arguments.connections);
     let unit = Unit::PerSecond("tasks/s");
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
-    report.figure("queued", tasks as f64, Unit::Count);
-    report.figure("memory of the scheduler", megabytes(full), Unit::Megabytes);
+    report.measurement("queued", tasks as f64, Unit::Count);
+    report.measurement("memory of the scheduler", megabytes(full), Unit::Megabytes);
     report.goal(Goal::Below(1_000.0));
-    report.figure("memory before", megabytes(empty), Unit::Megabytes);
-    report.figure("submit rate, first 5 %", first, unit);
-    report.figure("submit rate, last 5 %", last, unit);
-    report.figure("last / first", last / first, Unit::Ratio);
+    report.measurement("memory before", megabytes(empty), Unit::Megabytes);
+    report.measurement("submit rate, first 5 %", first, unit);
+    report.measurement("submit rate, last 5 %", last, unit);
+    report.measurement("last / first", last / first, Unit::Ratio);
     report.goal(Goal::AtLeast(0.5));
-    report.figure("restart after kill -9", restart.as_secs_f64(), Unit::Seconds);
+    report.measurement("restart after kill -9", restart.as_secs_f64(), Unit::Seconds);
     report.goal(Goal::Below(10.0));
-    report.figure("memory after the restart", megabytes(again), Unit::Megabytes);
-    report.figure("all done by a worker in", done.as_secs_f64(), Unit::Seconds);
-    report.figure("memory when they are done", megabytes(after), Unit::Megabytes);
-    report.figure("memory when done / before", after as f64 / empty as f64, Unit::Ratio);
+    report.measurement("memory after the restart", megabytes(again), Unit::Megabytes);
+    report.measurement("all done by a worker in", done.as_secs_f64(), Unit::Seconds);
+    report.measurement("memory when they are done", megabytes(after), Unit::Megabytes);
+    report.measurement("memory when done / before", after as f64 / empty as f64, Unit::Ratio);
     report.goal(Goal::Below(2.0));
     noise.into_iter().for_each(|noise| report.noise(noise));
     Ok(report)
@@ -113,18 +113,18 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
 
 /// Waits until no task is open.
 async fn all_done(swarm: &mut Swarm<'_>) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(swarm.api).await?;
+    let mut client = ApiClient::connect(swarm.api).await?;
     let (mut open, mut moved) = (u64::MAX, Instant::now());
     while open > 0 {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         swarm.scheduler.check()?;
-        let now = asker.counts().await?.tasks.open;
+        let now = client.counts().await?.tasks.open;
         if now < open {
             (open, moved) = (now, Instant::now());
         }
         ensure!(
-            moved.elapsed() < PATIENCE,
-            "{open} tasks are open, and none ended for {PATIENCE:?}"
+            moved.elapsed() < STALL_TIMEOUT,
+            "{open} tasks are open, and none ended for {STALL_TIMEOUT:?}"
         );
     }
     Ok(())
@@ -133,12 +133,12 @@ async fn all_done(swarm: &mut Swarm<'_>) -> anyhow::Result<()> {
 /// The memory of the scheduler when it falls no more: what was freed is given back after a moment.
 async fn settled_memory(swarm: &Swarm<'_>) -> anyhow::Result<u64> {
     let (mut last, mut equal) = (swarm.scheduler.memory_bytes()?, 0);
-    for _ in 0..MOST_LOOKS {
-        tokio::time::sleep(LOOK_EVERY).await;
+    for _ in 0..MAX_MEMORY_SAMPLES {
+        tokio::time::sleep(POLL_INTERVAL).await;
         let now = swarm.scheduler.memory_bytes()?;
         equal = if now < last - last / 100 { 0 } else { equal + 1 };
         last = now;
-        if equal >= EQUAL_LOOKS {
+        if equal >= STABLE_SAMPLES {
             break;
         }
     }
@@ -146,7 +146,7 @@ async fn settled_memory(swarm: &Swarm<'_>) -> anyhow::Result<u64> {
 }
 
 /// Tasks a second over the first and the last part of all, by when batches were acknowledged.
-fn rates(began: Instant, sent: &[Sent], tasks: u64) -> (f64, f64) {
+fn rates(began: Instant, sent: &[AcknowledgedBatch], tasks: u64) -> (f64, f64) {
     let part = (tasks as f64 * PART).ceil() as u64;
     let mut seen = 0;
     let first = sent.iter().find(|sent| {
@@ -175,7 +175,8 @@ mod tests {
         let began = Instant::now();
         // Ten batches in a second each, the last in two.
         let at = |number: u64| began + Duration::from_secs(number + u64::from(number == 10));
-        let sent: Vec<Sent> = (1..=10).map(|number| Sent::at(at(number), 10)).collect();
+        let sent: Vec<AcknowledgedBatch> =
+            (1..=10).map(|number| AcknowledgedBatch::at(at(number), 10)).collect();
         // Five in a hundred of these are one batch.
         let (first, last) = rates(began, &sent, 200);
         assert_eq!((first, last), (10.0, 5.0));

@@ -2,19 +2,19 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::histogram::RoundStatistics;
 use crate::noise::Noise;
-use crate::spread::Rounds;
 
 /// What one measurement found.
 pub(crate) struct Report {
     bench: &'static str,
     settings: Map<String, Value>,
-    figures: Vec<Figure>,
+    measurements: Vec<Measurement>,
     notes: Vec<String>,
     noise: Option<Noise>,
 }
 
-struct Figure {
+struct Measurement {
     name: String,
     value: f64,
     unit: Unit,
@@ -42,7 +42,13 @@ pub(crate) enum Goal {
 
 impl Report {
     pub(crate) fn new(bench: &'static str) -> Report {
-        Report { bench, settings: Map::new(), figures: Vec::new(), notes: Vec::new(), noise: None }
+        Report {
+            bench,
+            settings: Map::new(),
+            measurements: Vec::new(),
+            notes: Vec::new(),
+            noise: None,
+        }
     }
 
     pub(crate) fn setting(mut self, name: &str, value: impl Into<Value>) -> Report {
@@ -59,30 +65,36 @@ impl Report {
         self.noise = Some(noise);
     }
 
-    pub(crate) fn figure(&mut self, name: impl Into<String>, value: f64, unit: Unit) {
-        self.figures.push(Figure { name: name.into(), value, unit, rounds: None, goal: None });
+    pub(crate) fn measurement(&mut self, name: impl Into<String>, value: f64, unit: Unit) {
+        self.measurements.push(Measurement {
+            name: name.into(),
+            value,
+            unit,
+            rounds: None,
+            goal: None,
+        });
     }
 
     /// The median of several rounds, with the lowest and the highest if there are such.
-    pub(crate) fn rounds(&mut self, name: impl Into<String>, rounds: Rounds, unit: Unit) {
-        self.figure(name, rounds.median, unit);
-        if let Some(figure) = self.figures.last_mut().filter(|_| rounds.low < rounds.high) {
+    pub(crate) fn rounds(&mut self, name: impl Into<String>, rounds: RoundStatistics, unit: Unit) {
+        self.measurement(name, rounds.median, unit);
+        if let Some(figure) = self.measurements.last_mut().filter(|_| rounds.low < rounds.high) {
             figure.rounds = Some((rounds.low, rounds.high));
         }
     }
 
     /// What the figure that was added last should be.
     pub(crate) fn goal(&mut self, goal: Goal) {
-        if let Some(figure) = self.figures.last_mut() {
+        if let Some(figure) = self.measurements.last_mut() {
             figure.goal = Some(goal);
         }
     }
 
     pub(crate) fn text(&self) -> String {
-        let width = self.figures.iter().map(|figure| figure.name.chars().count()).max();
+        let width = self.measurements.iter().map(|figure| figure.name.chars().count()).max();
         let width = width.unwrap_or(0);
         let mut text = String::new();
-        for figure in &self.figures {
+        for figure in &self.measurements {
             let line = format!(
                 "{:<width$}  {:>12} {:<11}{:<24}{}",
                 figure.name,
@@ -92,7 +104,7 @@ impl Report {
                     format!("({} to {})", number(low), number(high))
                 }),
                 figure.goal.map_or(String::new(), |goal| {
-                    let met = if goal.met(figure.value) { "met" } else { "missed" };
+                    let met = if goal.is_met(figure.value) { "met" } else { "missed" };
                     format!("goal: {} ({met})", goal.words())
                 }),
             );
@@ -107,7 +119,7 @@ impl Report {
     }
 
     pub(crate) fn json(&self) -> Value {
-        let figures: Vec<_> = self.figures.iter().map(Figure::json).collect();
+        let figures: Vec<_> = self.measurements.iter().map(Measurement::json).collect();
         json!({
             "bench": self.bench,
             "settings": self.settings,
@@ -118,7 +130,7 @@ impl Report {
     }
 }
 
-impl Figure {
+impl Measurement {
     fn json(&self) -> Value {
         let mut json = json!({ "name": self.name, "value": self.value, "unit": self.unit.word() });
         if let Some((low, high)) = self.rounds {
@@ -127,7 +139,7 @@ impl Figure {
         }
         if let Some(goal) = self.goal {
             json["goal"] = goal.words().into();
-            json["met"] = goal.met(self.value).into();
+            json["met"] = goal.is_met(self.value).into();
         }
         json
     }
@@ -147,7 +159,7 @@ impl Unit {
 }
 
 impl Goal {
-    fn met(self, value: f64) -> bool {
+    fn is_met(self, value: f64) -> bool {
         match self {
             Goal::AtLeast(least) => value >= least,
             Goal::Below(bound) => value < bound,
@@ -204,9 +216,13 @@ mod tests {
     #[test]
     fn goals_are_judged() {
         let mut report = Report::new("x").setting("rounds", 3);
-        report.rounds("submits", Rounds::of([1.0, 2.0, 3.0]), Unit::PerSecond("requests/s"));
+        report.rounds(
+            "submits",
+            RoundStatistics::of([1.0, 2.0, 3.0]),
+            Unit::PerSecond("requests/s"),
+        );
         report.goal(Goal::AtLeast(2.0));
-        report.figure("p50", 60.0, Unit::Micros);
+        report.measurement("p50", 60.0, Unit::Micros);
         report.goal(Goal::Below(60.0));
         report.note("nginx is not installed");
         let text = report.text();

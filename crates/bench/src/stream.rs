@@ -3,8 +3,8 @@
 use std::io;
 use std::net::Ipv4Addr;
 
-use hypha_bulk::Discard;
-use hypha_bulk::bench::{Carrier, Pattern, Work};
+use hypha_bulk::DiscardSink;
+use hypha_bulk::bench::{Carrier, CarrierFuture, Pattern};
 use hypha_model::NodeRole;
 use hypha_net::multiaddr::Protocol;
 use hypha_net::{
@@ -31,12 +31,12 @@ impl Stream {
             external: Vec::new(),
             gateways: Vec::new(),
             excluded: Vec::new(),
-            excluded_as_given: false,
+            excluded_is_configured: false,
             relay_circuit: false,
             relay: None,
             bulk_listen: Vec::new(),
             bulk_external: Vec::new(),
-            limits: Limits::of_node(),
+            limits: Limits::for_node(),
         };
         let (net, mut events) = Net::start(settings, pki, None, &mut Default::default())?;
         let address = loop {
@@ -49,7 +49,7 @@ impl Stream {
         tokio::spawn(async move { while events.recv().await.is_some() {} });
         let (bulk, incoming) = net.bulk(BulkLimits::default()).await?;
         tokio::spawn(take_all(incoming));
-        let bulk = bulk.only(hypha_net::Carrier::Stream);
+        let bulk = bulk.only(hypha_net::BulkCarrier::Stream);
         Ok(Stream { net, bulk, pattern, address })
     }
 
@@ -58,7 +58,7 @@ impl Stream {
         let peer =
             peer_of(&address).ok_or_else(|| io::Error::other("no peer id in the address"))?;
         // Kept from the first transfer on; later calls change nothing.
-        self.net.keep(peer, vec![address]).await;
+        self.net.add_persistent_peer(peer, vec![address]).await;
         let header = Header {
             job: None,
             round: None,
@@ -67,7 +67,7 @@ impl Stream {
             length: bytes,
             digest: None,
         };
-        let source = self.pattern.of(bytes);
+        let source = self.pattern.prefix(bytes);
         let sent = self.bulk.send(peer, Outgoing::new(header), source).await;
         sent.map(drop).map_err(io::Error::other)
     }
@@ -82,14 +82,14 @@ impl Carrier for Stream {
         self.address.to_string()
     }
 
-    fn send<'a>(&'a self, to: &'a str, bytes: u64) -> Work<'a, ()> {
+    fn send<'a>(&'a self, to: &'a str, bytes: u64) -> CarrierFuture<'a, ()> {
         Box::pin(self.send_to(to, bytes))
     }
 }
 
 async fn take_all(mut incoming: mpsc::Receiver<Incoming>) {
     while let Some(offer) = incoming.recv().await {
-        tokio::spawn(offer.accept(Discard));
+        tokio::spawn(offer.accept(DiscardSink));
     }
 }
 

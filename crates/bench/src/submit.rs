@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Args;
 
+use crate::histogram::RoundStatistics;
+use crate::http::request;
 use crate::lab::Lab;
-use crate::load::{self, Done, Target, Until};
+use crate::load::{self, LoadResult, Target, Until};
 use crate::noise::Meter;
 use crate::report::{Goal, Report, Unit};
-use crate::spread::Rounds;
 use crate::swarm::{Plan, Swarm};
-use crate::wire::request;
-use crate::{How, MAX_CONNECTIONS, MAX_ROUNDS, seconds};
+use crate::{MAX_CONNECTIONS, MAX_ROUNDS, RunOptions, seconds};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=MAX_ROUNDS))]
     rounds: u32,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
 }
 
 /// Long enough for pages to be faulted in and code to be read from the disk.
@@ -43,7 +43,7 @@ pub(crate) const TASK: &[u8] = br#"{"model":"echo","input":{"text":"hello","n":1
 pub(crate) const LONG_QUEUE: &str = "max_queue = 10000000";
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
-    let lab = Lab::new(arguments.how.dir.as_deref())?;
+    let lab = Lab::new(arguments.options.dir.as_deref())?;
     let (_bare, addresses) = lab.server("bare", &["bare-server".into()])?;
     let plan = Plan { scheduler: LONG_QUEUE.into(), workers: Vec::new(), servers: 0 };
     let swarm = Swarm::start(&lab, &plan).await?;
@@ -66,7 +66,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         accepted += of_submits.last().map_or(0, |done| done.times.count());
     }
     let noise = meter.and_then(|meter| meter.stop());
-    let stored = crate::counts::Asker::connect(swarm.api).await?.counts().await?;
+    let stored = crate::counts::ApiClient::connect(swarm.api).await?.counts().await?;
     ensure!(
         stored.counts.submitted == accepted && stored.tasks.open == accepted,
         "{accepted} tasks were acknowledged, and the scheduler has {}",
@@ -77,20 +77,21 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         .setting("connections", arguments.connections)
         .setting("seconds", arguments.seconds.as_secs_f64())
         .setting("rounds", arguments.rounds);
-    let rates = |rounds: &[Done]| Rounds::of(rounds.iter().map(Done::rate));
+    let rates = |rounds: &[LoadResult]| RoundStatistics::of(rounds.iter().map(LoadResult::rate));
     let unit = Unit::PerSecond("requests/s");
     report.rounds("durable submits", rates(&of_submits), unit);
     report.rounds("bare POST handler", rates(&of_bare), unit);
     let ratios =
         of_submits.iter().zip(&of_bare).map(|(submits, bare)| submits.rate() / bare.rate());
-    report.rounds("submits / bare", Rounds::of(ratios), Unit::Ratio);
+    report.rounds("submits / bare", RoundStatistics::of(ratios), Unit::Ratio);
     report.goal(Goal::AtLeast(0.65));
     for part in [0.5, 0.99] {
-        let times =
-            |rounds: &[Done]| Rounds::of(rounds.iter().map(|done| done.times.quantile_us(part)));
+        let times = |rounds: &[LoadResult]| {
+            RoundStatistics::of(rounds.iter().map(|done| done.times.quantile_us(part)))
+        };
         report.rounds(format!("submit p{}", part * 100.0), times(&of_submits), Unit::Micros);
     }
-    report.figure("acknowledged and stored", accepted as f64, Unit::Count);
+    report.measurement("acknowledged and stored", accepted as f64, Unit::Count);
     noise.into_iter().for_each(|noise| report.noise(noise));
     Ok(report)
 }

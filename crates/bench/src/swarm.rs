@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hypha_local::{GATEWAY, NodeFiles};
+use hypha_local::{GATEWAY_CONFIG, NodeFiles};
 use hypha_model::NodeRole;
 
 use crate::counts::{self, Counts};
 use crate::lab::{Lab, Process, free_address};
 
 /// How long the nodes may take to find each other.
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What to start.
 pub(crate) struct Plan {
@@ -49,7 +49,7 @@ impl<'a> Swarm<'a> {
             nodes.push(NodeFiles::new(name, NodeRole::Worker, worker(name, config)));
         }
         if !names.is_empty() {
-            nodes.push(NodeFiles::new("gateway", NodeRole::Gateway, GATEWAY));
+            nodes.push(NodeFiles::new("gateway", NodeRole::Gateway, GATEWAY_CONFIG));
         }
         lab.files(&nodes)?;
         let mut others = Vec::new();
@@ -86,7 +86,7 @@ impl<'a> Swarm<'a> {
         what: &str,
         wanted: impl Fn(&Counts) -> bool,
     ) -> anyhow::Result<()> {
-        counts::wait_until(self.api, &mut self.scheduler, PATIENCE, what, wanted).await
+        counts::wait_until(self.api, &mut self.scheduler, START_TIMEOUT, what, wanted).await
     }
 
     /// Starts the scheduler again, where it was.

@@ -11,11 +11,11 @@ use std::io;
 use std::pin::Pin;
 
 pub use carriers::{Dedicated, Plain, TlsPair};
-pub use drive::{Remote, Row, measure, obey};
+pub use drive::{Remote, Row, measure, serve_commands};
 pub use source::Pattern;
 
 /// What a carrier's work returns.
-pub type Work<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
+pub type CarrierFuture<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
 
 /// A way to get bytes to the other process: one more is one more row.
 pub trait Carrier: Send + Sync {
@@ -27,5 +27,5 @@ pub trait Carrier: Send + Sync {
 
     /// Sends the first `bytes` of the pattern to the carrier of the same name at `to`, and returns when it has
     /// confirmed their digest. May run several times at once.
-    fn send<'a>(&'a self, to: &'a str, bytes: u64) -> Work<'a, ()>;
+    fn send<'a>(&'a self, to: &'a str, bytes: u64) -> CarrierFuture<'a, ()>;
 }

@@ -11,27 +11,27 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// The digests of the chunks of a beginning of some bytes: what is needed to go on from there, and to know the
 /// digest of all bytes at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chain {
+pub struct ChunkDigests {
     chunks: Vec<Digest>,
     bytes: u64,
     /// The digest of all bytes while they are a single chunk: the root of a tree is not made from one child.
-    alone: Option<Digest>,
+    single_root: Option<Digest>,
 }
 
 /// A chunk that was hashed at its place.
-pub(crate) struct Hashed {
+pub(crate) struct HashedChunk {
     pub(crate) digest: Digest,
-    alone: Option<Digest>,
+    single_root: Option<Digest>,
     length: usize,
 }
 
 /// Hashes a chunk that begins at `offset`, which is a multiple of [`CHUNK_BYTES`]. It is not empty.
-pub(crate) fn hash_chunk(offset: u64, chunk: &[u8]) -> Hashed {
+pub(crate) fn hash_chunk(offset: u64, chunk: &[u8]) -> HashedChunk {
     let mut hasher = Hasher::new();
     hasher.set_input_offset(offset).update(chunk);
-    Hashed {
+    HashedChunk {
         digest: Digest(hasher.finalize_non_root()),
-        alone: (offset == 0).then(|| {
+        single_root: (offset == 0).then(|| {
             // The hasher of a beginning gives the root as well, at the price of one more block.
             Digest(*hasher.finalize().as_bytes())
         }),
@@ -39,28 +39,28 @@ pub(crate) fn hash_chunk(offset: u64, chunk: &[u8]) -> Hashed {
     }
 }
 
-impl Chain {
+impl ChunkDigests {
     /// Of no bytes.
-    pub fn new() -> Chain {
-        Chain::default()
+    pub fn new() -> ChunkDigests {
+        ChunkDigests::default()
     }
 
     /// Of what a reader holds, up to `length` bytes: whole chunks only, unless it reaches `length`.
     pub async fn of_reader<R: AsyncRead + Unpin>(
         mut reader: R,
         length: u64,
-    ) -> std::io::Result<Chain> {
-        let mut chain = Chain::new();
+    ) -> std::io::Result<ChunkDigests> {
+        let mut digests = ChunkDigests::new();
         let mut buffer = vec![0; CHUNK_BYTES];
-        while chain.bytes < length {
-            let want = chunk_len(chain.bytes, length);
+        while digests.bytes < length {
+            let want = chunk_len(digests.bytes, length);
             match reader.read_exact(&mut buffer[..want]).await {
-                Ok(_) => chain.push(hash_chunk(chain.bytes, &buffer[..want])),
+                Ok(_) => digests.push(hash_chunk(digests.bytes, &buffer[..want])),
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => break,
                 Err(error) => return Err(error),
             };
         }
-        Ok(chain)
+        Ok(digests)
     }
 
     /// How many bytes it covers: whole chunks, or all bytes of the transfer.
@@ -70,17 +70,17 @@ impl Chain {
 
     /// Their digest: that of [`blake3::hash`].
     pub fn root(&self) -> Digest {
-        match (self.chunks.as_slice(), self.alone) {
+        match (self.chunks.as_slice(), self.single_root) {
             ([], _) => Digest(*blake3::hash(&[]).as_bytes()),
-            ([_], Some(alone)) => alone,
-            (chunks, _) => join(chunks),
+            ([_], Some(single_root)) => single_root,
+            (chunks, _) => merge_tree(chunks),
         }
     }
 
     /// Appends the next chunk.
-    pub(crate) fn push(&mut self, chunk: Hashed) {
+    pub(crate) fn push(&mut self, chunk: HashedChunk) {
         if self.chunks.is_empty() {
-            self.alone = chunk.alone;
+            self.single_root = chunk.single_root;
         }
         self.chunks.push(chunk.digest);
         self.bytes += chunk.length as u64;
@@ -106,7 +106,7 @@ pub(crate) fn is_boundary(offset: u64, length: u64) -> bool {
 
 /// The root over two or more subtrees of the same size, of which the last may be smaller. A left subtree is always
 /// the largest power of two that leaves something for the right.
-fn join(chunks: &[Digest]) -> Digest {
+fn merge_tree(chunks: &[Digest]) -> Digest {
     let mut stack: Vec<[u8; 32]> = Vec::with_capacity(usize::BITS as usize);
     for (index, chunk) in chunks.iter().enumerate() {
         // Before the chunk with this index the stack holds one entry for each one-bit of the index. Merging is put
@@ -140,12 +140,12 @@ mod tests {
         (0..length).map(|at| (at * 31 + at / 251) as u8).collect()
     }
 
-    fn chain_of(bytes: &[u8]) -> Chain {
-        let mut chain = Chain::new();
+    fn digests_of(bytes: &[u8]) -> ChunkDigests {
+        let mut digests = ChunkDigests::new();
         for chunk in bytes.chunks(CHUNK_BYTES) {
-            chain.push(hash_chunk(chain.bytes(), chunk));
+            digests.push(hash_chunk(digests.bytes(), chunk));
         }
-        chain
+        digests
     }
 
     #[test]
@@ -157,9 +157,9 @@ mod tests {
         }
         let bytes = pattern(10 * chunk);
         for length in lengths {
-            let chain = chain_of(&bytes[..length]);
-            assert_eq!(chain.bytes(), length as u64);
-            assert_eq!(chain.root().0, *blake3::hash(&bytes[..length]).as_bytes(), "{length}");
+            let digests = digests_of(&bytes[..length]);
+            assert_eq!(digests.bytes(), length as u64);
+            assert_eq!(digests.root().0, *blake3::hash(&bytes[..length]).as_bytes(), "{length}");
         }
     }
 
@@ -172,8 +172,8 @@ mod tests {
             (3 * CHUNK_BYTES + 5, 2 * CHUNK_BYTES, 2 * CHUNK_BYTES),
             (CHUNK_BYTES - 1, 3 * CHUNK_BYTES, 0),
         ] {
-            let chain = Chain::of_reader(&bytes[..held], length as u64).await.unwrap();
-            assert_eq!(chain, chain_of(&bytes[..covered]));
+            let digests = ChunkDigests::of_reader(&bytes[..held], length as u64).await.unwrap();
+            assert_eq!(digests, digests_of(&bytes[..covered]));
         }
     }
 

@@ -32,10 +32,10 @@ impl Progress {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Does `work`, as long as bytes move: gives up when none has for `stall_after`.
-    pub(crate) async fn guard<T>(
+    /// Does `work`, as long as bytes move: gives up when none has for `stall_timeout`.
+    pub(crate) async fn run_unless_stalled<T>(
         &self,
-        stall_after: Duration,
+        stall_timeout: Duration,
         work: impl Future<Output = io::Result<T>>,
     ) -> io::Result<T> {
         let mut work = pin!(work);
@@ -44,11 +44,11 @@ impl Progress {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                () = tokio::time::sleep(stall_after) => {}
+                () = tokio::time::sleep(stall_timeout) => {}
             }
             let now = self.get();
             if now == seen {
-                let what = format!("no byte moved for {} s", stall_after.as_secs_f32());
+                let what = format!("no byte moved for {} s", stall_timeout.as_secs_f32());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, what));
             }
             seen = now;
@@ -57,19 +57,19 @@ impl Progress {
 }
 
 /// A stream whose bytes are counted.
-pub(crate) struct Counted {
+pub(crate) struct CountedStream {
     stream: BoxedStream,
     progress: Progress,
 }
 
-impl Counted {
-    pub(crate) fn new(stream: BoxedStream) -> (Counted, Progress) {
+impl CountedStream {
+    pub(crate) fn new(stream: BoxedStream) -> (CountedStream, Progress) {
         let progress = Progress::default();
-        (Counted { stream, progress: progress.clone() }, progress)
+        (CountedStream { stream, progress: progress.clone() }, progress)
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -82,7 +82,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -126,7 +126,7 @@ where
 }
 
 /// Writes a message between chunks: a head of length zero tells it from a chunk.
-pub(crate) async fn write_note<W, M>(writer: &mut W, message: &M) -> io::Result<()>
+pub(crate) async fn write_control<W, M>(writer: &mut W, message: &M) -> io::Result<()>
 where
     W: AsyncWrite + Unpin,
     M: Message,
@@ -205,13 +205,13 @@ pub(crate) async fn drain<R: AsyncRead + Unpin>(reader: &mut R, within: Duration
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hypha_wire::bulk::{Answer, Digest};
+    use hypha_wire::bulk::{Digest, OpenResponse};
 
     #[tokio::test(start_paused = true)]
     async fn slow_bytes_are_no_stall_and_none_are() {
         let (near, mut far) = tokio::io::duplex(64);
-        let (mut counted, progress) = Counted::new(Box::new(near));
-        let stall_after = Duration::from_secs(1);
+        let (mut counted, progress) = CountedStream::new(Box::new(near));
+        let stall_timeout = Duration::from_secs(1);
         let trickle = tokio::spawn(async move {
             for _ in 0..20 {
                 tokio::time::sleep(Duration::from_millis(900)).await;
@@ -220,9 +220,10 @@ mod tests {
             far
         });
         let mut bytes = [0; 20];
-        progress.guard(stall_after, counted.read_exact(&mut bytes)).await.unwrap();
+        progress.run_unless_stalled(stall_timeout, counted.read_exact(&mut bytes)).await.unwrap();
         let _far = trickle.await.unwrap();
-        let error = progress.guard(stall_after, counted.read_u8()).await.unwrap_err();
+        let error =
+            progress.run_unless_stalled(stall_timeout, counted.read_u8()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
@@ -245,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn a_length_that_is_too_large_is_refused_before_room_is_made() {
         let bytes = u32::MAX.to_be_bytes();
-        let error = read_message::<_, Answer>(&mut bytes.as_slice()).await.unwrap_err();
+        let error = read_message::<_, OpenResponse>(&mut bytes.as_slice()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 

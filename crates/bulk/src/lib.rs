@@ -18,7 +18,7 @@ mod sink;
 mod source;
 pub mod tcp;
 
-pub use digest::Chain;
+pub use digest::ChunkDigests;
 pub use hypha_wire::bulk::{
     CHUNK_BYTES, Digest, Header, JobBytes, Refusal, RefusalKind, TransferId,
 };
@@ -27,5 +27,5 @@ pub use limits::Limits;
 pub use receive::{Incoming, ReceiveError, Received, Receiver};
 pub use registry::PeerKey;
 pub use send::{Connector, Outgoing, SendError, Sender, Sent};
-pub use sink::{Discard, FileSink, Memory, Sink};
+pub use sink::{DiscardSink, FileSink, MemorySink, Sink};
 pub use source::{FileSource, Source, SourceReader};

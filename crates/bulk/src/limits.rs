@@ -6,28 +6,28 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Until a stream is there and the other side has said that it heard. Several round trips of a slow link.
-    pub open_within: Duration,
+    pub open_timeout: Duration,
     /// Until the receiving application has decided. It may look at a disk first, but not wait for a person.
-    pub decide_within: Duration,
+    pub decision_timeout: Duration,
     /// Without a byte for this long, a stream counts as broken. It is noticed before twice this time has passed.
     /// Longer than TCP needs to recover from a burst of loss.
-    pub stall_after: Duration,
+    pub stall_timeout: Duration,
     /// The longest that one read of a source or one write to a sink may take. A disk that needs longer has failed.
-    pub step_within: Duration,
-    /// How long a receiver keeps a transfer whose stream broke. Above the longest pause between two tries.
-    pub resume_within: Duration,
+    pub io_timeout: Duration,
+    /// How long a receiver keeps a transfer whose stream broke. Above the longest pause between two attempts.
+    pub resume_timeout: Duration,
     /// Streams in a row that brought not one chunk further, before the sender gives up.
-    pub tries: u32,
-    /// The pause before the second try. It doubles with each, and a random part of it is taken off.
-    pub backoff_first: Duration,
-    /// The longest pause between two tries.
-    pub backoff_most: Duration,
+    pub max_attempts: u32,
+    /// The pause before the second attempt. It doubles with each, and a random part of it is taken off.
+    pub backoff_initial: Duration,
+    /// The longest pause between two attempts.
+    pub backoff_max: Duration,
     /// How long a sender keeps asking a receiver that is busy. A round's uploads drain within this time.
-    pub busy_within: Duration,
+    pub busy_timeout: Duration,
     /// What a busy receiver asks a sender to wait.
-    pub busy_pause: Duration,
+    pub busy_retry_after: Duration,
     /// How long one side waits for the other's last message when it ends a transfer early.
-    pub last_word: Duration,
+    pub close_timeout: Duration,
     /// Transfers from one peer at once, decided and undecided: a job needs a handful.
     pub inbound_per_peer: usize,
     /// Transfers from all peers at once. Each has a buffer of one chunk, so this is 64 MiB.
@@ -45,17 +45,17 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            open_within: Duration::from_secs(10),
-            decide_within: Duration::from_secs(30),
-            stall_after: Duration::from_secs(15),
-            step_within: Duration::from_secs(120),
-            resume_within: Duration::from_secs(60),
-            tries: 8,
-            backoff_first: Duration::from_millis(100),
-            backoff_most: Duration::from_secs(10),
-            busy_within: Duration::from_secs(600),
-            busy_pause: Duration::from_millis(500),
-            last_word: Duration::from_secs(2),
+            open_timeout: Duration::from_secs(10),
+            decision_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(15),
+            io_timeout: Duration::from_secs(120),
+            resume_timeout: Duration::from_secs(60),
+            max_attempts: 8,
+            backoff_initial: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(10),
+            busy_timeout: Duration::from_secs(600),
+            busy_retry_after: Duration::from_millis(500),
+            close_timeout: Duration::from_secs(2),
             inbound_per_peer: 32,
             inbound_total: 256,
             undecided: 64,
@@ -68,7 +68,7 @@ impl Default for Limits {
 
 impl Limits {
     /// How often a side that waits for its own disk says that it is still there.
-    pub(crate) fn alive_every(&self) -> Duration {
-        self.stall_after / 3
+    pub(crate) fn keep_alive_interval(&self) -> Duration {
+        self.stall_timeout / 3
     }
 }

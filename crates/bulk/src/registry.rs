@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hypha_wire::bulk::{Answer, Header, Open, Refusal, RefusalKind, TransferId};
+use hypha_wire::bulk::{Header, Open, OpenResponse, Refusal, RefusalKind, TransferId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -36,7 +36,7 @@ impl fmt::Display for PeerKey {
 /// Where a stream waits for the transfer that it belongs to. A newer one takes the place of an older: the sender
 /// has given that up.
 #[derive(Default)]
-pub(crate) struct Slot {
+pub(crate) struct StreamSlot {
     waiting: Mutex<Waiting>,
     arrived: Notify,
 }
@@ -44,15 +44,15 @@ pub(crate) struct Slot {
 #[derive(Default)]
 enum Waiting {
     #[default]
-    Nobody,
+    Empty,
     Stream(BoxedStream),
     /// The transfer has ended, and this is what a stream that comes too late is told.
-    Closed(Answer),
+    Closed(OpenResponse),
 }
 
-impl Slot {
+impl StreamSlot {
     /// Leaves a stream for the transfer. Gives it back, with the answer, if the transfer has ended meanwhile.
-    pub(crate) fn put(&self, stream: BoxedStream) -> Result<(), (BoxedStream, Answer)> {
+    pub(crate) fn put(&self, stream: BoxedStream) -> Result<(), (BoxedStream, OpenResponse)> {
         let mut waiting = lock(&self.waiting);
         if let Waiting::Closed(answer) = &*waiting {
             return Err((stream, answer.clone()));
@@ -81,7 +81,7 @@ impl Slot {
         self.arrived.notify_one();
     }
 
-    fn close(&self, answer: Answer) -> Option<BoxedStream> {
+    fn close(&self, answer: OpenResponse) -> Option<BoxedStream> {
         let mut waiting = lock(&self.waiting);
         let stream = waiting.take();
         *waiting = Waiting::Closed(answer);
@@ -104,18 +104,18 @@ impl Waiting {
 type Key = (PeerKey, TransferId);
 
 enum Entry {
-    Running { header: Header, slot: Arc<Slot> },
-    Ended { answer: Answer },
+    Running { header: Header, slot: Arc<StreamSlot> },
+    Ended { answer: OpenResponse },
 }
 
 /// All transfers of a receiver.
 pub(crate) struct Registry {
     limits: Limits,
-    state: Mutex<State>,
+    state: Mutex<RegistryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct RegistryState {
     entries: HashMap<Key, Entry>,
     running: HashMap<PeerKey, usize>,
     total: usize,
@@ -124,13 +124,13 @@ struct State {
 }
 
 /// What to do with a stream that has opened.
-pub(crate) enum Opened {
+pub(crate) enum OpenOutcome {
     /// A new transfer, with the place it has taken.
-    New(Place),
+    New(Registration),
     /// It belongs to a transfer that waits for it.
-    Resumed(Arc<Slot>),
+    Resumed(Arc<StreamSlot>),
     /// This is the answer.
-    Settled(Answer),
+    Answered(OpenResponse),
 }
 
 impl Registry {
@@ -142,16 +142,16 @@ impl Registry {
         &self.limits
     }
 
-    pub(crate) fn open(self: &Arc<Registry>, peer: &PeerKey, open: Open) -> Opened {
+    pub(crate) fn open(self: &Arc<Registry>, peer: &PeerKey, open: Open) -> OpenOutcome {
         let mut state = lock(&self.state);
-        state.forget(&self.limits);
+        state.expire_ended(&self.limits);
         let key = (peer.clone(), open.transfer);
         match state.entries.get(&key) {
-            Some(Entry::Ended { answer }) => return Opened::Settled(answer.clone()),
+            Some(Entry::Ended { answer }) => return OpenOutcome::Answered(answer.clone()),
             Some(Entry::Running { header, slot }) => {
                 return match *header == open.header {
-                    true => Opened::Resumed(Arc::clone(slot)),
-                    false => Opened::Settled(refusal(
+                    true => OpenOutcome::Resumed(Arc::clone(slot)),
+                    false => OpenOutcome::Answered(refusal(
                         RefusalKind::Protocol,
                         "this transfer began with another header; use a new transfer id",
                     )),
@@ -161,17 +161,17 @@ impl Registry {
         }
         let of_peer = state.running.get(peer).copied().unwrap_or(0);
         if of_peer >= self.limits.inbound_per_peer || state.total >= self.limits.inbound_total {
-            return Opened::Settled(busy(&self.limits));
+            return OpenOutcome::Answered(busy(&self.limits));
         }
         state.running.insert(peer.clone(), of_peer + 1);
         state.total += 1;
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(StreamSlot::default());
         let running = Entry::Running { header: open.header.clone(), slot: Arc::clone(&slot) };
         state.entries.insert(key.clone(), running);
-        Opened::New(Place { registry: Arc::clone(self), key, slot, open: true })
+        OpenOutcome::New(Registration { registry: Arc::clone(self), key, slot, open: true })
     }
 
-    fn end(&self, key: &Key, answer: Option<Answer>) {
+    fn end(&self, key: &Key, answer: Option<OpenResponse>) {
         let mut state = lock(&self.state);
         state.total -= 1;
         match state.running.get_mut(&key.0) {
@@ -185,12 +185,12 @@ impl Registry {
             }
             None => drop(state.entries.remove(key)),
         }
-        state.forget(&self.limits);
+        state.expire_ended(&self.limits);
     }
 }
 
-impl State {
-    fn forget(&mut self, limits: &Limits) {
+impl RegistryState {
+    fn expire_ended(&mut self, limits: &Limits) {
         while let Some((at, _)) = self.ended.front()
             && (self.ended.len() > limits.remembered || at.elapsed() > limits.remember_for)
         {
@@ -202,14 +202,14 @@ impl State {
 }
 
 /// A transfer's place among those that run. Dropped without an answer, it counts as ended by the receiver.
-pub(crate) struct Place {
+pub(crate) struct Registration {
     registry: Arc<Registry>,
     key: Key,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) slot: Arc<StreamSlot>,
     open: bool,
 }
 
-impl Place {
+impl Registration {
     pub(crate) fn limits(&self) -> &Limits {
         &self.registry.limits
     }
@@ -224,41 +224,41 @@ impl Place {
 
     /// The transfer has ended, and this is what the sender is told if it asks again. Gives the stream that waits, if
     /// one does, to be told at once.
-    pub(crate) fn settle(&mut self, answer: Answer) -> Option<BoxedStream> {
+    pub(crate) fn finish(&mut self, answer: OpenResponse) -> Option<BoxedStream> {
         self.end(Some(answer.clone()));
         self.slot.close(answer)
     }
 
     /// As if it had never come: the sender may ask again.
-    pub(crate) fn forget(&mut self) -> Option<BoxedStream> {
+    pub(crate) fn discard(&mut self) -> Option<BoxedStream> {
         self.end(None);
         self.slot.close(busy(&self.registry.limits))
     }
 
-    fn end(&mut self, answer: Option<Answer>) {
+    fn end(&mut self, answer: Option<OpenResponse>) {
         if std::mem::take(&mut self.open) {
             self.registry.end(&self.key, answer);
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
         if self.open {
-            self.settle(refusal(RefusalKind::Cancelled, "the receiver has ended this transfer"));
+            self.finish(refusal(RefusalKind::Cancelled, "the receiver has ended this transfer"));
         }
     }
 }
 
-pub(crate) fn refusal(kind: RefusalKind, message: &str) -> Answer {
-    Answer::Refuse(Refusal { kind, message: message.to_owned(), retry_after_ms: None })
+pub(crate) fn refusal(kind: RefusalKind, message: &str) -> OpenResponse {
+    OpenResponse::Refuse(Refusal { kind, message: message.to_owned(), retry_after_ms: None })
 }
 
-pub(crate) fn busy(limits: &Limits) -> Answer {
-    Answer::Refuse(Refusal {
+pub(crate) fn busy(limits: &Limits) -> OpenResponse {
+    OpenResponse::Refuse(Refusal {
         kind: RefusalKind::Busy,
-        message: "too many transfers at once; ask again later".to_owned(),
-        retry_after_ms: u32::try_from(limits.busy_pause.as_millis()).ok(),
+        message: "too many transfers at once; retry later".to_owned(),
+        retry_after_ms: u32::try_from(limits.busy_retry_after.as_millis()).ok(),
     })
 }
 
@@ -288,20 +288,23 @@ mod tests {
         PeerKey::new(name)
     }
 
-    fn new(opened: Opened) -> Place {
+    fn new(opened: OpenOutcome) -> Registration {
         match opened {
-            Opened::New(place) => place,
-            Opened::Resumed(_) => panic!("resumed"),
-            Opened::Settled(answer) => panic!("{answer:?}"),
+            OpenOutcome::New(registration) => registration,
+            OpenOutcome::Resumed(_) => panic!("resumed"),
+            OpenOutcome::Answered(answer) => panic!("{answer:?}"),
         }
     }
 
-    fn is_busy(opened: &Opened) -> bool {
-        matches!(opened, Opened::Settled(Answer::Refuse(Refusal { kind: RefusalKind::Busy, .. })))
+    fn is_busy(opened: &OpenOutcome) -> bool {
+        matches!(
+            opened,
+            OpenOutcome::Answered(OpenResponse::Refuse(Refusal { kind: RefusalKind::Busy, .. }))
+        )
     }
 
     #[tokio::test]
-    async fn limits_hold_by_peer_and_in_all_and_places_come_free() {
+    async fn limits_hold_by_peer_and_in_total() {
         let limits = Limits { inbound_per_peer: 2, inbound_total: 3, ..Limits::default() };
         let registry = Registry::new(limits);
         let first = new(registry.open(&peer("a"), open(1)));
@@ -317,11 +320,11 @@ mod tests {
     async fn one_peer_cannot_touch_the_transfer_of_another() {
         let registry = Registry::new(Limits::default());
         let _place = new(registry.open(&peer("a"), open(1)));
-        assert!(matches!(registry.open(&peer("a"), open(1)), Opened::Resumed(_)));
+        assert!(matches!(registry.open(&peer("a"), open(1)), OpenOutcome::Resumed(_)));
         let _other = new(registry.open(&peer("b"), open(1)));
         let mut changed = open(1);
         changed.header.length = 2;
-        assert!(matches!(registry.open(&peer("a"), changed), Opened::Settled(_)));
+        assert!(matches!(registry.open(&peer("a"), changed), OpenOutcome::Answered(_)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -329,20 +332,20 @@ mod tests {
         let limits = Limits { remembered: 2, ..Limits::default() };
         let remember_for = limits.remember_for;
         let registry = Registry::new(limits);
-        let have = Answer::Have { digest: Digest([1; 32]) };
+        let have = OpenResponse::Have { digest: Digest([1; 32]) };
         for id in 1..=3 {
-            new(registry.open(&peer("a"), open(id))).settle(have.clone());
+            new(registry.open(&peer("a"), open(id))).finish(have.clone());
         }
-        let settled = |id| matches!(registry.open(&peer("a"), open(id)), Opened::Settled(_));
+        let settled = |id| matches!(registry.open(&peer("a"), open(id)), OpenOutcome::Answered(_));
         assert!(settled(2) && settled(3));
-        new(registry.open(&peer("a"), open(1))).forget();
+        new(registry.open(&peer("a"), open(1))).discard();
         tokio::time::advance(remember_for + std::time::Duration::from_secs(1)).await;
-        new(registry.open(&peer("a"), open(2))).forget();
+        new(registry.open(&peer("a"), open(2))).discard();
     }
 
     #[tokio::test]
     async fn a_slot_gives_the_newest_stream_and_waiting_leaves_it() {
-        let slot = Slot::default();
+        let slot = StreamSlot::default();
         let (one, _one) = tokio::io::duplex(1);
         let (two, mut far) = tokio::io::duplex(1);
         assert!(slot.put(Box::new(one)).is_ok());

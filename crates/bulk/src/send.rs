@@ -5,19 +5,20 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hypha_wire::Invalid;
+use hypha_wire::InvalidField;
 use hypha_wire::bulk::{
-    Answer, ChunkHead, Digest, Header, Note, Open, Receipt, Refusal, RefusalKind, TransferId,
+    ChunkHead, ControlMessage, Digest, Header, Open, OpenResponse, Receipt, Refusal, RefusalKind,
+    TransferId,
 };
 use thiserror::Error;
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::digest::{Chain, chunk_len, hash_chunk, is_boundary};
+use crate::digest::{ChunkDigests, chunk_len, hash_chunk, is_boundary};
 use crate::io::{
-    BoxedStream, Counted, Progress, drain, invalid, read_message, write_chunk, write_message,
-    write_note,
+    BoxedStream, CountedStream, Progress, drain, invalid, read_message, write_chunk, write_control,
+    write_message,
 };
 use crate::limits::Limits;
 use crate::source::{Source, SourceReader};
@@ -72,7 +73,7 @@ pub struct Sent {
 pub enum SendError {
     /// The header is one that no receiver takes.
     #[error("cannot send this: {0}")]
-    Header(#[from] Invalid),
+    Header(#[from] InvalidField),
     /// The header and the source do not agree.
     #[error("the header says {header} bytes, but the source has {source_length}")]
     Length {
@@ -85,7 +86,7 @@ pub enum SendError {
     #[error("the receiver refused: {0}")]
     Refused(String),
     /// The receiver was busy for too long.
-    #[error("the receiver was busy for {} s; send later", .0.as_secs())]
+    #[error("the receiver was busy for {} s; retry later", .0.as_secs())]
     Busy(Duration),
     /// The receiver ended it.
     #[error("the receiver ended the transfer: {0}")]
@@ -100,10 +101,10 @@ pub enum SendError {
     #[error("the bytes to be sent changed, or are not those of the promised digest; send again")]
     Changed,
     /// No stream brought it further.
-    #[error("no progress with {tries} streams; the last problem: {last}")]
+    #[error("no progress in {attempts} attempts; the last problem: {last}")]
     NoProgress {
         /// How many, in a row.
-        tries: u32,
+        attempts: u32,
         /// What went wrong with the last.
         last: String,
     },
@@ -138,20 +139,21 @@ impl Sender {
         let cancel = cancel.child_token();
         // In a task of its own, so that it can still say goodbye when this future is dropped.
         let _ended_with_this_future = cancel.clone().drop_guard();
-        let chain = Chain::new();
+        let digests = ChunkDigests::new();
         let open = Open { transfer, header };
         let limits = self.limits.clone();
-        let mut work = Transfer { open, chain, limits, cancel, streams: 0, bytes_sent: 0 };
+        let mut work =
+            OutboundTransfer { open, digests, limits, cancel, streams: 0, bytes_sent: 0 };
         let task = tokio::spawn(async move { work.run(&connector, &source).await });
         // It ends early only with the runtime, or by a panic of the source.
         task.await.unwrap_or_else(|error| Err(SendError::Source(io::Error::other(error))))
     }
 }
 
-struct Transfer {
+struct OutboundTransfer {
     open: Open,
     /// Of a beginning of the source, as far as it was read.
-    chain: Chain,
+    digests: ChunkDigests,
     limits: Limits,
     cancel: CancellationToken,
     streams: u32,
@@ -159,22 +161,22 @@ struct Transfer {
 }
 
 /// Why a stream was left.
-enum Left {
+enum OutboundFailure {
     /// Try another.
     Stream(io::Error),
     /// The receiver wants to be asked later.
     Busy(Duration),
     /// The transfer is over.
-    Over(SendError),
+    Final(SendError),
 }
 
-impl From<io::Error> for Left {
-    fn from(error: io::Error) -> Left {
-        Left::Stream(error)
+impl From<io::Error> for OutboundFailure {
+    fn from(error: io::Error) -> OutboundFailure {
+        OutboundFailure::Stream(error)
     }
 }
 
-impl Transfer {
+impl OutboundTransfer {
     async fn run<C: Connector, S: Source>(
         &mut self,
         connector: &C,
@@ -187,23 +189,26 @@ impl Transfer {
             let mut offset = None;
             let pause = match self.attempt(connector, source, &mut offset).await {
                 Ok(sent) => return Ok(sent),
-                Err(Left::Over(error)) => return Err(error),
-                Err(Left::Busy(_)) if started.elapsed() > self.limits.busy_within => {
+                Err(OutboundFailure::Final(error)) => return Err(error),
+                Err(OutboundFailure::Busy(_)) if started.elapsed() > self.limits.busy_timeout => {
                     return Err(SendError::Busy(started.elapsed()));
                 }
-                Err(Left::Busy(pause)) => pause,
-                Err(Left::Stream(error)) => {
+                Err(OutboundFailure::Busy(pause)) => pause,
+                Err(OutboundFailure::Stream(error)) => {
                     // Where the receiver stood when this stream opened: further than before means that the one
                     // before was of use.
                     idle = if offset > furthest { 1 } else { idle + 1 };
                     furthest = furthest.max(offset);
                     tracing::debug!(transfer = %self.open.transfer, %error, idle, "a bulk stream broke");
-                    if idle >= self.limits.tries {
-                        return Err(SendError::NoProgress { tries: idle, last: error.to_string() });
+                    if idle >= self.limits.max_attempts {
+                        return Err(SendError::NoProgress {
+                            attempts: idle,
+                            last: error.to_string(),
+                        });
                     }
                     let doubled = 2_u32.saturating_pow(idle - 1);
-                    let most = self.limits.backoff_most;
-                    self.limits.backoff_first.saturating_mul(doubled).min(most)
+                    let most = self.limits.backoff_max;
+                    self.limits.backoff_initial.saturating_mul(doubled).min(most)
                 }
             };
             // A random part off, so that many senders that lost the same link do not come back together.
@@ -221,41 +226,43 @@ impl Transfer {
         connector: &C,
         source: &S,
         accepted: &mut Option<u64>,
-    ) -> Result<Sent, Left> {
+    ) -> Result<Sent, OutboundFailure> {
         let cancel = self.cancel.clone();
-        let within = self.limits.open_within;
+        let within = self.limits.open_timeout;
         let connect = async {
-            timeout(within, connector.connect()).await.map_err(|_| late("no stream", within))?
+            timeout(within, connector.connect())
+                .await
+                .map_err(|_| timed_out("no stream", within))?
         };
         let stream = tokio::select! {
             biased;
-            () = cancel.cancelled() => return Err(Left::Over(SendError::Cancelled)),
+            () = cancel.cancelled() => return Err(OutboundFailure::Final(SendError::Cancelled)),
             stream = connect => stream?,
         };
         self.streams = self.streams.saturating_add(1);
-        let (stream, progress) = Counted::new(stream);
+        let (stream, progress) = CountedStream::new(stream);
         let (mut reader, mut writer) = tokio::io::split(stream);
         let answer = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
-            answer = self.ask(&mut reader, &mut writer) => Some(answer?),
+            answer = self.open_stream(&mut reader, &mut writer) => Some(answer?),
         };
         let offset = match answer {
             None => {
-                let stop = stop(&SendError::Cancelled);
-                let told = async {
-                    write_note(&mut writer, &stop).await?;
+                let stop = stop_message(&SendError::Cancelled);
+                let notified = async {
+                    write_control(&mut writer, &stop).await?;
                     writer.shutdown().await
                 };
-                if let Ok(Ok(())) = timeout(self.limits.last_word, told).await {
-                    drain(&mut reader, self.limits.last_word).await;
+                if let Ok(Ok(())) = timeout(self.limits.close_timeout, notified).await {
+                    drain(&mut reader, self.limits.close_timeout).await;
                 }
-                return Err(Left::Over(SendError::Cancelled));
+                return Err(OutboundFailure::Final(SendError::Cancelled));
             }
-            Some(Answer::Have { digest }) => return self.confirmed(digest),
-            Some(Answer::Refuse(refusal)) => return Err(self.refused(refusal)),
-            Some(Answer::Accept { offset }) => offset,
-            Some(Answer::Heard) => return Err(invalid("heard twice").into()),
+            Some(OpenResponse::Have { digest }) => return self.confirmed(digest),
+            Some(OpenResponse::Refuse(refusal)) => return Err(self.refused(refusal)),
+            Some(OpenResponse::Accept { offset }) => offset,
+            Some(OpenResponse::Acknowledged) => return Err(invalid("acknowledged twice").into()),
         };
         let length = self.open.header.length;
         if !is_boundary(offset, length) {
@@ -267,22 +274,25 @@ impl Transfer {
     }
 
     /// Opens the transfer on a stream, and waits for what the receiver decides.
-    async fn ask<R, W>(&self, reader: &mut R, writer: &mut W) -> io::Result<Answer>
+    async fn open_stream<R, W>(&self, reader: &mut R, writer: &mut W) -> io::Result<OpenResponse>
     where
         R: tokio::io::AsyncRead + Unpin,
         W: tokio::io::AsyncWrite + Unpin,
     {
-        let heard = async {
+        let acknowledged = async {
             write_message(writer, &self.open).await?;
-            read_message::<_, Answer>(reader).await
+            read_message::<_, OpenResponse>(reader).await
         };
-        let within = self.limits.open_within;
-        match timeout(within, heard).await.map_err(|_| late("nobody there", within))?? {
-            Answer::Heard => {}
-            other => return Err(invalid(format!("{other:?} before the opening was heard"))),
+        let within = self.limits.open_timeout;
+        match timeout(within, acknowledged)
+            .await
+            .map_err(|_| timed_out("no acknowledgement", within))??
+        {
+            OpenResponse::Acknowledged => {}
+            other => return Err(invalid(format!("{other:?} before the opening was acknowledged"))),
         }
-        let within = self.limits.decide_within;
-        timeout(within, read_message(reader)).await.map_err(|_| late("no decision", within))?
+        let within = self.limits.decision_timeout;
+        timeout(within, read_message(reader)).await.map_err(|_| timed_out("no decision", within))?
     }
 
     /// Writes the bytes while it listens for what the receiver says.
@@ -290,44 +300,44 @@ impl Transfer {
         &mut self,
         source: &S,
         offset: u64,
-        mut reader: ReadHalf<Counted>,
-        mut writer: WriteHalf<Counted>,
+        mut reader: ReadHalf<CountedStream>,
+        mut writer: WriteHalf<CountedStream>,
         progress: &Progress,
-    ) -> Result<Digest, Left> {
+    ) -> Result<Digest, OutboundFailure> {
         let limits = self.limits.clone();
         let cancel = self.cancel.clone();
-        let mut said = pin!(receipt(&mut reader));
+        let mut outcome = pin!(receipt(&mut reader));
         let written = tokio::select! {
             biased;
-            said = &mut said => return said,
+            outcome = &mut outcome => return outcome,
             written = self.write(source, offset, &mut writer, progress) => written,
             // A cancelled writer stops behind a chunk, unless the chunk does not get away.
-            () = async { cancel.cancelled().await; sleep(limits.last_word).await } => {
-                return Err(Left::Over(SendError::Cancelled));
+            () = async { cancel.cancelled().await; sleep(limits.close_timeout).await } => {
+                return Err(OutboundFailure::Final(SendError::Cancelled));
             }
         };
         match written {
             Ok(()) => tokio::select! {
                 biased;
-                () = cancel.cancelled() => Err(Left::Over(SendError::Cancelled)),
-                said = progress.guard(limits.stall_after, async { Ok(said.await) }) => said?,
+                () = cancel.cancelled() => Err(OutboundFailure::Final(SendError::Cancelled)),
+                outcome = progress.run_unless_stalled(limits.stall_timeout, async { Ok(outcome.await) }) => outcome?,
             },
             // What the receiver said last explains it, if it got through.
-            Err(Left::Stream(error)) => {
-                timeout(limits.last_word, said).await.unwrap_or(Err(Left::Stream(error)))
-            }
-            Err(left) => {
-                if let Left::Over(error) = &left {
-                    let told = async {
-                        write_note(&mut writer, &stop(error)).await?;
+            Err(OutboundFailure::Stream(error)) => timeout(limits.close_timeout, outcome)
+                .await
+                .unwrap_or(Err(OutboundFailure::Stream(error))),
+            Err(failure) => {
+                if let OutboundFailure::Final(error) = &failure {
+                    let notified = async {
+                        write_control(&mut writer, &stop_message(error)).await?;
                         writer.shutdown().await
                     };
-                    let told = timeout(limits.last_word, told).await;
-                    if let Ok(Ok(())) = told {
-                        let _ = timeout(limits.last_word, said).await;
+                    let notified = timeout(limits.close_timeout, notified).await;
+                    if let Ok(Ok(())) = notified {
+                        let _ = timeout(limits.close_timeout, outcome).await;
                     }
                 }
-                Err(left)
+                Err(failure)
             }
         }
     }
@@ -336,20 +346,20 @@ impl Transfer {
         &mut self,
         source: &S,
         offset: u64,
-        writer: &mut WriteHalf<Counted>,
+        writer: &mut WriteHalf<CountedStream>,
         progress: &Progress,
-    ) -> Result<(), Left> {
+    ) -> Result<(), OutboundFailure> {
         let length = self.open.header.length;
         let promised = self.open.header.digest;
         // A receiver that held something from before is ahead of what was read here. Without a promised digest those
         // bytes are read too: the digest of all is told at the end.
-        let mut at = if promised.is_none() { offset.min(self.chain.bytes()) } else { offset };
-        let mut wire = Wire { writer, progress, limits: self.limits.clone() };
+        let mut at = if promised.is_none() { offset.min(self.digests.bytes()) } else { offset };
+        let mut wire = OutboundStream { writer, progress, limits: self.limits.clone() };
         let open = async { source.open(at).await };
-        let mut reading = wire.alive_while(open, &self.cancel).await?;
+        let mut reading = wire.keep_alive_while(open, &self.cancel).await?;
         while at < length {
             let want = chunk_len(at, length);
-            let chunk = wire.alive_while(reading.next(want), &self.cancel).await?;
+            let chunk = wire.keep_alive_while(reading.next(want), &self.cancel).await?;
             let digest = self.hash(at, &chunk)?;
             if at >= offset {
                 let head = ChunkHead { length: want as u32, digest };
@@ -359,130 +369,134 @@ impl Transfer {
             at += want as u64;
         }
         let digest = match promised {
-            Some(promised) if self.chain.bytes() == length && self.chain.root() != promised => {
-                return Err(Left::Over(SendError::Changed));
+            Some(promised) if self.digests.bytes() == length && self.digests.root() != promised => {
+                return Err(OutboundFailure::Final(SendError::Changed));
             }
             Some(promised) => promised,
-            None => self.chain.root(),
+            None => self.digests.root(),
         };
-        wire.note(&Note::End { digest }).await?;
+        wire.control(&ControlMessage::End { digest }).await?;
         Ok(())
     }
 
     /// The digest of the chunk at `at`. It must be what it was, if it was read before.
-    fn hash(&mut self, at: u64, chunk: &Bytes) -> Result<Digest, Left> {
+    fn hash(&mut self, at: u64, chunk: &Bytes) -> Result<Digest, OutboundFailure> {
         let hashed = hash_chunk(at, chunk);
         let digest = hashed.digest;
-        match self.chain.chunk_at(at) {
-            Some(before) if before != digest => return Err(Left::Over(SendError::Changed)),
-            None if at == self.chain.bytes() => self.chain.push(hashed),
+        match self.digests.chunk_at(at) {
+            Some(before) if before != digest => {
+                return Err(OutboundFailure::Final(SendError::Changed));
+            }
+            None if at == self.digests.bytes() => self.digests.push(hashed),
             _ => {}
         }
         Ok(digest)
     }
 
     /// The receiver has all bytes; that they are these can be seen here where all were read here.
-    fn confirmed(&self, digest: Digest) -> Result<Sent, Left> {
-        let read = (self.chain.bytes() == self.open.header.length).then(|| self.chain.root());
+    fn confirmed(&self, digest: Digest) -> Result<Sent, OutboundFailure> {
+        let read = (self.digests.bytes() == self.open.header.length).then(|| self.digests.root());
         for known in [self.open.header.digest, read].into_iter().flatten() {
             if known != digest {
-                return Err(Left::Over(SendError::Changed));
+                return Err(OutboundFailure::Final(SendError::Changed));
             }
         }
         Ok(Sent { digest, streams: self.streams, bytes_sent: self.bytes_sent })
     }
 
-    fn refused(&self, refusal: Refusal) -> Left {
+    fn refused(&self, refusal: Refusal) -> OutboundFailure {
         match refusal.kind {
             RefusalKind::Busy => {
                 let asked = refusal.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
-                let pause = asked.unwrap_or(self.limits.busy_pause);
-                Left::Busy(pause.clamp(self.limits.backoff_first, self.limits.backoff_most))
+                let pause = asked.unwrap_or(self.limits.busy_retry_after);
+                OutboundFailure::Busy(
+                    pause.clamp(self.limits.backoff_initial, self.limits.backoff_max),
+                )
             }
             RefusalKind::Unwanted | RefusalKind::Protocol | RefusalKind::Other => {
-                Left::Over(SendError::Refused(refusal.message))
+                OutboundFailure::Final(SendError::Refused(refusal.message))
             }
             RefusalKind::Cancelled | RefusalKind::Sink | RefusalKind::Digest => {
-                Left::Over(SendError::Ended(refusal.message))
+                OutboundFailure::Final(SendError::Ended(refusal.message))
             }
         }
     }
 }
 
 /// What the receiver says about the bytes in the end.
-async fn receipt(reader: &mut ReadHalf<Counted>) -> Result<Digest, Left> {
+async fn receipt(reader: &mut ReadHalf<CountedStream>) -> Result<Digest, OutboundFailure> {
     loop {
         match read_message(reader).await? {
             Receipt::Alive => {}
             Receipt::Done { digest } => return Ok(digest),
-            Receipt::Again { offset } => {
+            Receipt::Resend { offset } => {
                 return Err(invalid(format!("the chunk at {offset} arrived damaged")).into());
             }
             Receipt::Failed(refusal) => {
-                return Err(Left::Over(SendError::Ended(refusal.message)));
+                return Err(OutboundFailure::Final(SendError::Ended(refusal.message)));
             }
         }
     }
 }
 
 /// The writing half of a stream, watched.
-struct Wire<'a> {
-    writer: &'a mut WriteHalf<Counted>,
+struct OutboundStream<'a> {
+    writer: &'a mut WriteHalf<CountedStream>,
     progress: &'a Progress,
     limits: Limits,
 }
 
-impl Wire<'_> {
+impl OutboundStream<'_> {
     async fn chunk(&mut self, head: ChunkHead, chunk: &Bytes) -> io::Result<()> {
         let write = write_chunk(self.writer, head, chunk);
-        self.progress.guard(self.limits.stall_after, write).await
+        self.progress.run_unless_stalled(self.limits.stall_timeout, write).await
     }
 
-    async fn note(&mut self, note: &Note) -> io::Result<()> {
-        let write = write_note(self.writer, note);
-        self.progress.guard(self.limits.stall_after, write).await
+    async fn control(&mut self, message: &ControlMessage) -> io::Result<()> {
+        let write = write_control(self.writer, message);
+        self.progress.run_unless_stalled(self.limits.stall_timeout, write).await
     }
 
     /// Waits for the source, and meanwhile tells the receiver that it is only slow.
-    async fn alive_while<T>(
+    async fn keep_alive_while<T>(
         &mut self,
         work: impl Future<Output = io::Result<T>>,
         cancel: &CancellationToken,
-    ) -> Result<T, Left> {
-        let mut work = pin!(timeout(self.limits.step_within, work));
+    ) -> Result<T, OutboundFailure> {
+        let mut work = pin!(timeout(self.limits.io_timeout, work));
         // What was written must not wait in a buffer while the source is slow.
         let mut pause = Duration::ZERO;
         loop {
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => return Err(Left::Over(SendError::Cancelled)),
+                () = cancel.cancelled() => return Err(OutboundFailure::Final(SendError::Cancelled)),
                 done = &mut work => {
                     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it takes too long");
-                    let failed = |error| Left::Over(SendError::Source(error));
+                    let failed = |error| OutboundFailure::Final(SendError::Source(error));
                     return done.map_err(late).flatten().map_err(failed);
                 }
                 () = sleep(pause) => {
                     match pause.is_zero() {
                         true => {
                             let flush = self.writer.flush();
-                            self.progress.guard(self.limits.stall_after, flush).await?;
+                            self.progress.run_unless_stalled(self.limits.stall_timeout, flush).await?;
                         }
-                        false => self.note(&Note::Alive).await?,
+                        false => self.control(&ControlMessage::Alive).await?,
                     }
-                    pause = self.limits.alive_every();
+                    pause = self.limits.keep_alive_interval();
                 }
             }
         }
     }
 }
 
-fn stop(error: &SendError) -> Note {
+fn stop_message(error: &SendError) -> ControlMessage {
     let reason = error.to_string();
     let end = reason.floor_char_boundary(hypha_wire::bulk::MAX_REASON);
-    Note::Stop { reason: reason[..end].to_owned() }
+    ControlMessage::Stop { reason: reason[..end].to_owned() }
 }
 
-fn late(what: &str, within: Duration) -> io::Error {
+fn timed_out(what: &str, within: Duration) -> io::Error {
     let what = format!("{what} within {} s", within.as_secs_f32());
     io::Error::new(io::ErrorKind::TimedOut, what)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tokio::fs::File;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 
-use crate::digest::Chain;
+use crate::digest::ChunkDigests;
 
 /// Takes verified bytes in order. While it is slow, the sender waits.
 pub trait Sink: Send {
@@ -26,9 +26,9 @@ pub trait Sink: Send {
 
 /// Forgets everything, for measuring.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Discard;
+pub struct DiscardSink;
 
-impl Sink for Discard {
+impl Sink for DiscardSink {
     async fn write(&mut self, _: &[u8]) -> io::Result<()> {
         Ok(())
     }
@@ -40,9 +40,9 @@ impl Sink for Discard {
 
 /// Keeps the bytes in memory: for those whose header promised a length that fits.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(pub Vec<u8>);
+pub struct MemorySink(pub Vec<u8>);
 
-impl Sink for Memory {
+impl Sink for MemorySink {
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.try_reserve(bytes.len()).map_err(io::Error::other)?;
         self.0.extend_from_slice(bytes);
@@ -64,18 +64,21 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Goes on with what `<path>.part` holds of a transfer of `length` bytes, or begins it. The chain covers what
+    /// Goes on with what `<path>.part` holds of a transfer of `length` bytes, or begins it. The digests cover what
     /// is there already: it goes to [`Incoming::accept_from`](crate::Incoming::accept_from).
-    pub async fn open(path: impl Into<PathBuf>, length: u64) -> io::Result<(FileSink, Chain)> {
+    pub async fn open(
+        path: impl Into<PathBuf>,
+        length: u64,
+    ) -> io::Result<(FileSink, ChunkDigests)> {
         let path = path.into();
         let part = part_of(&path);
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
         let mut file = options.open(&part).await?;
-        let chain = Chain::of_reader(&mut file, length).await?;
-        file.set_len(chain.bytes()).await?;
-        file.seek(io::SeekFrom::Start(chain.bytes())).await?;
-        Ok((FileSink { file, part, path }, chain))
+        let digests = ChunkDigests::of_reader(&mut file, length).await?;
+        file.set_len(digests.bytes()).await?;
+        file.seek(io::SeekFrom::Start(digests.bytes())).await?;
+        Ok((FileSink { file, part, path }, digests))
     }
 }
 

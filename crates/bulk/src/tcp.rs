@@ -27,16 +27,16 @@ use crate::io::{drain, read_message, write_message};
 use crate::registry::PeerKey;
 
 /// Gives the configuration of the moment, so that reloaded certificates hold for the next connection.
-pub type Tls = dyn Fn() -> Arc<ServerConfig> + Send + Sync;
+pub type TlsProvider = dyn Fn() -> Arc<ServerConfig> + Send + Sync;
 
 /// Decides on a chain that TLS has found valid, leaf first.
-pub type Admit = dyn Fn(&[CertificateDer<'_>]) -> Result<PeerKey, String> + Send + Sync;
+pub type AdmitPeer = dyn Fn(&[CertificateDer<'_>]) -> Result<PeerKey, String> + Send + Sync;
 
 /// The bounds of the listener.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpLimits {
     /// From the connection to the verdict. A few round trips of a slow link.
-    pub handshake_within: Duration,
+    pub handshake_timeout: Duration,
     /// Handshakes at once. When one more comes, the oldest gives way: a peer that means it needs a moment, one that
     /// holds its connection open needs long.
     pub handshakes: usize,
@@ -44,15 +44,15 @@ pub struct TcpLimits {
 
 impl Default for TcpLimits {
     fn default() -> TcpLimits {
-        TcpLimits { handshake_within: Duration::from_secs(10), handshakes: 128 }
+        TcpLimits { handshake_timeout: Duration::from_secs(10), handshakes: 128 }
     }
 }
 
 /// Connections that were admitted and wait to be taken: a burst of a round's beginning.
-const ADMITTED: usize = 32;
+const ADMITTED_QUEUE: usize = 32;
 
 /// After a failure to accept, such as too many open files: long enough that some may close.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// How long a peer that was refused may take to read why.
 const REFUSED_LINGER: Duration = Duration::from_secs(1);
@@ -109,9 +109,9 @@ pub struct Listener {
     _task: AbortOnDropHandle<()>,
 }
 
-struct Rules {
-    tls: Arc<Tls>,
-    admit: Arc<Admit>,
+struct HandshakeContext {
+    tls: Arc<TlsProvider>,
+    admit: Arc<AdmitPeer>,
     limits: TcpLimits,
     admitted: mpsc::Sender<Connection>,
 }
@@ -121,14 +121,14 @@ impl Listener {
     pub async fn bind(
         address: SocketAddr,
         limits: TcpLimits,
-        tls: Arc<Tls>,
-        admit: Arc<Admit>,
+        tls: Arc<TlsProvider>,
+        admit: Arc<AdmitPeer>,
     ) -> io::Result<Listener> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let (sender, admitted) = mpsc::channel(ADMITTED);
-        let rules = Arc::new(Rules { tls, admit, limits, admitted: sender });
-        let task = AbortOnDropHandle::new(tokio::spawn(accept_all(listener, rules)));
+        let (sender, admitted) = mpsc::channel(ADMITTED_QUEUE);
+        let context = Arc::new(HandshakeContext { tls, admit, limits, admitted: sender });
+        let task = AbortOnDropHandle::new(tokio::spawn(accept_all(listener, context)));
         Ok(Listener { address, admitted, _task: task })
     }
 
@@ -144,7 +144,7 @@ impl Listener {
     }
 }
 
-async fn accept_all(listener: TcpListener, rules: Arc<Rules>) {
+async fn accept_all(listener: TcpListener, context: Arc<HandshakeContext>) {
     let mut handshakes = JoinSet::new();
     let mut oldest = VecDeque::new();
     loop {
@@ -154,37 +154,41 @@ async fn accept_all(listener: TcpListener, rules: Arc<Rules>) {
             }
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
-                    while handshakes.len() >= rules.limits.handshakes.max(1) {
+                    while handshakes.len() >= context.limits.handshakes.max(1) {
                         if let Some(handshake) = oldest.pop_front() {
                             handshake.abort();
                         }
                         handshakes.join_next().await;
                     }
-                    let task = handshakes.spawn(handshake_within(stream, address, Arc::clone(&rules)));
+                    let task = handshakes.spawn(bounded_handshake(stream, address, Arc::clone(&context)));
                     oldest.push_back(task);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a bulk connection");
-                    sleep(ACCEPT_PAUSE).await;
+                    sleep(ACCEPT_BACKOFF).await;
                 }
             }
         }
     }
 }
 
-async fn handshake_within(stream: TcpStream, address: SocketAddr, rules: Arc<Rules>) {
-    match timeout(rules.limits.handshake_within, handshake(stream, address, &rules)).await {
+async fn bounded_handshake(stream: TcpStream, address: SocketAddr, context: Arc<HandshakeContext>) {
+    match timeout(context.limits.handshake_timeout, handshake(stream, address, &context)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%address, %error, "a bulk connection was not admitted"),
         Err(_) => tracing::debug!(%address, "a bulk connection did not identify itself in time"),
     }
 }
 
-async fn handshake(stream: TcpStream, address: SocketAddr, rules: &Rules) -> io::Result<()> {
+async fn handshake(
+    stream: TcpStream,
+    address: SocketAddr,
+    context: &HandshakeContext,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut tls = TlsAcceptor::from((rules.tls)()).accept(stream).await?;
+    let mut tls = TlsAcceptor::from((context.tls)()).accept(stream).await?;
     let certificates = tls.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
-    let peer = match (rules.admit)(&certificates) {
+    let peer = match (context.admit)(&certificates) {
         Ok(peer) => peer,
         Err(reason) => {
             write_message(&mut tls, &Verdict::refused(&reason)).await?;
@@ -195,14 +199,14 @@ async fn handshake(stream: TcpStream, address: SocketAddr, rules: &Rules) -> io:
     };
     // Before the peer is told: it begins to send then, and somebody must be there.
     let ended = |_| io::Error::other("the listener has ended");
-    let place = rules.admitted.reserve().await.map_err(ended)?;
+    let permit = context.admitted.reserve().await.map_err(ended)?;
     write_message(&mut tls, &Verdict::admitted()).await?;
     let verdict: Verdict = read_message(&mut tls).await?;
     if !verdict.admitted {
         return Err(io::Error::other(verdict.reason.unwrap_or_default()));
     }
     tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-    place.send(Connection { peer, address, certificates, stream: tls.into() });
+    permit.send(Connection { peer, address, certificates, stream: tls.into() });
     Ok(())
 }
 
@@ -211,7 +215,7 @@ pub async fn dial(
     address: SocketAddr,
     tls: Arc<ClientConfig>,
     name: ServerName<'static>,
-    admit: &Admit,
+    admit: &AdmitPeer,
     within: Duration,
 ) -> Result<Connection, DialError> {
     let late = |_| DialError::Connect { address, problem: io::ErrorKind::TimedOut.into() };
@@ -222,7 +226,7 @@ async fn connect(
     address: SocketAddr,
     tls: Arc<ClientConfig>,
     name: ServerName<'static>,
-    admit: &Admit,
+    admit: &AdmitPeer,
 ) -> Result<Connection, DialError> {
     let failed = |problem| DialError::Connect { address, problem };
     let stream = TcpStream::connect(address).await.map_err(failed)?;

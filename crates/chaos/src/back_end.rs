@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::faults::{Faults, Injury};
-use crate::http::{Received, read_request};
+use crate::faults::{FaultKind, FaultLog};
+use crate::http::{ReceivedRequest, read_request};
 use crate::load::lock;
 use crate::port;
 use instance::Tasks;
 
 /// How often a listener is looked at for connections, and for its end.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the port of a server that died may stay in use before we give up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const BIND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a back end speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ struct Shared {
     protocol: Protocol,
     model: String,
     slots: usize,
-    faults: Arc<Mutex<Faults>>,
+    faults: Arc<Mutex<FaultLog>>,
     state: Mutex<State>,
     /// The state has changed.
     changed: Condvar,
@@ -60,13 +60,13 @@ struct Shared {
 #[derive(Default)]
 struct State {
     mode: Mode,
-    /// How often it was started: what an earlier life had begun is not finished.
-    life: u64,
+    /// How often it was started: what an earlier incarnation had begun is not finished.
+    incarnation: u64,
     /// Open connections, by a number.
     connections: HashMap<u64, TcpStream>,
     accepted: u64,
     /// Tasks that have waited for each other, by the name of what they wait for.
-    gathered: HashMap<String, usize>,
+    barriers: HashMap<String, usize>,
     tasks: Tasks,
 }
 
@@ -79,11 +79,11 @@ enum Mode {
     /// Connections are accepted, and nothing else happens.
     Frozen,
     /// Tasks are answered with this status.
-    Erring(u16),
+    Failing(u16),
 }
 
 /// An answer: a status and JSON.
-type Answer = (u16, Value);
+type JsonResponse = (u16, Value);
 
 impl BackEnd {
     /// Starts one on any port.
@@ -91,7 +91,7 @@ impl BackEnd {
         protocol: Protocol,
         model: &str,
         slots: usize,
-        faults: &Arc<Mutex<Faults>>,
+        faults: &Arc<Mutex<FaultLog>>,
     ) -> anyhow::Result<BackEnd> {
         let listener = port::listen()?;
         let address = listener.local_addr()?;
@@ -104,7 +104,7 @@ impl BackEnd {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        lock(&shared.state).tasks.begin_life(false);
+        lock(&shared.state).tasks.begin_incarnation(false);
         listen(&shared, listener, 0)?;
         Ok(BackEnd { protocol, model: model.to_owned(), slots, address, shared })
     }
@@ -116,11 +116,11 @@ impl BackEnd {
 
     /// It dies, with all of its connections.
     pub(crate) fn kill(&self) {
-        lock(&self.shared.faults).began(self.name(), Injury::Died);
+        lock(&self.shared.faults).record_begin(self.name(), FaultKind::Died);
         let mut state = lock(&self.shared.state);
         state.mode = Mode::Down;
-        state.life += 1;
-        state.gathered.clear();
+        state.incarnation += 1;
+        state.barriers.clear();
         for (_, connection) in state.connections.drain() {
             // It may be closed already.
             let _ = connection.shutdown(std::net::Shutdown::Both);
@@ -130,7 +130,7 @@ impl BackEnd {
 
     /// It is started again. A task instance remembers what it had and goes on with it, or has forgotten all of it.
     pub(crate) fn restart(&self, remembers: bool) -> anyhow::Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + BIND_TIMEOUT;
         let listener = loop {
             match TcpListener::bind(self.address) {
                 Ok(listener) => break listener,
@@ -138,34 +138,34 @@ impl BackEnd {
                     return Err(error)
                         .with_context(|| format!("cannot listen on {}", self.address));
                 }
-                Err(_) => thread::sleep(LOOK_EVERY),
+                Err(_) => thread::sleep(POLL_INTERVAL),
             }
         };
-        let (life, again) = {
+        let (incarnation, again) = {
             let mut state = lock(&self.shared.state);
             state.mode = Mode::Up;
-            (state.life, state.tasks.begin_life(remembers))
+            (state.incarnation, state.tasks.begin_incarnation(remembers))
         };
-        listen(&self.shared, listener, life)?;
-        again.into_iter().for_each(|task| self.shared.begin(task, life));
-        lock(&self.shared.faults).ended(self.name());
+        listen(&self.shared, listener, incarnation)?;
+        again.into_iter().for_each(|task| self.shared.begin(task, incarnation));
+        lock(&self.shared.faults).record_end(self.name());
         Ok(())
     }
 
     pub(crate) fn freeze(&self) {
-        lock(&self.shared.faults).began(self.name(), Injury::Froze);
+        lock(&self.shared.faults).record_begin(self.name(), FaultKind::Froze);
         self.shared.set(Mode::Frozen);
     }
 
     /// From now on, it answers tasks with this status.
-    pub(crate) fn err(&self, status: u16) {
-        self.shared.set(Mode::Erring(status));
+    pub(crate) fn fail_with(&self, status: u16) {
+        self.shared.set(Mode::Failing(status));
     }
 
     /// It is well again, after it was frozen or has erred.
     pub(crate) fn recover(&self) {
         self.shared.set(Mode::Up);
-        lock(&self.shared.faults).ended(self.name());
+        lock(&self.shared.faults).record_end(self.name());
     }
 }
 
@@ -175,61 +175,66 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until it is not frozen. Says how it is, unless this life is over.
-    fn awake(&self, life: u64) -> Option<Mode> {
+    /// Waits until it is not frozen. Says how it is, unless this incarnation is over.
+    fn wait_while_frozen(&self, incarnation: u64) -> Option<Mode> {
         let state = lock(&self.state);
-        let frozen = |state: &mut State| state.life == life && state.mode == Mode::Frozen;
+        let frozen =
+            |state: &mut State| state.incarnation == incarnation && state.mode == Mode::Frozen;
         let waited = self.changed.wait_while(state, frozen);
         let state = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
-        (state.life == life).then_some(state.mode)
+        (state.incarnation == incarnation).then_some(state.mode)
     }
 
-    /// Does a task, which takes as long as it says, and waits for others if it says so. False if this life was over
+    /// Does a task, which takes as long as it says, and waits for others if it says so. False if this incarnation was over
     /// before.
-    fn work(&self, input: &Value, life: u64) -> bool {
+    fn run_task(&self, input: &Value, incarnation: u64) -> bool {
         thread::sleep(Duration::from_millis(input["ms"].as_u64().unwrap_or_default()));
-        if let Some(gathering) = input["with"].as_str() {
+        if let Some(barrier) = input["with"].as_str() {
             let mut state = lock(&self.state);
-            *state.gathered.entry(gathering.to_owned()).or_default() += 1;
+            *state.barriers.entry(barrier.to_owned()).or_default() += 1;
             self.changed.notify_all();
             let incomplete = |state: &mut State| {
-                state.life == life && state.gathered.get(gathering) < Some(&self.slots)
+                state.incarnation == incarnation && state.barriers.get(barrier) < Some(&self.slots)
             };
             drop(self.changed.wait_while(state, incomplete));
         }
-        self.awake(life).is_some()
+        self.wait_while_frozen(incarnation).is_some()
     }
 
-    /// The answer to a request; none if there is none in this life.
-    fn answer(self: &Arc<Self>, request: &Received, life: u64) -> Option<Answer> {
-        let mode = self.awake(life)?;
+    /// The answer to a request; none if there is none in this incarnation.
+    fn answer(
+        self: &Arc<Self>,
+        request: &ReceivedRequest,
+        incarnation: u64,
+    ) -> Option<JsonResponse> {
+        let mode = self.wait_while_frozen(incarnation)?;
         let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let is_task = request.method == "POST";
         let input = match self.protocol {
             Protocol::Json => &body,
             Protocol::Instance => &body["input_data"],
         };
-        if let (Mode::Erring(status), true) = (mode, is_task) {
-            lock(&self.faults).erred(&self.name, input["name"].as_str().unwrap_or_default());
+        if let (Mode::Failing(status), true) = (mode, is_task) {
+            lock(&self.faults).record_error(&self.name, input["name"].as_str().unwrap_or_default());
             return Some((status, json!({ "message": "on purpose" })));
         }
         match (self.protocol, is_task) {
-            (Protocol::Json, _) => self.work(input, life).then_some((200, body)),
-            (Protocol::Instance, true) => Some(self.enqueue(&body, life)),
+            (Protocol::Json, _) => self.run_task(input, incarnation).then_some((200, body)),
+            (Protocol::Instance, true) => Some(self.enqueue(&body, incarnation)),
             (Protocol::Instance, false) => Some(self.look_up(&request.path)),
         }
     }
 }
 
-/// Accepts connections until this life is over.
-fn listen(shared: &Arc<Shared>, listener: TcpListener, life: u64) -> anyhow::Result<()> {
+/// Accepts connections until this incarnation is over.
+fn listen(shared: &Arc<Shared>, listener: TcpListener, incarnation: u64) -> anyhow::Result<()> {
     listener.set_nonblocking(true)?;
     let shared = Arc::clone(shared);
     thread::spawn(move || {
-        while lock(&shared.state).life == life {
+        while lock(&shared.state).incarnation == incarnation {
             match listener.accept() {
-                Ok((stream, _)) => serve(&shared, stream, life),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK_EVERY),
+                Ok((stream, _)) => serve(&shared, stream, incarnation),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(POLL_INTERVAL),
                 Err(_) => {}
             }
         }
@@ -238,11 +243,11 @@ fn listen(shared: &Arc<Shared>, listener: TcpListener, life: u64) -> anyhow::Res
 }
 
 /// Answers the requests of one connection, one after the other.
-fn serve(shared: &Arc<Shared>, stream: TcpStream, life: u64) {
+fn serve(shared: &Arc<Shared>, stream: TcpStream, incarnation: u64) {
     let Ok(to_cut) = stream.try_clone() else { return };
     let number = {
         let mut state = lock(&shared.state);
-        if state.life != life {
+        if state.incarnation != incarnation {
             return;
         }
         state.accepted += 1;
@@ -254,7 +259,7 @@ fn serve(shared: &Arc<Shared>, stream: TcpStream, life: u64) {
     thread::spawn(move || {
         let mut reader = BufReader::new(&stream);
         while let Ok(request) = read_request(&mut reader) {
-            let Some((status, body)) = shared.answer(&request, life) else { break };
+            let Some((status, body)) = shared.answer(&request, incarnation) else { break };
             let body = body.to_string();
             let whole = format!(
                 "HTTP/1.1 {status} -\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -271,23 +276,23 @@ fn serve(shared: &Arc<Shared>, stream: TcpStream, life: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::{Client, Request, Silence};
+    use crate::http::{Client, Request, RequestError};
 
-    fn back_end(protocol: Protocol) -> (BackEnd, Arc<Mutex<Faults>>) {
+    fn back_end(protocol: Protocol) -> (BackEnd, Arc<Mutex<FaultLog>>) {
         let faults = Arc::default();
         (BackEnd::start(protocol, "m", 2, &faults).expect("started"), faults)
     }
 
-    fn post(at: SocketAddr, path: &str, body: &Value) -> Result<(u16, Value), Silence> {
+    fn post(at: SocketAddr, path: &str, body: &Value) -> Result<(u16, Value), RequestError> {
         let body = &body.to_string();
         let request = Request { method: "POST", path, key: None, body };
         Client::default()
-            .ask((0, at), &request)
+            .request((0, at), &request)
             .map(|answer| (answer.status, serde_json::from_slice(&answer.body).unwrap_or_default()))
     }
 
     fn get(at: SocketAddr, path: &str) -> (u16, Value) {
-        let answer = Client::default().ask((0, at), &Request::get(path)).expect("an answer");
+        let answer = Client::default().request((0, at), &Request::get(path)).expect("an answer");
         (answer.status, serde_json::from_slice(&answer.body).unwrap_or_default())
     }
 
@@ -296,18 +301,18 @@ mod tests {
         let (server, faults) = back_end(Protocol::Json);
         let input = json!({ "name": "a", "ms": 1 });
         assert_eq!(post(server.address, "/", &input).expect("an answer"), (200, input.clone()));
-        server.err(429);
+        server.fail_with(429);
         assert_eq!(post(server.address, "/", &input).expect("an answer").0, 429);
         assert_eq!(lock(&faults).errors(server.name(), "a"), 1);
         server.recover();
         let at = server.address;
         let held = thread::spawn(move || post(at, "/", &json!({ "with": "nobody else" })));
-        while lock(&server.shared.state).gathered.is_empty() {
-            thread::sleep(LOOK_EVERY);
+        while lock(&server.shared.state).barriers.is_empty() {
+            thread::sleep(POLL_INTERVAL);
         }
         server.kill();
-        assert!(matches!(held.join().expect("joined"), Err(Silence::Lost(_))));
-        assert_eq!(lock(&faults).count(Injury::Died), 1);
+        assert!(matches!(held.join().expect("joined"), Err(RequestError::Unanswered(_))));
+        assert_eq!(lock(&faults).count(FaultKind::Died), 1);
         server.restart(false).expect("started");
         assert_eq!(post(server.address, "/", &input).expect("an answer").0, 200);
     }
@@ -336,7 +341,7 @@ mod tests {
         };
         let completed = |task: &str| {
             while get(at, &format!("/results/{task}")).1["status"] != "completed" {
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(POLL_INTERVAL);
             }
         };
         enqueue("done", json!({ "name": "a" }));

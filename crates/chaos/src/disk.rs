@@ -16,33 +16,34 @@ const ROOM_BYTES: u64 = 64 << 20;
 
 /// How a disk can be mounted here.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum MountMethod {
     /// As root.
-    Plain,
+    Root,
     /// In a user namespace.
-    AsUser,
+    UserNamespace,
 }
 
 pub(crate) struct Disk {
-    keeper: Child,
-    way: Way,
+    namespace_holder: Child,
+    mount_method: MountMethod,
     directory: PathBuf,
 }
 
-impl Way {
+impl MountMethod {
     /// How a disk can be mounted here, if it can.
-    pub(crate) fn find(directory: &Path) -> Option<Way> {
-        let works = |way: &Way| {
-            let status = way.command(directory, ROOM_BYTES, "true").stderr(Stdio::null()).status();
+    pub(crate) fn find(directory: &Path) -> Option<MountMethod> {
+        let works = |mount_method: &MountMethod| {
+            let status =
+                mount_method.command(directory, ROOM_BYTES, "true").stderr(Stdio::null()).status();
             status.is_ok_and(|status| status.success())
         };
-        [Way::Plain, Way::AsUser].into_iter().find(works)
+        [MountMethod::Root, MountMethod::UserNamespace].into_iter().find(works)
     }
 
     /// Runs a script that sees a disk of this size instead of the directory.
     fn command(self, directory: &Path, bytes: u64, script: &str) -> Command {
         let mut command = Command::new("unshare");
-        if let Way::AsUser = self {
+        if let MountMethod::UserNamespace = self {
             command.args(["--user", "--map-root-user"]);
         }
         let script = format!("mount -t tmpfs -o size={bytes} tmpfs \"$DISK\" && {script}");
@@ -53,20 +54,20 @@ impl Way {
 
 impl Disk {
     /// A disk with what is in the directory, and some room.
-    pub(crate) fn mount(way: Way, directory: &Path) -> anyhow::Result<Disk> {
+    pub(crate) fn mount(mount_method: MountMethod, directory: &Path) -> anyhow::Result<Disk> {
         let bytes = size_of(directory)? + ROOM_BYTES;
         // It ends when its input does, which is when we do.
-        let mut keeper = way
+        let mut namespace_holder = mount_method
             .command(directory, bytes, "echo ready && exec cat")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()
             .context("cannot start unshare")?;
-        let said = keeper.stdout.take().context("no output")?;
+        let said = namespace_holder.stdout.take().context("no output")?;
         let mut line = String::new();
         BufReader::new(said).read_line(&mut line)?;
-        let disk = Disk { keeper, way, directory: directory.to_owned() };
+        let disk = Disk { namespace_holder, mount_method, directory: directory.to_owned() };
         if line.trim_end() != "ready" {
             bail!("no disk could be mounted");
         }
@@ -76,9 +77,9 @@ impl Disk {
 
     /// The command that runs another one where the disk is seen.
     pub(crate) fn enter(&self) -> Vec<String> {
-        let target = self.keeper.id().to_string();
+        let target = self.namespace_holder.id().to_string();
         let mut words = vec!["nsenter", "--target", &target];
-        if let Way::AsUser = self.way {
+        if let MountMethod::UserNamespace = self.mount_method {
             words.extend(["--user", "--preserve-credentials"]);
         }
         words.extend(["--mount", "--"]);
@@ -118,7 +119,7 @@ impl Disk {
 
     /// The directory as those see it who have entered.
     fn inside(&self) -> PathBuf {
-        let mut path = PathBuf::from(format!("/proc/{}/root", self.keeper.id()));
+        let mut path = PathBuf::from(format!("/proc/{}/root", self.namespace_holder.id()));
         path.extend(self.directory.components().skip(1));
         path
     }
@@ -126,8 +127,8 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
+        let _ = self.namespace_holder.kill();
+        let _ = self.namespace_holder.wait();
     }
 }
 
@@ -161,12 +162,12 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("hypha-disk-{}", std::process::id()));
         fs::create_dir_all(directory.join("inner")).expect("a directory");
         fs::write(directory.join("inner/old"), "old").expect("written");
-        let Some(way) = Way::find(&directory) else {
+        let Some(mount_method) = MountMethod::find(&directory) else {
             let test = "disk::a_disk_is_filled_freed_and_copied_back";
             eprintln!("SKIPPED: {test}: no small disk can be mounted here [needs: netns]");
             return;
         };
-        let disk = Disk::mount(way, &directory).expect("mounted");
+        let disk = Disk::mount(mount_method, &directory).expect("mounted");
         let words = disk.enter();
         let write = |name: &str| {
             let script = format!("echo {name} > {}/inner/{name}", directory.display());

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use hypha_model::{FailureKind, rfc3339};
 use serde::Deserialize;
 
-use crate::faults::Faults;
+use crate::faults::FaultLog;
 
 /// Attempts that a task has by default.
 const MAX_ATTEMPTS: usize = 3;
@@ -23,14 +23,14 @@ pub(crate) struct FailedAttempt {
 }
 
 /// Knows what was done to whom.
-pub(crate) struct Judge<'a> {
-    pub(crate) faults: &'a Faults,
+pub(crate) struct FailureChecker<'a> {
+    pub(crate) faults: &'a FaultLog,
     /// The names of workers by their ids.
     pub(crate) names: &'a HashMap<String, String>,
 }
 
 /// A task that has ended, as far as its failures are concerned.
-pub(crate) struct Ended<'a> {
+pub(crate) struct EndedTask<'a> {
     /// What back ends know it by, if they do.
     pub(crate) name: Option<&'a str>,
     pub(crate) submitted_ms: u64,
@@ -39,9 +39,9 @@ pub(crate) struct Ended<'a> {
     pub(crate) failures: &'a [FailedAttempt],
 }
 
-impl Judge<'_> {
+impl FailureChecker<'_> {
     /// What is wrong with the failures of a task.
-    pub(crate) fn judge(&self, task: &Ended) -> Option<&'static str> {
+    pub(crate) fn check(&self, task: &EndedTask) -> Option<&'static str> {
         let all_listed = task.failures.len() < MAX_LISTED;
         let expected = task.failures.len() + usize::from(task.completed);
         if task.attempts < expected || (all_listed && task.attempts > expected) {
@@ -69,7 +69,9 @@ impl Judge<'_> {
                 return Some("blamed on a worker that nothing was done to");
             }
             if unexplained(None) > task.name.map_or(0, |name| self.faults.errors(worker, name)) {
-                return Some("blamed on a back end that gave no error and that nothing was done to");
+                return Some(
+                    "blamed on a back end that gave no error and that nothing was done to",
+                );
             }
         }
         let used = charged.values().map(Vec::len).sum::<usize>();
@@ -85,19 +87,20 @@ impl Judge<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::Injury;
+    use crate::faults::FaultKind;
 
     use FailureKind::{
-        BackendFailed, BackendUnreachable, Interrupted, ProgramFailed, Refused, Returned, WorkerLost,
+        BackendFailed, BackendUnreachable, Interrupted, ProgramFailed, Refused, Returned,
+        WorkerLost,
     };
 
     /// Judges a task whose attempts failed so, long after two workers died and a back end died and gave one error.
     fn judge(completed: bool, failures: &[(&str, FailureKind)]) -> Option<&'static str> {
-        let mut faults = Faults::default();
+        let mut faults = FaultLog::default();
         for worker in ["worker-1", "worker-2", "127.0.0.1:1"] {
-            faults.began(worker, Injury::Died);
+            faults.record_begin(worker, FaultKind::Died);
         }
-        faults.erred("127.0.0.1:1", "task");
+        faults.record_error("127.0.0.1:1", "task");
         let names = ["worker-1", "worker-2", "worker-3", "127.0.0.1:1"];
         let names = names.map(|name| (format!("id of {name}"), name.to_owned())).into();
         let failure = |(worker, kind): &(&str, FailureKind)| FailedAttempt {
@@ -108,8 +111,8 @@ mod tests {
         let failures: Vec<FailedAttempt> = failures.iter().map(failure).collect();
         let attempts = failures.len() + usize::from(completed);
         let name = Some("task");
-        let task = Ended { name, submitted_ms: 0, completed, attempts, failures: &failures };
-        Judge { faults: &faults, names: &names }.judge(&task)
+        let task = EndedTask { name, submitted_ms: 0, completed, attempts, failures: &failures };
+        FailureChecker { faults: &faults, names: &names }.check(&task)
     }
 
     #[test]
@@ -119,7 +122,11 @@ mod tests {
         assert_eq!(judge(true, &[(one, WorkerLost), (two, WorkerLost)]), None);
         let three_faults = [(one, WorkerLost), (two, WorkerLost), (back_end, BackendFailed)];
         assert_eq!(judge(false, &three_faults), None);
-        assert_eq!(judge(true, &[(back_end, BackendFailed); 2]), None, "it died, and gave an error");
+        assert_eq!(
+            judge(true, &[(back_end, BackendFailed); 2]),
+            None,
+            "it died, and gave an error"
+        );
         for kind in [Interrupted, Returned, Refused, BackendUnreachable] {
             assert_eq!(judge(true, &[(three, kind); 7]), None, "{kind} uses up no attempt");
         }
@@ -146,11 +153,11 @@ mod tests {
 
     #[test]
     fn attempts_and_failures_add_up() {
-        let (faults, names) = (Faults::default(), HashMap::new());
+        let (faults, names) = (FaultLog::default(), HashMap::new());
         let judge = |completed, attempts| {
             let failures = &[][..];
-            let task = Ended { name: None, submitted_ms: 0, completed, attempts, failures };
-            Judge { faults: &faults, names: &names }.judge(&task)
+            let task = EndedTask { name: None, submitted_ms: 0, completed, attempts, failures };
+            FailureChecker { faults: &faults, names: &names }.check(&task)
         };
         assert_eq!(judge(true, 1), None);
         assert!(judge(true, 2).is_some_and(|wrong| wrong.contains("add up")));

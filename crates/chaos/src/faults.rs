@@ -9,7 +9,7 @@ const NOTICED_WITHIN_MS: u64 = 60_000;
 
 /// What is done to a worker that makes attempts fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Injury {
+pub(crate) enum FaultKind {
     /// It died with what it had.
     Died,
     /// It did nothing for a while.
@@ -19,7 +19,7 @@ pub(crate) enum Injury {
 /// A fault with its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
-    injury: Injury,
+    kind: FaultKind,
     began_ms: u64,
     /// Not yet, if it lasts.
     ended_ms: u64,
@@ -27,21 +27,21 @@ pub(crate) struct Fault {
 
 /// All faults of workers. A worker is known by its name: what its certificate says, or its host and port.
 #[derive(Debug, Default)]
-pub(crate) struct Faults {
+pub(crate) struct FaultLog {
     of_worker: HashMap<String, Vec<Fault>>,
     /// How often a back end answered a task, known by its name, with an error on purpose.
     errors: HashMap<(String, String), usize>,
 }
 
-impl Faults {
-    /// A worker dies or freezes now, and is not well until [`Faults::ended`].
-    pub(crate) fn began(&mut self, worker: &str, injury: Injury) {
-        let fault = Fault { injury, began_ms: now_ms(), ended_ms: u64::MAX };
+impl FaultLog {
+    /// A worker dies or freezes now, and is not well until [`FaultLog::record_end`].
+    pub(crate) fn record_begin(&mut self, worker: &str, kind: FaultKind) {
+        let fault = Fault { kind, began_ms: now_ms(), ended_ms: u64::MAX };
         self.of_worker.entry(worker.to_owned()).or_default().push(fault);
     }
 
     /// Whatever was done to the worker is over.
-    pub(crate) fn ended(&mut self, worker: &str) {
+    pub(crate) fn record_end(&mut self, worker: &str) {
         let now = now_ms();
         for fault in self.of_worker.entry(worker.to_owned()).or_default() {
             fault.ended_ms = fault.ended_ms.min(now);
@@ -49,7 +49,7 @@ impl Faults {
     }
 
     /// A back end answers a task with an error.
-    pub(crate) fn erred(&mut self, worker: &str, task: &str) {
+    pub(crate) fn record_error(&mut self, worker: &str, task: &str) {
         *self.errors.entry((worker.to_owned(), task.to_owned())).or_default() += 1;
     }
 
@@ -72,7 +72,7 @@ impl Faults {
             faults.iter().filter(|fault| fault.ended_ms >= submitted_ms).collect();
         let mut failed_at_ms = failed_at_ms.to_vec();
         failed_at_ms.sort_unstable();
-        // Faults and failures in the order of time: to take the first that fits leaves the most to the others.
+        // The faults and failures in the order of time: to take the first that fits leaves the most to the others.
         let has_none = |at: &&u64| {
             let fits = |fault: &&Fault| {
                 fault.began_ms <= **at && **at <= fault.ended_ms.saturating_add(NOTICED_WITHIN_MS)
@@ -84,8 +84,8 @@ impl Faults {
     }
 
     /// How many faults of this kind there were.
-    pub(crate) fn count(&self, injury: Injury) -> usize {
-        self.of_worker.values().flatten().filter(|fault| fault.injury == injury).count()
+    pub(crate) fn count(&self, kind: FaultKind) -> usize {
+        self.of_worker.values().flatten().filter(|fault| fault.kind == kind).count()
     }
 
     /// How many errors there were.
@@ -103,10 +103,10 @@ pub(crate) fn now_ms() -> u64 {
 mod tests {
     use super::*;
 
-    fn faults(times: &[(u64, u64)]) -> Faults {
-        let fault = |&(began_ms, ended_ms)| Fault { injury: Injury::Died, began_ms, ended_ms };
+    fn faults(times: &[(u64, u64)]) -> FaultLog {
+        let fault = |&(began_ms, ended_ms)| Fault { kind: FaultKind::Died, began_ms, ended_ms };
         let of_worker = [("w".to_owned(), times.iter().map(fault).collect())].into();
-        Faults { of_worker, ..Faults::default() }
+        FaultLog { of_worker, ..FaultLog::default() }
     }
 
     #[test]
@@ -134,13 +134,13 @@ mod tests {
 
     #[test]
     fn what_lasts_explains_until_it_ends() {
-        let mut faults = Faults::default();
-        faults.began("w", Injury::Froze);
+        let mut faults = FaultLog::default();
+        faults.record_begin("w", FaultKind::Froze);
         assert_eq!(faults.unexplained("w", now_ms(), &[now_ms() + 1_000_000]), 0);
-        faults.ended("w");
+        faults.record_end("w");
         assert_ne!(faults.unexplained("w", 0, &[now_ms() + 1_000_000]), 0);
-        assert_eq!((faults.count(Injury::Froze), faults.count(Injury::Died)), (1, 0));
-        faults.erred("w", "t");
+        assert_eq!((faults.count(FaultKind::Froze), faults.count(FaultKind::Died)), (1, 0));
+        faults.record_error("w", "t");
         assert_eq!((faults.errors("w", "t"), faults.errors("w", "u")), (1, 0));
     }
 }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Longer than a scheduler that lives ever takes; one that died resets the connection at once.
-const PATIENCE: Duration = Duration::from_secs(20);
+const IO_TIMEOUT: Duration = Duration::from_secs(20);
 /// A thousand tasks with their results, many times over.
 const MAX_BODY: usize = 64 << 20;
 /// Ours are few and short; a line that never ends is not read for ever.
@@ -27,36 +27,40 @@ impl<'a> Request<'a> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(crate) enum Silence {
+pub(crate) enum RequestError {
     /// Nobody listens: the request was not sent.
     Unreachable(Error),
     /// It was sent, at least in part. Whether it was taken is unknown.
-    Lost(Error),
+    Unanswered(Error),
 }
 
-/// A life of a server, and where it serves. Another life may serve at the same place.
-pub(crate) type Life = (u32, SocketAddr);
+/// An incarnation of a server, and where it serves. Another incarnation may serve at the same place.
+pub(crate) type Incarnation = (u32, SocketAddr);
 
 #[derive(Default)]
 pub(crate) struct Client {
-    open: Option<(Life, BufReader<TcpStream>)>,
+    open: Option<(Incarnation, BufReader<TcpStream>)>,
 }
 
 impl Client {
-    pub(crate) fn ask(&mut self, at: Life, request: &Request) -> Result<Answer, Silence> {
+    pub(crate) fn request(
+        &mut self,
+        at: Incarnation,
+        request: &Request,
+    ) -> Result<HttpResponse, RequestError> {
         let mut stream = match self.open.take() {
             Some((open_to, stream)) if open_to == at => stream,
-            _ => connect(at.1).map_err(Silence::Unreachable)?,
+            _ => connect(at.1).map_err(RequestError::Unreachable)?,
         };
-        send(stream.get_mut(), request).map_err(Silence::Lost)?;
-        let (answer, keep) = receive(&mut stream).map_err(Silence::Lost)?;
+        send(stream.get_mut(), request).map_err(RequestError::Unanswered)?;
+        let (answer, keep) = receive(&mut stream).map_err(RequestError::Unanswered)?;
         if keep {
             self.open = Some((at, stream));
         }
@@ -65,9 +69,9 @@ impl Client {
 }
 
 fn connect(at: SocketAddr) -> io::Result<BufReader<TcpStream>> {
-    let stream = TcpStream::connect_timeout(&at, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&at, IO_TIMEOUT)?;
+    stream.set_read_timeout(Some(IO_TIMEOUT))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
     stream.set_nodelay(true)?;
     Ok(BufReader::new(stream))
 }
@@ -85,30 +89,30 @@ fn send(stream: &mut impl Write, request: &Request) -> io::Result<()> {
 }
 
 /// A request as a server gets it.
-pub(crate) struct Received {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) body: Vec<u8>,
 }
 
 /// The next request of a connection.
-pub(crate) fn read_request(stream: &mut impl BufRead) -> io::Result<Received> {
+pub(crate) fn read_request(stream: &mut impl BufRead) -> io::Result<ReceivedRequest> {
     let Head { first, length, .. } = read_head(stream)?;
     let mut words = first.split(' ').map(str::to_owned);
     let (Some(method), Some(path)) = (words.next(), words.next()) else {
         return Err(malformed("a request without a path"));
     };
     let body = read_body(stream, length.unwrap_or_default())?;
-    Ok(Received { method, path, body })
+    Ok(ReceivedRequest { method, path, body })
 }
 
 /// An answer, and whether the connection can be used again.
-fn receive(stream: &mut impl BufRead) -> io::Result<(Answer, bool)> {
+fn receive(stream: &mut impl BufRead) -> io::Result<(HttpResponse, bool)> {
     let Head { first, length, keep } = read_head(stream)?;
     let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
     let status = status.ok_or_else(|| malformed("an answer without a status"))?;
     let length = length.ok_or_else(|| malformed("an answer without a length"))?;
-    Ok((Answer { status, body: read_body(stream, length)? }, keep))
+    Ok((HttpResponse { status, body: read_body(stream, length)? }, keep))
 }
 
 struct Head {

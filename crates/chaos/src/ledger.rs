@@ -7,8 +7,8 @@ use hypha_model::FailureKind;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::failures::{Ended, FailedAttempt, Judge};
-use crate::load::made_ms;
+use crate::failures::{EndedTask, FailedAttempt, FailureChecker};
+use crate::load::accepted_ms;
 
 /// How many of a kind of complaint are shown, and how much of each: some inputs are large.
 const SHOWN: usize = 5;
@@ -16,7 +16,7 @@ const SHOWN_CHARS: usize = 1_500;
 
 /// A task as it was submitted. All models answer with their input.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Given {
+pub(crate) struct SubmittedTask {
     pub(crate) model: String,
     pub(crate) input: Value,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Given {
 /// Results up to this size are kept beside the task, larger ones apart: the default of `max_result_size`.
 pub(crate) const LARGE_BYTES: usize = 1 << 20;
 
-impl Given {
+impl SubmittedTask {
     /// Whether the result is too large to stand in the list.
     pub(crate) fn is_large(&self) -> bool {
         self.result_bytes() > LARGE_BYTES
@@ -35,7 +35,7 @@ impl Given {
     }
 
     /// Whether a result in the list is that of this task, or stands for one of its size.
-    fn is_owed(&self, result: Option<&Value>) -> bool {
+    fn is_expected_result(&self, result: Option<&Value>) -> bool {
         match result {
             Some(result) if self.is_large() => {
                 result["object"].is_string() && result["bytes"] == self.result_bytes()
@@ -47,7 +47,7 @@ impl Given {
 
 /// A task as the scheduler lists it.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Listed {
+pub(crate) struct ListedTask {
     pub(crate) id: String,
     status: String,
     attempts: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Listed {
     failures: Vec<FailedAttempt>,
 }
 
-impl Listed {
+impl ListedTask {
     pub(crate) fn is_completed(&self) -> bool {
         self.status == "completed"
     }
@@ -76,9 +76,9 @@ pub(crate) enum Scope {
     Latest,
 }
 
-/// What became of submits that a life of the scheduler took and did not answer.
+/// What became of submits that an incarnation of the scheduler took and did not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traces {
+pub(crate) struct UnansweredSubmits {
     /// The repeat found them stored.
     pub(crate) found: u64,
     /// The repeat was the first that was stored.
@@ -87,14 +87,14 @@ pub(crate) struct Traces {
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    tasks: HashMap<String, Given>,
+    tasks: HashMap<String, SubmittedTask>,
     /// Those that were accounted for.
-    settled: HashSet<String>,
+    verified: HashSet<String>,
     /// Those that we have cancelled.
     cancelled: HashSet<String>,
     ids: HashMap<String, String>,
-    /// By the life of the scheduler that died with them.
-    pub(crate) traces: BTreeMap<u32, Traces>,
+    /// By the incarnation of the scheduler that died with them.
+    pub(crate) unanswered_submits: BTreeMap<u32, UnansweredSubmits>,
     /// Submits that were made again because there was no answer.
     pub(crate) repeated: u64,
     /// Submits that were made again although there was one.
@@ -106,7 +106,12 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// The scheduler answered that the task of this key has this id. A key that was acknowledged before must still
     /// have the same.
-    pub(crate) fn acknowledge(&mut self, key: &str, given: &Given, id: &str) -> Result<(), String> {
+    pub(crate) fn acknowledge(
+        &mut self,
+        key: &str,
+        submitted: &SubmittedTask,
+        id: &str,
+    ) -> Result<(), String> {
         match self.ids.get(key) {
             Some(first) if first == id => return Ok(()),
             Some(first) => {
@@ -115,10 +120,10 @@ impl Ledger {
             None => {}
         }
         if let Some(other) = self.tasks.get(id) {
-            return Err(format!("{id} was given to the key {key} and, before, to {other:?}"));
+            return Err(format!("{id} was assigned to the key {key} and, before, to {other:?}"));
         }
         self.ids.insert(key.to_owned(), id.to_owned());
-        self.tasks.insert(id.to_owned(), given.clone());
+        self.tasks.insert(id.to_owned(), submitted.clone());
         Ok(())
     }
 
@@ -131,25 +136,30 @@ impl Ledger {
         self.cancelled.insert(id.to_owned());
     }
 
-    pub(crate) fn given(&self, id: &str) -> Option<&Given> {
+    pub(crate) fn submitted_task(&self, id: &str) -> Option<&SubmittedTask> {
         self.tasks.get(id)
     }
 
-    pub(crate) fn is_settled(&self, id: &str) -> bool {
-        self.settled.contains(id)
+    pub(crate) fn is_verified(&self, id: &str) -> bool {
+        self.verified.contains(id)
     }
 
     /// Compares what is owed with what the scheduler has, and says what is wrong.
-    pub(crate) fn compare(&self, listed: &[Listed], scope: Scope, judge: &Judge) -> Vec<String> {
-        let mut complaints = Complaints::default();
-        let mut seen: HashMap<&str, &Listed> = HashMap::new();
+    pub(crate) fn compare(
+        &self,
+        listed: &[ListedTask],
+        scope: Scope,
+        checker: &FailureChecker,
+    ) -> Vec<String> {
+        let mut violations = Violations::default();
+        let mut seen: HashMap<&str, &ListedTask> = HashMap::new();
         for task in listed {
             if seen.insert(&task.id, task).is_some() {
-                complaints.add("listed twice", task.id.clone());
+                violations.add("listed twice", task.id.clone());
             }
-            let Some(given) = self.tasks.get(&task.id) else {
+            let Some(submitted) = self.tasks.get(&task.id) else {
                 // Each key was repeated until it was acknowledged, so every stored task is known by now.
-                complaints.add("stored, and belongs to no key", format!("{task:?}"));
+                violations.add("stored, and belongs to no key", format!("{task:?}"));
                 continue;
             };
             if task.status == "cancelled" && self.cancelled.contains(&task.id) {
@@ -158,42 +168,47 @@ impl Ledger {
             if !(task.is_completed() || task.is_failed())
                 || task.is_failed() == task.error.is_none()
             {
-                complaints.add("neither completed nor failed", format!("{task:?}"));
-            } else if task.is_completed() && !given.is_owed(task.result.as_ref()) {
-                complaints.add("with a wrong result", format!("{task:?} of {given:?}"));
+                violations.add("neither completed nor failed", format!("{task:?}"));
+            } else if task.is_completed() && !submitted.is_expected_result(task.result.as_ref()) {
+                violations.add("with a wrong result", format!("{task:?} of {submitted:?}"));
             } else if task.is_completed() && task.attempts == 0 {
-                complaints.add("completed without an attempt", format!("{task:?}"));
-            } else if let Some(wrong) = judge.judge(&Ended {
-                name: given.input["name"].as_str(),
-                submitted_ms: made_ms(&task.id).unwrap_or_default(),
+                violations.add("completed without an attempt", format!("{task:?}"));
+            } else if let Some(wrong) = checker.check(&EndedTask {
+                name: submitted.input["name"].as_str(),
+                submitted_ms: accepted_ms(&task.id).unwrap_or_default(),
                 completed: task.is_completed(),
                 attempts: task.attempts,
                 failures: &task.failures,
             }) {
-                complaints.add(wrong, format!("{task:?} of {given:?}"));
+                violations.add(wrong, format!("{task:?} of {submitted:?}"));
             }
         }
-        for (id, given) in &self.tasks {
-            let wanted = scope == Scope::Whole || !self.is_settled(id);
+        for (id, submitted) in &self.tasks {
+            let wanted = scope == Scope::Whole || !self.is_verified(id);
             if wanted && !seen.contains_key(id.as_str()) {
-                complaints.add("acknowledged and lost", format!("{id}: {given:?}"));
+                violations.add("acknowledged and lost", format!("{id}: {submitted:?}"));
             }
         }
-        complaints.shown()
+        violations.shown()
     }
 
     /// Shows that [`Ledger::compare`] notices what it is for: each of these records, which is what the scheduler has with
     /// one thing changed, must be complained about.
-    pub(crate) fn check_the_checker(&self, listed: &[Listed], judge: &Judge) -> anyhow::Result<()> {
-        let plain =
-            |task: &Listed| task.is_completed() && task.attempts == 1 && !self.is_settled(&task.id);
+    pub(crate) fn test_checker(
+        &self,
+        listed: &[ListedTask],
+        checker: &FailureChecker,
+    ) -> anyhow::Result<()> {
+        let plain = |task: &ListedTask| {
+            task.is_completed() && task.attempts == 1 && !self.is_verified(&task.id)
+        };
         let at = listed.iter().position(plain).context("no task completed at once")?;
-        let changed = |change: &dyn Fn(&mut Vec<Listed>)| {
+        let changed = |change: &dyn Fn(&mut Vec<ListedTask>)| {
             let mut listed = listed.to_vec();
             change(&mut listed);
             listed
         };
-        let blamed = |listed: &mut Vec<Listed>, kind: FailureKind, count: usize| {
+        let blamed = |listed: &mut Vec<ListedTask>, kind: FailureKind, count: usize| {
             let failure = FailedAttempt {
                 worker: "a worker that nothing was done to".to_owned(),
                 kind,
@@ -208,7 +223,7 @@ impl Ledger {
             ("a wrong result", changed(&|listed| listed[at].result = Some(Value::Null))),
             ("a task that hangs", changed(&|listed| listed[at].status = "scheduled".to_owned())),
             (
-                "an attempt lost to nobody",
+                "an attempt lost without a fault",
                 changed(&|listed| blamed(listed, FailureKind::WorkerLost, 1)),
             ),
             (
@@ -222,7 +237,7 @@ impl Ledger {
             ),
         ];
         for (what, listed) in doctored {
-            if self.compare(&listed, Scope::Latest, judge).is_empty() {
+            if self.compare(&listed, Scope::Latest, checker).is_empty() {
                 anyhow::bail!("the checker does not notice {what}");
             }
         }
@@ -230,25 +245,25 @@ impl Ledger {
     }
 
     /// The first few tasks that have not ended.
-    pub(crate) fn unfinished(listed: &[Listed]) -> impl Iterator<Item = &Listed> {
-        let open = |task: &&Listed| ["queued", "scheduled", "running"].contains(&&*task.status);
+    pub(crate) fn unfinished(listed: &[ListedTask]) -> impl Iterator<Item = &ListedTask> {
+        let open = |task: &&ListedTask| ["queued", "scheduled", "running"].contains(&&*task.status);
         listed.iter().filter(open).take(SHOWN)
     }
 
     /// These are accounted for. Returns how many of them took more than one attempt, and how many have failed.
-    pub(crate) fn settle(&mut self, listed: &[Listed]) -> (u64, u64) {
-        let new = |task: &&Listed| self.settled.insert(task.id.clone());
-        let new: Vec<&Listed> = listed.iter().filter(new).collect();
-        let count = |is: fn(&Listed) -> bool| new.iter().filter(|task| is(task)).count() as u64;
-        (count(|task| task.attempts > 1), count(Listed::is_failed))
+    pub(crate) fn mark_verified(&mut self, listed: &[ListedTask]) -> (u64, u64) {
+        let new = |task: &&ListedTask| self.verified.insert(task.id.clone());
+        let new: Vec<&ListedTask> = listed.iter().filter(new).collect();
+        let count = |is: fn(&ListedTask) -> bool| new.iter().filter(|task| is(task)).count() as u64;
+        (count(|task| task.attempts > 1), count(ListedTask::is_failed))
     }
 }
 
 /// Complaints by kind, the first few of each.
 #[derive(Default)]
-struct Complaints(BTreeMap<&'static str, (u64, Vec<String>)>);
+struct Violations(BTreeMap<&'static str, (u64, Vec<String>)>);
 
-impl Complaints {
+impl Violations {
     fn add(&mut self, kind: &'static str, what: String) {
         let (count, some) = self.0.entry(kind).or_default();
         *count += 1;
@@ -270,26 +285,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::faults::Faults;
+    use crate::faults::FaultLog;
 
     fn ledger() -> Ledger {
         let mut ledger = Ledger::default();
         for (key, id) in [("a", "t1"), ("b", "t2")] {
-            let given = Given { model: "echo".to_owned(), input: json!({ "key": key }) };
-            ledger.acknowledge(key, &given, id).expect("new");
+            let submitted =
+                SubmittedTask { model: "echo".to_owned(), input: json!({ "key": key }) };
+            ledger.acknowledge(key, &submitted, id).expect("new");
         }
         ledger
     }
 
-    fn listed(id: &str, key: &str) -> Listed {
+    fn listed(id: &str, key: &str) -> ListedTask {
         let (status, result) = ("completed".to_owned(), Some(json!({ "key": key })));
-        Listed { id: id.to_owned(), status, attempts: 1, result, error: None, failures: vec![] }
+        ListedTask { id: id.to_owned(), status, attempts: 1, result, error: None, failures: vec![] }
     }
 
     /// Compares, in a run in which nothing was done to anybody.
-    fn compare(ledger: &Ledger, listed: &[Listed], scope: Scope) -> Vec<String> {
-        let (faults, names) = (Faults::default(), HashMap::new());
-        ledger.compare(listed, scope, &Judge { faults: &faults, names: &names })
+    fn compare(ledger: &Ledger, listed: &[ListedTask], scope: Scope) -> Vec<String> {
+        let (faults, names) = (FaultLog::default(), HashMap::new());
+        ledger.compare(listed, scope, &FailureChecker { faults: &faults, names: &names })
     }
 
     #[test]
@@ -302,60 +318,71 @@ mod tests {
 
     #[test]
     fn everything_else_is_named() {
-        let check = |tasks: Vec<Listed>, kind: &str| {
-            let complaints = compare(&ledger(), &tasks, Scope::Whole);
-            assert_eq!(complaints.len(), 1, "{complaints:?}");
-            assert!(complaints[0].starts_with(kind), "{complaints:?}");
+        let check = |tasks: Vec<ListedTask>, kind: &str| {
+            let violations = compare(&ledger(), &tasks, Scope::Whole);
+            assert_eq!(violations.len(), 1, "{violations:?}");
+            assert!(violations[0].starts_with(kind), "{violations:?}");
         };
         let (a, b) = (|| listed("t1", "a"), || listed("t2", "b"));
         check(vec![a()], "1 acknowledged and lost");
         check(vec![a(), b(), listed("t3", "a")], "1 stored, and belongs to no key");
         check(vec![a(), b(), b()], "1 listed twice");
         check(vec![a(), listed("t2", "a")], "1 with a wrong result");
-        check(vec![a(), Listed { result: None, ..b() }], "1 with a wrong result");
-        let status = |status: &str| Listed { status: status.into(), ..b() };
+        check(vec![a(), ListedTask { result: None, ..b() }], "1 with a wrong result");
+        let status = |status: &str| ListedTask { status: status.into(), ..b() };
         check(vec![a(), status("queued")], "1 neither completed nor failed");
         check(vec![a(), status("cancelled")], "1 neither completed nor failed");
         check(vec![a(), status("failed")], "1 neither completed nor failed");
         let error = Some("x".to_owned());
-        check(vec![a(), Listed { error: error.clone(), ..b() }], "1 neither completed nor failed");
-        let failed = Listed { error, attempts: 0, ..status("failed") };
+        check(
+            vec![a(), ListedTask { error: error.clone(), ..b() }],
+            "1 neither completed nor failed",
+        );
+        let failed = ListedTask { error, attempts: 0, ..status("failed") };
         check(vec![a(), failed], "1 failed with attempts left");
-        check(vec![a(), Listed { attempts: 2, ..b() }], "1 with attempts and failures");
-        check(vec![a(), Listed { attempts: 0, ..b() }], "1 completed without an attempt");
+        check(vec![a(), ListedTask { attempts: 2, ..b() }], "1 with attempts and failures");
+        check(vec![a(), ListedTask { attempts: 0, ..b() }], "1 completed without an attempt");
     }
 
     #[test]
     fn what_was_accounted_for_is_looked_for_only_in_the_whole() {
         let mut ledger = ledger();
-        let again = Listed { attempts: 2, ..listed("t1", "a") };
-        assert_eq!(ledger.settle(&[again]), (1, 0));
-        assert_eq!(ledger.settle(&[listed("t1", "a")]), (0, 0));
+        let again = ListedTask { attempts: 2, ..listed("t1", "a") };
+        assert_eq!(ledger.mark_verified(&[again]), (1, 0));
+        assert_eq!(ledger.mark_verified(&[listed("t1", "a")]), (0, 0));
         assert_eq!(compare(&ledger, &[listed("t2", "b")], Scope::Latest), [""; 0]);
         assert_eq!(compare(&ledger, &[listed("t2", "b")], Scope::Whole).len(), 1);
         assert_eq!(compare(&ledger, &[listed("t1", "a")], Scope::Latest).len(), 1);
-        let cancelled = Listed { status: "cancelled".into(), result: None, ..listed("t2", "b") };
+        let cancelled =
+            ListedTask { status: "cancelled".into(), result: None, ..listed("t2", "b") };
         ledger.cancel("t2");
         assert_eq!(compare(&ledger, &[cancelled], Scope::Latest), [""; 0]);
     }
 
     #[test]
     fn a_large_result_is_named_by_its_size() {
-        let given = Given { model: "echo".to_owned(), input: json!("x".repeat(LARGE_BYTES)) };
-        assert!(given.is_owed(Some(&json!({ "object": "ab", "bytes": LARGE_BYTES + 2 }))));
-        assert!(!given.is_owed(Some(&json!({ "object": "ab", "bytes": LARGE_BYTES }))));
-        assert!(!given.is_owed(Some(&given.input)));
-        let small = Given { model: "echo".to_owned(), input: json!("x".repeat(LARGE_BYTES - 2)) };
-        assert!(small.is_owed(Some(&small.input)) && !small.is_owed(None));
+        let submitted =
+            SubmittedTask { model: "echo".to_owned(), input: json!("x".repeat(LARGE_BYTES)) };
+        assert!(
+            submitted
+                .is_expected_result(Some(&json!({ "object": "ab", "bytes": LARGE_BYTES + 2 })))
+        );
+        assert!(
+            !submitted.is_expected_result(Some(&json!({ "object": "ab", "bytes": LARGE_BYTES })))
+        );
+        assert!(!submitted.is_expected_result(Some(&submitted.input)));
+        let small =
+            SubmittedTask { model: "echo".to_owned(), input: json!("x".repeat(LARGE_BYTES - 2)) };
+        assert!(small.is_expected_result(Some(&small.input)) && !small.is_expected_result(None));
     }
 
     #[test]
     fn a_key_keeps_its_task_and_a_task_its_key() {
         let mut ledger = ledger();
-        let given = Given { model: "echo".to_owned(), input: json!({ "key": "a" }) };
-        assert_eq!(ledger.acknowledge("a", &given, "t1"), Ok(()));
+        let submitted = SubmittedTask { model: "echo".to_owned(), input: json!({ "key": "a" }) };
+        assert_eq!(ledger.acknowledge("a", &submitted, "t1"), Ok(()));
         assert_eq!(ledger.acknowledged(), 2);
-        assert!(ledger.acknowledge("a", &given, "t9").is_err());
-        assert!(ledger.acknowledge("c", &given, "t1").is_err());
+        assert!(ledger.acknowledge("a", &submitted, "t9").is_err());
+        assert!(ledger.acknowledge("c", &submitted, "t1").is_err());
     }
 }

@@ -30,13 +30,13 @@ use anyhow::Context;
 use ledger::Scope;
 use load::lock;
 use network::Network;
-use round::Run;
+use round::ChaosRun;
 use totals::Totals;
 use verify::Verifier;
 
 /// After so many rounds, and after the last, the account is of all tasks, not only of the round's: the store grows, and
 /// to list it all each time would take most of the time.
-const WHOLE_EVERY: u32 = 5;
+const FULL_CHECK_EVERY: u32 = 5;
 
 /// Runs all rounds with `program` in a `directory` that does not exist yet; whether nothing was lost. What was lost, or
 /// not shown, has been printed, and the directory stays for those who look for the reason.
@@ -46,18 +46,18 @@ pub fn run(directory: &Path, program: &Path, options: &Options) -> anyhow::Resul
     let faults = Arc::default();
     let network = Network::start(program, directory, workers, &faults)
         .with_context(|| format!("cannot start the network; see {directory:?}"))?;
-    if network.way.is_none() {
+    if network.mount_method.is_none() {
         println!(
             "chaos: no small disk can be mounted here: where one would be full, the scheduler is stopped"
         );
     }
     let verifier = Verifier::new(&network, seed, directory.join("logs"));
     let (ledger, totals) = (Arc::default(), Totals::default());
-    let mut run = Run { seed, directory, network, ledger, faults, verifier, totals };
+    let mut run = ChaosRun { seed, directory, network, ledger, faults, verifier, totals };
     run.verifier.register(&mut run.network)?;
-    run.verifier.settle(&mut run.network)?;
+    run.verifier.wait_until_idle(&mut run.network)?;
     for round in 1..=rounds {
-        let whole = round % WHOLE_EVERY == 0 || round == rounds;
+        let whole = round % FULL_CHECK_EVERY == 0 || round == rounds;
         let scope = if whole { Scope::Whole } else { Scope::Latest };
         if let Err(error) = run.round(round, scope) {
             eprintln!("chaos: FAILED in round {round} of seed {seed}:\n  {error:#}");
@@ -70,9 +70,11 @@ pub fn run(directory: &Path, program: &Path, options: &Options) -> anyhow::Resul
         run.totals.rounds = round;
     }
     print!("chaos: {}", run.totals.report(&lock(&run.ledger), &lock(&run.faults)));
-    let not_shown = run.totals.not_shown();
-    if !not_shown.is_empty() {
-        eprintln!("chaos: not shown: nobody died in the gap of {not_shown:?}; ask for more rounds");
+    let unproven_points = run.totals.unproven_points();
+    if !unproven_points.is_empty() {
+        eprintln!(
+            "chaos: not proven: no node crashed in the gap of {unproven_points:?}; ask for more rounds"
+        );
         return Ok(false);
     }
     drop(run);

@@ -9,9 +9,9 @@ use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
 
 use crate::faults::now_ms;
-use crate::http::{Answer, Client, Request, Silence};
-use crate::ledger::{Given, LARGE_BYTES, Ledger};
-use crate::network::{Address, INSTANCES, SERVED};
+use crate::http::{Client, HttpResponse, Request, RequestError};
+use crate::ledger::{LARGE_BYTES, Ledger, SubmittedTask};
+use crate::network::{ApiAddress, INSTANCE_MODELS, SHARED_MODEL};
 use crate::random::Random;
 
 /// Enough that commits hold submits of several, few enough for a machine with two cores.
@@ -19,16 +19,16 @@ const CLIENTS: u64 = 4;
 /// The most tasks in one request: some commits are large.
 const MAX_BATCH: u64 = 40;
 /// How long a client goes on repeating one submit: longer than a scheduler is ever dead or frozen.
-const PATIENCE: Duration = Duration::from_secs(240);
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Before a submit is repeated.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// One task in so many takes long, so that faults find it running.
 const LONG_ONCE_IN: u64 = 25;
 /// One task in so many has a result that is stored apart. They take most of the room.
 const LARGE_ONCE_IN: u64 = 500;
 /// Between two submits of a client, at most. With default settings a round takes half a minute, and what is submitted
 /// meanwhile has to be done, and listed, on a machine with two cores.
-const PACE_MS: u64 = 200;
+const MAX_SUBMIT_INTERVAL_MS: u64 = 200;
 
 pub(crate) struct Load {
     clients: Vec<JoinHandle<()>>,
@@ -41,7 +41,7 @@ impl Load {
     pub(crate) fn start(
         seed: u64,
         round: u32,
-        address: &Arc<Address>,
+        address: &Arc<ApiAddress>,
         ledger: &Arc<Mutex<Ledger>>,
     ) -> Load {
         let stop = Arc::<AtomicBool>::default();
@@ -87,7 +87,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Submitter {
     name: String,
     random: Random,
-    address: Arc<Address>,
+    address: Arc<ApiAddress>,
     ledger: Arc<Mutex<Ledger>>,
     client: Client,
     /// What it has submitted in this round.
@@ -96,14 +96,14 @@ struct Submitter {
 
 struct Submit {
     key: String,
-    tasks: Vec<Given>,
+    tasks: Vec<SubmittedTask>,
     batch: bool,
 }
 
 /// A request that was sent and not answered.
-struct Lost {
-    /// Which life of the scheduler it was sent to.
-    life: u32,
+struct UnansweredRequest {
+    /// Which incarnation of the scheduler it was sent to.
+    incarnation: u32,
     sent_ms: u64,
 }
 
@@ -113,15 +113,15 @@ impl Submitter {
             if !self.past.is_empty() && self.random.once_in(20) {
                 let at = self.random.index(self.past.len());
                 let submit = self.past.swap_remove(at);
-                self.insist(&submit)?;
+                self.submit_until_acknowledged(&submit)?;
                 lock(&self.ledger).doubled += 1;
                 self.past.push(submit);
             } else {
                 let submit = self.draw();
-                self.insist(&submit)?;
+                self.submit_until_acknowledged(&submit)?;
                 self.past.push(submit);
             }
-            thread::sleep(self.random.millis(0..=PACE_MS));
+            thread::sleep(self.random.millis(0..=MAX_SUBMIT_INTERVAL_MS));
         }
         Ok(())
     }
@@ -130,41 +130,41 @@ impl Submitter {
         let number = self.past.len();
         let key = format!("{}-{number}", self.name);
         let batch = self.random.once_in(8);
-        let count = if batch { self.random.among(1..=MAX_BATCH) } else { 1 };
+        let count = if batch { self.random.in_range(1..=MAX_BATCH) } else { 1 };
         let tasks = (0..count).map(|at| self.task(&format!("{key}#{at}"))).collect();
         Submit { key, tasks, batch }
     }
 
-    fn task(&mut self, name: &str) -> Given {
+    fn task(&mut self, name: &str) -> SubmittedTask {
         let long = self.random.once_in(LONG_ONCE_IN);
-        let ms = self.random.among(if long { 500..=3_000 } else { 1..=50 });
+        let ms = self.random.in_range(if long { 500..=3_000 } else { 1..=50 });
         let large = self.random.once_in(LARGE_ONCE_IN);
         let bytes = if large { LARGE_BYTES } else { 0 } + self.random.index(200);
         let timed = json!({ "name": name, "ms": ms });
         let (model, input) = match self.random.index(24) {
             0..=8 => ("echo", json!({ "name": name, "padding": "x".repeat(bytes) })),
             9..=12 => ("sleep", json!({ "ms": ms })),
-            13..=18 => (SERVED, timed),
-            19..=20 => (INSTANCES[0], timed),
-            21..=22 => (INSTANCES[1], timed),
+            13..=18 => (SHARED_MODEL, timed),
+            19..=20 => (INSTANCE_MODELS[0], timed),
+            21..=22 => (INSTANCE_MODELS[1], timed),
             // Each starts a process, which is dear.
             _ => ("program", timed),
         };
-        Given { model: model.to_owned(), input }
+        SubmittedTask { model: model.to_owned(), input }
     }
 
     /// Repeats a submit until it is acknowledged.
-    fn insist(&mut self, submit: &Submit) -> anyhow::Result<()> {
+    fn submit_until_acknowledged(&mut self, submit: &Submit) -> anyhow::Result<()> {
         let body = submit.body();
         let request =
             Request { method: "POST", path: "/api/v1/tasks", key: Some(&submit.key), body: &body };
-        let until = Instant::now() + PATIENCE;
-        let mut lost: Vec<Lost> = Vec::new();
+        let until = Instant::now() + SUBMIT_TIMEOUT;
+        let mut lost: Vec<UnansweredRequest> = Vec::new();
         let mut last = "the scheduler does not serve its API".to_owned();
         while Instant::now() < until {
-            if let Some(at @ (life, _)) = self.address.current() {
+            if let Some(at @ (incarnation, _)) = self.address.current() {
                 let sent_ms = now_ms();
-                match self.client.ask(at, &request) {
+                match self.client.request(at, &request) {
                     Ok(answer) if matches!(answer.status, 429 | 503) => {
                         lock(&self.ledger).refused += 1;
                         last = shown(&answer);
@@ -173,39 +173,40 @@ impl Submitter {
                         let ids = submit.ids(&answer)?;
                         return self.acknowledged(submit, &ids, &lost, sent_ms);
                     }
-                    Err(Silence::Unreachable(error)) => last = error.to_string(),
-                    Err(Silence::Lost(error)) => {
+                    Err(RequestError::Unreachable(error)) => last = error.to_string(),
+                    Err(RequestError::Unanswered(error)) => {
                         lock(&self.ledger).repeated += 1;
-                        lost.push(Lost { life, sent_ms });
+                        lost.push(UnansweredRequest { incarnation, sent_ms });
                         last = error.to_string();
                     }
                 }
             }
-            thread::sleep(PAUSE);
+            thread::sleep(RETRY_INTERVAL);
         }
-        bail!("the submit {} was not acknowledged within {PATIENCE:?}: {last}", submit.key)
+        bail!("the submit {} was not acknowledged within {SUBMIT_TIMEOUT:?}: {last}", submit.key)
     }
 
     fn acknowledged(
         &self,
         submit: &Submit,
         ids: &[String],
-        lost: &[Lost],
+        lost: &[UnansweredRequest],
         sent_ms: u64,
     ) -> anyhow::Result<()> {
         let mut ledger = lock(&self.ledger);
-        for (at, (given, id)) in submit.tasks.iter().zip(ids).enumerate() {
+        for (at, (submitted, id)) in submit.tasks.iter().zip(ids).enumerate() {
             let key = format!("{}#{at}", submit.key);
-            ledger.acknowledge(&key, given, id).map_err(|why| anyhow!(why))?;
+            ledger.acknowledge(&key, submitted, id).map_err(|why| anyhow!(why))?;
         }
         // A task's id begins with the time at which it was accepted: so we know from which of the requests it is.
-        let Some(made_ms) = ids.first().and_then(|id| made_ms(id)) else { return Ok(()) };
+        let Some(accepted_ms) = ids.first().and_then(|id| accepted_ms(id)) else { return Ok(()) };
         let ends = lost.iter().skip(1).map(|next| next.sent_ms).chain([sent_ms]);
         for (request, end) in lost.iter().zip(ends) {
-            let traces = ledger.traces.entry(request.life).or_default();
-            match (request.sent_ms..end).contains(&made_ms) {
-                true => traces.found += 1,
-                false => traces.anew += 1,
+            let unanswered_submits =
+                ledger.unanswered_submits.entry(request.incarnation).or_default();
+            match (request.sent_ms..end).contains(&accepted_ms) {
+                true => unanswered_submits.found += 1,
+                false => unanswered_submits.anew += 1,
             }
         }
         Ok(())
@@ -214,7 +215,7 @@ impl Submitter {
 
 impl Submit {
     fn body(&self) -> String {
-        let task = |Given { model, input }: &Given| json!({ "model": model, "input": input });
+        let task = |SubmittedTask { model, input }: &SubmittedTask| json!({ "model": model, "input": input });
         match self.batch {
             true => Value::from_iter(self.tasks.iter().map(task)).to_string(),
             false => self.tasks.iter().map(task).map(|task| task.to_string()).collect(),
@@ -222,7 +223,7 @@ impl Submit {
     }
 
     /// The ids in an answer, one for each task.
-    fn ids(&self, answer: &Answer) -> anyhow::Result<Vec<String>> {
+    fn ids(&self, answer: &HttpResponse) -> anyhow::Result<Vec<String>> {
         let wrong = || anyhow!("the submit {} was answered by {}", self.key, shown(answer));
         if !(200..300).contains(&answer.status) {
             return Err(wrong());
@@ -241,13 +242,13 @@ impl Submit {
     }
 }
 
-fn shown(answer: &Answer) -> String {
+fn shown(answer: &HttpResponse) -> String {
     let text = String::from_utf8_lossy(&answer.body);
     format!("{} {}", answer.status, text.chars().take(300).collect::<String>())
 }
 
 /// The time in an id: the first 48 bits of its UUID are milliseconds since 1970.
-pub(crate) fn made_ms(id: &str) -> Option<u64> {
+pub(crate) fn accepted_ms(id: &str) -> Option<u64> {
     let uuid = id.get(id.len().checked_sub(36)?..)?;
     u64::from_str_radix(&format!("{}{}", uuid.get(..8)?, uuid.get(9..13)?), 16).ok()
 }
@@ -256,27 +257,30 @@ pub(crate) fn made_ms(id: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn given(input: Value) -> Given {
-        Given { model: "echo".to_owned(), input }
+    fn submitted(input: Value) -> SubmittedTask {
+        SubmittedTask { model: "echo".to_owned(), input }
     }
 
     #[test]
     fn the_time_in_an_id_is_read() {
-        assert_eq!(made_ms("019a8d2f-3c01-7aaa-8bbb-0123456789ab"), Some(0x019a_8d2f_3c01));
-        assert_eq!(made_ms("task-019a8d2f-3c01-7aaa-8bbb-0123456789ab"), Some(0x019a_8d2f_3c01));
-        assert_eq!(made_ms("short"), None);
+        assert_eq!(accepted_ms("019a8d2f-3c01-7aaa-8bbb-0123456789ab"), Some(0x019a_8d2f_3c01));
+        assert_eq!(
+            accepted_ms("task-019a8d2f-3c01-7aaa-8bbb-0123456789ab"),
+            Some(0x019a_8d2f_3c01)
+        );
+        assert_eq!(accepted_ms("short"), None);
     }
 
     #[test]
     fn an_answer_must_name_every_task() {
-        let answer = |status, body: &str| Answer { status, body: body.into() };
-        let one = Submit { key: "k".into(), tasks: vec![given(json!(1))], batch: false };
+        let answer = |status, body: &str| HttpResponse { status, body: body.into() };
+        let one = Submit { key: "k".into(), tasks: vec![submitted(json!(1))], batch: false };
         assert_eq!(one.body(), r#"{"input":1,"model":"echo"}"#);
         assert_eq!(one.ids(&answer(202, r#"{"id":"a"}"#)).expect("an id"), ["a"]);
         for (status, body) in [(409, r#"{"id":"a"}"#), (200, "{}"), (200, "x"), (500, "")] {
             assert!(one.ids(&answer(status, body)).is_err(), "{status} {body}");
         }
-        let tasks = vec![given(json!(1)), given(json!(2))];
+        let tasks = vec![submitted(json!(1)), submitted(json!(2))];
         let two = Submit { key: "k".into(), tasks, batch: true };
         assert!(two.body().starts_with('['));
         let both = answer(202, r#"{"tasks":[{"id":"a"},{"id":"b"}]}"#);

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::back_end::{BackEnd, Protocol};
-use crate::disk::{Disk, Way};
-use crate::faults::Faults;
-use crate::http::Life;
-use crate::node::{LOOK_EVERY, Node};
+use crate::disk::{Disk, MountMethod};
+use crate::faults::FaultLog;
+use crate::http::Incarnation;
+use crate::node::{Node, POLL_INTERVAL};
 use crate::port;
 
 /// How long a node may take to say where it listens.
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Tasks at once on a swarm worker with the built-in models, as `hypha up` has them.
 pub(crate) const BUILTIN_SLOTS: usize = 16;
 /// Processes at once on a swarm worker: each is a program that is started anew.
@@ -28,20 +28,20 @@ const SERVER_SLOTS: usize = 8;
 /// Tasks at once on a task instance, which says so itself.
 const INSTANCE_SLOTS: usize = 4;
 /// The models that only one task instance serves: an instance has one model.
-pub(crate) const INSTANCES: [&str; 2] = ["instance-1", "instance-2"];
-/// The models that only one JSON server serves, besides [`SERVED`].
-const SERVERS: [&str; 2] = ["server-1", "server-2"];
+pub(crate) const INSTANCE_MODELS: [&str; 2] = ["instance-1", "instance-2"];
+/// The models that only one JSON server serves, besides [`SHARED_MODEL`].
+const SERVER_MODELS: [&str; 2] = ["server-1", "server-2"];
 /// The model that all JSON servers serve.
-pub(crate) const SERVED: &str = "served";
+pub(crate) const SHARED_MODEL: &str = "served";
 
 pub(crate) struct Network {
     pub(crate) gateway: Node,
     pub(crate) scheduler: Node,
     pub(crate) workers: Vec<Node>,
     pub(crate) back_ends: Vec<BackEnd>,
-    pub(crate) address: Arc<Address>,
+    pub(crate) address: Arc<ApiAddress>,
     /// How the scheduler can be given a small disk, if it can.
-    pub(crate) way: Option<Way>,
+    pub(crate) mount_method: Option<MountMethod>,
     data: PathBuf,
     disk: Option<Disk>,
 }
@@ -52,15 +52,15 @@ impl Network {
         program: &Path,
         directory: &Path,
         workers: u32,
-        faults: &Arc<Mutex<Faults>>,
+        faults: &Arc<Mutex<FaultLog>>,
     ) -> anyhow::Result<Network> {
         fs::create_dir_all(directory.join("logs"))
             .with_context(|| format!("cannot write in {directory:?}"))?;
         let directory = directory.canonicalize()?;
         let start = |protocol, model: &str, slots| BackEnd::start(protocol, model, slots, faults);
-        let servers = SERVERS.iter().map(|model| start(Protocol::Json, model, SERVER_SLOTS));
+        let servers = SERVER_MODELS.iter().map(|model| start(Protocol::Json, model, SERVER_SLOTS));
         let instances =
-            INSTANCES.iter().map(|model| start(Protocol::Instance, model, INSTANCE_SLOTS));
+            INSTANCE_MODELS.iter().map(|model| start(Protocol::Instance, model, INSTANCE_SLOTS));
         let back_ends: Vec<BackEnd> = servers.chain(instances).collect::<anyhow::Result<_>>()?;
 
         let files = Files { program, directory: &directory };
@@ -70,15 +70,15 @@ impl Network {
             |role, name: &str, variables| Node::new(program, &directory, role, name, variables);
         let mut gateway = node("gateway", "gateway", Vec::new());
         gateway.start(None)?;
-        let at = wait_for(|| port_in(&gateway.log()), "the gateway does not say where it listens")?;
+        let at = wait_for(|| port_in(&gateway.log()), "the gateway has not logged its address")?;
         let join = format!("/ip4/127.0.0.1/tcp/{at}");
         files.node("scheduler", "scheduler", Some(&join))?;
-        let scheduler = node("scheduler", "scheduler", of_scheduler(&back_ends)?);
+        let scheduler = node("scheduler", "scheduler", scheduler_variables(&back_ends)?);
         let mut nodes = Vec::new();
         for number in 1..=workers {
             let name = format!("worker-{number}");
             files.node(&name, "worker", Some(&join))?;
-            nodes.push(node("worker", &name, of_worker(&name)));
+            nodes.push(node("worker", &name, worker_variables(&name)));
         }
         let data = directory.join("scheduler/scheduler-data");
         fs::create_dir_all(&data)?;
@@ -88,7 +88,7 @@ impl Network {
             workers: nodes,
             back_ends,
             address: Arc::default(),
-            way: Way::find(&data),
+            mount_method: MountMethod::find(&data),
             data,
             disk: None,
         };
@@ -100,21 +100,21 @@ impl Network {
     /// Starts the scheduler.
     pub(crate) fn start_scheduler(&mut self, crash_at: Option<&str>) -> anyhow::Result<()> {
         self.scheduler.start(crash_at)?;
-        self.address.moved(self.scheduler.life(), self.scheduler.log());
+        self.address.scheduler_started(self.scheduler.incarnation(), self.scheduler.log());
         Ok(())
     }
 
     /// Gives the scheduler, which does not run, a disk that can be full.
-    pub(crate) fn mount_disk(&mut self, way: Way) -> anyhow::Result<()> {
-        let disk = Disk::mount(way, &self.data)?;
-        self.scheduler.run_within(disk.enter());
+    pub(crate) fn mount_disk(&mut self, mount_method: MountMethod) -> anyhow::Result<()> {
+        let disk = Disk::mount(mount_method, &self.data)?;
+        self.scheduler.set_wrapper_command(disk.enter());
         self.disk = Some(disk);
         Ok(())
     }
 
     /// Takes it away again.
     pub(crate) fn unmount_disk(&mut self) -> anyhow::Result<()> {
-        self.scheduler.run_within(Vec::new());
+        self.scheduler.set_wrapper_command(Vec::new());
         self.disk.take().map_or(Ok(()), Disk::unmount)
     }
 
@@ -142,15 +142,15 @@ pub(crate) fn builtin_of(worker: &str) -> String {
 
 /// What the scheduler is told besides what `hypha scheduler init` writes. Everything else is as a user has it who
 /// changes nothing.
-fn of_scheduler(back_ends: &[BackEnd]) -> anyhow::Result<Vec<(String, String)>> {
-    // The usual port may be taken on this machine. It stays the same from life to life, as a user's does.
+fn scheduler_variables(back_ends: &[BackEnd]) -> anyhow::Result<Vec<(String, String)>> {
+    // The usual port may be taken on this machine. It stays the same from incarnation to incarnation, as a user's does.
     let api = port::listen()?.local_addr()?;
     let servers = back_ends.iter().filter(|back_end| back_end.protocol == Protocol::Json);
     // HTTP servers as a user configures them; each also has a model of its own, to be asked for alone.
     let entry = |server: &BackEnd| {
         let (at, model) = (server.address, &server.model);
         format!(
-            "{{ url = \"http://{at}\", format = \"json\", models = [\"{SERVED}\", \"{model}\"] }}"
+            "{{ url = \"http://{at}\", format = \"json\", models = [\"{SHARED_MODEL}\", \"{model}\"] }}"
         )
     };
     let servers = servers.map(entry).collect::<Vec<_>>().join(", ");
@@ -161,7 +161,7 @@ fn of_scheduler(back_ends: &[BackEnd]) -> anyhow::Result<Vec<(String, String)>> 
 }
 
 /// The same of a worker: what it can run.
-fn of_worker(name: &str) -> Vec<(String, String)> {
+fn worker_variables(name: &str) -> Vec<(String, String)> {
     let builtin = builtin_of(name);
     // Not every kernel that chaos runs on confines files, and what is shown here does not depend on it.
     let executors = format!(
@@ -179,29 +179,29 @@ fn variables(given: &[(&str, &str)]) -> Vec<(String, String)> {
 
 /// Where the scheduler serves its API, as its log says.
 #[derive(Default)]
-pub(crate) struct Address(Mutex<Place>);
+pub(crate) struct ApiAddress(Mutex<ApiLocation>);
 
 #[derive(Default)]
-struct Place {
-    life: u32,
+struct ApiLocation {
+    incarnation: u32,
     log: PathBuf,
     found: Option<SocketAddr>,
 }
 
-impl Address {
-    /// The scheduler's present life and where it serves, if it does already.
-    pub(crate) fn current(&self) -> Option<Life> {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if place.found.is_none() {
-            let said = fs::read_to_string(&place.log).unwrap_or_default();
-            place.found = value_after(&said, "serving the API at http://");
+impl ApiAddress {
+    /// The scheduler's present incarnation and where it serves, if it does already.
+    pub(crate) fn current(&self) -> Option<Incarnation> {
+        let mut location = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if location.found.is_none() {
+            let said = fs::read_to_string(&location.log).unwrap_or_default();
+            location.found = value_after(&said, "serving the API at http://");
         }
-        place.found.map(|at| (place.life, at))
+        location.found.map(|at| (location.incarnation, at))
     }
 
-    fn moved(&self, life: u32, log: PathBuf) {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *place = Place { life, log, found: None };
+    fn scheduler_started(&self, incarnation: u32, log: PathBuf) {
+        let mut location = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *location = ApiLocation { incarnation, log, found: None };
     }
 }
 
@@ -210,15 +210,15 @@ pub(crate) fn wait_for<T>(
     mut look: impl FnMut() -> Option<T>,
     otherwise: &str,
 ) -> anyhow::Result<T> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + START_TIMEOUT;
     loop {
         if let Some(found) = look() {
             return Ok(found);
         }
         if Instant::now() >= until {
-            anyhow::bail!("{otherwise} within {PATIENCE:?}");
+            anyhow::bail!("{otherwise} within {START_TIMEOUT:?}");
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -12,9 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a node may take to stop when it is asked to, or to come to a planted end: with default settings a worker
 /// that was started again may be searched for only after a minute.
-const PATIENCE: Duration = Duration::from_secs(150);
+const STOP_TIMEOUT: Duration = Duration::from_secs(150);
 /// How often we look whether something has happened.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(5);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// What `abort` ends a process with.
 const SIGABRT: i32 = 6;
 
@@ -26,10 +26,10 @@ pub(crate) struct Node {
     /// What its configuration file does not say.
     variables: Vec<(String, String)>,
     /// The command that runs it somewhere else than here, if it is to run there.
-    within: Vec<String>,
+    wrapper_command: Vec<String>,
     running: Option<Running>,
     /// How many times it was started.
-    life: u32,
+    incarnation: u32,
 }
 
 struct Running {
@@ -54,23 +54,24 @@ impl Node {
             program: program.to_owned(),
             directory: directory.to_owned(),
             variables,
-            within: Vec::new(),
+            wrapper_command: Vec::new(),
             running: None,
-            life: 0,
+            incarnation: 0,
         }
     }
 
     /// From its next start on, it is started by this command.
-    pub(crate) fn run_within(&mut self, command: Vec<String>) {
-        self.within = command;
+    pub(crate) fn set_wrapper_command(&mut self, command: Vec<String>) {
+        self.wrapper_command = command;
     }
 
     /// Starts it, with a point planted at which it dies.
     pub(crate) fn start(&mut self, crash_at: Option<&str>) -> anyhow::Result<()> {
-        self.life += 1;
+        self.incarnation += 1;
         let log = self.log();
         let output = File::create(&log).with_context(|| format!("cannot write {log:?}"))?;
-        let mut words = self.within.iter().map(String::as_ref).chain([self.program.as_os_str()]);
+        let mut words =
+            self.wrapper_command.iter().map(String::as_ref).chain([self.program.as_os_str()]);
         let mut command = Command::new(words.next().unwrap_or(self.program.as_os_str()));
         command
             .args(words)
@@ -92,13 +93,13 @@ impl Node {
         Ok(())
     }
 
-    pub(crate) fn life(&self) -> u32 {
-        self.life
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
     }
 
-    /// The log of its present life, or of the last.
+    /// The log of its present incarnation, or of the last.
     pub(crate) fn log(&self) -> PathBuf {
-        self.directory.join(format!("logs/{}-{}.log", self.name, self.life))
+        self.directory.join(format!("logs/{}-{}.log", self.name, self.incarnation))
     }
 
     /// Kills it, as `kill -9` does.
@@ -115,7 +116,7 @@ impl Node {
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         self.check_alive()?;
         self.signal(Signal::TERM)?;
-        let status = self.wait_for_end(PATIENCE)?;
+        let status = self.wait_for_end(STOP_TIMEOUT)?;
         if !status.success() {
             bail!("{} was asked to stop and ended with {status}", self.name);
         }
@@ -147,7 +148,8 @@ impl Node {
     /// Waits until it has died at the point that was planted.
     pub(crate) fn wait_for_crash(&mut self, point: &str) -> anyhow::Result<()> {
         let log = self.log();
-        let status = self.wait_for_end(PATIENCE).context("the planted point was not reached")?;
+        let status =
+            self.wait_for_end(STOP_TIMEOUT).context("the planted point was not reached")?;
         let said = fs::read_to_string(&log).unwrap_or_default();
         let hit = said.lines().any(|line| line.strip_prefix("crash point ") == Some(point));
         if status.signal() != Some(SIGABRT) || !hit {
@@ -160,7 +162,7 @@ impl Node {
     pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
         let Some(running) = &mut self.running else { return Ok(()) };
         if let Some(status) = running.child.try_wait()? {
-            bail!("{} died by itself ({status}); see {:?}", self.name, running.log);
+            bail!("{} ended unexpectedly ({status}); see {:?}", self.name, running.log);
         }
         Ok(())
     }
@@ -171,9 +173,9 @@ impl Node {
             .with_context(|| format!("cannot signal {}", self.name))
     }
 
-    fn wait_for_end(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
+    fn wait_for_end(&mut self, timeout: Duration) -> anyhow::Result<ExitStatus> {
         let Some(mut running) = self.running.take() else { bail!("{} does not run", self.name) };
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         loop {
             if let Some(status) = running.child.try_wait()? {
                 return Ok(status);
@@ -181,9 +183,9 @@ impl Node {
             if Instant::now() >= until {
                 let log = running.log.clone();
                 self.running = Some(running);
-                bail!("{} has not ended after {patience:?}; see {log:?}", self.name);
+                bail!("{} has not ended after {timeout:?}; see {log:?}", self.name);
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

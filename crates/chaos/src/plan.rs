@@ -54,20 +54,20 @@ impl NodeFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BackEndFault {
     ServerKilled,
-    InstanceErring,
+    InstanceFailing,
     ServerFrozen,
     InstanceKilled,
-    ServerErring,
+    ServerFailing,
     InstanceFrozen,
 }
 
 impl BackEndFault {
     pub(crate) const ALL: [BackEndFault; 6] = [
         BackEndFault::ServerKilled,
-        BackEndFault::InstanceErring,
+        BackEndFault::InstanceFailing,
         BackEndFault::ServerFrozen,
         BackEndFault::InstanceKilled,
-        BackEndFault::ServerErring,
+        BackEndFault::ServerFailing,
         BackEndFault::InstanceFrozen,
     ];
 
@@ -75,8 +75,8 @@ impl BackEndFault {
         match self {
             BackEndFault::ServerKilled
             | BackEndFault::ServerFrozen
-            | BackEndFault::ServerErring => Protocol::Json,
-            BackEndFault::InstanceErring
+            | BackEndFault::ServerFailing => Protocol::Json,
+            BackEndFault::InstanceFailing
             | BackEndFault::InstanceKilled
             | BackEndFault::InstanceFrozen => Protocol::Instance,
         }
@@ -85,10 +85,10 @@ impl BackEndFault {
     pub(crate) fn name(self) -> &'static str {
         match self {
             BackEndFault::ServerKilled => "server killed",
-            BackEndFault::InstanceErring => "instance erring",
+            BackEndFault::InstanceFailing => "instance failing",
             BackEndFault::ServerFrozen => "server frozen",
             BackEndFault::InstanceKilled => "instance killed",
-            BackEndFault::ServerErring => "server erring",
+            BackEndFault::ServerFailing => "server failing",
             BackEndFault::InstanceFrozen => "instance frozen",
         }
     }
@@ -96,7 +96,7 @@ impl BackEndFault {
 
 /// A gap at which a node dies by itself. The names are those of the node's `CrashPoint`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Point {
+pub(crate) enum CrashPoint {
     AcceptedBeforeCommit,
     ResultBeforeCommit,
     CommittedBeforeSend,
@@ -104,21 +104,21 @@ pub(crate) enum Point {
     RanBeforeReport,
 }
 
-impl Point {
-    pub(crate) const ALL: [Point; 5] = [
-        Point::AcceptedBeforeCommit,
-        Point::ResultBeforeCommit,
-        Point::CommittedBeforeSend,
-        Point::SentBeforeReply,
-        Point::RanBeforeReport,
+impl CrashPoint {
+    pub(crate) const ALL: [CrashPoint; 5] = [
+        CrashPoint::AcceptedBeforeCommit,
+        CrashPoint::ResultBeforeCommit,
+        CrashPoint::CommittedBeforeSend,
+        CrashPoint::SentBeforeReply,
+        CrashPoint::RanBeforeReport,
     ];
 
-    pub(crate) fn in_worker(self) -> bool {
-        self == Point::RanBeforeReport
+    pub(crate) fn is_in_worker(self) -> bool {
+        self == CrashPoint::RanBeforeReport
     }
 }
 
-impl fmt::Display for Point {
+impl fmt::Display for CrashPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
@@ -127,7 +127,7 @@ impl fmt::Display for Point {
 /// One round.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    pub(crate) point: Point,
+    pub(crate) point: CrashPoint,
     /// How many times the point is passed before.
     pub(crate) count: u64,
     /// The worker that the point is planted in, if it is one of a worker.
@@ -138,7 +138,7 @@ pub(crate) struct Plan {
     /// From the first submit to the start of the planted node.
     pub(crate) before: Duration,
     /// From the death at the point to the node's next start.
-    pub(crate) gap: Duration,
+    pub(crate) downtime: Duration,
     /// From the last start to the end of the load.
     pub(crate) after: Duration,
 }
@@ -152,9 +152,9 @@ pub(crate) struct NodeStep {
     /// From the last step to this.
     pub(crate) before: Duration,
     /// How long they are dead.
-    pub(crate) gap: Duration,
+    pub(crate) downtime: Duration,
     /// From there to the second kill, for those who die twice.
-    pub(crate) short_life: Duration,
+    pub(crate) until_second_kill: Duration,
     /// How long they are frozen, or the disk is full.
     pub(crate) stall: Duration,
     /// Whether the scheduler is killed while its disk is full.
@@ -180,7 +180,7 @@ pub(crate) struct BackEndStep {
 /// In every so many rounds, the scheduler is dead or frozen for longer than a lease lasts, if it is at all.
 const LONG_EVERY: u32 = 25;
 /// A lease lasts two minutes by default.
-const LONG: Duration = Duration::from_secs(125);
+const LONG_OUTAGE: Duration = Duration::from_secs(125);
 
 impl Plan {
     /// Kinds take turns, so that few rounds have them all; the turns have lengths without a common divisor, so that
@@ -190,13 +190,13 @@ impl Plan {
         let turn = round as usize;
         let long = round.is_multiple_of(LONG_EVERY);
         Plan {
-            point: Point::ALL[turn % Point::ALL.len()],
-            count: random.among(2..=60),
+            point: CrashPoint::ALL[turn % CrashPoint::ALL.len()],
+            count: random.in_range(2..=60),
             planted: random.index(workers),
             nodes: [2 * turn, 2 * turn + 1].map(|turn| NodeStep::draw(random, turn, workers, long)),
             back_end: BackEndStep::draw(random, turn),
             before: random.millis(100..=600),
-            gap: random.millis(0..=400),
+            downtime: random.millis(0..=400),
             after: random.millis(200..=800),
         }
     }
@@ -212,13 +212,13 @@ impl NodeStep {
             fault,
             NodeFault::WorkersKilled | NodeFault::WorkersStopped | NodeFault::WorkerFrozen
         );
-        let lasting = |usual: Duration| if long && of_scheduler { LONG } else { usual };
+        let lasting = |usual: Duration| if long && of_scheduler { LONG_OUTAGE } else { usual };
         NodeStep {
             fault,
             workers: if all { (0..workers).collect() } else { vec![one] },
             before: random.millis(50..=1_500),
-            gap: lasting(random.millis(0..=400)),
-            short_life: random.millis(0..=800),
+            downtime: lasting(random.millis(0..=400)),
+            until_second_kill: random.millis(0..=800),
             // A silent worker is late after 5 s, and lost after 15 s.
             stall: match fault {
                 NodeFault::DiskFull => random.millis(500..=4_000),
@@ -257,12 +257,12 @@ mod tests {
 
     #[test]
     fn six_rounds_have_every_fault_and_45_every_pair_of_point_and_fault() {
-        assert_eq!(kinds(5, |plan| vec![plan.point]), Point::ALL.len());
+        assert_eq!(kinds(5, |plan| vec![plan.point]), CrashPoint::ALL.len());
         let faults = |plan: &Plan| plan.nodes.each_ref().map(|step| step.fault);
         assert_eq!(kinds(5, |plan| faults(&plan).to_vec()), NodeFault::ALL.len());
         assert_eq!(kinds(6, |plan| vec![plan.back_end.fault]), BackEndFault::ALL.len());
         let pairs = |plan: Plan| faults(&plan).map(|fault| (plan.point, fault)).to_vec();
-        assert_eq!(kinds(45, pairs), Point::ALL.len() * NodeFault::ALL.len());
+        assert_eq!(kinds(45, pairs), CrashPoint::ALL.len() * NodeFault::ALL.len());
     }
 
     #[test]

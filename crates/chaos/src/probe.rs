@@ -4,9 +4,9 @@
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 
-use crate::ledger::{Given, Ledger};
+use crate::ledger::{Ledger, SubmittedTask};
 use crate::network::{BUILTIN_SLOTS, Network, builtin_of};
-use crate::verify::{DRAIN, Verifier};
+use crate::verify::{DRAIN_TIMEOUT, Verifier};
 
 /// Longer than any round: these tasks end when they are cancelled.
 const FOREVER_MS: u64 = 24 * 3_600_000;
@@ -38,7 +38,7 @@ impl Verifier {
                 self.submit(ledger, model, json!({ "name": name, "with": with }), None)?;
             }
         }
-        self.until(network, DRAIN, "a slot of a worker stays occupied", |this| {
+        self.retry_until(network, DRAIN_TIMEOUT, "a slot of a worker stays occupied", |this| {
             let workers = this.workers()?;
             let full = |name: &String| {
                 let is_it = |worker: &&crate::verify::Worker| worker.name.as_ref() == Some(name);
@@ -75,8 +75,8 @@ impl Verifier {
         let body = self.call("POST", "/api/v1/tasks", &task.to_string())?;
         let answer: Value = serde_json::from_slice(&body)?;
         let Some(id) = answer["id"].as_str() else { bail!("a submit is answered by {answer}") };
-        let given = Given { model: model.to_owned(), input };
-        ledger.acknowledge(&format!("probe {id}"), &given, id).map_err(|why| anyhow!(why))?;
+        let submitted = SubmittedTask { model: model.to_owned(), input };
+        ledger.acknowledge(&format!("probe {id}"), &submitted, id).map_err(|why| anyhow!(why))?;
         Ok(id.to_owned())
     }
 }

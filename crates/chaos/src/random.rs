@@ -16,7 +16,7 @@ impl Random {
     }
 
     /// A number in the range; the bias of a remainder does not matter here.
-    pub(crate) fn among(&mut self, range: RangeInclusive<u64>) -> u64 {
+    pub(crate) fn in_range(&mut self, range: RangeInclusive<u64>) -> u64 {
         let (first, last) = (*range.start(), *range.end());
         first + self.next() % (last - first).saturating_add(1)
     }
@@ -28,11 +28,11 @@ impl Random {
 
     /// True once in `times`.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
-        self.among(1..=times) == 1
+        self.in_range(1..=times) == 1
     }
 
     pub(crate) fn millis(&mut self, range: RangeInclusive<u64>) -> Duration {
-        Duration::from_millis(self.among(range))
+        Duration::from_millis(self.in_range(range))
     }
 
     fn next(&mut self) -> u64 {
@@ -53,7 +53,7 @@ mod tests {
     fn a_seed_gives_the_same_numbers_and_a_stream_others() {
         let take = |seed, stream| {
             let mut random = Random::new(seed, stream);
-            (0..8).map(|_| random.among(0..=u64::MAX - 1)).collect::<Vec<_>>()
+            (0..8).map(|_| random.in_range(0..=u64::MAX - 1)).collect::<Vec<_>>()
         };
         assert_eq!(take(7, 1), take(7, 1));
         assert_ne!(take(7, 1), take(7, 2));
@@ -63,10 +63,10 @@ mod tests {
     #[test]
     fn numbers_stay_in_their_range_and_reach_all_of_it() {
         let mut random = Random::new(1, 0);
-        let drawn: Vec<u64> = (0..1_000).map(|_| random.among(3..=6)).collect();
+        let drawn: Vec<u64> = (0..1_000).map(|_| random.in_range(3..=6)).collect();
         assert!(drawn.iter().all(|number| (3..=6).contains(number)));
         assert!((3..=6).all(|number| drawn.contains(&number)));
-        assert_eq!(random.among(5..=5), 5);
+        assert_eq!(random.in_range(5..=5), 5);
         assert_eq!(random.index(0), 0);
     }
 }

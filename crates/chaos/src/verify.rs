@@ -12,31 +12,31 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::back_end::Protocol;
-use crate::failures::Judge;
-use crate::faults::Faults;
+use crate::failures::FailureChecker;
+use crate::faults::FaultLog;
 use crate::http::{Client, Request};
-use crate::ledger::{Given, Ledger, Listed, Scope};
+use crate::ledger::{Ledger, ListedTask, Scope, SubmittedTask};
 use crate::load::lock;
-use crate::network::{Address, Network};
+use crate::network::{ApiAddress, Network};
 use crate::random::Random;
 
 /// How long the last task may take to end after the last submit, when everybody is well again. With default settings a
 /// worker or back end that has failed three times in a row is quarantined for half a minute, twice as long the next
 /// time, and an attempt that a restarted scheduler does not find is given up when its lease has ended; the rest is for
 /// machines that do other things besides.
-pub(crate) const DRAIN: Duration = Duration::from_secs(300);
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long it may take until all workers are back and nothing is expected of them.
-const SETTLE: Duration = Duration::from_secs(180);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
 /// How long the last commit may take, and how often it is looked for.
-const COMMIT: Duration = Duration::from_millis(500);
-const LOOKS: u32 = 10;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const COMMIT_WAIT: Duration = Duration::from_millis(500);
+const MAX_COMPARISONS: u32 = 10;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Tasks in a page of the list: as many as the scheduler gives.
 const PAGE: usize = 1_000;
 /// Tasks of which the whole is looked at, not only the row in the list. Those with a large result all are.
 const SAMPLE: usize = 20;
 /// Figures that say what recovery did; a name that went away would be a blind spot.
-const FIGURES: [&str; 8] = [
+const METRICS: [&str; 8] = [
     "tasks_submitted_total",
     "tasks_completed_total",
     "tasks_failed_total",
@@ -49,7 +49,7 @@ const FIGURES: [&str; 8] = [
 
 pub(crate) struct Verifier {
     client: Client,
-    address: Arc<Address>,
+    address: Arc<ApiAddress>,
     random: Random,
     logs: PathBuf,
     workers: usize,
@@ -60,17 +60,17 @@ pub(crate) struct Verifier {
 }
 
 /// What an account that is in order says.
-pub(crate) struct Drained {
+pub(crate) struct RoundResult {
     pub(crate) time: Duration,
     /// From there until everybody was seen to be well.
-    pub(crate) settled: Duration,
-    pub(crate) run_again: u64,
+    pub(crate) idle_after: Duration,
+    pub(crate) retried: u64,
     pub(crate) failed: u64,
 }
 
 #[derive(Deserialize)]
 struct Page {
-    tasks: Vec<Listed>,
+    tasks: Vec<ListedTask>,
     next: Option<String>,
 }
 
@@ -118,69 +118,74 @@ impl Verifier {
             network.back_ends(Protocol::Instance).iter().map(|it| it.address.port()).collect();
         for port in ports {
             let body = json!({ "host": "127.0.0.1", "port": port }).to_string();
-            self.until(network, SETTLE, "a task instance was not registered", |this| {
-                this.call("POST", "/ti/register", &body).map(drop)
-            })?;
+            self.retry_until(
+                network,
+                IDLE_TIMEOUT,
+                "a task instance was not registered",
+                |this| this.call("POST", "/ti/register", &body).map(drop),
+            )?;
         }
         Ok(())
     }
 
     /// What must be true after a round: see docs/chaos.md.
-    pub(crate) fn account(
+    pub(crate) fn verify_round(
         &mut self,
         network: &mut Network,
         ledger: &mut Ledger,
-        faults: &Mutex<Faults>,
+        faults: &Mutex<FaultLog>,
         (round, scope): (u32, Scope),
-    ) -> anyhow::Result<Drained> {
+    ) -> anyhow::Result<RoundResult> {
         let began = Instant::now();
         let drained = self.wait_until_drained(network);
         let time = began.elapsed();
-        self.compare_or_complain(ledger, faults, scope, drained)?;
+        self.compare_or_fail(ledger, faults, scope, drained)?;
         let began = Instant::now();
-        self.settle(network)?;
+        self.wait_until_idle(network)?;
         let probed = self.probe(network, ledger, round);
-        let settled = began.elapsed();
-        let listed = self.compare_or_complain(ledger, faults, scope, probed)?;
+        let idle_after = began.elapsed();
+        let listed = self.compare_or_fail(ledger, faults, scope, probed)?;
         let sample = (0..SAMPLE).filter_map(|_| listed.get(self.random.index(listed.len())));
-        let mut whole: Vec<&Listed> = sample.collect();
-        let large = |task: &&Listed| ledger.given(&task.id).is_some_and(Given::is_large);
+        let mut whole: Vec<&ListedTask> = sample.collect();
+        let large = |task: &&ListedTask| {
+            ledger.submitted_task(&task.id).is_some_and(SubmittedTask::is_large)
+        };
         whole.extend(listed.iter().filter(large).filter(|task| !self.seen.contains(&task.id)));
         for task in whole.into_iter().filter(|task| task.is_completed()) {
-            self.look_at(&task.id, ledger)?;
+            self.check_whole_task(&task.id, ledger)?;
             self.seen.insert(task.id.clone());
         }
-        self.settle(network)?;
-        self.check_figures()?;
+        self.wait_until_idle(network)?;
+        self.check_metrics()?;
         self.check_logs()?;
-        let judge = Judge { faults: &lock(faults), names: &self.names };
-        ledger.check_the_checker(&listed, &judge)?;
-        let (run_again, failed) = ledger.settle(&listed);
-        Ok(Drained { time, settled, run_again, failed })
+        let checker = FailureChecker { faults: &lock(faults), names: &self.names };
+        ledger.test_checker(&listed, &checker)?;
+        let (retried, failed) = ledger.mark_verified(&listed);
+        Ok(RoundResult { time, idle_after, retried, failed })
     }
 
     /// Compares the list with what is owed, and says why each task has not ended that should have.
-    fn compare_or_complain(
+    fn compare_or_fail(
         &mut self,
         ledger: &Ledger,
-        faults: &Mutex<Faults>,
+        faults: &Mutex<FaultLog>,
         scope: Scope,
         drained: anyhow::Result<()>,
-    ) -> anyhow::Result<Vec<Listed>> {
+    ) -> anyhow::Result<Vec<ListedTask>> {
         for Worker { id, name, .. } in self.workers()? {
             self.names.extend(name.map(|name| (id, name)));
         }
-        let (listed, mut complaints) = self.compare(ledger, faults, scope)?;
+        let (listed, mut violations) = self.compare(ledger, faults, scope)?;
         if let Err(error) = drained {
-            complaints.push(format!("{error:#}"));
+            violations.push(format!("{error:#}"));
         }
         for task in Ledger::unfinished(&listed) {
             let why: anyhow::Result<Value> =
                 self.json(&format!("/api/v1/tasks/{}/explain", task.id));
-            complaints.push(format!("{}: {why:?}", task.id));
+            violations.push(format!("{}: {why:?}", task.id));
         }
-        if !complaints.is_empty() {
-            bail!("{}", complaints.join("\n  "));
+        if !violations.is_empty() {
+            bail!("{}", violations.join("\n  "));
         }
         Ok(listed)
     }
@@ -190,24 +195,24 @@ impl Verifier {
     fn compare(
         &mut self,
         ledger: &Ledger,
-        faults: &Mutex<Faults>,
+        faults: &Mutex<FaultLog>,
         scope: Scope,
-    ) -> anyhow::Result<(Vec<Listed>, Vec<String>)> {
+    ) -> anyhow::Result<(Vec<ListedTask>, Vec<String>)> {
         for look in 1.. {
             let listed = self.list(ledger, scope).context("cannot list the tasks")?;
-            let judge = Judge { faults: &lock(faults), names: &self.names };
-            let complaints = ledger.compare(&listed, scope, &judge);
-            if complaints.is_empty() || look == LOOKS {
-                return Ok((listed, complaints));
+            let checker = FailureChecker { faults: &lock(faults), names: &self.names };
+            let violations = ledger.compare(&listed, scope, &checker);
+            if violations.is_empty() || look == MAX_COMPARISONS {
+                return Ok((listed, violations));
             }
-            thread::sleep(COMMIT);
+            thread::sleep(COMMIT_WAIT);
         }
         bail!("the list was not looked at")
     }
 
     /// Waits until all workers take tasks and nothing is expected of them, as at the start of a run.
-    pub(crate) fn settle(&mut self, network: &mut Network) -> anyhow::Result<()> {
-        self.until(network, SETTLE, "the workers are not all back and idle", |this| {
+    pub(crate) fn wait_until_idle(&mut self, network: &mut Network) -> anyhow::Result<()> {
+        self.retry_until(network, IDLE_TIMEOUT, "the workers are not all back and idle", |this| {
             let Queues { queues } = this.json("/queue/info")?;
             let workers: BTreeSet<_> = queues.iter().map(|queue| &queue.ti_uuid).collect();
             let zero =
@@ -219,18 +224,18 @@ impl Verifier {
         })
     }
 
-    /// Notes how many late and doubled results this life of the scheduler has dropped, if it can be asked.
+    /// Notes how many late and doubled results this incarnation of the scheduler has dropped, if it can be asked.
     pub(crate) fn scrape(&mut self, late: &mut BTreeMap<u32, u64>) {
-        let life = self.address.current().map(|(life, _)| life);
-        let dropped = self.figure("late_results_total");
-        if let (Some(life), Ok(dropped)) = (life, dropped) {
-            late.insert(life, dropped as u64);
+        let incarnation = self.address.current().map(|(incarnation, _)| incarnation);
+        let dropped = self.metric("late_results_total");
+        if let (Some(incarnation), Ok(dropped)) = (incarnation, dropped) {
+            late.insert(incarnation, dropped as u64);
         }
     }
 
     pub(crate) fn wait_until_drained(&mut self, network: &mut Network) -> anyhow::Result<()> {
-        self.until(network, DRAIN, "the queue was not drained", |this| {
-            match this.figure("tasks_open")? {
+        self.retry_until(network, DRAIN_TIMEOUT, "the queue was not drained", |this| {
+            match this.metric("tasks_open")? {
                 0.0 => Ok(()),
                 open => Err(anyhow!("{open} tasks have not ended")),
             }
@@ -238,34 +243,34 @@ impl Verifier {
     }
 
     /// Looks again and again until all is well or the time is over.
-    pub(crate) fn until(
+    pub(crate) fn retry_until(
         &mut self,
         network: &mut Network,
-        patience: Duration,
+        timeout: Duration,
         otherwise: &str,
         mut look: impl FnMut(&mut Self) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         loop {
             network.check_alive()?;
             let Err(error) = look(self) else { return Ok(()) };
             if Instant::now() >= until {
-                return Err(error.context(format!("{otherwise} within {patience:?}")));
+                return Err(error.context(format!("{otherwise} within {timeout:?}")));
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// The tasks that the scheduler has, by pages, the latest first: all of them, or down to those that were accounted
     /// for in earlier rounds.
-    fn list(&mut self, ledger: &Ledger, scope: Scope) -> anyhow::Result<Vec<Listed>> {
+    fn list(&mut self, ledger: &Ledger, scope: Scope) -> anyhow::Result<Vec<ListedTask>> {
         let expected = ledger.acknowledged();
         let mut listed = Vec::new();
         let mut path = format!("/api/v1/tasks?limit={PAGE}");
         // Many times as many tasks as there should be are complaint enough; pages may be partly filled.
         for _ in 0..4 * expected / PAGE + 16 {
             let Page { tasks, next } = self.json(&path)?;
-            let known = !tasks.is_empty() && tasks.iter().all(|task| ledger.is_settled(&task.id));
+            let known = !tasks.is_empty() && tasks.iter().all(|task| ledger.is_verified(&task.id));
             listed.extend(tasks);
             match next {
                 Some(_) if known && scope == Scope::Latest => return Ok(listed),
@@ -276,20 +281,26 @@ impl Verifier {
         bail!("the list has no end: {} tasks so far, {expected} are known", listed.len())
     }
 
-    fn look_at(&mut self, id: &str, ledger: &Ledger) -> anyhow::Result<()> {
-        let Some(given) = ledger.given(id) else { bail!("{id} is not known") };
+    fn check_whole_task(&mut self, id: &str, ledger: &Ledger) -> anyhow::Result<()> {
+        let Some(submitted) = ledger.submitted_task(id) else { bail!("{id} is not known") };
         let whole: Value = self.json(&format!("/api/v1/tasks/{id}"))?;
         let result: Value = self.json(&format!("/api/v1/tasks/{id}/result"))?;
-        if whole["model"] != given.model || whole["input"] != given.input || result != given.input {
+        if whole["model"] != submitted.model
+            || whole["input"] != submitted.input
+            || result != submitted.input
+        {
             let short = |what: String| what.chars().take(400).collect::<String>();
-            let (given, whole) = (short(format!("{given:?}")), short(whole.to_string()));
-            bail!("{id} was {given} and is {whole} with the result {}", short(result.to_string()));
+            let (submitted, whole) = (short(format!("{submitted:?}")), short(whole.to_string()));
+            bail!(
+                "{id} was {submitted} and is {whole} with the result {}",
+                short(result.to_string())
+            );
         }
         Ok(())
     }
 
-    fn check_figures(&mut self) -> anyhow::Result<()> {
-        FIGURES.iter().try_for_each(|name| self.figure(name).map(drop))
+    fn check_metrics(&mut self) -> anyhow::Result<()> {
+        METRICS.iter().try_for_each(|name| self.metric(name).map(drop))
     }
 
     /// A node that panics in a thread may live on and look well.
@@ -304,14 +315,14 @@ impl Verifier {
         Ok(())
     }
 
-    fn figure(&mut self, name: &str) -> anyhow::Result<f64> {
+    fn metric(&mut self, name: &str) -> anyhow::Result<f64> {
         let text = String::from_utf8(self.get("/metrics")?)?;
         value_of(&text, name).ok_or_else(|| anyhow!("/metrics has no hypha_scheduler_{name}"))
     }
 
     fn json<T: for<'de> Deserialize<'de>>(&mut self, path: &str) -> anyhow::Result<T> {
         let body = self.get(path)?;
-        serde_json::from_slice(&body).with_context(|| format!("the answer to {path} is odd"))
+        serde_json::from_slice(&body).with_context(|| format!("the answer to {path} is invalid"))
     }
 
     /// All workers that the scheduler knows.
@@ -321,20 +332,20 @@ impl Verifier {
     }
 
     fn get(&mut self, path: &str) -> anyhow::Result<Vec<u8>> {
-        self.ask(&Request::get(path))
+        self.request(&Request::get(path))
     }
 
     pub(crate) fn call(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<Vec<u8>> {
-        self.ask(&Request { method, path, key: None, body })
+        self.request(&Request { method, path, key: None, body })
     }
 
-    fn ask(&mut self, request: &Request) -> anyhow::Result<Vec<u8>> {
+    fn request(&mut self, request: &Request) -> anyhow::Result<Vec<u8>> {
         let path = request.path;
         let at = self.address.current().context("the scheduler does not serve its API yet")?;
         let answer = self
             .client
-            .ask(at, request)
-            .map_err(|silence| anyhow!("no answer to {path}: {silence:?}"))?;
+            .request(at, request)
+            .map_err(|error| anyhow!("no answer to {path}: {error:?}"))?;
         match answer.status {
             200..300 => Ok(answer.body),
             status => {
@@ -357,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_is_found_by_its_whole_name() {
+    fn a_metric_is_found_by_its_whole_name() {
         let text = "# TYPE hypha_scheduler_tasks_open gauge\nhypha_scheduler_tasks_open 3\n\
                     hypha_scheduler_tasks_open_more 4\nhypha_scheduler_late_results_total 12\n";
         assert_eq!(value_of(text, "tasks_open"), Some(3.0));

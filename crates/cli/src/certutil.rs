@@ -11,8 +11,8 @@ use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use hypha_model::NodeRole;
-use hypha_pki::inspect::{Item, inspect};
-use hypha_pki::issue::{self, Authority, IssueError, Issued, MAX_DAYS, Validity};
+use hypha_pki::inspect::{PemItem, inspect};
+use hypha_pki::issue::{self, Authority, IssueError, IssuedCertificate, MAX_DAYS, Validity};
 use hypha_pki::{Material, Pki, Zeroizing, file_stem};
 
 use crate::usage::{Failure, print, read_text};
@@ -190,7 +190,7 @@ fn issue_node(
     arguments: &NodeArguments,
     authority: &Authority,
     now: SystemTime,
-) -> Result<Issued, Failure> {
+) -> Result<IssuedCertificate, Failure> {
     let NodeArguments { name, role, sans, .. } = arguments;
     let validity = Validity::days(now, arguments.days);
     let issued = match &arguments.key {
@@ -228,7 +228,7 @@ fn read_certificates(path: &Path) -> Result<String, Failure> {
     let text = read_text(path)?;
     let named = |problem: &dyn Display| Failure::usage(format!("{}: {problem}", path.display()));
     let items = inspect(text.as_bytes()).map_err(|error| named(&error))?;
-    match items.iter().all(|item| matches!(item, Item::Certificate(_))) {
+    match items.iter().all(|item| matches!(item, PemItem::Certificate(_))) {
         true => Ok(text),
         false => Err(named(&"it must hold certificates and nothing else")),
     }

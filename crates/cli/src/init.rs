@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hypha_config::{Filled, Flags};
+use hypha_config::{Flags, TemplateValues};
 use hypha_model::{Name, NodeRole};
 
 use crate::usage::{Failure, print};
@@ -53,16 +53,16 @@ fn write(role: NodeRole, init: &Init) -> Result<String, Failure> {
         return Err(Failure::usage("--name: files are named after it, so it cannot hold a slash"));
     }
     let directory = init.output.parent().unwrap_or(Path::new(""));
-    let seen_from = |path: &Option<PathBuf>| {
-        path.as_deref().map(|path| seen_from(directory, path)).transpose().map_err(Failure::work)
+    let relative_to = |path: &Option<PathBuf>| {
+        path.as_deref().map(|path| relative_to(directory, path)).transpose().map_err(Failure::work)
     };
-    let filled = Filled {
+    let filled = TemplateValues {
         name: init.name.to_string(),
-        cert_pem: seen_from(&init.cert)?,
-        key_pem: seen_from(&init.key)?,
-        trust_pem: seen_from(&init.trust)?,
-        crls_pem: seen_from(&init.crl)?,
-        ..Filled::default()
+        cert_pem: relative_to(&init.cert)?,
+        key_pem: relative_to(&init.key)?,
+        trust_pem: relative_to(&init.trust)?,
+        crls_pem: relative_to(&init.crl)?,
+        ..TemplateValues::default()
     };
     let (gateway, listen) = (init.gateway.clone(), init.listen.clone());
     let flags = Flags { gateway, listen, ..Flags::default() };
@@ -89,7 +89,7 @@ fn write(role: NodeRole, init: &Init) -> Result<String, Failure> {
 }
 
 /// `path`, given relative to here, as the configuration in `directory` has to say it.
-fn seen_from(directory: &Path, path: &Path) -> std::io::Result<PathBuf> {
+fn relative_to(directory: &Path, path: &Path) -> std::io::Result<PathBuf> {
     if path.is_absolute() {
         return Ok(path.to_owned());
     }
@@ -161,8 +161,9 @@ mod tests {
     #[test]
     fn paths_are_kept_meaning_the_same_file() {
         let here = std::env::current_dir().unwrap();
-        let seen =
-            |directory: &str, path: &str| seen_from(Path::new(directory), Path::new(path)).unwrap();
+        let seen = |directory: &str, path: &str| {
+            relative_to(Path::new(directory), Path::new(path)).unwrap()
+        };
         assert_eq!(seen("", "a.pem"), Path::new("a.pem"));
         assert_eq!(seen(".", "./a.pem"), Path::new("a.pem"));
         assert_eq!(seen("certs", "certs/a.pem"), Path::new("a.pem"));

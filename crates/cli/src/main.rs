@@ -65,7 +65,7 @@ enum Command {
 fn main() -> ExitCode {
     // Not part of the command line for people: what a worker starts to confine a task's program.
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == hypha_node::LAUNCHER) {
+    if arguments.next().is_some_and(|first| first == hypha_node::LAUNCHER_SUBCOMMAND) {
         return hypha_executor::launcher::main(arguments);
     }
     let result = match Arguments::parse().command {

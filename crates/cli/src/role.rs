@@ -9,7 +9,7 @@ use hypha_config::{
 };
 use hypha_model::NodeRole;
 use hypha_net::Multiaddr;
-use hypha_node::{Look, NodeConfig, NodeError};
+use hypha_node::{NetworkClient, NodeConfig, NodeError};
 
 use crate::config::environment;
 use crate::init::{self, Init};
@@ -31,7 +31,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct Run {
     #[command(flatten)]
-    given: Given,
+    config_arguments: ConfigArguments,
     /// Stop when standard input ends: for a parent that may die without a word
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Run {
 
 /// A configuration file, and flags that win over it.
 #[derive(Args)]
-pub(crate) struct Given {
+pub(crate) struct ConfigArguments {
     /// The configuration file
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
@@ -83,10 +83,12 @@ pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
                 use_small_pages();
             }
             let config = match role {
-                NodeRole::Gateway => NodeConfig::Gateway(run.given.load()?),
-                NodeRole::Scheduler => NodeConfig::Scheduler(Box::new(run.given.load()?)),
-                NodeRole::Worker => NodeConfig::Worker(run.given.load()?),
-                NodeRole::Data => NodeConfig::Data(run.given.load()?),
+                NodeRole::Gateway => NodeConfig::Gateway(run.config_arguments.load()?),
+                NodeRole::Scheduler => {
+                    NodeConfig::Scheduler(Box::new(run.config_arguments.load()?))
+                }
+                NodeRole::Worker => NodeConfig::Worker(run.config_arguments.load()?),
+                NodeRole::Data => NodeConfig::Data(run.config_arguments.load()?),
             };
             hypha_node::run(config, VERSION).map_err(failure)
         }
@@ -117,12 +119,12 @@ fn probe(role: NodeRole, probe: Probe) -> Result<(), Failure> {
         let expected = "expected one such as /ip4/127.0.0.1/tcp/4001";
         Failure::usage(format!("malformed address {}: {expected}", probe.address))
     })?;
-    let given = Given::of(probe.config);
+    let config_arguments = ConfigArguments::of(probe.config);
     let network = match role {
-        NodeRole::Gateway => given.load::<GatewayConfig>()?.network,
-        NodeRole::Scheduler => given.load::<SchedulerConfig>()?.network,
-        NodeRole::Worker => given.load::<WorkerConfig>()?.network,
-        NodeRole::Data => given.load::<DataConfig>()?.network,
+        NodeRole::Gateway => config_arguments.load::<GatewayConfig>()?.network,
+        NodeRole::Scheduler => config_arguments.load::<SchedulerConfig>()?.network,
+        NodeRole::Worker => config_arguments.load::<WorkerConfig>()?.network,
+        NodeRole::Data => config_arguments.load::<DataConfig>()?.network,
     };
     let look = look(role, &network, probe.timeout)?;
     let (certificate, health) = hypha_node::probe(&look, address).map_err(failure)?;
@@ -153,18 +155,18 @@ pub(crate) fn look(
     role: NodeRole,
     network: &NetworkConfig,
     seconds: f64,
-) -> Result<Look<'_>, Failure> {
+) -> Result<NetworkClient<'_>, Failure> {
     let timeout = Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|timeout| !timeout.is_zero())
         .ok_or_else(|| Failure::usage("--timeout: expected a number of seconds above zero"))?;
-    Ok(Look { role, network, version: VERSION, timeout })
+    Ok(NetworkClient { role, network, version: VERSION, timeout })
 }
 
-impl Given {
+impl ConfigArguments {
     /// Only a file.
-    fn of(config: PathBuf) -> Given {
-        Given {
+    fn of(config: PathBuf) -> ConfigArguments {
+        ConfigArguments {
             config,
             gateway: Vec::new(),
             listen: Vec::new(),

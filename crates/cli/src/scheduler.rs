@@ -7,7 +7,7 @@ use hypha_model::{CapabilityQuery, Name, NodeRole};
 use hypha_net::{FoundDataset, FoundWorker};
 use serde_json::{Value, json};
 
-use crate::role::{self, Given, failure, look};
+use crate::role::{self, ConfigArguments, failure, look};
 use crate::usage::{Failure, print};
 
 #[derive(Subcommand)]
@@ -25,13 +25,13 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct Workers {
     #[command(flatten)]
-    given: Given,
+    config_arguments: ConfigArguments,
     /// What a worker must have, as KEY=VALUE; may be repeated. Keys: models, executor, min_memory, cpu_cores,
     /// gpu_required, min_gpu_memory
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
     query: Vec<String>,
     #[command(flatten)]
-    how: How,
+    options: QueryOptions,
 }
 
 #[derive(Args)]
@@ -39,13 +39,13 @@ pub(crate) struct Datasets {
     /// The name that the data set is advertised under
     name: Name,
     #[command(flatten)]
-    given: Given,
+    config_arguments: ConfigArguments,
     #[command(flatten)]
-    how: How,
+    options: QueryOptions,
 }
 
 #[derive(Args)]
-struct How {
+struct QueryOptions {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -59,10 +59,10 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Node(command) => role::run(NodeRole::Scheduler, command),
         Command::Workers(workers) => {
             let query = parse_query(&workers.query)?;
-            let config: SchedulerConfig = workers.given.load()?;
-            let look = look(NodeRole::Scheduler, &config.network, workers.how.timeout)?;
+            let config: SchedulerConfig = workers.config_arguments.load()?;
+            let look = look(NodeRole::Scheduler, &config.network, workers.options.timeout)?;
             let found = hypha_node::find_workers(&look, query).map_err(failure)?;
-            match workers.how.json {
+            match workers.options.json {
                 true => print(&format!("{:#}\n", worker_json(&found))),
                 false if found.is_empty() && workers.query.is_empty() => {
                     print("no workers are known\n")
@@ -72,10 +72,10 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Token(token) => crate::token::run(token),
         Command::Datasets(datasets) => {
-            let config: SchedulerConfig = datasets.given.load()?;
-            let look = look(NodeRole::Scheduler, &config.network, datasets.how.timeout)?;
+            let config: SchedulerConfig = datasets.config_arguments.load()?;
+            let look = look(NodeRole::Scheduler, &config.network, datasets.options.timeout)?;
             let found = hypha_node::find_datasets(&look, datasets.name).map_err(failure)?;
-            match datasets.how.json {
+            match datasets.options.json {
                 true => print(&format!("{:#}\n", dataset_json(&found))),
                 false => print(&dataset_table(&found)),
             }
@@ -161,7 +161,7 @@ fn worker_table(found: &[FoundWorker]) -> String {
 
 fn dataset_table(found: &[FoundDataset]) -> String {
     if found.is_empty() {
-        return "nobody serves it\n".into();
+        return "no node serves it\n".into();
     }
     let mut rows = vec![["peer", "organisation", "address"].map(str::to_owned)];
     for one in found {

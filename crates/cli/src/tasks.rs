@@ -2,12 +2,12 @@
 
 mod batch;
 mod cancel;
+mod connection;
 mod drain;
 mod explain;
 mod follow;
 mod list;
 mod pieces;
-mod reach;
 mod result;
 mod roster;
 mod show;
@@ -30,10 +30,10 @@ pub(crate) enum Command {
     Cancel(cancel::Cancel),
     /// List the workers that a running scheduler has
     Workers(workers::Workers),
-    /// Give workers nothing more, and remove them when they have finished what they have
-    Drain(drain::Which),
-    /// Take workers again that were drained
-    Readmit(drain::Which),
+    /// Drain workers: they get no new tasks, and are removed when they have finished what they have
+    Drain(drain::WorkerSelection),
+    /// Readmit workers that were drained
+    Readmit(drain::WorkerSelection),
     /// Say why a task is with its worker, or why it waits
     Explain(explain::Explain),
 }
@@ -44,8 +44,8 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Tasks(tasks) => list::run(&tasks),
         Command::Cancel(cancel) => cancel::run(&cancel),
         Command::Workers(workers) => workers::run(&workers),
-        Command::Drain(which) => drain::run(&which, drain::Wish::Drain),
-        Command::Readmit(which) => drain::run(&which, drain::Wish::Readmit),
+        Command::Drain(which) => drain::run(&which, drain::DrainAction::Drain),
+        Command::Readmit(which) => drain::run(&which, drain::DrainAction::Readmit),
         Command::Explain(explain) => explain::run(&explain),
     }
 }

@@ -39,10 +39,10 @@ pub(crate) struct Up {
 const MAX_WORKERS: i64 = 64;
 
 /// How long the nodes may take to find each other before we say that something is wrong, and go on.
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often we look whether they have.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(up: Up) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -86,8 +86,8 @@ async fn serve(up: Up) -> Result<(), Failure> {
     let guarded = scheduler.api.tls.is_some() || scheduler.api.tokens_file.is_some();
     let mut children = Children::start(plan)?;
     let ready = match guarded {
-        true => Ok(Some(Ready::Guarded)),
-        false => children.meanwhile(wait_until_ready(api, own, usize::from(up.workers))).await,
+        true => Ok(Some(Ready::Unauthorized)),
+        false => children.wait_for(wait_until_ready(api, own, usize::from(up.workers))).await,
     };
     match ready {
         Err(failure) => {
@@ -96,16 +96,16 @@ async fn serve(up: Up) -> Result<(), Failure> {
             check_free(api)?;
             return Err(failure);
         }
-        Ok(Some(Ready::Stranger)) => {
+        Ok(Some(Ready::OtherScheduler)) => {
             children.stop().await?;
             return Err(taken(api, "another scheduler answers there"));
         }
         Ok(Some(Ready::All)) => print(&hint(&up, api))?,
         Ok(Some(Ready::NotAll)) => eprintln!(
             "hypha up: after {} seconds not all workers are there; see the lines above. Going on.",
-            PATIENCE.as_secs()
+            START_TIMEOUT.as_secs()
         ),
-        Ok(Some(Ready::Guarded)) => eprintln!(
+        Ok(Some(Ready::Unauthorized)) => eprintln!(
             "hypha up: the API at {api} was given tokens or TLS, so `hypha up` does not see when all are there."
         ),
         // Somebody wants it to stop already.
@@ -164,9 +164,9 @@ enum Ready {
     All,
     NotAll,
     /// The API asks for what we do not have.
-    Guarded,
+    Unauthorized,
     /// The API that answers is not that of our scheduler.
-    Stranger,
+    OtherScheduler,
 }
 
 async fn wait_until_ready(api: SocketAddr, own: SchedulerId, workers: usize) -> Ready {
@@ -177,16 +177,16 @@ async fn wait_until_ready(api: SocketAddr, own: SchedulerId, workers: usize) -> 
                 && let Ok(known) = scheduler.workers().await
             {
                 if status.id != Some(own) {
-                    return Ready::Stranger;
+                    return Ready::OtherScheduler;
                 }
                 if known.iter().filter(|one| takes_tasks(&one.status)).count() >= workers {
                     return Ready::All;
                 }
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    tokio::time::timeout(PATIENCE, ready).await.unwrap_or(Ready::NotAll)
+    tokio::time::timeout(START_TIMEOUT, ready).await.unwrap_or(Ready::NotAll)
 }
 
 fn takes_tasks(status: &str) -> bool {
@@ -232,7 +232,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = listener.local_addr().unwrap();
         let _serving = tokio::spawn(axum::serve(listener, routes).into_future());
-        assert_eq!(wait_until_ready(api, own, 1).await, Ready::Stranger);
+        assert_eq!(wait_until_ready(api, own, 1).await, Ready::OtherScheduler);
         assert_eq!(wait_until_ready(api, other, 1).await, Ready::All);
 
         let refused = check_free(api).unwrap_err().to_string();

@@ -13,14 +13,14 @@ use crate::http::root_cause;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The body of an answer, in pieces.
-pub(crate) struct Body {
+pub(crate) struct StreamedBody {
     response: Response,
     address: String,
 }
 
-impl Body {
-    pub(crate) fn new(response: Response, address: String) -> Body {
-        Body { response, address }
+impl StreamedBody {
+    pub(crate) fn new(response: Response, address: String) -> StreamedBody {
+        StreamedBody { response, address }
     }
 
     /// The next piece; `None` at the end.
@@ -35,17 +35,17 @@ impl Body {
     }
 
     pub(crate) fn lost(&self, reason: String) -> ClientError {
-        ClientError::Lost { address: self.address.clone(), reason, known: true }
+        ClientError::Lost { address: self.address.clone(), reason, safe_to_retry: true }
     }
 }
 
 /// A result on its way.
 pub struct Download {
-    body: Body,
+    body: StreamedBody,
 }
 
 impl Download {
-    pub(crate) fn new(body: Body) -> Download {
+    pub(crate) fn new(body: StreamedBody) -> Download {
         Download { body }
     }
 

@@ -30,14 +30,14 @@ pub enum ClientError {
         reason: String,
     },
     /// The connection was lost after the request had been sent: whether it was carried out is not known.
-    #[error("the connection to {address} was lost before the answer came ({reason}); {advice}", advice = after_loss(*.known))]
+    #[error("the connection to {address} was lost before the answer came ({reason}); {advice}", advice = after_loss(*.safe_to_retry))]
     Lost {
         /// The address.
         address: String,
         /// What the system said.
         reason: String,
         /// Whether repeating the request does no harm.
-        known: bool,
+        safe_to_retry: bool,
     },
     /// No answer in time.
     #[error("{address} did not answer within {} s; it may be overloaded: try again", after.as_secs_f64())]
@@ -48,7 +48,7 @@ pub enum ClientError {
         after: Duration,
     },
     /// The scheduler takes nothing at present.
-    #[error("the scheduler takes nothing at present ({message}); try again in {} s", retry_after.as_secs_f64())]
+    #[error("the scheduler accepts no requests at present ({message}); try again in {} s", retry_after.as_secs_f64())]
     Busy {
         /// When to try again.
         retry_after: Duration,
@@ -73,7 +73,7 @@ pub enum ClientError {
         /// What could not be read.
         reason: String,
     },
-    /// The answer is larger than [`crate::MAX_ANSWER_BYTES`], or than the caller allowed.
+    /// The answer is larger than [`crate::MAX_RESPONSE_BYTES`], or than the caller allowed.
     #[error("the answer is larger than {limit} bytes; ask for less at once, or take it in pieces")]
     TooLarge {
         /// The bound.
@@ -88,14 +88,14 @@ impl ClientError {
     }
 
     /// Whether a token is missing, unknown or may not do this.
-    pub fn is_about_the_token(&self) -> bool {
+    pub fn is_auth_error(&self) -> bool {
         matches!(self, ClientError::Refused { status: 401 | 403, .. })
     }
 
     /// Whether the same call may succeed later although nothing about it is changed.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
-            ClientError::Lost { known, .. } => *known,
+            ClientError::Lost { safe_to_retry, .. } => *safe_to_retry,
             ClientError::Unreachable { .. }
             | ClientError::TimedOut { .. }
             | ClientError::Busy { .. } => true,
@@ -105,10 +105,10 @@ impl ClientError {
     }
 }
 
-fn after_loss(known: bool) -> &'static str {
-    match known {
+fn after_loss(safe_to_retry: bool) -> &'static str {
+    match safe_to_retry {
         true => "try again",
-        false => "whether it was done is not known: look before you repeat it",
+        false => "its outcome is unknown: check it before you repeat it",
     }
 }
 
@@ -117,18 +117,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_pass_is_told_from_what_will_not() {
+    fn transient_errors_are_distinguished_from_permanent_ones() {
         let refused =
             |status| ClientError::Refused { status, code: String::new(), message: "no".to_owned() };
-        assert!(refused(404).is_not_found() && !refused(404).may_pass());
-        assert!(refused(401).is_about_the_token() && !refused(400).is_about_the_token());
-        assert!(refused(502).may_pass());
-        let lost = |known| ClientError::Lost {
+        assert!(refused(404).is_not_found() && !refused(404).is_transient());
+        assert!(refused(401).is_auth_error() && !refused(400).is_auth_error());
+        assert!(refused(502).is_transient());
+        let lost = |safe_to_retry| ClientError::Lost {
             address: "http://x".to_owned(),
             reason: "reset".to_owned(),
-            known,
+            safe_to_retry,
         };
-        assert!(lost(true).may_pass() && !lost(false).may_pass());
-        assert!(lost(false).to_string().ends_with("look before you repeat it"));
+        assert!(lost(true).is_transient() && !lost(false).is_transient());
+        assert!(lost(false).to_string().ends_with("check it before you repeat it"));
     }
 }

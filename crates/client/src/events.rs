@@ -7,9 +7,9 @@ use futures::Stream;
 use hypha_model::{TaskState, WorkerId};
 use serde::de::DeserializeOwned;
 
-use crate::download::Body;
+use crate::download::StreamedBody;
 use crate::error::ClientError;
-use crate::http::MAX_ANSWER_BYTES;
+use crate::http::MAX_RESPONSE_BYTES;
 use crate::json::Json;
 use crate::sse::{Frame, Parser};
 use crate::task_status::TaskStatus;
@@ -88,14 +88,14 @@ impl Event {
 
 /// The events of a task. Dropping it ends the connection and leaves the task alone.
 pub struct Events {
-    body: Body,
+    body: StreamedBody,
     parser: Parser,
     ready: VecDeque<Frame>,
     ended: bool,
 }
 
 impl Events {
-    pub(crate) fn new(body: Body) -> Events {
+    pub(crate) fn new(body: StreamedBody) -> Events {
         Events { body, parser: Parser::default(), ready: VecDeque::new(), ended: false }
     }
 
@@ -121,19 +121,19 @@ impl Events {
     async fn receive(&mut self) -> Result<Event, ClientError> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
-                return Ok(read(frame));
+                return Ok(parse_event(frame));
             }
             let Some(chunk) = self.body.chunk().await? else {
                 return Err(self.body.lost("the events ended before the task".to_owned()));
             };
             self.parser
-                .push(&chunk, MAX_ANSWER_BYTES, &mut self.ready)
-                .map_err(|_| ClientError::TooLarge { limit: MAX_ANSWER_BYTES })?;
+                .push(&chunk, MAX_RESPONSE_BYTES, &mut self.ready)
+                .map_err(|_| ClientError::TooLarge { limit: MAX_RESPONSE_BYTES })?;
         }
     }
 }
 
-fn read(frame: Frame) -> Event {
+fn parse_event(frame: Frame) -> Event {
     let kind = match frame.event.as_str() {
         "progress" => EventKind::Progress,
         "output" => EventKind::Output,

@@ -9,19 +9,19 @@ use reqwest::{Certificate, Method, Response, StatusCode, Url, redirect};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::download::Body;
+use crate::download::StreamedBody;
 use crate::error::ClientError;
 
 /// The largest answer that is taken whole: some times a full page of tasks, or one task with a large result.
-pub const MAX_ANSWER_BYTES: usize = 64 << 20;
+pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 /// A scheduler that is there takes a connection within a round trip or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Beyond the time that a call asks the scheduler to wait: a commit on a slow disk under load, and the way.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pauses before a call is repeated after a lost connection: long enough for a connection that went stale or
 /// a server's full backlog, and too short to notice. Whoever waits for a restart waits outside.
-const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+const RETRY_BACKOFFS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 /// If a scheduler that takes nothing does not say when to come back.
 pub(crate) const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// No scheduler means more; the text comes from outside.
@@ -42,7 +42,7 @@ pub struct Options {
 pub(crate) struct Http {
     client: reqwest::Client,
     base: Url,
-    shown: String,
+    display_address: String,
 }
 
 /// One request.
@@ -95,7 +95,7 @@ impl<'a> Call<'a> {
     }
 
     /// The second time would be refused, as if the first had not been done.
-    pub(crate) fn once(mut self) -> Call<'a> {
+    pub(crate) fn not_repeatable(mut self) -> Call<'a> {
         self.repeatable = false;
         self
     }
@@ -112,7 +112,7 @@ impl<'a> Call<'a> {
     }
 
     /// Asks the scheduler to answer when the task has ended, at the latest after `wait`.
-    pub(crate) fn waiting(mut self, wait: Duration) -> Call<'a> {
+    pub(crate) fn with_wait(mut self, wait: Duration) -> Call<'a> {
         if !wait.is_zero() {
             self.wait = wait;
             self.query.push(("wait", format!("{:.3}", wait.as_secs_f64())));
@@ -123,7 +123,7 @@ impl<'a> Call<'a> {
 
 impl Http {
     pub(crate) fn new(base: &str, options: Options) -> Result<Http, ClientError> {
-        let base = address(base)?;
+        let base = parse_address(base)?;
         // Without a provider the client would panic; one that is there already is as good.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             let _ = rustls::crypto::ring::default_provider().install_default();
@@ -137,7 +137,7 @@ impl Http {
         if is_loopback(&base) {
             builder = builder.no_proxy();
         }
-        let tls = |error: reqwest::Error| ClientError::Tls(causes(&error));
+        let tls = |error: reqwest::Error| ClientError::Tls(error_chain(&error));
         if base.scheme() == "http" {
             // Without this the system's root certificates are read, and missing ones are an error.
             builder = builder.tls_certs_only([]);
@@ -149,12 +149,12 @@ impl Http {
             builder = builder.tls_certs_merge(certificates);
         }
         let client = builder.build().map_err(tls)?;
-        let shown = base.as_str().trim_end_matches('/').to_owned();
-        Ok(Http { client, base, shown })
+        let display_address = base.as_str().trim_end_matches('/').to_owned();
+        Ok(Http { client, base, display_address })
     }
 
     pub(crate) fn address(&self) -> &str {
-        &self.shown
+        &self.display_address
     }
 
     /// The answer, read as JSON.
@@ -162,7 +162,7 @@ impl Http {
         &self,
         call: &Call<'_>,
     ) -> Result<T, ClientError> {
-        let answer = self.answer(call).await?;
+        let answer = self.send(call).await?;
         if !answer.status.is_success() {
             return Err(self.refusal(&answer));
         }
@@ -170,11 +170,11 @@ impl Http {
     }
 
     /// The answer, read as JSON also if it is a refusal: one of several things has a reason for each.
-    pub(crate) async fn json_of_each<T: DeserializeOwned>(
+    pub(crate) async fn json_with_outcomes<T: DeserializeOwned>(
         &self,
         call: &Call<'_>,
     ) -> Result<T, ClientError> {
-        let answer = self.answer(call).await?;
+        let answer = self.send(call).await?;
         match serde_json::from_slice(&answer.body) {
             Ok(each) if !answer.is_busy() => Ok(each),
             Err(error) if answer.status.is_success() => Err(self.malformed(&error)),
@@ -183,11 +183,11 @@ impl Http {
     }
 
     /// An answer whose body comes in pieces, for as long as it takes.
-    pub(crate) async fn stream(&self, call: &Call<'_>) -> Result<Body, ClientError> {
-        let mut pauses = RETRY_PAUSES.into_iter();
+    pub(crate) async fn stream(&self, call: &Call<'_>) -> Result<StreamedBody, ClientError> {
+        let mut backoffs = RETRY_BACKOFFS.into_iter();
         let mut response = loop {
-            match self.head(call).await {
-                Err(error) if self.pause(call, &error, &mut pauses).await => {}
+            match self.response_head(call).await {
+                Err(error) if self.back_off(call, &error, &mut backoffs).await => {}
                 outcome => break outcome?,
             }
         };
@@ -195,20 +195,20 @@ impl Http {
             let answer = self.read(&mut response, call.repeatable).await?;
             return Err(self.refusal(&answer));
         }
-        Ok(Body::new(response, self.shown.clone()))
+        Ok(StreamedBody::new(response, self.display_address.clone()))
     }
 
     pub(crate) fn malformed(&self, reason: &dyn std::fmt::Display) -> ClientError {
-        let reason = quoted(&reason.to_string());
-        ClientError::Malformed { address: self.shown.clone(), reason }
+        let reason = sanitized(&reason.to_string());
+        ClientError::Malformed { address: self.display_address.clone(), reason }
     }
 
     /// Waits a little if the call may be made again after `error`, and says whether.
-    async fn pause(
+    async fn back_off(
         &self,
         call: &Call<'_>,
         error: &ClientError,
-        pauses: &mut (impl Iterator<Item = Duration> + Send),
+        backoffs: &mut (impl Iterator<Item = Duration> + Send),
     ) -> bool {
         let again = match error {
             // What was never sent can always be sent again.
@@ -216,32 +216,32 @@ impl Http {
             ClientError::Lost { .. } => call.repeatable,
             _ => false,
         };
-        let Some(pause) = pauses.next().filter(|_| again) else { return false };
+        let Some(pause) = backoffs.next().filter(|_| again) else { return false };
         tracing::debug!(%error, "making a request again");
         tokio::time::sleep(pause).await;
         true
     }
 
-    async fn answer(&self, call: &Call<'_>) -> Result<Answer, ClientError> {
-        let mut pauses = RETRY_PAUSES.into_iter();
+    async fn send(&self, call: &Call<'_>) -> Result<RawResponse, ClientError> {
+        let mut backoffs = RETRY_BACKOFFS.into_iter();
         loop {
-            match self.whole(call).await {
-                Err(error) if self.pause(call, &error, &mut pauses).await => {}
+            match self.send_once(call).await {
+                Err(error) if self.back_off(call, &error, &mut backoffs).await => {}
                 outcome => return outcome,
             }
         }
     }
 
-    async fn whole(&self, call: &Call<'_>) -> Result<Answer, ClientError> {
-        let sending = self.request(call).timeout(call.wait + ANSWER_TIMEOUT).send();
-        let mut response = sending.await.map_err(|error| self.failed(call, &error))?;
+    async fn send_once(&self, call: &Call<'_>) -> Result<RawResponse, ClientError> {
+        let sending = self.request(call).timeout(call.wait + RESPONSE_TIMEOUT).send();
+        let mut response = sending.await.map_err(|error| self.send_error(call, &error))?;
         self.read(&mut response, call.repeatable).await
     }
 
-    async fn head(&self, call: &Call<'_>) -> Result<Response, ClientError> {
-        match tokio::time::timeout(ANSWER_TIMEOUT, self.request(call).send()).await {
-            Ok(sent) => sent.map_err(|error| self.failed(call, &error)),
-            Err(_) => Err(self.timed_out(ANSWER_TIMEOUT)),
+    async fn response_head(&self, call: &Call<'_>) -> Result<Response, ClientError> {
+        match tokio::time::timeout(RESPONSE_TIMEOUT, self.request(call).send()).await {
+            Ok(sent) => sent.map_err(|error| self.send_error(call, &error)),
+            Err(_) => Err(self.timed_out(RESPONSE_TIMEOUT)),
         }
     }
 
@@ -266,22 +266,26 @@ impl Http {
         request
     }
 
-    fn failed(&self, call: &Call<'_>, error: &reqwest::Error) -> ClientError {
-        let address = self.shown.clone();
+    fn send_error(&self, call: &Call<'_>, error: &reqwest::Error) -> ClientError {
+        let address = self.display_address.clone();
         if error.is_connect() {
             return ClientError::Unreachable { address, reason: root_cause(error) };
         }
         if error.is_timeout() {
-            return self.timed_out(call.wait + ANSWER_TIMEOUT);
+            return self.timed_out(call.wait + RESPONSE_TIMEOUT);
         }
-        ClientError::Lost { address, reason: root_cause(error), known: call.repeatable }
+        ClientError::Lost { address, reason: root_cause(error), safe_to_retry: call.repeatable }
     }
 
     fn timed_out(&self, after: Duration) -> ClientError {
-        ClientError::TimedOut { address: self.shown.clone(), after }
+        ClientError::TimedOut { address: self.display_address.clone(), after }
     }
 
-    async fn read(&self, response: &mut Response, repeatable: bool) -> Result<Answer, ClientError> {
+    async fn read(
+        &self,
+        response: &mut Response,
+        repeatable: bool,
+    ) -> Result<RawResponse, ClientError> {
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| {
             let seconds = value.to_str().ok()?.trim().parse().ok()?;
             Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
@@ -290,26 +294,26 @@ impl Http {
         let mut body = Vec::new();
         loop {
             match response.chunk().await {
-                Ok(None) => return Ok(Answer { status, retry_after, body }),
-                Ok(Some(chunk)) if body.len() + chunk.len() > MAX_ANSWER_BYTES => {
-                    return Err(ClientError::TooLarge { limit: MAX_ANSWER_BYTES });
+                Ok(None) => return Ok(RawResponse { status, retry_after, body }),
+                Ok(Some(chunk)) if body.len() + chunk.len() > MAX_RESPONSE_BYTES => {
+                    return Err(ClientError::TooLarge { limit: MAX_RESPONSE_BYTES });
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-                Err(error) if error.is_timeout() => return Err(self.timed_out(ANSWER_TIMEOUT)),
+                Err(error) if error.is_timeout() => return Err(self.timed_out(RESPONSE_TIMEOUT)),
                 Err(error) => {
-                    let (address, reason) = (self.shown.clone(), root_cause(&error));
-                    return Err(ClientError::Lost { address, reason, known: repeatable });
+                    let (address, reason) = (self.display_address.clone(), root_cause(&error));
+                    return Err(ClientError::Lost { address, reason, safe_to_retry: repeatable });
                 }
             }
         }
     }
 
-    fn refusal(&self, answer: &Answer) -> ClientError {
+    fn refusal(&self, answer: &RawResponse) -> ClientError {
         let status = answer.status;
         let detail = serde_json::from_slice::<ErrorBody>(&answer.body).map(|body| body.error);
         let (code, message) = match detail {
-            Ok(detail) => (quoted(&detail.code), quoted(&detail.message)),
-            Err(_) => (String::new(), format!("{} answered {status}", self.shown)),
+            Ok(detail) => (sanitized(&detail.code), sanitized(&detail.message)),
+            Err(_) => (String::new(), format!("{} answered {status}", self.display_address)),
         };
         match answer.is_busy() {
             true => {
@@ -322,13 +326,13 @@ impl Http {
 }
 
 /// What a scheduler answered, whatever it is.
-struct Answer {
+struct RawResponse {
     status: StatusCode,
     retry_after: Option<Duration>,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl RawResponse {
     fn is_busy(&self) -> bool {
         matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
     }
@@ -347,8 +351,8 @@ pub(crate) struct ErrorDetail {
     pub(crate) message: String,
 }
 
-fn address(given: &str) -> Result<Url, ClientError> {
-    let wrong = |problem| ClientError::Address { given: quoted(given), problem };
+fn parse_address(given: &str) -> Result<Url, ClientError> {
+    let wrong = |problem| ClientError::Address { given: sanitized(given), problem };
     let example = "give one such as http://127.0.0.1:8080";
     let url = Url::parse(given).map_err(|_| wrong(example))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
@@ -385,14 +389,14 @@ fn headers(token: Option<String>) -> Result<HeaderMap, ClientError> {
 }
 
 /// An error with what caused it.
-fn causes(error: &dyn Error) -> String {
+fn error_chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         line = format!("{line}: {cause}");
         next = cause.source();
     }
-    quoted(&line)
+    sanitized(&line)
 }
 
 /// What the system said: everything around it repeats that a request failed.
@@ -401,11 +405,11 @@ pub(crate) fn root_cause(error: &dyn Error) -> String {
     while let Some(next) = cause.source() {
         cause = next;
     }
-    quoted(&cause.to_string())
+    sanitized(&cause.to_string())
 }
 
 /// Others' words, short and on one line.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn sanitized(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_QUOTED_CHARS).collect()
 }
 
@@ -415,7 +419,9 @@ mod tests {
 
     fn problem(given: &str, token: Option<&str>) -> String {
         let options = Options { token: token.map(str::to_owned), ca_pem: None };
-        Http::new(given, options).map(|http| http.shown).unwrap_or_else(|error| error.to_string())
+        Http::new(given, options)
+            .map(|http| http.display_address)
+            .unwrap_or_else(|error| error.to_string())
     }
 
     #[test]
@@ -448,7 +454,7 @@ mod tests {
         let call = Call::get(vec!["tasks", "a/b"])
             .query("model", Some("x&y".to_owned()))
             .query("status", None)
-            .waiting(Duration::from_millis(1_500));
+            .with_wait(Duration::from_millis(1_500));
         let url = http.request(&call).build().unwrap().url().to_string();
         assert_eq!(url, "http://x/hypha/api/v1/tasks/a%2Fb?model=x%26y&wait=1.500");
     }

@@ -45,14 +45,14 @@ mod workers;
 pub use download::Download;
 pub use error::ClientError;
 pub use events::{Event, EventKind, Events};
-pub use http::{MAX_ANSWER_BYTES, Options};
+pub use http::{MAX_RESPONSE_BYTES, Options};
 pub use hypha_model::{FailureKind, TaskId, TaskState, WorkerId};
 pub use json::Json;
 pub use requirements::Requirements;
-pub use scheduler::{MAX_WAIT, Pages, Scheduler};
+pub use scheduler::{MAX_WAIT, Scheduler, TaskPages};
 pub use status::{Explanation, SchedulerStatus, TaskFilter, TaskPage, Verdict};
 pub use task::{Task, TaskError, TaskInput, TaskKey};
-pub use task_status::{FailedTry, TaskStatus};
+pub use task_status::{FailedAttempt, TaskStatus};
 pub use timestamp::Timestamp;
 pub use workers::{
     DrainingWorker, ReadmittedWorker, RemovedWorker, WorkerHealth, WorkerList, WorkerStatus,

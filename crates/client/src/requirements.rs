@@ -1,6 +1,6 @@
 //! What a task asks of a worker, as the API takes it.
 
-use hypha_model::amount::AmountError;
+use hypha_model::amount::FieldError;
 use hypha_model::{Requirement, RequirementInput};
 use serde_json::{Map, Value, json};
 
@@ -60,7 +60,7 @@ impl Requirements {
 fn check(json: Map<String, Value>) -> Result<(), String> {
     let input: RequirementInput =
         serde_json::from_value(Value::Object(json)).map_err(|error| error.to_string())?;
-    Requirement::try_from(input).map_err(|error: AmountError| error.to_string())?;
+    Requirement::try_from(input).map_err(|error: FieldError| error.to_string())?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::download::Download;
 use crate::error::ClientError;
 use crate::events::Events;
-use crate::http::{Call, DEFAULT_RETRY_AFTER, ErrorDetail, Http, Options, quoted};
+use crate::http::{Call, DEFAULT_RETRY_AFTER, ErrorDetail, Http, Options, sanitized};
 use crate::json::Json;
 use crate::status::{Explanation, SchedulerStatus, TaskFilter, TaskPage};
 use crate::task::Task;
@@ -64,7 +64,7 @@ impl Scheduler {
         let key = std::mem::take(&mut task.key);
         let body = task.into_json();
         let call = Call::post(vec!["tasks"], body, key.as_str());
-        self.http.json(&call.waiting(wait.min(MAX_WAIT))).await
+        self.http.json(&call.with_wait(wait.min(MAX_WAIT))).await
     }
 
     /// Submits a task and tells what happens to it from the beginning, in one request: no piece of its result
@@ -96,7 +96,7 @@ impl Scheduler {
 
     /// A task as it is now.
     pub async fn task(&self, id: TaskId) -> Result<TaskStatus, ClientError> {
-        self.look(id, Duration::ZERO).await
+        self.fetch_task(id, Duration::ZERO).await
     }
 
     /// Waits until a task has ended, at most `timeout`: look at the status whether it has.
@@ -104,7 +104,7 @@ impl Scheduler {
         let began = Instant::now();
         loop {
             let left = timeout.saturating_sub(began.elapsed());
-            let task = self.look(id, left.min(MAX_WAIT)).await?;
+            let task = self.fetch_task(id, left.min(MAX_WAIT)).await?;
             if task.has_ended() || left <= MAX_WAIT {
                 return Ok(task);
             }
@@ -112,8 +112,8 @@ impl Scheduler {
     }
 
     /// The tasks that `filter` lets through, the latest first, page by page.
-    pub fn tasks(&self, filter: TaskFilter) -> Pages {
-        Pages { scheduler: self.clone(), filter, cursor: Cursor::Start }
+    pub fn tasks(&self, filter: TaskFilter) -> TaskPages {
+        TaskPages { scheduler: self.clone(), filter, cursor: Cursor::Start }
     }
 
     /// Cancels a task. One that has ended stays as it is.
@@ -151,13 +151,13 @@ impl Scheduler {
     /// Gives a worker nothing more, and removes it when it has finished what it has. One that is gone already is not
     /// found.
     pub async fn drain_worker(&self, id: WorkerId) -> Result<DrainingWorker, ClientError> {
-        self.http.json(&Call::delete(vec!["workers", &id.to_string()]).once()).await
+        self.http.json(&Call::delete(vec!["workers", &id.to_string()]).not_repeatable()).await
     }
 
     /// Takes a worker again that was removed, as soon as it is there. One that was not removed is not found.
     pub async fn readmit_worker(&self, id: WorkerId) -> Result<ReadmittedWorker, ClientError> {
         let id = id.to_string();
-        self.http.json(&Call::put(vec!["workers", &id], String::new()).once()).await
+        self.http.json(&Call::put(vec!["workers", &id], String::new()).not_repeatable()).await
     }
 
     /// What the scheduler goes by, and what it has done.
@@ -171,14 +171,14 @@ impl Scheduler {
         self.http.json(&Call::put(vec!["scheduler"], body)).await
     }
 
-    async fn look(&self, id: TaskId, wait: Duration) -> Result<TaskStatus, ClientError> {
+    async fn fetch_task(&self, id: TaskId, wait: Duration) -> Result<TaskStatus, ClientError> {
         let id = id.to_string();
-        self.http.json(&Call::get(vec!["tasks", &id]).waiting(wait)).await
+        self.http.json(&Call::get(vec!["tasks", &id]).with_wait(wait)).await
     }
 
     async fn submit_batch(&self, batch: Batch) -> Vec<Result<TaskStatus, ClientError>> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct BatchResponse {
             tasks: Vec<Json>,
         }
         let expected = batch.tasks;
@@ -187,7 +187,7 @@ impl Scheduler {
         }
         let (body, key) = batch.into_body();
         let call = Call::post(vec!["tasks"], body, key.as_deref());
-        let outcome = match self.http.json_of_each::<Answer>(&call).await {
+        let outcome = match self.http.json_with_outcomes::<BatchResponse>(&call).await {
             Ok(answer) if answer.tasks.len() == expected => Ok(answer.tasks),
             Ok(answer) => {
                 let got = answer.tasks.len();
@@ -212,7 +212,7 @@ impl Scheduler {
             Ok(task) => return Ok(task),
             Err(error) => json.read().ok_or_else(|| self.http.malformed(&error))?,
         };
-        let (code, message) = (quoted(&refused.error.code), quoted(&refused.error.message));
+        let (code, message) = (sanitized(&refused.error.code), sanitized(&refused.error.message));
         // Within a batch only the word tells what the status would have been.
         Err(match code.as_str() {
             "too_many_tasks" | "unavailable" | "no_worker" => {
@@ -230,7 +230,7 @@ struct Batch {
     tasks: usize,
     json: String,
     keys: String,
-    unnamed: bool,
+    has_task_without_key: bool,
 }
 
 impl Batch {
@@ -248,7 +248,7 @@ impl Batch {
                 self.keys.push_str(key);
                 self.keys.push('\n');
             }
-            None => self.unnamed = true,
+            None => self.has_task_without_key = true,
         }
     }
 
@@ -257,12 +257,12 @@ impl Batch {
     fn into_body(mut self) -> (String, Option<String>) {
         self.json.push(']');
         let key = Payload::from(self.keys.into_bytes()).digest().to_string();
-        (self.json, (!self.unnamed).then_some(key))
+        (self.json, (!self.has_task_without_key).then_some(key))
     }
 }
 
 /// Pages of tasks, each asked for when it is wanted.
-pub struct Pages {
+pub struct TaskPages {
     scheduler: Scheduler,
     filter: TaskFilter,
     cursor: Cursor,
@@ -274,7 +274,7 @@ enum Cursor {
     End,
 }
 
-impl Pages {
+impl TaskPages {
     /// The next page; `None` after the last. A page may be empty although more follow.
     pub async fn next(&mut self) -> Result<Option<TaskPage>, ClientError> {
         let cursor = match &self.cursor {

@@ -4,7 +4,7 @@ use hypha_model::{SchedulerId, TaskId, TaskState, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::task_status::{FailedTry, TaskStatus, failures};
+use crate::task_status::{FailedAttempt, TaskStatus, failures};
 
 /// Which tasks are wanted; what is `None` does not matter.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +60,7 @@ pub struct Explanation {
 
 impl Explanation {
     /// The attempts that failed, as far as the scheduler still tells.
-    pub fn failures(&self) -> Vec<FailedTry> {
+    pub fn failures(&self) -> Vec<FailedAttempt> {
         failures(&self.more)
     }
 }

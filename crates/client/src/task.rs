@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use hypha_model::amount::parse_seconds;
-use hypha_model::given::Given;
+use hypha_model::input_value::InputValue;
 use hypha_model::{Metadata, Name, Rng, TaskId, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -80,7 +80,7 @@ impl Task {
                 "expected an object, with its fields in braces".to_owned(),
             ));
         }
-        let form: Form =
+        let form: TaskForm =
             serde_json::from_str(json).map_err(|error| TaskError::Form(error.to_string()))?;
         let wrong = |field| move |problem: String| TaskError::Field { field, problem };
         form.model.parse::<Name>().map_err(|error| wrong("model")(error.to_string()))?;
@@ -119,7 +119,7 @@ impl Task {
 
     /// As the API takes it.
     pub(crate) fn into_json(self) -> String {
-        let body = Body {
+        let body = TaskBody {
             model: &self.model,
             input: match self.input {
                 TaskInput::Text(text) => Json::of(&text),
@@ -136,7 +136,7 @@ impl Task {
 
 /// What is not said is left out.
 #[derive(Serialize)]
-struct Body<'a> {
+struct TaskBody<'a> {
     model: &'a str,
     input: Json,
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -151,14 +151,14 @@ struct Body<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Form {
+struct TaskForm {
     key: Option<String>,
     model: String,
     #[serde(default)]
     input: Json,
     requirements: Option<Map<String, Value>>,
     metadata: Option<Map<String, Value>>,
-    timeout: Option<Given>,
+    timeout: Option<InputValue>,
     priority: Option<Value>,
     deadline: Option<Value>,
     stream: Option<bool>,
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_task_says_which_field() {
+    fn invalid_task_names_the_field() {
         for (json, says) in [
             (json!([]), "not a task"),
             (json!({"input": 1}), "missing field `model`"),

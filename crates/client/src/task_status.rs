@@ -66,7 +66,7 @@ impl TaskStatus {
     }
 
     /// The attempts that failed, as far as the scheduler still tells.
-    pub fn failures(&self) -> Vec<FailedTry> {
+    pub fn failures(&self) -> Vec<FailedAttempt> {
         failures(&self.more)
     }
 
@@ -156,7 +156,7 @@ impl Serialize for TaskStatus {
 
 /// An attempt that failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FailedTry {
+pub struct FailedAttempt {
     /// Which attempt, from 1.
     #[serde(default)]
     pub attempt: u32,
@@ -175,7 +175,7 @@ pub struct FailedTry {
 }
 
 /// What cannot be read is left out: the rest is worth showing without it.
-pub(crate) fn failures(more: &Map<String, Value>) -> Vec<FailedTry> {
+pub(crate) fn failures(more: &Map<String, Value>) -> Vec<FailedAttempt> {
     let Some(Value::Array(all)) = more.get("failures") else { return Vec::new() };
     all.iter().filter_map(|one| serde_json::from_value(one.clone()).ok()).collect()
 }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_a_result_is_told_from_one() {
+    fn placeholders_are_distinguished_from_results() {
         let task = |result: Value| -> TaskStatus {
             let id = "task-01890000-0000-7000-8000-000000000001";
             serde_json::from_value(json!({"id": id, "status": "completed", "result": result}))

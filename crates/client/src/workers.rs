@@ -105,12 +105,12 @@ impl WorkerStatus {
     }
 
     /// The executors that are given nothing although the worker is available, by name, and why.
-    pub fn executors_left_alone(&self) -> Vec<(&str, &str)> {
-        fn alone(executor: &Value) -> Option<(&str, &str)> {
+    pub fn suspended_executors(&self) -> Vec<(&str, &str)> {
+        fn suspended(executor: &Value) -> Option<(&str, &str)> {
             Some((executor.get("name")?.as_str()?, executor.get("reason")?.as_str()?))
         }
         let executors = self.more.get("executors").and_then(Value::as_array);
-        executors.into_iter().flatten().filter_map(alone).collect()
+        executors.into_iter().flatten().filter_map(suspended).collect()
     }
 }
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use hypha_model::NodeRole;
 
-use crate::diagnostic::{Diagnostic, Place};
-use crate::given::{Given, Origin, Raw, Table};
+use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::key::{Key, Kind};
 use crate::keys;
+use crate::sourced_value::{Origin, Raw, SourcedValue, Table};
 use crate::suggest;
 
 /// What the values of one configuration have in common.
@@ -22,18 +22,18 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     /// `message` about the value of `key`, which came from `origin`.
     pub(crate) fn diagnostic(&self, origin: &Origin, key: &str, message: &str) -> Diagnostic {
-        let (place, message) = match origin {
+        let (location, message) = match origin {
             Origin::File(position) => {
-                let place = Place::File(self.file.to_owned(), Some(*position));
-                (place, format!("`{key}`: {message}"))
+                let location = SourceLocation::File(self.file.to_owned(), Some(*position));
+                (location, format!("`{key}`: {message}"))
             }
             Origin::Default => {
-                (Place::File(self.file.to_owned(), None), format!("`{key}`: {message}"))
+                (SourceLocation::File(self.file.to_owned(), None), format!("`{key}`: {message}"))
             }
-            Origin::Variable(name) => (Place::Variable(name.clone()), message.to_owned()),
-            Origin::Flag(name) => (Place::Flag(name), message.to_owned()),
+            Origin::Variable(name) => (SourceLocation::Variable(name.clone()), message.to_owned()),
+            Origin::Flag(name) => (SourceLocation::Flag(name), message.to_owned()),
         };
-        Diagnostic { place, message }
+        Diagnostic { location, message }
     }
 
     /// Where a value came from, for a warning: the file and the line, or the variable or flag.
@@ -75,25 +75,25 @@ impl Checker<'_> {
             match keys.iter().find(|key| key.name == name) {
                 Some(key) => self.value(key, given, &join(section, name)),
                 None => {
-                    let place = self.context.diagnostic(origin, "", "").place;
+                    let location = self.context.diagnostic(origin, "", "").location;
                     let message = unknown(name, keys, section, self.context.role);
-                    self.found.push(Diagnostic { place, message });
+                    self.found.push(Diagnostic { location, message });
                 }
             }
         }
         for key in keys.iter().filter(|key| key.required() && !table.contains_key(key.name)) {
-            let place = self.context.diagnostic(at.unwrap_or(&Origin::Default), "", "").place;
+            let location = self.context.diagnostic(at.unwrap_or(&Origin::Default), "", "").location;
             let doc = key.doc.split_once(". ").map_or(key.doc, |(first, _)| first);
             let mut doc = doc.trim_end_matches('.').to_owned();
             if let Some(first) = doc.get_mut(..1) {
                 first.make_ascii_lowercase();
             }
             let message = format!("`{}` is missing: {doc}", join(section, key.name));
-            self.found.push(Diagnostic { place, message });
+            self.found.push(Diagnostic { location, message });
         }
     }
 
-    fn value(&mut self, key: &Key, given: &Given, path: &str) {
+    fn value(&mut self, key: &Key, given: &SourcedValue, path: &str) {
         if let Err(problem) = key.kind.check(given) {
             let origin = problem.origin.as_ref().unwrap_or(&given.origin);
             self.found.push(self.context.diagnostic(origin, path, &problem.message));
@@ -122,7 +122,7 @@ impl Checker<'_> {
         }
     }
 
-    fn exists(&mut self, kind: Kind, given: &Given, path: &str) {
+    fn exists(&mut self, kind: Kind, given: &SourcedValue, path: &str) {
         let file = self.context.path(given.text().unwrap_or(""), &given.origin);
         let shown = file.display();
         let message = match (std::fs::metadata(&file), kind) {

@@ -28,7 +28,7 @@ impl Position {
 
 /// Where a faulty value came from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum SourceLocation {
     /// The file, and the place in it unless all of it is meant.
     File(PathBuf, Option<Position>),
     /// An environment variable.
@@ -41,7 +41,7 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Diagnostic {
     /// Where it is.
-    pub place: Place,
+    pub location: SourceLocation,
     /// What it is, and what was expected.
     pub message: String,
 }
@@ -60,7 +60,11 @@ impl Diagnostics {
 
     /// A fault that concerns the whole file.
     pub(crate) fn of_file(path: &Path, message: impl Into<String>) -> Diagnostics {
-        Diagnostic { place: Place::File(path.to_owned(), None), message: message.into() }.into()
+        Diagnostic {
+            location: SourceLocation::File(path.to_owned(), None),
+            message: message.into(),
+        }
+        .into()
     }
 
     /// The faults, one by one.
@@ -75,22 +79,22 @@ impl From<Diagnostic> for Diagnostics {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::File(path, None) => write!(f, "{}", path.display()),
-            Place::File(path, Some(Position { line, column })) => {
+            SourceLocation::File(path, None) => write!(f, "{}", path.display()),
+            SourceLocation::File(path, Some(Position { line, column })) => {
                 write!(f, "{}:{line}:{column}", path.display())
             }
-            Place::Variable(name) => f.write_str(name),
-            Place::Flag(name) => f.write_str(name),
+            SourceLocation::Variable(name) => f.write_str(name),
+            SourceLocation::Flag(name) => f.write_str(name),
         }
     }
 }
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.message)
+        write!(f, "{}: {}", self.location, self.message)
     }
 }
 

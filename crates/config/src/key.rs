@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use hypha_model::NodeRole;
 
-use crate::given::{self, Given, Origin, Raw};
 use crate::parse::{self, AddressUse, Problem, UrlUse};
+use crate::sourced_value::{self, Origin, Raw, SourcedValue};
 
 /// One key of a configuration file.
 #[derive(Debug)]
@@ -101,10 +101,10 @@ impl Key {
     }
 
     /// The default as a value.
-    pub(crate) fn default_value(&self, role: NodeRole) -> Option<Given> {
+    pub(crate) fn default_value(&self, role: NodeRole) -> Option<SourcedValue> {
         let text = self.default_text(role)?;
         // A default that were no TOML would be found by the tests of the tables.
-        given::value(text, &Origin::Default).ok()
+        sourced_value::value(text, &Origin::Default).ok()
     }
 
     pub(crate) fn required(&self) -> bool {
@@ -122,7 +122,7 @@ impl Key {
 
 impl Kind {
     /// Whether `given` is a value of this kind.
-    pub(crate) fn check(self, given: &Given) -> Result<(), Problem> {
+    pub(crate) fn check(self, given: &SourcedValue) -> Result<(), Problem> {
         match self {
             Kind::File | Kind::Path | Kind::Directory | Kind::Program => {
                 parse::text(given, parse::PATH).map(drop)

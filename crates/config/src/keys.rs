@@ -130,7 +130,7 @@ const COMMON: &[Key] = &[
         name: "relay_circuit",
         kind: Kind::Switch,
         preset: Preset::Is("true"),
-        doc: "Whether to be reachable through gateways when nobody can connect to this node directly.",
+        doc: "Whether to be reachable through gateways when this node cannot be connected to directly.",
     },
     Key {
         name: "metrics_address",

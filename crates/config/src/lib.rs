@@ -11,7 +11,6 @@
 mod backend;
 mod check;
 mod diagnostic;
-mod given;
 mod key;
 mod keys;
 mod network;
@@ -22,6 +21,7 @@ mod reader;
 mod roles;
 mod scheduler;
 mod schema;
+mod sourced_value;
 mod suggest;
 mod template;
 mod worker;
@@ -32,21 +32,21 @@ use std::path::Path;
 use hypha_model::NodeRole;
 
 pub use backend::{BackendConfig, BackendFormat};
-pub use diagnostic::{Diagnostic, Diagnostics, Place, Position};
+pub use diagnostic::{Diagnostic, Diagnostics, Position, SourceLocation};
 pub use network::{NetworkConfig, RESERVED_RANGES, excluded};
 pub use observe::{Headers, LogFormat, ObserveConfig, Protocol, Sampler, TelemetrySettings};
 pub use overlay::Flags;
 pub use roles::{DataConfig, Dataset, GatewayConfig, RelayLimits};
 pub use scheduler::{ApiConfig, SchedulerConfig};
 pub use schema::schema;
-pub use template::{Filled, template};
+pub use template::{TemplateValues, template};
 pub use worker::{
     Confinement, Environment, ExecutorConfig, Gpu, LimitsConfig, ProgramConfig, Resources, Runtime,
     ServerConfig, TaskInstanceConfig, WorkerConfig,
 };
 
 use crate::check::Context;
-use crate::given::{Malformed, Table};
+use crate::sourced_value::{InvalidToml, Table};
 
 /// The largest file that is read: a thousand times a long configuration, and no trouble to keep in memory.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
@@ -149,17 +149,17 @@ fn read(path: &Path) -> Result<Vec<u8>, Diagnostics> {
 }
 
 fn tree(path: &Path, bytes: &[u8]) -> Result<Table, Diagnostics> {
-    let malformed = match std::str::from_utf8(bytes) {
-        Ok(text) => match given::document(text) {
+    let invalid = match std::str::from_utf8(bytes) {
+        Ok(text) => match sourced_value::document(text) {
             Ok(tree) => return Ok(tree),
-            Err(malformed) => malformed,
+            Err(invalid) => invalid,
         },
         Err(error) => {
             let valid = String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or(&[]));
             let position = Position::of(&valid, valid.len());
-            Malformed { position: Some(position), message: "not UTF-8 text".to_owned() }
+            InvalidToml { position: Some(position), message: "not UTF-8 text".to_owned() }
         }
     };
-    let place = Place::File(path.to_owned(), malformed.position);
-    Err(Diagnostic { place, message: malformed.message }.into())
+    let location = SourceLocation::File(path.to_owned(), invalid.position);
+    Err(Diagnostic { location, message: invalid.message }.into())
 }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::diagnostic::Diagnostic;
-use crate::given::{Given, Origin, Raw};
 use crate::parse::{self, Choice, Problem, UrlUse};
 use crate::reader::Reader;
+use crate::sourced_value::{Origin, Raw, SourcedValue};
 
 /// Logs, metrics and traces of a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -164,7 +164,7 @@ impl Settings<'_> {
         &self,
         variable: &str,
         key: &str,
-        parse: impl FnOnce(&Given) -> Result<T, Problem>,
+        parse: impl FnOnce(&SourcedValue) -> Result<T, Problem>,
     ) -> Result<Option<T>, Diagnostic> {
         match self.variable(variable) {
             Some(given) => self.parsed(&given, parse).map(Some),
@@ -199,17 +199,18 @@ impl Settings<'_> {
     }
 
     /// An empty variable counts as not set, as OpenTelemetry has it.
-    fn variable(&self, name: &str) -> Option<Given> {
+    fn variable(&self, name: &str) -> Option<SourcedValue> {
         let (_, text) = self.environment.iter().rev().find(|(known, _)| known == name)?;
         let text = text.trim();
-        let given = Given::new(Raw::Bare(text.to_owned()), Origin::Variable(name.to_owned()));
+        let given =
+            SourcedValue::new(Raw::Bare(text.to_owned()), Origin::Variable(name.to_owned()));
         (!text.is_empty()).then_some(given)
     }
 
     fn parsed<T>(
         &self,
-        given: &Given,
-        parse: impl FnOnce(&Given) -> Result<T, Problem>,
+        given: &SourcedValue,
+        parse: impl FnOnce(&SourcedValue) -> Result<T, Problem>,
     ) -> Result<T, Diagnostic> {
         parse(given)
             .map_err(|problem| self.reader.context.diagnostic(&given.origin, "", &problem.message))

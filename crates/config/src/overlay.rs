@@ -3,10 +3,10 @@
 use hypha_model::NodeRole;
 
 use crate::check::Context;
-use crate::diagnostic::{Diagnostic, Place};
-use crate::given::{self, Given, Origin, Raw, Table};
+use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::key::{Key, Kind};
 use crate::keys;
+use crate::sourced_value::{self, Origin, Raw, SourcedValue, Table};
 use crate::suggest;
 
 /// What begins the name of a variable that stands for a key.
@@ -36,7 +36,7 @@ pub(crate) fn flags(tree: &mut Table, flags: &Flags) {
         ("--exclude-cidr", "exclude_cidr", &flags.exclude_cidr),
     ];
     for (flag, key, values) in lists.into_iter().filter(|(_, _, values)| !values.is_empty()) {
-        let item = |text: &String| Given::new(Raw::Bare(text.clone()), Origin::Flag(flag));
+        let item = |text: &String| SourcedValue::new(Raw::Bare(text.clone()), Origin::Flag(flag));
         let list = Raw::List(values.iter().map(item).collect());
         put(tree, key, list, Origin::Flag(flag));
     }
@@ -46,7 +46,7 @@ pub(crate) fn flags(tree: &mut Table, flags: &Flags) {
 }
 
 fn put(table: &mut Table, key: &str, raw: Raw, origin: Origin) {
-    table.insert(key.to_owned(), (origin.clone(), Given::new(raw, origin)));
+    table.insert(key.to_owned(), (origin.clone(), SourcedValue::new(raw, origin)));
 }
 
 /// Lays the `HYPHA_*` variables over `tree`. An empty one counts as not set.
@@ -66,17 +66,17 @@ pub(crate) fn environment(
         if text.is_empty() {
             continue;
         }
-        let place = Place::Variable(name.clone());
+        let location = SourceLocation::Variable(name.clone());
         if let Some((_, path, key)) = own.iter().find(|(variable, _, _)| variable == name) {
             match read(key, text, &Origin::Variable(name.clone())) {
                 Ok(given) => insert(tree, path, given),
-                Err(message) => found.push(Diagnostic { place, message }),
+                Err(message) => found.push(Diagnostic { location, message }),
             }
         } else if !others.iter().any(|(variable, _, _)| variable == name)
             && let Some(close) = closest(name, &others)
         {
             let message = format!("stands for no key; did you mean {close}?");
-            found.push(Diagnostic { place, message });
+            found.push(Diagnostic { location, message });
         }
     }
     found
@@ -115,28 +115,28 @@ fn closest<'a>(
     known.iter().map(|(variable, _, _)| variable.as_str()).find(|one| rest(one) == close)
 }
 
-fn read(key: &Key, text: &str, origin: &Origin) -> Result<Given, String> {
-    let bare = |text: &str| Given::new(Raw::Bare(text.to_owned()), origin.clone());
+fn read(key: &Key, text: &str, origin: &Origin) -> Result<SourcedValue, String> {
+    let bare = |text: &str| SourcedValue::new(Raw::Bare(text.to_owned()), origin.clone());
     if !key.kind.is_list() {
         return Ok(bare(text.trim()));
     }
     if text.trim_start().starts_with('[') {
-        return given::value(text.trim(), origin).map_err(|malformed| malformed.message);
+        return sourced_value::value(text.trim(), origin).map_err(|malformed| malformed.message);
     }
     if let Kind::Entries(_) = key.kind {
         return Err("expected a TOML list of tables such as [{ name = \"…\" }]".to_owned());
     }
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    Ok(Given::new(Raw::List(items.map(bare).collect()), origin.clone()))
+    Ok(SourcedValue::new(Raw::List(items.map(bare).collect()), origin.clone()))
 }
 
 /// Puts `given` at `path`, unless something on the way is no table: the file's fault, reported as such.
-fn insert(tree: &mut Table, path: &[&str], given: Given) {
+fn insert(tree: &mut Table, path: &[&str], given: SourcedValue) {
     let Some((last, sections)) = path.split_last() else { return };
     let mut table = tree;
     for section in sections {
         let origin = given.origin.clone();
-        let empty = (origin.clone(), Given::new(Raw::Table(Table::new()), origin));
+        let empty = (origin.clone(), SourcedValue::new(Raw::Table(Table::new()), origin));
         match &mut table.entry((*section).to_owned()).or_insert(empty).1.raw {
             Raw::Table(inner) => table = inner,
             _ => return,

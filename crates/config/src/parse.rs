@@ -9,7 +9,7 @@ mod url;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hypha_model::amount::{self, AmountError};
+use hypha_model::amount::{self, FieldError};
 use hypha_model::requirement_input::MIN_BARE_BYTES;
 use hypha_model::{ExecutorClass, Money, Name};
 use hypha_placement::Strategy;
@@ -19,7 +19,7 @@ pub(crate) use self::address::{AddressUse, addresses};
 pub(crate) use self::pairs::{attributes, headers};
 pub(crate) use self::texts::{environment, paths, texts};
 pub(crate) use self::url::{UrlUse, url, url_path};
-use crate::given::{Given, Origin, Raw};
+use crate::sourced_value::{Origin, Raw, SourcedValue};
 
 pub(crate) const PATH: &str = "a path in quotes";
 const SOCKET: &str = "an address and a port such as \"127.0.0.1:9101\"";
@@ -43,7 +43,7 @@ impl Problem {
         Problem { origin: None, message: message.into() }
     }
 
-    pub(crate) fn expected(what: &str, given: &Given) -> Problem {
+    pub(crate) fn expected(what: &str, given: &SourcedValue) -> Problem {
         match given.raw {
             Raw::Bare(_) => Problem::new(format!("expected {what}")),
             _ => Problem::new(format!("expected {what}, found {}", given.what())),
@@ -51,14 +51,14 @@ impl Problem {
     }
 
     /// The problem is with `given`, a part of the value.
-    pub(crate) fn at(mut self, given: &Given) -> Problem {
+    pub(crate) fn at(mut self, given: &SourcedValue) -> Problem {
         self.origin.get_or_insert_with(|| given.origin.clone());
         self
     }
 }
 
-impl From<AmountError> for Problem {
-    fn from(error: AmountError) -> Problem {
+impl From<FieldError> for Problem {
+    fn from(error: FieldError) -> Problem {
         Problem::new(format!("the value {}", error.problem))
     }
 }
@@ -73,17 +73,17 @@ pub(crate) fn names<C: Choice>() -> Vec<&'static str> {
     C::NAMES.iter().map(|(name, _)| *name).collect()
 }
 
-pub(crate) fn choice<C: Choice>(given: &Given) -> Result<C, Problem> {
+pub(crate) fn choice<C: Choice>(given: &SourcedValue) -> Result<C, Problem> {
     let index = one_of(given, &names::<C>())?;
     C::NAMES.get(index).map(|(_, value)| *value).ok_or_else(|| Problem::new("unknown choice"))
 }
 
-pub(crate) fn one_of(given: &Given, names: &[&str]) -> Result<usize, Problem> {
+pub(crate) fn one_of(given: &SourcedValue, names: &[&str]) -> Result<usize, Problem> {
     let found = given.text().and_then(|text| names.iter().position(|name| *name == text));
     found.ok_or_else(|| none_of(given, names))
 }
 
-fn none_of(given: &Given, names: &[&str]) -> Problem {
+fn none_of(given: &SourcedValue, names: &[&str]) -> Problem {
     let quoted: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
     let what = format!("one of {}", quoted.join(", "));
     match given.text() {
@@ -100,7 +100,7 @@ impl Choice for ExecutorClass {
     ];
 }
 
-pub(crate) fn text<'a>(given: &'a Given, what: &str) -> Result<&'a str, Problem> {
+pub(crate) fn text<'a>(given: &'a SourcedValue, what: &str) -> Result<&'a str, Problem> {
     match given.text() {
         Some("") => Err(Problem::new(format!("expected {what}, found an empty text"))),
         Some(text) if text.contains('\0') => {
@@ -111,7 +111,7 @@ pub(crate) fn text<'a>(given: &'a Given, what: &str) -> Result<&'a str, Problem>
     }
 }
 
-pub(crate) fn switch(given: &Given) -> Result<bool, Problem> {
+pub(crate) fn switch(given: &SourcedValue) -> Result<bool, Problem> {
     match &given.raw {
         Raw::Switch(switch) => Ok(*switch),
         Raw::Bare(text) if text == "true" => Ok(true),
@@ -122,14 +122,14 @@ pub(crate) fn switch(given: &Given) -> Result<bool, Problem> {
 
 /// The items of a list, each parsed by `item`.
 pub(crate) fn list<T>(
-    given: &Given,
+    given: &SourcedValue,
     what: &str,
-    item: impl Fn(&Given) -> Result<T, Problem>,
+    item: impl Fn(&SourcedValue) -> Result<T, Problem>,
 ) -> Result<Vec<T>, Problem> {
     let Raw::List(items) = &given.raw else {
         return Err(Problem::expected(what, given));
     };
-    let parse = |(index, one): (usize, &Given)| {
+    let parse = |(index, one): (usize, &SourcedValue)| {
         item(one).map_err(|mut problem| {
             // A variable or a flag has no positions to tell its items apart by.
             if items.len() > 1 && !matches!(one.origin, Origin::File(_)) {
@@ -141,7 +141,7 @@ pub(crate) fn list<T>(
     items.iter().enumerate().map(parse).collect()
 }
 
-pub(crate) fn networks(given: &Given) -> Result<Vec<IpNet>, Problem> {
+pub(crate) fn networks(given: &SourcedValue) -> Result<Vec<IpNet>, Problem> {
     list(given, NETWORKS, |item| {
         let wrong = || Problem::new("expected an address range such as \"10.0.0.0/8\"");
         let net: IpNet = item.text().ok_or_else(wrong)?.parse().map_err(|_| wrong())?;
@@ -155,23 +155,23 @@ pub(crate) fn networks(given: &Given) -> Result<Vec<IpNet>, Problem> {
     })
 }
 
-pub(crate) fn socket(given: &Given) -> Result<SocketAddr, Problem> {
+pub(crate) fn socket(given: &SourcedValue) -> Result<SocketAddr, Problem> {
     let text = given.text().ok_or_else(|| Problem::expected(SOCKET, given))?;
     text.parse().map_err(|_| Problem::new(format!("expected {SOCKET}")))
 }
 
-pub(crate) fn label(given: &Given) -> Result<Name, Problem> {
+pub(crate) fn label(given: &SourcedValue) -> Result<Name, Problem> {
     let text = given.text().ok_or_else(|| Problem::expected("a name in quotes", given))?;
     text.parse().map_err(|error| Problem::new(format!("not a name: {error}")))
 }
 
-pub(crate) fn labels(given: &Given) -> Result<Vec<Name>, Problem> {
+pub(crate) fn labels(given: &SourcedValue) -> Result<Vec<Name>, Problem> {
     list(given, LABELS, label)
 }
 
 /// The filter's grammar is richer than this check, which is there for slips: a misspelt level would be
 /// taken as the name of a target, and nothing would be logged.
-pub(crate) fn log_filter(given: &Given) -> Result<String, Problem> {
+pub(crate) fn log_filter(given: &SourcedValue) -> Result<String, Problem> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let filter = text(given, LOG_FILTER)?;
     let known = |level: &str| LEVELS.contains(&level.trim().to_ascii_lowercase().as_str());
@@ -185,7 +185,7 @@ pub(crate) fn log_filter(given: &Given) -> Result<String, Problem> {
 }
 
 /// A strategy with its default parameters. The parser's own message is not used: it repeats what was given.
-pub(crate) fn strategy(given: &Given) -> Result<Strategy, Problem> {
+pub(crate) fn strategy(given: &SourcedValue) -> Result<Strategy, Problem> {
     let found = given.text().and_then(|text| text.parse().ok());
     found.ok_or_else(|| none_of(given, &Strategy::all().map(|strategy| strategy.name())))
 }
@@ -201,7 +201,7 @@ pub(crate) fn strategy_names() -> Vec<String> {
     Strategy::all().into_iter().flat_map(both).collect()
 }
 
-pub(crate) fn ratio(given: &Given) -> Result<f64, Problem> {
+pub(crate) fn ratio(given: &SourcedValue) -> Result<f64, Problem> {
     let number = given.number().ok_or_else(|| Problem::expected(RATIO, given))?;
     match number.parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
@@ -209,13 +209,13 @@ pub(crate) fn ratio(given: &Given) -> Result<f64, Problem> {
     }
 }
 
-pub(crate) fn number(given: &Given) -> Result<f64, Problem> {
+pub(crate) fn number(given: &SourcedValue) -> Result<f64, Problem> {
     let number = given.number().ok_or_else(|| Problem::expected(NUMBER, given))?;
     let finite = number.parse().ok().filter(|number: &f64| number.is_finite());
     finite.ok_or_else(|| Problem::new(format!("expected {NUMBER}")))
 }
 
-pub(crate) fn count(given: &Given, min: u32, max: u32) -> Result<u32, Problem> {
+pub(crate) fn count(given: &SourcedValue, min: u32, max: u32) -> Result<u32, Problem> {
     let expected = || Problem::expected("a whole number", given);
     let count = amount::parse_count("", given.number().ok_or_else(expected)?, max)?;
     if count < min {
@@ -224,7 +224,11 @@ pub(crate) fn count(given: &Given, min: u32, max: u32) -> Result<u32, Problem> {
     Ok(count)
 }
 
-pub(crate) fn seconds(given: &Given, min: Duration, max: Duration) -> Result<Duration, Problem> {
+pub(crate) fn seconds(
+    given: &SourcedValue,
+    min: Duration,
+    max: Duration,
+) -> Result<Duration, Problem> {
     let expected =
         || Problem::expected("a number of seconds such as 60, or a text such as \"5m\"", given);
     let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
@@ -232,7 +236,11 @@ pub(crate) fn seconds(given: &Given, min: Duration, max: Duration) -> Result<Dur
 }
 
 /// A bare number counts milliseconds; a text says its unit.
-pub(crate) fn millis(given: &Given, min: Duration, max: Duration) -> Result<Duration, Problem> {
+pub(crate) fn millis(
+    given: &SourcedValue,
+    min: Duration,
+    max: Duration,
+) -> Result<Duration, Problem> {
     let expected =
         || Problem::expected("a number of milliseconds such as 100, or \"100ms\"", given);
     let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
@@ -256,7 +264,7 @@ fn within(span: Duration, min: Duration, max: Duration) -> Result<Duration, Prob
 }
 
 /// A size that may be small. The bounds are powers of two.
-pub(crate) fn size(given: &Given, min: u64, max: u64) -> Result<u64, Problem> {
+pub(crate) fn size(given: &SourcedValue, min: u64, max: u64) -> Result<u64, Problem> {
     let expected = || Problem::expected("a number of bytes or a text such as \"1MiB\"", given);
     let shown = |bytes: u64| match bytes.trailing_zeros() / 10 {
         0 => format!("{bytes} bytes"),
@@ -276,7 +284,7 @@ pub(crate) fn size(given: &Given, min: u64, max: u64) -> Result<u64, Problem> {
     }
 }
 
-pub(crate) fn bytes(given: &Given) -> Result<u64, Problem> {
+pub(crate) fn bytes(given: &SourcedValue) -> Result<u64, Problem> {
     let expected = || Problem::expected("a number of bytes or a text such as \"16GiB\"", given);
     let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
     let bytes = above_zero(amount::parse_bytes("", written)?)?;
@@ -289,12 +297,12 @@ pub(crate) fn bytes(given: &Given) -> Result<u64, Problem> {
 }
 
 /// Thousandths of a core.
-pub(crate) fn cores(given: &Given) -> Result<u64, Problem> {
+pub(crate) fn cores(given: &SourcedValue) -> Result<u64, Problem> {
     let expected = || Problem::expected("a number of cores such as 4 or 0.5", given);
     above_zero(amount::parse_milli("", given.number().ok_or_else(expected)?)?)
 }
 
-pub(crate) fn price(given: &Given) -> Result<Money, Problem> {
+pub(crate) fn price(given: &SourcedValue) -> Result<Money, Problem> {
     let expected = || Problem::expected("a price such as 1.25", given);
     Ok(Money::parse("", given.number().ok_or_else(expected)?)?)
 }

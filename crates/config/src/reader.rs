@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use crate::check::Context;
 use crate::diagnostic::Diagnostic;
-use crate::given::{Given, Origin, Raw, Table};
 use crate::key::Key;
 use crate::keys;
 use crate::parse::{self, Problem};
+use crate::sourced_value::{Origin, Raw, SourcedValue, Table};
 
 static EMPTY: Table = Table::new();
 
@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn optional<T>(
         &self,
         name: &str,
-        parse: impl FnOnce(&Given) -> Result<T, Problem>,
+        parse: impl FnOnce(&SourcedValue) -> Result<T, Problem>,
     ) -> Result<Option<T>, Diagnostic> {
         let default = match self.table.contains_key(name) {
             true => None,
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn get<T>(
         &self,
         name: &str,
-        parse: impl FnOnce(&Given) -> Result<T, Problem>,
+        parse: impl FnOnce(&SourcedValue) -> Result<T, Problem>,
     ) -> Result<T, Diagnostic> {
         let value = self.optional(name, parse)?;
         value.ok_or_else(|| self.fault(name, "is missing"))
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
         let below = self.key(name)?.below();
         let Some(given) = self.given(name) else { return Ok(None) };
         let Raw::List(items) = &given.raw else { return Ok(None) };
-        let entry = |item: &'a Given| match &item.raw {
+        let entry = |item: &'a SourcedValue| match &item.raw {
             Raw::Table(table) => {
                 Some(Reader { context: self.context, table, keys: below.iter().collect() })
             }
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The value of `name` as it was given.
-    pub(crate) fn given(&self, name: &str) -> Option<&'a Given> {
+    pub(crate) fn given(&self, name: &str) -> Option<&'a SourcedValue> {
         self.table.get(name).map(|(_, given)| given)
     }
 
@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn changed<T: PartialEq>(
         &self,
         name: &str,
-        parse: impl Fn(&Given) -> Result<T, Problem>,
+        parse: impl Fn(&SourcedValue) -> Result<T, Problem>,
     ) -> Result<Option<&'a Origin>, Diagnostic> {
         let Some(given) = self.given(name) else { return Ok(None) };
         let default = self.key(name)?.default_value(self.context.role);

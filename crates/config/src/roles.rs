@@ -6,13 +6,13 @@ use std::time::Duration;
 use hypha_model::{Name, NodeRole};
 
 use crate::diagnostic::Diagnostic;
-use crate::given::Given;
 use crate::network::NetworkConfig;
 use crate::observe::ObserveConfig;
 use crate::parse;
 use crate::reader::Reader;
 use crate::scheduler::SchedulerConfig;
 use crate::sealed::Build;
+use crate::sourced_value::SourcedValue;
 use crate::worker::WorkerConfig;
 use crate::{RoleConfig, keys};
 
@@ -137,17 +137,17 @@ impl Build for DataConfig {
 }
 
 /// The table's bounds were checked before.
-pub(crate) fn seconds(given: &Given) -> Result<Duration, parse::Problem> {
+pub(crate) fn seconds(given: &SourcedValue) -> Result<Duration, parse::Problem> {
     parse::seconds(given, Duration::ZERO, Duration::MAX)
 }
 
 /// Likewise.
-pub(crate) fn count(given: &Given) -> Result<u32, parse::Problem> {
+pub(crate) fn count(given: &SourcedValue) -> Result<u32, parse::Problem> {
     parse::count(given, 0, u32::MAX)
 }
 
 /// Likewise.
-pub(crate) fn size(given: &Given) -> Result<u64, parse::Problem> {
+pub(crate) fn size(given: &SourcedValue) -> Result<u64, parse::Problem> {
     parse::size(given, 0, u64::MAX)
 }
 

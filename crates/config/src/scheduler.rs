@@ -17,13 +17,13 @@ pub(crate) use settings::{LoadBy, PickBy};
 
 use crate::backend::{self, BackendConfig};
 use crate::diagnostic::Diagnostic;
-use crate::given::Origin;
 use crate::network::NetworkConfig;
 use crate::observe::ObserveConfig;
 use crate::parse;
 use crate::reader::Reader;
 use crate::roles::{seconds, size};
 use crate::sealed::Build;
+use crate::sourced_value::Origin;
 
 /// What large results are called in `data_dir`, unless another place is given.
 const OBJECTS: &str = "objects";

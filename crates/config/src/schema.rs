@@ -3,8 +3,8 @@
 use hypha_model::NodeRole;
 use serde_json::{Map, Value, json};
 
-use crate::given::{Given, Raw};
 use crate::key::{Key, Kind};
+use crate::sourced_value::{Raw, SourcedValue};
 use crate::{keys, parse};
 
 /// The JSON schema (draft 2020-12) of a `role`'s configuration file.
@@ -91,7 +91,7 @@ fn span(min: f64, max: f64) -> Value {
 }
 
 /// A default as JSON.
-fn plain(given: &Given) -> Value {
+fn plain(given: &SourcedValue) -> Value {
     match &given.raw {
         Raw::Text(text) | Raw::Bare(text) => json!(text),
         Raw::Number(text) => text.parse::<i64>().map_or_else(

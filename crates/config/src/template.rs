@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use hypha_model::NodeRole;
 use multiaddr::Multiaddr;
 
-use crate::diagnostic::{Diagnostic, Diagnostics, Place};
-use crate::given::{Origin, Table};
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceLocation};
 use crate::key::{Key, Kind, Preset};
 use crate::overlay::{self, Flags};
 use crate::parse::{self, AddressUse};
+use crate::sourced_value::{Origin, Table};
 use crate::{keys, network};
 
 /// How wide prose is wrapped, without the `# ` before it.
@@ -18,7 +18,7 @@ const WIDTH: usize = 98;
 /// What a template is filled in with. Where nothing is given, certificates are named after the node, as
 /// `hypha certutil node` names them, and addresses are left at their defaults.
 #[derive(Clone, Debug, Default)]
-pub struct Filled {
+pub struct TemplateValues {
     /// The node's name.
     pub name: String,
     /// `cert_pem`.
@@ -35,17 +35,17 @@ pub struct Filled {
     pub listen_addresses: Vec<Multiaddr>,
 }
 
-impl Filled {
+impl TemplateValues {
     /// This with the gateways and listen addresses of `flags`.
-    pub fn with_flags(mut self, flags: &Flags) -> Result<Filled, Diagnostics> {
+    pub fn with_flags(mut self, flags: &Flags) -> Result<TemplateValues, Diagnostics> {
         let mut given = Table::new();
         overlay::flags(&mut given, flags);
         let read = |key: &str, purpose| match given.get(key) {
             None => Ok(Vec::new()),
             Some((_, given)) => parse::addresses(given, purpose).map_err(|problem| Diagnostic {
-                place: match &given.origin {
-                    Origin::Flag(flag) => Place::Flag(flag),
-                    _ => Place::Variable(key.to_owned()),
+                location: match &given.origin {
+                    Origin::Flag(flag) => SourceLocation::Flag(flag),
+                    _ => SourceLocation::Variable(key.to_owned()),
                 },
                 message: problem.message,
             }),
@@ -57,9 +57,9 @@ impl Filled {
 }
 
 /// The commented configuration file of a `role`.
-pub fn template(role: NodeRole, filled: &Filled) -> String {
+pub fn template(role: NodeRole, values: &TemplateValues) -> String {
     let mut out = String::new();
-    let name: String = filled.name.chars().filter(|c| !c.is_control()).collect();
+    let name: String = values.name.chars().filter(|c| !c.is_control()).collect();
     prose(&mut out, &format!("Configuration of the {role} node {name}."));
     out.push_str("#\n");
     prose(
@@ -72,7 +72,7 @@ pub fn template(role: NodeRole, filled: &Filled) -> String {
     let (top, below): (Vec<&Key>, Vec<&Key>) =
         keys::of(role).partition(|key| !matches!(key.kind, Kind::Section(_) | Kind::Entries(_)));
     for key in top {
-        entry(&mut out, key, role, Some(filled));
+        entry(&mut out, key, role, Some(values));
     }
     for key in below {
         tables(&mut out, key, role, key.name, false);
@@ -102,18 +102,18 @@ fn tables(out: &mut String, key: &Key, role: NodeRole, path: &str, in_entry: boo
     }
 }
 
-fn entry(out: &mut String, key: &Key, role: NodeRole, filled: Option<&Filled>) {
+fn entry(out: &mut String, key: &Key, role: NodeRole, values: Option<&TemplateValues>) {
     out.push('\n');
     prose(out, key.doc);
     let name = key.name;
-    let line = match (filled.and_then(|filled| value(filled, name)), key.preset) {
+    let line = match (values.and_then(|values| value(values, name)), key.preset) {
         (Some(value), _) => format!("{name} = {value}\n"),
         (None, Preset::Absent(example) | Preset::Required(example)) => {
-            let example = filled.map_or_else(|| example.to_owned(), |f| personal(f, name, example));
+            let example = values.map_or_else(|| example.to_owned(), |f| personal(f, name, example));
             format!("#{name} = {example} # example\n")
         }
         (None, Preset::Is(_) | Preset::OfRole(_)) => {
-            let default = filled.and_then(|filled| derived(filled, name));
+            let default = values.and_then(|values| derived(values, name));
             let default = default.as_deref().or_else(|| key.default_text(role)).unwrap_or("");
             format!("#{name} = {default}\n")
         }
@@ -122,34 +122,34 @@ fn entry(out: &mut String, key: &Key, role: NodeRole, filled: Option<&Filled>) {
 }
 
 /// What `filled` says for a key.
-fn value(filled: &Filled, name: &str) -> Option<String> {
+fn value(values: &TemplateValues, name: &str) -> Option<String> {
     let named = |path: &Option<PathBuf>, what: &str| {
         let path = path.as_ref().map(|path| path.to_string_lossy().into_owned());
-        Some(quoted(&path.unwrap_or_else(|| format!("{}-{what}.pem", filled.name))))
+        Some(quoted(&path.unwrap_or_else(|| format!("{}-{what}.pem", values.name))))
     };
     match name {
-        "cert_pem" => named(&filled.cert_pem, "cert"),
-        "key_pem" => named(&filled.key_pem, "key"),
-        "trust_pem" => named(&filled.trust_pem, "trust"),
-        "crls_pem" if filled.crls_pem.is_some() => named(&filled.crls_pem, "crls"),
-        "gateway_addresses" => addresses(&filled.gateway_addresses),
-        "listen_addresses" => addresses(&filled.listen_addresses),
+        "cert_pem" => named(&values.cert_pem, "cert"),
+        "key_pem" => named(&values.key_pem, "key"),
+        "trust_pem" => named(&values.trust_pem, "trust"),
+        "crls_pem" if values.crls_pem.is_some() => named(&values.crls_pem, "crls"),
+        "gateway_addresses" => addresses(&values.gateway_addresses),
+        "listen_addresses" => addresses(&values.listen_addresses),
         _ => None,
     }
 }
 
 /// An example that names the node.
-fn personal(filled: &Filled, name: &str, example: &str) -> String {
+fn personal(values: &TemplateValues, name: &str, example: &str) -> String {
     match name {
-        "crls_pem" => quoted(&format!("{}-crls.pem", filled.name)),
+        "crls_pem" => quoted(&format!("{}-crls.pem", values.name)),
         _ => example.to_owned(),
     }
 }
 
 /// A default that follows from what was filled in.
-fn derived(filled: &Filled, name: &str) -> Option<String> {
+fn derived(values: &TemplateValues, name: &str) -> Option<String> {
     match name {
-        "bulk_listen_addresses" => addresses(&network::bulk_default(&filled.listen_addresses)),
+        "bulk_listen_addresses" => addresses(&network::bulk_default(&values.listen_addresses)),
         _ => None,
     }
 }

@@ -4,9 +4,9 @@ use hypha_engine::{Record, SchedulerStore};
 use hypha_machine::Recover;
 use hypha_model::{Epoch, TaskState};
 
+use crate::atomicity::{TASKS_PER_COMMIT, is_committed, records};
 use crate::samples::{accepted, attempted, finished, id, key_of, requeued};
-use crate::whole::{TASKS_PER_COMMIT, is_there, records};
-use crate::{Committing, Harness, commit, hand_over};
+use crate::{Harness, PendingCommit, commit, start_commit};
 
 /// What was acknowledged is there after a crash, and what was in flight is there whole or not at all, in order.
 pub async fn acknowledged_commits_survive_a_crash<H: Harness>(mut harness: H) {
@@ -19,19 +19,19 @@ pub async fn acknowledged_commits_survive_a_crash<H: Harness>(mut harness: H) {
             committed += 1;
         }
         for number in committed..committed + 5 {
-            drop(hand_over(&store, records(number)));
+            drop(start_commit(&store, records(number)));
         }
         let image;
         (store, image) = harness.crash(store);
         for number in 0..committed {
-            assert!(is_there(&store, number).await, "life {life}: commit {number} is lost");
+            assert!(is_committed(&store, number).await, "life {life}: commit {number} is lost");
         }
         let acknowledged = committed;
-        while is_there(&store, committed).await {
+        while is_committed(&store, committed).await {
             committed += 1;
         }
         for number in committed..acknowledged + 5 {
-            assert!(!is_there(&store, number).await, "life {life}: commit {number} is alone");
+            assert!(!is_committed(&store, number).await, "life {life}: commit {number} is alone");
         }
         let open = image.tasks.values().filter(|task| task.finished.is_none()).count();
         assert_eq!(open as u64, committed * (TASKS_PER_COMMIT - 1), "life {life}");
@@ -44,12 +44,12 @@ pub async fn acknowledged_commits_survive_a_crash<H: Harness>(mut harness: H) {
 pub async fn commits_in_flight_keep_their_order<H: Harness>(mut harness: H) {
     const COMMITS: u32 = 60;
     let (store, _) = harness.open();
-    let mut in_flight = vec![hand_over(&store, vec![accepted(1)])];
+    let mut in_flight = vec![start_commit(&store, vec![accepted(1)])];
     for number in 1..=COMMITS {
-        in_flight.push(hand_over(&store, vec![attempted(1, number, 1)]));
-        in_flight.push(hand_over(&store, vec![requeued(1, number % 7)]));
+        in_flight.push(start_commit(&store, vec![attempted(1, number, 1)]));
+        in_flight.push(start_commit(&store, vec![requeued(1, number % 7)]));
     }
-    in_flight.push(hand_over(&store, vec![attempted(1, COMMITS + 1, 3)]));
+    in_flight.push(start_commit(&store, vec![attempted(1, COMMITS + 1, 3)]));
     in_flight.into_iter().for_each(|committing| committing.wait().unwrap());
     let expected = store.task(id(1)).await.unwrap().unwrap();
     assert_eq!((expected.attempts, expected.failures), (COMMITS + 1, COMMITS % 7));
@@ -66,8 +66,9 @@ pub async fn commits_of_several_threads_keep_the_order_of_each<H: Harness>(mut h
     let work = (0..THREADS).map(|task| {
         let store = &store;
         let work = move || {
-            let mut in_flight = vec![hand_over(store, vec![accepted(task)])];
-            in_flight.extend((1..=COMMITS).map(|n| hand_over(store, vec![attempted(task, n, 1)])));
+            let mut in_flight = vec![start_commit(store, vec![accepted(task)])];
+            in_flight
+                .extend((1..=COMMITS).map(|n| start_commit(store, vec![attempted(task, n, 1)])));
             in_flight.into_iter().for_each(|committing| committing.wait().unwrap());
         };
         Box::new(work) as Box<dyn FnOnce() + Send + '_>
@@ -104,8 +105,8 @@ pub async fn failed_commit_stops_later_ones_until_recovery<H: Harness>(mut harne
     store.recover().await.unwrap_err();
     harness.fail_writes(false);
     store.healthy().unwrap_err();
-    let later: Vec<Committing<_>> = [vec![accepted(4)], vec![], vec![attempted(1, 2, 2)]]
-        .map(|it| hand_over(&store, it))
+    let later: Vec<PendingCommit<_>> = [vec![accepted(4)], vec![], vec![attempted(1, 2, 2)]]
+        .map(|it| start_commit(&store, it))
         .into();
     for later in later {
         later.wait().expect_err("it may depend on what is lost");

@@ -6,14 +6,14 @@ use hypha_engine::store::Filter;
 use hypha_engine::{Record, SchedulerStore};
 use hypha_model::{Epoch, Span, TaskState, Time};
 
-use crate::questions::{accepted_with_key, all, thirty};
+use crate::queries::{accepted_with_key, all_ids, thirty_tasks};
 use crate::samples::{accepted, at, finished, id};
 use crate::{Harness, commit};
 
 /// With results and keys, and for good; what has not ended stays, and so does a key that a later task has taken over.
 pub async fn finished_tasks_are_forgotten_with_their_keys<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
-    commit(&store, thirty()).unwrap();
+    commit(&store, thirty_tasks()).unwrap();
     // Its key is that of task 3.
     commit(&store, vec![accepted_with_key(40, None, "key-3")]).unwrap();
     // Task n ends at n + 2.
@@ -29,7 +29,7 @@ pub async fn finished_tasks_are_forgotten_with_their_keys<H: Harness>(mut harnes
     let (store, image) = harness.crash(store);
     let expected: Vec<_> = (10..30).chain([40]).map(id).collect();
     assert_eq!(image.tasks.keys().copied().collect::<Vec<_>>(), expected);
-    let listed = all(&store, Filter::default(), 100).await;
+    let listed = all_ids(&store, Filter::default(), 100).await;
     assert_eq!(listed.into_iter().rev().collect::<Vec<_>>(), expected);
 }
 
@@ -39,7 +39,7 @@ pub async fn many_tasks_are_forgotten<H: Harness>(mut harness: H) {
     let ended = |number| [accepted(number), finished(number, TaskState::Completed)];
     commit(&store, (0..2_500).flat_map(ended).collect()).unwrap();
     assert_eq!(store.forget_finished_before(at(2_402)).await.unwrap(), 2_400);
-    assert_eq!(all(&store, Filter::default(), 1_000).await.len(), 100);
+    assert_eq!(all_ids(&store, Filter::default(), 1_000).await.len(), 100);
 }
 
 /// A task that ends in the millisecond before which all is forgotten, in an id order of chance.
@@ -71,11 +71,11 @@ pub async fn the_last_id_outlives_its_task<H: Harness>(mut harness: H) {
 /// It may be what makes room; but what was lost is lost, and commits still fail.
 pub async fn forgetting_works_while_commits_fail<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
-    commit(&store, thirty()).unwrap();
+    commit(&store, thirty_tasks()).unwrap();
     harness.fail_writes(true);
     commit(&store, vec![accepted(50), Record::Started { epoch: Epoch(2) }]).unwrap_err();
     assert_eq!(store.forget_finished_before(at(7)).await.unwrap(), 5);
     harness.fail_writes(false);
     commit(&store, vec![accepted(51)]).unwrap_err();
-    assert_eq!(all(&store, Filter::default(), 100).await.len(), 25);
+    assert_eq!(all_ids(&store, Filter::default(), 100).await.len(), 25);
 }

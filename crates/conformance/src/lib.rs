@@ -6,30 +6,30 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests of other crates")]
 
+pub mod atomicity;
 mod commits;
-mod committing;
 mod forgetting;
 mod harness;
 mod ledger;
-mod questions;
+mod pending_commit;
+mod queries;
 mod recovery;
 mod rows;
 pub mod samples;
-pub mod whole;
 
 pub use commits::{
     acknowledged_commits_survive_a_crash, commits_in_flight_keep_their_order,
     commits_of_several_threads_keep_the_order_of_each, failed_commit_leaves_nothing,
     failed_commit_stops_later_ones_until_recovery,
 };
-pub use committing::{Committing, commit, hand_over};
 pub use forgetting::{
     finished_tasks_are_forgotten_with_their_keys, forgetting_is_exact_within_a_millisecond,
     forgetting_works_while_commits_fail, many_tasks_are_forgotten, the_last_id_outlives_its_task,
 };
 pub use harness::Harness;
 pub use ledger::Transfer;
-pub use questions::{
+pub use pending_commit::{PendingCommit, commit, start_commit};
+pub use queries::{
     key_belongs_to_its_tenant_and_its_latest_task, lists_are_filtered_and_come_in_pages,
     pages_are_bounded, task_is_found_by_its_id_and_by_its_key,
     tasks_of_the_same_moment_are_kept_apart,

@@ -11,7 +11,7 @@ use crate::samples::{
     accepted, at, attempted, began, failed, finished, health, id, removed, requeued, worker,
     worker_id,
 };
-use crate::{Harness, commit, hand_over};
+use crate::{Harness, commit, start_commit};
 
 const TASKS: u64 = 6;
 const SEEDS: u64 = 64;
@@ -47,14 +47,14 @@ pub async fn recovery_gives_what_the_records_add_up_to<H: Harness>(_: H) {
         let mut in_flight = Vec::new();
         for number in 0..commits {
             if number == crash_at {
-                in_flight.drain(..).for_each(|it: crate::Committing<_>| it.wait().unwrap());
+                in_flight.drain(..).for_each(|it: crate::PendingCommit<_>| it.wait().unwrap());
                 let found;
                 (store, found) = harness.crash(store);
                 check_image(&found, &image, seed);
             }
             let records: Vec<Record> = (0..rng.below(8)).map(|_| any_record(rng)).collect();
             records.iter().for_each(|record| image.apply(record));
-            in_flight.push(hand_over(&store, records));
+            in_flight.push(start_commit(&store, records));
             // What is waited for does not share a transaction with what comes later.
             if rng.chance(0.5) {
                 in_flight.drain(..).for_each(|it| it.wait().unwrap());

@@ -5,7 +5,7 @@ use hypha_machine::{Apply, Recover, Rows};
 use hypha_model::{Epoch, Rng};
 
 use crate::samples::{accepted, id};
-use crate::{Harness, Transfer, commit, hand_over};
+use crate::{Harness, Transfer, commit, start_commit};
 
 const SEEDS: u64 = 16;
 
@@ -23,7 +23,7 @@ pub async fn rows_are_what_the_records_add_up_to<H: Harness>(_: H) {
             for _ in 0..rng.below(6) {
                 let records: Vec<_> = (0..rng.below(5)).map(|_| Transfer::any(rng)).collect();
                 records.iter().for_each(|record| expected.apply(record));
-                in_flight.push(hand_over(&machine, records));
+                in_flight.push(start_commit(&machine, records));
             }
             in_flight.into_iter().for_each(|committing| committing.wait().unwrap());
             assert_eq!(machine.recover().await.unwrap(), expected, "seed {seed}");
@@ -62,8 +62,8 @@ pub async fn rows_and_tasks_are_committed_side_by_side<H: Harness>(mut harness: 
     let (machine, _) = harness.machine(&store, "ledger").await;
     let mut in_flight = Vec::new();
     for number in 0..COMMITS {
-        in_flight.push(hand_over(&store, vec![accepted(number)]));
-        in_flight.push(hand_over(&machine, vec![Transfer::all(0, 1, number + 1)]));
+        in_flight.push(start_commit(&store, vec![accepted(number)]));
+        in_flight.push(start_commit(&machine, vec![Transfer::all(0, 1, number + 1)]));
     }
     in_flight.into_iter().for_each(|committing| committing.wait().unwrap());
     drop(machine);

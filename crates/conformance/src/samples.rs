@@ -5,9 +5,9 @@ use std::sync::Arc;
 use hypha_engine::Record;
 use hypha_engine::record::{AcceptedTask, FailedAttempt, FailedAttempts, FinishedTask};
 use hypha_model::{
-    AttemptId, Capacity, Executor, ExecutorClass, FailureKind, Fence, Metadata, Money, Name,
-    ObjectRef, Payload, Requirement, Rng, Span, TaskError, TaskId, TaskResult, TaskSpec, TaskState,
-    Time, Value, Worker, WorkerId,
+    AttemptId, Capacity, Executor, ExecutorClass, FailureKind, Fence, Metadata, MetadataValue,
+    Money, Name, ObjectRef, Payload, Requirement, Rng, Span, TaskError, TaskId, TaskResult,
+    TaskSpec, TaskState, Time, Worker, WorkerId,
 };
 use hypha_placement::Health;
 
@@ -33,8 +33,8 @@ pub fn worker_id(number: u64) -> WorkerId {
 pub fn spec(number: u64) -> TaskSpec {
     let model = format!("model-{}", number % 3).parse().unwrap();
     let metadata = [
-        (Arc::from("tokens"), Value::Number(number as f64)),
-        (Arc::from("kind"), Value::Text("chat".into())),
+        (Arc::from("tokens"), MetadataValue::Number(number as f64)),
+        (Arc::from("kind"), MetadataValue::Text("chat".into())),
     ];
     TaskSpec {
         requirement: Requirement { model: Some(model), cpu_milli: 500, ..Default::default() },
@@ -67,7 +67,7 @@ pub fn key_of(number: u64) -> Option<(Option<Name>, Arc<str>)> {
 
 /// The task is handed to a worker.
 pub fn attempted(number: u64, attempt: u32, worker: u64) -> Record {
-    Record::Attempted {
+    Record::AttemptDispatched {
         attempt: AttemptId { task: id(number), number: attempt },
         // The upper bits are those of a late life.
         fence: Fence(u64::MAX - number - u64::from(attempt)),
@@ -78,7 +78,7 @@ pub fn attempted(number: u64, attempt: u32, worker: u64) -> Record {
 
 /// What is said of the attempt of [`attempted`].
 pub fn began(number: u64, attempt: u32, handle: Option<&str>) -> Record {
-    Record::Began {
+    Record::AttemptUpdated {
         task: id(number),
         fence: Fence(u64::MAX - number - u64::from(attempt)),
         started: handle.is_none().then(|| at(number + u64::from(attempt))),
@@ -134,7 +134,7 @@ pub fn failed(count: u32) -> FailedAttempts {
         let worker = worker_id(number.into());
         let reason = format!("it broke {number} times").into();
         let kind = FailureKind::ALL[number as usize % FailureKind::ALL.len()];
-        failed.and(FailedAttempt { number, worker, at: at(number.into()), kind, reason })
+        failed.with(FailedAttempt { number, worker, at: at(number.into()), kind, reason })
     })
 }
 

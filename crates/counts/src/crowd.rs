@@ -7,21 +7,21 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use anyhow::ensure;
-use hypha_engine::{Ask, FromWorker, SchedulerEvent, ToWorker};
+use hypha_engine::{FromWorker, LeaseRequest, SchedulerEvent, ToWorker};
 use hypha_model::{AttemptId, Fence, Span, TaskSpec, Time, WorkerId};
 use hypha_placement::Strategy;
 
-use crate::cycle::Client;
+use crate::cycle::SchedulerHarness;
 use crate::tasks::{spec, worker};
 
 const WORKERS: usize = 2;
-const AT_ONCE: u32 = 256;
+const CONCURRENCY: u32 = 256;
 /// For each task that can run, another quarter waits.
-const OPEN: u64 = (WORKERS as u64 * AT_ONCE as u64) * 5 / 4;
+const OPEN: u64 = (WORKERS as u64 * CONCURRENCY as u64) * 5 / 4;
 /// Cycles by which the predictor knows the workers and ends are spread over the time of a run.
 const WARM_UP: u64 = 3_000;
 /// How far away the workers are, one way.
-const TRIP: Span = Span::from_micros(250);
+const ONE_WAY_LATENCY: Span = Span::from_micros(250);
 /// The shortest run, and by how much the longest is longer.
 const LEAST_RUN_US: u64 = 100_000;
 const MORE_RUN_US: u64 = 100_000;
@@ -35,16 +35,16 @@ pub(crate) fn fifo(rounds: u64) -> anyhow::Result<()> {
 }
 
 fn run(strategy: Strategy, rounds: u64) -> anyhow::Result<()> {
-    let mut crowd = Crowd { client: Client::new(strategy), next: BinaryHeap::new() };
+    let mut crowd = Crowd { harness: SchedulerHarness::new(strategy), next: BinaryHeap::new() };
     for _ in 0..WORKERS {
-        let found = worker(AT_ONCE, &mut crowd.client.rng)?;
-        crowd.client.happen(SchedulerEvent::WorkerFound(found));
+        let found = worker(CONCURRENCY, &mut crowd.harness.rng)?;
+        crowd.harness.step(SchedulerEvent::WorkerFound(found));
         crowd.take_orders();
     }
-    let specs: Vec<_> = (0..64).map(|_| Arc::new(spec(&mut crowd.client.rng))).collect();
+    let specs: Vec<_> = (0..64).map(|_| Arc::new(spec(&mut crowd.harness.rng))).collect();
     let mut submitted = 0;
-    while crowd.client.finished < WARM_UP + rounds {
-        while submitted < crowd.client.finished + OPEN {
+    while crowd.harness.finished < WARM_UP + rounds {
+        while submitted < crowd.harness.finished + OPEN {
             crowd.submit(&specs[submitted as usize % specs.len()]);
             submitted += 1;
         }
@@ -64,13 +64,13 @@ enum Next {
 type Message = (Time, Next, WorkerId, AttemptId, Fence);
 
 struct Crowd {
-    client: Client,
+    harness: SchedulerHarness,
     next: BinaryHeap<Reverse<Message>>,
 }
 
 impl Crowd {
     fn submit(&mut self, spec: &Arc<TaskSpec>) {
-        self.client.submit(Arc::clone(spec));
+        self.harness.submit(Arc::clone(spec));
         self.take_orders();
     }
 
@@ -79,10 +79,12 @@ impl Crowd {
         let Some(Reverse((at, next, worker, attempt, fence))) = self.next.pop() else {
             return false;
         };
-        self.client.pass(at.since(self.client.now));
+        self.harness.advance_time(at.since(self.harness.now));
         match next {
-            Next::Started => self.client.say(worker, FromWorker::Started { attempt, fence }),
-            Next::Finished(run) => self.client.finish(worker, (attempt, fence), run),
+            Next::Started => {
+                self.harness.send_from_worker(worker, FromWorker::Started { attempt, fence })
+            }
+            Next::Finished(run) => self.harness.finish(worker, (attempt, fence), run),
         }
         self.take_orders();
         true
@@ -90,19 +92,22 @@ impl Crowd {
 
     /// Every worker has room for what it is given, and begins it when it arrives.
     fn take_orders(&mut self) {
-        while let Some((worker, order)) = self.client.orders.pop_front() {
+        while let Some((worker, order)) = self.harness.orders.pop_front() {
             match order {
                 ToWorker::Dispatch(dispatch) => {
-                    let run_us = LEAST_RUN_US + self.client.rng.below(MORE_RUN_US);
-                    let (run, back) = (Span::from_micros(run_us), self.client.now + TRIP + TRIP);
+                    let run_us = LEAST_RUN_US + self.harness.rng.below(MORE_RUN_US);
+                    let (run, back) = (
+                        Span::from_micros(run_us),
+                        self.harness.now + ONE_WAY_LATENCY + ONE_WAY_LATENCY,
+                    );
                     let (attempt, fence) = (dispatch.attempt, dispatch.fence);
                     for (at, next) in [(back, Next::Started), (back + run, Next::Finished(run))] {
                         self.next.push(Reverse((at, next, worker, attempt, fence)));
                     }
                 }
-                ToWorker::RequestLease(Ask { request, .. }) => {
-                    self.client.pass(TRIP + TRIP);
-                    self.client.grant(worker, request);
+                ToWorker::RequestLease(LeaseRequest { request, .. }) => {
+                    self.harness.advance_time(ONE_WAY_LATENCY + ONE_WAY_LATENCY);
+                    self.harness.grant(worker, request);
                 }
                 // Nothing that takes longer than the time of a heartbeat is counted.
                 _ => {}

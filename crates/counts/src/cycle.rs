@@ -1,7 +1,7 @@
 //! One cycle of the scheduler machine with 100 workers: a task is submitted and dispatched, the worker says that it
 //! has started and that it is done, and the result is recorded.
 //!
-//! Everything that touches the machine's interface is in `Client::happen`.
+//! Everything that touches the machine's interface is in `SchedulerHarness::step`.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::ensure;
 use hypha_engine::scheduler::Effect;
 use hypha_engine::{
-    Ask, Command, FromWorker, Image, NewTask, Outcome, Record, Scheduler, SchedulerEvent,
+    Command, FromWorker, Image, LeaseRequest, NewTask, Outcome, Record, Scheduler, SchedulerEvent,
     SchedulerStep, Settings, ToWorker,
 };
 use hypha_machine::{Batch, Disk, Machine};
@@ -21,7 +21,7 @@ use hypha_model::{
 };
 use hypha_placement::Strategy;
 
-use crate::tasks::{BEGIN, spec, worker};
+use crate::tasks::{START, spec, worker};
 
 const WORKERS: usize = 100;
 /// Cycles by which every worker is known.
@@ -30,25 +30,25 @@ const WARM_UP: u64 = 500;
 const RUN: Span = Span::from_millis(1);
 
 pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
-    let mut client = Client::new(Strategy::default());
+    let mut harness = SchedulerHarness::new(Strategy::default());
     for _ in 0..WORKERS {
-        let found = worker(1, &mut client.rng)?;
-        client.happen(SchedulerEvent::WorkerFound(found));
-        client.answer();
+        let found = worker(1, &mut harness.rng)?;
+        harness.step(SchedulerEvent::WorkerFound(found));
+        harness.run_workers();
     }
-    let specs: Vec<_> = (0..64).map(|_| Arc::new(spec(&mut client.rng))).collect();
+    let specs: Vec<_> = (0..64).map(|_| Arc::new(spec(&mut harness.rng))).collect();
     for round in 0..WARM_UP + rounds {
-        client.submit(Arc::clone(&specs[round as usize % specs.len()]));
-        client.answer();
+        harness.submit(Arc::clone(&specs[round as usize % specs.len()]));
+        harness.run_workers();
     }
-    ensure!(client.finished == WARM_UP + rounds, "{} cycles were finished", client.finished);
+    ensure!(harness.finished == WARM_UP + rounds, "{} cycles were finished", harness.finished);
     Ok(())
 }
 
 /// A disk that keeps nothing: what a commit costs is counted elsewhere.
-struct Nowhere;
+struct NullDisk;
 
-impl Disk<Record> for Nowhere {
+impl Disk<Record> for NullDisk {
     type Error = Infallible;
 
     fn write(&mut self, records: Vec<Record>) -> Result<(), Infallible> {
@@ -58,7 +58,7 @@ impl Disk<Record> for Nowhere {
 }
 
 /// The client and the workers around a scheduler. Workers answer at once.
-pub(crate) struct Client {
+pub(crate) struct SchedulerHarness {
     scheduler: Scheduler,
     batch: Batch<Scheduler, ()>,
     pub(crate) now: Time,
@@ -68,23 +68,23 @@ pub(crate) struct Client {
     pub(crate) finished: u64,
 }
 
-impl Client {
-    pub(crate) fn new(strategy: Strategy) -> Client {
+impl SchedulerHarness {
+    pub(crate) fn new(strategy: Strategy) -> SchedulerHarness {
         let (mut step, mut rng) = (SchedulerStep::default(), Rng::new(7));
-        let id = SchedulerId::new(BEGIN, &mut rng);
+        let id = SchedulerId::new(START, &mut rng);
         let settings = Settings { strategy, ..Settings::default() };
-        let scheduler = Scheduler::recover(id, settings, Image::default(), 1, BEGIN, &mut step);
+        let scheduler = Scheduler::recover(id, settings, Image::default(), 1, START, &mut step);
         let result = Payload::from(vec![b'y'; 50]).into();
         let orders = VecDeque::new();
         let batch = Batch::from(step);
-        Client { scheduler, batch, now: BEGIN, rng, orders, result, finished: 0 }
+        SchedulerHarness { scheduler, batch, now: START, rng, orders, result, finished: 0 }
     }
 
     /// One step, as a driver does it.
-    pub(crate) fn happen(&mut self, event: SchedulerEvent) {
-        black_box(self.batch.ask(&mut self.scheduler, self.now, event, ()));
+    pub(crate) fn step(&mut self, event: SchedulerEvent) {
+        black_box(self.batch.step_request(&mut self.scheduler, self.now, event, ()));
         let at_once = self.batch.take_at_once();
-        let Ok(mut released) = self.batch.seal().write(&mut Nowhere);
+        let Ok(mut released) = self.batch.seal().write(&mut NullDisk);
         for effect in at_once.into_iter().chain(released.effects.drain(..)) {
             if let Effect::ToWorker { worker, message } = effect {
                 self.orders.push_back((worker, message));
@@ -97,23 +97,23 @@ impl Client {
         let task =
             NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
         let command = Command::SubmitTasks(vec![task]);
-        self.happen(SchedulerEvent::Asked(command));
+        self.step(SchedulerEvent::CommandReceived(command));
     }
 
     /// Lets the workers answer until nothing is left to be said, then lets the time of a run pass.
-    fn answer(&mut self) {
+    fn run_workers(&mut self) {
         while let Some((worker, order)) = self.orders.pop_front() {
             match order {
                 ToWorker::Dispatch(dispatch) => {
                     let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-                    self.say(worker, FromWorker::Started { attempt, fence });
-                    self.pass(RUN);
+                    self.send_from_worker(worker, FromWorker::Started { attempt, fence });
+                    self.advance_time(RUN);
                     self.finish(worker, (attempt, fence), RUN);
                 }
-                ToWorker::RequestLease(Ask { request, .. }) => self.grant(worker, request),
+                ToWorker::RequestLease(LeaseRequest { request, .. }) => self.grant(worker, request),
                 ToWorker::Heartbeat { lease, epoch, nonce, .. } => {
                     let holding = Vec::new();
-                    self.say(
+                    self.send_from_worker(
                         worker,
                         FromWorker::Alive { lease, epoch, nonce, portion: None, holding },
                     );
@@ -133,7 +133,7 @@ impl Client {
         run: Span,
     ) {
         let outcome = Outcome::Completed { result: self.result.clone() };
-        self.say(worker, FromWorker::Finished { attempt, fence, run, outcome });
+        self.send_from_worker(worker, FromWorker::Finished { attempt, fence, run, outcome });
         self.finished += 1;
     }
 
@@ -143,21 +143,21 @@ impl Client {
         let (ttl, holding) = (Span::from_secs(120), Vec::new());
         let message =
             FromWorker::LeaseGranted { request, lease, epoch, ttl, portion: None, holding };
-        self.say(worker, message);
+        self.send_from_worker(worker, message);
     }
 
-    pub(crate) fn say(&mut self, worker: WorkerId, message: FromWorker) {
-        self.happen(SchedulerEvent::WorkerSaid { worker, message });
+    pub(crate) fn send_from_worker(&mut self, worker: WorkerId, message: FromWorker) {
+        self.step(SchedulerEvent::WorkerMessageReceived { worker, message });
     }
 
     /// Time passes, and the scheduler is woken when it asked for it.
-    pub(crate) fn pass(&mut self, time: Span) {
+    pub(crate) fn advance_time(&mut self, time: Span) {
         let end = self.now + time;
         while let Some(wake) = self.scheduler.wake_at(self.now)
             && wake <= end
         {
             self.now = wake.max(self.now);
-            self.happen(SchedulerEvent::Woke);
+            self.step(SchedulerEvent::Woke);
         }
         self.now = end;
     }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use anyhow::ensure;
 use hypha_model::{ExecutorClass, Span, TaskSpec, Time};
 use hypha_placement::{
-    Action, Ending, Health, Placement, Predictive, Preferences, Strategy, TaskRef, Ticket,
+    Action, AttemptEnd, Health, Placement, PlacementRequest, Predictive, Preferences, Strategy,
+    TaskRef,
 };
 use hypha_predict::HardwareKey;
 
-use crate::tasks::{BEGIN, SPEEDS, Trained};
+use crate::tasks::{SPEEDS, START, TrainedPredictor};
 
 const WORKERS: usize = 1_000;
 /// On a worker of speed 1.
@@ -26,20 +27,20 @@ const WARM_UP: u64 = 2_000;
 const UNSERVED: u32 = 100_000;
 
 pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
-    let mut world = World::new()?;
-    (0..WARM_UP + rounds).for_each(|round| world.arrival(round as usize));
+    let mut scenario = PlacementScenario::new()?;
+    (0..WARM_UP + rounds).for_each(|round| scenario.arrival(round as usize));
     Ok(())
 }
 
 pub(crate) fn unserved(rounds: u64) -> anyhow::Result<()> {
-    let mut world = World::new()?;
-    world.arrive_unserved()?;
-    (0..WARM_UP + rounds).for_each(|round| world.arrival(round as usize));
+    let mut scenario = PlacementScenario::new()?;
+    scenario.arrive_unserved()?;
+    (0..WARM_UP + rounds).for_each(|round| scenario.arrival(round as usize));
     Ok(())
 }
 
-struct World {
-    trained: Trained,
+struct PlacementScenario {
+    trained: TrainedPredictor,
     placement: Placement,
     now: Time,
     /// What runs, by its end.
@@ -51,24 +52,24 @@ struct World {
     actions: Vec<Action>,
 }
 
-impl World {
-    fn new() -> anyhow::Result<World> {
-        let trained = Trained::new(WORKERS)?;
+impl PlacementScenario {
+    fn new() -> anyhow::Result<PlacementScenario> {
+        let trained = TrainedPredictor::new(WORKERS)?;
         let strategy = Strategy::Predictive(Predictive::default());
         let mut placement = Placement::new(strategy, Preferences::default(), 1);
         for (worker, key) in &trained.workers {
             let (worker, health) = (Arc::clone(worker), Health::default());
-            let slot = placement.add_worker(worker, *key, HardwareKey(0), health, BEGIN);
-            placement.set_factor(slot, trained.predictor.factor(*key), BEGIN);
-            placement.saw(slot, Some(Span::from_micros(500)), BEGIN);
-            placement.set_available(slot, true, BEGIN);
+            let slot = placement.add_worker(worker, *key, HardwareKey(0), health, START);
+            placement.set_factor(slot, trained.predictor.factor(*key), START);
+            placement.record_contact(slot, Some(Span::from_micros(500)), START);
+            placement.set_available(slot, true, START);
         }
-        Ok(World {
+        Ok(PlacementScenario {
             trained,
             placement,
-            now: BEGIN,
+            now: START,
             ends: BinaryHeap::new(),
-            busy_until: vec![BEGIN; WORKERS],
+            busy_until: vec![START; WORKERS],
             free: Vec::new(),
             names: 0,
             actions: Vec::new(),
@@ -76,21 +77,21 @@ impl World {
     }
 
     fn arrive_unserved(&mut self) -> anyhow::Result<()> {
-        let Trained { predictor, specs, queries, .. } = &self.trained;
+        let TrainedPredictor { predictor, specs, queries, .. } = &self.trained;
         for at in 0..UNSERVED {
             let mut spec = TaskSpec::clone(&specs[0]);
             spec.requirement.class = ExecutorClass::Train;
             spec.requirement.model = Some(format!("absent-{at}").parse()?);
-            let ticket = Ticket {
+            let request = PlacementRequest {
                 spec: Arc::new(spec),
                 query: queries[0],
                 submitted: self.now,
                 bind_at_once: false,
                 interactive: false,
-                tried: Box::default(),
+                failed_on: Box::default(),
             };
             self.names += 1;
-            self.placement.arrive(TaskRef(self.names), ticket, predictor);
+            self.placement.arrive(TaskRef(self.names), request, predictor);
         }
         // A plan looks at some of them.
         while self.placement.plan_at().is_some_and(|at| at <= self.now) {
@@ -107,28 +108,28 @@ impl World {
             && end <= self.now
         {
             self.ends.pop();
-            self.placement.finish(TaskRef(task), Ending::Completed(run), self.now);
+            self.placement.finish(TaskRef(task), AttemptEnd::Completed(run), self.now);
             self.free.push(task);
         }
         let task = self.free.pop().unwrap_or_else(|| {
             self.names += 1;
             self.names
         });
-        let Trained { predictor, specs, queries, .. } = &self.trained;
+        let TrainedPredictor { predictor, specs, queries, .. } = &self.trained;
         let at = round % specs.len();
-        let ticket = Ticket {
+        let request = PlacementRequest {
             spec: Arc::clone(&specs[at]),
             query: queries[at],
             submitted: self.now,
             bind_at_once: false,
             interactive: false,
-            tried: Box::default(),
+            failed_on: Box::default(),
         };
-        self.placement.arrive(TaskRef(task), ticket, predictor);
+        self.placement.arrive(TaskRef(task), request, predictor);
         self.placement.plan(predictor, self.now, &mut self.actions);
         for action in self.actions.drain(..) {
             let Action::Dispatch { task, slot } = action else { continue };
-            self.placement.begin(task, self.now);
+            self.placement.mark_started(task, self.now);
             let worker = slot.0 as usize;
             let run = Span::from_micros(RUN.as_micros() / SPEEDS[worker % SPEEDS.len()]);
             let busy_until = &mut self.busy_until[worker];

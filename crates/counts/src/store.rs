@@ -11,20 +11,21 @@ use hypha_model::{
 };
 use hypha_store::Store;
 
-use crate::tasks::{BEGIN, spec};
+use crate::tasks::{START, spec};
 
 const TASKS: usize = 16;
 
 pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let (store, _) = Store::open(&directory.path().join("counts.db"))?;
-    let mut maker = Maker::new();
+    let mut builder = RecordBuilder::new();
     let mut before = Vec::new();
     for _ in 0..rounds {
         let mut records = Vec::new();
-        let ended = std::mem::replace(&mut before, (0..TASKS).map(|_| maker.id()).collect());
-        records.extend(before.iter().flat_map(|id| [maker.accepted(*id), maker.attempted(*id)]));
-        records.extend(ended.into_iter().map(|id| maker.finished(id)));
+        let ended = std::mem::replace(&mut before, (0..TASKS).map(|_| builder.id()).collect());
+        records
+            .extend(before.iter().flat_map(|id| [builder.accepted(*id), builder.attempted(*id)]));
+        records.extend(ended.into_iter().map(|id| builder.finished(id)));
         let (done, committed) = sync_channel(1);
         store.commit(records, Box::new(move |result| drop(done.send(result))));
         committed.recv()??;
@@ -32,7 +33,7 @@ pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Maker {
+struct RecordBuilder {
     now: Time,
     rng: Rng,
     spec: Arc<TaskSpec>,
@@ -40,13 +41,13 @@ struct Maker {
     result: Payload,
 }
 
-impl Maker {
-    fn new() -> Maker {
+impl RecordBuilder {
+    fn new() -> RecordBuilder {
         let mut rng = Rng::new(1);
-        Maker {
-            now: BEGIN,
+        RecordBuilder {
+            now: START,
             spec: Arc::new(spec(&mut rng)),
-            worker: WorkerId::new(BEGIN, &mut rng),
+            worker: WorkerId::new(START, &mut rng),
             rng,
             result: Payload::from(vec![b'y'; 100]),
         }
@@ -70,7 +71,7 @@ impl Maker {
 
     fn attempted(&self, task: TaskId) -> Record {
         let attempt = AttemptId { task, number: 1 };
-        Record::Attempted { attempt, fence: Fence(1), worker: self.worker, at: self.now }
+        Record::AttemptDispatched { attempt, fence: Fence(1), worker: self.worker, at: self.now }
     }
 
     fn finished(&self, task: TaskId) -> Record {

@@ -9,13 +9,13 @@ use hypha_model::{
 use hypha_predict::{Predictor, Query, Settings, WorkerKey};
 
 /// When every scenario begins.
-pub(crate) const BEGIN: Time = Time::from_micros(1_700_000_000_000_000);
+pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
 
 /// Different tasks of one model.
 const SPECS: usize = 64;
 
 /// Run times by which a predictor knows each of its workers.
-const LESSONS: usize = 6;
+const OBSERVATIONS_PER_WORKER: usize = 6;
 
 /// Workers are as unequal as this.
 pub(crate) const SPEEDS: [u64; 3] = [1, 2, 4];
@@ -44,7 +44,7 @@ pub(crate) fn worker(at_once: u32, rng: &mut Rng) -> anyhow::Result<Arc<Worker>>
     };
     let capacity = Capacity { cpu_milli: 8_000, memory_bytes: 32 << 30, ..Capacity::default() };
     Ok(Arc::new(Worker {
-        id: WorkerId::new(BEGIN, rng),
+        id: WorkerId::new(START, rng),
         capacity,
         executors: vec![executor],
         hardware: None,
@@ -54,15 +54,15 @@ pub(crate) fn worker(at_once: u32, rng: &mut Rng) -> anyhow::Result<Arc<Worker>>
 }
 
 /// A predictor that has seen tasks of all of these workers.
-pub(crate) struct Trained {
+pub(crate) struct TrainedPredictor {
     pub(crate) predictor: Predictor,
     pub(crate) workers: Vec<(Arc<Worker>, WorkerKey)>,
     pub(crate) specs: Vec<Arc<TaskSpec>>,
     pub(crate) queries: Vec<Query>,
 }
 
-impl Trained {
-    pub(crate) fn new(workers: usize) -> anyhow::Result<Trained> {
+impl TrainedPredictor {
+    pub(crate) fn new(workers: usize) -> anyhow::Result<TrainedPredictor> {
         let mut rng = Rng::new(1);
         let mut predictor = Predictor::new(Settings::default());
         let workers = (0..workers)
@@ -74,8 +74,8 @@ impl Trained {
             .collect::<anyhow::Result<Vec<_>>>()?;
         let specs: Vec<_> = (0..SPECS).map(|_| Arc::new(spec(&mut rng))).collect();
         let queries: Vec<_> = specs.iter().map(|spec| predictor.query(spec)).collect();
-        let mut trained = Trained { predictor, workers, specs, queries };
-        (0..LESSONS * trained.workers.len()).for_each(|at| trained.observe(at));
+        let mut trained = TrainedPredictor { predictor, workers, specs, queries };
+        (0..OBSERVATIONS_PER_WORKER * trained.workers.len()).for_each(|at| trained.observe(at));
         Ok(trained)
     }
 

@@ -6,11 +6,11 @@
 //! wait for the disk, and no caller waits for another's.
 //!
 //! Only standard locks are used here, so that shuttle can explore the order in which threads take them
-//! (`tests/interleavings.rs`). The driver reads no clock: the [`Carrier`] tells the time.
+//! (`tests/interleavings.rs`). The driver reads no clock: the [`EffectHandler`] tells the time.
 
-mod carrier;
+mod effect_handler;
 mod shared;
 mod sync;
 
-pub use carrier::Carrier;
-pub use shared::{MAX_EVENTS_PER_HOLD, MAX_REQUESTS_PER_HOLD, Shared, Stopped};
+pub use effect_handler::EffectHandler;
+pub use shared::{MAX_EVENTS_PER_HOLD, MAX_REQUESTS_PER_HOLD, SharedMachine, Stopped};

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use hypha_machine::{Batch, Failed, Journal, Machine, Released, Sealed, Step};
+use hypha_machine::{Batch, FailedCommit, Journal, Machine, Released, Sealed, Step};
 use hypha_model::Time;
 
-use crate::carrier::Carrier;
+use crate::effect_handler::EffectHandler;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, lock};
 
 /// Events that one caller steps before it gives the lock back. A step takes microseconds, so others wait for some
@@ -16,18 +16,18 @@ pub const MAX_EVENTS_PER_HOLD: usize = 64;
 pub const MAX_REQUESTS_PER_HOLD: usize = 1_024;
 
 /// See the head of this crate.
-pub struct Shared<M: Machine, J, C: Carrier<M>> {
-    held: Mutex<Held<M, C::Requester>>,
+pub struct SharedMachine<M: Machine, J, C: EffectHandler<M>> {
+    guarded: Mutex<Guarded<M, C::Requester>>,
     /// Requests that the machine has not seen. They wait for the disk anyway, so the next commit takes them in, and
     /// their callers do not wait for the machine's lock. As many as there are requests in flight.
     inbox: Mutex<Vec<(M::Event, C::Requester)>>,
     /// Whether a batch is being committed or carried out. Only changed under the machine's lock.
     committing: AtomicBool,
     journal: J,
-    carrier: C,
+    handler: C,
 }
 
-struct Held<M: Machine, Q> {
+struct Guarded<M: Machine, Q> {
     machine: M,
     batch: Batch<M, Q>,
     asleep_until: Option<Time>,
@@ -44,7 +44,7 @@ impl fmt::Display for Stopped {
     }
 }
 
-impl<M, J, C> Shared<M, J, C>
+impl<M, J, C> SharedMachine<M, J, C>
 where
     M: Machine + Send + 'static,
     M::Event: Send,
@@ -53,24 +53,24 @@ where
     M::Reply: Send,
     J: Journal<M::Record> + Send + Sync + 'static,
     J::Error: fmt::Display,
-    C: Carrier<M>,
+    C: EffectHandler<M>,
 {
     /// A machine with what it wanted when it was made. Nothing of that is committed before the first call.
-    pub fn new(machine: M, step: Step<M>, journal: J, carrier: C) -> Shared<M, J, C> {
+    pub fn new(machine: M, step: Step<M>, journal: J, handler: C) -> SharedMachine<M, J, C> {
         let batch = Batch::from(step);
-        let held = Held { machine, batch, asleep_until: None, stopped: None };
-        Shared {
-            held: Mutex::new(held),
+        let guarded = Guarded { machine, batch, asleep_until: None, stopped: None };
+        SharedMachine {
+            guarded: Mutex::new(guarded),
             inbox: Mutex::new(Vec::new()),
             committing: AtomicBool::new(false),
             journal,
-            carrier,
+            handler,
         }
     }
 
     /// What surrounds the machine.
-    pub fn carrier(&self) -> &C {
-        &self.carrier
+    pub fn handler(&self) -> &C {
+        &self.handler
     }
 
     /// What makes its records durable.
@@ -79,215 +79,219 @@ where
     }
 
     /// These events happened, in this order. A stopped machine does not hear of them.
-    pub fn tell(self: &Arc<Self>, events: impl IntoIterator<Item = M::Event>) {
+    pub fn step_events(self: &Arc<Self>, events: impl IntoIterator<Item = M::Event>) {
         let mut events = events.into_iter().peekable();
         while events.peek().is_some() {
-            let mut held = lock(&self.held);
-            if held.stopped.is_some() {
+            let mut guarded = lock(&self.guarded);
+            if guarded.stopped.is_some() {
                 return;
             }
             for event in events.by_ref().take(MAX_EVENTS_PER_HOLD) {
-                let began = self.carrier.now();
-                let Held { machine, batch, .. } = &mut *held;
-                batch.tell(machine, began, event);
-                self.carrier.stepped(&held.machine, began);
+                let began = self.handler.now();
+                let Guarded { machine, batch, .. } = &mut *guarded;
+                batch.step_event(machine, began, event);
+                self.handler.stepped(&guarded.machine, began);
             }
-            self.leave(held);
+            self.unlock_and_commit(guarded);
         }
     }
 
     /// Asks the machine now. A reply that has nothing durable at stake goes to `at_once`, with the machine locked, so
     /// that nothing that follows from it is carried out before; any other comes with its commit
-    /// ([`Carrier::released`]).
-    pub fn ask<T>(
+    /// ([`EffectHandler::handle_released`]).
+    pub fn request<T>(
         self: &Arc<Self>,
         event: M::Event,
         requester: C::Requester,
         at_once: impl FnOnce(C::Requester, M::Reply) -> T,
     ) -> Option<T> {
-        let mut held = lock(&self.held);
-        let reply = self.step_request(&mut held, event, requester);
+        let mut guarded = lock(&self.guarded);
+        let reply = self.step_request(&mut guarded, event, requester);
         let answered = reply.map(|(requester, reply)| at_once(requester, reply));
-        self.leave(held);
+        self.unlock_and_commit(guarded);
         answered
     }
 
     /// Asks the machine when it is next committed, without waiting for its lock: for requests whose reply waits for
     /// the disk anyway.
-    pub fn ask_with_next_commit(self: &Arc<Self>, event: M::Event, requester: C::Requester) {
+    pub fn request_with_next_commit(self: &Arc<Self>, event: M::Event, requester: C::Requester) {
         lock(&self.inbox).push((event, requester));
         // A commit in flight looks into the inbox when it ends.
         if !self.committing.load(Ordering::SeqCst) {
-            let mut held = lock(&self.held);
-            self.take_in(&mut held);
-            self.leave(held);
+            let mut guarded = lock(&self.guarded);
+            self.step_inbox(&mut guarded);
+            self.unlock_and_commit(guarded);
         }
     }
 
     /// Looks at the machine: for as short as possible, since all others wait.
     pub fn read<T>(&self, look: impl FnOnce(&M, Time) -> T) -> T {
-        let held = lock(&self.held);
-        look(&held.machine, self.carrier.now())
+        let guarded = lock(&self.guarded);
+        look(&guarded.machine, self.handler.now())
     }
 
     /// Why the machine takes no events, if it does not.
     pub fn stopped(&self) -> Option<Stopped> {
-        lock(&self.held).stopped.clone()
+        lock(&self.guarded).stopped.clone()
     }
 
-    /// When to wake the machine ([`Shared::wake`]). Until then, [`Carrier::wake_earlier`] is called if it wants to be
+    /// When to wake the machine ([`SharedMachine::wake`]). Until then, [`EffectHandler::wake_earlier`] is called if it wants to be
     /// woken earlier.
     pub fn set_alarm(&self) -> Option<Time> {
-        let mut held = lock(&self.held);
+        let mut guarded = lock(&self.guarded);
         // A machine that is not stepped would want to be woken again and again.
-        let running = held.stopped.is_none();
-        let until = running.then(|| held.machine.wake_at(self.carrier.now())).flatten();
-        held.asleep_until = until;
+        let running = guarded.stopped.is_none();
+        let until = running.then(|| guarded.machine.wake_at(self.handler.now())).flatten();
+        guarded.asleep_until = until;
         until
     }
 
     /// The time of the alarm has come.
     pub fn wake(self: &Arc<Self>) {
-        self.tell([M::woke()]);
+        self.step_events([M::woke()]);
     }
 
     /// Begins to commit what the machine wanted when it was made.
     pub fn start(self: &Arc<Self>) {
-        self.leave(lock(&self.held));
+        self.unlock_and_commit(lock(&self.guarded));
     }
 
     /// Replaces a stopped machine by one that was made from what is durable, with what it wanted then.
     pub fn restart(self: &Arc<Self>, make: impl FnOnce(&M) -> (M, Step<M>)) {
-        let mut held = lock(&self.held);
-        let (machine, step) = make(&held.machine);
-        held.machine = machine;
-        held.batch = Batch::from(step);
-        held.stopped = None;
-        self.leave(held);
+        let mut guarded = lock(&self.guarded);
+        let (machine, step) = make(&guarded.machine);
+        guarded.machine = machine;
+        guarded.batch = Batch::from(step);
+        guarded.stopped = None;
+        self.unlock_and_commit(guarded);
     }
 
     /// Takes no more events if everything that was wanted is durable and has been carried out, or never will be. Says
-    /// whether that is so; if not, [`Carrier::settled`] is called when it may be.
+    /// whether that is so; if not, [`EffectHandler::settled`] is called when it may be.
     pub fn close(&self, why: &str) -> bool {
-        let mut held = lock(&self.held);
-        let nothing_left = held.batch.is_empty() && lock(&self.inbox).is_empty();
+        let mut guarded = lock(&self.guarded);
+        let nothing_left = guarded.batch.is_empty() && lock(&self.inbox).is_empty();
         let settled = !self.committing.load(Ordering::SeqCst);
-        if settled && (nothing_left || held.stopped.is_some()) {
-            held.stopped = Some(Stopped(why.into()));
+        if settled && (nothing_left || guarded.stopped.is_some()) {
+            guarded.stopped = Some(Stopped(why.into()));
             return true;
         }
         false
     }
 
     /// Gives the lock back, begins to commit what is to be durable, and carries out what may leave at once.
-    fn leave(self: &Arc<Self>, mut held: MutexGuard<'_, Held<M, C::Requester>>) {
-        let sealed = self.begin_commit(&mut held);
-        let at_once = self.unlock(held);
+    fn unlock_and_commit(self: &Arc<Self>, mut guarded: MutexGuard<'_, Guarded<M, C::Requester>>) {
+        let sealed = self.begin_commit(&mut guarded);
+        let at_once = self.unlock(guarded);
         match sealed {
             // The journal works while we do.
             Some(sealed) if !sealed.records().is_empty() => {
-                self.pump(sealed);
-                self.carry_out_at_once(at_once);
+                self.commit_batches(sealed);
+                self.run_at_once(at_once);
             }
             Some(sealed) => {
-                self.carry_out_at_once(at_once);
-                self.pump(sealed);
+                self.run_at_once(at_once);
+                self.commit_batches(sealed);
             }
-            None => self.carry_out_at_once(at_once),
+            None => self.run_at_once(at_once),
         }
     }
 
     /// Gives the lock back. Returns what may leave at once.
-    fn unlock(&self, mut held: MutexGuard<'_, Held<M, C::Requester>>) -> Vec<M::Effect> {
-        let at_once = held.batch.take_at_once();
-        let wake = held.machine.wake_at(self.carrier.now()).filter(|_| held.stopped.is_none());
-        let earlier = match (wake, held.asleep_until) {
+    fn unlock(&self, mut guarded: MutexGuard<'_, Guarded<M, C::Requester>>) -> Vec<M::Effect> {
+        let at_once = guarded.batch.take_at_once();
+        let wake =
+            guarded.machine.wake_at(self.handler.now()).filter(|_| guarded.stopped.is_none());
+        let earlier = match (wake, guarded.asleep_until) {
             (Some(wake), Some(asleep)) => wake < asleep,
             (Some(_), None) => true,
             (None, _) => false,
         };
         if earlier {
             // Said once: the alarm is set anew because of it.
-            held.asleep_until = wake;
+            guarded.asleep_until = wake;
         }
-        drop(held);
+        drop(guarded);
         if earlier {
-            self.carrier.wake_earlier();
+            self.handler.wake_earlier();
         }
         at_once
     }
 
-    fn carry_out_at_once(&self, effects: Vec<M::Effect>) {
+    fn run_at_once(&self, effects: Vec<M::Effect>) {
         if !effects.is_empty() {
-            self.carrier.at_once(effects);
+            self.handler.handle_at_once(effects);
         }
     }
 
     /// What is to be committed now, if there is something and no commit is in flight.
-    fn begin_commit(&self, held: &mut Held<M, C::Requester>) -> Option<Sealed<M, C::Requester>> {
-        if held.stopped.is_some()
-            || held.batch.is_empty()
+    fn begin_commit(
+        &self,
+        guarded: &mut Guarded<M, C::Requester>,
+    ) -> Option<Sealed<M, C::Requester>> {
+        if guarded.stopped.is_some()
+            || guarded.batch.is_empty()
             || self.committing.swap(true, Ordering::SeqCst)
         {
             return None;
         }
-        Some(held.batch.seal())
+        Some(guarded.batch.seal())
     }
 
     /// Commits a batch and carries it out, and then the next, until there is nothing more. Never waits: the rest is
     /// done when the journal has answered.
-    fn pump(self: &Arc<Self>, mut sealed: Sealed<M, C::Requester>) {
+    fn commit_batches(self: &Arc<Self>, mut sealed: Sealed<M, C::Requester>) {
         let sealed = loop {
             match sealed.release_unrecorded() {
-                Ok(released) => match self.carry_out(released) {
+                Ok(released) => match self.finish_batch(released) {
                     Some(next) => sealed = next,
                     None => return,
                 },
                 Err(with_records) => break with_records,
             }
         };
-        self.carrier.committing(sealed.records());
+        self.handler.committing(sealed.records());
         let shared = Arc::clone(self);
         sealed.commit(&self.journal, move |committed| match committed {
             Ok(released) => {
-                if let Some(next) = shared.carry_out(released) {
-                    shared.pump(next);
+                if let Some(next) = shared.finish_batch(released) {
+                    shared.commit_batches(next);
                 }
             }
-            Err(Failed { error, requesters }) => shared.fail(&error.to_string(), requesters),
+            Err(FailedCommit { error, requesters }) => shared.fail(&error.to_string(), requesters),
         });
     }
 
     /// A batch is durable. Returns the next.
-    fn carry_out(
+    fn finish_batch(
         self: &Arc<Self>,
         mut released: Released<M, C::Requester>,
     ) -> Option<Sealed<M, C::Requester>> {
-        self.carrier.released(&mut released);
-        let mut held = lock(&self.held);
-        held.batch.reuse(released);
-        self.take_in(&mut held);
+        self.handler.handle_released(&mut released);
+        let mut guarded = lock(&self.guarded);
+        guarded.batch.reuse(released);
+        self.step_inbox(&mut guarded);
         let mut next = None;
-        if held.stopped.is_none() && !held.batch.is_empty() {
-            next = Some(held.batch.seal());
+        if guarded.stopped.is_none() && !guarded.batch.is_empty() {
+            next = Some(guarded.batch.seal());
         } else {
             self.committing.store(false, Ordering::SeqCst);
             // Requests that came before that count on us.
             if !lock(&self.inbox).is_empty() {
-                self.take_in(&mut held);
-                next = self.begin_commit(&mut held);
+                self.step_inbox(&mut guarded);
+                next = self.begin_commit(&mut guarded);
             }
         }
-        let at_once = self.unlock(held);
-        self.carry_out_at_once(at_once);
+        let at_once = self.unlock(guarded);
+        self.run_at_once(at_once);
         if next.is_none() {
-            self.carrier.settled();
+            self.handler.settled();
         }
         next
     }
 
     /// Steps the machine with requests that wait.
-    fn take_in(&self, held: &mut Held<M, C::Requester>) {
+    fn step_inbox(&self, guarded: &mut Guarded<M, C::Requester>) {
         let requests = {
             let mut inbox = lock(&self.inbox);
             match inbox.len() > MAX_REQUESTS_PER_HOLD {
@@ -300,42 +304,42 @@ where
         };
         for (event, requester) in requests {
             // What waits for the disk is answered at once only if it was refused: in its turn will do.
-            if let Some((requester, reply)) = self.step_request(held, event, requester) {
-                held.batch.reply_with_commit(requester, reply);
+            if let Some((requester, reply)) = self.step_request(guarded, event, requester) {
+                guarded.batch.reply_with_commit(requester, reply);
             }
         }
     }
 
     fn step_request(
         &self,
-        held: &mut Held<M, C::Requester>,
+        guarded: &mut Guarded<M, C::Requester>,
         event: M::Event,
         requester: C::Requester,
     ) -> Option<(C::Requester, M::Reply)> {
-        if let Some(why) = &held.stopped {
-            self.carrier.refuse(requester, why);
+        if let Some(why) = &guarded.stopped {
+            self.handler.refuse(requester, why);
             return None;
         }
-        let began = self.carrier.now();
-        let Held { machine, batch, .. } = held;
-        let reply = batch.ask(machine, began, event, requester);
-        self.carrier.stepped(&held.machine, began);
+        let began = self.handler.now();
+        let Guarded { machine, batch, .. } = guarded;
+        let reply = batch.step_request(machine, began, event, requester);
+        self.handler.stepped(&guarded.machine, began);
         reply
     }
 
     /// The journal has failed: nothing is acknowledged until the machine begins anew.
     fn fail(&self, error: &str, mut abandoned: Vec<C::Requester>) {
         let why = Stopped(format!("it cannot store anything: {error}").into());
-        let mut held = lock(&self.held);
-        held.stopped = Some(why.clone());
+        let mut guarded = lock(&self.guarded);
+        guarded.stopped = Some(why.clone());
         self.committing.store(false, Ordering::SeqCst);
         while !lock(&self.inbox).is_empty() {
-            self.take_in(&mut held);
+            self.step_inbox(&mut guarded);
         }
-        abandoned.extend(held.batch.abandon());
-        drop(held);
-        abandoned.into_iter().for_each(|requester| self.carrier.refuse(requester, &why));
-        self.carrier.failed(&why);
-        self.carrier.settled();
+        abandoned.extend(guarded.batch.abandon());
+        drop(guarded);
+        abandoned.into_iter().for_each(|requester| self.handler.refuse(requester, &why));
+        self.handler.journal_failed(&why);
+        self.handler.settled();
     }
 }

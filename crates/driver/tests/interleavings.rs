@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code, unreachable_pub, reason = "not all of the driver is used here")]
-#[path = "../src/carrier.rs"]
-mod carrier;
+#[path = "../src/effect_handler.rs"]
+mod effect_handler;
 #[allow(dead_code, unreachable_pub, reason = "not all of the driver is used here")]
 #[path = "../src/shared.rs"]
 mod shared;
@@ -24,10 +24,10 @@ mod sync {
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use carrier::Carrier;
-use hypha_machine::{Done, Journal, Machine, Released, Step};
+use effect_handler::EffectHandler;
+use hypha_machine::{CommitCallback, Journal, Machine, Released, Step};
 use hypha_model::{Span, Time};
-use shared::{Shared, Stopped};
+use shared::{SharedMachine, Stopped};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::sync::{Condvar, Mutex, mpsc};
 use shuttle::thread;
@@ -90,7 +90,7 @@ struct Writer {
     durable: Arc<Mutex<Vec<u64>>>,
 }
 
-type Commit = (Vec<u64>, Done<String>);
+type Commit = (Vec<u64>, CommitCallback<String>);
 
 impl Writer {
     fn start(works_for: usize) -> (Writer, thread::JoinHandle<()>) {
@@ -114,7 +114,7 @@ impl Writer {
 impl Journal<u64> for Writer {
     type Error = String;
 
-    fn commit(&self, records: Vec<u64>, done: Done<String>) {
+    fn commit(&self, records: Vec<u64>, done: CommitCallback<String>) {
         self.commits.lock().unwrap().as_ref().unwrap().send((records, done)).unwrap();
     }
 }
@@ -131,7 +131,7 @@ struct Notes {
     news: Condvar,
 }
 
-impl Carrier<Memo> for Notes {
+impl EffectHandler<Memo> for Notes {
     /// The number that it asked to be remembered.
     type Requester = u64;
 
@@ -139,7 +139,7 @@ impl Carrier<Memo> for Notes {
         Time::from_micros(1)
     }
 
-    fn released(&self, released: &mut Released<Memo, u64>) {
+    fn handle_released(&self, released: &mut Released<Memo, u64>) {
         let durable = self.durable.lock().unwrap().clone();
         for effect in released.effects.drain(..) {
             assert!(durable.contains(&effect), "{effect} was sent and is not durable");
@@ -152,7 +152,7 @@ impl Carrier<Memo> for Notes {
         }
     }
 
-    fn at_once(&self, _: Vec<u64>) {}
+    fn handle_at_once(&self, _: Vec<u64>) {}
 
     fn refuse(&self, requester: u64, _: &Stopped) {
         assert!(self.refused.lock().unwrap().insert(requester), "{requester} refused twice");
@@ -167,12 +167,12 @@ impl Carrier<Memo> for Notes {
         self.news.notify_all();
     }
 
-    fn failed(&self, _: &Stopped) {
+    fn journal_failed(&self, _: &Stopped) {
         self.failures.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-type Driven = Arc<Shared<Memo, Writer, Notes>>;
+type Driven = Arc<SharedMachine<Memo, Writer, Notes>>;
 
 fn driven(works_for: usize) -> (Driven, thread::JoinHandle<()>) {
     let (journal, writer) = Writer::start(works_for);
@@ -186,12 +186,12 @@ fn driven(works_for: usize) -> (Driven, thread::JoinHandle<()>) {
         settled: Mutex::default(),
         news: Condvar::new(),
     };
-    (Arc::new(Shared::new(Memo::default(), Step::default(), journal, notes)), writer)
+    (Arc::new(SharedMachine::new(Memo::default(), Step::default(), journal, notes)), writer)
 }
 
 /// Waits until nothing is left to be done, and ends the writer.
 fn close(shared: &Driven, writer: thread::JoinHandle<()>) {
-    let notes = shared.carrier();
+    let notes = shared.handler();
     loop {
         let seen = *notes.settled.lock().unwrap();
         if shared.close("it is over") {
@@ -221,16 +221,16 @@ fn in_threads(shared: &Driven, work: [fn(&Driven); 3]) {
 
 const CALLERS: [fn(&Driven); 3] = [
     |shared| {
-        shared.tell([Event::Note(1), Event::Note(2)]);
-        shared.ask_with_next_commit(Event::Note(3), 3);
+        shared.step_events([Event::Note(1), Event::Note(2)]);
+        shared.request_with_next_commit(Event::Note(3), 3);
     },
     |shared| {
-        shared.ask_with_next_commit(Event::Note(4), 4);
-        shared.ask_with_next_commit(Event::Note(5), 5);
+        shared.request_with_next_commit(Event::Note(4), 4);
+        shared.request_with_next_commit(Event::Note(5), 5);
     },
     |shared| {
-        shared.ask(Event::Note(6), 6, |_, _| panic!("it is to be durable first"));
-        shared.ask(Event::Count, 0, |_, count| assert!(count <= 6));
+        shared.request(Event::Note(6), 6, |_, _| panic!("it is to be durable first"));
+        shared.request(Event::Count, 0, |_, count| assert!(count <= 6));
     },
 ];
 
@@ -240,7 +240,7 @@ fn every_request_is_answered_once_and_after_it_is_durable() {
         let (shared, writer) = driven(usize::MAX);
         in_threads(&shared, CALLERS);
         close(&shared, writer);
-        let notes = shared.carrier();
+        let notes = shared.handler();
         assert_eq!(*notes.answered.lock().unwrap(), BTreeSet::from([3, 4, 5, 6]));
         assert_eq!(*notes.refused.lock().unwrap(), BTreeSet::new());
         let durable = notes.durable.lock().unwrap().clone();
@@ -256,9 +256,9 @@ fn a_journal_that_fails_refuses_the_rest_and_a_new_machine_goes_on() {
         let (shared, writer) = driven(1);
         in_threads(&shared, CALLERS);
         // Whatever is left is refused now, or was committed.
-        shared.tell([Event::Note(7)]);
+        shared.step_events([Event::Note(7)]);
         close(&shared, writer);
-        let notes = shared.carrier();
+        let notes = shared.handler();
         let (answered, refused) =
             (notes.answered.lock().unwrap().clone(), notes.refused.lock().unwrap().clone());
         assert!(answered.is_disjoint(&refused));
@@ -279,8 +279,8 @@ fn a_machine_that_began_anew_answers_again() {
         in_threads(
             &shared,
             [
-                |shared| shared.ask_with_next_commit(Event::Note(1), 1),
-                |shared| shared.tell([Event::Note(2)]),
+                |shared| shared.request_with_next_commit(Event::Note(1), 1),
+                |shared| shared.step_events([Event::Note(2)]),
                 |shared| {
                     if shared.stopped().is_some() {
                         shared.restart(|_| (Memo::default(), Step::default()));
@@ -293,11 +293,11 @@ fn a_machine_that_began_anew_answers_again() {
             if again.stopped().is_some() {
                 again.restart(|_| (Memo::default(), Step::default()));
             }
-            again.ask(Event::Count, 9, |_, _| ());
+            again.request(Event::Count, 9, |_, _| ());
         });
         restarted.join().unwrap();
         close(&shared, writer);
-        let notes = shared.carrier();
+        let notes = shared.handler();
         assert!(notes.answered.lock().unwrap().is_empty());
         assert!(notes.refused.lock().unwrap().contains(&1));
         assert!(notes.carried_out.lock().unwrap().is_empty());
@@ -309,15 +309,15 @@ fn an_alarm_that_is_set_too_late_is_set_again() {
     explore(|| {
         let (shared, writer) = driven(usize::MAX);
         let early = Time::from_micros(1) + Span::from_secs(1);
-        shared.tell([Event::WakeAt(early + Span::from_secs(9))]);
+        shared.step_events([Event::WakeAt(early + Span::from_secs(9))]);
         let set = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.set_alarm())
         };
-        let alarms = shared.carrier().alarms.load(Ordering::SeqCst);
-        shared.tell([Event::WakeAt(early)]);
+        let alarms = shared.handler().alarms.load(Ordering::SeqCst);
+        shared.step_events([Event::WakeAt(early)]);
         let set = set.join().unwrap();
-        let told = shared.carrier().alarms.load(Ordering::SeqCst) > alarms;
+        let told = shared.handler().alarms.load(Ordering::SeqCst) > alarms;
         assert!(set == Some(early) || told, "the alarm sleeps until {set:?} and nobody says so");
         close(&shared, writer);
     });

@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hypha_engine::scheduler::Effect;
 use hypha_engine::{
-    Ask, Command, FromWorker, Image, NewTask, Outcome, Record, Scheduler, SchedulerEvent,
+    Command, FromWorker, Image, LeaseRequest, NewTask, Outcome, Record, Scheduler, SchedulerEvent,
     SchedulerStep, Settings, ToWorker,
 };
 use hypha_machine::{Batch, Disk, Machine};
 use hypha_model::{
-    AttemptId, Capacity, Epoch, Executor, ExecutorClass, Fence, LeaseId, Metadata, Money, Name,
-    Payload, Rng, SchedulerId, Span, TaskResult, TaskSpec, Time, Value, Worker, WorkerId,
+    AttemptId, Capacity, Epoch, Executor, ExecutorClass, Fence, LeaseId, Metadata, MetadataValue,
+    Money, Name, Payload, Rng, SchedulerId, Span, TaskResult, TaskSpec, Time, Worker, WorkerId,
 };
 use hypha_placement::{Predictive, Strategy};
 
@@ -170,7 +170,7 @@ impl Bench {
             }
         };
         let worker = self.ids[worker as usize];
-        self.happen(at, SchedulerEvent::WorkerSaid { worker, message });
+        self.happen(at, SchedulerEvent::WorkerMessageReceived { worker, message });
     }
 
     fn submit(&mut self) {
@@ -179,19 +179,19 @@ impl Bench {
         let task =
             NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
         let command = Command::SubmitTasks(vec![task]);
-        self.happen(self.now, SchedulerEvent::Asked(command));
+        self.happen(self.now, SchedulerEvent::CommandReceived(command));
     }
 
     /// One step, as a driver does it; what it asks for is put on the heap.
     fn happen(&mut self, now: Time, event: SchedulerEvent) {
         self.now = now;
         self.events += 1;
-        self.batch.ask(&mut self.scheduler, now, event, ());
+        self.batch.step_request(&mut self.scheduler, now, event, ());
         let Ok(mut released) = self.batch.seal().write(&mut self.disk);
         let arrives = now + TRIP;
         for effect in released.effects.drain(..) {
             let Effect::ToWorker { worker, message } = effect else { continue };
-            let at = place_of(worker);
+            let at = index_of(worker);
             match message {
                 ToWorker::Dispatch(dispatch) => {
                     let begins = self.busy_until[at].max(arrives);
@@ -209,7 +209,7 @@ impl Bench {
                     self.next.push(Reverse((begins + TRIP, started)));
                     self.next.push(Reverse((begins + run + TRIP, finished)));
                 }
-                ToWorker::RequestLease(Ask { request, .. }) => {
+                ToWorker::RequestLease(LeaseRequest { request, .. }) => {
                     let granted = Next::Granted { worker: at as u32, request };
                     self.next.push(Reverse((arrives + TRIP, granted)));
                 }
@@ -231,7 +231,7 @@ fn id_at(at: u64) -> WorkerId {
     format!("00000000-0000-7000-8000-{at:012x}").parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn place_of(worker: WorkerId) -> usize {
+fn index_of(worker: WorkerId) -> usize {
     (worker.uuid().as_u128() & 0xFFFF_FFFF) as usize
 }
 
@@ -250,7 +250,7 @@ fn worker(id: WorkerId) -> Worker {
 /// A request of 100 to 2,000 tokens; it takes 50 ms and 0.1 ms a token at speed 1.
 fn spec(rng: &mut Rng) -> TaskSpec {
     let tokens = 100.0 + (rng.below(1_900)) as f64;
-    let metadata = Metadata::new([(Arc::from("input_tokens"), Value::Number(tokens))])
+    let metadata = Metadata::new([(Arc::from("input_tokens"), MetadataValue::Number(tokens))])
         .unwrap_or_else(|error| panic!("{error}"));
     let mut spec = TaskSpec { metadata, ..TaskSpec::default() };
     spec.requirement.model = Some(name("llama-2-7b"));

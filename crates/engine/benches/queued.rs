@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hypha_engine::{
-    Ask, Command, Image, NewTask, Scheduler, SchedulerEvent, SchedulerStep, Settings,
+    Command, Image, LeaseRequest, NewTask, Scheduler, SchedulerEvent, SchedulerStep, Settings,
 };
 use hypha_engine::{FromWorker, ToWorker, scheduler::Effect};
 use hypha_machine::{Batch, MemoryDisk};
@@ -88,8 +88,8 @@ fn measure(case: &Case) {
     let (empty, began) = (resident_bytes(), Instant::now());
     for request in 0..TASKS / BATCH {
         let tasks = (0..BATCH).map(|at| new_task(case, request * BATCH + at)).collect();
-        let event = SchedulerEvent::Asked(Command::SubmitTasks(tasks));
-        batch.tell(&mut scheduler, START + Span::from_millis(request), event);
+        let event = SchedulerEvent::CommandReceived(Command::SubmitTasks(tasks));
+        batch.step_event(&mut scheduler, START + Span::from_millis(request), event);
         drop(batch.seal());
     }
     let (rate, full) = (TASKS as f64 / began.elapsed().as_secs_f64(), resident_bytes());
@@ -137,12 +137,12 @@ fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, batch: &mut Batch<Schedu
         region: None,
         price: Money::default(),
     };
-    batch.tell(scheduler, START, SchedulerEvent::WorkerFound(Arc::new(worker)));
+    batch.step_event(scheduler, START, SchedulerEvent::WorkerFound(Arc::new(worker)));
     let Ok(released) = batch.seal().write(&mut MemoryDisk::<Image>::default());
     let asked = released.effects.into_iter().find_map(|effect| match effect {
-        Effect::ToWorker { message: ToWorker::RequestLease(Ask { request, .. }), .. } => {
-            Some(request)
-        }
+        Effect::ToWorker {
+            message: ToWorker::RequestLease(LeaseRequest { request, .. }), ..
+        } => Some(request),
         _ => None,
     });
     let message = FromWorker::LeaseGranted {
@@ -153,7 +153,11 @@ fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, batch: &mut Batch<Schedu
         ttl: Span::from_secs(3_600),
         holding: Vec::new(),
     };
-    batch.tell(scheduler, START, SchedulerEvent::WorkerSaid { worker: id, message });
+    batch.step_event(
+        scheduler,
+        START,
+        SchedulerEvent::WorkerMessageReceived { worker: id, message },
+    );
 }
 
 fn name(text: &str) -> Name {

@@ -9,9 +9,10 @@ use hypha_model::Span;
 use crate::message::Outcome;
 use crate::worker::{RunId, WorkerEvent};
 
-pub use health::{BackEndHealth, Checked};
+pub use health::{BackEndHealth, HealthCheck};
 pub use instance_run::{
-    Enqueued, Fetched, InstanceHandle, InstanceRun, Next, Progress, Report, RunSettings,
+    EnqueueOutcome, FetchOutcome, InstanceHandle, InstanceReport, InstanceRun, NextAction,
+    RunSettings, RunUpdate,
 };
 
 /// How a run at a back end ended.

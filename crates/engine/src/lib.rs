@@ -4,25 +4,25 @@
 //! send and what to run. The node and the simulator drive the same machines.
 
 pub mod back_end;
+pub mod instance_notification;
 pub mod message;
 pub mod mutant;
-pub mod notification;
 pub mod record;
 pub mod scheduler;
 pub mod store;
 pub mod worker;
 
-pub use hypha_market::{Ask, DevicePart, Portion};
+pub use hypha_market::{DevicePart, LeaseRequest, Portion};
+pub use instance_notification::InstanceNotification;
 pub use message::{Dispatch, FromWorker, Outcome, ToWorker};
 pub use mutant::Mutant;
-pub use notification::Notification;
 pub use record::{Image, Record};
 pub use scheduler::{
-    Command, Effect, NewTask, Notice, Reject, Reply, RetryPolicy, Scheduler, SchedulerEvent,
-    SchedulerStep, Settings, Submitted,
+    Command, Effect, NewTask, Notice, Reply, RetryPolicy, Scheduler, SchedulerEvent, SchedulerStep,
+    Settings, SubmitRejection, Submitted,
 };
 pub use store::SchedulerStore;
 pub use worker::{
-    Leaving, Run, RunId, Said, WorkerEffect, WorkerEvent, WorkerImage, WorkerMachine, WorkerRecord,
-    WorkerStep,
+    Leaving, OutgoingMessage, RunCommand, RunId, WorkerEffect, WorkerEvent, WorkerImage,
+    WorkerMachine, WorkerRecord, WorkerStep,
 };

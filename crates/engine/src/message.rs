@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_market::{Ask, Portion};
+use hypha_market::{LeaseRequest, Portion};
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Name, Payload, Refusal, Requirement, Span, TaskError,
     TaskResult, TaskSpec,
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub enum ToWorker {
     /// Asks for a lease. A new request replaces the sender's earlier lease; attempts under it go on under the new
     /// one.
-    RequestLease(Ask),
+    RequestLease(LeaseRequest),
     /// Are you there? Renews the lease.
     Heartbeat {
         /// The lease.
@@ -24,7 +24,7 @@ pub enum ToWorker {
         /// Repeated in the answer.
         nonce: u64,
         /// What a task needs that waits although the worker could run it.
-        short_of: Option<Arc<Requirement>>,
+        demand: Option<Arc<Requirement>>,
     },
     /// Run this.
     Dispatch(Arc<Dispatch>),
@@ -197,7 +197,7 @@ pub enum FromWorker {
     /// What these executors forward to is away: they should be given nothing, and the others are well. Said when one
     /// goes or comes back, and as long as one is away before each answer that says that the worker is there: without it,
     /// all are well.
-    Away {
+    Unreachable {
         /// Their names.
         executors: Vec<Name>,
     },
@@ -224,7 +224,7 @@ pub enum Outcome {
     /// It took longer than it may, and was stopped.
     TimedOut,
     /// The server that should have run it could not be reached, and has not seen it.
-    Unreached {
+    Unreachable {
         /// What went wrong.
         error: String,
     },

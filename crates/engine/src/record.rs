@@ -24,7 +24,7 @@ pub enum Record {
     /// A task was accepted.
     Accepted(Arc<AcceptedTask>),
     /// An attempt is about to be handed to a worker.
-    Attempted {
+    AttemptDispatched {
         /// The attempt.
         attempt: AttemptId,
         /// Its token.
@@ -64,7 +64,7 @@ pub enum Record {
         at: Time,
     },
     /// More is known of an attempt that is in flight. Says nothing of any other attempt.
-    Began {
+    AttemptUpdated {
         /// The task.
         task: TaskId,
         /// The attempt's token.
@@ -143,16 +143,16 @@ pub struct FailedAttempt {
     pub reason: Arc<str>,
 }
 
-/// The last attempts of a task that gave no result, the oldest first: at most [`MAX_FAILED`]. Takes no memory of
+/// The last attempts of a task that gave no result, the oldest first: at most [`MAX_FAILED_ATTEMPTS`]. Takes no memory of
 /// its own while there are none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FailedAttempts(Option<Arc<[FailedAttempt]>>);
 
 /// How the text begins of a request that no worker is left for. For people: programs go by the kind.
-pub const NOBODY_LEFT: &str = "no worker is left for it";
+pub const NO_WORKER_LEFT: &str = "no worker is available for it";
 
 /// So many that the usual number of attempts fits twice; a task that is refused again and again has more.
-pub const MAX_FAILED: usize = 8;
+pub const MAX_FAILED_ATTEMPTS: usize = 8;
 /// The longest part of a reason that is kept of each: the first lines of what a program said at its end.
 pub const MAX_REASON_CHARS: usize = 500;
 
@@ -160,11 +160,11 @@ impl FailedAttempts {
     pub(crate) const NONE: FailedAttempts = FailedAttempts(None);
 
     /// These and one more; the oldest makes room for it.
-    pub fn and(&self, mut last: FailedAttempt) -> FailedAttempts {
+    pub fn with(&self, mut last: FailedAttempt) -> FailedAttempts {
         if let Some((end, _)) = last.reason.char_indices().nth(MAX_REASON_CHARS) {
             last.reason = Arc::from(&last.reason[..end]);
         }
-        let kept = &self[(self.len() + 1).saturating_sub(MAX_FAILED)..];
+        let kept = &self[(self.len() + 1).saturating_sub(MAX_FAILED_ATTEMPTS)..];
         FailedAttempts(Some(kept.iter().cloned().chain([last]).collect()))
     }
 }
@@ -224,7 +224,7 @@ pub struct StoredAttempt {
     /// Where it is made.
     pub worker: WorkerId,
     /// When it was handed over.
-    pub given: Time,
+    pub dispatched_at: Time,
     /// When it began to run.
     pub started: Option<Time>,
     /// The id under which a back end has it.
@@ -233,12 +233,12 @@ pub struct StoredAttempt {
 
 impl StoredAttempt {
     /// An attempt of which nothing more is known.
-    pub fn new(fence: Fence, worker: WorkerId, given: Time) -> StoredAttempt {
-        StoredAttempt { fence, worker, given, started: None, handle: None }
+    pub fn new(fence: Fence, worker: WorkerId, dispatched_at: Time) -> StoredAttempt {
+        StoredAttempt { fence, worker, dispatched_at, started: None, handle: None }
     }
 
     /// Adds what is said of it, unless it is said of another.
-    pub fn learn(&mut self, fence: Fence, started: Option<Time>, handle: Option<&Arc<str>>) {
+    pub fn update(&mut self, fence: Fence, started: Option<Time>, handle: Option<&Arc<str>>) {
         if self.fence == fence {
             self.started = self.started.or(started);
             self.handle = self.handle.take().or_else(|| handle.cloned());
@@ -251,12 +251,12 @@ impl Image {
     pub fn latest(&self) -> Time {
         let of_task = |task: &StoredTask| {
             let current = task.current.as_ref();
-            let attempt = current.map(|attempt| attempt.started.unwrap_or(attempt.given));
+            let attempt = current.map(|attempt| attempt.started.unwrap_or(attempt.dispatched_at));
             let finished = task.finished.as_ref().map(|finished| finished.finished);
             task.accepted.submitted.max(attempt.max(finished).unwrap_or(Time::ZERO))
         };
         let tasks = self.tasks.values().map(of_task);
-        let accepted = self.last_id.map(TaskId::made_at);
+        let accepted = self.last_id.map(TaskId::created_at);
         tasks.chain(accepted).chain(self.removed.values().copied()).max().unwrap_or(Time::ZERO)
     }
 }
@@ -277,17 +277,17 @@ impl Apply<Record> for Image {
                     finished: None,
                 });
             }
-            Record::Attempted { attempt, fence, worker, at } => {
+            Record::AttemptDispatched { attempt, fence, worker, at } => {
                 if let Some(task) = self.tasks.get_mut(&attempt.task) {
                     task.attempts = attempt.number;
                     task.current = Some(StoredAttempt::new(*fence, *worker, *at));
                 }
             }
-            Record::Began { task, fence, started, handle } => {
+            Record::AttemptUpdated { task, fence, started, handle } => {
                 if let Some(current) =
                     self.tasks.get_mut(task).and_then(|task| task.current.as_mut())
                 {
-                    current.learn(*fence, *started, handle.as_ref());
+                    current.update(*fence, *started, handle.as_ref());
                 }
             }
             Record::Requeued { task, failures, not_before, failed } => {
@@ -342,12 +342,12 @@ mod tests {
     fn the_last_failed_attempts_are_kept_with_the_beginning_of_their_reasons() {
         let mut all = FailedAttempts::default();
         for number in 1..=20 {
-            all = all.and(failed(number, "it broke"));
-            assert!(all.len() <= MAX_FAILED);
+            all = all.with(failed(number, "it broke"));
+            assert!(all.len() <= MAX_FAILED_ATTEMPTS);
         }
         let numbers: Vec<u32> = all.iter().map(|one| one.number).collect();
         assert_eq!(numbers, (13..=20).collect::<Vec<_>>());
-        let all = all.and(failed(21, &"€".repeat(MAX_REASON_CHARS + 1)));
+        let all = all.with(failed(21, &"€".repeat(MAX_REASON_CHARS + 1)));
         assert_eq!(all.last().unwrap().reason.chars().count(), MAX_REASON_CHARS);
     }
 }

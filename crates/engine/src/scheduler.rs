@@ -1,24 +1,24 @@
 //! The scheduler: accepts tasks, places them, and sees them through whatever happens to workers.
 //!
 //! The rest of the machine is in the files below: `submit.rs` (what clients ask), `attempts.rs` (the life
-//! of an attempt), `failed.rs` (what comes of one that gave no result), `workers.rs` (leases, heartbeats),
-//! `portion.rs` (how much of a worker is leased), `blame.rs` (who is left alone for failing), `away.rs` (who cannot be reached), `leave.rs` (workers that go), `recover.rs` (a new life from what is
-//! durable), `stall.rs` (time in which it did not run), `deferred.rs` (what is too much for one step), `views.rs`, `parts.rs` and `unused.rs` (what may be read).
+//! of an attempt), `failure.rs` (what comes of one that gave no result), `workers.rs` (leases, heartbeats),
+//! `portion.rs` (how much of a worker is leased), `quarantine.rs` (who is quarantined for failing), `unreachable.rs` (who cannot be reached), `leave.rs` (workers that go), `recover.rs` (a new life from what is
+//! durable), `stall.rs` (time in which it did not run), `deferred.rs` (what is too much for one step), `views.rs`, `parts.rs` and `availability.rs` (what may be read).
 
 mod attempts;
-mod away;
-mod blame;
+mod availability;
 mod deferred;
-mod failed;
+mod failure;
 mod leave;
 mod parts;
 mod portion;
+mod quarantine;
+mod reconnect;
 mod recover;
-mod relink;
 mod settings;
 mod stall;
 mod submit;
-mod unused;
+mod unreachable;
 mod views;
 mod workers;
 
@@ -28,26 +28,26 @@ use std::sync::Arc;
 
 use hypha_machine::{Machine, Step};
 use hypha_model::{
-    Epoch, Fence, LargeMap, Map, Name, Pages, Payload, Rng, SchedulerId, Span, TaskId, TaskState,
-    Time, Worker, WorkerId,
+    Epoch, Fence, Map, Name, PagedSlab, Payload, Rng, SchedulerId, ShardedMap, Span, TaskId,
+    TaskState, Time, Worker, WorkerId,
 };
-use hypha_placement::{Action, Placement, Slot, TaskRef};
+use hypha_placement::{Action, Placement, TaskRef, WorkerSlot};
 use hypha_predict::Predictor;
 
-pub use blame::LeftAlone;
+pub use availability::{Unavailability, Unschedulable};
 pub use hypha_market::HOLDER_SHARE;
 pub use parts::{Part, TASKS_PER_PART, WORKERS_PER_PART};
+pub use quarantine::Quarantine;
 pub use settings::{RetryPolicy, Settings};
-pub use submit::{Command, NewTask, Reject, Reply, Submitted};
-pub use unused::{Stranded, Unused};
-pub use views::{Counts, FailureCounts, RemovedView, TaskView};
+pub use submit::{Command, NewTask, Reply, SubmitRejection, Submitted};
+pub use views::{Counts, FailureCounts, RemovedWorkerView, TaskView};
 pub use workers::LeaseView;
 
 use crate::message::{FromWorker, ToWorker};
 use crate::mutant::Mutant;
 use crate::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
 use deferred::Deferred;
-use leave::Removed;
+use leave::RemovedWorker;
 use workers::WorkerState;
 
 /// How long what can wait for the next commit waits if there is none.
@@ -60,15 +60,15 @@ pub type SchedulerStep = Step<Scheduler>;
 #[derive(Clone, Debug)]
 pub enum SchedulerEvent {
     /// A client asks for something, and gets a reply.
-    Asked(Command),
+    CommandReceived(Command),
     /// A search found a worker, or the worker says something new of itself.
     WorkerFound(Arc<Worker>),
     /// The connection to a worker was lost.
     WorkerDisconnected(WorkerId),
     /// The connection to a worker ended and another took its place at once.
-    WorkerRelinked(WorkerId),
+    WorkerReconnected(WorkerId),
     /// A worker said something.
-    WorkerSaid {
+    WorkerMessageReceived {
         /// Who.
         worker: WorkerId,
         /// What.
@@ -94,7 +94,7 @@ pub enum Effect {
     WorkerForgotten(WorkerId),
     /// The attempt with this token streams its result: what it gives from now on goes to those who watch the task,
     /// without the machine, until the task is given to another worker or ends.
-    Streams {
+    ForwardOutput {
         /// The task.
         task: TaskId,
         /// Where the attempt is.
@@ -147,8 +147,8 @@ pub struct Scheduler {
     last_id: Option<TaskId>,
     predictor: Predictor,
     placement: Placement,
-    tasks: Pages<Task>,
-    by_id: LargeMap<TaskId, TaskRef>,
+    tasks: PagedSlab<Task>,
+    by_id: ShardedMap<TaskId, TaskRef>,
     /// How many tasks of each tenant have not ended.
     by_tenant: BTreeMap<Name, u32>,
     /// Chosen by clients, hence no hash map.
@@ -156,13 +156,13 @@ pub struct Scheduler {
     /// Keys of tasks that have ended, with the time at which they are forgotten; in the order of times.
     old_keys: VecDeque<(Time, Key, TaskId)>,
     workers: Vec<Option<WorkerState>>,
-    slot_of: Map<WorkerId, Slot>,
+    slot_of: Map<WorkerId, WorkerSlot>,
     /// After a restart: the tasks whose attempts are with workers that have not been heard of yet.
-    unmet: BTreeMap<WorkerId, Vec<TaskRef>>,
+    unreconciled: BTreeMap<WorkerId, Vec<TaskRef>>,
     /// Workers that are to be removed once they have nothing left.
-    draining: BTreeSet<Slot>,
+    draining: BTreeSet<WorkerSlot>,
     /// Workers that were removed: they are not taken back because a search finds them again.
-    removed: BTreeMap<WorkerId, Removed>,
+    removed: BTreeMap<WorkerId, RemovedWorker>,
     agenda: BTreeSet<(Time, Due)>,
     fences: u64,
     requests: u64,
@@ -189,7 +189,7 @@ type Key = (Option<Name>, Arc<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Task(TaskRef),
-    Worker(Slot),
+    Worker(WorkerSlot),
     /// Saves what was learned, and brings up to date what drifts.
     Save,
     /// Makes durable what could wait.
@@ -205,14 +205,14 @@ struct Task {
     state: TaskState,
     due: Option<Time>,
     /// `None` for a task that was never tried.
-    tries: Option<Box<Tries>>,
+    history: Option<Box<AttemptHistory>>,
 }
 
 /// Times the tasks that wait, this is part of what a long queue costs: what grows here must be worth it.
 const _: () = assert!(size_of::<Option<Task>>() <= 40);
 
 /// What came of trying a task so far.
-struct Tries {
+struct AttemptHistory {
     attempts: u32,
     failures: u32,
     refusals: u32,
@@ -220,7 +220,7 @@ struct Tries {
     /// The attempt before the current one.
     last: Option<Attempt>,
     /// Workers that failed or refused it, each once.
-    tried: Vec<WorkerId>,
+    failed_on: Vec<WorkerId>,
     not_before: Time,
     progress_permille: u16,
     /// Whether a piece of the result has gone out: it cannot be taken back.
@@ -230,14 +230,14 @@ struct Tries {
     handle: Option<Arc<str>>,
 }
 
-impl Tries {
-    const NONE: Tries = Tries {
+impl AttemptHistory {
+    const NONE: AttemptHistory = AttemptHistory {
         attempts: 0,
         failures: 0,
         refusals: 0,
         current: None,
         last: None,
-        tried: Vec::new(),
+        failed_on: Vec::new(),
         not_before: Time::ZERO,
         progress_permille: 0,
         has_output: false,
@@ -247,17 +247,17 @@ impl Tries {
 }
 
 impl Deref for Task {
-    type Target = Tries;
-    fn deref(&self) -> &Tries {
-        static NEVER_TRIED: Tries = Tries::NONE;
-        self.tries.as_deref().unwrap_or(&NEVER_TRIED)
+    type Target = AttemptHistory;
+    fn deref(&self) -> &AttemptHistory {
+        static NO_ATTEMPTS: AttemptHistory = AttemptHistory::NONE;
+        self.history.as_deref().unwrap_or(&NO_ATTEMPTS)
     }
 }
 
 /// Makes room for them first: whoever only may have something to write looks before.
 impl DerefMut for Task {
-    fn deref_mut(&mut self) -> &mut Tries {
-        self.tries.get_or_insert_with(|| Box::new(Tries::NONE))
+    fn deref_mut(&mut self) -> &mut AttemptHistory {
+        self.history.get_or_insert_with(|| Box::new(AttemptHistory::NONE))
     }
 }
 
@@ -267,14 +267,14 @@ struct Attempt {
     fence: Fence,
     worker: WorkerId,
     /// `None` until a worker that a restarted scheduler has not met again says that it has it.
-    slot: Option<Slot>,
+    slot: Option<WorkerSlot>,
     /// When it was handed over.
-    given: Time,
+    dispatched_at: Time,
     /// When that was last repeated.
     sent: Time,
     started: Option<Time>,
     /// When its present run began: later than that if it was handed over again after a restart.
-    begun: Option<Time>,
+    run_started: Option<Time>,
     /// When the worker first said that it has it.
     acknowledged: Option<Time>,
     resends: u32,
@@ -282,7 +282,7 @@ struct Attempt {
 
 impl Effect {
     /// Adds it to `step`: to leave when what was before it is durable, or at once if nothing of it is stored.
-    fn of_task(self, stored: bool, step: &mut SchedulerStep) {
+    fn send_for_task(self, stored: bool, step: &mut SchedulerStep) {
         match stored {
             true => step.send(self),
             false => step.send_at_once(self),
@@ -301,14 +301,14 @@ impl Machine for Scheduler {
         self.notice_stall(now, step);
         self.plan_wanted = true;
         match event {
-            SchedulerEvent::Asked(command) => self.asked(now, command, step),
+            SchedulerEvent::CommandReceived(command) => self.handle_command(now, command, step),
             SchedulerEvent::WorkerFound(worker) => self.worker_found(now, worker, step),
             SchedulerEvent::WorkerDisconnected(worker) => {
                 self.worker_lost(now, worker, "the connection to the worker was lost", step)
             }
-            SchedulerEvent::WorkerRelinked(worker) => self.relinked(now, worker, step),
-            SchedulerEvent::WorkerSaid { worker, message } => {
-                self.worker_said(now, worker, message, step);
+            SchedulerEvent::WorkerReconnected(worker) => self.worker_reconnected(now, worker, step),
+            SchedulerEvent::WorkerMessageReceived { worker, message } => {
+                self.handle_worker_message(now, worker, message, step);
             }
             SchedulerEvent::Woke => self.wake(now, step),
         }
@@ -318,7 +318,7 @@ impl Machine for Scheduler {
             return;
         }
         if self.plan_wanted || self.placement.plan_at().is_some_and(|at| at <= now) {
-            self.carry_out_plan(now, step);
+            self.execute_plan(now, step);
         }
     }
 
@@ -328,7 +328,7 @@ impl Machine for Scheduler {
         }
         let agenda = self.agenda.first().map(|(at, _)| *at);
         // A plan that is due now and found nothing to do is not repeated at once.
-        let plan = self.placement.plan_at().map(|at| at.max(now + self.settings.least_pause));
+        let plan = self.placement.plan_at().map(|at| at.max(now + self.settings.min_plan_interval));
         match (agenda, plan) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -361,19 +361,19 @@ impl Scheduler {
             }
         }
         self.forget_old_keys(now);
-        self.go_on(now, step);
+        self.continue_deferred(now, step);
     }
 
     /// Asks placement what to do now, and does it.
-    fn carry_out_plan(&mut self, now: Time, step: &mut SchedulerStep) {
+    fn execute_plan(&mut self, now: Time, step: &mut SchedulerStep) {
         let mut actions = std::mem::take(&mut self.actions);
         self.placement.plan(&self.predictor, now, &mut actions);
         for action in actions.drain(..) {
             match action {
-                Action::Bind { task, slot } => self.bound(task, slot, step),
+                Action::Bind { task, slot } => self.bind(task, slot, step),
                 Action::Move { task, to, .. } => {
                     self.counts.stolen += 1;
-                    self.bound(task, to, step);
+                    self.bind(task, to, step);
                 }
                 Action::Dispatch { task, slot } => self.dispatch(now, task, slot, step),
             }
@@ -410,18 +410,18 @@ impl Scheduler {
 
     fn next_fence(&mut self) -> Fence {
         self.fences += 1;
-        Fence(self.in_this_life(self.fences))
+        Fence(self.with_epoch(self.fences))
     }
 
     /// The number of the next request to a worker, so that its answer is known from others.
     fn next_request(&mut self) -> u64 {
         self.requests += 1;
-        self.in_this_life(self.requests)
+        self.with_epoch(self.requests)
     }
 
     /// With the epoch in the upper bits, every number of this life is larger than those of earlier ones.
-    fn in_this_life(&self, number: u64) -> u64 {
-        (self.epoch.0 << LIFE_BITS) | number
+    fn with_epoch(&self, number: u64) -> u64 {
+        (self.epoch.0 << EPOCH_SHIFT) | number
     }
 
     /// Notes more about the attempt of a task, with the next commit, or soon: a restart would know less.
@@ -432,7 +432,7 @@ impl Scheduler {
         (started, handle): (Option<Time>, Option<Arc<str>>),
         step: &mut SchedulerStep,
     ) {
-        step.persist_later(Record::Began { task, fence, started, handle });
+        step.persist_later(Record::AttemptUpdated { task, fence, started, handle });
         if !std::mem::replace(&mut self.flushes, true) {
             self.agenda.insert((now + FLUSH_AFTER, Due::Flush));
         }
@@ -450,4 +450,4 @@ impl Scheduler {
 }
 
 /// Tokens of one life: 2^44, a million a second for 200 days; lives: 2^20, one a minute for two years.
-const LIFE_BITS: u32 = 44;
+const EPOCH_SHIFT: u32 = 44;

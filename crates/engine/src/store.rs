@@ -9,7 +9,7 @@ use hypha_model::{Name, TaskId, TaskState, Time, WorkerId};
 
 use crate::record::{Image, Record, StoredTask};
 
-pub use any::{AnyStore, StoreFailure, any};
+pub use any::{AnyStore, StoreFailure, erase_store};
 
 /// Makes a scheduler's records durable and answers questions about its tasks, those that have ended included.
 ///
@@ -71,7 +71,7 @@ pub struct Page {
 
 impl Filter {
     /// Whether `task` is wanted: what the filter means, for stores that look at one task after another.
-    pub fn passes(&self, task: &StoredTask) -> bool {
+    pub fn matches(&self, task: &StoredTask) -> bool {
         let spec = &task.accepted.spec;
         let (state, worker) = match (&task.finished, &task.current) {
             (Some(finished), _) => (finished.state, finished.worker),

@@ -1,13 +1,13 @@
 //! The worker: leases parts of itself, runs what the holders of leases dispatch, and keeps each result until it is
 //! recorded.
 //!
-//! The rest of the machine is in the files below: `lease.rs` (who holds which part), `turns.rs` (the order in which runs
+//! The rest of the machine is in the files below: `lease.rs` (who holds which part), `run_queue.rs` (the order in which runs
 //! begin), `leave.rs` (the end of a life in order).
 
 mod image;
 mod lease;
 mod leave;
-mod turns;
+mod run_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -55,7 +55,7 @@ pub struct Leaving {
 
 /// A message to a scheduler.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct OutgoingMessage {
     /// To whom.
     pub to: SchedulerId,
     /// What.
@@ -66,9 +66,9 @@ pub struct Said {
 #[derive(Clone, Debug)]
 pub enum WorkerEffect {
     /// Send this.
-    Say(Said),
+    Send(OutgoingMessage),
     /// Start or stop an executor.
-    Run(Run),
+    Run(RunCommand),
 }
 
 /// Names an attempt on this worker.
@@ -82,7 +82,7 @@ pub struct RunId {
 
 /// What is to be run or stopped.
 #[derive(Clone, Debug)]
-pub enum Run {
+pub enum RunCommand {
     /// Start an executor; answer with `Ended`.
     Start {
         /// The run.
@@ -102,7 +102,7 @@ pub enum Run {
 #[derive(Clone, Debug)]
 pub enum WorkerEvent {
     /// A scheduler said something.
-    SchedulerSaid {
+    SchedulerMessageReceived {
         /// Who.
         scheduler: SchedulerId,
         /// What.
@@ -137,14 +137,14 @@ pub enum WorkerEvent {
         id: RunId,
     },
     /// Whether what an executor forwards to is there was looked at.
-    Looked {
+    BackEndChecked {
         /// The executor, by its place in the worker's list.
         executor: usize,
-        /// Whether it is well.
-        well: bool,
+        /// Whether it is healthy.
+        is_healthy: bool,
     },
     /// The worker is to end: it gives back what it has not finished, and takes nothing more.
-    AskedToLeave,
+    LeaveRequested,
     /// The time that the worker wanted to be woken at has come.
     Woke,
 }
@@ -160,22 +160,22 @@ pub struct WorkerMachine {
     book: LeaseBook<RunId>,
     runs: BTreeMap<RunId, RunState>,
     /// For each scheduler, the runs that wait for room.
-    queues: BTreeMap<SchedulerId, turns::Queue>,
+    queues: BTreeMap<SchedulerId, run_queue::RunQueue>,
     /// When something is due for a run: its end, or its result again. Each run has at most one entry.
     agenda: BTreeSet<(Time, RunId)>,
-    /// Executors whose back ends are away.
-    away: BTreeSet<usize>,
+    /// Executors whose back ends are unreachable.
+    unreachable: BTreeSet<usize>,
     mutant: Option<Mutant>,
 }
 
 struct RunState {
     dispatch: Arc<Dispatch>,
     executor: usize,
-    phase: Phase,
+    phase: RunPhase,
     due: Option<Time>,
 }
 
-enum Phase {
+enum RunPhase {
     Waiting,
     Running {
         since: Time,
@@ -205,23 +205,25 @@ impl Machine for WorkerMachine {
     type Reply = Infallible;
 
     fn step(&mut self, now: Time, event: WorkerEvent, step: &mut WorkerStep) {
-        self.end_leases_in_time(now, step);
+        self.expire_leases(now, step);
         match event {
-            WorkerEvent::SchedulerSaid { scheduler, message } => {
-                self.said(now, scheduler, message, step);
+            WorkerEvent::SchedulerMessageReceived { scheduler, message } => {
+                self.handle_message(now, scheduler, message, step);
             }
             WorkerEvent::Progressed { id, permille } => self.progressed(id, permille, step),
             WorkerEvent::Ended { id, outcome, run } => {
                 self.ended(now, id, (outcome, run), step);
-                self.ask_for_early_renewals(now, step);
+                self.request_early_renewals(now, step);
             }
             WorkerEvent::Delegated { id, handle } => self.delegated(id, handle, step),
             WorkerEvent::Declined { id } => self.declined(id, step),
-            WorkerEvent::Looked { executor, well } => self.looked(executor, well, step),
-            WorkerEvent::AskedToLeave => self.leave(step),
+            WorkerEvent::BackEndChecked { executor, is_healthy } => {
+                self.back_end_checked(executor, is_healthy, step)
+            }
+            WorkerEvent::LeaveRequested => self.leave(step),
             WorkerEvent::Woke => self.wake(now, step),
         }
-        self.begin_what_fits(now, step);
+        self.begin_fitting(now, step);
     }
 
     fn wake_at(&self, now: Time) -> Option<Time> {
@@ -254,7 +256,7 @@ impl WorkerMachine {
             runs: BTreeMap::new(),
             queues: BTreeMap::new(),
             agenda: BTreeSet::new(),
-            away: BTreeSet::new(),
+            unreachable: BTreeSet::new(),
             worker,
             mutant: None,
         }
@@ -264,14 +266,14 @@ impl WorkerMachine {
     pub fn mutate(&mut self, mutant: Option<Mutant>) {
         self.mutant = mutant;
         if self.is(Mutant::DoubleGrant) {
-            self.book.mutate_generous();
+            self.book.mutate_double_grant();
         }
     }
 
     /// What runs now, to be read: the run, its lease and since when.
     pub fn running(&self) -> impl Iterator<Item = (RunId, &Dispatch, Time)> {
         self.runs.iter().filter_map(|(id, run)| match run.phase {
-            Phase::Running { since } => Some((*id, &*run.dispatch, since)),
+            RunPhase::Running { since } => Some((*id, &*run.dispatch, since)),
             _ => None,
         })
     }
@@ -304,8 +306,9 @@ impl WorkerMachine {
     /// Recomputes what is kept incrementally and compares.
     pub fn check(&self) -> Result<(), String> {
         self.book.check()?;
-        let is_booked =
-            |run: &&RunState| matches!(run.phase, Phase::Running { .. } | Phase::Stopping { .. });
+        let is_booked = |run: &&RunState| {
+            matches!(run.phase, RunPhase::Running { .. } | RunPhase::Stopping { .. })
+        };
         let booked = self.runs.values().filter(is_booked).count();
         if booked != self.book.booked() {
             return Err(format!("{booked} run and {} are booked", self.book.booked()));
@@ -314,10 +317,10 @@ impl WorkerMachine {
         if due != self.agenda.len() {
             return Err(format!("{due} runs want a time and {} have one", self.agenda.len()));
         }
-        let is_waiting = |run: &&RunState| matches!(run.phase, Phase::Waiting);
+        let is_waiting = |run: &&RunState| matches!(run.phase, RunPhase::Waiting);
         let (waiting, queued) = (
             self.runs.values().filter(is_waiting).count(),
-            self.queues.values().map(turns::Queue::len).sum::<usize>(),
+            self.queues.values().map(run_queue::RunQueue::len).sum::<usize>(),
         );
         if waiting != queued {
             return Err(format!("{waiting} runs wait and {queued} are queued"));
@@ -329,11 +332,17 @@ impl WorkerMachine {
         cfg!(feature = "mutants") && self.mutant == Some(mutant)
     }
 
-    fn said(&mut self, now: Time, from: SchedulerId, message: ToWorker, step: &mut WorkerStep) {
+    fn handle_message(
+        &mut self,
+        now: Time,
+        from: SchedulerId,
+        message: ToWorker,
+        step: &mut WorkerStep,
+    ) {
         match message {
             ToWorker::RequestLease(ask) => self.lease_requested(now, from, ask, step),
-            ToWorker::Heartbeat { lease, epoch, nonce, short_of } => {
-                self.renew(now, from, (lease, epoch), (nonce, short_of), step);
+            ToWorker::Heartbeat { lease, epoch, nonce, demand } => {
+                self.renew(now, from, (lease, epoch), (nonce, demand), step);
             }
             ToWorker::Dispatch(dispatch) => self.dispatched(now, from, dispatch, step),
             ToWorker::Cancel { fence, .. } => {
@@ -341,13 +350,13 @@ impl WorkerMachine {
             }
             ToWorker::Recorded { fence, .. } => {
                 let id = RunId { scheduler: from, fence };
-                let ended = |run: &RunState| matches!(run.phase, Phase::Ended { .. });
+                let ended = |run: &RunState| matches!(run.phase, RunPhase::Ended { .. });
                 if self.runs.get(&id).is_some_and(ended) {
                     self.forget(id);
                 }
             }
             ToWorker::ReleaseLease { lease, epoch } => {
-                if self.named(from, lease, epoch) {
+                if self.holds_lease(from, lease, epoch) {
                     self.end_lease(now, from, step);
                 }
             }
@@ -355,32 +364,33 @@ impl WorkerMachine {
     }
 
     /// Whether `from` holds this very lease of this life.
-    fn named(&self, from: SchedulerId, lease: LeaseId, epoch: Epoch) -> bool {
+    fn holds_lease(&self, from: SchedulerId, lease: LeaseId, epoch: Epoch) -> bool {
         epoch == self.epoch && self.book.holds(from, lease)
     }
 
-    fn looked(&mut self, executor: usize, well: bool, step: &mut WorkerStep) {
-        let is_news = match well {
-            true => self.away.remove(&executor),
-            false => executor < self.worker.executors.len() && self.away.insert(executor),
+    fn back_end_checked(&mut self, executor: usize, is_healthy: bool, step: &mut WorkerStep) {
+        let is_news = match is_healthy {
+            true => self.unreachable.remove(&executor),
+            false => executor < self.worker.executors.len() && self.unreachable.insert(executor),
         };
         for holder in self.book.holders().filter(|_| is_news) {
-            self.say_away(holder, step);
+            self.send_unreachable(holder, step);
         }
     }
 
     /// Says which executors should be given nothing.
-    fn say_away(&self, to: SchedulerId, step: &mut WorkerStep) {
+    fn send_unreachable(&self, to: SchedulerId, step: &mut WorkerStep) {
         let executors = &self.worker.executors;
-        let away = self.away.iter().filter_map(|at| Some(executors.get(*at)?.name.clone()));
-        let message = FromWorker::Away { executors: away.collect() };
-        say_at_once(step, to, message);
+        let unreachable =
+            self.unreachable.iter().filter_map(|at| Some(executors.get(*at)?.name.clone()));
+        let message = FromWorker::Unreachable { executors: unreachable.collect() };
+        send_message_at_once(step, to, message);
     }
 
     /// The attempts of a scheduler that are here and of which it will hear more.
-    fn held_for(&self, scheduler: SchedulerId) -> Vec<(AttemptId, Fence)> {
+    fn holding_for(&self, scheduler: SchedulerId) -> Vec<(AttemptId, Fence)> {
         let held = |(run, state): (&RunId, &RunState)| {
-            let is_stopped = matches!(state.phase, Phase::Stopping { timed_out: false, .. });
+            let is_stopped = matches!(state.phase, RunPhase::Stopping { timed_out: false, .. });
             (run.scheduler == scheduler && !is_stopped)
                 .then_some((state.dispatch.attempt, run.fence))
         };
@@ -396,61 +406,61 @@ impl WorkerMachine {
     ) {
         let id = RunId { scheduler: from, fence: dispatch.fence };
         let fence = dispatch.fence;
-        if dispatch.resume.is_some() && self.named(from, dispatch.lease, dispatch.epoch) {
-            self.take_up(now, id, dispatch.timeout);
+        if dispatch.resume.is_some() && self.holds_lease(from, dispatch.lease, dispatch.epoch) {
+            self.resume_run(now, id, dispatch.timeout);
         }
         if let Some(known) = self.runs.get(&id) {
             // It came twice: say again where it is.
             let attempt = known.dispatch.attempt;
             let message = match &known.phase {
-                Phase::Waiting => FromWorker::Accepted { attempt, fence },
-                Phase::Running { .. } => FromWorker::Started { attempt, fence },
-                Phase::Stopping { .. } => return,
-                Phase::Ended { run, outcome } => {
+                RunPhase::Waiting => FromWorker::Accepted { attempt, fence },
+                RunPhase::Running { .. } => FromWorker::Started { attempt, fence },
+                RunPhase::Stopping { .. } => return,
+                RunPhase::Ended { run, outcome } => {
                     FromWorker::Finished { attempt, fence, run: *run, outcome: outcome.clone() }
                 }
             };
-            say_at_once(step, from, message);
+            send_message_at_once(step, from, message);
             return;
         }
-        if from != SchedulerId::LOCAL && !self.named(from, dispatch.lease, dispatch.epoch) {
+        if from != SchedulerId::LOCAL && !self.holds_lease(from, dispatch.lease, dispatch.epoch) {
             let message = FromWorker::LeaseUnknown { lease: dispatch.lease, epoch: dispatch.epoch };
-            say_at_once(step, from, message);
+            send_message_at_once(step, from, message);
             return;
         }
         if self.is_leaving && from != SchedulerId::LOCAL {
-            return self.say_left(from, step);
+            return self.send_left(from, step);
         }
-        self.has_heard(from);
+        self.note_left_heard(from);
         let attempt = dispatch.attempt;
         let requirement = &dispatch.spec.requirement;
         let executor = match self.book.executor_for(from, requirement) {
-            Ok(_) if self.is_leaving => Err(Refusal::plain(RefusalKind::Unavailable)),
-            Ok(_) if self.is_full(from) => Err(Refusal::plain(RefusalKind::Busy)),
+            Ok(_) if self.is_leaving => Err(Refusal::without_amount(RefusalKind::Unavailable)),
+            Ok(_) if self.is_full(from) => Err(Refusal::without_amount(RefusalKind::Busy)),
             found => found,
         };
         match executor {
             Ok(executor) => {
-                let phase = Phase::Waiting;
+                let phase = RunPhase::Waiting;
                 let interactive = dispatch.interactive;
                 self.runs.insert(id, RunState { dispatch, executor, phase, due: None });
                 if !self.enqueue(id, interactive) {
-                    say_at_once(step, from, FromWorker::Accepted { attempt, fence });
+                    send_message_at_once(step, from, FromWorker::Accepted { attempt, fence });
                 }
             }
             Err(refusal) => {
                 let message = FromWorker::Refused { attempt, fence, refusal };
-                say_at_once(step, from, message);
+                send_message_at_once(step, from, message);
             }
         }
     }
 
     /// A run that its lease ended is wanted again, and its back end, which cannot be told to stop, still has it.
-    fn take_up(&mut self, now: Time, id: RunId, timeout: Span) {
+    fn resume_run(&mut self, now: Time, id: RunId, timeout: Span) {
         if let Some(run) = self.runs.get_mut(&id)
-            && let Phase::Stopping { timed_out: false, since } = run.phase
+            && let RunPhase::Stopping { timed_out: false, since } = run.phase
         {
-            run.phase = Phase::Running { since };
+            run.phase = RunPhase::Running { since };
             self.set_due(id, Some(now + timeout));
         }
     }
@@ -459,7 +469,7 @@ impl WorkerMachine {
     fn is_full(&self, scheduler: SchedulerId) -> bool {
         let slots = self.concurrency_for(scheduler) as usize;
         let most_waiting = slots.saturating_mul(MAX_PREFETCH_PER_SLOT);
-        let waiting = self.queues.get(&scheduler).map_or(0, turns::Queue::len);
+        let waiting = self.queues.get(&scheduler).map_or(0, run_queue::RunQueue::len);
         let in_all = self.worker.concurrency() as usize;
         waiting >= most_waiting
             || self.runs.len()
@@ -481,22 +491,22 @@ impl WorkerMachine {
         let Some(run) = self.runs.get_mut(&id) else { return };
         let requirement = &run.dispatch.spec.requirement;
         let Some(devices) = self.book.begin(id, requirement, run.executor) else { return };
-        run.phase = Phase::Running { since: now };
+        run.phase = RunPhase::Running { since: now };
         let ends_by = now + run.dispatch.timeout;
         let (dispatch, executor) = (Arc::clone(&run.dispatch), run.executor);
         let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-        say_at_once(step, id.scheduler, FromWorker::Started { attempt, fence });
-        step.send_at_once(WorkerEffect::Run(Run::Start { id, dispatch, executor, devices }));
+        send_message_at_once(step, id.scheduler, FromWorker::Started { attempt, fence });
+        step.send_at_once(WorkerEffect::Run(RunCommand::Start { id, dispatch, executor, devices }));
         self.set_due(id, Some(ends_by));
     }
 
     fn progressed(&mut self, id: RunId, permille: u16, step: &mut WorkerStep) {
         if let Some(run) = self.runs.get(&id)
-            && matches!(run.phase, Phase::Running { .. })
+            && matches!(run.phase, RunPhase::Running { .. })
         {
             let (attempt, fence) = (run.dispatch.attempt, id.fence);
             let message = FromWorker::Progress { attempt, fence, permille };
-            say_at_once(step, id.scheduler, message);
+            send_message_at_once(step, id.scheduler, message);
         }
     }
 
@@ -512,9 +522,11 @@ impl WorkerMachine {
         }
         let Some(phase) = self.free_room(id) else { return };
         let (since, outcome) = match phase {
-            Phase::Running { since } => (since, Some(outcome)),
-            Phase::Stopping { since, timed_out } => (since, timed_out.then_some(Outcome::TimedOut)),
-            Phase::Waiting | Phase::Ended { .. } => return,
+            RunPhase::Running { since } => (since, Some(outcome)),
+            RunPhase::Stopping { since, timed_out } => {
+                (since, timed_out.then_some(Outcome::TimedOut))
+            }
+            RunPhase::Waiting | RunPhase::Ended { .. } => return,
         };
         let Some(run) = self.runs.get_mut(&id) else { return };
         match outcome {
@@ -526,8 +538,8 @@ impl WorkerMachine {
                 let (attempt, fence) = (run.dispatch.attempt, id.fence);
                 let message =
                     FromWorker::Finished { attempt, fence, run: elapsed, outcome: outcome.clone() };
-                say_at_once(step, id.scheduler, message);
-                run.phase = Phase::Ended { run: elapsed, outcome };
+                send_message_at_once(step, id.scheduler, message);
+                run.phase = RunPhase::Ended { run: elapsed, outcome };
                 self.set_due(id, Some(now + RESEND_AFTER));
             }
         }
@@ -535,10 +547,14 @@ impl WorkerMachine {
 
     fn delegated(&self, id: RunId, handle: Arc<str>, step: &mut WorkerStep) {
         if let Some(run) = self.runs.get(&id)
-            && matches!(run.phase, Phase::Running { .. })
+            && matches!(run.phase, RunPhase::Running { .. })
         {
             let (attempt, fence) = (run.dispatch.attempt, id.fence);
-            say_at_once(step, id.scheduler, FromWorker::Delegated { attempt, fence, handle });
+            send_message_at_once(
+                step,
+                id.scheduler,
+                FromWorker::Delegated { attempt, fence, handle },
+            );
         }
     }
 
@@ -546,28 +562,32 @@ impl WorkerMachine {
     fn declined(&mut self, id: RunId, step: &mut WorkerStep) {
         let Some(phase) = self.free_room(id) else { return };
         // Also if its time was over meanwhile: the scheduler waits to hear of it.
-        if let Phase::Running { .. } | Phase::Stopping { timed_out: true, .. } = phase
+        if let RunPhase::Running { .. } | RunPhase::Stopping { timed_out: true, .. } = phase
             && let Some(run) = self.runs.get(&id)
         {
             let (attempt, fence) = (run.dispatch.attempt, id.fence);
-            let refusal = Refusal::plain(RefusalKind::Busy);
-            say_at_once(step, id.scheduler, FromWorker::Refused { attempt, fence, refusal });
+            let refusal = Refusal::without_amount(RefusalKind::Busy);
+            send_message_at_once(
+                step,
+                id.scheduler,
+                FromWorker::Refused { attempt, fence, refusal },
+            );
         }
         self.forget(id);
     }
 
     fn is_stopping(&self, id: RunId) -> bool {
         let run = self.runs.get(&id);
-        run.is_some_and(|run| matches!(run.phase, Phase::Stopping { .. }))
+        run.is_some_and(|run| matches!(run.phase, RunPhase::Stopping { .. }))
     }
 
     /// Frees the room of a run that is over. Returns the phase that it was in; none if it had no room.
-    fn free_room(&mut self, id: RunId) -> Option<Phase> {
+    fn free_room(&mut self, id: RunId) -> Option<RunPhase> {
         let run = self.runs.get_mut(&id)?;
         let phase = match run.phase {
-            Phase::Running { since } => Phase::Running { since },
-            Phase::Stopping { timed_out, since } => Phase::Stopping { timed_out, since },
-            Phase::Waiting | Phase::Ended { .. } => return None,
+            RunPhase::Running { since } => RunPhase::Running { since },
+            RunPhase::Stopping { timed_out, since } => RunPhase::Stopping { timed_out, since },
+            RunPhase::Waiting | RunPhase::Ended { .. } => return None,
         };
         self.book.end(id, run.executor);
         if let Some(queue) = self.queues.get_mut(&id.scheduler) {
@@ -580,17 +600,17 @@ impl WorkerMachine {
     fn stop(&mut self, id: RunId, timed_out: bool, step: &mut WorkerStep) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         match run.phase {
-            Phase::Waiting => {
+            RunPhase::Waiting => {
                 self.forget(id);
                 self.dequeue(id);
             }
-            Phase::Running { since } => {
-                run.phase = Phase::Stopping { timed_out, since };
-                step.send_at_once(WorkerEffect::Run(Run::Stop(id)));
+            RunPhase::Running { since } => {
+                run.phase = RunPhase::Stopping { timed_out, since };
+                step.send_at_once(WorkerEffect::Run(RunCommand::Stop(id)));
                 self.set_due(id, None);
             }
-            Phase::Stopping { since, .. } => run.phase = Phase::Stopping { timed_out, since },
-            Phase::Ended { .. } => self.forget(id),
+            RunPhase::Stopping { since, .. } => run.phase = RunPhase::Stopping { timed_out, since },
+            RunPhase::Ended { .. } => self.forget(id),
         }
     }
 
@@ -612,7 +632,7 @@ impl WorkerMachine {
 
     fn wake(&mut self, now: Time, step: &mut WorkerStep) {
         if self.book.end_turns(now) {
-            self.ask_for_early_renewals(now, step);
+            self.request_early_renewals(now, step);
         }
         while let Some((at, id)) = self.agenda.first().copied()
             && at <= now
@@ -622,12 +642,12 @@ impl WorkerMachine {
             self.set_due(id, None);
             let Some(run) = self.runs.get(&id) else { continue };
             match &run.phase {
-                Phase::Running { .. } => self.stop(id, true, step),
-                Phase::Ended { .. } => {
+                RunPhase::Running { .. } => self.stop(id, true, step),
+                RunPhase::Ended { .. } => {
                     self.report_end(id, step);
                     self.set_due(id, Some(now + RESEND_AFTER));
                 }
-                Phase::Waiting | Phase::Stopping { .. } => {}
+                RunPhase::Waiting | RunPhase::Stopping { .. } => {}
             }
         }
     }
@@ -635,20 +655,20 @@ impl WorkerMachine {
     /// Says with what a run has ended, again.
     fn report_end(&self, id: RunId, step: &mut WorkerStep) {
         let Some(run) = self.runs.get(&id) else { return };
-        if let Phase::Ended { run: elapsed, outcome } = &run.phase {
+        if let RunPhase::Ended { run: elapsed, outcome } = &run.phase {
             let (attempt, outcome) = (run.dispatch.attempt, outcome.clone());
             let message = FromWorker::Finished { attempt, fence: id.fence, run: *elapsed, outcome };
-            say_at_once(step, id.scheduler, message);
+            send_message_at_once(step, id.scheduler, message);
         }
     }
 }
 
-fn say(step: &mut WorkerStep, to: SchedulerId, message: FromWorker) {
-    step.send(WorkerEffect::Say(Said { to, message }));
+fn send_message(step: &mut WorkerStep, to: SchedulerId, message: FromWorker) {
+    step.send(WorkerEffect::Send(OutgoingMessage { to, message }));
 }
 
 /// Says what relies on nothing that is not durable yet: the epoch is before a lease is granted in it, and everything
 /// that a lease allows comes after that.
-fn say_at_once(step: &mut WorkerStep, to: SchedulerId, message: FromWorker) {
-    step.send_at_once(WorkerEffect::Say(Said { to, message }));
+fn send_message_at_once(step: &mut WorkerStep, to: SchedulerId, message: FromWorker) {
+    step.send_at_once(WorkerEffect::Send(OutgoingMessage { to, message }));
 }

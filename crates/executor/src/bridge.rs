@@ -1,19 +1,19 @@
-//! The job bridge: how a program talks to the worker that runs it, in any language. HTTP over a unix socket in
+//! The attempt bridge: how a program talks to the worker that runs it, in any language. HTTP over a unix socket in
 //! its work directory.
 //!
 //! | Route | What |
 //! |---|---|
-//! | `GET /v1/input` | what the job was given |
-//! | `GET /v1/status` | `{"job", "model", "stream", "input_bytes", "progress", "result"}` |
+//! | `GET /v1/input` | what the attempt was given |
+//! | `GET /v1/status` | `{"attempt", "model", "stream", "input_bytes", "progress", "result"}` |
 //! | `POST /v1/progress` | `{"permille": 0…1000}`: how far it is |
 //! | `POST /v1/output` | a piece of its output, which is passed on at once; together they are the result |
 //! | `PUT /v1/result` | the result, instead of pieces or standard output |
-//! | `POST /v1/failure` | what went wrong, instead of a result: it may be tried elsewhere |
-//! | `POST /v1/refusal` | what is wrong with the input, instead of a result: it is not tried again |
-//! | `GET /v1/next` | waits for a job and returns its input: for programs that are kept warm |
+//! | `POST /v1/failure` | what went wrong, instead of a result: the task may be retried elsewhere |
+//! | `POST /v1/refusal` | what is wrong with the input, instead of a result: the task is not retried |
+//! | `GET /v1/next` | waits for an attempt and returns its input: for programs that are kept warm |
 //! | `GET /openapi.json` | this table, for programs |
 //!
-//! The socket's mode keeps other users out, and the secret (`Authorization: Bearer`) keeps out other jobs of the
+//! The socket's mode keeps other users out, and the secret (`Authorization: Bearer`) keeps out other attempts of the
 //! same user.
 
 mod current;
@@ -30,11 +30,11 @@ use tokio::net::UnixListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::Job;
+use crate::Attempt;
 use crate::process::Directory;
-use crate::running::Reports;
-pub(crate) use current::{Answer, Current};
-use listener::Bounded;
+use crate::running::RunReporter;
+pub(crate) use current::{CurrentAttempt, ProgramAnswer};
+use listener::BoundedListener;
 
 /// For its owner alone.
 const SOCKET_MODE: u32 = 0o600;
@@ -51,22 +51,22 @@ pub(crate) struct Bridge {
     server: JoinHandle<()>,
 }
 
-/// How many jobs come over a bridge.
+/// How many attempts come over a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Jobs {
-    One,
-    OneAfterAnother,
+pub(crate) enum BridgeMode {
+    Single,
+    Sequential,
 }
 
 struct Shared {
     /// Compared by digest: how long that takes says nothing about the secret.
     token: blake3::Hash,
-    jobs: Jobs,
+    mode: BridgeMode,
     result_bytes: usize,
-    current: Mutex<Option<Current>>,
-    /// A job has arrived.
+    current: Mutex<Option<CurrentAttempt>>,
+    /// An attempt has arrived.
     arrived: Notify,
-    /// A job was answered.
+    /// An attempt was answered.
     answered: Notify,
 }
 
@@ -74,7 +74,7 @@ impl Bridge {
     /// A bridge in `directory`, which nobody else can enter: there is no moment at which others reach the socket.
     pub(crate) fn open(
         directory: &Directory,
-        jobs: Jobs,
+        mode: BridgeMode,
         result_bytes: usize,
     ) -> io::Result<Bridge> {
         let path = directory.bridge();
@@ -83,16 +83,16 @@ impl Bridge {
         let token = data_encoding::HEXLOWER.encode(&rand::random::<[u8; SECRET_BYTES]>());
         let shared = Arc::new(Shared {
             token: blake3::hash(token.as_bytes()),
-            jobs,
+            mode,
             result_bytes,
             current: Mutex::new(None),
             arrived: Notify::new(),
             answered: Notify::new(),
         });
-        let routes = routes::all(Arc::clone(&shared));
+        let routes = routes::router(Arc::clone(&shared));
         let server = tokio::spawn(async move {
             // Serving ends with the task: it returns no error of its own.
-            let _ = axum::serve(Bounded::new(listener), routes).await;
+            let _ = axum::serve(BoundedListener::new(listener), routes).await;
         });
         Ok(Bridge { path, token, shared, server })
     }
@@ -105,28 +105,28 @@ impl Bridge {
         &self.token
     }
 
-    /// Makes `job` the one at hand.
-    pub(crate) fn give(&self, job: &Job, reports: Reports) {
-        *self.shared.current() = Some(Current::new(job, reports));
+    /// Makes `attempt` the one at hand.
+    pub(crate) fn set_current(&self, attempt: &Attempt, reporter: RunReporter) {
+        *self.shared.current() = Some(CurrentAttempt::new(attempt, reporter));
         self.shared.arrived.notify_waiters();
     }
 
-    /// Returns once the job at hand was answered.
-    pub(crate) async fn answered(&self) {
+    /// Returns once the attempt at hand was answered.
+    pub(crate) async fn wait_answered(&self) {
         loop {
             let answered = self.shared.answered.notified();
             tokio::pin!(answered);
             // Listening begins before the look, so that no answer falls between the two.
             answered.as_mut().enable();
-            if self.shared.current().as_ref().is_some_and(Current::is_answered) {
+            if self.shared.current().as_ref().is_some_and(CurrentAttempt::is_answered) {
                 return;
             }
             answered.await;
         }
     }
 
-    /// The job at hand with what came of it; the program hears no more of it.
-    pub(crate) fn take(&self) -> Option<Current> {
+    /// The attempt at hand with what came of it; the program hears no more of it.
+    pub(crate) fn take(&self) -> Option<CurrentAttempt> {
         self.shared.current().take()
     }
 }
@@ -138,7 +138,7 @@ impl Drop for Bridge {
 }
 
 impl Shared {
-    fn current(&self) -> MutexGuard<'_, Option<Current>> {
+    fn current(&self) -> MutexGuard<'_, Option<CurrentAttempt>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

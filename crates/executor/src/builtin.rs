@@ -5,15 +5,15 @@ mod openai;
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
-use hypha_model::{Form, Payload};
+use hypha_model::{InputKind, Payload};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::Job;
-use crate::outcome::{JobError, Outcome};
-use crate::running::{MAX_PERMILLE, Reins, Running};
+use crate::Attempt;
+use crate::outcome::{RunError, RunOutcome};
+use crate::running::{MAX_PERMILLE, RunControl, RunHandle};
 
 /// Two matrices of this size take 64 MiB, more than most caches and less than any worker, and their product some
 /// seconds.
@@ -45,7 +45,7 @@ impl Burn {
 
 /// What `echo` streams.
 #[derive(Debug)]
-pub(crate) enum Words {
+pub(crate) enum EchoStream {
     /// Its input in words, each with the space after it. Cut as they are asked for, so that nothing waits in
     /// memory.
     Input { input: Payload, at: usize },
@@ -53,51 +53,52 @@ pub(crate) enum Words {
     Events(std::vec::IntoIter<Bytes>),
 }
 
-pub(crate) fn start(job: Job) -> Running {
-    let refused = |error: JobError| Running::ended(error.into());
-    match job.model.as_str() {
-        "echo" if job.form != Form::Task => {
-            match openai::echo(job.form, job.id, &job.model, &job.input) {
-                Ok((payload, events)) if job.stream => Running::spoken(
-                    Outcome::Completed { payload },
-                    Words::Events(events.into_iter()),
+pub(crate) fn start(attempt: Attempt) -> RunHandle {
+    let refused = |error: RunError| RunHandle::ended(error.into());
+    match attempt.model.as_str() {
+        "echo" if attempt.form != InputKind::Task => {
+            match openai::echo(attempt.form, attempt.id, &attempt.model, &attempt.input) {
+                Ok((payload, events)) if attempt.stream => RunHandle::ended_with_stream(
+                    RunOutcome::Completed { payload },
+                    EchoStream::Events(events.into_iter()),
                 ),
-                Ok((payload, _)) => Running::ended(Outcome::Completed { payload }),
+                Ok((payload, _)) => RunHandle::ended(RunOutcome::Completed { payload }),
                 Err(error) => refused(error),
             }
         }
-        "echo" if job.stream => {
-            let words = Words::Input { input: job.input.clone(), at: 0 };
-            Running::spoken(Outcome::Completed { payload: job.input }, words)
+        "echo" if attempt.stream => {
+            let words = EchoStream::Input { input: attempt.input.clone(), at: 0 };
+            RunHandle::ended_with_stream(RunOutcome::Completed { payload: attempt.input }, words)
         }
-        "echo" => Running::ended(Outcome::Completed { payload: job.input }),
-        "sleep" => match input::<Sleep>(&job.input, Sleep::EXPECTED) {
+        "echo" => RunHandle::ended(RunOutcome::Completed { payload: attempt.input }),
+        "sleep" => match input::<Sleep>(&attempt.input, Sleep::EXPECTED) {
             Ok(Sleep { ms }) => {
-                spawn(move |reins| sleep(Duration::from_millis(ms), job.input, reins))
+                spawn(move |control| sleep(Duration::from_millis(ms), attempt.input, control))
             }
             Err(error) => refused(error),
         },
-        "burn" => match input::<Burn>(&job.input, Burn::EXPECTED) {
-            Ok(Burn { size }) if size <= MAX_BURN_SIZE => spawn(move |reins| burn(size, reins)),
-            Ok(Burn { size }) => refused(JobError::Input(format!(
+        "burn" => match input::<Burn>(&attempt.input, Burn::EXPECTED) {
+            Ok(Burn { size }) if size <= MAX_BURN_SIZE => spawn(move |control| burn(size, control)),
+            Ok(Burn { size }) => refused(RunError::Input(format!(
                 "`size` is {size} and may be at most {MAX_BURN_SIZE}"
             ))),
             Err(error) => refused(error),
         },
-        other => refused(JobError::UnknownModel(other.to_owned())),
+        other => refused(RunError::UnknownModel(other.to_owned())),
     }
 }
 
-pub(crate) fn run_at_once(job: &Job) -> Option<Outcome> {
-    let at_once = job.model.as_str() == "echo" && !job.stream && job.form == Form::Task;
-    at_once.then(|| Outcome::Completed { payload: job.input.clone() })
+pub(crate) fn run_at_once(attempt: &Attempt) -> Option<RunOutcome> {
+    let at_once =
+        attempt.model.as_str() == "echo" && !attempt.stream && attempt.form == InputKind::Task;
+    at_once.then(|| RunOutcome::Completed { payload: attempt.input.clone() })
 }
 
-impl Words {
+impl EchoStream {
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let (input, at) = match self {
-            Words::Input { input, at } => (input, at),
-            Words::Events(events) => return events.next(),
+            EchoStream::Input { input, at } => (input, at),
+            EchoStream::Events(events) => return events.next(),
         };
         let rest = input.bytes().get(*at..).filter(|rest| !rest.is_empty())?;
         let word = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
@@ -108,22 +109,24 @@ impl Words {
     }
 }
 
-fn spawn<F>(run: impl FnOnce(Reins) -> F) -> Running
+fn spawn<F>(run: impl FnOnce(RunControl) -> F) -> RunHandle
 where
-    F: Future<Output = Outcome> + Send + 'static,
+    F: Future<Output = RunOutcome> + Send + 'static,
 {
-    Running::spawn(&TaskTracker::new(), CancellationToken::new(), run)
+    RunHandle::spawn(&TaskTracker::new(), CancellationToken::new(), run)
 }
 
-fn input<T: DeserializeOwned>(payload: &Payload, expected: &str) -> Result<T, JobError> {
+fn input<T: DeserializeOwned>(payload: &Payload, expected: &str) -> Result<T, RunError> {
     let bytes = payload.bytes().trim_ascii();
     // A list would be read as the fields in their order.
     let object = bytes.starts_with(b"{").then(|| serde_json::from_slice(bytes).ok()).flatten();
-    object.ok_or_else(|| JobError::Input(format!("expected {expected}, and got {}", given(bytes))))
+    object.ok_or_else(|| {
+        RunError::Input(format!("expected {expected}, and got {}", describe_input(bytes)))
+    })
 }
 
 /// An input as an error shows it.
-fn given(bytes: &[u8]) -> String {
+fn describe_input(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "nothing".to_owned();
     }
@@ -133,7 +136,7 @@ fn given(bytes: &[u8]) -> String {
     format!("{text}{start}{rest}")
 }
 
-async fn sleep(time: Duration, payload: Payload, reins: Reins) -> Outcome {
+async fn sleep(time: Duration, payload: Payload, control: RunControl) -> RunOutcome {
     let part = time / u32::from(SLEEP_REPORTS);
     let begun = tokio::time::Instant::now();
     for report in 1..=SLEEP_REPORTS {
@@ -150,27 +153,27 @@ async fn sleep(time: Duration, payload: Payload, reins: Reins) -> Outcome {
         };
         tokio::select! {
             () = nap => {}
-            () = reins.cancel.cancelled() => return Outcome::Cancelled,
+            () = control.cancel.cancelled() => return RunOutcome::Cancelled,
         }
-        reins.reports.progress.send_replace(MAX_PERMILLE / SLEEP_REPORTS * report);
+        control.reporter.progress.send_replace(MAX_PERMILLE / SLEEP_REPORTS * report);
     }
-    Outcome::Completed { payload }
+    RunOutcome::Completed { payload }
 }
 
-async fn burn(size: usize, reins: Reins) -> Outcome {
-    let work = tokio::task::spawn_blocking(move || multiply(size, &reins));
+async fn burn(size: usize, control: RunControl) -> RunOutcome {
+    let work = tokio::task::spawn_blocking(move || multiply(size, &control));
     match work.await {
         Ok(Some((trace, seconds))) => {
             let result = serde_json::json!({ "size": size, "trace": trace, "seconds": seconds });
-            Outcome::Completed { payload: Payload::from(result.to_string().into_bytes()) }
+            RunOutcome::Completed { payload: Payload::from(result.to_string().into_bytes()) }
         }
-        Ok(None) => Outcome::Cancelled,
-        Err(error) => JobError::Worker(error.to_string()).into(),
+        Ok(None) => RunOutcome::Cancelled,
+        Err(error) => RunError::Worker(error.to_string()).into(),
     }
 }
 
 /// The trace of a matrix product and how long it took; none if it was cancelled.
-fn multiply(size: usize, reins: &Reins) -> Option<(f64, f64)> {
+fn multiply(size: usize, control: &RunControl) -> Option<(f64, f64)> {
     let begun = Instant::now();
     // Small whole numbers: the product is exact, so that its trace can be checked.
     let left: Vec<f64> = (0..size * size).map(|at| (at % 7) as f64).collect();
@@ -178,7 +181,7 @@ fn multiply(size: usize, reins: &Reins) -> Option<(f64, f64)> {
     let mut product = vec![0.0; size];
     let mut trace = 0.0;
     for row in 0..size {
-        if reins.cancel.is_cancelled() {
+        if control.cancel.is_cancelled() {
             return None;
         }
         product.fill(0.0);
@@ -190,7 +193,7 @@ fn multiply(size: usize, reins: &Reins) -> Option<(f64, f64)> {
         }
         trace += product[row];
         let permille = u16::try_from((row + 1) * usize::from(MAX_PERMILLE) / size);
-        reins.reports.progress.send_replace(permille.unwrap_or(MAX_PERMILLE));
+        control.reporter.progress.send_replace(permille.unwrap_or(MAX_PERMILLE));
     }
     Some((trace, begun.elapsed().as_secs_f64()))
 }
@@ -198,21 +201,21 @@ fn multiply(size: usize, reins: &Reins) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::running::Reports;
+    use crate::running::RunReporter;
 
     #[test]
     fn the_product_is_right() {
-        let reins = || Reins {
-            reports: Reports {
+        let control = || RunControl {
+            reporter: RunReporter {
                 progress: tokio::sync::watch::channel(0).0,
                 output: tokio::sync::mpsc::channel(1).0,
             },
             cancel: CancellationToken::new(),
         };
         // [[0,1],[2,3]] times [[0,1],[2,3]] has 2 and 11 on its diagonal.
-        let (trace, _) = multiply(2, &reins()).unwrap();
+        let (trace, _) = multiply(2, &control()).unwrap();
         assert_eq!(trace, 13.0);
-        let cancelled = reins();
+        let cancelled = control();
         cancelled.cancel.cancel();
         assert_eq!(multiply(2, &cancelled), None);
     }
@@ -220,7 +223,7 @@ mod tests {
     #[test]
     fn words_come_one_by_one_and_make_up_the_whole() {
         let check = |input: &str, expected: &[&str]| {
-            let mut words = Words::Input { input: Payload::from(input.as_bytes()), at: 0 };
+            let mut words = EchoStream::Input { input: Payload::from(input.as_bytes()), at: 0 };
             let pieces: Vec<Bytes> = std::iter::from_fn(|| words.next()).collect();
             assert_eq!(pieces, expected);
             assert_eq!(pieces.concat(), input.as_bytes());

@@ -25,10 +25,10 @@ use serde::{Deserialize, Serialize};
 use crate::process::Confinement;
 
 /// The argument that makes the launcher a supervisor.
-pub(crate) const SUPERVISE: &str = "supervise";
+pub(crate) const SUPERVISE_STAGE: &str = "supervise";
 /// The argument that makes the launcher become the program.
-const BECOME: &str = "become";
-/// Carries the [`Launch`] to the launcher. The environment can be read by its owner alone, arguments by anyone.
+const EXEC_STAGE: &str = "become";
+/// Carries the [`LaunchSpec`] to the launcher. The environment can be read by its owner alone, arguments by anyone.
 const LAUNCH_VARIABLE: &str = "HYPHA_LAUNCH";
 /// The running program, also after its file was replaced by a newer one.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -37,12 +37,12 @@ const EXIT_NOT_STARTED: u8 = 127;
 
 /// What the supervisor is told to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Order {
-    pub(crate) launch: Launch,
+pub(crate) struct SupervisorRequest {
+    pub(crate) launch: LaunchSpec,
     /// The file that becomes the program's standard input.
     pub(crate) input: PathBuf,
     /// None where the kernel gives us none: then the limits below are watched instead.
-    pub(crate) cgroup: Option<cgroup::Plan>,
+    pub(crate) cgroup: Option<cgroup::CgroupSpec>,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) processes: u64,
     pub(crate) grace_ms: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Order {
 
 /// What the launcher does to itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Launch {
+pub(crate) struct LaunchSpec {
     pub(crate) command: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) environment: BTreeMap<String, String>,
@@ -69,7 +69,7 @@ pub(crate) struct Launch {
 
 /// How it went. Nothing of the program is left when it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ending {
+pub(crate) enum ExitReason {
     Exited { code: i32 },
     Signalled { signal: i32 },
     Stopped,
@@ -78,15 +78,15 @@ pub(crate) enum Ending {
 }
 
 /// What the supervisor answers: how it went, or why it did not go at all.
-pub(crate) type Report = Result<Ending, String>;
+pub(crate) type Report = Result<ExitReason, String>;
 
 /// Runs the launcher with the arguments that follow its subcommand. It never asks anything of the rest of the
 /// program that it is part of.
 pub fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let stage = args.next();
     match stage.as_ref().and_then(|stage| stage.to_str()) {
-        Some(SUPERVISE) => supervise::main(),
-        Some(BECOME) => {
+        Some(SUPERVISE_STAGE) => supervise::main(),
+        Some(EXEC_STAGE) => {
             let why = confine::become_program();
             eprintln!("hypha: {why}");
             ExitCode::from(EXIT_NOT_STARTED)

@@ -1,34 +1,34 @@
-//! How a job ended.
+//! How an attempt ended.
 
 use hypha_model::{FailureKind, Payload, TaskError};
 use thiserror::Error;
 
-/// How a job ended. Whatever it started is gone by then.
+/// How an attempt ended. Whatever it started is gone by then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RunOutcome {
     /// With a result.
     Completed {
         /// The result.
         payload: Payload,
     },
     /// Without one.
-    Failed(Failure),
+    Failed(RunFailure),
     /// It was told to stop.
     Cancelled,
 }
 
 /// Why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct RunFailure {
     /// What went wrong.
-    pub error: JobError,
-    /// The last that the job wrote, bounded; empty if it wrote nothing.
+    pub error: RunError,
+    /// The last that the attempt wrote, bounded; empty if it wrote nothing.
     pub output: String,
 }
 
-/// What went wrong with a job.
+/// What went wrong with an attempt.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum JobError {
+pub enum RunError {
     /// No builtin has this name.
     #[error("there is no builtin model `{0}`: use `echo`, `sleep` or `burn`")]
     UnknownModel(String),
@@ -63,13 +63,13 @@ pub enum JobError {
     /// The program said over the bridge what went wrong.
     #[error("the program failed: {0}")]
     Reported(String),
-    /// A program that is kept warm ended well in the middle of a job.
+    /// A program that is kept warm ended well in the middle of an attempt.
     #[error(
-        "the program ended without a result: one that is kept warm asks for the next job and goes on"
+        "the program ended without a result: one that is kept warm asks for the next attempt and goes on"
     )]
     NoResult,
     /// The result does not fit.
-    #[error("the result is larger than the {limit_bytes} bytes that are taken")]
+    #[error("the result is larger than the limit of {limit_bytes} bytes")]
     ResultTooLarge {
         /// What is taken.
         limit_bytes: u64,
@@ -79,31 +79,31 @@ pub enum JobError {
     Worker(String),
 }
 
-impl Failure {
-    pub(crate) fn silent(error: JobError) -> Failure {
-        Failure { error, output: String::new() }
+impl RunFailure {
+    pub(crate) fn without_output(error: RunError) -> RunFailure {
+        RunFailure { error, output: String::new() }
     }
 }
 
-impl JobError {
+impl RunError {
     /// What it is for programs. The one place where errors of executors become failures of tasks.
     pub fn kind(&self) -> FailureKind {
         match self {
-            JobError::UnknownModel(_) | JobError::Input(_) => FailureKind::InvalidInput,
-            JobError::Exit(_)
-            | JobError::Signal(_)
-            | JobError::Reported(_)
-            | JobError::NoResult => FailureKind::ProgramFailed,
-            JobError::Memory { .. }
-            | JobError::Processes { .. }
-            | JobError::ResultTooLarge { .. } => FailureKind::LimitExceeded,
-            JobError::Worker(_) => FailureKind::WorkerFailed,
+            RunError::UnknownModel(_) | RunError::Input(_) => FailureKind::InvalidInput,
+            RunError::Exit(_)
+            | RunError::Signal(_)
+            | RunError::Reported(_)
+            | RunError::NoResult => FailureKind::ProgramFailed,
+            RunError::Memory { .. }
+            | RunError::Processes { .. }
+            | RunError::ResultTooLarge { .. } => FailureKind::LimitExceeded,
+            RunError::Worker(_) => FailureKind::WorkerFailed,
         }
     }
 }
 
-impl From<Failure> for TaskError {
-    fn from(failure: Failure) -> TaskError {
+impl From<RunFailure> for TaskError {
+    fn from(failure: RunFailure) -> TaskError {
         let kind = failure.error.kind();
         TaskError::new(
             kind,
@@ -115,8 +115,8 @@ impl From<Failure> for TaskError {
     }
 }
 
-impl From<JobError> for Outcome {
-    fn from(error: JobError) -> Outcome {
-        Outcome::Failed(Failure::silent(error))
+impl From<RunError> for RunOutcome {
+    fn from(error: RunError) -> RunOutcome {
+        RunOutcome::Failed(RunFailure::without_output(error))
     }
 }

@@ -1,11 +1,11 @@
 //! A program as an executor: what it is, within which bounds it runs, and when all of it ends.
 
 mod cgroups;
-mod cold;
 mod directory;
-mod order;
+mod one_shot;
 mod output;
 mod supervised;
+mod supervisor_request;
 mod warm;
 
 use std::collections::BTreeMap;
@@ -21,18 +21,18 @@ use thiserror::Error;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::Job;
+use crate::Attempt;
 use crate::launcher::THIS_PROGRAM;
-use crate::outcome::JobError;
-use crate::running::Running;
+use crate::outcome::RunError;
+use crate::running::RunHandle;
 
 pub(crate) use directory::Directory;
 use directory::RootError;
 use warm::Pool;
 
-/// Runs one program. Dropping the last handle cancels all of its jobs and ends what is kept warm.
+/// Runs one program. Dropping the last handle cancels all of its attempts and ends what is kept warm.
 #[derive(Clone, Debug)]
-pub struct Process(Arc<Handle>);
+pub struct Process(Arc<ProcessHandle>);
 
 /// What to run and within which bounds.
 #[derive(Clone, Debug)]
@@ -43,9 +43,9 @@ pub struct ProcessConfig {
     pub command: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Its environment, besides what every job gets; nothing of the worker's own is passed on.
+    /// Its environment, besides what every attempt gets; nothing of the worker's own is passed on.
     pub environment: BTreeMap<String, String>,
-    /// How many processes are kept warm and fed over the bridge; none starts one for each job. A warm process is
+    /// How many processes are kept warm and fed over the bridge; none starts one for each attempt. A warm process is
     /// kept for one model and one choice of devices, CPUs and memory.
     pub warm: Option<NonZeroUsize>,
     /// Where work directories are made: a directory for this executor alone, locked while it is open.
@@ -83,7 +83,7 @@ pub enum Confinement {
 /// What a program may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Memory of the whole tree, where a job does not say.
+    /// Memory of the whole tree, where an attempt does not say.
     pub memory_bytes: Option<u64>,
     /// Addresses; not applied with a GPU.
     pub address_space_bytes: Option<u64>,
@@ -156,7 +156,7 @@ impl Launcher {
 }
 
 impl Process {
-    /// Makes ready to run jobs: work directories that an earlier life left behind are removed.
+    /// Makes ready to run attempts: work directories that an earlier life left behind are removed.
     pub fn open(mut config: ProcessConfig) -> Result<Process, OpenError> {
         let (root, lock) = match directory::open_root(&config.work_root) {
             Ok(opened) => opened,
@@ -171,51 +171,55 @@ impl Process {
         // Absolute: the program's own directory is another one.
         config.work_root = root;
         let stopping = CancellationToken::new();
-        let house = Arc::new(House {
+        let state = Arc::new(ProcessState {
             cgroups: cgroups::detected(),
             pool: config.warm.map(Pool::new),
             config,
             stopping: stopping.clone(),
             tasks: TaskTracker::new(),
         });
-        Ok(Process(Arc::new(Handle { house, _stopping: stopping.drop_guard(), _lock: lock })))
+        Ok(Process(Arc::new(ProcessHandle {
+            state,
+            _stopping: stopping.drop_guard(),
+            _lock: lock,
+        })))
     }
 
-    pub(crate) fn start(&self, job: Job) -> Running {
-        let house = Arc::clone(&self.0.house);
-        let cancel = house.stopping.child_token();
-        Running::spawn(&self.0.house.tasks, cancel, move |reins| async move {
-            let outcome = match &house.pool {
-                Some(pool) => warm::run(&house, pool, job, reins).await,
-                None => cold::run(&house, job, reins).await,
+    pub(crate) fn start(&self, attempt: Attempt) -> RunHandle {
+        let state = Arc::clone(&self.0.state);
+        let cancel = state.stopping.child_token();
+        RunHandle::spawn(&self.0.state.tasks, cancel, move |control| async move {
+            let outcome = match &state.pool {
+                Some(pool) => warm::run(&state, pool, attempt, control).await,
+                None => one_shot::run(&state, attempt, control).await,
             };
-            outcome.unwrap_or_else(|error| JobError::Worker(error.to_string()).into())
+            outcome.unwrap_or_else(|error| RunError::Worker(error.to_string()).into())
         })
     }
 
     pub(crate) async fn stop(&self) {
-        let house = &self.0.house;
-        house.stopping.cancel();
-        house.tasks.close();
-        house.tasks.wait().await;
-        if let Some(pool) = &house.pool {
+        let state = &self.0.state;
+        state.stopping.cancel();
+        state.tasks.close();
+        state.tasks.wait().await;
+        if let Some(pool) = &state.pool {
             pool.clear();
         }
     }
 }
 
-/// What users of an executor hold; jobs do not, so that the last user's going ends them.
+/// What users of an executor hold; attempts do not, so that the last user's going ends them.
 #[derive(Debug)]
-struct Handle {
-    house: Arc<House>,
+struct ProcessHandle {
+    state: Arc<ProcessState>,
     _stopping: DropGuard,
     /// Says to other executors that the directory is taken.
     _lock: File,
 }
 
-/// What users and jobs share.
+/// What users and attempts share.
 #[derive(Debug)]
-struct House {
+struct ProcessState {
     config: ProcessConfig,
     cgroups: Option<PathBuf>,
     pool: Option<Pool>,
@@ -223,9 +227,9 @@ struct House {
     tasks: TaskTracker,
 }
 
-/// What the worker could not do; the job itself is not to blame.
+/// What the worker could not do; the attempt itself is not to blame.
 #[derive(Debug, Error)]
-enum RunError {
+enum ProcessError {
     #[error("cannot make its work directory: {0}")]
     Directory(io::Error),
     #[error("cannot open the bridge: {0}")]

@@ -1,4 +1,4 @@
-//! A job that was begun: what it reports, how to stop it, how it ends.
+//! An attempt that was begun: what it reports, how to stop it, how it ends.
 
 use axum::body::Bytes;
 use tokio::sync::{mpsc, watch};
@@ -6,8 +6,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::builtin::Words;
-use crate::outcome::{JobError, Outcome};
+use crate::builtin::EchoStream;
+use crate::outcome::{RunError, RunOutcome};
 
 /// Progress is in thousandths.
 pub(crate) const MAX_PERMILLE: u16 = 1_000;
@@ -15,60 +15,60 @@ pub(crate) const MAX_PERMILLE: u16 = 1_000;
 /// cost the program a round trip for each of them.
 const MAX_WAITING_PIECES: usize = 16;
 
-/// A job that was begun. Dropping it cancels the job.
+/// An attempt that was begun. Dropping it cancels the attempt.
 #[derive(Debug)]
-pub struct Running(Inner);
+pub struct RunHandle(Inner);
 
-/// What a job tells on its way.
+/// What an attempt tells on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum RunEvent {
     /// How far it is, in thousandths. Only the latest is kept for a slow reader.
     Progress(u16),
-    /// A piece of its output. Comes only if the job asked for a stream; none is lost.
+    /// A piece of its output. Comes only if the attempt asked for a stream; none is lost.
     Output(Bytes),
 }
 
-/// Cancels a job from elsewhere.
+/// Cancels an attempt from elsewhere.
 #[derive(Clone, Debug)]
 pub struct Canceller(CancellationToken);
 
 #[derive(Debug)]
 enum Inner {
     /// It took no time: no task is spent on it.
-    Ended { outcome: Outcome, words: Option<Words> },
+    Ended { outcome: RunOutcome, words: Option<EchoStream> },
     Live {
         progress: watch::Receiver<u16>,
         output: mpsc::Receiver<Bytes>,
         cancel: CancellationToken,
-        task: JoinHandle<Outcome>,
+        task: JoinHandle<RunOutcome>,
         guard: DropGuard,
     },
 }
 
-/// What a job is given to report and to listen with.
-pub(crate) struct Reins {
-    pub(crate) reports: Reports,
+/// What an attempt is given to report and to listen with.
+pub(crate) struct RunControl {
+    pub(crate) reporter: RunReporter,
     pub(crate) cancel: CancellationToken,
 }
 
-/// Where a job reports to.
-pub(crate) struct Reports {
+/// Where an attempt reports to.
+pub(crate) struct RunReporter {
     pub(crate) progress: watch::Sender<u16>,
     pub(crate) output: mpsc::Sender<Bytes>,
 }
 
-impl Running {
+impl RunHandle {
     /// The next that it tells; none once it will tell no more, and its outcome is near. A program whose stream
-    /// is not read stands still, until [`Running::outcome`] is asked for.
-    pub async fn next(&mut self) -> Option<Event> {
+    /// is not read stands still, until [`RunHandle::outcome`] is asked for.
+    pub async fn next(&mut self) -> Option<RunEvent> {
         match &mut self.0 {
-            Inner::Ended { words, .. } => words.as_mut()?.next().map(Event::Output),
+            Inner::Ended { words, .. } => words.as_mut()?.next().map(RunEvent::Output),
             Inner::Live { progress, output, .. } => tokio::select! {
                 biased;
                 Ok(()) = progress.changed() => {
-                    Some(Event::Progress(*progress.borrow_and_update()))
+                    Some(RunEvent::Progress(*progress.borrow_and_update()))
                 }
-                Some(piece) = output.recv() => Some(Event::Output(piece)),
+                Some(piece) = output.recv() => Some(RunEvent::Output(piece)),
                 else => None,
             },
         }
@@ -98,7 +98,7 @@ impl Running {
     }
 
     /// How it ends. What it still tells is dropped.
-    pub async fn outcome(self) -> Outcome {
+    pub async fn outcome(self) -> RunOutcome {
         match self.0 {
             Inner::Ended { outcome, .. } => outcome,
             Inner::Live { progress, output, task, guard, .. } => {
@@ -107,40 +107,40 @@ impl Running {
                 let outcome = task.await;
                 drop(guard);
                 outcome.unwrap_or_else(|error| {
-                    JobError::Worker(format!("its task was lost: {error}")).into()
+                    RunError::Worker(format!("its task was lost: {error}")).into()
                 })
             }
         }
     }
 
-    pub(crate) fn ended(outcome: Outcome) -> Running {
-        Running(Inner::Ended { outcome, words: None })
+    pub(crate) fn ended(outcome: RunOutcome) -> RunHandle {
+        RunHandle(Inner::Ended { outcome, words: None })
     }
 
-    pub(crate) fn spoken(outcome: Outcome, words: Words) -> Running {
-        Running(Inner::Ended { outcome, words: Some(words) })
+    pub(crate) fn ended_with_stream(outcome: RunOutcome, words: EchoStream) -> RunHandle {
+        RunHandle(Inner::Ended { outcome, words: Some(words) })
     }
 
-    /// A job as a task of `tracker` that `cancel` stops.
+    /// An attempt as a task of `tracker` that `cancel` stops.
     pub(crate) fn spawn<F>(
         tracker: &TaskTracker,
         cancel: CancellationToken,
-        run: impl FnOnce(Reins) -> F,
-    ) -> Running
+        run: impl FnOnce(RunControl) -> F,
+    ) -> RunHandle
     where
-        F: Future<Output = Outcome> + Send + 'static,
+        F: Future<Output = RunOutcome> + Send + 'static,
     {
         let (sender, progress) = watch::channel(0);
         let (pieces, output) = mpsc::channel(MAX_WAITING_PIECES);
-        let reports = Reports { progress: sender, output: pieces };
-        let task = tracker.spawn(run(Reins { reports, cancel: cancel.clone() }));
+        let reporter = RunReporter { progress: sender, output: pieces };
+        let task = tracker.spawn(run(RunControl { reporter, cancel: cancel.clone() }));
         let guard = cancel.clone().drop_guard();
-        Running(Inner::Live { progress, output, cancel, task, guard })
+        RunHandle(Inner::Live { progress, output, cancel, task, guard })
     }
 }
 
 impl Canceller {
-    /// Tells the job to stop.
+    /// Tells the attempt to stop.
     pub fn cancel(&self) {
         self.0.cancel();
     }

@@ -44,7 +44,7 @@ pub fn prepare(directory: &Path, nodes: &[NodeFiles]) -> anyhow::Result<PathBuf>
 }
 
 /// What the configuration of a gateway says beside its certificates.
-pub const GATEWAY: &str = r#"listen_addresses = ["/ip4/127.0.0.1/tcp/0"]
+pub const GATEWAY_CONFIG: &str = r#"listen_addresses = ["/ip4/127.0.0.1/tcp/0"]
 "#;
 
 struct Files {
@@ -86,7 +86,7 @@ impl Files {
             return Ok(());
         }
         let config = format!(
-            "# Made by `hypha up`, which leaves it alone from now on.\n\
+            "# Made by `hypha up`, which does not change it again.\n\
              cert_pem = \"{name}-cert.pem\"\n\
              key_pem = \"{name}-key.pem\"\n\
              trust_pem = \"{name}-trust.pem\"\n\
@@ -119,9 +119,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_or_edited_stays() {
+    fn existing_files_are_not_overwritten() {
         let directory = tempfile::tempdir().unwrap();
-        let nodes = [NodeFiles::new("gateway", NodeRole::Gateway, GATEWAY)];
+        let nodes = [NodeFiles::new("gateway", NodeRole::Gateway, GATEWAY_CONFIG)];
         let made = prepare(directory.path(), &nodes).unwrap();
         let certificate = read(&made.join("gateway-cert.pem")).unwrap();
         fs::write(made.join("gateway.toml"), "edited").unwrap();

@@ -5,7 +5,7 @@ mod command;
 mod files;
 
 pub use command::NodeCommand;
-pub use files::{GATEWAY, NodeFiles, prepare};
+pub use files::{GATEWAY_CONFIG, NodeFiles, prepare};
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};

@@ -31,7 +31,7 @@ pub struct Released<M: Machine, Q> {
 
 /// A batch that could not be made durable.
 #[derive(Debug)]
-pub struct Failed<Q, E> {
+pub struct FailedCommit<Q, E> {
     /// Why.
     pub error: E,
     /// Those that will get no reply.
@@ -40,14 +40,14 @@ pub struct Failed<Q, E> {
 
 impl<M: Machine, Q> Batch<M, Q> {
     /// Steps the machine with an event that has no requester.
-    pub fn tell(&mut self, machine: &mut M, now: Time, event: M::Event) {
+    pub fn step_event(&mut self, machine: &mut M, now: Time, event: M::Event) {
         machine.step(now, event, &mut self.step);
         self.step.reply = None;
     }
 
     /// Steps the machine with a request. Returns the reply if it may be given at once; otherwise it comes with the
     /// commit.
-    pub fn ask(
+    pub fn step_request(
         &mut self,
         machine: &mut M,
         now: Time,
@@ -161,7 +161,7 @@ impl<M: Machine, Q> Sealed<M, Q> {
     pub fn commit<J: Journal<M::Record>>(
         self,
         journal: &J,
-        then: impl FnOnce(Result<Released<M, Q>, Failed<Q, J::Error>>) + Send + 'static,
+        then: impl FnOnce(Result<Released<M, Q>, FailedCommit<Q, J::Error>>) + Send + 'static,
     ) where
         M: 'static,
         M::Effect: Send,
@@ -176,7 +176,7 @@ impl<M: Machine, Q> Sealed<M, Q> {
             Ok(()) => then(Ok(released)),
             Err(error) => {
                 let requesters = released.replies.into_iter().map(|(requester, _)| requester);
-                then(Err(Failed { error, requesters: requesters.collect() }));
+                then(Err(FailedCommit { error, requesters: requesters.collect() }));
             }
         };
         journal.commit(self.records, Box::new(done));

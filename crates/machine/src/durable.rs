@@ -14,7 +14,7 @@ pub trait Disk<R> {
 }
 
 /// Called once, as soon as the records are durable or cannot be.
-pub type Done<E> = Box<dyn FnOnce(Result<(), E>) + Send>;
+pub type CommitCallback<E> = Box<dyn FnOnce(Result<(), E>) + Send>;
 
 /// Makes records durable while its caller goes on: a database.
 pub trait Journal<R> {
@@ -24,13 +24,13 @@ pub trait Journal<R> {
     /// Makes the records durable, in order, all or none, and after those of earlier calls. Never waits: `done` is
     /// called when they are, perhaps on another thread, perhaps before this returns. Once a commit has failed, all
     /// later ones fail, until a machine begins anew from what is durable.
-    fn commit(&self, records: Vec<R>, done: Done<Self::Error>);
+    fn commit(&self, records: Vec<R>, done: CommitCallback<Self::Error>);
 }
 
 impl<R, J: Journal<R> + ?Sized> Journal<R> for Arc<J> {
     type Error = J::Error;
 
-    fn commit(&self, records: Vec<R>, done: Done<J::Error>) {
+    fn commit(&self, records: Vec<R>, done: CommitCallback<J::Error>) {
         (**self).commit(records, done);
     }
 }
@@ -81,7 +81,7 @@ pub struct NoJournal;
 impl<R> Journal<R> for NoJournal {
     type Error = Infallible;
 
-    fn commit(&self, _: Vec<R>, done: Done<Infallible>) {
+    fn commit(&self, _: Vec<R>, done: CommitCallback<Infallible>) {
         done(Ok(()));
     }
 }

@@ -17,8 +17,10 @@ mod step;
 
 use hypha_model::Time;
 
-pub use batch::{Batch, Failed, Released, Sealed};
-pub use durable::{Apply, BoxFuture, Disk, Done, Journal, MemoryDisk, NoJournal, Recover};
+pub use batch::{Batch, FailedCommit, Released, Sealed};
+pub use durable::{
+    Apply, BoxFuture, CommitCallback, Disk, Journal, MemoryDisk, NoJournal, Recover,
+};
 pub use rows::{RowChange, RowRecord, Rows};
 pub use step::{Mark, Step};
 

@@ -19,7 +19,7 @@ pub const MAX_HOLDERS: usize = 64;
 
 /// How long what two schedulers need and only one can have stays with one of them, if it needs it that long. Enough for
 /// several round trips, so that the time is used.
-pub const TURN: Span = Span::from_secs(10);
+pub const TURN_DURATION: Span = Span::from_secs(10);
 
 /// How often a holder is asked to renew early after something has changed. What it holds settles after two or three; many
 /// more would be a fault in the division, and must not keep the network busy.
@@ -33,33 +33,33 @@ pub trait LeaseKey: Ord + Copy {
 
 /// What a scheduler asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ask {
+pub struct LeaseRequest {
     /// The number of the request: a later one replaces an earlier one.
     pub request: u64,
     /// For how long.
     pub ttl: Span,
     /// Without this it is of no use, and never less while it lasts.
-    pub least: Option<Arc<Requirement>>,
+    pub minimum: Option<Arc<Requirement>>,
     /// No more than this; all that is free if it does not say.
-    pub wish: Option<Arc<Requirement>>,
+    pub maximum: Option<Arc<Requirement>>,
     /// What a task that waits needs.
-    pub short_of: Option<Arc<Requirement>>,
+    pub demand: Option<Arc<Requirement>>,
 }
 
 /// What comes of a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum LeaseDecision {
     /// It is granted.
-    Granted(Granted),
+    Granted(LeaseGrant),
     /// It is not: too much is taken. It is remembered, and others are given less when they renew.
     Refused(RefusalKind),
     /// The same scheduler has asked again since, and goes by the answer to that.
-    Overtaken,
+    Superseded,
 }
 
 /// A lease as it is granted or renewed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Granted {
+pub struct LeaseGrant {
     /// The lease.
     pub lease: LeaseId,
     /// For how long.
@@ -82,7 +82,7 @@ pub struct LeaseBook<K> {
     /// Those whose last request was refused, and until when they are expected to ask again.
     waiting: BTreeMap<SchedulerId, (Terms, Time)>,
     /// A planted fault: what others hold is granted again. Has no effect without the `mutants` feature.
-    generous: bool,
+    grants_twice: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -102,9 +102,9 @@ struct Lease<K> {
 /// What a scheduler wants, and since when it has that or lacks it.
 #[derive(Clone, Debug)]
 struct Terms {
-    least: Option<Arc<Requirement>>,
-    wish: Option<Arc<Requirement>>,
-    short_of: Option<Arc<Requirement>>,
+    minimum: Option<Arc<Requirement>>,
+    maximum: Option<Arc<Requirement>>,
+    demand: Option<Arc<Requirement>>,
     is_short: bool,
     since: Time,
 }
@@ -119,14 +119,14 @@ impl<K: LeaseKey> LeaseBook<K> {
             leases: BTreeMap::new(),
             ending: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            generous: false,
+            grants_twice: false,
             worker,
         }
     }
 
     /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
-    pub fn mutate_generous(&mut self) {
-        self.generous = cfg!(feature = "mutants");
+    pub fn mutate_double_grant(&mut self) {
+        self.grants_twice = cfg!(feature = "mutants");
     }
 
     /// A scheduler asks for a lease. A new request replaces its earlier lease, and what runs under it goes on.
@@ -134,19 +134,20 @@ impl<K: LeaseKey> LeaseBook<K> {
         &mut self,
         now: Time,
         holder: SchedulerId,
-        ask: &Ask,
+        ask: &LeaseRequest,
         id: impl FnOnce() -> LeaseId,
-    ) -> Answer {
+    ) -> LeaseDecision {
         let known = self.leases.get(&holder);
         if known.is_some_and(|lease| lease.request > ask.request) {
-            return Answer::Overtaken;
+            return LeaseDecision::Superseded;
         }
         if known.is_none() && self.leases.len() + self.waiting.len() >= MAX_HOLDERS {
-            return Answer::Refused(RefusalKind::Busy);
+            return LeaseDecision::Refused(RefusalKind::Busy);
         }
-        if let Some(Err(refusal)) = ask.least.as_ref().map(|least| least.satisfied_by(&self.worker))
+        if let Some(Err(refusal)) =
+            ask.minimum.as_ref().map(|minimum| minimum.satisfied_by(&self.worker))
         {
-            return Answer::Refused(refusal.kind);
+            return LeaseDecision::Refused(refusal.kind);
         }
         // One that comes twice is granted once: the holder goes by the first answer.
         let again = known.filter(|lease| lease.request == ask.request).map(|lease| lease.id);
@@ -161,29 +162,29 @@ impl<K: LeaseKey> LeaseBook<K> {
         (lease.id, lease.request, lease.terms) = (id, ask.request, terms);
         (lease.ttl, lease.until) = (ask.ttl, now + ask.ttl);
         self.leases.insert(holder, lease);
-        let granted = self.settle(now, holder);
-        self.changed();
-        let lacks_least = |lease: &Lease<K>| {
-            let least = lease.terms.least.as_deref();
-            least.is_some_and(|least| lease.limit.refuses(&self.worker, least).is_some())
+        let granted = self.adjust_limit(now, holder);
+        self.allow_early_renewals();
+        let lacks_minimum = |lease: &Lease<K>| {
+            let minimum = lease.terms.minimum.as_deref();
+            minimum.is_some_and(|minimum| lease.limit.refusal_for(&self.worker, minimum).is_some())
         };
-        if self.leases.get(&holder).is_some_and(lacks_least)
+        if self.leases.get(&holder).is_some_and(lacks_minimum)
             && let Some(refused) = self.leases.remove(&holder)
         {
             match before {
                 // What it held before, it holds on.
                 Some(mut lease) => {
-                    lease.terms.short_of = refused.terms.short_of;
+                    lease.terms.demand = refused.terms.demand;
                     self.leases.insert(holder, lease);
                 }
                 None => {
                     self.waiting.insert(holder, (refused.terms.clone(), refused.until));
-                    self.keep_what_runs(holder, refused);
+                    self.keep_running(holder, refused);
                 }
             }
-            return Answer::Refused(RefusalKind::Busy);
+            return LeaseDecision::Refused(RefusalKind::Busy);
         }
-        granted.map_or(Answer::Overtaken, Answer::Granted)
+        granted.map_or(LeaseDecision::Superseded, LeaseDecision::Granted)
     }
 
     /// A holder renews its lease, which may cover less than before, or more. Nothing if it holds no such lease.
@@ -192,15 +193,15 @@ impl<K: LeaseKey> LeaseBook<K> {
         now: Time,
         holder: SchedulerId,
         id: LeaseId,
-        short_of: Option<Arc<Requirement>>,
-    ) -> Option<Granted> {
+        demand: Option<Arc<Requirement>>,
+    ) -> Option<LeaseGrant> {
         let lease = self.leases.get_mut(&holder).filter(|lease| lease.id == id)?;
         lease.until = now + lease.ttl;
-        let news = lease.terms.short_of.is_some() != short_of.is_some();
-        lease.terms.short_of = short_of;
-        let granted = self.settle(now, holder);
+        let news = lease.terms.demand.is_some() != demand.is_some();
+        lease.terms.demand = demand;
+        let granted = self.adjust_limit(now, holder);
         if news {
-            self.changed();
+            self.allow_early_renewals();
         }
         granted
     }
@@ -228,14 +229,14 @@ impl<K: LeaseKey> LeaseBook<K> {
     /// A lease is over. What runs under it keeps its room until it has ended.
     pub fn release(&mut self, holder: SchedulerId) {
         if let Some(lease) = self.leases.remove(&holder) {
-            self.keep_what_runs(holder, lease);
+            self.keep_running(holder, lease);
         }
-        self.changed();
+        self.allow_early_renewals();
     }
 
-    fn keep_what_runs(&mut self, holder: SchedulerId, mut lease: Lease<K>) {
-        if lease.ledger.booked() > 0 {
-            lease.limit = Portion::nothing(&self.worker);
+    fn keep_running(&mut self, holder: SchedulerId, mut lease: Lease<K>) {
+        if lease.ledger.booking_count() > 0 {
+            lease.limit = Portion::empty(&self.worker);
             lease.ledger.resize(&lease.limit.capacity(&self.worker));
             self.ending.insert(holder, lease);
         }
@@ -255,7 +256,7 @@ impl<K: LeaseKey> LeaseBook<K> {
             return ends;
         }
         let turns = self.terms().filter(|terms| terms.has_turn(now));
-        turns.map(|terms| terms.since + TURN).chain(ends).min()
+        turns.map(|terms| terms.since + TURN_DURATION).chain(ends).min()
     }
 
     /// Holders that should renew now: their leases would cover something else. Each is told a few times at most.
@@ -264,10 +265,10 @@ impl<K: LeaseKey> LeaseBook<K> {
         if alone && self.leases.values().all(|lease| lease.limit == self.whole) {
             return Vec::new();
         }
-        let targets = self.targets(now);
+        let fair_shares = self.fair_shares(now);
         let mut due = Vec::new();
-        for (holder, target) in targets {
-            let open = self.open_to(holder);
+        for (holder, target) in fair_shares {
+            let open = self.available_to(holder);
             let Some(lease) = self.leases.get_mut(&holder) else { continue };
             if lease.early_renewals > 0 && target.min(&open) != lease.limit {
                 lease.early_renewals -= 1;
@@ -280,12 +281,12 @@ impl<K: LeaseKey> LeaseBook<K> {
     /// Says whether the turn of somebody has ended since, while others wait for theirs.
     pub fn end_turns(&mut self, now: Time) -> bool {
         let ended = |terms: &Terms| {
-            !terms.is_short && terms.short_of.is_some() && terms.since + TURN <= now
+            !terms.is_short && terms.demand.is_some() && terms.since + TURN_DURATION <= now
         };
         let any =
             self.is_shared() && self.terms().any(|terms| terms.is_short) && self.terms().any(ended);
         if any {
-            self.changed();
+            self.allow_early_renewals();
         }
         any
     }
@@ -299,13 +300,13 @@ impl<K: LeaseKey> LeaseBook<K> {
     ) -> Result<usize, Refusal> {
         requirement.satisfied_by(&self.worker)?;
         let limit = self.limit_of(holder).unwrap_or(&self.whole);
-        if let Some(refusal) = limit.refuses(&self.worker, requirement) {
+        if let Some(refusal) = limit.refusal_for(&self.worker, requirement) {
             return Err(refusal);
         }
         let mut executors = requirement.executors_of(&self.worker);
         executors
             .find(|at| limit.slots.get(*at).is_some_and(|slots| *slots > 0))
-            .ok_or(Refusal::plain(RefusalKind::Busy))
+            .ok_or(Refusal::without_amount(RefusalKind::Busy))
     }
 
     /// Whether a run would fit now, in the lease of its holder and on the worker.
@@ -360,7 +361,7 @@ impl<K: LeaseKey> LeaseBook<K> {
                 lease.used[executor] -= 1;
             }
         }
-        self.ending.retain(|_, lease| lease.ledger.booked() > 0);
+        self.ending.retain(|_, lease| lease.ledger.booking_count() > 0);
     }
 
     /// Whether more than one scheduler wants a part.
@@ -380,7 +381,7 @@ impl<K: LeaseKey> LeaseBook<K> {
 
     /// How many runs are booked.
     pub fn booked(&self) -> usize {
-        self.ledger.booked()
+        self.ledger.booking_count()
     }
 
     /// Adds everything up anew and compares: nothing is booked twice, and the leases together hold no more than there is.
@@ -394,12 +395,12 @@ impl<K: LeaseKey> LeaseBook<K> {
                 return Err(format!("executor {at} runs {used} at once: booked twice"));
             }
         }
-        let mut held = Portion::nothing(&self.worker);
+        let mut held = Portion::empty(&self.worker);
         for (holder, lease) in self.leases.iter().chain(&self.ending) {
             lease.ledger.check().map_err(|error| format!("lease of {holder}: {error}"))?;
             let booked: u32 = lease.used.iter().sum();
-            if booked as usize != lease.ledger.booked() {
-                let count = lease.ledger.booked();
+            if booked as usize != lease.ledger.booking_count() {
+                let count = lease.ledger.booking_count();
                 return Err(format!("lease of {holder}: {count} are booked and {booked} counted"));
             }
             held = held.plus(&lease.held());
@@ -412,7 +413,7 @@ impl<K: LeaseKey> LeaseBook<K> {
 
     /// A lease of nothing.
     fn empty_lease(&self, id: LeaseId, terms: Terms) -> Lease<K> {
-        let limit = Portion::nothing(&self.worker);
+        let limit = Portion::empty(&self.worker);
         Lease {
             id,
             request: 0,
@@ -427,28 +428,28 @@ impl<K: LeaseKey> LeaseBook<K> {
     }
 
     /// Gives a lease its part of what there is, as far as nobody else holds it.
-    fn settle(&mut self, now: Time, holder: SchedulerId) -> Option<Granted> {
-        let target = self.targets(now).remove(&holder)?;
-        let limit = target.min(&self.open_to(holder));
+    fn adjust_limit(&mut self, now: Time, holder: SchedulerId) -> Option<LeaseGrant> {
+        let target = self.fair_shares(now).remove(&holder)?;
+        let limit = target.min(&self.available_to(holder));
         let (worker, whole) = (&self.worker, &self.whole);
         let lease = self.leases.get_mut(&holder)?;
         if lease.limit != limit {
             lease.ledger.resize(&limit.capacity(worker));
             lease.limit = limit;
         }
-        lease.terms.look(now, worker, &lease.limit);
+        lease.terms.update(now, worker, &lease.limit);
         let portion = (lease.limit != *whole).then(|| lease.limit.clone());
-        Some(Granted { lease: lease.id, ttl: lease.ttl, portion })
+        Some(LeaseGrant { lease: lease.id, ttl: lease.ttl, portion })
     }
 
     /// What would be fair now, whatever is held.
-    fn targets(&self, now: Time) -> BTreeMap<SchedulerId, Portion> {
-        let nothing = Portion::nothing(&self.worker);
+    fn fair_shares(&self, now: Time) -> BTreeMap<SchedulerId, Portion> {
+        let nothing = Portion::empty(&self.worker);
         let leases =
             self.leases.iter().map(|(holder, lease)| (*holder, &lease.terms, &lease.limit));
         let waiting = self.waiting.iter().map(|(holder, (terms, _))| (*holder, terms, &nothing));
         let mut claims: Vec<_> = leases.chain(waiting).collect();
-        claims.sort_by_key(|(holder, terms, _)| (terms.turn(now), *holder));
+        claims.sort_by_key(|(holder, terms, _)| (terms.turn_order(now), *holder));
         let wanted: Vec<Claim<'_>> =
             claims.iter().map(|(_, terms, holds)| terms.claim(holds)).collect();
         let parts = divide(&self.worker, &wanted);
@@ -456,9 +457,9 @@ impl<K: LeaseKey> LeaseBook<K> {
     }
 
     /// What nobody but `holder` holds.
-    fn open_to(&self, holder: SchedulerId) -> Portion {
+    fn available_to(&self, holder: SchedulerId) -> Portion {
         let all = self.leases.iter().chain(&self.ending);
-        let others = all.filter(|(other, _)| **other != holder && !self.generous);
+        let others = all.filter(|(other, _)| **other != holder && !self.grants_twice);
         others.fold(self.whole.clone(), |open, (_, lease)| open.minus(&lease.held()))
     }
 
@@ -468,7 +469,7 @@ impl<K: LeaseKey> LeaseBook<K> {
     }
 
     /// Something has changed that others should hear of soon.
-    fn changed(&mut self) {
+    fn allow_early_renewals(&mut self) {
         for lease in self.leases.values_mut() {
             lease.early_renewals = MAX_EARLY_RENEWALS;
         }
@@ -488,25 +489,25 @@ impl<K: LeaseKey> Lease<K> {
 
 impl Terms {
     /// What is asked for now, by one that wanted something `before`.
-    fn new(ask: &Ask, before: Option<&Terms>, now: Time) -> Terms {
+    fn new(ask: &LeaseRequest, before: Option<&Terms>, now: Time) -> Terms {
         Terms {
-            least: ask.least.clone(),
-            wish: ask.wish.clone(),
-            short_of: ask.short_of.clone().or_else(|| ask.least.clone()),
+            minimum: ask.minimum.clone(),
+            maximum: ask.maximum.clone(),
+            demand: ask.demand.clone().or_else(|| ask.minimum.clone()),
             is_short: before.is_some_and(|before| before.is_short),
             since: before.map_or(now, |before| before.since),
         }
     }
 
     fn claim<'a>(&'a self, holds: &'a Portion) -> Claim<'a> {
-        let (least, wish) = (self.least.as_deref(), self.wish.as_deref());
-        Claim { holds, least, wish, need: self.short_of.as_deref() }
+        let (minimum, maximum) = (self.minimum.as_deref(), self.maximum.as_deref());
+        Claim { holds, minimum, maximum, demand: self.demand.as_deref() }
     }
 
     /// Notes whether what is needed is there.
-    fn look(&mut self, now: Time, worker: &Worker, limit: &Portion) {
-        let needs = self.short_of.as_deref();
-        let is_short = needs.is_some_and(|needs| limit.refuses(worker, needs).is_some());
+    fn update(&mut self, now: Time, worker: &Worker, limit: &Portion) {
+        let needs = self.demand.as_deref();
+        let is_short = needs.is_some_and(|needs| limit.refusal_for(worker, needs).is_some());
         if std::mem::replace(&mut self.is_short, is_short) != is_short {
             self.since = now;
         }
@@ -514,11 +515,11 @@ impl Terms {
 
     /// Whether it has what it needs, and has not had it for a whole turn.
     fn has_turn(&self, now: Time) -> bool {
-        self.short_of.is_some() && !self.is_short && self.since + TURN > now
+        self.demand.is_some() && !self.is_short && self.since + TURN_DURATION > now
     }
 
     /// Lower goes first: whose turn it is, then who has been short for longest, then the others.
-    fn turn(&self, now: Time) -> (u8, Time) {
+    fn turn_order(&self, now: Time) -> (u8, Time) {
         let class = match (self.has_turn(now), self.is_short) {
             (true, _) => 0,
             (false, true) => 1,

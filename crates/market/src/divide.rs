@@ -16,11 +16,11 @@ pub struct Claim<'a> {
     /// What it holds now.
     pub holds: &'a Portion,
     /// What its lease promises at least.
-    pub least: Option<&'a Requirement>,
+    pub minimum: Option<&'a Requirement>,
     /// What it has use for; all that there is if it does not say.
-    pub wish: Option<&'a Requirement>,
+    pub maximum: Option<&'a Requirement>,
     /// What a task that waits needs.
-    pub need: Option<&'a Requirement>,
+    pub demand: Option<&'a Requirement>,
 }
 
 /// Divides all of `worker` between the claims, which stand in the order of their turns. What each gets, in the same order.
@@ -29,19 +29,19 @@ pub fn divide(worker: &Worker, claims: &[Claim<'_>]) -> Vec<Portion> {
         worker,
         claims,
         left: Portion::whole(worker),
-        parts: vec![Portion::nothing(worker); claims.len()],
+        parts: vec![Portion::empty(worker); claims.len()],
     };
-    let holds_least = |claim: &Claim<'_>| {
-        claim.least.is_some_and(|least| claim.holds.refuses(worker, least).is_none())
+    let holds_minimum = |claim: &Claim<'_>| {
+        claim.minimum.is_some_and(|minimum| claim.holds.refusal_for(worker, minimum).is_none())
     };
     // A promise that was made goes before one that may be.
     for made in [true, false] {
-        division.cover_each(|claim| claim.least.filter(|_| holds_least(claim) == made));
+        division.cover_each(|claim| claim.minimum.filter(|_| holds_minimum(claim) == made));
     }
-    division.cover_each(|claim| claim.need);
-    division.cover_each(|claim| claim.wish);
-    division.share(|claim| claim.wish.is_none() && claim.need.is_some());
-    division.share(|claim| claim.wish.is_none());
+    division.cover_each(|claim| claim.demand);
+    division.cover_each(|claim| claim.maximum);
+    division.share(|claim| claim.maximum.is_none() && claim.demand.is_some());
+    division.share(|claim| claim.maximum.is_none());
     division.parts
 }
 
@@ -65,7 +65,7 @@ impl<'a> Division<'a> {
     fn cover(&mut self, at: usize, requirement: &Requirement) {
         let (part, holds) = (&self.parts[at], self.claims[at].holds);
         let open = part.plus(&self.left);
-        if open.refuses(self.worker, requirement).is_some() {
+        if open.refusal_for(self.worker, requirement).is_some() {
             return;
         }
         let mut grown = part.clone();
@@ -110,7 +110,7 @@ impl<'a> Division<'a> {
             self.fill(&group, amount);
         }
         for device in 0..self.left.devices.len() {
-            self.give_rest_of_device(&group, device);
+            self.assign_rest_of_device(&group, device);
         }
     }
 
@@ -124,7 +124,7 @@ impl<'a> Division<'a> {
     }
 
     /// Gives what is left of a GPU to the one with the fewest, before others to the one that holds it.
-    fn give_rest_of_device(&mut self, group: &[usize], device: usize) {
+    fn assign_rest_of_device(&mut self, group: &[usize], device: usize) {
         let rest = std::mem::take(&mut self.left.devices[device]);
         if rest == DevicePart::default() {
             return;

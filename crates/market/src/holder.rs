@@ -14,16 +14,16 @@ const MAX_DOUBLINGS: u32 = 6;
 /// A lease, as its holder knows it.
 #[derive(Clone, Copy, Debug)]
 pub enum HeldLease {
-    /// Asked for; asked again at `again_at`.
+    /// Asked for; asked again at `retry_at`.
     Requested {
         /// Repeated in the answer.
         request: u64,
         /// When it was asked for.
         sent: Time,
         /// When it is asked for again.
-        again_at: Time,
+        retry_at: Time,
         /// How often it was asked for.
-        attempts: u32,
+        requests_sent: u32,
         /// Why the last request was refused, if it was.
         refused: Option<RefusalKind>,
     },
@@ -38,7 +38,7 @@ pub enum HeldLease {
         /// Until when the holder counts on it.
         until: Time,
         /// The heartbeat that has not been answered.
-        open: Option<(u64, Time)>,
+        unanswered: Option<(u64, Time)>,
         /// Heartbeats in a row that were not.
         missed: u32,
         /// When the next heartbeat is sent.
@@ -48,8 +48,14 @@ pub enum HeldLease {
 
 impl HeldLease {
     /// To be asked for at `at`.
-    pub fn wanted(now: Time, at: Time) -> HeldLease {
-        HeldLease::Requested { request: 0, sent: now, again_at: at, attempts: 0, refused: None }
+    pub fn request_at(now: Time, at: Time) -> HeldLease {
+        HeldLease::Requested {
+            request: 0,
+            sent: now,
+            retry_at: at,
+            requests_sent: 0,
+            refused: None,
+        }
     }
 
     /// The lease and its epoch, if it is held.
@@ -61,12 +67,12 @@ impl HeldLease {
     }
 
     /// Asks at `now` under the number `request`. The next request waits longer and longer, up to `longest`.
-    pub fn ask(&mut self, now: Time, number: u64, (first, longest): (Span, Span)) {
-        if let HeldLease::Requested { request, sent, again_at, attempts, .. } = self {
+    pub fn request_sent(&mut self, now: Time, number: u64, (first, longest): (Span, Span)) {
+        if let HeldLease::Requested { request, sent, retry_at, requests_sent, .. } = self {
             (*request, *sent) = (number, now);
-            *attempts = attempts.saturating_add(1);
-            let doubled = first.times(1 << (*attempts).min(MAX_DOUBLINGS));
-            *again_at = now + doubled.min(longest.max(first));
+            *requests_sent = requests_sent.saturating_add(1);
+            let doubled = first.times(1 << (*requests_sent).min(MAX_DOUBLINGS));
+            *retry_at = now + doubled.min(longest.max(first));
         }
     }
 
@@ -78,14 +84,14 @@ impl HeldLease {
         (request == answered && until > now).then_some((sent, until))
     }
 
-    /// The heartbeat `answered` of this lease was answered. Says when it was sent, if it is the one that is open.
+    /// The heartbeat `answered` of this lease was answered. Says when it was sent, if it is the one that is unanswered.
     pub fn renewed(&mut self, named: (LeaseId, Epoch), answered: u64) -> Option<Time> {
-        let HeldLease::Held { lease, epoch, ttl, until, open, missed, .. } = self else {
+        let HeldLease::Held { lease, epoch, ttl, until, unanswered, missed, .. } = self else {
             return None;
         };
         let (_, sent) =
-            open.filter(|(nonce, _)| (*lease, *epoch) == named && *nonce == answered)?;
-        (*open, *missed) = (None, 0);
+            unanswered.filter(|(nonce, _)| (*lease, *epoch) == named && *nonce == answered)?;
+        (*unanswered, *missed) = (None, 0);
         *until = (*until).max(sent + ttl.mul_f64(HOLDER_SHARE));
         Some(sent)
     }

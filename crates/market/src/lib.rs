@@ -9,7 +9,9 @@ mod divide;
 mod holder;
 mod portion;
 
-pub use book::{Answer, Ask, Granted, LeaseBook, LeaseKey, MAX_HOLDERS, TURN};
+pub use book::{
+    LeaseBook, LeaseDecision, LeaseGrant, LeaseKey, LeaseRequest, MAX_HOLDERS, TURN_DURATION,
+};
 pub use divide::{Claim, divide};
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
 pub use portion::{DevicePart, Portion};

@@ -45,7 +45,7 @@ impl Portion {
     }
 
     /// Nothing of a worker.
-    pub fn nothing(worker: &Worker) -> Portion {
+    pub fn empty(worker: &Worker) -> Portion {
         Portion {
             devices: vec![DevicePart::default(); worker.capacity.devices.len()],
             slots: vec![0; worker.executors.len()],
@@ -54,7 +54,7 @@ impl Portion {
     }
 
     /// What of this the worker really has. A peer may say anything.
-    pub fn of(&self, worker: &Worker) -> Portion {
+    pub fn clamped_to(&self, worker: &Worker) -> Portion {
         self.min(&Portion::whole(worker))
     }
 
@@ -74,11 +74,11 @@ impl Portion {
     }
 
     /// Why `requirement` could not be run within this even if nothing else ran, if that is so.
-    pub fn refuses(&self, worker: &Worker, requirement: &Requirement) -> Option<Refusal> {
+    pub fn refusal_for(&self, worker: &Worker, requirement: &Requirement) -> Option<Refusal> {
         let has_slot = |at: usize| self.slots.get(at).is_some_and(|slots| *slots > 0);
         requirement.refused_by(&self.capacity(worker)).or_else(|| {
             let none = !requirement.executors_of(worker).any(has_slot);
-            none.then(|| Refusal::plain(RefusalKind::Busy))
+            none.then(|| Refusal::without_amount(RefusalKind::Busy))
         })
     }
 
@@ -104,11 +104,11 @@ impl Portion {
 
     /// Whether no amount of `other` is greater.
     pub fn covers(&self, other: &Portion) -> bool {
-        other.minus(self).is_nothing()
+        other.minus(self).is_empty()
     }
 
     /// Whether every amount is zero.
-    pub fn is_nothing(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let device = |device: &DevicePart| *device == DevicePart::default();
         (self.cpu_milli, self.memory_bytes, self.storage_bytes) == (0, 0, 0)
             && self.devices.iter().all(device)

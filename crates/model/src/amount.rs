@@ -5,7 +5,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::decimal::Quantity;
+use crate::decimal::AmountFormat;
 use crate::requirement::Priority;
 use crate::time::Span;
 
@@ -23,7 +23,7 @@ const MAX_SHOWN: usize = 64;
 /// A value from outside that was refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{field}: `{given}` {problem}")]
-pub struct AmountError {
+pub struct FieldError {
     /// The field that it was given for.
     pub field: String,
     /// What was given, cut short.
@@ -32,64 +32,64 @@ pub struct AmountError {
     pub problem: String,
 }
 
-impl AmountError {
+impl FieldError {
     /// `given` was refused for `field`, because it `problem`.
-    pub fn new(field: &str, given: impl fmt::Display, problem: impl Into<String>) -> AmountError {
+    pub fn new(field: &str, given: impl fmt::Display, problem: impl Into<String>) -> FieldError {
         let given = given.to_string().chars().take(MAX_SHOWN).collect();
-        AmountError { field: field.to_owned(), given, problem: problem.into() }
+        FieldError { field: field.to_owned(), given, problem: problem.into() }
     }
 }
 
 /// Bytes: a whole number, or a number with a decimal (`16GB`, `16G`) or binary (`512 KiB`, `1.5Gi`) unit in
 /// any case. A fraction of a unit is rounded to the nearest byte.
-pub fn parse_bytes(field: &str, text: &str) -> Result<u64, AmountError> {
+pub fn parse_bytes(field: &str, text: &str) -> Result<u64, FieldError> {
     BYTES.parse(field, text)
 }
 
 /// Like [`parse_bytes`], but a bare number counts gigabytes, as in the resources of a job.
-pub fn parse_gigabytes(field: &str, text: &str) -> Result<u64, AmountError> {
+pub fn parse_gigabytes(field: &str, text: &str) -> Result<u64, FieldError> {
     GIGABYTES.parse(field, text)
 }
 
 /// Thousandths of a core or a GPU: `4`, `0.5`, `2500m`.
-pub fn parse_milli(field: &str, text: &str) -> Result<u64, AmountError> {
+pub fn parse_milli(field: &str, text: &str) -> Result<u64, FieldError> {
     MILLI.parse(field, text)
 }
 
 /// A length of time: a number of seconds, or a number with a unit (`500ms`, `30s`, `5m`, `2h`), rounded to
 /// the nearest microsecond.
-pub fn parse_seconds(field: &str, text: &str) -> Result<Span, AmountError> {
+pub fn parse_seconds(field: &str, text: &str) -> Result<Span, FieldError> {
     SECONDS.parse(field, text).map(Span::from_micros)
 }
 
 /// A whole number up to `max`.
-pub fn parse_count(field: &str, text: &str, max: u32) -> Result<u32, AmountError> {
-    let count = Quantity { max: u64::from(max), ..COUNT }.parse(field, text)?;
+pub fn parse_count(field: &str, text: &str, max: u32) -> Result<u32, FieldError> {
+    let count = AmountFormat { max: u64::from(max), ..COUNT }.parse(field, text)?;
     Ok(u32::try_from(count).unwrap_or(max))
 }
 
 /// A priority: up to three decimals, at most [`MAX_PRIORITY`] either way.
-pub fn parse_priority(field: &str, text: &str) -> Result<Priority, AmountError> {
+pub fn parse_priority(field: &str, text: &str) -> Result<Priority, FieldError> {
     let (negative, thousandths) = PRIORITY.parse_signed(field, text)?;
     // The bound above makes it fit.
     let thousandths = i32::try_from(thousandths).unwrap_or(i32::MAX);
     Ok(Priority(if negative { -thousandths } else { thousandths }))
 }
 
-const BYTES: Quantity = Quantity {
+const BYTES: AmountFormat = AmountFormat {
     unit: bytes_in,
     rounds: true,
     max: MAX_BYTES,
     example: "a number of bytes such as 16000000000 or \"16GB\"",
-    most: Some("1024 PiB"),
-    finest: "a byte",
+    max_text: Some("1024 PiB"),
+    step_text: "a byte",
 };
-const GIGABYTES: Quantity = Quantity {
+const GIGABYTES: AmountFormat = AmountFormat {
     unit: |unit| if unit.is_empty() { Some(1_000_000_000) } else { bytes_in(unit) },
     example: "a number of gigabytes such as 16 or \"16GB\"",
     ..BYTES
 };
-const MILLI: Quantity = Quantity {
+const MILLI: AmountFormat = AmountFormat {
     unit: |unit| match unit {
         "" => Some(1_000),
         "m" => Some(1),
@@ -98,32 +98,32 @@ const MILLI: Quantity = Quantity {
     rounds: false,
     max: MAX_MILLI,
     example: "a number such as 4, 0.5 or \"500m\"",
-    most: Some("1000000"),
-    finest: "a thousandth",
+    max_text: Some("1000000"),
+    step_text: "a thousandth",
 };
-const SECONDS: Quantity = Quantity {
+const SECONDS: AmountFormat = AmountFormat {
     unit: micros_in,
     rounds: true,
     max: MAX_SECONDS * 1_000_000,
     example: "a number of seconds such as 30, or \"500ms\", \"30s\", \"5m\" or \"2h\"",
-    most: Some("ten years"),
-    finest: "a microsecond",
+    max_text: Some("ten years"),
+    step_text: "a microsecond",
 };
-const COUNT: Quantity = Quantity {
+const COUNT: AmountFormat = AmountFormat {
     unit: |unit| unit.is_empty().then_some(1),
     rounds: false,
     max: u32::MAX as u64,
     example: "a whole number such as 2",
-    most: None,
-    finest: "one",
+    max_text: None,
+    step_text: "one",
 };
-const PRIORITY: Quantity = Quantity {
+const PRIORITY: AmountFormat = AmountFormat {
     unit: |unit| unit.is_empty().then_some(1_000),
     rounds: false,
     max: MAX_PRIORITY as u64 * 1_000,
     example: "a number with up to three decimals such as 0.9 or 5",
-    most: Some("1000000 either way"),
-    finest: "a thousandth",
+    max_text: Some("1000000 either way"),
+    step_text: "a thousandth",
 };
 
 fn bytes_in(unit: &str) -> Option<u64> {
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn check<T: PartialEq + fmt::Debug>(
-        parse: impl Fn(&str, &str) -> Result<T, AmountError>,
+        parse: impl Fn(&str, &str) -> Result<T, FieldError>,
         good: &[(&str, T)],
         bad: &[(&str, &str)],
     ) {

@@ -1,10 +1,10 @@
 //! Reads a decimal number with a unit, on integers: `0.1` is a tenth and not nearly one.
 
-use crate::amount::AmountError;
+use crate::amount::FieldError;
 
 /// What one sort of amount may look like.
 #[derive(Clone, Copy)]
-pub(crate) struct Quantity {
+pub(crate) struct AmountFormat {
     /// The size of a unit, given in lower case; the empty unit is that of a bare number.
     pub(crate) unit: fn(&str) -> Option<u64>,
     /// Whether a fraction that does not come out even is rounded; otherwise it is refused.
@@ -14,13 +14,13 @@ pub(crate) struct Quantity {
     /// What to write, after "give".
     pub(crate) example: &'static str,
     /// The greatest in the user's words, after "the most is"; `max` itself if not said.
-    pub(crate) most: Option<&'static str>,
+    pub(crate) max_text: Option<&'static str>,
     /// The least step in the user's words, after "is finer than".
-    pub(crate) finest: &'static str,
+    pub(crate) step_text: &'static str,
 }
 
 /// What can be wrong with a number.
-enum Fault {
+enum DecimalError {
     Empty,
     Negative,
     NotFinite,
@@ -35,44 +35,44 @@ enum Fault {
 const DECIMALS: usize = 18;
 const ONE: u128 = 10u128.pow(DECIMALS as u32);
 
-impl Quantity {
+impl AmountFormat {
     /// The amount that `text` gives for `field`.
-    pub(crate) fn parse(&self, field: &str, text: &str) -> Result<u64, AmountError> {
-        self.read(text).map_err(|fault| AmountError::new(field, text, self.explain(fault)))
+    pub(crate) fn parse(&self, field: &str, text: &str) -> Result<u64, FieldError> {
+        self.read(text).map_err(|error| FieldError::new(field, text, self.explain(error)))
     }
 
-    /// Like [`Quantity::parse`], where a leading minus is taken too.
-    pub(crate) fn parse_signed(&self, field: &str, text: &str) -> Result<(bool, u64), AmountError> {
+    /// Like [`AmountFormat::parse`], where a leading minus is taken too.
+    pub(crate) fn parse_signed(&self, field: &str, text: &str) -> Result<(bool, u64), FieldError> {
         let size = text.trim().strip_prefix('-');
         match self.read(size.unwrap_or(text)) {
             Ok(amount) => Ok((size.is_some(), amount)),
-            Err(fault) => Err(AmountError::new(field, text, self.explain(fault))),
+            Err(error) => Err(FieldError::new(field, text, self.explain(error))),
         }
     }
 
-    fn read(&self, text: &str) -> Result<u64, Fault> {
+    fn read(&self, text: &str) -> Result<u64, DecimalError> {
         let text = text.trim().to_lowercase();
         match text.trim_start_matches(['+', '-']) {
-            "" if text.is_empty() => return Err(Fault::Empty),
-            "nan" | "inf" | "infinity" => return Err(Fault::NotFinite),
-            _ if text.starts_with('-') => return Err(Fault::Negative),
+            "" if text.is_empty() => return Err(DecimalError::Empty),
+            "nan" | "inf" | "infinity" => return Err(DecimalError::NotFinite),
+            _ if text.starts_with('-') => return Err(DecimalError::Negative),
             _ => {}
         }
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = (&text[..end], text[end..].trim());
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if whole.len() + fraction.len() == 0 || fraction.contains('.') {
-            return Err(Fault::NotANumber);
+            return Err(DecimalError::NotANumber);
         }
-        let unit = (self.unit)(unit).ok_or_else(|| Fault::UnknownUnit(unit.to_owned()))?;
+        let unit = (self.unit)(unit).ok_or_else(|| DecimalError::UnknownUnit(unit.to_owned()))?;
         self.scale(whole, fraction, unit)
     }
 
     /// `whole.fraction` units, where both parts are digits alone.
-    fn scale(&self, whole: &str, fraction: &str, unit: u64) -> Result<u64, Fault> {
+    fn scale(&self, whole: &str, fraction: &str, unit: u64) -> Result<u64, DecimalError> {
         let digits = whole.trim_start_matches('0');
-        let whole: u64 =
-            if digits.is_empty() { Ok(0) } else { digits.parse() }.map_err(|_| Fault::TooLarge)?;
+        let whole: u64 = if digits.is_empty() { Ok(0) } else { digits.parse() }
+            .map_err(|_| DecimalError::TooLarge)?;
         let (counted, rest) = fraction.split_at(fraction.len().min(DECIMALS));
         let counted = counted.bytes().chain(std::iter::repeat(b'0')).take(DECIMALS);
         let part = counted.fold(0, |sum, digit| sum * 10 + u128::from(digit - b'0'));
@@ -80,25 +80,28 @@ impl Quantity {
         // A fraction of what cannot be divided (half a byte, half a task) is a mistake, not a rounding.
         let even = part.is_multiple_of(ONE) && rest.bytes().all(|digit| digit == b'0');
         if !even && (unit == 1 || !self.rounds) {
-            return Err(Fault::TooFine);
+            return Err(DecimalError::TooFine);
         }
         let amount = u128::from(whole) * u128::from(unit) + (part + ONE / 2) / ONE;
-        u64::try_from(amount).ok().filter(|amount| *amount <= self.max).ok_or(Fault::TooLarge)
+        u64::try_from(amount)
+            .ok()
+            .filter(|amount| *amount <= self.max)
+            .ok_or(DecimalError::TooLarge)
     }
 
-    fn explain(&self, fault: Fault) -> String {
+    fn explain(&self, error: DecimalError) -> String {
         let example = self.example;
-        match fault {
-            Fault::Empty => format!("is empty: give {example}"),
-            Fault::Negative => format!("is negative: give {example}"),
-            Fault::NotFinite => format!("is not finite: give {example}"),
-            Fault::NotANumber => format!("is not a number: give {example}"),
-            Fault::UnknownUnit(unit) => {
+        match error {
+            DecimalError::Empty => format!("is empty: give {example}"),
+            DecimalError::Negative => format!("is negative: give {example}"),
+            DecimalError::NotFinite => format!("is not finite: give {example}"),
+            DecimalError::NotANumber => format!("is not a number: give {example}"),
+            DecimalError::UnknownUnit(unit) => {
                 let unit: String = unit.chars().take(16).collect();
                 format!("has the unknown unit `{unit}`: give {example}")
             }
-            Fault::TooFine => format!("is finer than {}: give {example}", self.finest),
-            Fault::TooLarge => match self.most {
+            DecimalError::TooFine => format!("is finer than {}: give {example}", self.step_text),
+            DecimalError::TooLarge => match self.max_text {
                 Some(most) => format!("is too large: the most is {most}"),
                 None => format!("is too large: the most is {}", self.max),
             },

@@ -46,16 +46,16 @@ impl Executor {
 /// A class that does not exist.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("`{0}` is not an executor class: use `inference`, `train` or `aggregate`")]
-pub struct UnknownClass(String);
+pub struct UnknownExecutorClass(String);
 
 impl FromStr for ExecutorClass {
-    type Err = UnknownClass;
-    fn from_str(text: &str) -> Result<ExecutorClass, UnknownClass> {
+    type Err = UnknownExecutorClass;
+    fn from_str(text: &str) -> Result<ExecutorClass, UnknownExecutorClass> {
         match text {
             "inference" => Ok(ExecutorClass::Inference),
             "train" => Ok(ExecutorClass::Train),
             "aggregate" => Ok(ExecutorClass::Aggregate),
-            other => Err(UnknownClass(other.chars().take(64).collect())),
+            other => Err(UnknownExecutorClass(other.chars().take(64).collect())),
         }
     }
 }

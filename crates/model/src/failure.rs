@@ -54,7 +54,7 @@ pub enum FailureKind {
 /// Whose fault a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fault {
+pub enum FailureOrigin {
     /// What the client sent.
     Input,
     /// The program that was run.
@@ -89,28 +89,28 @@ impl FailureKind {
     ];
 
     /// Whose fault it is.
-    pub const fn fault(self) -> Fault {
+    pub const fn origin(self) -> FailureOrigin {
         match self {
-            FailureKind::InvalidInput => Fault::Input,
+            FailureKind::InvalidInput => FailureOrigin::Input,
             FailureKind::ProgramFailed | FailureKind::LimitExceeded | FailureKind::TimedOut => {
-                Fault::Program
+                FailureOrigin::Program
             }
             FailureKind::WorkerFailed
             | FailureKind::WorkerLost
             | FailureKind::Refused
-            | FailureKind::CorruptResult => Fault::Worker,
-            FailureKind::BackendFailed | FailureKind::BackendUnreachable => Fault::Backend,
+            | FailureKind::CorruptResult => FailureOrigin::Worker,
+            FailureKind::BackendFailed | FailureKind::BackendUnreachable => FailureOrigin::Backend,
             FailureKind::Returned
             | FailureKind::Interrupted
             | FailureKind::Cancelled
             | FailureKind::Expired
             | FailureKind::UnknownPermanent
-            | FailureKind::Unknown => Fault::Nobody,
+            | FailureKind::Unknown => FailureOrigin::Nobody,
         }
     }
 
     /// Whether another attempt may do better. What follows from the task itself would fail elsewhere too.
-    pub const fn retry(self) -> bool {
+    pub const fn is_retryable(self) -> bool {
         !matches!(
             self,
             FailureKind::InvalidInput
@@ -134,7 +134,7 @@ impl FailureKind {
     }
 
     /// Whether it says how a run ended. The other kinds are for the scheduler to find.
-    pub const fn is_of_run(self) -> bool {
+    pub const fn is_run_outcome(self) -> bool {
         matches!(
             self,
             FailureKind::InvalidInput
@@ -190,26 +190,26 @@ impl From<&str> for FailureKind {
 }
 
 impl FromStr for FailureKind {
-    type Err = UnknownKind;
-    fn from_str(word: &str) -> Result<FailureKind, UnknownKind> {
-        FailureKind::ALL.into_iter().find(|kind| kind.as_str() == word).ok_or(UnknownKind)
+    type Err = UnknownFailureKind;
+    fn from_str(word: &str) -> Result<FailureKind, UnknownFailureKind> {
+        FailureKind::ALL.into_iter().find(|kind| kind.as_str() == word).ok_or(UnknownFailureKind)
     }
 }
 
 /// A kind of failure that this version does not know.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("this is not a kind of failure that this version knows")]
-pub struct UnknownKind;
+pub struct UnknownFailureKind;
 
-impl Fault {
+impl FailureOrigin {
     /// The word that users see.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Fault::Input => "input",
-            Fault::Program => "program",
-            Fault::Worker => "worker",
-            Fault::Backend => "backend",
-            Fault::Nobody => "nobody",
+            FailureOrigin::Input => "input",
+            FailureOrigin::Program => "program",
+            FailureOrigin::Worker => "worker",
+            FailureOrigin::Backend => "backend",
+            FailureOrigin::Nobody => "nobody",
         }
     }
 }
@@ -234,7 +234,7 @@ impl TaskError {
 
     /// The same with so many characters of the text at most.
     #[must_use]
-    pub fn cut(mut self, max_chars: usize) -> TaskError {
+    pub fn truncated(mut self, max_chars: usize) -> TaskError {
         if let Some((end, _)) = self.message.char_indices().nth(max_chars) {
             self.message.truncate(end);
         }
@@ -245,7 +245,7 @@ impl TaskError {
 impl fmt::Display for TaskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.status {
-            Some(status) => write!(f, "the server answered {status}: {}", self.message),
+            Some(status) => write!(f, "the back end answered {status}: {}", self.message),
             None => f.write_str(&self.message),
         }
     }
@@ -262,8 +262,8 @@ mod tests {
             assert_eq!(kind.to_string().parse(), Ok(kind));
             assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
             assert_eq!(serde_json::from_str::<FailureKind>(&format!("\"{kind}\"")).unwrap(), kind);
-            let fault = serde_json::to_string(&kind.fault()).unwrap();
-            assert_eq!(fault, format!("\"{}\"", kind.fault().as_str()));
+            let fault = serde_json::to_string(&kind.origin()).unwrap();
+            assert_eq!(fault, format!("\"{}\"", kind.origin().as_str()));
         }
     }
 
@@ -275,7 +275,7 @@ mod tests {
         );
         assert_eq!(FailureKind::from("of_2030"), FailureKind::Unknown);
         for retry in [true, false] {
-            assert_eq!(FailureKind::unknown(retry).retry(), retry);
+            assert_eq!(FailureKind::unknown(retry).is_retryable(), retry);
         }
     }
 
@@ -283,7 +283,7 @@ mod tests {
     fn what_a_back_end_answered_is_shown_with_its_status() {
         let error =
             TaskError { status: Some(422), ..TaskError::new(FailureKind::InvalidInput, "€€") };
-        assert_eq!(error.clone().cut(1).to_string(), "the server answered 422: €");
-        assert_eq!(error.cut(2).message, "€€");
+        assert_eq!(error.clone().truncated(1).to_string(), "the back end answered 422: €");
+        assert_eq!(error.truncated(2).message, "€€");
     }
 }

@@ -28,7 +28,7 @@ fn expected(prefix: &str) -> String {
 
 /// The bits of an id that say how far the millisecond has gone (RFC 9562, 6.2, method 3). So ids sort by the
 /// microsecond, and what is stored by them grows at its end.
-const PART_BITS: u32 = 12;
+const SUB_MILLI_BITS: u32 = 12;
 /// The bits before those: milliseconds.
 const MILLIS_BITS: u32 = 48;
 
@@ -36,16 +36,16 @@ const MILLIS_BITS: u32 = 48;
 fn moment_of(time: Time) -> u64 {
     const MICROS: u64 = 1_000;
     let millis = time.as_millis().min((1 << MILLIS_BITS) - 1);
-    let part = (time.as_micros() % MICROS) * (1 << PART_BITS) / MICROS;
-    millis << PART_BITS | part
+    let part = (time.as_micros() % MICROS) * (1 << SUB_MILLI_BITS) / MICROS;
+    millis << SUB_MILLI_BITS | part
 }
 
 fn uuid_of(moment: u64, rng: &mut Rng) -> Uuid {
-    let part = moment & ((1 << PART_BITS) - 1);
+    let part = moment & ((1 << SUB_MILLI_BITS) - 1);
     let mut behind = [0; 10];
     behind[..2].copy_from_slice(&(part as u16).to_be_bytes());
     behind[2..].copy_from_slice(&rng.next_u64().to_be_bytes());
-    Builder::from_unix_timestamp_millis(moment >> PART_BITS, &behind).into_uuid()
+    Builder::from_unix_timestamp_millis(moment >> SUB_MILLI_BITS, &behind).into_uuid()
 }
 
 macro_rules! uuid_id {
@@ -145,28 +145,28 @@ uuid_id!(
 
 impl TaskId {
     /// A new id behind `last`: of the moment that it is now, or of the next that is free.
-    pub fn behind(last: Option<TaskId>, now: Time, rng: &mut Rng) -> TaskId {
+    pub fn after(last: Option<TaskId>, now: Time, rng: &mut Rng) -> TaskId {
         let free = last.map_or(0, |last| last.moment() + 1);
         TaskId(uuid_of(moment_of(now).max(free), rng))
     }
 
     /// When it was made, in 4,096ths of a millisecond since 1970. Ids sort by it; those that are made each
-    /// [behind](TaskId::behind) the last have a moment each. It has 60 bits.
+    /// [behind](TaskId::after) the last have a moment each. It has 60 bits.
     pub const fn moment(self) -> u64 {
         let (first, _) = self.0.as_u64_pair();
         // Between milliseconds and their part stands the version.
         let version_and_part = u64::BITS - MILLIS_BITS;
-        first >> version_and_part << PART_BITS | first & ((1 << PART_BITS) - 1)
+        first >> version_and_part << SUB_MILLI_BITS | first & ((1 << SUB_MILLI_BITS) - 1)
     }
 
     /// When it was made, to the millisecond.
-    pub const fn made_at(self) -> Time {
-        Time::from_micros((self.moment() >> PART_BITS) * 1_000)
+    pub const fn created_at(self) -> Time {
+        Time::from_micros((self.moment() >> SUB_MILLI_BITS) * 1_000)
     }
 
     /// The first moment of the millisecond of `time`.
     pub fn first_moment(time: Time) -> u64 {
-        moment_of(time) >> PART_BITS << PART_BITS
+        moment_of(time) >> SUB_MILLI_BITS << SUB_MILLI_BITS
     }
 }
 
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn each_id_behind_another_has_its_own_moment_also_when_the_clock_goes_back() {
+    fn each_id_after_another_has_its_own_moment_also_when_the_clock_goes_back() {
         let mut rng = Rng::new(1);
         let now = Time::from_micros(1_700_000_000_000_999);
-        let first = TaskId::behind(None, now, &mut rng);
+        let first = TaskId::after(None, now, &mut rng);
         let mut last = first;
         for step in 1..10_000_u64 {
             let now = if step < 5_000 { now } else { Time::from_micros(5) };
-            let next = TaskId::behind(Some(last), now, &mut rng);
+            let next = TaskId::after(Some(last), now, &mut rng);
             assert!(last < next && last.moment() < next.moment(), "{step}");
             assert_eq!(next.uuid().get_version_num(), 7);
             last = next;
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(first.moment(), moment_of(now));
         assert_eq!(last.moment(), first.moment() + 9_999);
         assert_eq!(TaskId::first_moment(now), 1_700_000_000_000 << 12);
-        assert!(TaskId::behind(Some(first), Time::MAX, &mut rng) > first);
+        assert!(TaskId::after(Some(first), Time::MAX, &mut rng) > first);
     }
 
     #[test]

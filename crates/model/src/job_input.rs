@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::amount::{AmountError, parse_count, parse_gigabytes, parse_milli};
+use crate::amount::{FieldError, parse_count, parse_gigabytes, parse_milli};
 use crate::executor::ExecutorClass;
-use crate::given::Given;
+use crate::input_value::InputValue;
 use crate::job::{AdamW, JobSpec, ModelType, Nesterov, PriceRange, Secret, Source};
 use crate::money::Money;
 use crate::name::Name;
@@ -15,7 +15,7 @@ pub const MAX_WORKERS: u32 = 10_000;
 /// The largest models come in a few hundred files.
 pub const MAX_FILENAMES: usize = 4_096;
 /// As many as there are resources, and room for a mistake to be named.
-pub const MAX_NEEDS: usize = 16;
+pub const MAX_RESOURCE_ENTRIES: usize = 16;
 
 /// A training job.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -33,51 +33,51 @@ pub struct JobInput {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelInput {
-    repository: Given,
-    revision: Option<Given>,
-    filenames: Vec<Given>,
+    repository: InputValue,
+    revision: Option<InputValue>,
+    filenames: Vec<InputValue>,
     token: Option<Secret>,
-    r#type: Given,
+    r#type: InputValue,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SourceInput {
-    repository: Given,
-    revision: Option<Given>,
-    filenames: Vec<Given>,
+    repository: InputValue,
+    revision: Option<InputValue>,
+    filenames: Vec<InputValue>,
     token: Option<Secret>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DatasetInput {
-    dataset: Given,
+    dataset: InputValue,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AdamWInput {
-    learning_rate: Given,
-    betas: Option<Vec<Given>>,
-    epsilon: Option<Given>,
+    learning_rate: InputValue,
+    betas: Option<Vec<InputValue>>,
+    epsilon: Option<InputValue>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NesterovInput {
-    learning_rate: Given,
-    momentum: Given,
+    learning_rate: InputValue,
+    momentum: InputValue,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ResourcesInput {
-    num_workers: Given,
+    num_workers: InputValue,
     #[serde(default)]
-    worker: Vec<NeedInput>,
+    worker: Vec<ResourceEntryInput>,
     #[serde(default)]
-    parameter_server: Vec<NeedInput>,
+    parameter_server: Vec<ResourceEntryInput>,
     worker_price: Option<PriceInput>,
     parameter_server_price: Option<PriceInput>,
 }
@@ -85,23 +85,23 @@ struct ResourcesInput {
 /// `{ type, min }` or `{ kind }`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NeedInput {
-    r#type: Option<Given>,
-    min: Option<Given>,
-    kind: Option<Given>,
+struct ResourceEntryInput {
+    r#type: Option<InputValue>,
+    min: Option<InputValue>,
+    kind: Option<InputValue>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PriceInput {
-    bid: Given,
-    max: Given,
+    bid: InputValue,
+    max: InputValue,
 }
 
 impl TryFrom<JobInput> for JobSpec {
-    type Error = Vec<AmountError>;
+    type Error = Vec<FieldError>;
 
-    fn try_from(input: JobInput) -> Result<JobSpec, Vec<AmountError>> {
+    fn try_from(input: JobInput) -> Result<JobSpec, Vec<FieldError>> {
         let mut problems = Problems::default();
         let spec = problems.job(input);
         match spec {
@@ -113,7 +113,7 @@ impl TryFrom<JobInput> for JobSpec {
 
 /// Everything found wrong so far. Each method reads one part; none means that something in it was wrong.
 #[derive(Default)]
-struct Problems(Vec<AmountError>);
+struct Problems(Vec<FieldError>);
 
 impl Problems {
     fn job(&mut self, input: JobInput) -> Option<JobSpec> {
@@ -123,13 +123,14 @@ impl Problems {
         let model = self.source("model", model);
         let model_type = self.note(model_type(&r#type));
         let preprocessor = input.preprocessor.map(|input| self.source("preprocessor", input));
-        let dataset = self.note(input.dataset.dataset.name("dataset.dataset"));
+        let dataset = self.note(input.dataset.dataset.as_name("dataset.dataset"));
         let inner_optimizer = self.adamw(&input.inner_optimizer);
         let outer_optimizer = self.nesterov(&input.outer_optimizer);
         let resources = input.resources;
         let num_workers = self.note(workers(&resources.num_workers));
-        let worker = self.needs("resources.worker", ExecutorClass::Train, &resources.worker);
-        let parameter_server = self.needs(
+        let worker =
+            self.resource_entries("resources.worker", ExecutorClass::Train, &resources.worker);
+        let parameter_server = self.resource_entries(
             "resources.parameter_server",
             ExecutorClass::Aggregate,
             &resources.parameter_server,
@@ -163,7 +164,7 @@ impl Problems {
             input.filenames.iter().filter_map(|given| self.note(path(&field, given))).collect();
         if !(1..=MAX_FILENAMES).contains(&input.filenames.len()) {
             let problem = format!("files were given: give from 1 to {MAX_FILENAMES}");
-            self.0.push(AmountError::new(&field, input.filenames.len(), problem));
+            self.0.push(FieldError::new(&field, input.filenames.len(), problem));
         }
         Some(Source { repository: repository?, revision, filenames, token: input.token })
     }
@@ -182,7 +183,7 @@ impl Problems {
             }
             Some(other) => {
                 let problem = "numbers were given: give two such as [0.9, 0.999]";
-                self.0.push(AmountError::new(&field, other.len(), problem));
+                self.0.push(FieldError::new(&field, other.len(), problem));
                 None
             }
         };
@@ -198,11 +199,16 @@ impl Problems {
         Some(Nesterov { learning_rate: learning_rate?, momentum: momentum? })
     }
 
-    fn needs(&mut self, at: &str, class: ExecutorClass, needs: &[NeedInput]) -> Requirement {
+    fn resource_entries(
+        &mut self,
+        at: &str,
+        class: ExecutorClass,
+        needs: &[ResourceEntryInput],
+    ) -> Requirement {
         let mut requirement = Requirement { class, ..Requirement::default() };
-        if needs.len() > MAX_NEEDS {
-            let problem = format!("entries were given: give at most {MAX_NEEDS}");
-            self.0.push(AmountError::new(at, needs.len(), problem));
+        if needs.len() > MAX_RESOURCE_ENTRIES {
+            let problem = format!("entries were given: give at most {MAX_RESOURCE_ENTRIES}");
+            self.0.push(FieldError::new(at, needs.len(), problem));
             return requirement;
         }
         let mut seen = Vec::new();
@@ -211,7 +217,7 @@ impl Problems {
             let Some(what) = self.note(read) else { continue };
             if seen.contains(&what) {
                 let problem = "was given before: give each once";
-                self.0.push(AmountError::new(&format!("{at}[{nth}]"), what, problem));
+                self.0.push(FieldError::new(&format!("{at}[{nth}]"), what, problem));
             }
             seen.push(what);
         }
@@ -224,17 +230,17 @@ impl Problems {
         let (bid, max) = (bid?, max?);
         if bid > max {
             let problem = format!("is more than max = {max}: raise max or lower the bid");
-            self.0.push(AmountError::new(&format!("{at}.bid"), &input.bid, problem));
+            self.0.push(FieldError::new(&format!("{at}.bid"), &input.bid, problem));
         }
         Some(PriceRange { bid, max })
     }
 
-    fn note<T>(&mut self, read: Result<T, AmountError>) -> Option<T> {
+    fn note<T>(&mut self, read: Result<T, FieldError>) -> Option<T> {
         read.map_err(|problem| self.0.push(problem)).ok()
     }
 }
 
-fn model_type(given: &Given) -> Result<ModelType, AmountError> {
+fn model_type(given: &InputValue) -> Result<ModelType, FieldError> {
     match given.as_str() {
         "vision-classification" => Ok(ModelType::VisionClassification),
         "causal-lm" => Ok(ModelType::CausalLm),
@@ -242,26 +248,26 @@ fn model_type(given: &Given) -> Result<ModelType, AmountError> {
         other => {
             let problem =
                 "is not a model type: use `vision-classification`, `causal-lm` or `torch`";
-            Err(AmountError::new("model.type", other, problem))
+            Err(FieldError::new("model.type", other, problem))
         }
     }
 }
 
 /// A name that is also part of a path or an address on the machine that fetches it, and must not lead out.
-fn path(field: &str, given: &Given) -> Result<Name, AmountError> {
-    let name = given.name(field)?;
+fn path(field: &str, given: &InputValue) -> Result<Name, FieldError> {
+    let name = given.as_name(field)?;
     let inside = |part: &str| !matches!(part, "" | "." | "..");
     if name.as_str().contains('\\') || !name.as_str().split('/').all(inside) {
-        let problem = "leads elsewhere: give a path without `..` and without a leading slash";
-        return Err(AmountError::new(field, given, problem));
+        let problem = "is an invalid path: give one without `..` and without a leading slash";
+        return Err(FieldError::new(field, given, problem));
     }
     Ok(name)
 }
 
-fn workers(given: &Given) -> Result<u32, AmountError> {
+fn workers(given: &InputValue) -> Result<u32, FieldError> {
     let field = "resources.num_workers";
     match parse_count(field, given.as_str(), MAX_WORKERS)? {
-        0 => Err(AmountError::new(field, given, "trains nothing: give at least 1")),
+        0 => Err(FieldError::new(field, given, "is invalid: give at least 1")),
         count => Ok(count),
     }
 }
@@ -269,18 +275,18 @@ fn workers(given: &Given) -> Result<u32, AmountError> {
 /// Reads one entry into `requirement` and says which sort it was.
 fn apply(
     at: &str,
-    need: &NeedInput,
+    need: &ResourceEntryInput,
     requirement: &mut Requirement,
-) -> Result<&'static str, AmountError> {
+) -> Result<&'static str, FieldError> {
     let (given, min) = match (&need.r#type, &need.min, &need.kind) {
         (Some(given), Some(min), None) => (given, min.as_str()),
         (None, None, Some(kind)) => {
-            requirement.executor = Some(kind.name(&format!("{at}.kind"))?);
+            requirement.executor = Some(kind.as_name(&format!("{at}.kind"))?);
             return Ok("kind");
         }
         _ => {
             let problem = "must have `type` and `min`, or `kind` alone";
-            return Err(AmountError::new(at, "this entry", problem));
+            return Err(FieldError::new(at, "this entry", problem));
         }
     };
     let field = format!("{at}.min");
@@ -304,22 +310,22 @@ fn apply(
         }
         _ => {
             let problem = "is not a resource: use `GPU`, `CPU`, `Memory` or `Storage`";
-            return Err(AmountError::new(&format!("{at}.type"), given, problem));
+            return Err(FieldError::new(&format!("{at}.type"), given, problem));
         }
     })
 }
 
-fn positive(field: &str, given: &Given) -> Result<f64, AmountError> {
+fn positive(field: &str, given: &InputValue) -> Result<f64, FieldError> {
     match given.as_str().parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
-        _ => Err(AmountError::new(field, given, "is not a number above 0: give one such as 0.001")),
+        _ => Err(FieldError::new(field, given, "is not a number above 0: give one such as 0.001")),
     }
 }
 
-fn decay(field: &str, given: &Given) -> Result<f64, AmountError> {
+fn decay(field: &str, given: &InputValue) -> Result<f64, FieldError> {
     match given.as_str().parse::<f64>() {
         Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
-        _ => Err(AmountError::new(field, given, "is not from 0 to below 1: give one such as 0.9")),
+        _ => Err(FieldError::new(field, given, "is not from 0 to below 1: give one such as 0.9")),
     }
 }
 

@@ -15,14 +15,14 @@ use thiserror::Error;
 use crate::requirement::{Refusal, RefusalKind, Requirement};
 use crate::resource::Capacity;
 
-pub use view::{Free, Statistics, Utilisation};
+pub use view::{Free, LedgerStatistics, Utilisation};
 
 /// The bookings on one worker, each under a key of the caller's choice.
 #[derive(Clone, Debug)]
 pub struct Ledger<K> {
     total: Sums,
     booked: Sums,
-    slots: Box<[Slot]>,
+    device_entries: Box<[DeviceEntry]>,
     /// Ordered, so that whoever walks it does so in the same order on every machine.
     bookings: BTreeMap<K, Booking>,
 }
@@ -66,7 +66,7 @@ struct Sums {
 
 /// One GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Slot {
+struct DeviceEntry {
     memory_bytes: u64,
     milli_gpu: u32,
     booked_memory_bytes: u64,
@@ -88,26 +88,30 @@ struct Booking {
 impl<K: Ord + Copy> Ledger<K> {
     /// A ledger of all that `capacity` offers, with nothing booked.
     pub fn new(capacity: &Capacity) -> Ledger<K> {
-        let slots = vec![Slot::default(); capacity.devices.len()].into();
+        let device_entries = vec![DeviceEntry::default(); capacity.devices.len()].into();
         let (total, booked) = (Sums::default(), Sums::default());
-        let mut ledger = Ledger { total, booked, slots, bookings: BTreeMap::new() };
+        let mut ledger = Ledger { total, booked, device_entries, bookings: BTreeMap::new() };
         ledger.resize(capacity);
         ledger
     }
 
     /// Offers `capacity` from now on, whatever is booked. A GPU that is not in it has nothing to offer any more.
     pub fn resize(&mut self, capacity: &Capacity) {
-        for (at, slot) in self.slots.iter_mut().enumerate() {
+        for (at, entry) in self.device_entries.iter_mut().enumerate() {
             let device = capacity.devices.get(at);
-            slot.memory_bytes = device.map_or(0, |device| device.memory_bytes);
-            slot.milli_gpu = device.map_or(0, |device| device.milli_gpu);
+            entry.memory_bytes = device.map_or(0, |device| device.memory_bytes);
+            entry.milli_gpu = device.map_or(0, |device| device.milli_gpu);
         }
         self.total = Sums {
             cpu_milli: capacity.cpu_milli,
             memory_bytes: capacity.memory_bytes,
             storage_bytes: capacity.storage_bytes,
-            milli_gpu: self.slots.iter().map(|slot| u64::from(slot.milli_gpu)).sum(),
-            gpu_memory_bytes: self.slots.iter().map(|slot| u128::from(slot.memory_bytes)).sum(),
+            milli_gpu: self.device_entries.iter().map(|entry| u64::from(entry.milli_gpu)).sum(),
+            gpu_memory_bytes: self
+                .device_entries
+                .iter()
+                .map(|entry| u128::from(entry.memory_bytes))
+                .sum(),
         };
     }
 
@@ -133,20 +137,20 @@ impl<K: Ord + Copy> Ledger<K> {
             return Ok(());
         }
         let (mut with_memory, mut with_both) = (0, 0);
-        for (_, slot) in (0u32..).zip(&self.slots).filter(|(at, _)| may_use(*at)) {
-            let memory = slot.free_memory_bytes() >= needs.gpu_memory_bytes;
+        for (_, entry) in (0u32..).zip(&self.device_entries).filter(|(at, _)| may_use(*at)) {
+            let memory = entry.free_memory_bytes() >= needs.gpu_memory_bytes;
             with_memory += u64::from(memory);
-            with_both += u64::from(memory && slot.free_milli_gpu() >= needs.milli_gpu);
+            with_both += u64::from(memory && entry.free_milli_gpu() >= needs.milli_gpu);
         }
         let wanted = u64::from(needs.min_gpus);
-        require(RefusalKind::Gpus, wanted, self.slots.len() as u64)?;
+        require(RefusalKind::Gpus, wanted, self.device_entries.len() as u64)?;
         require(RefusalKind::GpuMemory, wanted, with_memory)?;
         require(RefusalKind::GpuShare, wanted, with_both)
     }
 
     /// Whether a GPU has enough free for `requirement`.
     pub fn has_room_on(&self, device: u32, requirement: &Requirement) -> bool {
-        self.slots.get(device as usize).is_some_and(|slot| slot.fits(requirement))
+        self.device_entries.get(device as usize).is_some_and(|entry| entry.fits(requirement))
     }
 
     /// Books `requirement` under `key` and pins it to GPUs. An error changes nothing.
@@ -180,9 +184,9 @@ impl<K: Ord + Copy> Ledger<K> {
             devices: self.choose(requirement, fit, may_use),
         };
         for at in &booking.devices {
-            let slot = &mut self.slots[*at as usize];
-            slot.booked_memory_bytes += booking.gpu_memory_bytes;
-            slot.booked_milli_gpu += booking.milli_gpu;
+            let entry = &mut self.device_entries[*at as usize];
+            entry.booked_memory_bytes += booking.gpu_memory_bytes;
+            entry.booked_milli_gpu += booking.milli_gpu;
         }
         self.booked.add(&booking);
         self.bookings.insert(key, booking);
@@ -193,9 +197,9 @@ impl<K: Ord + Copy> Ledger<K> {
     pub fn release(&mut self, key: K) -> Result<(), LedgerError> {
         let booking = self.bookings.remove(&key).ok_or(LedgerError::NotBooked)?;
         for at in &booking.devices {
-            let slot = &mut self.slots[*at as usize];
-            slot.booked_memory_bytes -= booking.gpu_memory_bytes;
-            slot.booked_milli_gpu -= booking.milli_gpu;
+            let entry = &mut self.device_entries[*at as usize];
+            entry.booked_memory_bytes -= booking.gpu_memory_bytes;
+            entry.booked_milli_gpu -= booking.milli_gpu;
         }
         self.booked.remove(&booking);
         Ok(())
@@ -207,7 +211,7 @@ impl<K: Ord + Copy> Ledger<K> {
     }
 
     /// How many bookings there are.
-    pub fn booked(&self) -> usize {
+    pub fn booking_count(&self) -> usize {
         self.bookings.len()
     }
 
@@ -227,17 +231,20 @@ impl<K: Ord + Copy> Ledger<K> {
         if wanted == 0 {
             return Vec::new();
         }
-        let fitting =
-            (0u32..).zip(&self.slots).filter(|(at, slot)| slot.fits(requirement) && may_use(*at));
+        let fitting = (0u32..)
+            .zip(&self.device_entries)
+            .filter(|(at, entry)| entry.fits(requirement) && may_use(*at));
         let mut chosen: Vec<u32> = fitting.map(|(at, _)| at).collect();
         // Memory and share left over, each against the largest GPU of the worker: two fractions brought to one
         // denominator, so that the comparison is exact. The sorts are stable: ties stay in order of index.
-        let largest_memory = self.slots.iter().map(|slot| slot.memory_bytes).max().unwrap_or(0);
-        let largest_share = self.slots.iter().map(|slot| slot.milli_gpu).max().unwrap_or(0);
+        let largest_memory =
+            self.device_entries.iter().map(|entry| entry.memory_bytes).max().unwrap_or(0);
+        let largest_share =
+            self.device_entries.iter().map(|entry| entry.milli_gpu).max().unwrap_or(0);
         let left_over = |at: &u32| {
-            let slot = &self.slots[*at as usize];
-            let memory = u128::from(slot.free_memory_bytes() - requirement.gpu_memory_bytes);
-            let share = u128::from(slot.free_milli_gpu() - requirement.milli_gpu);
+            let entry = &self.device_entries[*at as usize];
+            let memory = u128::from(entry.free_memory_bytes() - requirement.gpu_memory_bytes);
+            let share = u128::from(entry.free_milli_gpu() - requirement.milli_gpu);
             memory * u128::from(largest_share.max(1)) + share * u128::from(largest_memory.max(1))
         };
         match fit {
@@ -251,7 +258,7 @@ impl<K: Ord + Copy> Ledger<K> {
     }
 }
 
-impl Slot {
+impl DeviceEntry {
     fn fits(&self, requirement: &Requirement) -> bool {
         self.free_memory_bytes() >= requirement.gpu_memory_bytes
             && self.free_milli_gpu() >= requirement.milli_gpu

@@ -9,7 +9,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// A map that can only be asked for keys.
 #[derive(Clone, Debug)]
-pub struct Map<K, V>(HashMap<K, V, BuildHasherDefault<Mix>>);
+pub struct Map<K, V>(HashMap<K, V, BuildHasherDefault<FixedHasher>>);
 
 /// A set that can only be asked for members.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl<K: Eq + Hash, V> Map<K, V> {
         K: Borrow<Q>,
     {
         let gone = self.0.remove(key)?;
-        if self.0.capacity() > LEAST_CAPACITY.max(SPARSE * self.0.len()) {
+        if self.0.capacity() > MIN_CAPACITY.max(SPARSE * self.0.len()) {
             self.0.shrink_to(2 * self.0.len());
         }
         Some(gone)
@@ -94,41 +94,41 @@ impl<K: Eq + Hash, V> Map<K, V> {
 /// next time, and until it has to grow.
 const SPARSE: usize = 8;
 /// A map for so few is not worth to be made smaller.
-const LEAST_CAPACITY: usize = 32;
+const MIN_CAPACITY: usize = 32;
 
 /// A map of very many keys, in parts: a part at a time grows and shrinks, so nobody waits until a million keys have
 /// moved to a larger table.
 #[derive(Clone, Debug)]
-pub struct LargeMap<K, V> {
-    parts: Vec<Map<K, V>>,
+pub struct ShardedMap<K, V> {
+    shards: Vec<Map<K, V>>,
     len: usize,
 }
 
 /// With a million keys, a part moves 4,000 when it grows: a tenth of a millisecond.
-const PARTS: usize = 256;
+const SHARDS: usize = 256;
 
-impl<K, V> Default for LargeMap<K, V> {
+impl<K, V> Default for ShardedMap<K, V> {
     fn default() -> Self {
-        LargeMap { parts: (0..PARTS).map(|_| Map::default()).collect(), len: 0 }
+        ShardedMap { shards: (0..SHARDS).map(|_| Map::default()).collect(), len: 0 }
     }
 }
 
-impl<K: Eq + Hash, V> LargeMap<K, V> {
+impl<K: Eq + Hash, V> ShardedMap<K, V> {
     /// The value under `key`.
     pub fn get(&self, key: &K) -> Option<&V> {
-        self.parts[part_of(key)].get(key)
+        self.shards[shard_of(key)].get(key)
     }
 
     /// Puts `value` under `key`; returns what was there.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let before = self.parts[part_of(&key)].insert(key, value);
+        let before = self.shards[shard_of(&key)].insert(key, value);
         self.len += usize::from(before.is_none());
         before
     }
 
     /// Takes out what is under `key`.
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        let gone = self.parts[part_of(key)].remove(key)?;
+        let gone = self.shards[shard_of(key)].remove(key)?;
         self.len -= 1;
         Some(gone)
     }
@@ -145,15 +145,15 @@ impl<K: Eq + Hash, V> LargeMap<K, V> {
 
     /// How many keys it has memory for.
     pub fn capacity(&self) -> usize {
-        self.parts.iter().map(Map::capacity).sum()
+        self.shards.iter().map(Map::capacity).sum()
     }
 }
 
 /// By other bits of the hash than a table looks at: it takes the highest seven and the lowest.
-fn part_of(key: &impl Hash) -> usize {
-    let mut mix = Mix::default();
+fn shard_of(key: &impl Hash) -> usize {
+    let mut mix = FixedHasher::default();
     key.hash(&mut mix);
-    (mix.finish() >> 32) as usize % PARTS
+    (mix.finish() >> 32) as usize % SHARDS
 }
 
 impl<K: Eq + Hash> Set<K> {
@@ -192,9 +192,9 @@ impl<K: Eq + Hash> Set<K> {
 /// A fixed hash: one wide multiply for each eight bytes. Fast because it is predictable, so it is for keys
 /// that we make ourselves (ids, indices). Keys that a client chooses go into a `BTreeMap`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mix(u64);
+pub struct FixedHasher(u64);
 
-impl Mix {
+impl FixedHasher {
     fn add(&mut self, word: u64) {
         let mixed = self.0.rotate_left(5) ^ word ^ 0x2545_F491_4F6C_DD1D;
         let product = u128::from(mixed) * u128::from(0x9E37_79B9_7F4A_7C15_u64);
@@ -202,7 +202,7 @@ impl Mix {
     }
 }
 
-impl Hasher for Mix {
+impl Hasher for FixedHasher {
     fn write(&mut self, bytes: &[u8]) {
         let mut chunks = bytes.chunks_exact(8);
         for chunk in &mut chunks {
@@ -253,7 +253,7 @@ mod tests {
         assert!((0u64..10_000).all(|i| map.get(format!("key-{i}").as_str()) == Some(&i)));
         let mut low_bits = [0u32; 64];
         for i in 0u64..6_400 {
-            let mut mix = Mix::default();
+            let mut mix = FixedHasher::default();
             i.hash(&mut mix);
             low_bits[(mix.finish() % 64) as usize] += 1;
         }
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn memory_follows_what_is_in_it() {
         const MANY: u64 = 200_000;
-        let (mut map, mut large) = (Map::default(), LargeMap::default());
+        let (mut map, mut large) = (Map::default(), ShardedMap::default());
         for key in 0..MANY {
             map.insert(key, key);
             assert!(large.insert(key, key).is_none());
@@ -275,15 +275,15 @@ mod tests {
                 assert_eq!(large.len() as u64, MANY / 2 - 1);
             }
         }
-        assert!(map.is_empty() && map.capacity() <= LEAST_CAPACITY, "{}", map.capacity());
-        assert!(large.is_empty() && large.capacity() <= PARTS * LEAST_CAPACITY);
+        assert!(map.is_empty() && map.capacity() <= MIN_CAPACITY, "{}", map.capacity());
+        assert!(large.is_empty() && large.capacity() <= SHARDS * MIN_CAPACITY);
     }
 
     #[test]
-    fn the_parts_of_a_large_map_are_about_as_large() {
-        let mut large = LargeMap::default();
+    fn shards_are_balanced() {
+        let mut large = ShardedMap::default();
         (0u64..256_000).for_each(|key| assert!(large.insert(key, ()).is_none()));
-        let parts = large.parts.iter().map(Map::len);
+        let parts = large.shards.iter().map(Map::len);
         assert!(parts.clone().all(|len| (800..1_200).contains(&len)), "{:?}", parts.max());
     }
 }

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// A number (`input_tokens: 100`) or a category (`hardware: "A100"`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Value {
+pub enum MetadataValue {
     /// A finite number.
     Number(f64),
     /// A category.
@@ -19,7 +19,7 @@ pub enum Value {
 /// Keys with values, in the order of their keys, each key once.
 /// Read and written as a map (`{"input_tokens": 100}`).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Metadata(Box<[(Arc<str>, Value)]>);
+pub struct Metadata(Box<[(Arc<str>, MetadataValue)]>);
 
 /// Metadata that was refused.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -43,17 +43,17 @@ impl Metadata {
 
     /// Metadata of these entries; a later entry replaces an earlier one with the same key.
     pub fn new(
-        entries: impl IntoIterator<Item = (Arc<str>, Value)>,
+        entries: impl IntoIterator<Item = (Arc<str>, MetadataValue)>,
     ) -> Result<Metadata, MetadataError> {
-        let mut sorted: Vec<(Arc<str>, Value)> = Vec::new();
+        let mut sorted: Vec<(Arc<str>, MetadataValue)> = Vec::new();
         for (key, value) in entries {
             let shown = || key.chars().take(64).collect::<String>();
             let text_bytes = match &value {
-                Value::Number(number) if !number.is_finite() => {
+                MetadataValue::Number(number) if !number.is_finite() => {
                     return Err(MetadataError::NotFinite(shown()));
                 }
-                Value::Number(_) => 0,
-                Value::Text(text) => text.len(),
+                MetadataValue::Number(_) => 0,
+                MetadataValue::Text(text) => text.len(),
             };
             if key.len().max(text_bytes) > Metadata::MAX_TEXT_BYTES {
                 return Err(MetadataError::TooLong(shown()));
@@ -73,18 +73,18 @@ impl Metadata {
     /// Metadata of numbers alone, for tests and the simulator. Numbers that are not finite are left out.
     pub fn of_numbers(entries: &[(&str, f64)]) -> Metadata {
         let finite = entries.iter().filter(|(_, number)| number.is_finite());
-        Metadata::new(finite.map(|(key, number)| (Arc::from(*key), Value::Number(*number))))
+        Metadata::new(finite.map(|(key, number)| (Arc::from(*key), MetadataValue::Number(*number))))
             .unwrap_or_default()
     }
 
     /// The value under `key`.
-    pub fn get(&self, key: &str) -> Option<&Value> {
+    pub fn get(&self, key: &str) -> Option<&MetadataValue> {
         let at = self.0.binary_search_by(|(other, _)| (**other).cmp(key)).ok()?;
         Some(&self.0[at].1)
     }
 
     /// The entries in the order of their keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &MetadataValue)> {
         self.0.iter().map(|(key, value)| (&**key, value))
     }
 
@@ -102,7 +102,7 @@ impl Serialize for Metadata {
 
 impl<'de> Deserialize<'de> for Metadata {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
-        let entries = BTreeMap::<Arc<str>, Value>::deserialize(deserializer)?;
+        let entries = BTreeMap::<Arc<str>, MetadataValue>::deserialize(deserializer)?;
         Metadata::new(entries).map_err(serde::de::Error::custom)
     }
 }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn entries_are_sorted_and_the_last_one_wins() {
         let metadata = Metadata::of_numbers(&[("b", 1.0), ("a", 2.0), ("b", 3.0)]);
-        assert_eq!(metadata.get("b"), Some(&Value::Number(3.0)));
+        assert_eq!(metadata.get("b"), Some(&MetadataValue::Number(3.0)));
         assert_eq!(metadata.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["a", "b"]);
         let json = r#"{"a":2.0,"b":3.0}"#;
         assert_eq!(serde_json::to_string(&metadata).unwrap(), json);
@@ -122,16 +122,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_learned_from_is_refused() {
+    fn invalid_metadata_is_refused() {
         let one = |value| Metadata::new([(Arc::from("tokens"), value)]);
         assert_eq!(
-            one(Value::Number(f64::NAN)).unwrap_err().to_string(),
+            one(MetadataValue::Number(f64::NAN)).unwrap_err().to_string(),
             "metadata field `tokens` is not a finite number"
         );
-        assert!(one(Value::Text("x".repeat(257).into())).is_err());
+        assert!(one(MetadataValue::Text("x".repeat(257).into())).is_err());
         let long = format!(r#"{{"a": "{}"}}"#, "x".repeat(257));
         assert!(serde_json::from_str::<Metadata>(&long).is_err());
-        let many = (0..65).map(|i| (Arc::from(format!("k{i}")), Value::Number(0.0)));
+        let many = (0..65).map(|i| (Arc::from(format!("k{i}")), MetadataValue::Number(0.0)));
         assert_eq!(Metadata::new(many), Err(MetadataError::TooMany(65)));
     }
 }

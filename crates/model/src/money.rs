@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::amount::AmountError;
-use crate::decimal::Quantity;
+use crate::amount::FieldError;
+use crate::decimal::AmountFormat;
 use crate::time::Span;
 
 /// An amount of money in millionths of a unit; which unit is agreed between a market's members. Prices are
@@ -44,7 +44,7 @@ impl Money {
     }
 
     /// What `text` (`110.0`, `160`) is for `field`: up to six decimals.
-    pub fn parse(field: &str, text: &str) -> Result<Money, AmountError> {
+    pub fn parse(field: &str, text: &str) -> Result<Money, FieldError> {
         PRICE.parse(field, text).map(Money)
     }
 
@@ -87,13 +87,13 @@ impl Money {
     }
 }
 
-const PRICE: Quantity = Quantity {
+const PRICE: AmountFormat = AmountFormat {
     unit: |unit| unit.is_empty().then_some(MICROS_PER_UNIT),
     rounds: false,
     max: Money::MAX_WRITTEN_UNITS * MICROS_PER_UNIT,
     example: "a price such as 110.0",
-    most: Some("1000000000000"),
-    finest: "a millionth",
+    max_text: Some("1000000000000"),
+    step_text: "a millionth",
 };
 
 impl fmt::Display for Money {

@@ -39,15 +39,15 @@ impl NodeRole {
 /// A role that does not exist.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("`{0}` is not a role: use `gateway`, `scheduler`, `worker` or `data`")]
-pub struct UnknownRole(String);
+pub struct UnknownNodeRole(String);
 
 impl FromStr for NodeRole {
-    type Err = UnknownRole;
-    fn from_str(text: &str) -> Result<NodeRole, UnknownRole> {
+    type Err = UnknownNodeRole;
+    fn from_str(text: &str) -> Result<NodeRole, UnknownNodeRole> {
         NodeRole::ALL
             .into_iter()
             .find(|role| role.as_str() == text)
-            .ok_or_else(|| UnknownRole(text.chars().take(64).collect()))
+            .ok_or_else(|| UnknownNodeRole(text.chars().take(64).collect()))
     }
 }
 

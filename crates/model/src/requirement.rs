@@ -147,7 +147,7 @@ impl Requirement {
                 return Ok(executor);
             }
         }
-        Err(Refusal::plain(if named { RefusalKind::Model } else { RefusalKind::Executor }))
+        Err(Refusal::without_amount(if named { RefusalKind::Model } else { RefusalKind::Executor }))
     }
 
     /// Every executor of `worker` that would do, by its place in the list.
@@ -206,7 +206,7 @@ impl Requirement {
 
 impl Refusal {
     /// A refusal without an amount.
-    pub const fn plain(kind: RefusalKind) -> Refusal {
+    pub const fn without_amount(kind: RefusalKind) -> Refusal {
         Refusal { kind, needed: 0, present: 0 }
     }
 }
@@ -234,7 +234,7 @@ impl RefusalKind {
 impl fmt::Display for RefusalKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RefusalKind::Unavailable => "not available",
+            RefusalKind::Unavailable => "unavailable",
             RefusalKind::Executor => "no such executor",
             RefusalKind::Model => "model not served",
             RefusalKind::Cpu => "too few cores",
@@ -245,9 +245,9 @@ impl fmt::Display for RefusalKind {
             RefusalKind::GpuShare => "too few GPUs with that share free",
             RefusalKind::Busy => "busy",
             RefusalKind::TooFar => "round trip too long",
-            RefusalKind::TriedBefore => "tried before",
+            RefusalKind::TriedBefore => "an earlier attempt failed there",
             RefusalKind::TooSlow => "cannot finish in time",
-            RefusalKind::Reserved => "kept for a task that has waited longer",
+            RefusalKind::Reserved => "reserved for a task that has waited longer",
         })
     }
 }

@@ -3,10 +3,10 @@
 use serde::Deserialize;
 
 use crate::amount::{
-    AmountError, parse_bytes, parse_count, parse_milli, parse_priority, parse_seconds,
+    FieldError, parse_bytes, parse_count, parse_milli, parse_priority, parse_seconds,
 };
 use crate::executor::ExecutorClass;
-use crate::given::Given;
+use crate::input_value::InputValue;
 use crate::requirement::Requirement;
 use crate::resource::WHOLE_GPU;
 use crate::time::Span;
@@ -22,55 +22,55 @@ pub const MIN_BARE_BYTES: u64 = 1_000_000;
 #[serde(deny_unknown_fields, default, expecting = "an object of requirements")]
 pub struct RequirementInput {
     /// Main memory.
-    pub min_memory: Option<Given>,
+    pub min_memory: Option<InputValue>,
     /// Whether a GPU is needed at all.
-    pub gpu_required: Option<Given>,
+    pub gpu_required: Option<InputValue>,
     /// Cores.
     #[serde(alias = "min_cpu_cores")]
-    pub cpu_cores: Option<Given>,
+    pub cpu_cores: Option<InputValue>,
     /// How many GPUs.
-    pub min_gpus: Option<Given>,
+    pub min_gpus: Option<InputValue>,
     /// Memory on each of them.
-    pub min_gpu_memory: Option<Given>,
+    pub min_gpu_memory: Option<InputValue>,
     /// Disk.
-    pub min_storage: Option<Given>,
+    pub min_storage: Option<InputValue>,
     /// The share taken of each GPU, up to 1.
-    pub gpu_share: Option<Given>,
+    pub gpu_share: Option<InputValue>,
     /// What the run is believed to take, in seconds or with a unit.
-    pub estimated_time: Option<Given>,
+    pub estimated_time: Option<InputValue>,
     /// Higher goes first.
-    pub priority: Option<Given>,
+    pub priority: Option<InputValue>,
     /// How long after submission the result is still wanted, in seconds or with a unit.
-    pub deadline: Option<Given>,
+    pub deadline: Option<InputValue>,
     /// The class of executor, `inference` if not said.
-    pub executor_class: Option<Given>,
+    pub executor_class: Option<InputValue>,
     /// The executor by name.
-    pub executor: Option<Given>,
+    pub executor: Option<InputValue>,
     /// The model that must be served.
-    pub model: Option<Given>,
+    pub model: Option<InputValue>,
 }
 
 impl TryFrom<RequirementInput> for Requirement {
-    type Error = AmountError;
+    type Error = FieldError;
 
-    fn try_from(input: RequirementInput) -> Result<Requirement, AmountError> {
+    fn try_from(input: RequirementInput) -> Result<Requirement, FieldError> {
         let gpus = Gpus::of(&input)?;
         let class = match &input.executor_class {
             Some(class) => class
                 .as_str()
                 .parse()
-                .map_err(|_| AmountError::new("executor_class", class, NOT_A_CLASS))?,
+                .map_err(|_| FieldError::new("executor_class", class, NOT_A_CLASS))?,
             None => ExecutorClass::default(),
         };
         let deadline = optional(&input.deadline, "deadline", parse_seconds)?;
         if let (Some(Span::ZERO), Some(given)) = (deadline, &input.deadline) {
-            let problem = "has passed at once: give the seconds that the result is wanted for";
-            return Err(AmountError::new("deadline", given, problem));
+            let problem = "is invalid: give the seconds for which the result is wanted";
+            return Err(FieldError::new("deadline", given, problem));
         }
         Ok(Requirement {
-            model: input.model.map(|name| name.name("model")).transpose()?,
+            model: input.model.map(|name| name.as_name("model")).transpose()?,
             class,
-            executor: input.executor.map(|name| name.name("executor")).transpose()?,
+            executor: input.executor.map(|name| name.as_name("executor")).transpose()?,
             cpu_milli: optional(&input.cpu_cores, "cpu_cores", parse_milli)?.unwrap_or(0),
             memory_bytes: optional_bytes(&input.min_memory, "min_memory")?,
             storage_bytes: optional_bytes(&input.min_storage, "min_storage")?,
@@ -94,9 +94,9 @@ struct Gpus {
 }
 
 impl Gpus {
-    fn of(input: &RequirementInput) -> Result<Gpus, AmountError> {
+    fn of(input: &RequirementInput) -> Result<Gpus, FieldError> {
         let required = match &input.gpu_required {
-            Some(given) => Some(given.switch("gpu_required")?),
+            Some(given) => Some(given.as_bool("gpu_required")?),
             None => None,
         };
         let count = optional(&input.min_gpus, "min_gpus", |field, text| {
@@ -114,7 +114,7 @@ impl Gpus {
         let asked = if count > Some(0) { Some("min_gpus") } else { implied };
         let contradicts = |field, given, other| {
             let problem = format!("contradicts `{other}`: leave one of them out");
-            Err(AmountError::new(field, given, problem))
+            Err(FieldError::new(field, given, problem))
         };
         if let (Some(false), Some(other)) = (required, asked) {
             return contradicts("gpu_required", "false", other);
@@ -131,33 +131,33 @@ impl Gpus {
     }
 }
 
-fn parse_share(field: &str, text: &str) -> Result<u32, AmountError> {
+fn parse_share(field: &str, text: &str) -> Result<u32, FieldError> {
     match u32::try_from(parse_milli(field, text)?) {
         Ok(share @ 1..=WHOLE_GPU) => Ok(share),
         _ => {
             let problem = "is not a share of a GPU: give more than 0 and at most 1, \
                            and use `min_gpus` for several";
-            Err(AmountError::new(field, text, problem))
+            Err(FieldError::new(field, text, problem))
         }
     }
 }
 
 fn optional<T>(
-    given: &Option<Given>,
+    given: &Option<InputValue>,
     field: &str,
-    parse: impl Fn(&str, &str) -> Result<T, AmountError>,
-) -> Result<Option<T>, AmountError> {
+    parse: impl Fn(&str, &str) -> Result<T, FieldError>,
+) -> Result<Option<T>, FieldError> {
     given.as_ref().map(|given| parse(field, given.as_str())).transpose()
 }
 
-fn optional_bytes(given: &Option<Given>, field: &str) -> Result<u64, AmountError> {
+fn optional_bytes(given: &Option<InputValue>, field: &str) -> Result<u64, FieldError> {
     let Some(given) = given else { return Ok(0) };
     let bytes = parse_bytes(field, given.as_str())?;
     let bare = given.as_str().trim().ends_with(|last: char| last.is_ascii_digit() || last == '.');
     if bare && (1..MIN_BARE_BYTES).contains(&bytes) {
         let problem =
             format!("is {bytes} bytes: write \"{bytes}GB\" for gigabytes, \"{bytes}B\" if so");
-        return Err(AmountError::new(field, given, problem));
+        return Err(FieldError::new(field, given, problem));
     }
     Ok(bytes)
 }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_seeds_show_is_understood() {
+    fn examples_of_the_seeds_are_read() {
         let none = Requirement::default();
         assert_eq!(read("{}"), Ok(none.clone()));
         let seed_000 = Requirement { memory_bytes: 16_000_000_000, min_gpus: 1, ..none.clone() };
@@ -272,7 +272,7 @@ mod tests {
             (r#"{"cpu_cores": "four"}"#, "cpu_cores: `four` is not a number"),
             (r#"{"min_gpus": 1.5}"#, "min_gpus: `1.5` is finer than one"),
             (r#"{"min_gpus": 5000}"#, "min_gpus: `5000` is too large: the most is 4096"),
-            (r#"{"gpu_required": "yes"}"#, "gpu_required: `yes` is not a switch"),
+            (r#"{"gpu_required": "yes"}"#, "gpu_required: `yes` is not a boolean"),
             (
                 r#"{"gpu_required": false, "min_gpus": 1}"#,
                 "gpu_required: `false` contradicts `min_gpus`",
@@ -285,7 +285,7 @@ mod tests {
             (r#"{"gpu_share": 0}"#, "gpu_share: `0` is not a share of a GPU"),
             (r#"{"gpu_share": 1.5}"#, "gpu_share: `1.5` is not a share of a GPU"),
             (r#"{"priority": 0.12345}"#, "priority: `0.12345` is finer than a thousandth"),
-            (r#"{"deadline": 0}"#, "deadline: `0` has passed at once"),
+            (r#"{"deadline": 0}"#, "deadline: `0` is invalid"),
             (r#"{"estimated_time": "-1s"}"#, "estimated_time: `-1s` is negative"),
             (r#"{"executor_class": "gpu"}"#, "executor_class: `gpu` is not an executor class"),
             (r#"{"executor": ""}"#, "executor: `` is refused: a name must not be empty"),

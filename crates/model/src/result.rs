@@ -11,7 +11,7 @@ pub enum TaskResult {
     Inline {
         /// The bytes.
         payload: Payload,
-        /// What their digest is said to be; see [`TaskResult::is_sound`].
+        /// What their digest is said to be; see [`TaskResult::digest_matches`].
         digest: Digest,
     },
     /// An object that is kept apart, since it is too large to be kept with the task.
@@ -45,7 +45,7 @@ impl TaskResult {
     }
 
     /// Whether the bytes that are there have their digest. Those of an object are checked by whoever reads them.
-    pub fn is_sound(&self) -> bool {
+    pub fn digest_matches(&self) -> bool {
         match self {
             TaskResult::Inline { payload, digest } => payload.digest() == *digest,
             TaskResult::Object(_) => true,
@@ -90,11 +90,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_sound_if_their_digest_is_theirs() {
+    fn digest_matches_only_its_own_bytes() {
         let (one, other) = (Payload::from(&b"one"[..]), Payload::from(&b"other"[..]));
-        assert!(TaskResult::of(one.clone()).is_sound());
+        assert!(TaskResult::of(one.clone()).digest_matches());
         let wrong = TaskResult::Inline { payload: one, digest: other.digest() };
-        assert!(!wrong.is_sound() && wrong.digest() == other.digest());
+        assert!(!wrong.digest_matches() && wrong.digest() == other.digest());
     }
 
     #[test]

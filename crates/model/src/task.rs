@@ -34,7 +34,7 @@ pub struct TaskSpec {
     pub timeout: Option<Span>,
     /// How the input is to be read.
     #[serde(skip_serializing_if = "is_default")]
-    pub form: Form,
+    pub form: InputKind,
     /// Whether the result is wanted piece by piece, as it comes.
     #[serde(skip_serializing_if = "is_default")]
     pub stream: bool,
@@ -46,7 +46,7 @@ const _: () = assert!(size_of::<TaskSpec>() <= 184);
 /// How an input is to be read, and so which question it is to an executor that calls a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Form {
+pub enum InputKind {
     /// Any JSON; the executor knows what to make of it.
     #[default]
     Task,
@@ -116,19 +116,19 @@ impl fmt::Display for TaskState {
 }
 
 impl FromStr for TaskState {
-    type Err = UnknownState;
-    fn from_str(text: &str) -> Result<TaskState, UnknownState> {
+    type Err = UnknownTaskState;
+    fn from_str(text: &str) -> Result<TaskState, UnknownTaskState> {
         TaskState::ALL
             .into_iter()
             .find(|state| state.as_str() == text)
-            .ok_or_else(|| UnknownState(text.chars().take(64).collect()))
+            .ok_or_else(|| UnknownTaskState(text.chars().take(64).collect()))
     }
 }
 
 /// A state that does not exist.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("`{0}` is not a task state: use one of {known}", known = TaskState::ALL.map(TaskState::as_str).join(", "))]
-pub struct UnknownState(String);
+pub struct UnknownTaskState(String);
 
 #[cfg(test)]
 mod tests {
@@ -150,7 +150,7 @@ mod tests {
 
     /// Of each field, whether it is what it usually is or not.
     #[test]
-    fn what_is_usual_is_not_written_and_read_as_usual() {
+    fn defaults_are_not_written_and_read_as_defaults() {
         let unusual = TaskSpec {
             requirement: Requirement {
                 model: "llama".parse().ok(),
@@ -170,7 +170,7 @@ mod tests {
             metadata: Metadata::of_numbers(&[("tokens", 7.0)]),
             tenant: "acme".parse().ok(),
             timeout: Some(Span::from_secs(8)),
-            form: Form::Chat,
+            form: InputKind::Chat,
             stream: true,
         };
         let written = serde_json::to_value(&unusual).unwrap();

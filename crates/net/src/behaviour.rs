@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use hypha_model::NodeRole;
 use hypha_wire::Message;
-use hypha_wire::record::Signed;
+use hypha_wire::record::SignedRecord;
+use hypha_wire::record_set::RecordSet;
 use hypha_wire::request::MAX_DEADLINE_MS;
-use hypha_wire::shelf::Shelf;
 use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::identity::Keypair;
 use libp2p::request_response;
@@ -20,8 +20,8 @@ use libp2p::{PeerId, StreamProtocol, autonat, dcutr, gossipsub, identify, kad, p
 use crate::codec::{self, Codec};
 use crate::gatekeeper::Gatekeeper;
 use crate::peers;
+use crate::record_sets::RecordSets;
 use crate::settings::{RelayLimits, Settings};
-use crate::shelves::Shelves;
 
 pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/hypha/kad/1");
 pub(crate) const TOPIC: &str = "hypha/worker";
@@ -49,7 +49,7 @@ pub(crate) struct Behaviour {
     pub(crate) peers: peers::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
-    pub(crate) kad: kad::Behaviour<Shelves>,
+    pub(crate) kad: kad::Behaviour<RecordSets>,
     pub(crate) gossip: gossipsub::Behaviour,
     pub(crate) requests: request_response::Behaviour<Codec>,
     pub(crate) streams: libp2p_stream::Behaviour,
@@ -110,7 +110,7 @@ fn connection_limits_of(settings: &Settings) -> ConnectionLimits {
         .with_max_established_per_peer(Some(limits.connections_per_peer))
 }
 
-fn kad(own: PeerId) -> kad::Behaviour<Shelves> {
+fn kad(own: PeerId) -> kad::Behaviour<RecordSets> {
     let mut config = kad::Config::new(KAD_PROTOCOL);
     config
         .set_replication_factor(NonZeroUsize::new(REPLICATION).unwrap_or(kad::K_VALUE))
@@ -121,10 +121,10 @@ fn kad(own: PeerId) -> kad::Behaviour<Shelves> {
         .set_replication_interval(None)
         .set_provider_publication_interval(None)
         .set_caching(kad::Caching::Disabled)
-        // The largest answer is a shelf; the rest of a message is keys and addresses.
-        .set_max_packet_size(Shelf::MAX_BYTES + (64 << 10))
+        // The largest answer is a record set; the rest of a message is keys and addresses.
+        .set_max_packet_size(RecordSet::MAX_BYTES + (64 << 10))
         .set_kbucket_inserts(kad::BucketInserts::Manual);
-    let mut kad = kad::Behaviour::with_config(own, Shelves::new(), config);
+    let mut kad = kad::Behaviour::with_config(own, RecordSets::new(), config);
     // Serving is decided by reachability, and a relayed address does not count as reachable.
     kad.set_mode(Some(kad::Mode::Client));
     kad
@@ -139,7 +139,7 @@ fn gossip(is_gateway: bool) -> Result<gossipsub::Behaviour, String> {
         .message_id_fn(|message| {
             gossipsub::MessageId::from(blake3::hash(&message.data).as_bytes().as_slice())
         })
-        .max_transmit_size(Signed::MAX_BYTES + 1_024)
+        .max_transmit_size(SignedRecord::MAX_BYTES + 1_024)
         .mesh_n(mesh)
         .mesh_n_low(if is_gateway { mesh / 2 } else { 4 })
         .mesh_n_high(mesh * 2)

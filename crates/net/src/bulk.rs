@@ -31,23 +31,23 @@ use crate::handle::Net;
 const PROTOCOL: StreamProtocol = StreamProtocol::new("/hypha/bulk/1");
 
 /// How long a peer may take to say where its bulk listener is.
-const ASK_WITHIN: Duration = Duration::from_secs(5);
+const ADDRESS_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a dial of a bulk listener may take: addresses that lead nowhere are tried once and not for long.
-const DIAL_WITHIN: Duration = Duration::from_secs(3);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long it is remembered whether and where a peer can be dialled.
-const ROUTE_HOLDS: Duration = Duration::from_secs(120);
+const ROUTE_TTL: Duration = Duration::from_secs(120);
 
 /// Peers whose routes are remembered.
 const MAX_ROUTES: usize = 4_096;
 
 /// Incoming streams of peer connections that are served at once. The transfers themselves are bounded by
 /// [`Limits`]; this bounds what has not said yet what it is.
-const STREAMS: usize = 512;
+const MAX_UNIDENTIFIED_STREAMS: usize = 512;
 
 /// What the network shares with those who stand beside its swarm.
-pub(crate) struct Shared {
+pub(crate) struct SharedContext {
     pub(crate) gatekeeper: Arc<Gatekeeper>,
     pub(crate) guard: Guard,
     pub(crate) streams: Control,
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
 
 /// What carries a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Carrier {
+pub enum BulkCarrier {
     /// A TCP connection of its own.
     Dedicated,
     /// A stream of the peer connection.
@@ -69,7 +69,7 @@ pub struct Bulk {
     net: Net,
     sender: Sender,
     routes: Arc<Mutex<HashMap<PeerId, Route>>>,
-    only: Option<Carrier>,
+    only: Option<BulkCarrier>,
 }
 
 /// Where a peer's bulk listener was reached, or that it cannot be.
@@ -87,7 +87,7 @@ impl Net {
             let gatekeeper = self.shared.gatekeeper.clone();
             let tls = {
                 let gatekeeper = gatekeeper.clone();
-                move || gatekeeper.current().server.clone()
+                move || gatekeeper.credentials().server.clone()
             };
             let admit = move |chain: &[CertificateDer<'_>]| admit(&gatekeeper, chain);
             let limits = TcpLimits::default();
@@ -100,7 +100,7 @@ impl Net {
         let mut control = self.shared.streams.clone();
         let streams = control
             .accept(PROTOCOL)
-            .map_err(|_| io::Error::other("bulk transfer was opened before"))?;
+            .map_err(|_| io::Error::other("bulk transfer is already open"))?;
         tokio::spawn(serve_streams(streams, receiver));
         self.command(Command::BulkListening(listeners)).await;
         let bulk = Bulk {
@@ -116,7 +116,7 @@ impl Net {
 impl Bulk {
     /// Sends only over `carrier` from now on: to measure it, or where a firewall swallows the other.
     #[must_use]
-    pub fn only(mut self, carrier: Carrier) -> Bulk {
+    pub fn only(mut self, carrier: BulkCarrier) -> Bulk {
         self.only = Some(carrier);
         self
     }
@@ -134,15 +134,15 @@ impl Bulk {
             async move { bulk.connect(peer).await }
         };
         let cancel = outgoing.cancel.clone();
-        let unwelcome = async {
-            match self.net.shared.gatekeeper.met(&peer) {
-                Some(met) => self.net.shared.gatekeeper.until_unwelcome(met.chain()).await,
+        let no_longer_admitted = async {
+            match self.net.shared.gatekeeper.admitted(&peer) {
+                Some(admitted) => self.net.shared.gatekeeper.until_rejected(admitted.chain()).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             sent = self.sender.send(connect, outgoing, source) => sent,
-            rejected = unwelcome => {
+            rejected = no_longer_admitted => {
                 cancel.cancel();
                 Err(SendError::Ended(rejected.to_string()))
             }
@@ -150,13 +150,13 @@ impl Bulk {
     }
 
     async fn connect(&self, peer: PeerId) -> io::Result<BoxedStream> {
-        if self.only != Some(Carrier::Stream)
+        if self.only != Some(BulkCarrier::Stream)
             && let Some(stream) = self.dial(peer).await
         {
             return Ok(stream);
         }
-        if self.only == Some(Carrier::Dedicated) {
-            return Err(io::Error::other("the peer's bulk listener cannot be reached"));
+        if self.only == Some(BulkCarrier::Dedicated) {
+            return Err(io::Error::other("the peer's bulk listener is unreachable"));
         }
         let mut control = self.net.shared.streams.clone();
         let stream = control.open_stream(peer, PROTOCOL).await.map_err(io::Error::other)?;
@@ -165,42 +165,46 @@ impl Bulk {
 
     /// A connection of its own, if the peer has a listener that can be reached.
     async fn dial(&self, peer: PeerId) -> Option<BoxedStream> {
-        let candidates = match self.known(peer) {
+        let candidates = match self.cached_route(peer) {
             Some(None) => return None,
             Some(Some(address)) => vec![address],
-            None => self.ask(peer).await,
+            None => self.request_addresses(peer).await,
         };
         for address in candidates {
             match self.dial_at(peer, address).await {
                 Ok(stream) => {
-                    self.remember(peer, Some(address));
+                    self.cache_route(peer, Some(address));
                     return Some(stream);
                 }
                 Err(problem) => tracing::debug!(%peer, "no bulk connection: {problem}"),
             }
         }
-        self.remember(peer, None);
+        self.cache_route(peer, None);
         None
     }
 
     async fn dial_at(&self, peer: PeerId, address: SocketAddr) -> Result<BoxedStream, String> {
         let gatekeeper = self.net.shared.gatekeeper.clone();
-        let client = gatekeeper.current().client.clone();
+        let client = gatekeeper.credentials().client.clone();
         let admit = move |chain: &[CertificateDer<'_>]| {
-            let found = gatekeeper.judge(chain).map_err(|rejected| rejected.to_string())?;
+            let found = gatekeeper.verify(chain).map_err(|rejected| rejected.to_string())?;
             match found == peer {
                 true => Ok(PeerKey::new(found.to_string())),
                 false => Err(format!("the node there is {found}, not {peer}")),
             }
         };
-        let dialled = tcp::dial(address, client, Pki::server_name(), &admit, DIAL_WITHIN).await;
+        let dialled = tcp::dial(address, client, Pki::server_name(), &admit, DIAL_TIMEOUT).await;
         dialled
             .map(|connection| Box::new(connection.stream) as BoxedStream)
             .map_err(|e| e.to_string())
     }
 
-    async fn ask(&self, peer: PeerId) -> Vec<SocketAddr> {
-        match self.net.ask(peer, RequestBody::BulkAddresses, ASK_WITHIN, None).await {
+    async fn request_addresses(&self, peer: PeerId) -> Vec<SocketAddr> {
+        match self
+            .net
+            .request(peer, RequestBody::BulkAddresses, ADDRESS_REQUEST_TIMEOUT, None)
+            .await
+        {
             Ok(ResponseBody::BulkAddresses(addresses)) => addresses
                 .into_iter()
                 .filter_map(|bytes| Multiaddr::try_from(bytes).ok())
@@ -209,43 +213,47 @@ impl Bulk {
                 .collect(),
             Ok(_) => Vec::new(),
             Err(error) => {
-                tracing::debug!(%peer, "cannot ask for its bulk listener: {error}");
+                tracing::debug!(%peer, "cannot request its bulk addresses: {error}");
                 Vec::new()
             }
         }
     }
 
-    fn known(&self, peer: PeerId) -> Option<Option<SocketAddr>> {
+    fn cached_route(&self, peer: PeerId) -> Option<Option<SocketAddr>> {
         let routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         let route = routes.get(&peer).filter(|route| route.until > Instant::now())?;
         Some(route.address)
     }
 
-    fn remember(&self, peer: PeerId, address: Option<SocketAddr>) {
+    fn cache_route(&self, peer: PeerId, address: Option<SocketAddr>) {
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         if routes.len() >= MAX_ROUTES {
             routes.clear();
         }
-        routes.insert(peer, Route { address, until: Instant::now() + ROUTE_HOLDS });
+        routes.insert(peer, Route { address, until: Instant::now() + ROUTE_TTL });
     }
 }
 
 fn admit(gatekeeper: &Gatekeeper, chain: &[CertificateDer<'_>]) -> Result<PeerKey, String> {
-    match gatekeeper.judge(chain) {
+    match gatekeeper.verify(chain) {
         Ok(peer) => Ok(PeerKey::new(peer.to_string())),
         Err(rejected) => Err(rejected.to_string()),
     }
 }
 
 /// Serves what was dialled to the listener, for as long as each peer is welcome.
-async fn serve_connections(mut listener: tcp::Listener, receiver: Receiver, shared: Arc<Shared>) {
+async fn serve_connections(
+    mut listener: tcp::Listener,
+    receiver: Receiver,
+    shared: Arc<SharedContext>,
+) {
     while let Ok(connection) = listener.accept().await {
         let (receiver, shared) = (receiver.clone(), shared.clone());
         tokio::spawn(async move {
             let gatekeeper = &shared.gatekeeper;
             tokio::select! {
                 () = receiver.serve(connection.peer, connection.stream) => {}
-                rejected = gatekeeper.until_unwelcome(&connection.certificates) => {
+                rejected = gatekeeper.until_rejected(&connection.certificates) => {
                     tracing::warn!("ended a bulk transfer: {rejected}");
                 }
             }
@@ -255,14 +263,14 @@ async fn serve_connections(mut listener: tcp::Listener, receiver: Receiver, shar
 
 /// Serves streams of peer connections. They end with their connection, so nothing else watches them.
 async fn serve_streams(mut streams: libp2p_stream::IncomingStreams, receiver: Receiver) {
-    let places = Arc::new(Semaphore::new(STREAMS));
+    let permits = Arc::new(Semaphore::new(MAX_UNIDENTIFIED_STREAMS));
     while let Some((peer, stream)) = streams.next().await {
         // A stream that is not served at once would be dropped by the next; the sender opens another.
-        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let Ok(permit) = permits.clone().try_acquire_owned() else { continue };
         let receiver = receiver.clone();
         tokio::spawn(async move {
             receiver.serve(PeerKey::new(peer.to_string()), stream.compat()).await;
-            drop(place);
+            drop(permit);
         });
     }
 }

@@ -1,5 +1,5 @@
 //! A stream between two peers that stays open: frames of messages, both ways. Who may have one with whom, and what is said
-//! on it, is a [`Protocol`].
+//! on it, is a [`ChannelProtocol`].
 //!
 //! The peer that takes a channel greets first. A stream that was opened and is not greeted has been dropped on the way (several
 //! opened at once may be), and is opened again.
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use hypha_model::NodeRole;
-use hypha_wire::{FrameReader, Message, Protocol, put_frame};
+use hypha_wire::{ChannelProtocol, FrameReader, Message, put_frame};
 use libp2p::{PeerId, Stream, StreamProtocol};
 use libp2p_stream::OpenStreamError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -21,34 +21,34 @@ use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt};
 
 use crate::gatekeeper::Gatekeeper;
 use crate::handle::Net;
-use crate::rate::Buckets;
+use crate::rate::RateLimiter;
 
 /// How long a peer may take to greet.
-const GREETING_WITHIN: Duration = Duration::from_secs(3);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often a stream is opened before the peer counts as not there. A stream is dropped when another peer's comes
 /// in the same moment, so it takes that many such moments in a row to fail.
-const TRIES: u32 = 6;
+const MAX_OPEN_ATTEMPTS: u32 = 6;
 
-/// How long after a dropped stream the next is opened, times the number of tries: longer than a peer needs to take
+/// How long after a dropped stream the next is opened, times the number of attempts: longer than a peer needs to take
 /// the streams that came together.
-const PAUSE: Duration = Duration::from_millis(20);
+const REOPEN_BACKOFF: Duration = Duration::from_millis(20);
 
 /// Channels that wait to be taken: a node serves a few others.
-const CHANNELS: usize = 16;
+const ACCEPT_QUEUE: usize = 16;
 
 /// Channels of one peer and protocol at once: one in use, and some whose end this side has not noticed yet. Each may hold
 /// a frame, so this bounds what one peer can make a node hold.
 const CHANNELS_PER_PEER: usize = 4;
 
 /// Lines about refused channels per second: a peer may open streams as fast as it likes.
-const REFUSALS_LOGGED: u32 = 1;
+const REFUSAL_LOGS_PER_SECOND: u32 = 1;
 
 /// Bytes that are read at a time: the multiplexer sends no larger pieces.
 const READ_BYTES: usize = 16 << 10;
 
 /// Room that a writer keeps from one frame to the next; see [`FrameReader`].
-const KEPT_BYTES: usize = 128 << 10;
+const RETAINED_BYTES: usize = 128 << 10;
 
 /// Where messages are written.
 pub struct ChannelWriter<M> {
@@ -68,9 +68,9 @@ pub struct ChannelReader<M> {
     buffer: Box<[u8]>,
     at: usize,
     end: usize,
-    told: bool,
+    warned: bool,
     /// That of an end that was taken, given back when it is dropped.
-    _place: Option<Place>,
+    _permit: Option<ChannelPermit>,
 }
 
 /// One end of a channel: `W` goes out, `R` comes in.
@@ -84,38 +84,45 @@ pub struct Channel<W, R> {
 }
 
 /// The end of the peer that opened a channel.
-pub type Opened<P> = Channel<<P as Protocol>::FromOpener, <P as Protocol>::FromTaker>;
+pub type OpenedChannel<P> =
+    Channel<<P as ChannelProtocol>::FromOpener, <P as ChannelProtocol>::FromAcceptor>;
 
 /// The end of the peer that took it.
-pub type Taken<P> = Channel<<P as Protocol>::FromTaker, <P as Protocol>::FromOpener>;
+pub type AcceptedChannel<P> =
+    Channel<<P as ChannelProtocol>::FromAcceptor, <P as ChannelProtocol>::FromOpener>;
 
 impl Net {
     /// Opens a channel to a peer.
-    pub async fn open_channel<P: Protocol>(&self, peer: PeerId) -> io::Result<Opened<P>> {
+    pub async fn open_channel<P: ChannelProtocol>(
+        &self,
+        peer: PeerId,
+    ) -> io::Result<OpenedChannel<P>> {
         let mut last = io::Error::from(io::ErrorKind::TimedOut);
-        for number in 1..=TRIES {
-            match tokio::time::timeout(GREETING_WITHIN, self.try_channel::<P>(peer)).await {
+        for number in 1..=MAX_OPEN_ATTEMPTS {
+            match tokio::time::timeout(GREETING_TIMEOUT, self.open_channel_once::<P>(peer)).await {
                 Ok(Ok(channel)) => return Ok(channel),
-                Ok(Err(error)) if is_lasting(&error) => return Err(error),
+                Ok(Err(error)) if is_permanent(&error) => return Err(error),
                 Ok(Err(error)) => last = error,
-                Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, "it does not greet"),
+                Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, "no greeting in time"),
             }
-            tokio::time::sleep(PAUSE * number).await;
+            tokio::time::sleep(REOPEN_BACKOFF * number).await;
         }
         Err(last)
     }
 
     /// Takes channels that peers open to this node, until the receiver is dropped. One at a time may.
-    pub fn channels<P: Protocol>(&self) -> io::Result<mpsc::Receiver<Taken<P>>> {
+    pub fn accept_channels<P: ChannelProtocol>(
+        &self,
+    ) -> io::Result<mpsc::Receiver<AcceptedChannel<P>>> {
         let mut control = self.shared.streams.clone();
-        let mut streams = control
-            .accept(StreamProtocol::new(P::NAME))
-            .map_err(|_| io::Error::other("channels were asked for before"))?;
-        let (channels, taken) = mpsc::channel(CHANNELS);
+        let mut streams = control.accept(StreamProtocol::new(P::NAME)).map_err(|_| {
+            io::Error::other("channels of this protocol are already being accepted")
+        })?;
+        let (channels, taken) = mpsc::channel(ACCEPT_QUEUE);
         // Not the whole of what is shared: that would keep the streams from ever ending.
         let gatekeeper = self.shared.gatekeeper.clone();
-        let places = Places::default();
-        let mut logged = Buckets::new(REFUSALS_LOGGED, 10, 1);
+        let quota = ChannelQuota::default();
+        let mut logged = RateLimiter::new(REFUSAL_LOGS_PER_SECOND, 10, 1);
         tokio::spawn(async move {
             loop {
                 let (peer, stream) = tokio::select! {
@@ -125,10 +132,10 @@ impl Net {
                     },
                     () = channels.closed() => return,
                 };
-                match admit::<P>(&gatekeeper, &places, peer) {
+                match admit::<P>(&gatekeeper, &quota, peer) {
                     // Beside the loop: the next stream would be dropped if it had to wait for this greeting.
-                    Ok(place) => {
-                        drop(tokio::spawn(greet::<P>(peer, stream, place, channels.clone())));
+                    Ok(permit) => {
+                        drop(tokio::spawn(greet::<P>(peer, stream, permit, channels.clone())));
                     }
                     Err(reason) if logged.take((), Instant::now()) => {
                         tracing::warn!(%peer, protocol = P::NAME, "refused a channel: {reason}");
@@ -140,21 +147,25 @@ impl Net {
         Ok(taken)
     }
 
-    async fn try_channel<P: Protocol>(&self, peer: PeerId) -> io::Result<Opened<P>> {
+    async fn open_channel_once<P: ChannelProtocol>(
+        &self,
+        peer: PeerId,
+    ) -> io::Result<OpenedChannel<P>> {
         let mut control = self.shared.streams.clone();
         let opened = control.open_stream(peer, StreamProtocol::new(P::NAME)).await;
         let stream = opened.map_err(|error| match error {
             OpenStreamError::UnsupportedProtocol(_) => {
-                let problem = format!("it takes no such channels: it is no {}", P::TAKER);
+                let problem =
+                    format!("it does not accept such channels: it is not a {}", P::ACCEPTOR);
                 io::Error::new(io::ErrorKind::Unsupported, problem)
             }
             error => io::Error::other(error),
         })?;
-        if role_of(&self.shared.gatekeeper, &peer) != Some(P::TAKER) {
-            let problem = format!("its certificate is not that of a {}", P::TAKER);
+        if role_of(&self.shared.gatekeeper, &peer) != Some(P::ACCEPTOR) {
+            let problem = format!("its certificate is not that of a {}", P::ACCEPTOR);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
         }
-        let mut channel: Opened<P> = split(peer, stream, None);
+        let mut channel: OpenedChannel<P> = split(peer, stream, None);
         match channel.reader.next().await? {
             Some(_) => Ok(channel),
             None => {
@@ -179,7 +190,7 @@ impl<M: Message> ChannelWriter<M> {
         self.stream.flush().await?;
         self.broken = false;
         self.buffer.clear();
-        self.buffer.shrink_to(KEPT_BYTES);
+        self.buffer.shrink_to(RETAINED_BYTES);
         Ok(())
     }
 }
@@ -189,14 +200,14 @@ impl<M: Message> ChannelReader<M> {
     pub async fn next(&mut self) -> io::Result<Option<M>> {
         loop {
             if let Some(message) = self.frames.pop().map_err(io::Error::other)? {
-                self.tell(message.skipped());
+                self.warn_skipped(message.skipped());
                 return Ok(Some(message));
             }
             if self.at == self.end {
                 let read = self.stream.read(&mut self.buffer).await?;
                 (self.at, self.end) = (0, read);
                 if read == 0 {
-                    return match self.frames.held() {
+                    return match self.frames.buffered_bytes() {
                         0 => Ok(None),
                         _ => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
                     };
@@ -207,46 +218,46 @@ impl<M: Message> ChannelReader<M> {
     }
 
     /// Once for each channel: whoever says such things once says them again and again.
-    fn tell(&mut self, skipped: usize) {
-        if skipped > 0 && !self.told {
-            self.told = true;
+    fn warn_skipped(&mut self, skipped: usize) {
+        if skipped > 0 && !self.warned {
+            self.warned = true;
             let (peer, name) = (self.peer, M::NAME);
-            tracing::warn!(%peer, "skipped a part of a {name} that this release does not know");
+            tracing::warn!(%peer, "skipped a part of a {name} that this release does not support");
         }
     }
 }
 
-/// Whether another try would end the same way.
-fn is_lasting(error: &io::Error) -> bool {
+/// Whether another attempt would end the same way.
+fn is_permanent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied)
 }
 
-fn admit<P: Protocol>(
+fn admit<P: ChannelProtocol>(
     gatekeeper: &Gatekeeper,
-    places: &Places,
+    quota: &ChannelQuota,
     peer: PeerId,
-) -> Result<Place, &'static str> {
+) -> Result<ChannelPermit, &'static str> {
     match role_of(gatekeeper, &peer) {
-        Some(role) if role == P::OPENER => {
-            places.take(peer).ok_or("this peer has too many; close those that are not used")
-        }
-        _ => Err("its certificate is of a role that does not open them"),
+        Some(role) if role == P::OPENER => quota
+            .acquire(peer)
+            .ok_or("this peer has too many channels; close those that are not used"),
+        _ => Err("its role may not open such channels"),
     }
 }
 
 fn role_of(gatekeeper: &Gatekeeper, peer: &PeerId) -> Option<NodeRole> {
-    gatekeeper.met(peer).map(|met| met.certificate.role)
+    gatekeeper.admitted(peer).map(|admitted| admitted.certificate.role)
 }
 
-async fn greet<P: Protocol>(
+async fn greet<P: ChannelProtocol>(
     peer: PeerId,
     stream: Stream,
-    place: Place,
-    channels: mpsc::Sender<Taken<P>>,
+    permit: ChannelPermit,
+    channels: mpsc::Sender<AcceptedChannel<P>>,
 ) {
-    let mut channel: Taken<P> = split(peer, stream, Some(place));
-    let greeting = P::FromTaker::default();
-    let greeted = tokio::time::timeout(GREETING_WITHIN, channel.writer.send(&greeting));
+    let mut channel: AcceptedChannel<P> = split(peer, stream, Some(permit));
+    let greeting = P::FromAcceptor::default();
+    let greeted = tokio::time::timeout(GREETING_TIMEOUT, channel.writer.send(&greeting));
     if let Ok(Ok(())) = greeted.await {
         let _ = channels.send(channel).await;
     }
@@ -255,7 +266,7 @@ async fn greet<P: Protocol>(
 fn split<W: Message, R: Message>(
     peer: PeerId,
     stream: Stream,
-    place: Option<Place>,
+    permit: Option<ChannelPermit>,
 ) -> Channel<W, R> {
     let (read, write) = tokio::io::split(stream.compat());
     let writer =
@@ -267,37 +278,37 @@ fn split<W: Message, R: Message>(
         buffer: vec![0; READ_BYTES].into(),
         at: 0,
         end: 0,
-        told: false,
-        _place: place,
+        warned: false,
+        _permit: permit,
     };
     Channel { peer, writer, reader }
 }
 
 /// How many channels each peer has.
 #[derive(Clone, Default)]
-struct Places(Arc<Mutex<HashMap<PeerId, usize>>>);
+struct ChannelQuota(Arc<Mutex<HashMap<PeerId, usize>>>);
 
-impl Places {
-    fn take(&self, peer: PeerId) -> Option<Place> {
+impl ChannelQuota {
+    fn acquire(&self, peer: PeerId) -> Option<ChannelPermit> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(peer).or_default();
         if *count == CHANNELS_PER_PEER {
             return None;
         }
         *count += 1;
-        Some(Place { places: self.clone(), peer })
+        Some(ChannelPermit { quota: self.clone(), peer })
     }
 }
 
 /// One of them.
-struct Place {
-    places: Places,
+struct ChannelPermit {
+    quota: ChannelQuota,
     peer: PeerId,
 }
 
-impl Drop for Place {
+impl Drop for ChannelPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.quota.0.lock().unwrap_or_else(PoisonError::into_inner);
         match taken.get_mut(&self.peer) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(taken.remove(&self.peer)),

@@ -3,9 +3,9 @@
 mod directory;
 mod gateways;
 mod gossip;
-mod kept;
 mod outbox;
-mod questions;
+mod persistent;
+mod requests;
 mod routing;
 
 use std::collections::HashMap;
@@ -29,19 +29,21 @@ use tokio::sync::{mpsc, oneshot};
 use self::directory::Directory;
 use self::gateways::Gateways;
 use self::gossip::Gossip;
-use self::kept::KeptPeers;
 use self::outbox::Outbox;
-use self::questions::Questions;
-use self::routing::Servers;
+use self::persistent::PersistentPeers;
+use self::requests::RequestTracker;
+use self::routing::DirectoryServers;
 use crate::behaviour::{Behaviour, BehaviourEvent, KAD_PROTOCOL};
-use crate::bulk::Shared;
-use crate::figures::{Figures, PeerLabels};
-use crate::gatekeeper::{Gatekeeper, RECHECK_EVERY};
+use crate::bulk::SharedContext;
+use crate::gatekeeper::{Gatekeeper, RECHECK_INTERVAL};
 use crate::guard::{Guard, ip_of};
-use crate::handle::{AskError, FoundDataset, FoundWorker, NetEvent, Peer, Publication, StartError};
+use crate::handle::{
+    FoundDataset, FoundWorker, NetEvent, Peer, Publication, RequestError, StartError,
+};
+use crate::metrics::{Metrics, PeerLabels};
 use crate::peers::{self, Link};
-use crate::port::is_free;
-use crate::rate::Buckets;
+use crate::port::check_port_free;
+use crate::rate::RateLimiter;
 use crate::settings::Settings;
 use crate::statement::Verifier;
 use crate::transport::transport;
@@ -50,11 +52,11 @@ use crate::upgrade::UpgradeError;
 /// How often what is due is looked at.
 const TICK: Duration = Duration::from_millis(500);
 /// How often certificate files are looked at: a revocation takes effect within a few seconds.
-const RELOAD_EVERY: Duration = Duration::from_secs(2);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 /// How long leaving may take: long enough for a farewell to be written to the gateways.
-const FAREWELL_TIME: Duration = Duration::from_millis(400);
+const FAREWELL_TIMEOUT: Duration = Duration::from_millis(400);
 /// Lines about refused connections per second; the rest is only counted.
-const REFUSALS_LOGGED: u32 = 2;
+const REFUSAL_LOGS_PER_SECOND: u32 = 2;
 
 pub(crate) enum Command {
     Publish(Publication),
@@ -66,21 +68,21 @@ pub(crate) enum Command {
         name: Name,
         reply: oneshot::Sender<Vec<FoundDataset>>,
     },
-    Keep {
+    AddPersistentPeer {
         peer: PeerId,
         addresses: Vec<Multiaddr>,
     },
-    LetGo(PeerId),
+    RemovePersistentPeer(PeerId),
     Dial {
         address: Multiaddr,
         reply: oneshot::Sender<Result<PeerId, String>>,
     },
-    Ask {
+    Request {
         peer: PeerId,
         body: RequestBody,
         deadline: Duration,
         traceparent: Option<String>,
-        reply: oneshot::Sender<Result<ResponseBody, AskError>>,
+        reply: oneshot::Sender<Result<ResponseBody, RequestError>>,
     },
     Peers(oneshot::Sender<Vec<Peer>>),
     Addresses(oneshot::Sender<Vec<Multiaddr>>),
@@ -93,21 +95,21 @@ pub(crate) struct Driver {
     settings: Settings,
     gatekeeper: Arc<Gatekeeper>,
     guard: Guard,
-    figures: Figures,
+    metrics: Metrics,
     commands: mpsc::Receiver<Command>,
     outbox: Outbox,
     reloader: Option<Reloader>,
     verifier: Verifier,
     gateways: Gateways,
-    servers: Servers,
+    servers: DirectoryServers,
     directory: Directory,
     gossip: Gossip,
-    questions: Questions,
-    kept: KeptPeers,
+    requests: RequestTracker,
+    persistent: PersistentPeers,
     bulk_listeners: Vec<SocketAddr>,
     dials: HashMap<ConnectionId, oneshot::Sender<Result<PeerId, String>>>,
     round_trips: HashMap<PeerId, Duration>,
-    refusals: Buckets<()>,
+    refusal_log: RateLimiter<()>,
     next_recheck: Instant,
 }
 
@@ -129,7 +131,7 @@ impl Driver {
         let gatekeeper = Arc::new(Gatekeeper::new(pki));
         let guard = Guard::new(settings.excluded.clone());
         for address in settings.gateways.iter().chain(&settings.external) {
-            ip_of(address).into_iter().for_each(|ip| guard.configure(ip));
+            ip_of(address).into_iter().for_each(|ip| guard.allow_configured(ip));
         }
         let (transport, relay_client) =
             transport(&settings, own, gatekeeper.clone(), guard.clone());
@@ -140,34 +142,34 @@ impl Driver {
         let mut swarm = Swarm::new(transport, behaviour, own, config);
         for address in &settings.listen {
             let failed = |problem| StartError::Listen { address: address.clone(), problem };
-            is_free(address).map_err(|error| failed(error.to_string()))?;
-            swarm.listen_on(address.clone()).map_err(|error| failed(with_causes(&error)))?;
+            check_port_free(address).map_err(|error| failed(error.to_string()))?;
+            swarm.listen_on(address.clone()).map_err(|error| failed(root_cause(&error)))?;
         }
         for address in &settings.external {
             swarm.add_external_address(address.clone());
         }
-        let figures = Figures::register(registry);
+        let metrics = Metrics::register(registry);
         Ok(Driver {
             gateways: Gateways::new(&settings.gateways),
-            outbox: Outbox::new(events, figures.clone()),
-            questions: Questions::new(settings.limits.requests_per_peer),
+            outbox: Outbox::new(events, metrics.clone()),
+            requests: RequestTracker::new(settings.limits.requests_per_peer),
             swarm,
             settings,
             gatekeeper,
             guard,
-            figures,
+            metrics,
             commands,
             reloader,
             verifier: Verifier::new(),
-            servers: Servers::default(),
+            servers: DirectoryServers::default(),
             directory: Directory::new(),
             gossip: Gossip::new(),
-            kept: KeptPeers::default(),
+            persistent: PersistentPeers::default(),
             bulk_listeners: Vec::new(),
             dials: HashMap::new(),
             round_trips: HashMap::new(),
-            refusals: Buckets::new(REFUSALS_LOGGED, 10, 1),
-            next_recheck: Instant::now() + RECHECK_EVERY,
+            refusal_log: RateLimiter::new(REFUSAL_LOGS_PER_SECOND, 10, 1),
+            next_recheck: Instant::now() + RECHECK_INTERVAL,
         })
     }
 
@@ -179,7 +181,7 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut reloads = watch_files(self.reloader.take());
+        let mut reloads = watch_certificate_files(self.reloader.take());
         self.update_mode();
         loop {
             tokio::select! {
@@ -193,7 +195,7 @@ impl Driver {
                     Some(command) => self.on_command(command),
                     None => return self.leave().await,
                 },
-                answered = self.questions.next_answer() => self.send_answer(answered),
+                response = self.requests.next_response() => self.send_response(response),
                 () = self.outbox.flush() => {}
                 _ = tick.tick() => self.on_tick(Instant::now()),
                 Some(reloaded) = reloads.recv() => self.on_reloaded(reloaded),
@@ -206,11 +208,13 @@ impl Driver {
             Command::Publish(publication) => self.publish(publication),
             Command::FindWorkers { query, reply } => self.find_workers(query, reply),
             Command::FindDataset { name, reply } => self.find_dataset(name, reply),
-            Command::Keep { peer, addresses } => self.keep(peer, addresses),
-            Command::LetGo(peer) => self.let_go(peer),
+            Command::AddPersistentPeer { peer, addresses } => {
+                self.add_persistent_peer(peer, addresses)
+            }
+            Command::RemovePersistentPeer(peer) => self.remove_persistent_peer(peer),
             Command::Dial { address, reply } => self.dial(address, reply),
-            Command::Ask { peer, body, deadline, traceparent, reply } => {
-                self.ask(peer, body, deadline, traceparent, reply);
+            Command::Request { peer, body, deadline, traceparent, reply } => {
+                self.request(peer, body, deadline, traceparent, reply);
             }
             Command::Peers(reply) => {
                 let connected: Vec<_> = self.swarm.behaviour().peers.connected().copied().collect();
@@ -232,17 +236,17 @@ impl Driver {
 
     fn on_tick(&mut self, now: Instant) {
         self.dial_gateways(now);
-        self.dial_kept(now);
+        self.dial_persistent_peers(now);
         self.refresh_publication(now);
-        self.finish_late_searches(now);
+        self.finish_expired_searches(now);
         self.swarm.behaviour_mut().peers.close_superseded(now);
         self.swarm.behaviour_mut().kad.store_mut().expire(now);
         let kept = self.swarm.behaviour_mut().kad.store_mut().len();
-        self.figures.records.set(i64::try_from(kept).unwrap_or(i64::MAX));
+        self.metrics.records.set(i64::try_from(kept).unwrap_or(i64::MAX));
         self.report_reachability(now);
         if now >= self.next_recheck {
-            self.next_recheck = now + RECHECK_EVERY;
-            self.expel_unwelcome();
+            self.next_recheck = now + RECHECK_INTERVAL;
+            self.disconnect_rejected();
             let peers = &self.swarm.behaviour().peers;
             self.gatekeeper.sweep(|peer| peers.link(peer).is_some());
         }
@@ -311,7 +315,7 @@ impl Driver {
             }
             Ok(_) | Err(ping::Failure::Unsupported) => {}
             Err(failure) => {
-                tracing::info!(peer = %event.peer, "no answer any more, closing the connection: {failure}");
+                tracing::info!(peer = %event.peer, "the peer is unresponsive, closing the connection: {failure}");
                 self.swarm.close_connection(event.connection);
             }
         }
@@ -319,11 +323,11 @@ impl Driver {
 
     fn on_peers(&mut self, event: peers::Event) {
         match event {
-            peers::Event::Joined(id, link) => {
+            peers::Event::Connected(id, link) => {
                 let Some(peer) = self.peer(&id) else { return };
-                tracing::debug!(peer = %id, role = %peer.role, organisation = peer.organisation, %link, "peer joined");
+                tracing::debug!(peer = %id, role = %peer.role, organisation = peer.organisation, %link, "peer connected");
                 self.count_peer(&peer, 1);
-                self.outbox.push(NetEvent::PeerJoined(peer));
+                self.outbox.push(NetEvent::PeerConnected(peer));
             }
             peers::Event::LinkChanged(id, link) => {
                 tracing::debug!(peer = %id, %link, "link changed");
@@ -332,13 +336,13 @@ impl Driver {
                     self.outbox.push(NetEvent::LinkChanged(peer));
                 }
             }
-            peers::Event::Left(id) => {
-                tracing::debug!(peer = %id, "peer left");
+            peers::Event::Disconnected(id) => {
+                tracing::debug!(peer = %id, "peer disconnected");
                 self.round_trips.remove(&id);
-                self.questions.peer_left(&id);
+                self.requests.peer_disconnected(&id);
                 self.recount_peers();
-                self.on_gateway_left(&id);
-                self.outbox.push(NetEvent::PeerLeft(id));
+                self.on_gateway_disconnected(&id);
+                self.outbox.push(NetEvent::PeerDisconnected(id));
             }
         }
     }
@@ -347,7 +351,7 @@ impl Driver {
         if let Some(reply) = self.dials.remove(&connection) {
             let _ = reply.send(Ok(peer));
         }
-        self.kept.connected(&peer);
+        self.persistent.connected(&peer);
         self.on_gateway_connected(peer, connection, endpoint);
     }
 
@@ -358,10 +362,10 @@ impl Driver {
             if self.settings.role == NodeRole::Gateway && self.settings.external.is_empty() {
                 self.swarm.add_external_address(address.clone());
                 if let Some(ip) = ip_of(&address)
-                    && !self.settings.excluded_as_given
+                    && !self.settings.excluded_is_configured
                     && (!ip.is_loopback() || self.listens_on_loopback_only())
                 {
-                    self.guard.live_in(ip);
+                    self.guard.include_ranges_of(ip);
                 }
             }
             let shown = address.clone().with(Protocol::P2p(self.own()));
@@ -398,7 +402,7 @@ impl Driver {
             .filter(|one| !one.iter().any(|part| part == Protocol::P2pCircuit))
             .filter(|one| self.guard.allows_address(one))
             .collect();
-        self.on_server(peer, if serves { addresses } else { Vec::new() });
+        self.on_directory_server(peer, if serves { addresses } else { Vec::new() });
     }
 
     fn on_refused(&mut self, address: &Multiaddr, error: &ListenError) {
@@ -406,11 +410,11 @@ impl Driver {
         // its own certificate.
         let harmless = matches!(error, ListenError::LocalPeerId { .. });
         if ip_of(address).is_none() || harmless {
-            return tracing::debug!(%address, "a connection did not come about: {}", with_causes(error));
+            return tracing::debug!(%address, "a connection failed: {}", root_cause(error));
         }
-        self.figures.refused_connections.inc();
-        if self.refusals.take((), Instant::now()) {
-            tracing::info!(%address, "refused a connection: {}", with_causes(error));
+        self.metrics.refused_connections.inc();
+        if self.refusal_log.take((), Instant::now()) {
+            tracing::info!(%address, "refused a connection: {}", root_cause(error));
         }
     }
 
@@ -420,19 +424,19 @@ impl Driver {
         peer: Option<PeerId>,
         error: &DialError,
     ) {
-        let problem = with_causes(error);
+        let problem = root_cause(error);
         tracing::debug!(?peer, "cannot connect: {problem}");
         if let Some(reply) = self.dials.remove(&connection) {
             let _ = reply.send(Err(problem.clone()));
         }
         self.on_gateway_failed(connection, &problem);
         if let Some(peer) = peer {
-            self.kept.failed(&peer, Instant::now());
+            self.persistent.failed(&peer, Instant::now());
         }
     }
 
     fn dial(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, String>>) {
-        ip_of(&address).into_iter().for_each(|ip| self.guard.configure(ip));
+        ip_of(&address).into_iter().for_each(|ip| self.guard.allow_configured(ip));
         let named = DialOpts::from(address.clone()).get_peer_id();
         // From a port of its own: the shared one may still be taken by an earlier connection to the same place.
         let options = match named {
@@ -449,7 +453,7 @@ impl Driver {
                 self.dials.insert(connection, reply);
             }
             Err(error) => {
-                let _ = reply.send(Err(with_causes(&error)));
+                let _ = reply.send(Err(root_cause(&error)));
             }
         }
     }
@@ -458,14 +462,15 @@ impl Driver {
         match reloaded {
             Ok(pki) => {
                 tracing::info!("certificate files changed and are in use");
-                self.gatekeeper.renew(pki);
-                self.verifier.forget();
+                self.gatekeeper.replace_credentials(pki);
+                self.verifier.clear_cache();
                 // Records of those who are revoked now must not be answered with any more.
-                let (current, verifier) = (self.gatekeeper.current(), &mut self.verifier);
-                let shelves = self.swarm.behaviour_mut().kad.store_mut();
-                shelves.keep_believed(|signed| verifier.verify(&current.pki, signed).is_ok());
+                let (credentials, verifier) = (self.gatekeeper.credentials(), &mut self.verifier);
+                let record_sets = self.swarm.behaviour_mut().kad.store_mut();
+                record_sets
+                    .retain_verified(|signed| verifier.verify(&credentials.pki, signed).is_ok());
                 self.directory.addresses_changed();
-                self.expel_unwelcome();
+                self.disconnect_rejected();
             }
             Err(error) => {
                 tracing::warn!(
@@ -475,23 +480,23 @@ impl Driver {
         }
     }
 
-    fn expel_unwelcome(&mut self) {
-        for (peer, rejected) in self.gatekeeper.no_longer_welcome() {
+    fn disconnect_rejected(&mut self) {
+        for (peer, rejected) in self.gatekeeper.rejected_peers() {
             if self.swarm.behaviour().peers.link(&peer).is_some() {
                 tracing::warn!(%peer, "disconnected: {rejected}");
-                self.figures.expelled.inc();
+                self.metrics.expelled.inc();
                 self.swarm.behaviour_mut().peers.disconnect(peer);
             }
         }
     }
 
     fn peer(&self, id: &PeerId) -> Option<Peer> {
-        let met = self.gatekeeper.met(id)?;
+        let admitted = self.gatekeeper.admitted(id)?;
         let peers = &self.swarm.behaviour().peers;
         Some(Peer {
             id: *id,
-            role: met.certificate.role,
-            organisation: met.certificate.organisation.clone(),
+            role: admitted.certificate.role,
+            organisation: admitted.certificate.organisation.clone(),
             link: peers.link(id)?,
             rtt: self.round_trips.get(id).copied(),
             address: peers.address(id)?.clone(),
@@ -499,11 +504,11 @@ impl Driver {
     }
 
     fn count_peer(&self, peer: &Peer, change: i64) {
-        self.figures.peers.get_or_create(&labels(peer)).inc_by(change);
+        self.metrics.peers.get_or_create(&peer_labels(peer)).inc_by(change);
     }
 
     fn recount_peers(&self) {
-        self.figures.peers.clear();
+        self.metrics.peers.clear();
         let connected: Vec<_> = self.swarm.behaviour().peers.connected().copied().collect();
         for peer in connected.iter().filter_map(|peer| self.peer(peer)) {
             self.count_peer(&peer, 1);
@@ -552,8 +557,8 @@ impl Driver {
     }
 
     /// What those who stand beside the swarm need of it.
-    pub(crate) fn shared(&self) -> Shared {
-        Shared {
+    pub(crate) fn shared(&self) -> SharedContext {
+        SharedContext {
             gatekeeper: self.gatekeeper.clone(),
             guard: self.guard.clone(),
             streams: self.swarm.behaviour().streams.new_control(),
@@ -562,8 +567,8 @@ impl Driver {
     }
 
     async fn leave(&mut self) {
-        self.say_farewell();
-        let _ = tokio::time::timeout(FAREWELL_TIME, async {
+        self.publish_farewell();
+        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, async {
             loop {
                 let event = self.swarm.select_next_some().await;
                 if let SwarmEvent::Behaviour(BehaviourEvent::Requests(_)) = event {
@@ -576,12 +581,12 @@ impl Driver {
 }
 
 /// Looks at the certificate files now and then, beside the loop: a file system that hangs must not stop the network.
-fn watch_files(reloader: Option<Reloader>) -> mpsc::Receiver<Result<Pki, LoadError>> {
+fn watch_certificate_files(reloader: Option<Reloader>) -> mpsc::Receiver<Result<Pki, LoadError>> {
     let (changed, changes) = mpsc::channel(1);
     if let Some(mut reloader) = reloader {
         tokio::spawn(async move {
             while !changed.is_closed() {
-                tokio::time::sleep(RELOAD_EVERY).await;
+                tokio::time::sleep(RELOAD_INTERVAL).await;
                 let polled = tokio::task::spawn_blocking(move || {
                     let polled = reloader.poll();
                     (reloader, polled)
@@ -605,7 +610,7 @@ fn direct_ip(address: &Multiaddr) -> Option<std::net::IpAddr> {
     if relayed { None } else { ip_of(address) }
 }
 
-fn labels(peer: &Peer) -> PeerLabels {
+fn peer_labels(peer: &Peer) -> PeerLabels {
     let link = match peer.link {
         Link::Direct => "direct",
         Link::Relayed => "relayed",
@@ -614,10 +619,10 @@ fn labels(peer: &Peer) -> PeerLabels {
 }
 
 /// The reason behind an error, in one line: libp2p wraps it in layers that say nothing more.
-pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     if let Some(DialError::Transport(tried)) = error.downcast_ref::<DialError>() {
         let tried =
-            tried.iter().map(|(address, error)| format!("{address}: {}", with_causes(error)));
+            tried.iter().map(|(address, error)| format!("{address}: {}", root_cause(error)));
         return tried.collect::<Vec<_>>().join("; ");
     }
     let mut reason = error;

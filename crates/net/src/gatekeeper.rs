@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use hypha_pki::{Certificate, Pki, Rejected};
+use hypha_pki::{Certificate, CertificateRejection, Pki};
 use libp2p::PeerId;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
@@ -15,30 +15,30 @@ const ALPN: &[u8] = b"hypha/1";
 
 /// The most peers whose certificates are remembered. Those of closed connections are forgotten within a
 /// minute, so this is reached only by floods of handshakes that never become connections.
-const MAX_MET: usize = 8_192;
+const MAX_ADMITTED: usize = 8_192;
 
 /// How often a chain that was accepted is looked at again, since certificates expire.
-pub(crate) const RECHECK_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A peer met this recently may be about to appear as a connection.
-const HANDSHAKE_IS_RECENT: Duration = Duration::from_secs(60);
+const HANDSHAKE_GRACE: Duration = Duration::from_secs(60);
 
 /// What is in force, and whom it let in.
 pub(crate) struct Gatekeeper {
-    current: ArcSwap<Current>,
+    credentials: ArcSwap<Credentials>,
     renewals: watch::Sender<u64>,
-    met: Mutex<HashMap<PeerId, Arc<Met>>>,
+    admitted: Mutex<HashMap<PeerId, Arc<AdmittedPeer>>>,
 }
 
 /// One set of certificate files, ready for handshakes.
-pub(crate) struct Current {
+pub(crate) struct Credentials {
     pub(crate) pki: Arc<Pki>,
     pub(crate) server: Arc<rustls::ServerConfig>,
     pub(crate) client: Arc<rustls::ClientConfig>,
 }
 
 /// A peer that showed a certificate which was accepted.
-pub(crate) struct Met {
+pub(crate) struct AdmittedPeer {
     pub(crate) certificate: Certificate,
     chain: Vec<CertificateDer<'static>>,
     at: Instant,
@@ -47,39 +47,45 @@ pub(crate) struct Met {
 impl Gatekeeper {
     pub(crate) fn new(pki: Pki) -> Gatekeeper {
         Gatekeeper {
-            current: ArcSwap::from_pointee(Current::new(pki)),
+            credentials: ArcSwap::from_pointee(Credentials::new(pki)),
             renewals: watch::Sender::new(0),
-            met: Mutex::new(HashMap::new()),
+            admitted: Mutex::new(HashMap::new()),
         }
     }
 
-    pub(crate) fn current(&self) -> Arc<Current> {
-        self.current.load_full()
+    pub(crate) fn credentials(&self) -> Arc<Credentials> {
+        self.credentials.load_full()
     }
 
     /// Takes new certificates and revocation lists into use for everything that comes.
-    pub(crate) fn renew(&self, pki: Pki) {
-        self.current.store(Arc::new(Current::new(pki)));
+    pub(crate) fn replace_credentials(&self, pki: Pki) {
+        self.credentials.store(Arc::new(Credentials::new(pki)));
         self.renewals.send_modify(|count| *count += 1);
     }
 
     /// Decides on a chain without taking note of it: for connections beside the swarm.
-    pub(crate) fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<PeerId, Rejected> {
+    pub(crate) fn verify(
+        &self,
+        chain: &[CertificateDer<'_>],
+    ) -> Result<PeerId, CertificateRejection> {
         match chain.is_empty() {
-            true => Err(Rejected::NoCertificate),
-            false => Ok(self.current().pki.verify(chain, SystemTime::now())?.peer_id),
+            true => Err(CertificateRejection::NoCertificate),
+            false => Ok(self.credentials().pki.verify(chain, SystemTime::now())?.peer_id),
         }
     }
 
     /// Returns when a chain that was accepted no longer is.
-    pub(crate) async fn until_unwelcome(&self, chain: &[CertificateDer<'_>]) -> Rejected {
+    pub(crate) async fn until_rejected(
+        &self,
+        chain: &[CertificateDer<'_>],
+    ) -> CertificateRejection {
         let mut renewals = self.renewals.subscribe();
         loop {
-            if let Err(rejected) = self.judge(chain) {
+            if let Err(rejected) = self.verify(chain) {
                 return rejected;
             }
             // Besides renewals, time passes: a certificate may expire.
-            let _ = tokio::time::timeout(RECHECK_EVERY, renewals.changed()).await;
+            let _ = tokio::time::timeout(RECHECK_INTERVAL, renewals.changed()).await;
         }
     }
 
@@ -87,55 +93,61 @@ impl Gatekeeper {
     pub(crate) fn admit(
         &self,
         chain: Option<&[CertificateDer<'static>]>,
-    ) -> Result<PeerId, Rejected> {
-        let chain = chain.ok_or(Rejected::NoCertificate)?;
-        let certificate = self.current().pki.verify(chain, SystemTime::now())?;
+    ) -> Result<PeerId, CertificateRejection> {
+        let chain = chain.ok_or(CertificateRejection::NoCertificate)?;
+        let certificate = self.credentials().pki.verify(chain, SystemTime::now())?;
         let peer = certificate.peer_id;
-        let mut met = self.lock();
-        if met.len() >= MAX_MET && !met.contains_key(&peer) {
+        let mut admitted = self.lock();
+        if admitted.len() >= MAX_ADMITTED && !admitted.contains_key(&peer) {
             // Whoever is dropped here and still connected is simply looked up as unknown and disconnected.
-            let any = met.keys().next().copied();
-            any.map(|peer| met.remove(&peer));
+            let any = admitted.keys().next().copied();
+            any.map(|peer| admitted.remove(&peer));
         }
-        met.insert(peer, Arc::new(Met { certificate, chain: chain.to_vec(), at: Instant::now() }));
+        admitted.insert(
+            peer,
+            Arc::new(AdmittedPeer { certificate, chain: chain.to_vec(), at: Instant::now() }),
+        );
         Ok(peer)
     }
 
     /// What is known of a peer that was let in.
-    pub(crate) fn met(&self, peer: &PeerId) -> Option<Arc<Met>> {
+    pub(crate) fn admitted(&self, peer: &PeerId) -> Option<Arc<AdmittedPeer>> {
         self.lock().get(peer).cloned()
     }
 
     /// Forgets those who are not connected and whose handshake is long over.
     pub(crate) fn sweep(&self, connected: impl Fn(&PeerId) -> bool) {
-        self.lock().retain(|peer, met| connected(peer) || met.at.elapsed() < HANDSHAKE_IS_RECENT);
+        self.lock()
+            .retain(|peer, admitted| connected(peer) || admitted.at.elapsed() < HANDSHAKE_GRACE);
     }
 
     /// Those who were let in and would not be now: revoked, expired, or of a CA that is no longer trusted.
-    pub(crate) fn no_longer_welcome(&self) -> Vec<(PeerId, Rejected)> {
-        let (current, now) = (self.current(), SystemTime::now());
-        let met: Vec<_> = self.lock().iter().map(|(peer, met)| (*peer, met.clone())).collect();
-        met.into_iter()
-            .filter_map(|(peer, met)| {
-                current.pki.verify(&met.chain, now).err().map(|rejected| (peer, rejected))
+    pub(crate) fn rejected_peers(&self) -> Vec<(PeerId, CertificateRejection)> {
+        let (credentials, now) = (self.credentials(), SystemTime::now());
+        let admitted: Vec<_> =
+            self.lock().iter().map(|(peer, admitted)| (*peer, admitted.clone())).collect();
+        admitted
+            .into_iter()
+            .filter_map(|(peer, admitted)| {
+                credentials.pki.verify(&admitted.chain, now).err().map(|rejected| (peer, rejected))
             })
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PeerId, Arc<Met>>> {
-        self.met.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<PeerId, Arc<AdmittedPeer>>> {
+        self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Met {
+impl AdmittedPeer {
     pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
     }
 }
 
-impl Current {
-    fn new(pki: Pki) -> Current {
-        Current {
+impl Credentials {
+    fn new(pki: Pki) -> Credentials {
+        Credentials {
             server: pki.server_config(&[ALPN]),
             client: pki.client_config(&[ALPN]),
             pki: Arc::new(pki),

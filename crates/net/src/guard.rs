@@ -28,12 +28,12 @@ impl Guard {
     }
 
     /// The operator named this address: it is dialled whatever range it lies in.
-    pub fn configure(&self, address: IpAddr) {
+    pub fn allow_configured(&self, address: IpAddr) {
         self.configured.write().unwrap_or_else(PoisonError::into_inner).insert(address);
     }
 
     /// The ranges that `address` lies in are where this node lives: they are excluded no longer.
-    pub fn live_in(&self, address: IpAddr) {
+    pub fn include_ranges_of(&self, address: IpAddr) {
         let mut excluded = self.excluded.write().unwrap_or_else(PoisonError::into_inner);
         excluded.retain(|range| !range.contains(&address));
     }
@@ -61,12 +61,12 @@ pub fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
 }
 
 /// A transport behind a guard. Listening is not its business.
-pub(crate) struct Guarded<T> {
+pub(crate) struct GuardedTransport<T> {
     pub(crate) inner: T,
     pub(crate) guard: Guard,
 }
 
-impl<T: Transport + Unpin> Transport for Guarded<T> {
+impl<T: Transport + Unpin> Transport for GuardedTransport<T> {
     type Output = T::Output;
     type Error = T::Error;
     type ListenerUpgrade = T::ListenerUpgrade;
@@ -108,17 +108,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_learned_is_filtered_and_what_is_configured_is_not() {
+    fn learned_addresses_are_filtered_and_configured_ones_are_not() {
         let guard = Guard::new(vec!["10.0.0.0/8".parse().unwrap(), "127.0.0.0/8".parse().unwrap()]);
         let allowed = |text: &str| guard.allows_address(&text.parse().unwrap());
         assert!(allowed("/ip4/203.0.113.9/tcp/1"));
         assert!(allowed("/dns4/node.example/tcp/1"));
         assert!(!allowed("/ip4/10.1.2.3/tcp/1"));
         assert!(!allowed("/ip6/::ffff:10.1.2.3/tcp/1"));
-        guard.configure("10.1.2.3".parse().unwrap());
+        guard.allow_configured("10.1.2.3".parse().unwrap());
         assert!(allowed("/ip4/10.1.2.3/tcp/7"));
         assert!(!allowed("/ip4/10.1.2.4/tcp/7"));
-        guard.live_in("127.0.0.1".parse().unwrap());
+        guard.include_ranges_of("127.0.0.1".parse().unwrap());
         assert!(allowed("/ip4/127.0.0.99/tcp/7"));
         assert!(!allowed("/ip4/10.1.2.4/tcp/7"));
     }

@@ -13,24 +13,24 @@ use prometheus_client::registry::Registry;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::bulk::Shared;
+use crate::bulk::SharedContext;
 use crate::driver::{Command, Driver};
 use crate::peers::Link;
 use crate::settings::Settings;
 
 /// Commands that wait for the driver. It takes one within microseconds; more waiting means that it is behind, and
 /// then those who ask should wait too.
-const COMMANDS: usize = 256;
+const COMMAND_QUEUE: usize = 256;
 
 /// Events that wait for the node.
-const EVENTS: usize = 1_024;
+const EVENT_QUEUE: usize = 1_024;
 
 /// A handle to the network; clones share it.
 #[derive(Clone)]
 pub struct Net {
     own: PeerId,
     commands: mpsc::Sender<Command>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedContext>,
 }
 
 /// What happens on the network.
@@ -39,36 +39,36 @@ pub enum NetEvent {
     /// This node listens here.
     Listening(Multiaddr),
     /// How this node can be reached is now known, or has changed.
-    Reached(Reachability),
+    ReachabilityChanged(Reachability),
     /// The connection to a gateway stands, or is gone (None).
-    Gateway(Multiaddr, Option<PeerId>),
+    GatewayChanged(Multiaddr, Option<PeerId>),
     /// A peer was let in.
-    PeerJoined(Peer),
+    PeerConnected(Peer),
     /// A peer's link became direct, or relayed.
     LinkChanged(Peer),
     /// The last connection to a peer has ended.
-    PeerLeft(PeerId),
+    PeerDisconnected(PeerId),
     /// A worker announced itself.
     WorkerAnnounced(FoundWorker),
     /// A node said that it leaves.
     NodeLeft(PeerId),
     /// A peer asks something; to be answered before the deadline.
-    Asked(Question),
+    RequestReceived(PeerRequest),
 }
 
-/// A question by a peer.
+/// A request by a peer.
 #[derive(Debug)]
-pub struct Question {
+pub struct PeerRequest {
     /// Who asks.
     pub peer: Peer,
     /// What.
     pub body: RequestBody,
-    /// The trace that the question belongs to.
+    /// The trace that the request belongs to.
     pub traceparent: Option<String>,
     /// After this nobody waits for the answer any more.
-    pub until: Instant,
+    pub deadline: Instant,
     /// Where the answer goes; dropping it answers that something went wrong here.
-    pub answer: oneshot::Sender<ResponseBody>,
+    pub responder: oneshot::Sender<ResponseBody>,
 }
 
 /// A connected peer.
@@ -180,9 +180,9 @@ pub enum StartError {
     Setup(String),
 }
 
-/// Why a question has no answer.
+/// Why a request has no answer.
 #[derive(Debug, Error)]
-pub enum AskError {
+pub enum RequestError {
     /// No connection, and none could be made.
     #[error("cannot reach {peer}: {problem}")]
     Unreachable {
@@ -198,9 +198,9 @@ pub enum AskError {
     #[error("refused: {}", .0.message)]
     Refused(Refusal),
     /// The peer's answer makes no sense.
-    #[error("a wrong answer: {0}")]
-    Wrong(String),
-    /// The question cannot be sent.
+    #[error("invalid response: {0}")]
+    InvalidResponse(String),
+    /// The request cannot be sent.
     #[error(transparent)]
     Unsendable(#[from] EncodeError),
     /// The network has stopped.
@@ -211,7 +211,7 @@ pub enum AskError {
 impl Net {
     /// Joins the network. What happens on it comes through the receiver, which must be read.
     ///
-    /// Needs a tokio runtime. With a reloader, changed certificate files take effect within seconds. The figures of
+    /// Needs a tokio runtime. With a reloader, changed certificate files take effect within seconds. The metrics of
     /// this crate are entered into `registry`.
     pub fn start(
         settings: Settings,
@@ -219,12 +219,12 @@ impl Net {
         certificates: Option<Reloader>,
         registry: &mut Registry,
     ) -> Result<(Net, mpsc::Receiver<NetEvent>), StartError> {
-        let (commands, commanded) = mpsc::channel(COMMANDS);
-        let (events, happened) = mpsc::channel(EVENTS);
-        let driver = Driver::new(settings, pki, certificates, registry, commanded, events)?;
+        let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
+        let (events, event_queue) = mpsc::channel(EVENT_QUEUE);
+        let driver = Driver::new(settings, pki, certificates, registry, command_queue, events)?;
         let (own, shared) = (driver.own(), Arc::new(driver.shared()));
         tokio::spawn(driver.run());
-        Ok((Net { own, commands, shared }, happened))
+        Ok((Net { own, commands, shared }, event_queue))
     }
 
     /// This node's peer id.
@@ -247,14 +247,14 @@ impl Net {
         self.call(|reply| Command::FindDataset { name, reply }).await.unwrap_or_default()
     }
 
-    /// Connects to `peer` and stays connected, over the best link there is, until [`Net::let_go`].
-    pub async fn keep(&self, peer: PeerId, addresses: Vec<Multiaddr>) {
-        self.command(Command::Keep { peer, addresses }).await;
+    /// Connects to `peer` and stays connected, over the best link there is, until [`Net::remove_persistent_peer`].
+    pub async fn add_persistent_peer(&self, peer: PeerId, addresses: Vec<Multiaddr>) {
+        self.command(Command::AddPersistentPeer { peer, addresses }).await;
     }
 
-    /// Ends [`Net::keep`].
-    pub async fn let_go(&self, peer: PeerId) {
-        self.command(Command::LetGo(peer)).await;
+    /// Ends [`Net::add_persistent_peer`].
+    pub async fn remove_persistent_peer(&self, peer: PeerId) {
+        self.command(Command::RemovePersistentPeer(peer)).await;
     }
 
     /// Connects to whoever is at `address`, and says who it is.
@@ -264,25 +264,26 @@ impl Net {
     }
 
     /// Asks `peer`, and waits no longer than `deadline`.
-    pub async fn ask(
+    pub async fn request(
         &self,
         peer: PeerId,
         body: RequestBody,
         deadline: Duration,
         traceparent: Option<String>,
-    ) -> Result<ResponseBody, AskError> {
-        let ask = self.call(|reply| Command::Ask { peer, body, deadline, traceparent, reply });
-        match tokio::time::timeout(deadline, ask).await {
+    ) -> Result<ResponseBody, RequestError> {
+        let request =
+            self.call(|reply| Command::Request { peer, body, deadline, traceparent, reply });
+        match tokio::time::timeout(deadline, request).await {
             // Both sides count; it is the same outcome whichever is first.
             Ok(Some(Ok(ResponseBody::Refused(refusal))))
                 if refusal.kind == RefusalKind::DeadlinePassed =>
             {
-                Err(AskError::TimedOut(deadline))
+                Err(RequestError::TimedOut(deadline))
             }
-            Ok(Some(Ok(ResponseBody::Refused(refusal)))) => Err(AskError::Refused(refusal)),
+            Ok(Some(Ok(ResponseBody::Refused(refusal)))) => Err(RequestError::Refused(refusal)),
             Ok(Some(answer)) => answer,
-            Ok(None) => Err(AskError::Stopped),
-            Err(_) => Err(AskError::TimedOut(deadline)),
+            Ok(None) => Err(RequestError::Stopped),
+            Err(_) => Err(RequestError::TimedOut(deadline)),
         }
     }
 

@@ -8,26 +8,26 @@ mod bulk;
 mod channel;
 mod codec;
 mod driver;
-mod figures;
 mod gatekeeper;
 mod guard;
 mod handle;
+mod metrics;
 mod peers;
 mod port;
 mod probe;
 mod rate;
+mod record_sets;
 mod settings;
-mod shelves;
 mod statement;
 mod transport;
 mod upgrade;
 
-pub use bulk::{Bulk, Carrier};
-pub use channel::{Channel, ChannelReader, ChannelWriter, Opened, Taken};
+pub use bulk::{Bulk, BulkCarrier};
+pub use channel::{AcceptedChannel, Channel, ChannelReader, ChannelWriter, OpenedChannel};
 pub use guard::{Guard, ip_of};
 pub use handle::{
-    AskError, FoundDataset, FoundWorker, Net, NetEvent, Peer, Publication, Question, Reachability,
-    StartError, scheduler_id, worker_id,
+    FoundDataset, FoundWorker, Net, NetEvent, Peer, PeerRequest, Publication, Reachability,
+    RequestError, StartError, scheduler_id, worker_id,
 };
 pub use hypha_bulk::{
     Header, Incoming, Limits as BulkLimits, Outgoing, SendError, Sent, Sink, Source,

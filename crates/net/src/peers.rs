@@ -24,17 +24,17 @@ use thiserror::Error;
 
 use crate::gatekeeper::Gatekeeper;
 use crate::guard::ip_of;
-use crate::rate::Buckets;
+use crate::rate::RateLimiter;
 
 /// Handshakes that one address may start in a second, and at once: a site with a hundred nodes behind one NAT
 /// comes back after a power cut within seconds, and a flood from one machine costs little.
 const HANDSHAKES_PER_SECOND: u32 = 50;
-const HANDSHAKES_AT_ONCE: u32 = 400;
+const HANDSHAKE_BURST: u32 = 400;
 /// Addresses whose rate is remembered.
-const MAX_ADDRESSES: usize = 4_096;
+const MAX_RATED_ADDRESSES: usize = 4_096;
 
 /// How long a relayed connection outlives the direct one that replaced it, so that what is under way can end.
-const SUPERSEDED_AFTER: Duration = Duration::from_secs(5);
+const SUPERSEDED_GRACE: Duration = Duration::from_secs(5);
 
 /// What kind of connection there is to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,16 +47,16 @@ pub enum Link {
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    Joined(PeerId, Link),
+    Connected(PeerId, Link),
     LinkChanged(PeerId, Link),
-    Left(PeerId),
+    Disconnected(PeerId),
 }
 
 pub(crate) struct Behaviour {
     gatekeeper: Arc<Gatekeeper>,
     connections: HashMap<PeerId, Vec<Connection>>,
-    kept: HashSet<PeerId>,
-    handshakes: Buckets<IpAddr>,
+    keep_alive: HashSet<PeerId>,
+    handshakes: RateLimiter<IpAddr>,
     actions: VecDeque<ToSwarm<Event, KeepAlive>>,
 }
 
@@ -65,15 +65,15 @@ struct Connection {
     link: Link,
     since: Instant,
     address: Multiaddr,
-    kept: bool,
+    keep_alive: bool,
 }
 
 #[derive(Debug, Error)]
 enum Denied {
-    #[error("the peer's certificate is not known")]
-    Stranger,
+    #[error("the peer was not admitted")]
+    NotAdmitted,
     #[error("too many handshakes from this address")]
-    TooMany,
+    TooManyHandshakes,
 }
 
 impl Behaviour {
@@ -81,32 +81,36 @@ impl Behaviour {
         Behaviour {
             gatekeeper,
             connections: HashMap::new(),
-            kept: HashSet::new(),
-            handshakes: Buckets::new(HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE, MAX_ADDRESSES),
+            keep_alive: HashSet::new(),
+            handshakes: RateLimiter::new(
+                HANDSHAKES_PER_SECOND,
+                HANDSHAKE_BURST,
+                MAX_RATED_ADDRESSES,
+            ),
             actions: VecDeque::new(),
         }
     }
 
     /// Keeps the connection to `peer` open though nothing may be said, over the best link there is.
-    pub(crate) fn keep(&mut self, peer: PeerId) {
-        self.kept.insert(peer);
-        self.refresh(peer);
+    pub(crate) fn keep_alive(&mut self, peer: PeerId) {
+        self.keep_alive.insert(peer);
+        self.update_keep_alive(peer);
     }
 
     /// Lets the connection to `peer` end when it falls idle.
-    pub(crate) fn let_go(&mut self, peer: PeerId) {
-        self.kept.remove(&peer);
-        self.refresh(peer);
+    pub(crate) fn stop_keep_alive(&mut self, peer: PeerId) {
+        self.keep_alive.remove(&peer);
+        self.update_keep_alive(peer);
     }
 
     pub(crate) fn link(&self, peer: &PeerId) -> Option<Link> {
-        best(self.connections.get(peer)?)
+        best_link(self.connections.get(peer)?)
     }
 
     /// The remote address of the best connection.
     pub(crate) fn address(&self, peer: &PeerId) -> Option<&Multiaddr> {
         let connections = self.connections.get(peer)?;
-        let link = best(connections)?;
+        let link = best_link(connections)?;
         connections.iter().find(|one| one.link == link).map(|one| &one.address)
     }
 
@@ -129,7 +133,7 @@ impl Behaviour {
                 .map(|one| one.since)
                 .min();
             let Some(since) = direct_since else { continue };
-            if now.saturating_duration_since(since) < SUPERSEDED_AFTER {
+            if now.saturating_duration_since(since) < SUPERSEDED_GRACE {
                 continue;
             }
             for relayed in connections.iter().filter(|one| one.link == Link::Relayed) {
@@ -140,9 +144,9 @@ impl Behaviour {
     }
 
     fn admit(&self, peer: PeerId) -> Result<Handler, ConnectionDenied> {
-        match self.gatekeeper.met(&peer) {
-            Some(_) => Ok(Handler { keep: self.kept.contains(&peer) }),
-            None => Err(ConnectionDenied::new(Denied::Stranger)),
+        match self.gatekeeper.admitted(&peer) {
+            Some(_) => Ok(Handler { keep_alive: self.keep_alive.contains(&peer) }),
+            None => Err(ConnectionDenied::new(Denied::NotAdmitted)),
         }
     }
 
@@ -150,50 +154,50 @@ impl Behaviour {
         let (peer, link) =
             (event.peer_id, if event.endpoint.is_relayed() { Link::Relayed } else { Link::Direct });
         let connections = self.connections.entry(peer).or_default();
-        let before = best(connections);
+        let before = best_link(connections);
         connections.push(Connection {
             id: event.connection_id,
             link,
             since: Instant::now(),
             address: event.endpoint.get_remote_address().clone(),
-            kept: self.kept.contains(&peer),
+            keep_alive: self.keep_alive.contains(&peer),
         });
-        let after = best(connections);
+        let after = best_link(connections);
         self.report(peer, before, after);
-        self.refresh(peer);
+        self.update_keep_alive(peer);
     }
 
     fn closed(&mut self, event: ConnectionClosed<'_>) {
         let peer = event.peer_id;
         let Some(connections) = self.connections.get_mut(&peer) else { return };
-        let before = best(connections);
+        let before = best_link(connections);
         connections.retain(|one| one.id != event.connection_id);
-        let after = best(connections);
+        let after = best_link(connections);
         if connections.is_empty() {
             self.connections.remove(&peer);
         }
         self.report(peer, before, after);
-        self.refresh(peer);
+        self.update_keep_alive(peer);
     }
 
     fn report(&mut self, peer: PeerId, before: Option<Link>, after: Option<Link>) {
         let event = match (before, after) {
-            (None, Some(link)) => Event::Joined(peer, link),
-            (Some(_), None) => Event::Left(peer),
+            (None, Some(link)) => Event::Connected(peer, link),
+            (Some(_), None) => Event::Disconnected(peer),
             (Some(before), Some(after)) if before != after => Event::LinkChanged(peer, after),
             _ => return,
         };
         self.actions.push_back(ToSwarm::GenerateEvent(event));
     }
 
-    fn refresh(&mut self, peer: PeerId) {
-        let kept = self.kept.contains(&peer);
+    fn update_keep_alive(&mut self, peer: PeerId) {
+        let keep_alive = self.keep_alive.contains(&peer);
         let Some(connections) = self.connections.get_mut(&peer) else { return };
-        let best = best(connections);
+        let best = best_link(connections);
         for connection in connections {
-            let keep = kept && Some(connection.link) == best;
-            if keep != connection.kept {
-                connection.kept = keep;
+            let keep = keep_alive && Some(connection.link) == best;
+            if keep != connection.keep_alive {
+                connection.keep_alive = keep;
                 self.actions.push_back(ToSwarm::NotifyHandler {
                     peer_id: peer,
                     handler: NotifyHandler::One(connection.id),
@@ -204,7 +208,7 @@ impl Behaviour {
     }
 }
 
-fn best(connections: &[Connection]) -> Option<Link> {
+fn best_link(connections: &[Connection]) -> Option<Link> {
     let direct = connections.iter().any(|one| one.link == Link::Direct);
     connections.first().map(|first| if direct { Link::Direct } else { first.link })
 }
@@ -221,7 +225,7 @@ impl NetworkBehaviour for Behaviour {
     ) -> Result<(), ConnectionDenied> {
         match ip_of(remote) {
             Some(ip) if !self.handshakes.take(ip, Instant::now()) => {
-                Err(ConnectionDenied::new(Denied::TooMany))
+                Err(ConnectionDenied::new(Denied::TooManyHandshakes))
             }
             _ => Ok(()),
         }
@@ -271,7 +275,7 @@ pub(crate) struct KeepAlive(bool);
 
 /// Speaks no protocol: only keeps its connection open, or not.
 pub(crate) struct Handler {
-    keep: bool,
+    keep_alive: bool,
 }
 
 impl ConnectionHandler for Handler {
@@ -287,11 +291,11 @@ impl ConnectionHandler for Handler {
     }
 
     fn connection_keep_alive(&self) -> bool {
-        self.keep
+        self.keep_alive
     }
 
-    fn on_behaviour_event(&mut self, KeepAlive(keep): KeepAlive) {
-        self.keep = keep;
+    fn on_behaviour_event(&mut self, KeepAlive(keep_alive): KeepAlive) {
+        self.keep_alive = keep_alive;
     }
 
     fn poll(

@@ -11,7 +11,7 @@ use libp2p::Multiaddr;
 use crate::bulk::socket_address;
 
 /// Tries the port without sharing it.
-pub(crate) fn is_free(address: &Multiaddr) -> io::Result<()> {
+pub(crate) fn check_port_free(address: &Multiaddr) -> io::Result<()> {
     match socket_address(address) {
         Some(address) if address.port() != 0 => TcpListener::bind(address).map(drop),
         _ => Ok(()),
@@ -27,9 +27,9 @@ mod tests {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
         let at = |port: u16| format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap();
-        assert!(is_free(&at(port)).is_err());
-        assert!(is_free(&at(0)).is_ok());
+        assert!(check_port_free(&at(port)).is_err());
+        assert!(check_port_free(&at(0)).is_ok());
         drop(taken);
-        assert!(is_free(&at(port)).is_ok());
+        assert!(check_port_free(&at(port)).is_ok());
     }
 }

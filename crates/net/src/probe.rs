@@ -1,6 +1,6 @@
 //! Asks a node how it is, without joining the network.
 //!
-//! It goes through the transport alone: the same handshake, one stream, one question.
+//! It goes through the transport alone: the same handshake, one stream, one request.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use multistream_select::{Version, dialer_select_proto};
 use thiserror::Error;
 
 use crate::codec;
-use crate::driver::with_causes;
+use crate::driver::root_cause;
 use crate::gatekeeper::Gatekeeper;
 use crate::guard::Guard;
 use crate::settings::Settings;
@@ -43,8 +43,8 @@ pub enum ProbeError {
         found: libp2p::PeerId,
     },
     /// It answered something else.
-    #[error("a wrong answer: {0}")]
-    Wrong(String),
+    #[error("invalid response: {0}")]
+    InvalidResponse(String),
     /// No answer.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
@@ -57,11 +57,11 @@ pub async fn probe(
     address: Multiaddr,
     timeout: Duration,
 ) -> Result<(Certificate, Health), ProbeError> {
-    let asked = ask(settings, pki, address, timeout);
-    tokio::time::timeout(timeout, asked).await.unwrap_or(Err(ProbeError::TimedOut(timeout)))
+    let response = request_health(settings, pki, address, timeout);
+    tokio::time::timeout(timeout, response).await.unwrap_or(Err(ProbeError::TimedOut(timeout)))
 }
 
-async fn ask(
+async fn request_health(
     settings: &Settings,
     pki: Pki,
     address: Multiaddr,
@@ -78,19 +78,22 @@ async fn ask(
     });
     let plain = address.iter().filter(|part| !matches!(part, Protocol::P2p(_))).collect();
     let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
-    let dial = transport.dial(plain, options).map_err(|error| unreachable(with_causes(&error)))?;
-    let (peer, mut muxer) = dial.await.map_err(|error| unreachable(with_causes(&error)))?;
+    let dial = transport.dial(plain, options).map_err(|error| unreachable(root_cause(&error)))?;
+    let (peer, mut muxer) = dial.await.map_err(|error| unreachable(root_cause(&error)))?;
     if named.is_some_and(|named| named != peer) {
         return Err(ProbeError::WrongPeer { found: peer });
     }
-    let met =
-        gatekeeper.met(&peer).ok_or_else(|| unreachable("it showed no certificate".into()))?;
+    let admitted =
+        gatekeeper.admitted(&peer).ok_or_else(|| unreachable("it showed no certificate".into()))?;
     if peer == own {
         // It closes a connection to itself at once. That it showed the same certificate, and let this one in, is
         // all that can be learned.
-        let health =
-            Health { role: met.certificate.role.to_string(), ready: true, ..Health::default() };
-        return Ok((met.certificate.clone(), health));
+        let health = Health {
+            role: admitted.certificate.role.to_string(),
+            ready: true,
+            ..Health::default()
+        };
+        return Ok((admitted.certificate.clone(), health));
     }
     let stream = open(&mut muxer).await.map_err(|error| unreachable(error.to_string()))?;
     let exchange = exchange(stream, timeout);
@@ -101,7 +104,7 @@ async fn ask(
         exchange.as_mut().poll(context)
     })
     .await?;
-    Ok((met.certificate.clone(), health))
+    Ok((admitted.certificate.clone(), health))
 }
 
 async fn open(muxer: &mut StreamMuxerBox) -> std::io::Result<SubstreamBox> {
@@ -118,11 +121,11 @@ async fn open(muxer: &mut StreamMuxerBox) -> std::io::Result<SubstreamBox> {
 }
 
 async fn exchange(stream: SubstreamBox, timeout: Duration) -> Result<Health, ProbeError> {
-    let wrong = |problem: String| ProbeError::Wrong(problem);
+    let wrong = |problem: String| ProbeError::InvalidResponse(problem);
     let protocols = [codec::PROTOCOL];
     let (_, mut stream) = dialer_select_proto(stream, protocols, Version::V1)
         .await
-        .map_err(|error| wrong(format!("it does not answer questions: {error}")))?;
+        .map_err(|error| wrong(format!("it does not answer requests: {error}")))?;
     let deadline_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
     let deadline_ms = deadline_ms.min(hypha_wire::request::MAX_DEADLINE_MS);
     let request = Request { id: 1, deadline_ms, traceparent: None, body: RequestBody::Health };
@@ -137,6 +140,6 @@ async fn exchange(stream: SubstreamBox, timeout: Duration) -> Result<Health, Pro
     match response.body {
         ResponseBody::Health(health) => Ok(health),
         ResponseBody::Refused(refusal) => Err(wrong(refusal.message)),
-        _ => Err(wrong("it is not about health".into())),
+        _ => Err(wrong("it is not a health response".into())),
     }
 }

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::time::Instant;
 
 /// A bucket for each key, all of one size.
-pub(crate) struct Buckets<K> {
+pub(crate) struct RateLimiter<K> {
     per_second: f64,
     burst: f64,
     /// The most keys that are remembered. The fullest bucket, which knows the least, goes first.
@@ -13,9 +13,9 @@ pub(crate) struct Buckets<K> {
     buckets: HashMap<K, (f64, Instant)>,
 }
 
-impl<K: Eq + Hash + Copy> Buckets<K> {
-    pub(crate) fn new(per_second: u32, burst: u32, max_keys: usize) -> Buckets<K> {
-        Buckets {
+impl<K: Eq + Hash + Copy> RateLimiter<K> {
+    pub(crate) fn new(per_second: u32, burst: u32, max_keys: usize) -> RateLimiter<K> {
+        RateLimiter {
             per_second: f64::from(per_second),
             burst: f64::from(burst),
             max_keys,
@@ -60,10 +60,11 @@ mod tests {
 
     #[test]
     fn a_bucket_empties_and_fills_again_for_each_key_alone() {
-        let mut buckets = Buckets::new(2, 3, 8);
+        let mut buckets = RateLimiter::new(2, 3, 8);
         let start = Instant::now();
-        let taken =
-            |buckets: &mut Buckets<u8>, key, at| (0..10).filter(|_| buckets.take(key, at)).count();
+        let taken = |buckets: &mut RateLimiter<u8>, key, at| {
+            (0..10).filter(|_| buckets.take(key, at)).count()
+        };
         assert_eq!(taken(&mut buckets, 1, start), 3);
         assert_eq!(taken(&mut buckets, 2, start), 3);
         assert_eq!(taken(&mut buckets, 1, start + Duration::from_secs(1)), 2);
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_number_of_keys_is_bounded_and_the_busiest_stay_limited() {
-        let mut buckets = Buckets::new(1, 2, 4);
+        let mut buckets = RateLimiter::new(1, 2, 4);
         let now = Instant::now();
         assert!(buckets.take(0_u32, now) && buckets.take(0, now) && !buckets.take(0, now));
         for key in 1..100 {

@@ -22,7 +22,7 @@ pub struct Settings {
     /// Ranges that are not dialled on the word of others.
     pub excluded: Vec<IpNet>,
     /// Whether the operator gave that list: then it is taken literally.
-    pub excluded_as_given: bool,
+    pub excluded_is_configured: bool,
     /// Whether it may be reached through gateways when it cannot be reached directly.
     pub relay_circuit: bool,
     /// What it relays for others; gateways do.
@@ -54,7 +54,7 @@ pub struct RelayLimits {
     pub max_circuit_bytes: u64,
 }
 
-/// Bounds on what peers may take. The defaults suit a node; a gateway has [`Limits::of_gateway`].
+/// Bounds on what peers may take. The defaults suit a node; a gateway has [`Limits::for_gateway`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections in all.
@@ -77,7 +77,7 @@ pub struct Limits {
 
 impl Limits {
     /// For a node that holds a connection to every worker of a large pool.
-    pub const fn of_node() -> Limits {
+    pub const fn for_node() -> Limits {
         Limits {
             connections: 2_048,
             connections_per_peer: 8,
@@ -91,7 +91,7 @@ impl Limits {
     }
 
     /// For a gateway: everyone is connected to it, and comes back at once after it restarts.
-    pub const fn of_gateway() -> Limits {
-        Limits { connections: 16_384, handshakes: 1_024, ..Limits::of_node() }
+    pub const fn for_gateway() -> Limits {
+        Limits { connections: 16_384, handshakes: 1_024, ..Limits::for_node() }
     }
 }

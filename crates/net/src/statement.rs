@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hypha_model::NodeRole;
-use hypha_pki::{Certificate, Pki, Rejected, verify_signature};
-use hypha_wire::record::{DatasetRecord, Farewell, Signed, SignedKind, WorkerRecord};
+use hypha_pki::{Certificate, CertificateRejection, Pki, verify_signature};
+use hypha_wire::record::{DatasetRecord, Farewell, SignedKind, SignedRecord, WorkerRecord};
 use hypha_wire::{DecodeError, EncodeError, Message};
 use libp2p::PeerId;
 use rustls::pki_types::CertificateDer;
@@ -23,7 +23,7 @@ const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(120);
 const MAX_FAREWELL_AGE: Duration = Duration::from_secs(60);
 
 /// Statements whose signature was checked and need not be again: each arrives from several servers, many times.
-const MAX_REMEMBERED: usize = 8_192;
+const MAX_CACHED_STATEMENTS: usize = 8_192;
 
 /// A statement by type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,23 +35,23 @@ pub(crate) enum Statement {
 
 /// A statement whose author is proven.
 #[derive(Debug)]
-pub(crate) struct Verified {
+pub(crate) struct VerifiedStatement {
     pub(crate) author: Certificate,
     pub(crate) statement: Statement,
 }
 
 /// Why a statement is not believed.
 #[derive(Debug, Error)]
-pub(crate) enum Doubt {
+pub(crate) enum StatementError {
     #[error("its author: {0}")]
-    Author(#[from] Rejected),
+    Author(#[from] CertificateRejection),
     #[error("{0}")]
     Unreadable(#[from] DecodeError),
-    #[error("a {role} may not say this")]
+    #[error("a {role} may not publish this")]
     Role { role: NodeRole },
     #[error("its signature is wrong")]
     Signature,
-    #[error("it speaks for someone else than its author")]
+    #[error("it names another peer than its author")]
     Identity,
     #[error("it is {0} s old or ahead, which is too far from this node's clock")]
     Age(u64),
@@ -62,9 +62,9 @@ pub(crate) fn sign<M: Message>(
     pki: &Pki,
     kind: SignedKind,
     record: &M,
-) -> Result<Signed, EncodeError> {
+) -> Result<SignedRecord, EncodeError> {
     let payload = hypha_wire::encode(record)?;
-    Ok(Signed {
+    Ok(SignedRecord {
         signature: pki.sign(kind.context(), &payload),
         chain: pki.own_chain().iter().map(|one| one.to_vec()).collect(),
         kind,
@@ -74,29 +74,33 @@ pub(crate) fn sign<M: Message>(
 
 /// Checks statements, and remembers what it has checked.
 pub(crate) struct Verifier {
-    remembered: HashMap<[u8; 32], Arc<Verified>>,
+    verified_cache: HashMap<[u8; 32], Arc<VerifiedStatement>>,
 }
 
 impl Verifier {
     pub(crate) fn new() -> Verifier {
-        Verifier { remembered: HashMap::new() }
+        Verifier { verified_cache: HashMap::new() }
     }
 
     /// Certificates have changed: everything is checked anew.
-    pub(crate) fn forget(&mut self) {
-        self.remembered.clear();
+    pub(crate) fn clear_cache(&mut self) {
+        self.verified_cache.clear();
     }
 
-    pub(crate) fn verify(&mut self, pki: &Pki, signed: &Signed) -> Result<Arc<Verified>, Doubt> {
+    pub(crate) fn verify(
+        &mut self,
+        pki: &Pki,
+        signed: &SignedRecord,
+    ) -> Result<Arc<VerifiedStatement>, StatementError> {
         let digest = digest(signed);
-        let verified = match self.remembered.get(&digest) {
+        let verified = match self.verified_cache.get(&digest) {
             Some(verified) => verified.clone(),
             None => {
                 let verified = Arc::new(check(pki, signed)?);
-                if self.remembered.len() >= MAX_REMEMBERED {
-                    self.remembered.clear();
+                if self.verified_cache.len() >= MAX_CACHED_STATEMENTS {
+                    self.verified_cache.clear();
                 }
-                self.remembered.insert(digest, verified.clone());
+                self.verified_cache.insert(digest, verified.clone());
                 verified
             }
         };
@@ -105,7 +109,7 @@ impl Verifier {
     }
 }
 
-fn check(pki: &Pki, signed: &Signed) -> Result<Verified, Doubt> {
+fn check(pki: &Pki, signed: &SignedRecord) -> Result<VerifiedStatement, StatementError> {
     let chain: Vec<_> =
         signed.chain.iter().map(|der| CertificateDer::from(der.as_slice())).collect();
     let author = pki.verify(&chain, SystemTime::now())?;
@@ -115,10 +119,10 @@ fn check(pki: &Pki, signed: &Signed) -> Result<Verified, Doubt> {
         SignedKind::Farewell => None,
     };
     if wanted.is_some_and(|role| role != author.role) {
-        return Err(Doubt::Role { role: author.role });
+        return Err(StatementError::Role { role: author.role });
     }
     if !verify_signature(&author, signed.kind.context(), &signed.payload, &signed.signature) {
-        return Err(Doubt::Signature);
+        return Err(StatementError::Signature);
     }
     let statement = match signed.kind {
         SignedKind::Worker => Statement::Worker(hypha_wire::decode(&signed.payload)?),
@@ -133,9 +137,9 @@ fn check(pki: &Pki, signed: &Signed) -> Result<Verified, Doubt> {
     if *peer != author.peer_id.to_bytes()
         || organisation.is_some_and(|organisation| *organisation != author.organisation)
     {
-        return Err(Doubt::Identity);
+        return Err(StatementError::Identity);
     }
-    Ok(Verified { author, statement })
+    Ok(VerifiedStatement { author, statement })
 }
 
 impl Statement {
@@ -160,7 +164,7 @@ impl Statement {
     ///
     /// Normally a record ends by its holder's own count of its time to live. This bounds how long a holder who
     /// lies about that can keep it alive.
-    fn check_age(&self, now_ms: u64) -> Result<(), Doubt> {
+    fn check_age(&self, now_ms: u64) -> Result<(), StatementError> {
         let issued_ms = match self {
             Statement::Worker(record) => record.issued_unix_ms,
             Statement::Dataset(record) => record.issued_unix_ms,
@@ -170,14 +174,14 @@ impl Statement {
         let oldest = self.ttl().as_millis() as u64 + offset;
         let (ahead, old) = (issued_ms.saturating_sub(now_ms), now_ms.saturating_sub(issued_ms));
         if ahead > offset || old > oldest {
-            return Err(Doubt::Age(ahead.max(old) / 1_000));
+            return Err(StatementError::Age(ahead.max(old) / 1_000));
         }
         Ok(())
     }
 }
 
 /// A name for exactly these bytes by this author.
-fn digest(signed: &Signed) -> [u8; 32] {
+fn digest(signed: &SignedRecord) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(signed.kind.context().as_bytes());
     for part in signed.chain.iter().chain([&signed.payload, &signed.signature]) {
@@ -193,7 +197,7 @@ pub(crate) fn unix_ms() -> u64 {
 }
 
 /// The peer that a record speaks of; its author was checked to be it.
-pub(crate) fn author_of(verified: &Verified) -> PeerId {
+pub(crate) fn author_of(verified: &VerifiedStatement) -> PeerId {
     verified.author.peer_id
 }
 
@@ -242,13 +246,13 @@ mod tests {
 
     #[test]
     fn no_two_different_statements_are_taken_for_the_same() {
-        let signed = Signed {
+        let signed = SignedRecord {
             kind: SignedKind::Worker,
             payload: vec![1, 2, 3],
             chain: vec![vec![4, 5], vec![6]],
             signature: vec![7; 64],
         };
-        let changes: [fn(&mut Signed); 5] = [
+        let changes: [fn(&mut SignedRecord); 5] = [
             |signed| signed.kind = SignedKind::Dataset,
             |signed| signed.payload[0] ^= 1,
             |signed| signed.signature[63] ^= 1,

@@ -10,7 +10,7 @@ use libp2p::identity::PeerId;
 use libp2p::{dns, relay, tcp, yamux};
 
 use crate::gatekeeper::Gatekeeper;
-use crate::guard::{Guard, Guarded};
+use crate::guard::{Guard, GuardedTransport};
 use crate::settings::Settings;
 use crate::upgrade::Upgrade;
 
@@ -29,7 +29,7 @@ pub(crate) fn transport(
     };
     let tcp = || tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
     // The guard stands below name resolution, so it sees the addresses that names stand for.
-    let guarded = || Guarded { inner: tcp(), guard: guard.clone() };
+    let guarded = || GuardedTransport { inner: tcp(), guard: guard.clone() };
     let named = dns::tokio::Transport::system(guarded()).unwrap_or_else(|error| {
         tracing::warn!(
             "cannot read the system's resolver configuration, names may not resolve: {error}"

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use futures_rustls::{TlsAcceptor, TlsConnector, TlsStream};
-use hypha_pki::{Pki, Rejected};
+use hypha_pki::{CertificateRejection, Pki};
 use hypha_wire::admission::Verdict;
 use libp2p::PeerId;
 use libp2p::core::UpgradeInfo;
@@ -35,10 +35,10 @@ pub(crate) enum UpgradeError {
     Handshake(io::Error),
     /// The other side's certificate is not acceptable here.
     #[error("refused: {0}")]
-    Refused(#[from] Rejected),
+    Refused(#[from] CertificateRejection),
     /// The other side does not accept this node's certificate.
     #[error("the other side refused this node: {0}")]
-    RefusedUs(String),
+    RefusedByPeer(String),
     /// The other side did not say what it must.
     #[error("no verdict: {0}")]
     NoVerdict(String),
@@ -49,9 +49,9 @@ impl From<io::Error> for UpgradeError {
     fn from(error: io::Error) -> UpgradeError {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         if let Some(rustls::Error::AlertReceived(alert)) = tls {
-            return UpgradeError::RefusedUs(format!("{alert:?}"));
+            return UpgradeError::RefusedByPeer(format!("{alert:?}"));
         }
-        match tls.and_then(Rejected::from_tls) {
+        match tls.and_then(CertificateRejection::from_tls) {
             Some(rejected) => UpgradeError::Refused(rejected),
             None => UpgradeError::Handshake(error),
         }
@@ -67,22 +67,22 @@ impl Upgrade {
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        let current = self.gatekeeper.current();
-        let stream = TlsAcceptor::from(current.server.clone()).accept(socket).await?;
-        self.exchange(TlsStream::Server(stream)).await
+        let credentials = self.gatekeeper.credentials();
+        let stream = TlsAcceptor::from(credentials.server.clone()).accept(socket).await?;
+        self.exchange_verdicts(TlsStream::Server(stream)).await
     }
 
     async fn outbound<C>(self, socket: C) -> Result<(PeerId, TlsStream<C>), UpgradeError>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        let current = self.gatekeeper.current();
-        let connector = TlsConnector::from(current.client.clone());
+        let credentials = self.gatekeeper.credentials();
+        let connector = TlsConnector::from(credentials.client.clone());
         let stream = connector.connect(Pki::server_name(), socket).await?;
-        self.exchange(TlsStream::Client(stream)).await
+        self.exchange_verdicts(TlsStream::Client(stream)).await
     }
 
-    async fn exchange<C>(
+    async fn exchange_verdicts<C>(
         self,
         mut stream: TlsStream<C>,
     ) -> Result<(PeerId, TlsStream<C>), UpgradeError>
@@ -94,22 +94,22 @@ impl Upgrade {
             Ok(_) => Verdict::admitted(),
             Err(rejected) => Verdict::refused(rejected.to_string()),
         };
-        let told = tell(&mut stream, &verdict).await;
+        let sent = send_verdict(&mut stream, &verdict).await;
         let peer = ours?;
         // One who refuses this node's certificate has hung up by now, so telling may have failed; why stands in
         // what it sent before.
-        match hear(&mut stream).await {
-            Ok(Verdict { admitted: true, .. }) => told.map(|()| (peer, stream)),
+        match receive_verdict(&mut stream).await {
+            Ok(Verdict { admitted: true, .. }) => sent.map(|()| (peer, stream)),
             Ok(Verdict { reason, .. }) => {
-                Err(UpgradeError::RefusedUs(reason.unwrap_or_else(|| "no reason given".into())))
+                Err(UpgradeError::RefusedByPeer(reason.unwrap_or_else(|| "no reason given".into())))
             }
-            Err(refused @ UpgradeError::RefusedUs(_)) => Err(refused),
-            Err(error) => Err(told.err().unwrap_or(error)),
+            Err(refused @ UpgradeError::RefusedByPeer(_)) => Err(refused),
+            Err(error) => Err(sent.err().unwrap_or(error)),
         }
     }
 }
 
-async fn tell<S: AsyncWrite + Unpin>(
+async fn send_verdict<S: AsyncWrite + Unpin>(
     stream: &mut S,
     verdict: &Verdict,
 ) -> Result<(), UpgradeError> {
@@ -123,10 +123,10 @@ async fn tell<S: AsyncWrite + Unpin>(
     Ok(())
 }
 
-async fn hear<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Verdict, UpgradeError> {
+async fn receive_verdict<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Verdict, UpgradeError> {
     let refused = |error: io::Error| match error.kind() {
         // A TLS alert arrives as this kind, and says why the other side hung up.
-        io::ErrorKind::InvalidData => UpgradeError::RefusedUs(error.to_string()),
+        io::ErrorKind::InvalidData => UpgradeError::RefusedByPeer(error.to_string()),
         _ => UpgradeError::NoVerdict(error.to_string()),
     };
     let mut length = [0; 2];
@@ -136,7 +136,8 @@ async fn hear<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Verdict, UpgradeEr
     hypha_wire::decode(&bytes).map_err(|error| UpgradeError::NoVerdict(error.to_string()))
 }
 
-type Boxed<C> = Pin<Box<dyn Future<Output = Result<(PeerId, TlsStream<C>), UpgradeError>> + Send>>;
+type BoxedUpgrade<C> =
+    Pin<Box<dyn Future<Output = Result<(PeerId, TlsStream<C>), UpgradeError>> + Send>>;
 
 impl UpgradeInfo for Upgrade {
     type Info = &'static str;
@@ -152,7 +153,7 @@ where
 {
     type Output = (PeerId, TlsStream<C>);
     type Error = UpgradeError;
-    type Future = Boxed<C>;
+    type Future = BoxedUpgrade<C>;
     fn upgrade_inbound(self, socket: C, _: Self::Info) -> Self::Future {
         Box::pin(self.inbound(socket))
     }
@@ -164,7 +165,7 @@ where
 {
     type Output = (PeerId, TlsStream<C>);
     type Error = UpgradeError;
-    type Future = Boxed<C>;
+    type Future = BoxedUpgrade<C>;
     fn upgrade_outbound(self, socket: C, _: Self::Info) -> Self::Future {
         Box::pin(self.outbound(socket))
     }

@@ -11,34 +11,34 @@ use tokio::sync::mpsc;
 
 /// Messages that wait for one peer: some for each attempt that can be there, and pieces of results. It is reached only
 /// when the stream stands still.
-pub(crate) const MAX_WAITING: usize = 16_384;
+pub(crate) const MAX_QUEUED_MESSAGES: usize = 16_384;
 
 /// What may be large and goes into one frame together; a larger one goes alone.
-const MAX_TOGETHER_BYTES: usize = 1 << 20;
+const MAX_BATCH_BYTES: usize = 1 << 20;
 
 /// How long a frame may take to be written: a stream that stands still is as good as lost.
-const WRITE_WITHIN: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Writes what waits, and hands what comes to `take`, until the channel ends, nobody can send any more, or `take` says
+/// Writes what waits, and hands what comes to `on_frame`, until the channel ends, nobody can send any more, or `on_frame` says
 /// that nobody listens. Returns why it ended.
-pub(crate) async fn carry<W: Frame, R: Frame, T: Future<Output = bool>>(
+pub(crate) async fn exchange_messages<W: Frame, R: Frame, T: Future<Output = bool>>(
     channel: Channel<W, R>,
     waiting: mpsc::Receiver<W::Item>,
-    take: impl FnMut(Vec<R::Item>) -> T,
+    on_frame: impl FnMut(Vec<R::Item>) -> T,
 ) -> String {
     let ended = tokio::select! {
         ended = write(channel.writer, waiting) => ended,
-        ended = read(channel.reader, take) => ended,
+        ended = read(channel.reader, on_frame) => ended,
     };
     ended.err().map_or_else(|| "it was closed".to_owned(), |error| error.to_string())
 }
 
 async fn read<R: Frame, T: Future<Output = bool>>(
     mut reader: ChannelReader<R>,
-    mut take: impl FnMut(Vec<R::Item>) -> T,
+    mut on_frame: impl FnMut(Vec<R::Item>) -> T,
 ) -> io::Result<()> {
     while let Some(frame) = reader.next().await? {
-        if !take(frame.into_items()).await {
+        if !on_frame(frame.into_items()).await {
             break;
         }
     }
@@ -58,7 +58,7 @@ async fn write<W: Frame>(
             left.extend(taken.drain(..));
         }
         if let Some(frame) = pack::<W>(&mut left) {
-            tokio::time::timeout(WRITE_WITHIN, writer.send(&frame))
+            tokio::time::timeout(WRITE_TIMEOUT, writer.send(&frame))
                 .await
                 .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         }
@@ -73,11 +73,11 @@ fn pack<W: Frame>(left: &mut VecDeque<W::Item>) -> Option<W> {
         let bytes = W::bytes_of(&item);
         if bytes > W::MAX_ITEM_BYTES {
             // It would end the stream, and with it everybody else's tasks.
-            tracing::error!(bytes, "a message is too large to be sent, and is left out");
+            tracing::error!(bytes, "a message is too large to be sent; dropped");
             continue;
         }
         together += bytes;
-        if together > MAX_TOGETHER_BYTES && frame.is_some() {
+        if together > MAX_BATCH_BYTES && frame.is_some() {
             left.push_front(item);
             break;
         }
@@ -105,8 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_filled_up_to_a_size_and_nothing_is_lost_but_what_cannot_be_sent() {
-        let sizes = [10, MAX_TOGETHER_BYTES - 10, 1, MAX_PAYLOAD_BYTES, 5, MAX_PAYLOAD_BYTES + 1];
+    fn frames_are_packed_up_to_a_size_limit() {
+        let sizes = [10, MAX_BATCH_BYTES - 10, 1, MAX_PAYLOAD_BYTES, 5, MAX_PAYLOAD_BYTES + 1];
         let mut left: VecDeque<_> = sizes.into_iter().map(piece).collect();
         let mut packed = Vec::new();
         while let Some(frame) = pack::<Reports>(&mut left) {
@@ -116,8 +116,7 @@ mod tests {
             };
             packed.push(frame.reports.iter().map(size).collect::<Vec<_>>());
         }
-        let expected =
-            [vec![10, MAX_TOGETHER_BYTES - 10], vec![1], vec![MAX_PAYLOAD_BYTES], vec![5]];
+        let expected = [vec![10, MAX_BATCH_BYTES - 10], vec![1], vec![MAX_PAYLOAD_BYTES], vec![5]];
         assert_eq!(packed, expected);
         assert!(left.is_empty());
     }

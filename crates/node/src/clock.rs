@@ -15,7 +15,7 @@ pub(crate) struct Clock {
 }
 
 /// The longest that is slept without a look at the clock: timers stand still while the computer is suspended.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const MAX_SLEEP: Duration = Duration::from_secs(5);
 
 impl Clock {
     pub(crate) fn new() -> Clock {
@@ -41,7 +41,7 @@ impl Clock {
             if left.as_micros() == 0 {
                 return;
             }
-            tokio::time::sleep(Duration::from_micros(left.as_micros()).min(LOOK_EVERY)).await;
+            tokio::time::sleep(Duration::from_micros(left.as_micros()).min(MAX_SLEEP)).await;
         }
     }
 }
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_past_is_not_waited_for() {
+    async fn sleep_until_returns_at_once_for_past_times() {
         let clock = Clock::new();
         clock.sleep_until(clock.now() - Span::from_secs(1)).await;
         let soon = clock.now() + Span::from_millis(1);

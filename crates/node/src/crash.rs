@@ -21,27 +21,27 @@ pub(crate) enum CrashPoint {
 pub(crate) fn crash_point(_: CrashPoint) {}
 
 #[cfg(feature = "crash-points")]
-pub(crate) use planted::crash_point;
+pub(crate) use enabled::crash_point;
 
 #[cfg(feature = "crash-points")]
-mod planted {
+mod enabled {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::CrashPoint;
 
     /// `HYPHA_CRASH_AT=NAME:COUNT`, the point and how many times it is passed before.
-    struct Plan {
+    struct CrashPlan {
         point: String,
         left: AtomicU64,
     }
 
     pub(crate) fn crash_point(point: CrashPoint) {
-        static PLAN: OnceLock<Option<Plan>> = OnceLock::new();
+        static PLAN: OnceLock<Option<CrashPlan>> = OnceLock::new();
         let plan = PLAN.get_or_init(|| {
             let given = std::env::var("HYPHA_CRASH_AT").ok()?;
             let (point, count) = given.split_once(':')?;
-            Some(Plan { point: point.to_owned(), left: AtomicU64::new(count.parse().ok()?) })
+            Some(CrashPlan { point: point.to_owned(), left: AtomicU64::new(count.parse().ok()?) })
         });
         let Some(plan) = plan else { return };
         if plan.point == format!("{point:?}") && plan.left.fetch_sub(1, Ordering::SeqCst) == 0 {

@@ -7,8 +7,8 @@ use hypha_net::Peer;
 pub(crate) fn log_peer(role: NodeRole, peer: &Peer) {
     let (id, organisation) = (&peer.id, &peer.organisation);
     if role == NodeRole::Gateway {
-        tracing::info!(peer = %id, role = %peer.role, organisation, link = %peer.link, "peer joined");
+        tracing::info!(peer = %id, role = %peer.role, organisation, link = %peer.link, "peer connected");
     } else {
-        tracing::debug!(peer = %id, role = %peer.role, organisation, link = %peer.link, "peer joined");
+        tracing::debug!(peer = %id, role = %peer.role, organisation, link = %peer.link, "peer connected");
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_configured_wins_over_what_is_there() {
+    fn configured_resources_override_detected_ones() {
         let configured = Resources {
             cpu_milli: Some(1_500),
             memory_bytes: Some(7),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_something() {
+    fn resources_are_detected() {
         let none =
             Resources { cpu_milli: None, memory_bytes: None, storage_bytes: None, gpus: None };
         let capacity = capacity(&none);

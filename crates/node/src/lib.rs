@@ -7,8 +7,8 @@ mod crash;
 mod data;
 mod gateway;
 mod hardware;
-mod look;
 mod machine_loop;
+mod network_client;
 mod object;
 mod runtime;
 mod scheduler;
@@ -17,9 +17,9 @@ mod signals;
 mod status;
 mod worker;
 
-pub use look::{Look, find_datasets, find_workers, probe};
+pub use network_client::{NetworkClient, find_datasets, find_workers, probe};
 pub use runtime::{NodeConfig, run};
-pub use worker::LAUNCHER;
+pub use worker::LAUNCHER_SUBCOMMAND;
 
 /// Why a node did not start, or a question could not be asked.
 #[derive(Debug, thiserror::Error)]

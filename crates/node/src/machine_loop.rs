@@ -1,7 +1,7 @@
 //! Drives a machine that one task owns: a loop that takes what happens, commits what the machine wants durable, and
 //! has the rest carried out.
 //!
-//! A machine that many threads use is driven by [`hypha_driver::Shared`] instead.
+//! A machine that many threads use is driven by [`hypha_driver::SharedMachine`] instead.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -19,23 +19,23 @@ const MAX_INPUTS_PER_COMMIT: usize = 1_024;
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 /// What surrounds the machine of a loop.
-pub(crate) trait Surroundings<M: Machine>: Sized {
+pub(crate) trait MachineHost<M: Machine>: Sized {
     /// What happens outside.
     type Input;
     /// Makes records durable.
     type Disk: Disk<M::Record, Error: std::fmt::Display>;
 
     /// Something happened: says what that means to the machine, if anything.
-    fn take(&mut self, input: Self::Input, events: &mut Vec<M::Event>);
+    fn on_input(&mut self, input: Self::Input, events: &mut Vec<M::Event>);
 
     /// Where records go.
     fn disk(&mut self) -> &mut Self::Disk;
 
     /// Carries out effects whose records are durable. What follows from them at once goes to `events`.
-    async fn carry_out(&mut self, effects: Vec<M::Effect>, events: &mut Vec<M::Event>);
+    async fn handle_effects(&mut self, effects: Vec<M::Effect>, events: &mut Vec<M::Event>);
 
     /// The machine from what is durable, with what it wants at its start.
-    fn start(&mut self) -> Started<M, Self>;
+    fn start(&mut self) -> StartResult<M, Self>;
 
     /// The machine has been given up: stops what it started.
     fn abandon(&mut self);
@@ -45,44 +45,44 @@ pub(crate) trait Surroundings<M: Machine>: Sized {
 }
 
 /// See the head of this file.
-pub(crate) struct MachineLoop<M: Machine, S: Surroundings<M>> {
+pub(crate) struct MachineLoop<M: Machine, S: MachineHost<M>> {
     machine: M,
     batch: Batch<M, Infallible>,
-    surroundings: S,
+    host: S,
     inputs: mpsc::Receiver<S::Input>,
     clock: Clock,
     /// Events that the machine has not seen.
     events: Vec<M::Event>,
 }
 
-impl<M: Machine, S: Surroundings<M>> MachineLoop<M, S> {
+impl<M: Machine, S: MachineHost<M>> MachineLoop<M, S> {
     pub(crate) fn new(
         machine: M,
         step: Step<M>,
-        surroundings: S,
+        host: S,
         inputs: mpsc::Receiver<S::Input>,
         clock: Clock,
     ) -> MachineLoop<M, S> {
         let batch = Batch::from(step);
-        MachineLoop { machine, batch, surroundings, inputs, clock, events: Vec::new() }
+        MachineLoop { machine, batch, host, inputs, clock, events: Vec::new() }
     }
 
     pub(crate) fn machine(&self) -> &M {
         &self.machine
     }
 
-    pub(crate) fn surroundings(&self) -> &S {
-        &self.surroundings
+    pub(crate) fn host(&self) -> &S {
+        &self.host
     }
 
     /// Runs until told to stop. If the disk fails, the machine begins anew from what is durable as soon as it can.
     pub(crate) async fn run(&mut self, stopped: impl Future<Output = ()>) {
         tokio::pin!(stopped);
-        while let Err(error) = self.live(stopped.as_mut()).await {
-            tracing::error!("cannot store anything: {error}; starting anew when it works");
+        while let Err(error) = self.drive(stopped.as_mut()).await {
+            tracing::error!("cannot store anything: {error}; restarting when the disk works again");
             tokio::select! {
                 () = &mut stopped => return,
-                () = self.start_anew() => {}
+                () = self.restart() => {}
             }
         }
     }
@@ -96,13 +96,13 @@ impl<M: Machine, S: Surroundings<M>> MachineLoop<M, S> {
     /// Waits for the next input and takes it; false if none can come any more.
     pub(crate) async fn next(&mut self) -> Result<bool, DiskError<M, S>> {
         let Some(input) = self.inputs.recv().await else { return Ok(false) };
-        self.surroundings.take(input, &mut self.events);
+        self.host.on_input(input, &mut self.events);
         self.commit().await?;
         Ok(true)
     }
 
     /// Runs until told to stop or no input can come any more, or the disk fails.
-    async fn live(
+    async fn drive(
         &mut self,
         mut stopped: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), DiskError<M, S>> {
@@ -125,7 +125,7 @@ impl<M: Machine, S: Surroundings<M>> MachineLoop<M, S> {
                         return Ok(());
                     }
                     for input in inputs.drain(..) {
-                        self.surroundings.take(input, &mut self.events);
+                        self.host.on_input(input, &mut self.events);
                     }
                 }
             }
@@ -136,45 +136,45 @@ impl<M: Machine, S: Surroundings<M>> MachineLoop<M, S> {
     async fn commit(&mut self) -> Result<(), DiskError<M, S>> {
         loop {
             for event in self.events.drain(..) {
-                self.batch.tell(&mut self.machine, self.clock.now(), event);
+                self.batch.step_event(&mut self.machine, self.clock.now(), event);
             }
             let at_once = self.batch.take_at_once();
             if self.batch.is_empty() && at_once.is_empty() {
                 return Ok(());
             }
-            self.surroundings.carry_out(at_once, &mut self.events).await;
-            let Released { effects, .. } = self.batch.seal().write(self.surroundings.disk())?;
-            self.surroundings.carry_out(effects, &mut self.events).await;
+            self.host.handle_effects(at_once, &mut self.events).await;
+            let Released { effects, .. } = self.batch.seal().write(self.host.disk())?;
+            self.host.handle_effects(effects, &mut self.events).await;
         }
     }
 
     /// Replaces a machine whose records could not be made durable.
-    async fn start_anew(&mut self) {
-        self.surroundings.abandon();
+    async fn restart(&mut self) {
+        self.host.abandon();
         self.events.clear();
-        while !self.surroundings.is_idle() {
+        while !self.host.is_idle() {
             let Some(input) = self.inputs.recv().await else { return };
-            self.surroundings.take(input, &mut self.events);
+            self.host.on_input(input, &mut self.events);
             // The machine that they are for is no more.
             self.events.clear();
         }
         loop {
             tokio::time::sleep(RESTART_AFTER).await;
-            match self.surroundings.start() {
+            match self.host.start() {
                 Ok((machine, step)) => {
                     self.machine = machine;
                     self.batch = Batch::from(step);
                     return;
                 }
-                Err(error) => tracing::debug!("cannot start anew yet: {error}"),
+                Err(error) => tracing::debug!("cannot restart yet: {error}"),
             }
         }
     }
 }
 
 /// A machine with what it wants at its start.
-pub(crate) type Started<M, S> = Result<(M, Step<M>), DiskError<M, S>>;
+pub(crate) type StartResult<M, S> = Result<(M, Step<M>), DiskError<M, S>>;
 
 /// Why the disk of a loop failed.
 pub(crate) type DiskError<M, S> =
-    <<S as Surroundings<M>>::Disk as Disk<<M as Machine>::Record>>::Error;
+    <<S as MachineHost<M>>::Disk as Disk<<M as Machine>::Record>>::Error;

@@ -7,20 +7,20 @@ use hypha_config::{
     DataConfig, GatewayConfig, NetworkConfig, ObserveConfig, SchedulerConfig, WorkerConfig,
 };
 use hypha_model::NodeRole;
-use hypha_net::{Incoming, Net, NetEvent, Question, Reachability, StartError};
+use hypha_net::{Incoming, Net, NetEvent, PeerRequest, Reachability, StartError};
 use hypha_pki::Reloader;
 use hypha_telemetry::Metrics;
 use hypha_wire::request::{Refusal, RefusalKind, RequestBody, ResponseBody};
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
-use crate::scheduler::{Scheduler, Searching};
+use crate::scheduler::{DiscoveryHandle, Scheduler};
 use crate::signals::Signals;
 use crate::status::{self, Status};
 use crate::{NodeError, data, gateway, settings, worker};
 
 /// How long a graceful stop may take in all; then the process ends anyway.
-const STOP_TIME: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A node of any role.
 pub enum NodeConfig {
@@ -83,9 +83,9 @@ async fn serve(config: NodeConfig, version: &'static str) -> Result<(), NodeErro
     let metrics = Metrics::new(version, config.role().as_str());
     telemetry.export_metrics(&metrics);
     let outcome = match start(&config, version, &metrics).await {
-        Ok(node) => node.live(signals).await,
+        Ok(node) => node.run_until_signal(signals).await,
         Err(error) => {
-            signals.stop_at_once();
+            signals.exit_on_next_signal();
             Err(error)
         }
     };
@@ -116,7 +116,7 @@ async fn start(
     tracing::info!(peer = %own.peer_id, organisation = own.organisation, version, "starting a {role} node");
     if role != NodeRole::Gateway && network.gateway_addresses.is_empty() {
         tracing::warn!(
-            "no gateway is configured, so nobody will be found: set gateway_addresses, or pass --gateway"
+            "no gateway is configured, so no peer will be found: set gateway_addresses, or pass --gateway"
         );
     }
     let needs_gateway = role != NodeRole::Gateway && !network.gateway_addresses.is_empty();
@@ -125,27 +125,27 @@ async fn start(
     let (bulk, offers) = net.bulk(hypha_net::BulkLimits::default()).await.map_err(|error| {
         NodeError::failed(format!("cannot listen for bulk transfers on {error}"))
     })?;
-    let duty = match config {
+    let running_role = match config {
         NodeConfig::Gateway(_) => {
             tokio::spawn(refuse_transfers(offers));
-            Duty::Others
+            RunningRole::Passive
         }
         NodeConfig::Scheduler(config) => {
             let scheduler = Scheduler::start(config, net.clone(), metrics, offers, version).await?;
-            status.ask_also(scheduler.problems());
-            Duty::Scheduler(Box::new(scheduler))
+            status.set_extra_problems(scheduler.problems());
+            RunningRole::Scheduler(Box::new(scheduler))
         }
         NodeConfig::Worker(config) => {
             tokio::spawn(refuse_transfers(offers));
-            Duty::Worker(worker::start(config, &net, bulk).await?)
+            RunningRole::Worker(worker::start(config, &net, bulk).await?)
         }
         NodeConfig::Data(config) => {
             tokio::spawn(refuse_transfers(offers));
             data::start(config, &net).await?;
-            Duty::Others
+            RunningRole::Passive
         }
     };
-    Ok(Node { role, net, events, status, duty })
+    Ok(Node { role, net, events, status, running_role })
 }
 
 struct Node {
@@ -153,19 +153,19 @@ struct Node {
     net: Net,
     events: mpsc::Receiver<NetEvent>,
     status: Arc<Status>,
-    duty: Duty,
+    running_role: RunningRole,
 }
 
 /// What a node does beyond being there.
-enum Duty {
+enum RunningRole {
     Scheduler(Box<Scheduler>),
-    Worker(worker::Running),
-    Others,
+    Worker(worker::RunningWorker),
+    Passive,
 }
 
 impl Node {
     /// Carries events until a signal comes, then leaves the network.
-    async fn live(mut self, mut signals: Signals) -> Result<(), NodeError> {
+    async fn run_until_signal(mut self, mut signals: Signals) -> Result<(), NodeError> {
         loop {
             tokio::select! {
                 event = self.events.recv() => match event {
@@ -174,22 +174,22 @@ impl Node {
                 },
                 signal = signals.next() => {
                     tracing::info!("{signal}: stopping");
-                    signals.settle().await;
+                    signals.coalesce().await;
                     break;
                 }
             }
         }
-        signals.stop_at_once();
+        signals.exit_on_next_signal();
         let net = self.net.clone();
         let stop = async {
-            match self.duty {
-                Duty::Scheduler(scheduler) => scheduler.stop().await,
-                Duty::Worker(worker) => worker.stop().await,
-                Duty::Others => {}
+            match self.running_role {
+                RunningRole::Scheduler(scheduler) => scheduler.stop().await,
+                RunningRole::Worker(worker) => worker.stop().await,
+                RunningRole::Passive => {}
             }
             net.stop().await;
         };
-        match tokio::time::timeout(STOP_TIME, stop).await {
+        match tokio::time::timeout(STOP_TIMEOUT, stop).await {
             Ok(()) => tracing::info!("stopped"),
             Err(_) => tracing::warn!("stopping took too long"),
         }
@@ -199,51 +199,51 @@ impl Node {
     fn on_event(&mut self, event: NetEvent) {
         match event {
             NetEvent::Listening(address) => tracing::info!(%address, "listening"),
-            NetEvent::Reached(reached) => self.report(&reached),
-            NetEvent::Gateway(address, peer) => {
+            NetEvent::ReachabilityChanged(reached) => self.log_reachability(&reached),
+            NetEvent::GatewayChanged(address, peer) => {
                 match peer {
                     Some(peer) => tracing::info!(%address, %peer, "connected to a gateway"),
                     None => tracing::debug!(%address, "no longer connected to a gateway"),
                 }
-                self.status.gateway(address, peer.is_some());
-                self.tell_search(Searching::look);
+                self.status.set_gateway_connected(address, peer.is_some());
+                self.notify_discovery(DiscoveryHandle::refresh);
             }
-            NetEvent::PeerJoined(peer) => {
+            NetEvent::PeerConnected(peer) => {
                 gateway::log_peer(self.role, &peer);
-                self.tell_search(|search| search.joined(peer.id));
+                self.notify_discovery(|discovery| discovery.joined(peer.id));
             }
             NetEvent::LinkChanged(peer) => {
                 tracing::info!(peer = %peer.id, role = %peer.role, link = %peer.link, "link changed");
             }
-            NetEvent::PeerLeft(peer) if self.role == NodeRole::Gateway => {
-                tracing::info!(%peer, "peer left");
+            NetEvent::PeerDisconnected(peer) if self.role == NodeRole::Gateway => {
+                tracing::info!(%peer, "peer disconnected");
             }
-            NetEvent::PeerLeft(peer) => tracing::debug!(%peer, "peer left"),
+            NetEvent::PeerDisconnected(peer) => tracing::debug!(%peer, "peer disconnected"),
             NetEvent::WorkerAnnounced(found) => {
-                self.tell_search(|search| search.announced(found));
+                self.notify_discovery(|discovery| discovery.announced(found));
             }
-            NetEvent::NodeLeft(peer) => self.tell_search(|search| search.left(peer)),
-            NetEvent::Asked(question) => self.answer(question),
+            NetEvent::NodeLeft(peer) => self.notify_discovery(|discovery| discovery.left(peer)),
+            NetEvent::RequestReceived(request) => self.respond(request),
         }
     }
 
-    fn tell_search(&self, tell: impl FnOnce(&Searching)) {
-        if let Duty::Scheduler(scheduler) = &self.duty {
-            tell(scheduler.searching());
+    fn notify_discovery(&self, tell: impl FnOnce(&DiscoveryHandle)) {
+        if let RunningRole::Scheduler(scheduler) = &self.running_role {
+            tell(scheduler.discovery());
         }
     }
 
     /// One line that says how others reach this node, and what to do about it.
-    fn report(&self, reached: &Reachability) {
+    fn log_reachability(&self, reached: &Reachability) {
         match reached {
             Reachability::Public(addresses) => {
-                tracing::info!(addresses = %list(addresses), "reachability: public; others connect directly");
+                tracing::info!(addresses = %comma_separated(addresses), "reachability: public; others connect directly");
             }
             Reachability::Assumed(addresses) => {
-                tracing::info!(addresses = %list(addresses), "reachability: assumed where it listens; if other machines cannot connect, forward the port and set external_addresses");
+                tracing::info!(addresses = %comma_separated(addresses), "reachability: assumed where it listens; if other machines cannot connect, forward the port and set external_addresses");
             }
             Reachability::Relayed(addresses) => {
-                tracing::info!(addresses = %list(addresses), "reachability: relayed through gateways; to be reached directly, forward a port and set external_addresses");
+                tracing::info!(addresses = %comma_separated(addresses), "reachability: relayed through gateways; to be reached directly, forward a port and set external_addresses");
             }
             Reachability::Private => {
                 tracing::warn!(
@@ -254,23 +254,26 @@ impl Node {
     }
 
     /// Answers beside the loop, so that a slow answer holds up nobody.
-    fn answer(&self, question: Question) {
+    fn respond(&self, request: PeerRequest) {
         let status = self.status.clone();
-        let span = tracing::info_span!("question", peer = %question.peer.id, body = ?question.body);
-        if let Some(traceparent) = &question.traceparent {
+        let span = tracing::info_span!("question", peer = %request.peer.id, body = ?request.body);
+        if let Some(traceparent) = &request.traceparent {
             hypha_telemetry::continue_trace(&span, traceparent);
         }
         let answer = async move {
-            if question.until <= Instant::now() {
+            if request.deadline <= Instant::now() {
                 return;
             }
-            let body = match question.body {
+            let body = match request.body {
                 RequestBody::Health => ResponseBody::Health(status.health().await),
-                RequestBody::BulkAddresses | RequestBody::Unknown => ResponseBody::Refused(
-                    Refusal::new(RefusalKind::UnknownRequest, "this node does not answer that"),
-                ),
+                RequestBody::BulkAddresses | RequestBody::Unknown => {
+                    ResponseBody::Refused(Refusal::new(
+                        RefusalKind::UnknownRequest,
+                        "this node does not support this request",
+                    ))
+                }
             };
-            let _ = question.answer.send(body);
+            let _ = request.responder.send(body);
         };
         tokio::spawn(answer.instrument(span));
     }
@@ -288,6 +291,6 @@ async fn refuse_transfers(mut offers: mpsc::Receiver<Incoming>) {
     }
 }
 
-fn list<T: std::fmt::Display>(items: &[T]) -> String {
+fn comma_separated<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,21 +1,21 @@
 //! A scheduler: accepts tasks over HTTP, places them on workers of the swarm and on HTTP servers, and answers.
 
-mod alarm;
-mod backend;
-mod carrier;
 mod core;
-mod figures;
-mod links;
+mod discovery;
+mod effects;
+mod metrics;
 mod names;
 mod objects;
-mod search;
+mod service;
 mod store;
+mod wake_timer;
 mod watchers;
+mod worker_channels;
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use hypha_backends::{HttpWorkers, NewServer, RegisterError, SchedulerSide};
+use hypha_backends::{HttpWorkers, NewBackEnd, RegisterError, SchedulerHandle};
 use hypha_config::SchedulerConfig;
 use hypha_engine::store::AnyStore;
 use hypha_engine::{Command, SchedulerEvent, SchedulerStep, ToWorker};
@@ -30,27 +30,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::{NodeError, settings};
-use alarm::Alarm;
-use backend::Service;
-use carrier::{SchedulerCarrier, Transport};
-use core::Core;
-use figures::{Figures, Present};
-use links::Links;
-use names::Names;
+use core::SchedulerCore;
+pub(crate) use discovery::DiscoveryHandle;
+use effects::{SchedulerEffectHandler, Transport};
+use metrics::{SchedulerMetrics, StateCollector};
+use names::WorkerNames;
 use objects::Objects;
-pub(crate) use search::Searching;
+use service::SchedulerService;
+use wake_timer::WakeTimer;
+use worker_channels::WorkerChannels;
 
 /// How often results that are older than `result_ttl` are forgotten, at the least.
-const FORGET_EVERY: Duration = Duration::from_secs(600);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// A running scheduler.
 pub(crate) struct Scheduler {
-    searching: Searching,
-    service: Service,
+    discovery: DiscoveryHandle,
+    service: SchedulerService,
     stop: CancellationToken,
     api: JoinHandle<()>,
-    alarm_stop: CancellationToken,
-    alarm: JoinHandle<()>,
+    wake_timer_stop: CancellationToken,
+    wake_timer: JoinHandle<()>,
 }
 
 impl Scheduler {
@@ -75,23 +75,26 @@ impl Scheduler {
         let (store, image) = opened.map_err(NodeError::failed)?.map_err(NodeError::failed)?;
 
         // The machine sends to HTTP workers, and they answer it: whichever is first knows the other later.
-        let heard_by = Arc::new(OnceLock::<Weak<Core>>::new());
-        let hears = heard_by.clone();
-        let hear = Arc::new(move |worker, message| {
-            if let Some(core) = hears.get().and_then(Weak::upgrade) {
-                core.worker_said(worker, std::iter::once(message));
+        let core_cell = Arc::new(OnceLock::<Weak<SchedulerCore>>::new());
+        let weak_core = core_cell.clone();
+        let on_message = Arc::new(move |worker, message| {
+            if let Some(core) = weak_core.get().and_then(Weak::upgrade) {
+                core.handle_worker_messages(worker, std::iter::once(message));
             }
         });
         let clock = Clock::after(image.latest());
         let id = scheduler_id(&net.own());
-        let side = SchedulerSide { id, now: Arc::new(move || clock.now()), hear };
+        let side = SchedulerHandle { id, now: Arc::new(move || clock.now()), on_message };
         let http = HttpWorkers::open(settings::http_workers(config, address), side)
             .map_err(NodeError::failed)?;
-        let links = Arc::new(Links::new(objects.clone()));
-        let names = Arc::new(Names::default());
-        let transport =
-            Transports { links: links.clone(), http: http.clone(), names: names.clone() };
-        let figures = metrics.with(Figures::new);
+        let channels = Arc::new(WorkerChannels::new(objects.clone()));
+        let names = Arc::new(WorkerNames::default());
+        let transport = WorkerTransport {
+            channels: channels.clone(),
+            http: http.clone(),
+            names: names.clone(),
+        };
+        let scheduler_metrics = metrics.with(SchedulerMetrics::new);
         let mut step = SchedulerStep::default();
         let mode = image.mode;
         let open = image.tasks.values().filter(|task| task.finished.is_none()).count();
@@ -103,31 +106,38 @@ impl Scheduler {
             clock.now(),
             &mut step,
         );
-        give_table(&mut machine, &table, mode, clock.now(), &mut step);
-        for removed in introduce_removed(&mut machine, http.all(), clock.now(), &mut step) {
-            http.retire(removed);
+        apply_lookup_table(&mut machine, &table, mode, clock.now(), &mut step);
+        for removed in add_removed_workers(&mut machine, http.all(), clock.now(), &mut step) {
+            http.mark_removed(removed);
         }
-        let carrier = SchedulerCarrier::new(clock, figures, Box::new(transport));
-        let core = Arc::new(Core::new(machine, step, store.clone(), carrier));
-        let _ = heard_by.set(Arc::downgrade(&core));
+        let handler = SchedulerEffectHandler::new(clock, scheduler_metrics, Box::new(transport));
+        let core = Arc::new(SchedulerCore::new(machine, step, store.clone(), handler));
+        let _ = core_cell.set(Arc::downgrade(&core));
         metrics.with(|registry| {
-            registry.register_collector(Box::new(Present::of(Arc::downgrade(&core))));
+            registry.register_collector(Box::new(StateCollector::of(Arc::downgrade(&core))));
         });
 
         let stop = CancellationToken::new();
-        let alarm = Alarm { core: core.clone(), id, settings: config.settings.clone(), table };
+        let wake_timer =
+            WakeTimer { core: core.clone(), id, settings: config.settings.clone(), table };
         // It stops last: what the others still want durable is committed.
-        let alarm_stop = CancellationToken::new();
-        let alarm = tokio::spawn(alarm.run(alarm_stop.clone()));
+        let wake_timer_stop = CancellationToken::new();
+        let wake_timer = tokio::spawn(wake_timer.run(wake_timer_stop.clone()));
         tokio::spawn(objects.clone().receive(net.clone(), offers));
-        tokio::spawn(forget(store.clone(), objects.clone(), clock, config.result_ttl));
-        let searching =
-            Searching::start(net, config.discovery_interval, Arc::downgrade(&core), links, &names);
-        let service = Service { core, store, http, names, objects, metrics: metrics.clone() };
+        tokio::spawn(expire_results(store.clone(), objects.clone(), clock, config.result_ttl));
+        let discovery = DiscoveryHandle::start(
+            net,
+            config.discovery_interval,
+            Arc::downgrade(&core),
+            channels,
+            &names,
+        );
+        let service =
+            SchedulerService { core, store, http, names, objects, metrics: metrics.clone() };
         for server in &config.backends {
-            tokio::spawn(register(service.clone(), settings::server(server)?));
+            tokio::spawn(register_configured(service.clone(), settings::back_end(server)?));
         }
-        let backend: Arc<dyn hypha_api::Backend> = Arc::new(service.clone());
+        let backend: Arc<dyn hypha_api::SchedulerApi> = Arc::new(service.clone());
         let stopped = stop.clone();
         let scheme = if config.api.tls.is_some() { "https" } else { "http" };
         tracing::info!(tasks = open, "serving the API at {scheme}://{address}");
@@ -137,40 +147,40 @@ impl Scheduler {
                 tracing::error!("the API is no longer served: {error}");
             }
         });
-        Ok(Scheduler { searching, service, stop, api, alarm_stop, alarm })
+        Ok(Scheduler { discovery, service, stop, api, wake_timer_stop, wake_timer })
     }
 
-    pub(crate) fn searching(&self) -> &Searching {
-        &self.searching
+    pub(crate) fn discovery(&self) -> &DiscoveryHandle {
+        &self.discovery
     }
 
     /// Why this scheduler should get no requests at present.
     pub(crate) fn problems(&self) -> impl Fn() -> Vec<String> + Send + Sync + 'static {
         let service = self.service.clone();
-        move || hypha_api::Backend::problems(&service)
+        move || hypha_api::SchedulerApi::problems(&service)
     }
 
     /// Stops taking requests, commits what was taken, and returns.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let _ = self.api.await;
-        self.alarm_stop.cancel();
-        let _ = self.alarm.await;
+        self.wake_timer_stop.cancel();
+        let _ = self.wake_timer.await;
     }
 }
 
 /// A worker is reached over HTTP, or over its stream.
-struct Transports {
-    links: Arc<Links>,
+struct WorkerTransport {
+    channels: Arc<WorkerChannels>,
     http: HttpWorkers,
-    names: Arc<Names>,
+    names: Arc<WorkerNames>,
 }
 
-impl Transport for Transports {
+impl Transport for WorkerTransport {
     fn send(&self, worker: WorkerId, message: ToWorker) {
         match self.http.knows(worker) {
             true => self.http.send(worker, message),
-            false => self.links.send(worker, message),
+            false => self.channels.send(worker, message),
         }
     }
 
@@ -179,22 +189,22 @@ impl Transport for Transports {
         self.names.forget(worker);
     }
 
-    fn retire(&self, worker: WorkerId) {
-        self.http.retire(worker);
+    fn mark_removed(&self, worker: WorkerId) {
+        self.http.mark_removed(worker);
     }
 
-    fn known(&self) -> Vec<Arc<Worker>> {
+    fn registered_workers(&self) -> Vec<Arc<Worker>> {
         self.http.all()
     }
 
-    fn connected(&self) -> Vec<Arc<Worker>> {
-        self.links.workers()
+    fn connected_workers(&self) -> Vec<Arc<Worker>> {
+        self.channels.workers()
     }
 }
 
 /// Tells a new machine of those of `workers` that were removed, so that they can be taken again although nobody finds
 /// them. Returns which they are.
-fn introduce_removed(
+fn add_removed_workers(
     machine: &mut hypha_engine::Scheduler,
     workers: Vec<Arc<Worker>>,
     now: Time,
@@ -211,14 +221,14 @@ fn introduce_removed(
 }
 
 /// Takes the table for the mode `lookup_table` into use, and the mode if it was chosen before.
-fn give_table(
+fn apply_lookup_table(
     machine: &mut hypha_engine::Scheduler,
     table: &LookupTable,
     mode: Option<Mode>,
     now: Time,
     step: &mut SchedulerStep,
 ) {
-    let ask = SchedulerEvent::Asked;
+    let ask = SchedulerEvent::CommandReceived;
     machine.step(now, ask(Command::SetTable(table.clone())), step);
     if let Some(mode) = mode {
         machine.step(now, ask(Command::SetMode(mode)), step);
@@ -226,62 +236,62 @@ fn give_table(
 }
 
 /// Registers a configured server, as soon as it is there.
-async fn register(service: Service, server: NewServer) {
+async fn register_configured(service: SchedulerService, server: NewBackEnd) {
     let url = server.config.url.clone();
     loop {
-        match service.http.register_server(server.clone()).await {
+        match service.http.register_back_end(server.clone()).await {
             Ok(worker) if service.core.read(|scheduler, _| scheduler.is_removed(worker.id)) => {
-                return stays_away(&service, &url, worker);
+                return report_removed(&service, &url, worker);
             }
             Ok(worker) => {
                 let models = worker.executors.iter().flat_map(|executor| &executor.models).count();
-                tracing::info!(url, worker = %worker.id, models, "using an HTTP server");
-                if service.enter(worker).await.is_ok() {
+                tracing::info!(url, worker = %worker.id, models, "registered a back end");
+                if service.register_worker(worker).await.is_ok() {
                     return;
                 }
             }
             Err(error @ RegisterError::Unhealthy(_)) => {
-                tracing::warn!(url, "an HTTP server is not used yet: {error}");
+                tracing::warn!(url, "a back end is not registered yet: {error}");
             }
-            Err(error) => return tracing::error!(url, "an HTTP server is not used: {error}"),
+            Err(error) => return tracing::error!(url, "a back end cannot be registered: {error}"),
         }
-        tokio::time::sleep(REGISTER_AGAIN).await;
+        tokio::time::sleep(REGISTER_RETRY_DELAY).await;
     }
 }
 
 /// An operator removed a configured server: it is told of, so that it can be taken again, and not used.
-fn stays_away(service: &Service, url: &str, worker: Arc<Worker>) {
+fn report_removed(service: &SchedulerService, url: &str, worker: Arc<Worker>) {
     let id = worker.id;
     tracing::warn!(
         url,
         worker = %id,
-        "an HTTP server of the configuration is not used, since it was removed: \
+        "a configured back end is not used, since it was removed: \
          `hypha readmit {id}` takes it again"
     );
-    service.core.tell(SchedulerEvent::WorkerFound(worker));
-    service.http.retire(id);
+    service.core.handle_event(SchedulerEvent::WorkerFound(worker));
+    service.http.mark_removed(id);
 }
 
 /// How long after a failure a configured server is tried again.
-const REGISTER_AGAIN: Duration = Duration::from_secs(10);
+const REGISTER_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Forgets results whose time is over.
-async fn forget(store: AnyStore, objects: Objects, clock: Clock, ttl: Duration) {
+async fn expire_results(store: AnyStore, objects: Objects, clock: Clock, ttl: Duration) {
     loop {
-        tokio::time::sleep(FORGET_EVERY.min(ttl)).await;
+        tokio::time::sleep(EXPIRY_INTERVAL.min(ttl)).await;
         let age = Span::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX));
         let before = Time::ZERO + clock.now().since(Time::ZERO + age);
         match store.forget_finished_before(before).await {
             Ok(0) => {}
             Ok(tasks) => {
-                tracing::info!(tasks, "forgot tasks that ended longer ago than result_ttl")
+                tracing::info!(tasks, "deleted tasks that ended longer ago than result_ttl")
             }
-            Err(error) => tracing::warn!("cannot forget old tasks: {error}"),
+            Err(error) => tracing::warn!("cannot delete old tasks: {error}"),
         }
         let objects = objects.clone();
         let forgotten = tokio::task::spawn_blocking(move || objects.forget_older_than(ttl)).await;
         if let Ok(Err(error)) = forgotten {
-            tracing::warn!("cannot forget old large results: {error}");
+            tracing::warn!("cannot delete old large results: {error}");
         }
     }
 }

@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use hypha_backends::{HttpSettings, NewServer, ServerConfig};
+use hypha_backends::{BackEndSettings, HttpSettings, NewBackEnd};
 use hypha_config::{
     ApiConfig, BackendConfig, BackendFormat, NetworkConfig, ObserveConfig, SchedulerConfig,
 };
 use hypha_model::NodeRole;
 use hypha_net::{Limits, RelayLimits, Settings};
-use hypha_pki::Files;
+use hypha_pki::CertificateFiles;
 use hypha_predict::LookupTable;
 use hypha_telemetry as telemetry;
 use tokio::net::{TcpListener, TcpSocket};
@@ -19,10 +19,10 @@ use tokio::net::{TcpListener, TcpSocket};
 use crate::NodeError;
 
 /// Libraries whose own lines say nothing that ours do not; the configured filter may bring them back.
-const QUIET: &str = "libp2p_swarm=warn,libp2p_kad=error,libp2p_autonat=error";
+const LIBRARY_LOG_FILTER: &str = "libp2p_swarm=warn,libp2p_kad=error,libp2p_autonat=error";
 
-pub(crate) fn files(network: &NetworkConfig) -> Files {
-    Files {
+pub(crate) fn files(network: &NetworkConfig) -> CertificateFiles {
+    CertificateFiles {
         cert_pem: network.cert_pem.clone(),
         key_pem: network.key_pem.clone(),
         trust_pem: network.trust_pem.clone(),
@@ -103,7 +103,7 @@ pub(crate) fn api(
         tls,
         task_timeout: config.settings.task_timeout,
         // Whoever is away is looked at once in this time: one that is only restarted is found well by the second look.
-        away_patience: config.settings.health_check_timeout.times(2),
+        unschedulable_timeout: config.settings.health_check_timeout.times(2),
         version,
         ..hypha_api::Settings::default()
     })
@@ -132,12 +132,12 @@ pub(crate) fn http_workers(config: &SchedulerConfig, address: SocketAddr) -> Htt
 }
 
 /// A configured HTTP server in the words of the crate that calls it.
-pub(crate) fn server(config: &BackendConfig) -> Result<NewServer, NodeError> {
-    Ok(NewServer {
-        config: ServerConfig {
+pub(crate) fn back_end(config: &BackendConfig) -> Result<NewBackEnd, NodeError> {
+    Ok(NewBackEnd {
+        config: BackEndSettings {
             api_key: config.api_key_file.as_deref().map(secret).transpose()?,
             health_path: config.health_path.clone(),
-            ..ServerConfig::new(config.url.clone(), format_of(config.format))
+            ..BackEndSettings::new(config.url.clone(), format_of(config.format))
         },
         models: config.models.clone(),
         concurrency: config.concurrency,
@@ -165,14 +165,14 @@ pub(crate) fn network(
         external: network.external_addresses.clone(),
         gateways: network.gateway_addresses.clone(),
         excluded: hypha_config::excluded(network),
-        excluded_as_given: network.exclude_cidr.is_some(),
+        excluded_is_configured: network.exclude_cidr.is_some(),
         relay_circuit: network.relay_circuit,
         relay: relay.map(relay_limits),
         bulk_listen: network.bulk_listen_addresses.clone(),
         bulk_external: network.bulk_external_addresses.clone(),
         limits: match role {
-            NodeRole::Gateway => Limits::of_gateway(),
-            _ => Limits::of_node(),
+            NodeRole::Gateway => Limits::for_gateway(),
+            _ => Limits::for_node(),
         },
     }
 }
@@ -214,6 +214,6 @@ pub(crate) fn telemetry(observe: &ObserveConfig) -> telemetry::Settings {
             LogFormat::Human => telemetry::LogFormat::Human,
             LogFormat::Json => telemetry::LogFormat::Json,
         },
-        log_filter: format!("{QUIET},{}", observe.log_level),
+        log_filter: format!("{LIBRARY_LOG_FILTER},{}", observe.log_level),
     }
 }

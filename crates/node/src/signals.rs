@@ -7,10 +7,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::NodeError;
 
 /// What a shell reports for a process that a second Ctrl-C ended.
-const STOPPED_AT_ONCE: i32 = 130;
+const EXIT_CODE_INTERRUPTED: i32 = 130;
 
 /// Signals this close are one.
-const TOGETHER: Duration = Duration::from_millis(150);
+const COALESCE_WINDOW: Duration = Duration::from_millis(150);
 
 pub(crate) struct Signals {
     terminate: Signal,
@@ -30,8 +30,8 @@ impl Signals {
 
     /// Takes what arrives together with the first for one signal: `timeout` and some shells signal a process and its
     /// group.
-    pub(crate) async fn settle(&mut self) {
-        let _ = tokio::time::timeout(TOGETHER, async {
+    pub(crate) async fn coalesce(&mut self) {
+        let _ = tokio::time::timeout(COALESCE_WINDOW, async {
             loop {
                 self.next().await;
             }
@@ -48,11 +48,11 @@ impl Signals {
     }
 
     /// From now on a signal ends the process without further ado.
-    pub(crate) fn stop_at_once(mut self) {
+    pub(crate) fn exit_on_next_signal(mut self) {
         tokio::spawn(async move {
             let signal = self.next().await;
             tracing::warn!("{signal} again: stopping at once");
-            std::process::exit(STOPPED_AT_ONCE);
+            std::process::exit(EXIT_CODE_INTERRUPTED);
         });
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Status {
     needs_gateway: bool,
     gateways: Mutex<BTreeMap<String, bool>>,
     /// What else may be wrong, by whoever knows.
-    also: OnceLock<Box<dyn Fn() -> Vec<String> + Send + Sync>>,
+    extra_problems: OnceLock<Box<dyn Fn() -> Vec<String> + Send + Sync>>,
 }
 
 impl Status {
@@ -40,17 +40,20 @@ impl Status {
         needs_gateway: bool,
     ) -> Status {
         let since = Instant::now();
-        let (gateways, also) = (Mutex::default(), OnceLock::new());
-        Status { role, version, since, net, metrics, needs_gateway, gateways, also }
+        let (gateways, extra_problems) = (Mutex::default(), OnceLock::new());
+        Status { role, version, since, net, metrics, needs_gateway, gateways, extra_problems }
     }
 
     /// From now on this is asked too. Only the first counts.
-    pub(crate) fn ask_also(&self, problems: impl Fn() -> Vec<String> + Send + Sync + 'static) {
-        let _ = self.also.set(Box::new(problems));
+    pub(crate) fn set_extra_problems(
+        &self,
+        problems: impl Fn() -> Vec<String> + Send + Sync + 'static,
+    ) {
+        let _ = self.extra_problems.set(Box::new(problems));
     }
 
     /// A gateway is connected, or no longer.
-    pub(crate) fn gateway(&self, address: Multiaddr, connected: bool) {
+    pub(crate) fn set_gateway_connected(&self, address: Multiaddr, connected: bool) {
         let mut gateways = self.gateways.lock().unwrap_or_else(PoisonError::into_inner);
         gateways.insert(address.to_string(), connected);
     }
@@ -69,7 +72,8 @@ impl Status {
 
     fn problems(&self) -> Vec<String> {
         let gateways = self.gateways.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut problems = self.also.get().map(|also| also()).unwrap_or_default();
+        let mut problems =
+            self.extra_problems.get().map(|extra_problems| extra_problems()).unwrap_or_default();
         if self.needs_gateway && !gateways.values().any(|connected| *connected) {
             problems.push("no gateway is connected".to_owned());
         }

@@ -2,13 +2,13 @@
 
 mod channels;
 mod cores;
-mod driver;
 mod epoch;
-mod flow;
+mod host;
 mod instance;
+mod monitored;
 mod objects;
+mod piece_batcher;
 mod runners;
-mod watched;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use hypha_config::{TaskInstanceConfig, WorkerConfig};
 use hypha_engine::FromWorker;
 use hypha_model::Worker;
 use hypha_net::{Bulk, Net, Publication, worker_id};
-use hypha_wire::dispatch::Tasks;
+use hypha_wire::dispatch::TaskProtocol;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -27,19 +27,19 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::machine_loop::MachineLoop;
 use crate::{NodeError, hardware};
-use driver::{EpochFiles, Event, MAX_EVENTS, WorkerSurroundings};
+use host::{EpochFiles, MAX_EVENTS, WorkerHost, WorkerInput};
 use instance::LocalInstance;
 use objects::Uploads;
-pub use runners::LAUNCHER;
+pub use runners::LAUNCHER_SUBCOMMAND;
 use runners::Runners;
 
 /// Messages to the worker's own surface that wait for it.
-const MAX_LOCAL: usize = 4_096;
+const MAX_LOCAL_MESSAGES: usize = 4_096;
 
 /// A running worker.
-pub(crate) struct Running {
+pub(crate) struct RunningWorker {
     stop: CancellationToken,
-    driver: JoinHandle<()>,
+    machine_loop: JoinHandle<()>,
     runners: Arc<Runners>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn start(
     config: &WorkerConfig,
     net: &Net,
     bulk: Bulk,
-) -> Result<Running, NodeError> {
+) -> Result<RunningWorker, NodeError> {
     let worker = Worker {
         id: worker_id(&net.own()),
         capacity: hardware::capacity(&config.resources),
@@ -68,12 +68,12 @@ pub(crate) async fn start(
     let files = EpochFiles(config.data_dir.clone());
     files.probe().map_err(unusable)?;
     let shared = Arc::new(worker.clone());
-    let (machine, step) = driver::start(&shared, &files).map_err(unusable)?;
+    let (machine, step) = host::start(&shared, &files).map_err(unusable)?;
     let uploads = Uploads::new(bulk, config.max_result_bytes);
-    let (events, happened) = mpsc::channel(MAX_EVENTS);
+    let (events, inputs) = mpsc::channel(MAX_EVENTS);
     let runners = Runners::open(&config.executors, &config.data_dir, uploads, &events)?;
     let runners = Arc::new(runners);
-    let channels = net.channels::<Tasks>().map_err(NodeError::failed)?;
+    let channels = net.accept_channels::<TaskProtocol>().map_err(NodeError::failed)?;
     tracing::info!(
         worker = %worker.id,
         cores = worker.capacity.cpu_milli / 1_000,
@@ -82,13 +82,13 @@ pub(crate) async fn start(
         executors = worker.executors.len(),
         "offering"
     );
-    let (local, heard) = mpsc::channel(MAX_LOCAL);
+    let (local, local_messages) = mpsc::channel(MAX_LOCAL_MESSAGES);
     let (clock, stop) = (Clock::new(), CancellationToken::new());
     if let Some(config) = &config.task_instance {
         let worker = Arc::new(worker.clone());
-        serve_instance(config, worker, clock, events.clone(), heard, stop.clone()).await?;
+        serve_instance(config, worker, clock, events.clone(), local_messages, stop.clone()).await?;
     }
-    let surroundings = WorkerSurroundings {
+    let host = WorkerHost {
         worker: shared,
         files,
         runners: runners.clone(),
@@ -97,11 +97,11 @@ pub(crate) async fn start(
         outboxes: HashMap::new(),
         runs: HashMap::new(),
     };
-    let driver = MachineLoop::new(machine, step, surroundings, happened, clock);
+    let machine_loop = MachineLoop::new(machine, step, host, inputs, clock);
     tokio::spawn(channels::serve(channels, events, runners.clone()));
-    let driver = tokio::spawn(driver::run(driver, stop.clone()));
+    let machine_loop = tokio::spawn(host::run(machine_loop, stop.clone()));
     net.publish(Publication::Worker { worker, ttl: config.record_ttl }).await;
-    Ok(Running { stop, driver, runners })
+    Ok(RunningWorker { stop, machine_loop, runners })
 }
 
 /// Serves this worker as a task instance.
@@ -109,8 +109,8 @@ async fn serve_instance(
     config: &TaskInstanceConfig,
     worker: Arc<Worker>,
     clock: Clock,
-    events: mpsc::Sender<Event>,
-    heard: mpsc::Receiver<FromWorker>,
+    events: mpsc::Sender<WorkerInput>,
+    local_messages: mpsc::Receiver<FromWorker>,
     stop: CancellationToken,
 ) -> Result<(), NodeError> {
     let Some(model) = config.model.clone() else {
@@ -127,7 +127,7 @@ async fn serve_instance(
     };
     let address = listener.local_addr().map_err(NodeError::failed)?;
     tracing::info!(%model, "a task instance at http://{address}");
-    let instance = Arc::new(LocalInstance::start(worker, model, clock, events, heard));
+    let instance = Arc::new(LocalInstance::start(worker, model, clock, events, local_messages));
     tokio::spawn(async move {
         hypha_api::serve_instance(settings, listener, instance, async move {
             stop.cancelled().await;
@@ -137,11 +137,11 @@ async fn serve_instance(
     Ok(())
 }
 
-impl Running {
+impl RunningWorker {
     /// Gives back what is not finished, ends everything that runs, and returns when it is gone.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        let _ = self.driver.await;
+        let _ = self.machine_loop.await;
         self.runners.stop().await;
     }
 }

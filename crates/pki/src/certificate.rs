@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use hypha_model::NodeRole;
 use libp2p_identity::{PeerId, PublicKey};
 
-use crate::Rejected;
-use crate::facts::Facts;
+use crate::CertificateRejection;
+use crate::parsed::ParsedCertificate;
 
 /// The DNS name that every node's certificate carries besides its own. A dialler asks for this one:
 /// it knows a peer by its key, not by the host that it happens to run on, and the stock verifier
@@ -40,36 +40,38 @@ pub struct Certificate {
 impl Certificate {
     /// Applies our rules. They say nothing about who signed: that is the path's business, and it
     /// also guarantees that the issuer's name in the leaf is the name of the authority that signed.
-    pub(crate) fn from_facts(facts: Facts) -> Result<Certificate, Rejected> {
-        let public_key = facts.public_key.ok_or(Rejected::NotEd25519)?;
-        let role = match facts.roles.as_slice() {
-            [] => return Err(Rejected::NoRole),
-            [one] => one.parse().map_err(|_| Rejected::BadRole(shortened(one)))?,
-            _ => return Err(Rejected::SeveralRoles),
+    pub(crate) fn from_parsed(
+        parsed: ParsedCertificate,
+    ) -> Result<Certificate, CertificateRejection> {
+        let public_key = parsed.public_key.ok_or(CertificateRejection::NotEd25519)?;
+        let role = match parsed.roles.as_slice() {
+            [] => return Err(CertificateRejection::NoRole),
+            [one] => one.parse().map_err(|_| CertificateRejection::BadRole(shortened(one)))?,
+            _ => return Err(CertificateRejection::SeveralRoles),
         };
-        let organisation = only(facts.organisations)?;
-        let issuer = only(facts.issuer_organisations)?;
+        let organisation = single_organisation(parsed.organisations)?;
+        let issuer = single_organisation(parsed.issuer_organisations)?;
         if organisation != issuer {
-            return Err(Rejected::OrganisationMismatch { leaf: organisation, issuer });
+            return Err(CertificateRejection::OrganisationMismatch { leaf: organisation, issuer });
         }
         Ok(Certificate {
             role,
             organisation,
-            names: facts.names,
+            names: parsed.names,
             peer_id: public_key.to_peer_id(),
             public_key,
-            serial: facts.serial,
-            not_before: facts.not_before,
-            not_after: facts.not_after,
+            serial: parsed.serial,
+            not_before: parsed.not_before,
+            not_after: parsed.not_after,
         })
     }
 }
 
 /// With two organisations it would depend on the reader which of them counts.
-fn only(organisations: Vec<String>) -> Result<String, Rejected> {
+fn single_organisation(organisations: Vec<String>) -> Result<String, CertificateRejection> {
     <[String; 1]>::try_from(organisations)
         .map(|[one]| one)
-        .map_err(|several| Rejected::NotOneOrganisation(several.len()))
+        .map_err(|several| CertificateRejection::NotOneOrganisation(several.len()))
 }
 
 /// Enough to recognise a wrong role in a log.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::{OffsetDateTime, PrimitiveDateTime};
 
 /// `2026-07-30 09:05:00 UTC`.
-pub fn utc(time: SystemTime) -> String {
+pub fn format_utc(time: SystemTime) -> String {
     let (first, last) = (PrimitiveDateTime::MIN.assume_utc(), PrimitiveDateTime::MAX.assume_utc());
     let (first, last) = (first.unix_timestamp(), last.unix_timestamp());
     let seconds = seconds_since_epoch(time).clamp(first, last);
@@ -50,7 +50,7 @@ mod tests {
             (253_402_300_799, "9999-12-31 23:59:59 UTC"),
             (253_402_300_800, "9999-12-31 23:59:59 UTC"),
         ] {
-            assert_eq!(utc(from_seconds(seconds)), expected);
+            assert_eq!(format_utc(from_seconds(seconds)), expected);
         }
     }
 }

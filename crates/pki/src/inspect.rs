@@ -4,16 +4,16 @@ use rustls::pki_types::pem::{PemObject, SectionKind};
 use thiserror::Error;
 
 use crate::Certificate;
-pub use crate::facts::Facts;
-pub use crate::revocation::{CrlFacts, RevokedSerial};
+pub use crate::parsed::ParsedCertificate;
+pub use crate::revocation::{ParsedCrl, RevokedSerial};
 
 /// One section of PEM text.
 #[derive(Clone, Debug)]
-pub enum Item {
+pub enum PemItem {
     /// A certificate, of a node or of an authority.
-    Certificate(Box<Facts>),
+    Certificate(Box<ParsedCertificate>),
     /// A revocation list.
-    Crl(CrlFacts),
+    Crl(ParsedCrl),
     /// A private key, of which nothing is said.
     PrivateKey,
 }
@@ -23,7 +23,7 @@ pub enum Item {
 pub enum InspectError {
     /// No PEM section in it.
     #[error("there is no certificate and no revocation list in it")]
-    Nothing,
+    Empty,
     /// Not PEM, or cut off.
     #[error("it is not PEM text: {0}")]
     NotPem(String),
@@ -38,28 +38,32 @@ pub enum InspectError {
 }
 
 /// Reads every certificate and revocation list in `pem`. Nothing is verified.
-pub fn inspect(pem: &[u8]) -> Result<Vec<Item>, InspectError> {
+pub fn inspect(pem: &[u8]) -> Result<Vec<PemItem>, InspectError> {
     let mut items = Vec::new();
     for (index, section) in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem).enumerate() {
         let (kind, der) = section.map_err(|error| InspectError::NotPem(error.to_string()))?;
         let unreadable = |reason| InspectError::Unreadable { section: index + 1, reason };
         match kind {
             SectionKind::Certificate => {
-                items.push(Item::Certificate(Box::new(Facts::parse(&der).map_err(unreadable)?)));
+                items.push(PemItem::Certificate(Box::new(
+                    ParsedCertificate::parse(&der).map_err(unreadable)?,
+                )));
             }
-            SectionKind::Crl => items.push(Item::Crl(CrlFacts::parse(&der).map_err(unreadable)?)),
+            SectionKind::Crl => {
+                items.push(PemItem::Crl(ParsedCrl::parse(&der).map_err(unreadable)?))
+            }
             SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey => {
-                items.push(Item::PrivateKey);
+                items.push(PemItem::PrivateKey);
             }
             _ => {}
         }
     }
-    if items.is_empty() { Err(InspectError::Nothing) } else { Ok(items) }
+    if items.is_empty() { Err(InspectError::Empty) } else { Ok(items) }
 }
 
-impl Facts {
+impl ParsedCertificate {
     /// What our rules object to in a node's certificate; `None` for a good one.
-    pub fn objection(&self) -> Option<crate::Rejected> {
-        Certificate::from_facts(self.clone()).err()
+    pub fn rejection(&self) -> Option<crate::CertificateRejection> {
+        Certificate::from_parsed(self.clone()).err()
     }
 }

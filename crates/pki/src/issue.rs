@@ -11,7 +11,7 @@ use thiserror::Error;
 
 pub use authority::{Authority, organisation, root};
 pub use crl::{Revocation, empty_crl, revoke};
-pub use node::{Issued, node, renew};
+pub use node::{IssuedCertificate, node, renew};
 
 use crate::NameError;
 
@@ -71,7 +71,7 @@ pub enum IssueError {
     #[error("there is no Ed25519 key in PKCS#8 in the key file")]
     BadKey,
     /// An organisation's authority cannot make further authorities.
-    #[error("the certificate is not that of a root, which alone can make organisations")]
+    #[error("the certificate is not that of a root, and only a root can issue organisations")]
     NotRoot,
     /// What it issued would not be accepted.
     #[error("the authority's certificate is valid from {from} to {until}, which is not now")]

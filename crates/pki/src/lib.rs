@@ -18,27 +18,27 @@
 
 mod certificate;
 mod date;
-mod facts;
 pub mod inspect;
 pub mod issue;
 mod key;
 mod material;
 mod names;
+mod parsed;
 mod pem;
 mod pki;
-mod rejected;
+mod rejection;
 mod reload;
 mod revocation;
 mod signature;
 mod tls;
 
 pub use certificate::{Certificate, ROLE_URI_PREFIX, SHARED_NAME};
-pub use date::utc;
+pub use date::format_utc;
 pub use libp2p_identity::PeerId;
-pub use material::{Files, LoadError, Material};
+pub use material::{CertificateFiles, LoadError, Material};
 pub use names::{NameError, check_node_name, check_organisation, file_stem};
 pub use pki::Pki;
-pub use rejected::Rejected;
+pub use rejection::CertificateRejection;
 pub use reload::Reloader;
 pub use rustls::pki_types::CertificateDer;
 pub use signature::verify_signature;

@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::Rejected;
+use crate::CertificateRejection;
 use crate::key::Key;
 
 /// The largest file that is read. A revocation list has some 40 bytes an entry, so this is enough
@@ -17,7 +17,7 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Where a node's certificates are; the names are those of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
+pub struct CertificateFiles {
     /// The node's certificate, followed by that of its issuer.
     pub cert_pem: PathBuf,
     /// Its private key.
@@ -34,16 +34,16 @@ pub struct Files {
 /// The contents of such files.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Material {
-    pub(crate) cert: Source,
-    pub(crate) key: Source,
-    pub(crate) trust: Source,
-    pub(crate) crls: Option<Source>,
+    pub(crate) cert: PemSource,
+    pub(crate) key: PemSource,
+    pub(crate) trust: PemSource,
+    pub(crate) crls: Option<PemSource>,
     pub(crate) require_crl: bool,
 }
 
 /// Text, and what to call it in a message.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct PemSource {
     pub(crate) name: String,
     text: Zeroizing<Vec<u8>>,
 }
@@ -109,12 +109,12 @@ pub enum LoadError {
         at: String,
     },
     /// Others would refuse our own certificate.
-    #[error("nobody would accept the certificate in {name}: {reason}")]
+    #[error("peers would reject the certificate in {name}: {reason}")]
     Own {
         /// Which file.
         name: String,
         /// Why not.
-        reason: Rejected,
+        reason: CertificateRejection,
     },
     /// The key changed while the node runs.
     #[error(
@@ -136,12 +136,12 @@ pub enum LoadError {
 
 impl Material {
     /// Reads the files.
-    pub fn read(files: &Files) -> Result<Material, LoadError> {
+    pub fn read(files: &CertificateFiles) -> Result<Material, LoadError> {
         Ok(Material {
-            cert: Source::read(&files.cert_pem)?,
-            key: Source::read(&files.key_pem)?,
-            trust: Source::read(&files.trust_pem)?,
-            crls: files.crls_pem.as_deref().map(Source::read).transpose()?,
+            cert: PemSource::read(&files.cert_pem)?,
+            key: PemSource::read(&files.key_pem)?,
+            trust: PemSource::read(&files.trust_pem)?,
+            crls: files.crls_pem.as_deref().map(PemSource::read).transpose()?,
             require_crl: files.require_crl,
         })
     }
@@ -149,23 +149,23 @@ impl Material {
     /// From PEM text that never was in a file.
     pub fn from_pem(cert: &str, key: &str, trust: &str, crls: Option<&str>) -> Material {
         Material {
-            cert: Source::given("cert_pem", cert),
-            key: Source::given("key_pem", key),
-            trust: Source::given("trust_pem", trust),
-            crls: crls.map(|crls| Source::given("crls_pem", crls)),
+            cert: PemSource::from_text("cert_pem", cert),
+            key: PemSource::from_text("key_pem", key),
+            trust: PemSource::from_text("trust_pem", trust),
+            crls: crls.map(|crls| PemSource::from_text("crls_pem", crls)),
             require_crl: false,
         }
     }
 
-    /// With [`Files::require_crl`] set as given.
+    /// With [`CertificateFiles::require_crl`] set as given.
     #[must_use]
     pub fn require_crl(self, require_crl: bool) -> Material {
         Material { require_crl, ..self }
     }
 }
 
-impl Source {
-    fn read(path: &Path) -> Result<Source, LoadError> {
+impl PemSource {
+    fn read(path: &Path) -> Result<PemSource, LoadError> {
         let named = |error| LoadError::Read { path: path.to_owned(), error };
         let mut text = Zeroizing::new(Vec::new());
         let file = File::open(path).map_err(named)?;
@@ -175,11 +175,11 @@ impl Source {
                 "it is larger than {MAX_FILE_BYTES} bytes, which no certificate file is"
             ))));
         }
-        Ok(Source { name: path.display().to_string(), text })
+        Ok(PemSource { name: path.display().to_string(), text })
     }
 
-    fn given(name: &str, text: &str) -> Source {
-        Source { name: name.to_owned(), text: Zeroizing::new(text.as_bytes().to_vec()) }
+    fn from_text(name: &str, text: &str) -> PemSource {
+        PemSource { name: name.to_owned(), text: Zeroizing::new(text.as_bytes().to_vec()) }
     }
 
     /// Every section of this kind; others are skipped.

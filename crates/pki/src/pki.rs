@@ -13,12 +13,12 @@ use webpki::{
 };
 
 use crate::certificate::{Certificate, SHARED_NAME};
-use crate::facts::Facts;
 use crate::key::Key;
-use crate::material::{Files, LoadError, Material, Source};
-use crate::revocation::CrlFacts;
+use crate::material::{CertificateFiles, LoadError, Material, PemSource};
+use crate::parsed::ParsedCertificate;
+use crate::revocation::ParsedCrl;
 use crate::tls::{self, Trust};
-use crate::{Rejected, date, signature};
+use crate::{CertificateRejection, date, signature};
 
 /// The most certificates in a chain: a node, its organisation, a root, and one to spare for an
 /// operator who puts an authority of its own in between.
@@ -42,17 +42,17 @@ pub struct Pki {
 
 impl Pki {
     /// Reads the files and checks that others will accept what is in them.
-    pub fn load(files: &Files) -> Result<Pki, LoadError> {
-        warn_of_open_key(files);
+    pub fn load(files: &CertificateFiles) -> Result<Pki, LoadError> {
+        warn_if_key_is_readable(files);
         Pki::from_material(&Material::read(files)?, SystemTime::now())
     }
 
     /// The same, from what was read at `now`.
     pub fn from_material(material: &Material, now: SystemTime) -> Result<Pki, LoadError> {
         let key = material.key.private_key()?;
-        let chain = chain(&material.cert)?;
+        let chain = read_chain(&material.cert)?;
         let trust = Trust {
-            roots: Arc::new(roots(&material.trust, now)?),
+            roots: Arc::new(read_roots(&material.trust, now)?),
             crls: material.crls.as_ref().map(newest_crls).transpose()?.unwrap_or_default(),
             require_crl: material.require_crl,
         };
@@ -60,20 +60,20 @@ impl Pki {
         if trust.require_crl && trust.crls.is_empty() {
             return Err(LoadError::NoRevocationList);
         }
-        let facts = chain.first().map(|leaf| Facts::parse(leaf)).transpose();
-        let facts = facts.map_err(|reason| material.cert.malformed(reason))?;
-        let Some(facts) = facts else {
+        let parsed = chain.first().map(|leaf| ParsedCertificate::parse(leaf)).transpose();
+        let parsed = parsed.map_err(|reason| material.cert.malformed(reason))?;
+        let Some(parsed) = parsed else {
             return Err(LoadError::NoCertificate { name: material.cert.name.clone() });
         };
-        if facts.public_key != Some(PublicKey::from(key.public())) {
+        if parsed.public_key != Some(PublicKey::from(key.public())) {
             return Err(LoadError::KeyMismatch {
                 key: material.key.name.clone(),
                 cert: material.cert.name.clone(),
             });
         }
-        let crls = parsed(&trust.crls, material)?;
-        let own = path(&chain, now, &trust.roots, &crls, trust.require_crl)
-            .map_err(|reason| own_refused(&material.cert, &facts, reason, now))?;
+        let crls = parse_crls(&trust.crls, material)?;
+        let own = verify_path(&chain, now, &trust.roots, &crls, trust.require_crl)
+            .map_err(|reason| own_certificate_error(&material.cert, &parsed, reason, now))?;
         Ok(Pki {
             own,
             server: tls::server_config(&trust, &chain, &key)?,
@@ -134,8 +134,8 @@ impl Pki {
         &self,
         chain: &[CertificateDer<'_>],
         now: SystemTime,
-    ) -> Result<Certificate, Rejected> {
-        path(chain, now, &self.roots, &self.crls, self.require_crl)
+    ) -> Result<Certificate, CertificateRejection> {
+        verify_path(chain, now, &self.roots, &self.crls, self.require_crl)
     }
 
     /// Signs `payload` with the certificate's key, for the one purpose that `context` names.
@@ -151,23 +151,23 @@ impl std::fmt::Debug for Pki {
 }
 
 /// webpki builds the path and checks it against the lists; then come our rules.
-fn path(
+fn verify_path(
     chain: &[CertificateDer<'_>],
     now: SystemTime,
     roots: &RootCertStore,
     crls: &[CertRevocationList<'_>],
     require_crl: bool,
-) -> Result<Certificate, Rejected> {
+) -> Result<Certificate, CertificateRejection> {
     let Some((leaf, issuers)) = chain.split_first() else {
-        return Err(Rejected::NoCertificate);
+        return Err(CertificateRejection::NoCertificate);
     };
     if chain.len() > MAX_CHAIN_CERTIFICATES {
-        return Err(Rejected::TooLong("more certificates than a chain can have"));
+        return Err(CertificateRejection::TooLong("more certificates than a chain can have"));
     }
     if chain.iter().any(|certificate| certificate.len() > MAX_CERTIFICATE_BYTES) {
-        return Err(Rejected::TooLong("a certificate has too many bytes"));
+        return Err(CertificateRejection::TooLong("a certificate has too many bytes"));
     }
-    let now = now.duration_since(UNIX_EPOCH).map_err(|_| Rejected::NotYetValid)?;
+    let now = now.duration_since(UNIX_EPOCH).map_err(|_| CertificateRejection::NotYetValid)?;
     let crls: Vec<_> = crls.iter().collect();
     let policy = if require_crl { UnknownStatusPolicy::Deny } else { UnknownStatusPolicy::Allow };
     let revocation = RevocationOptionsBuilder::new(&crls).ok();
@@ -180,18 +180,20 @@ fn path(
         revocation.map(|options| options.with_status_policy(policy).build()),
         None,
     )?;
-    Certificate::from_facts(Facts::parse(leaf).map_err(Rejected::Unreadable)?)
+    Certificate::from_parsed(
+        ParsedCertificate::parse(leaf).map_err(CertificateRejection::Unreadable)?,
+    )
 }
 
 /// The chain to present. A root in it is of no use to others, who trust it or do not.
-fn chain(source: &Source) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+fn read_chain(source: &PemSource) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let mut chain: Vec<CertificateDer<'static>> = source.sections()?;
     let mut index = 0;
     let mut malformed = None;
     chain.retain(|der| {
         index += 1;
-        match Facts::parse(der) {
-            Ok(facts) => index == 1 || !facts.self_issued,
+        match ParsedCertificate::parse(der) {
+            Ok(parsed) => index == 1 || !parsed.self_issued,
             Err(reason) => {
                 malformed.get_or_insert(format!("certificate {index}: {reason}"));
                 true
@@ -204,19 +206,19 @@ fn chain(source: &Source) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     }
 }
 
-fn roots(source: &Source, now: SystemTime) -> Result<RootCertStore, LoadError> {
+fn read_roots(source: &PemSource, now: SystemTime) -> Result<RootCertStore, LoadError> {
     let mut roots = RootCertStore::empty();
     for der in source.sections::<CertificateDer<'static>>()? {
-        let facts = Facts::parse(&der).map_err(|reason| source.malformed(reason))?;
-        if !facts.authority {
-            let (name, subject) = (source.name.clone(), facts.subject);
+        let parsed = ParsedCertificate::parse(&der).map_err(|reason| source.malformed(reason))?;
+        if !parsed.authority {
+            let (name, subject) = (source.name.clone(), parsed.subject);
             return Err(LoadError::TrustNotAuthority { name, subject });
         }
         // Path building takes a root as it is, whatever its dates say.
-        if facts.not_after < now {
+        if parsed.not_after < now {
             tracing::warn!(
                 file = source.name,
-                root = facts.subject,
+                root = parsed.subject,
                 "a trusted root has expired; it is still trusted until it is taken out of the file"
             );
         }
@@ -229,20 +231,22 @@ fn roots(source: &Source, now: SystemTime) -> Result<RootCertStore, LoadError> {
 }
 
 /// The newest list of each authority: the verifiers would take the first that they find.
-fn newest_crls(source: &Source) -> Result<Vec<CertificateRevocationListDer<'static>>, LoadError> {
-    let mut newest: Vec<(CrlFacts, CertificateRevocationListDer<'static>)> = Vec::new();
+fn newest_crls(
+    source: &PemSource,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, LoadError> {
+    let mut newest: Vec<(ParsedCrl, CertificateRevocationListDer<'static>)> = Vec::new();
     for der in source.sections::<CertificateRevocationListDer<'static>>()? {
-        let facts = CrlFacts::parse(&der).map_err(|reason| source.malformed(reason))?;
-        match newest.iter_mut().find(|(other, _)| other.issuer_der == facts.issuer_der) {
-            Some(other) if other.0.number < facts.number => *other = (facts, der),
+        let parsed = ParsedCrl::parse(&der).map_err(|reason| source.malformed(reason))?;
+        match newest.iter_mut().find(|(other, _)| other.issuer_der == parsed.issuer_der) {
+            Some(other) if other.0.number < parsed.number => *other = (parsed, der),
             Some(_) => {}
-            None => newest.push((facts, der)),
+            None => newest.push((parsed, der)),
         }
     }
     Ok(newest.into_iter().map(|(_, der)| der).collect())
 }
 
-fn parsed(
+fn parse_crls(
     crls: &[CertificateRevocationListDer<'static>],
     material: &Material,
 ) -> Result<Vec<CertRevocationList<'static>>, LoadError> {
@@ -254,16 +258,21 @@ fn parsed(
     crls.iter().map(parse).collect()
 }
 
-fn own_refused(cert: &Source, facts: &Facts, reason: Rejected, now: SystemTime) -> LoadError {
+fn own_certificate_error(
+    cert: &PemSource,
+    parsed: &ParsedCertificate,
+    reason: CertificateRejection,
+    now: SystemTime,
+) -> LoadError {
     let name = cert.name.clone();
-    if reason == Rejected::Expired && facts.not_after < now {
-        return LoadError::OwnExpired { name, at: date::utc(facts.not_after) };
+    if reason == CertificateRejection::Expired && parsed.not_after < now {
+        return LoadError::OwnExpired { name, at: date::format_utc(parsed.not_after) };
     }
     LoadError::Own { name, reason }
 }
 
 #[cfg(unix)]
-pub(crate) fn warn_of_open_key(files: &Files) {
+pub(crate) fn warn_if_key_is_readable(files: &CertificateFiles) {
     use std::os::unix::fs::PermissionsExt;
     const GROUP_AND_OTHERS: u32 = 0o077;
     let Ok(metadata) = std::fs::metadata(&files.key_pem) else { return };
@@ -274,4 +283,4 @@ pub(crate) fn warn_of_open_key(files: &Files) {
 }
 
 #[cfg(not(unix))]
-pub(crate) fn warn_of_open_key(_: &Files) {}
+pub(crate) fn warn_if_key_is_readable(_: &CertificateFiles) {}

@@ -4,15 +4,15 @@ use std::time::SystemTime;
 
 use libp2p_identity::PeerId;
 
-use crate::material::{Files, LoadError, Material};
-use crate::pki::{Pki, warn_of_open_key};
+use crate::material::{CertificateFiles, LoadError, Material};
+use crate::pki::{Pki, warn_if_key_is_readable};
 
 /// Watches the files of a [`Pki`].
 ///
 /// What is compared is the contents, not time stamps: the files are small, and neither a file
 /// system with coarse times nor a link that moves can hide a change.
 pub struct Reloader {
-    files: Files,
+    files: CertificateFiles,
     peer_id: PeerId,
     in_use: Material,
     reported: Option<String>,
@@ -20,8 +20,8 @@ pub struct Reloader {
 
 impl Reloader {
     /// Loads the files as [`Pki::load`] does, and watches them from then on.
-    pub fn load(files: Files) -> Result<(Pki, Reloader), LoadError> {
-        warn_of_open_key(&files);
+    pub fn load(files: CertificateFiles) -> Result<(Pki, Reloader), LoadError> {
+        warn_if_key_is_readable(&files);
         let in_use = Material::read(&files)?;
         let pki = Pki::from_material(&in_use, SystemTime::now())?;
         let peer_id = pki.own().peer_id;

@@ -5,11 +5,11 @@ use std::time::SystemTime;
 use data_encoding::HEXLOWER;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
-use crate::{date, facts};
+use crate::{date, parsed};
 
 /// What a revocation list says. Nothing of it is verified.
 #[derive(Clone, Debug)]
-pub struct CrlFacts {
+pub struct ParsedCrl {
     /// The common name of the authority whose list it is.
     pub issuer: String,
     /// Grows with each new edition of the list.
@@ -31,17 +31,17 @@ pub struct RevokedSerial {
     pub since: SystemTime,
 }
 
-impl CrlFacts {
-    pub(crate) fn parse(der: &[u8]) -> Result<CrlFacts, String> {
+impl ParsedCrl {
+    pub(crate) fn parse(der: &[u8]) -> Result<ParsedCrl, String> {
         let (rest, crl) =
             CertificateRevocationList::from_der(der).map_err(|error| error.to_string())?;
         if !rest.is_empty() {
-            return Err("there are bytes behind the list".to_owned());
+            return Err("there are trailing bytes after the list".to_owned());
         }
-        CrlFacts::of(&crl)
+        ParsedCrl::of(&crl)
     }
 
-    pub(crate) fn of(crl: &CertificateRevocationList<'_>) -> Result<CrlFacts, String> {
+    pub(crate) fn of(crl: &CertificateRevocationList<'_>) -> Result<ParsedCrl, String> {
         let number = match crl.crl_number() {
             None => 0,
             Some(number) => u64::try_from(number).map_err(|_| "its number is too large")?,
@@ -50,8 +50,8 @@ impl CrlFacts {
             serial: HEXLOWER.encode(entry.raw_serial()),
             since: date::from_seconds(entry.revocation_date.timestamp()),
         });
-        Ok(CrlFacts {
-            issuer: facts::common_name(crl.issuer()),
+        Ok(ParsedCrl {
+            issuer: parsed::common_name(crl.issuer()),
             number,
             made: date::from_seconds(crl.last_update().timestamp()),
             revoked: entries.collect(),

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crowd::{Crowd, MEAN_RUN_S, SPEEDS, START, run};
 use hypha_model::{Requirement, Rng, Span, TaskSpec, Time};
-use hypha_placement::{Action, Ending, Placement, Strategy, TaskRef, Ticket};
+use hypha_placement::{Action, AttemptEnd, Placement, PlacementRequest, Strategy, TaskRef};
 use hypha_predict::{Predictor, Query};
 
 const SIZES: [usize; 5] = [2, 10, 100, 1_000, 10_000];
@@ -73,15 +73,15 @@ impl World {
     }
 
     fn submit(&mut self, task: u32, spec: &Arc<TaskSpec>) {
-        let ticket = Ticket {
+        let request = PlacementRequest {
             spec: Arc::clone(spec),
             query: self.query,
             submitted: self.now,
             bind_at_once: false,
             interactive: false,
-            tried: Box::default(),
+            failed_on: Box::default(),
         };
-        self.placement.arrive(TaskRef(task), ticket, &self.predictor);
+        self.placement.arrive(TaskRef(task), request, &self.predictor);
         self.plan();
     }
 
@@ -91,7 +91,7 @@ impl World {
         let mut actions = std::mem::take(&mut self.actions);
         for action in actions.drain(..) {
             let Action::Dispatch { task, slot } = action else { continue };
-            self.placement.begin(task, self.now);
+            self.placement.mark_started(task, self.now);
             self.plan();
             let ends = self.now + run(slot.0 as usize, &mut self.rng);
             self.ends.push(Reverse((ends, task.0, slot.0)));
@@ -104,7 +104,7 @@ impl World {
         let Some(Reverse((at, task, slot))) = self.ends.pop() else { return };
         self.now = self.now.max(at);
         let run = Span::from_secs_f64(MEAN_RUN_S / SPEEDS[slot as usize % SPEEDS.len()]);
-        self.placement.finish(TaskRef(task), Ending::Completed(run), self.now);
+        self.placement.finish(TaskRef(task), AttemptEnd::Completed(run), self.now);
         self.plan();
         let spec = Arc::clone(&self.spec);
         self.submit(task, &spec);

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use criterion::Criterion;
 use crowd::{Crowd, MEAN_RUN_S, MOST_NOISE, SPEEDS, run};
 use hypha_model::{Rng, Span, Time};
-use hypha_placement::{Action, Ending, Placement, Slot, Strategy, TaskRef, Ticket};
+use hypha_placement::{
+    Action, AttemptEnd, Placement, PlacementRequest, Strategy, TaskRef, WorkerSlot,
+};
 
 const SIZES: [usize; 5] = [10, 100, 1_000, 10_000, 100_000];
 const UTILISATION: f64 = 0.8;
@@ -36,7 +38,7 @@ struct World<'a> {
     /// The tasks that end in a tick, as lists through `next`: a wheel, so that the driver costs little.
     wheel: Vec<u32>,
     next: Vec<u32>,
-    given_at: Vec<Slot>,
+    given_at: Vec<WorkerSlot>,
     /// For each worker, the tick in which it is done with all that it was given.
     busy_until: Vec<u64>,
     free: Vec<u32>,
@@ -83,28 +85,28 @@ impl World<'_> {
             let run = Span::from_secs_f64(
                 MEAN_RUN_S / SPEEDS[self.given_at[ended as usize].0 as usize % 3],
             );
-            self.placement.finish(TaskRef(ended), Ending::Completed(run), now);
+            self.placement.finish(TaskRef(ended), AttemptEnd::Completed(run), now);
             self.free.push(ended);
             ended = following;
         }
         let task = self.free.pop().unwrap_or_else(|| {
             self.next.push(NOBODY);
-            self.given_at.push(Slot(0));
+            self.given_at.push(WorkerSlot(0));
             self.next.len() as u32 - 1
         });
-        let ticket = Ticket {
+        let request = PlacementRequest {
             spec: Arc::clone(&self.crowd.spec),
             query: self.crowd.query,
             submitted: now,
             bind_at_once: false,
             interactive: false,
-            tried: Box::default(),
+            failed_on: Box::default(),
         };
-        self.placement.arrive(TaskRef(task), ticket, &self.crowd.predictor);
+        self.placement.arrive(TaskRef(task), request, &self.crowd.predictor);
         self.placement.plan(&self.crowd.predictor, now, &mut self.actions);
         for at in 0..self.actions.len() {
             let Action::Dispatch { task, slot } = self.actions[at] else { continue };
-            self.placement.begin(task, now);
+            self.placement.mark_started(task, now);
             let ticks = run(slot.0 as usize, &mut self.rng).as_secs_f64() / self.tick_s;
             let busy_until = &mut self.busy_until[slot.0 as usize];
             *busy_until = (*busy_until).max(self.tick) + (ticks as u64).max(1);

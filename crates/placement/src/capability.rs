@@ -13,8 +13,8 @@ const FIRST_CLASS_BIT: u32 = 60;
 /// Names of executors and models share the rest by hash. A clash costs a look at a leaf that then refuses.
 const NAME_BITS: u64 = 60;
 
-/// The bits of everything that `worker` can do with the executors that are not `left_alone`.
-pub(crate) fn abilities_of(worker: &Worker, left_alone: &[bool], local: bool) -> u64 {
+/// The bits of everything that `worker` can do with the executors that are not `suspended`.
+pub(crate) fn capabilities_of(worker: &Worker, suspended: &[bool], local: bool) -> u64 {
     let of_executor = |executor: &Executor| {
         let models = match executor.models.is_empty() {
             true => (1 << FIRST_CLASS_BIT) - 1,
@@ -22,8 +22,8 @@ pub(crate) fn abilities_of(worker: &Worker, left_alone: &[bool], local: bool) ->
         };
         class_bit(executor.class) | name_bit(&executor.name) | models
     };
-    let alone = |at: usize| left_alone.get(at).copied().unwrap_or(false);
-    let used = worker.executors.iter().enumerate().filter(|(at, _)| !alone(*at));
+    let is_suspended = |at: usize| suspended.get(at).copied().unwrap_or(false);
+    let used = worker.executors.iter().enumerate().filter(|(at, _)| !is_suspended(*at));
     let all = used.fold(0, |bits, (_, executor)| bits | of_executor(executor));
     all | if local { LOCAL } else { 0 }
 }
@@ -39,7 +39,7 @@ pub(crate) fn need_of(requirement: &Requirement) -> Need {
         storage_mib: clamp(requirement.storage_bytes / MIB),
         gpu_memory_mib: if wants_gpu { clamp(requirement.gpu_memory_bytes / MIB) } else { 0 },
         gpus: requirement.min_gpus,
-        abilities: class_bit(requirement.class)
+        capabilities: class_bit(requirement.class)
             | name(&requirement.executor)
             | name(&requirement.model),
     }

@@ -4,29 +4,30 @@ use hypha_model::{Refusal, RefusalKind, Rng, Time};
 use hypha_predict::{Estimate, HardwareKey, Predictor};
 
 use crate::capability::LOCAL;
-use crate::decision::{Decision, Held};
+use crate::decision::{Decision, HeldBack};
 use crate::explain::{
-    Candidate, ExplainedPart, Explanation, FullExplanation, RUNNERS_UP, Refusals, Terms, Verdict,
+    Candidate, Explanation, ExplanationPart, FullExplanation, MAX_RUNNERS_UP, RefusalCounts,
+    ScoreTerms, WorkerVerdict,
 };
-use crate::index::{Bounds, Equal, Need, Search};
+use crate::index::{Bounds, Need, Search, Tolerance};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::strategy::{Bind, Recipe, Score, Select};
-use crate::{Placement, Slot, Stage, Task, TaskRef, Ticket};
+use crate::{Placement, PlacementRequest, Stage, Task, TaskRef, WorkerSlot};
 
 /// Random draws that meet a worker which refuses are repeated this often; then a search finds the next
 /// one that does not.
-const DRAWS: usize = 8;
+const MAX_DRAWS: usize = 8;
 /// A worker is worth another try when it has not been given anything for this many typical run times.
 const STALE_RUNS: f64 = 50.0;
 
 /// Times that differ by less than a hundredth are equal: predictions are further off than that. Without it a
 /// search among many workers that are all about as good would not end. Nor does a millisecond count: a round trip
 /// is measured with every heartbeat, and that much it varies on one machine.
-const TIMES: Equal = Equal { share: 0.01, amount: 0.001 };
+const TIME_TOLERANCE: Tolerance = Tolerance { share: 0.01, amount: 0.001 };
 /// How many workers that would take the task a search looks at, the most promising first. It bounds what a
 /// decision costs where bounds are loose; what is then found is among the best.
-const MOST_LOOKS: u32 = 24;
+const MAX_EVALUATED: u32 = 24;
 
 /// Space that decisions reuse.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +39,8 @@ pub(crate) struct Scratch {
     /// Trees that may hold the best: the least that they can offer, their number, the task's time there.
     trees: Vec<(f64, usize, f64)>,
     /// Workers that turned out to be later than their tree says.
-    late: Vec<Slot>,
-    refusals: Refusals,
+    late: Vec<WorkerSlot>,
+    refusals: RefusalCounts,
     looked_at: u64,
 }
 
@@ -47,21 +48,21 @@ pub(crate) struct Scratch {
 #[derive(Clone, Copy, Debug)]
 struct Scored {
     score: f64,
-    slot: Slot,
-    terms: Option<Terms>,
+    slot: WorkerSlot,
+    terms: Option<ScoreTerms>,
 }
 
 /// One decision under way.
-struct Look<'a> {
+struct Evaluation<'a> {
     task: TaskRef,
     pool: &'a Pool,
-    ticket: &'a Ticket,
+    request: &'a PlacementRequest,
     recipe: &'a Recipe,
     predictor: &'a Predictor,
     now: Time,
     max_rtt_s: f64,
-    avoid_tried: bool,
-    held: Option<Held>,
+    avoid_failed: bool,
+    held: Option<HeldBack>,
     /// How much dearer waiting is than running.
     surcharge: f64,
     rng: &'a mut Rng,
@@ -76,7 +77,7 @@ impl Placement {
         recipe: &Recipe,
         predictor: &Predictor,
         now: Time,
-    ) -> Option<Slot> {
+    ) -> Option<WorkerSlot> {
         let entry = self.tasks.get_mut(task.0 as usize)?;
         // Only what waits is decided about.
         let Stage::Waiting(shape, _) = entry.stage else { return None };
@@ -85,45 +86,45 @@ impl Placement {
         let decision = entry.decision.get_or_insert_with(|| self.spare.take());
         decision.by = (*recipe != self.recipe).then_some(*recipe);
         let max_rtt = self.preferences.max_rtt;
-        let mut look = Look {
+        let mut evaluation = Evaluation {
             task,
             pool: &self.pool,
-            ticket: &entry.ticket,
+            request: &entry.request,
             recipe,
             predictor,
             now,
             max_rtt_s: max_rtt.map_or(f64::INFINITY, hypha_model::Span::as_secs_f64),
-            avoid_tried: false,
+            avoid_failed: false,
             held: decision.held,
             surcharge,
             rng: &mut self.rng,
             scratch: &mut self.scratch,
         };
-        look.scratch.bases.clear();
-        look.scratch.late.clear();
-        look.scratch.refusals = Refusals::default();
-        look.scratch.looked_at = 0;
+        evaluation.scratch.bases.clear();
+        evaluation.scratch.late.clear();
+        evaluation.scratch.refusals = RefusalCounts::default();
+        evaluation.scratch.looked_at = 0;
 
-        match (recipe.bind, self.pool.binds()) {
+        match (recipe.bind, self.pool.bind_stage()) {
             // Room now, not room by now: a late-binding tree also knows when the next task may travel to
             // a busy worker, and who is overdue would be looked at, and refuse, at every decision.
             (Bind::WithRoom, _) => need.room_by_s = 0.0,
             // The trees know what is free, and the task may wait for what is not: only leaves can tell.
-            (_, Bind::WithRoom) => need = need.whatever_is_free(),
+            (_, Bind::WithRoom) => need = need.ignoring_free_amounts(),
             _ => {}
         }
         let near_first = self.preferences.prefer_region.is_some();
-        let (slot, explored) = look.in_passes(need, near_first, &mut self.cursor);
-        let explanation = decision.explain();
-        look.explain(self.strategy.name(), slot, explored, explanation);
-        if self.silent {
-            explanation.refusals = Refusals::default();
+        let (slot, explored) = evaluation.in_passes(need, near_first, &mut self.cursor);
+        let explanation = decision.explanation_mut();
+        evaluation.explain(self.strategy.name(), slot, explored, explanation);
+        if self.hides_refusals {
+            explanation.refusals = RefusalCounts::default();
             explanation.not_looked_at = 0;
         }
         self.statistics.refusals.add(&explanation.refusals);
         if let Some(slot) = slot {
             if let Some(member) = self.pool.member(slot) {
-                let base = look.base(member.hardware);
+                let base = evaluation.base(member.hardware);
                 decision.base_s = base.mean_s;
                 decision.estimate = predictor.on_worker(&base, member.predict);
             }
@@ -140,14 +141,14 @@ impl Placement {
     }
 
     /// Notes that the task goes to `slot` without a choice: it took it from the queue of `victim`, or had kept room.
-    pub(crate) fn explain_taken(
+    pub(crate) fn explain_direct(
         &mut self,
         task: TaskRef,
-        slot: Slot,
-        victim: Option<Slot>,
+        slot: WorkerSlot,
+        victim: Option<WorkerSlot>,
         now: Time,
     ) {
-        let candidate = |slot: Slot| {
+        let candidate = |slot: WorkerSlot| {
             let member = self.pool.member(slot)?;
             let score = member.key(&self.recipe.score, now);
             Some(Candidate { worker: member.worker.id, score, terms: None })
@@ -155,7 +156,7 @@ impl Placement {
         let (chosen, runner_up) = (candidate(slot), victim.and_then(candidate));
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let decision = entry.decision.get_or_insert_with(|| self.spare.take());
-        *decision.explain() = Explanation {
+        *decision.explanation_mut() = Explanation {
             strategy: self.strategy.name(),
             at: now,
             version: self.pool.version(),
@@ -173,7 +174,7 @@ impl Placement {
         predictor: &Predictor,
         now: Time,
     ) -> Option<FullExplanation> {
-        let all = self.explain_part(task, predictor, now, Slot(0), usize::MAX)?;
+        let all = self.explain_part(task, predictor, now, WorkerSlot(0), usize::MAX)?;
         Some(FullExplanation::of_parts(vec![all]))
     }
 
@@ -183,9 +184,9 @@ impl Placement {
         task: TaskRef,
         predictor: &Predictor,
         now: Time,
-        from: Slot,
+        from: WorkerSlot,
         most: usize,
-    ) -> Option<ExplainedPart> {
+    ) -> Option<ExplanationPart> {
         let entry = self.tasks.get(task.0 as usize)?;
         let decision = entry.decision.as_deref();
         let recipe = decision.and_then(|decision| decision.by).unwrap_or(self.recipe);
@@ -194,24 +195,24 @@ impl Placement {
         let max_rtt = self.preferences.max_rtt;
         // Scores that are samples are drawn from a copy: a reader must not change later decisions.
         let (mut rng, mut scratch) = (self.rng.clone(), Scratch::default());
-        let mut look = Look {
+        let mut evaluation = Evaluation {
             task,
             pool: &self.pool,
-            ticket: &entry.ticket,
+            request: &entry.request,
             recipe: &recipe,
             predictor,
             now,
             max_rtt_s: max_rtt.map_or(f64::INFINITY, hypha_model::Span::as_secs_f64),
-            avoid_tried: false,
+            avoid_failed: false,
             held: decision.and_then(|decision| decision.held),
             surcharge: surcharge_of(&recipe, entry),
             rng: &mut rng,
             scratch: &mut scratch,
         };
-        look.scratch.bases.clear();
-        let (slots, next) = self.slots_from(from, most);
-        let verdicts = slots.iter().filter_map(|slot| look.verdict(*slot)).collect();
-        Some(ExplainedPart { as_decided: decided == Some(version), version, verdicts, next })
+        evaluation.scratch.bases.clear();
+        let (slots, next) = self.worker_slots_from(from, most);
+        let verdicts = slots.iter().filter_map(|slot| evaluation.verdict(*slot)).collect();
+        Some(ExplanationPart { as_decided: decided == Some(version), version, verdicts, next })
     }
 }
 
@@ -228,7 +229,7 @@ impl Placement {
                 continue;
             }
             if decision.refusals.total() + decision.not_looked_at == 0 && self.pool.len() > 0 {
-                return Some(format!("{task:?} was refused by everybody for no reason"));
+                return Some(format!("{task:?} waits, and no worker gave a reason"));
             }
             let full = self.explain_fully(task, predictor, now)?;
             if let Some(taker) = full.verdicts.iter().find(|verdict| verdict.candidate.is_some()) {
@@ -239,18 +240,18 @@ impl Placement {
     }
 }
 
-impl Look<'_> {
+impl Evaluation<'_> {
     /// Those that have not failed the task go first, and among them the near ones if these are preferred.
     fn in_passes(
         &mut self,
         need: Need,
         near_first: bool,
         cursor: &mut usize,
-    ) -> (Option<Slot>, bool) {
-        let near = Need { abilities: need.abilities | LOCAL, ..need };
-        for avoid_tried in [true, false] {
-            self.avoid_tried = avoid_tried;
-            if avoid_tried && self.ticket.tried.is_empty() {
+    ) -> (Option<WorkerSlot>, bool) {
+        let near = Need { capabilities: need.capabilities | LOCAL, ..need };
+        for avoid_failed in [true, false] {
+            self.avoid_failed = avoid_failed;
+            if avoid_failed && self.request.failed_on.is_empty() {
                 continue;
             }
             if near_first {
@@ -267,7 +268,7 @@ impl Look<'_> {
         (None, false)
     }
 
-    fn select(&mut self, need: &Need, cursor: &mut usize) -> (Option<Slot>, bool) {
+    fn select(&mut self, need: &Need, cursor: &mut usize) -> (Option<WorkerSlot>, bool) {
         self.scratch.best.clear();
         match self.recipe.select {
             Select::First => (self.first_from(0, need), false),
@@ -286,7 +287,7 @@ impl Look<'_> {
                     return (self.draw_many(size, need), false);
                 }
                 for at in 0..self.pool.len() {
-                    self.look_at(self.pool.live()[at], need);
+                    self.evaluate(self.pool.live()[at], need);
                 }
                 (self.scratch.best.first().map(|best| best.slot), false)
             }
@@ -302,7 +303,7 @@ impl Look<'_> {
     }
 
     /// The first slot at or after `from`. Only recipes with one tree in the order of slots ask for it.
-    fn first_from(&mut self, from: usize, need: &Need) -> Option<Slot> {
+    fn first_from(&mut self, from: usize, need: &Need) -> Option<WorkerSlot> {
         let pool = self.pool;
         let tree = pool.trees().first()?;
         let found = tree.first_from(from, need, &mut |at| {
@@ -313,13 +314,13 @@ impl Look<'_> {
 
     /// The worker with the least score, over all trees, the most promising tree first. Of equals the one whose turn
     /// it is: what runs there does not show in an expected time while there is room, and yet it counts.
-    fn least(&mut self, need: &Need) -> Option<Slot> {
+    fn least(&mut self, need: &Need) -> Option<WorkerSlot> {
         let (pool, bound) = (self.pool, self.bound());
         let mut trees = std::mem::take(&mut self.scratch.trees);
         trees.clear();
         let (mut least, mut of_hardware) = (f64::INFINITY, None);
         for (at, tree) in pool.trees().iter().enumerate() {
-            if tree.root().may_hold(need) {
+            if tree.root().may_satisfy(need) {
                 // Most trees are of the same hardware as the one before.
                 let hardware = pool.hardware_of_tree(at);
                 let base_s = match of_hardware {
@@ -332,8 +333,8 @@ impl Look<'_> {
                 trees.push((lower, at, base_s));
             }
         }
-        let equal = if self.recipe.by_time() { TIMES } else { Equal::EXACTLY };
-        let mut search = Search::new(equal, least, MOST_LOOKS);
+        let equal = if self.recipe.is_time_based() { TIME_TOLERANCE } else { Tolerance::ZERO };
+        let mut search = Search::new(equal, least, MAX_EVALUATED);
         let mut chosen = None;
         // Few of the trees are searched: the next is found by a scan instead of a sort.
         while let Some(next) = (0..trees.len()).min_by(|a, b| trees[*a].0.total_cmp(&trees[*b].0)) {
@@ -341,13 +342,13 @@ impl Look<'_> {
             if search.is_over(lower) {
                 break;
             }
-            if !search.may_improve(lower, pool.trees()[at].root().turn) {
+            if !search.may_improve(lower, pool.trees()[at].root().tie_break) {
                 continue;
             }
             let lower = |bounds: &Bounds| bound.lower(bounds, base_s);
             let mut visit = |position: usize| {
                 let slot = pool.slot_at(at, position)?;
-                let scored = self.look_at(slot, need)?;
+                let scored = self.evaluate(slot, need)?;
                 self.note_if_late(&scored, pool.trees()[at].leaf(position));
                 Some(scored.score)
             };
@@ -362,7 +363,7 @@ impl Look<'_> {
 
     /// What a run on some hardware counts at least, before a worker's factor.
     fn least_run_s(&mut self, hardware: HardwareKey) -> f64 {
-        if !self.recipe.by_time() {
+        if !self.recipe.is_time_based() {
             return 0.0;
         }
         let base = self.base(hardware);
@@ -373,12 +374,12 @@ impl Look<'_> {
     }
 
     fn bound(&self) -> Bound {
-        if self.recipe.by_time() {
+        if self.recipe.is_time_based() {
             // Where there must be room there is nothing to wait for.
             let waits = self.recipe.bind != Bind::WithRoom;
-            let wait_costs = if waits { 1.0 + self.surcharge } else { 0.0 };
-            Bound::Finish { now_s: self.now.as_secs_f64(), wait_costs }
-        } else if self.recipe.bind != self.pool.binds() {
+            let wait_cost_rate = if waits { 1.0 + self.surcharge } else { 0.0 };
+            Bound::Finish { now_s: self.now.as_secs_f64(), wait_cost_rate }
+        } else if self.recipe.bind != self.pool.bind_stage() {
             Bound::Load
         } else {
             Bound::Key
@@ -396,33 +397,33 @@ impl Look<'_> {
     }
 
     /// A worker that fits, each about equally likely. None says only that a few draws met none.
-    fn try_draw(&mut self, need: &Need) -> Option<Slot> {
-        for _ in 0..DRAWS {
+    fn try_draw(&mut self, need: &Need) -> Option<WorkerSlot> {
+        for _ in 0..MAX_DRAWS {
             let slot = self.any_worker()?;
-            if self.may_hold(slot, need) && self.accepts(slot) {
+            if self.may_satisfy(slot, need) && self.accepts(slot) {
                 return Some(slot);
             }
         }
         None
     }
 
-    fn any_worker(&mut self) -> Option<Slot> {
+    fn any_worker(&mut self) -> Option<WorkerSlot> {
         let live = self.pool.live();
         live.get(self.rng.below(live.len() as u64) as usize).copied()
     }
 
     /// A worker that fits, if there is one. Only recipes with one tree in the order of slots ask for it.
-    fn draw(&mut self, need: &Need) -> Option<Slot> {
+    fn draw(&mut self, need: &Need) -> Option<WorkerSlot> {
         self.try_draw(need).or_else(|| {
             let from = self.rng.below(self.pool.end() as u64) as usize;
             self.first_from(from, need).or_else(|| self.first_from(0, need))
         })
     }
 
-    fn draw_two(&mut self, need: &Need) -> Option<Slot> {
+    fn draw_two(&mut self, need: &Need) -> Option<WorkerSlot> {
         let first = self.draw(need)?;
         self.score_and_remember(first);
-        for _ in 0..DRAWS {
+        for _ in 0..MAX_DRAWS {
             let second = self.draw(need)?;
             if second != first {
                 self.score_and_remember(second);
@@ -433,7 +434,7 @@ impl Look<'_> {
     }
 
     /// The least of a sample; the search finds those that are so rare that draws miss them.
-    fn draw_many(&mut self, count: usize, need: &Need) -> Option<Slot> {
+    fn draw_many(&mut self, count: usize, need: &Need) -> Option<WorkerSlot> {
         for _ in 0..count {
             let Some(slot) = self.try_draw(need) else { return self.least(need) };
             self.score_and_remember(slot);
@@ -442,13 +443,13 @@ impl Look<'_> {
     }
 
     /// A worker with room that has not been given anything for long.
-    fn stale_worker(&mut self, need: &Need) -> Option<Slot> {
+    fn stale_worker(&mut self, need: &Need) -> Option<WorkerSlot> {
         let stale_s = STALE_RUNS * self.predictor.typical_s();
-        for _ in 0..DRAWS {
+        for _ in 0..MAX_DRAWS {
             let slot = self.any_worker()?;
             let Some(member) = self.pool.member(slot) else { continue };
-            if self.now.since(member.last_given).as_secs_f64() >= stale_s
-                && self.may_hold(slot, need)
+            if self.now.since(member.last_dispatched).as_secs_f64() >= stale_s
+                && self.may_satisfy(slot, need)
                 && self.accepts(slot)
                 && self.refuses_now(member).is_none()
             {
@@ -459,32 +460,32 @@ impl Look<'_> {
         None
     }
 
-    fn may_hold(&self, slot: Slot, need: &Need) -> bool {
-        need.abilities & LOCAL == 0 || self.pool.member(slot).is_some_and(|member| member.local)
+    fn may_satisfy(&self, slot: WorkerSlot, need: &Need) -> bool {
+        need.capabilities & LOCAL == 0 || self.pool.member(slot).is_some_and(|member| member.local)
     }
 
-    fn look_at(&mut self, slot: Slot, need: &Need) -> Option<Scored> {
-        if !self.may_hold(slot, need) || !self.accepts(slot) {
+    fn evaluate(&mut self, slot: WorkerSlot, need: &Need) -> Option<Scored> {
+        if !self.may_satisfy(slot, need) || !self.accepts(slot) {
             return None;
         }
         Some(self.score_and_remember(slot))
     }
 
-    fn score_and_remember(&mut self, slot: Slot) -> Scored {
+    fn score_and_remember(&mut self, slot: WorkerSlot) -> Scored {
         let scored = self.score(slot);
         let best = &mut self.scratch.best;
-        let beaten =
-            best.len() > RUNNERS_UP && best.last().is_some_and(|worst| scored.score >= worst.score);
+        let beaten = best.len() > MAX_RUNNERS_UP
+            && best.last().is_some_and(|worst| scored.score >= worst.score);
         if !beaten && !best.iter().any(|other| other.slot == slot) {
             let at = best.partition_point(|other| other.score <= scored.score);
             best.insert(at, scored);
-            best.truncate(RUNNERS_UP + 1);
+            best.truncate(MAX_RUNNERS_UP + 1);
         }
         scored
     }
 
     /// The filter stage.
-    fn accepts(&mut self, slot: Slot) -> bool {
+    fn accepts(&mut self, slot: WorkerSlot) -> bool {
         self.scratch.looked_at += 1;
         match self.refusal(slot) {
             None => true,
@@ -496,16 +497,16 @@ impl Look<'_> {
     }
 
     fn refuses_now(&mut self, member: &Member) -> Option<Refusal> {
-        let (task, requirement, now) = (self.task, &self.ticket.spec.requirement, self.now);
+        let (task, requirement, now) = (self.task, &self.request.spec.requirement, self.now);
         let run_s = || self.base(member.hardware).mean_s * member.factor;
         member.refuses_now(task, requirement, run_s, now)
     }
 
-    fn refusal(&mut self, slot: Slot) -> Option<Refusal> {
+    fn refusal(&mut self, slot: WorkerSlot) -> Option<Refusal> {
         let Some(member) = self.pool.member(slot) else {
-            return Some(Refusal::plain(RefusalKind::Unavailable));
+            return Some(Refusal::without_amount(RefusalKind::Unavailable));
         };
-        let requirement = &self.ticket.spec.requirement;
+        let requirement = &self.request.spec.requirement;
         if let Some(refusal) = member.refuses_ever(requirement) {
             return Some(refusal);
         }
@@ -517,8 +518,8 @@ impl Look<'_> {
                 present: micros(member.rtt_s),
             });
         }
-        if self.avoid_tried && self.ticket.tried.contains(&slot) {
-            return Some(Refusal::plain(RefusalKind::TriedBefore));
+        if self.avoid_failed && self.request.failed_on.contains(&slot) {
+            return Some(Refusal::without_amount(RefusalKind::TriedBefore));
         }
         match self.recipe.bind {
             Bind::WithRoom => self.refuses_now(member),
@@ -527,7 +528,7 @@ impl Look<'_> {
     }
 
     /// The score stage: lower is better.
-    fn score(&mut self, slot: Slot) -> Scored {
+    fn score(&mut self, slot: WorkerSlot) -> Scored {
         let Some(member) = self.pool.member(slot) else {
             return Scored { score: f64::INFINITY, slot, terms: None };
         };
@@ -548,17 +549,17 @@ impl Look<'_> {
     }
 
     /// What an expected finish is the sum of.
-    fn terms(&mut self, slot: Slot, member: &Member) -> Terms {
-        let requirement = &self.ticket.spec.requirement;
-        let (wait, extra_tries) =
-            (member.wait_for(self.task, requirement, self.now), member.extra_tries(requirement));
+    fn terms(&mut self, slot: WorkerSlot, member: &Member) -> ScoreTerms {
+        let requirement = &self.request.spec.requirement;
+        let (wait, extra_attempts) =
+            (member.wait_for(self.task, requirement, self.now), member.extra_attempts(requirement));
         let base = self.base(member.hardware);
         let run_s = base.mean_s * member.factor;
         // What is kept for another is free after that has run.
         let kept_s = match wait.mean_s > 0.0 || self.recipe.bind != Bind::Late {
             true => 0.0,
             false => member
-                .keeps_from(self.task, requirement, || run_s, self.now)
+                .conflicting_reservation(self.task, requirement, || run_s, self.now)
                 .map_or(0.0, |kept| kept.wait_s(self.now)),
         };
         // What waits for the worker goes first, but a task does not wait for itself.
@@ -566,18 +567,18 @@ impl Look<'_> {
             .held
             .filter(|held| held.slot == slot && held.joined == member.joined)
             .map_or(0.0, |held| held.share_s);
-        let wait_s = wait.mean_s + kept_s + (member.reserved_s() - own_s).max(0.0);
-        let terms = Terms { wait_s, run_s, ..Terms::default() };
+        let wait_s = wait.mean_s + kept_s + (member.held_back_s() - own_s).max(0.0);
+        let terms = ScoreTerms { wait_s, run_s, ..ScoreTerms::default() };
         match self.recipe.score {
             Score::Finish { error_weight } => {
                 let run_error_s = base.error_s * member.factor;
                 let error_s = wait.error_s.hypot(run_error_s) * error_weight;
-                Terms { error_s, ..terms }
+                ScoreTerms { error_s, ..terms }
             }
-            _ => Terms {
+            _ => ScoreTerms {
                 surcharge_s: self.surcharge * terms.wait_s,
                 transfer_s: member.rtt_s,
-                risk_s: extra_tries * run_s,
+                risk_s: extra_attempts * run_s,
                 ..terms
             },
         }
@@ -587,7 +588,7 @@ impl Look<'_> {
         if let Some((_, base)) = self.scratch.bases.iter().find(|(other, _)| *other == hardware) {
             return *base;
         }
-        let base = self.predictor.base(&self.ticket.query, hardware);
+        let base = self.predictor.hardware_estimate(&self.request.query, hardware);
         self.scratch.bases.push((hardware, base));
         base
     }
@@ -601,7 +602,7 @@ impl Look<'_> {
     fn explain(
         &mut self,
         strategy: &'static str,
-        chosen: Option<Slot>,
+        chosen: Option<WorkerSlot>,
         explored: bool,
         explanation: &mut Explanation,
     ) {
@@ -612,10 +613,10 @@ impl Look<'_> {
         explanation.refusals = self.scratch.refusals;
         explanation.not_looked_at = (self.pool.len() as u64).saturating_sub(self.scratch.looked_at);
         let best = &self.scratch.best;
-        let others = best.iter().filter(|scored| Some(scored.slot) != chosen).take(RUNNERS_UP);
+        let others = best.iter().filter(|scored| Some(scored.slot) != chosen).take(MAX_RUNNERS_UP);
         explanation.runners_up.clear();
         // There may be one with each of a million tasks in workers' queues: no room to grow.
-        let count = best.len().saturating_sub(usize::from(chosen.is_some())).min(RUNNERS_UP);
+        let count = best.len().saturating_sub(usize::from(chosen.is_some())).min(MAX_RUNNERS_UP);
         explanation.runners_up.reserve_exact(count);
         explanation.runners_up.extend(others.filter_map(|scored| self.candidate(scored)));
         explanation.chosen = chosen.and_then(|slot| {
@@ -626,9 +627,9 @@ impl Look<'_> {
         });
     }
 
-    fn verdict(&mut self, slot: Slot) -> Option<Verdict> {
+    fn verdict(&mut self, slot: WorkerSlot) -> Option<WorkerVerdict> {
         let member = self.pool.member(slot)?;
-        let requirement = &self.ticket.spec.requirement;
+        let requirement = &self.request.spec.requirement;
         let mut refusals: Vec<Refusal> = self.refusal(slot).into_iter().collect();
         for refusal in requirement.refusals_by(&member.worker.capacity) {
             if !refusals.contains(&refusal) {
@@ -642,7 +643,7 @@ impl Look<'_> {
             }
             false => None,
         };
-        Some(Verdict { worker: member.worker.id, candidate, refusals })
+        Some(WorkerVerdict { worker: member.worker.id, candidate, refusals })
     }
 }
 
@@ -655,7 +656,7 @@ enum Bound {
     Load,
     /// The key is a time. Waiting only ever turns out longer than when the bounds were taken: what runs late
     /// is expected to run later still.
-    Finish { now_s: f64, wait_costs: f64 },
+    Finish { now_s: f64, wait_cost_rate: f64 },
 }
 
 impl Bound {
@@ -663,11 +664,11 @@ impl Bound {
         match *self {
             Bound::Key => bounds.key,
             Bound::Load => f64::from(bounds.load),
-            Bound::Finish { now_s, wait_costs } => {
+            Bound::Finish { now_s, wait_cost_rate } => {
                 // Bounds are kept in fewer digits. Without the last factor, workers that are equal would
                 // seem better by a hair, and every free one would be looked at.
                 let run_s = base_s * f64::from(bounds.factor) + f64::from(bounds.rtt_s);
-                (bounds.key - now_s).max(0.0) * wait_costs + run_s * (1.0 + 1e-7)
+                (bounds.key - now_s).max(0.0) * wait_cost_rate + run_s * (1.0 + 1e-7)
             }
         }
     }
@@ -678,11 +679,11 @@ impl Bound {
 pub(crate) fn surcharge_of(recipe: &Recipe, task: &Task) -> f64 {
     match recipe.score {
         Score::ExpectedFinish { wait_surcharge } => {
-            wait_surcharge / (task.size * task.log_variance.exp()).max(LEAST_SIZE)
+            wait_surcharge / (task.size * task.log_variance.exp()).max(MIN_SIZE)
         }
         _ => 0.0,
     }
 }
 
 /// Below a tenth of the usual length tasks are all equally short.
-const LEAST_SIZE: f64 = 0.1;
+const MIN_SIZE: f64 = 0.1;

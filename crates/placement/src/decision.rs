@@ -4,7 +4,7 @@
 use hypha_model::Time;
 use hypha_predict::Estimate;
 
-use crate::Slot;
+use crate::WorkerSlot;
 use crate::explain::Explanation;
 use crate::strategy::Recipe;
 
@@ -17,7 +17,7 @@ pub(crate) struct Decision {
     pub(crate) base_s: f64,
     /// The recipe, where it was not the strategy's own.
     pub(crate) by: Option<Recipe>,
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<HeldBack>,
     explanation: Explanation,
     /// Whether that is this task's, and not of the one before.
     explained: bool,
@@ -25,8 +25,8 @@ pub(crate) struct Decision {
 
 /// A task waits for a worker that is busy, although another is free.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    pub(crate) slot: Slot,
+pub(crate) struct HeldBack {
+    pub(crate) slot: WorkerSlot,
     /// Which worker that is, of those that have been in the slot.
     pub(crate) joined: u64,
     /// What it adds to the waiting of those behind it.
@@ -34,10 +34,10 @@ pub(crate) struct Held {
     /// What waiting was expected to cost when this was decided.
     pub(crate) score: f64,
     /// How fast that falls while time passes and all goes as expected.
-    pub(crate) wait_costs: f64,
+    pub(crate) wait_cost_rate: f64,
     pub(crate) at: Time,
     /// Whether it keeps its place by arrival.
-    pub(crate) forgiven: bool,
+    pub(crate) keeps_arrival_order: bool,
 }
 
 impl Decision {
@@ -57,7 +57,7 @@ impl Decision {
     }
 
     /// The explanation, to be written over.
-    pub(crate) fn explain(&mut self) -> &mut Explanation {
+    pub(crate) fn explanation_mut(&mut self) -> &mut Explanation {
         self.explained = true;
         &mut self.explanation
     }
@@ -66,12 +66,12 @@ impl Decision {
 /// Decisions about tasks that are gone, to be written over.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::vec_box, reason = "the allocations are what is reused")]
-pub(crate) struct Spare(Vec<Box<Decision>>);
+pub(crate) struct SpareDecisions(Vec<Box<Decision>>);
 
 /// More would only hold memory after a burst.
-const MOST_SPARE: usize = 64;
+const MAX_SPARE_DECISIONS: usize = 64;
 
-impl Spare {
+impl SpareDecisions {
     /// A decision in which nothing is decided.
     pub(crate) fn take(&mut self) -> Box<Decision> {
         let Some(mut spare) = self.0.pop() else { return Box::new(Decision::NONE) };
@@ -81,7 +81,7 @@ impl Spare {
     }
 
     pub(crate) fn put(&mut self, gone: Box<Decision>) {
-        if self.0.len() < MOST_SPARE {
+        if self.0.len() < MAX_SPARE_DECISIONS {
             self.0.push(gone);
         }
     }
@@ -95,25 +95,25 @@ mod tests {
     use hypha_predict::{Predictor, Settings};
 
     use super::*;
-    use crate::{Ending, Placement, Preferences, Strategy, TaskRef, Ticket};
+    use crate::{AttemptEnd, Placement, PlacementRequest, Preferences, Strategy, TaskRef};
 
     fn explained() -> Box<Decision> {
         let mut decision = Box::new(Decision { base_s: 1.0, ..Decision::NONE });
-        decision.explain().strategy = "before";
+        decision.explanation_mut().strategy = "before";
         decision
     }
 
     #[test]
     fn nothing_of_the_task_before_is_left_in_a_spare_decision() {
-        let mut spare = Spare::default();
-        let held = Held {
+        let mut spare = SpareDecisions::default();
+        let held = HeldBack {
             joined: 0,
-            slot: Slot(1),
+            slot: WorkerSlot(1),
             share_s: 1.0,
             score: 1.0,
-            wait_costs: 1.0,
+            wait_cost_rate: 1.0,
             at: Time::ZERO,
-            forgiven: true,
+            keeps_arrival_order: true,
         };
         let by = Some(Strategy::Fifo.recipe());
         let estimate = Estimate::exact(1.0);
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn spare_decisions_are_bounded() {
-        let mut spare = Spare::default();
-        (0..2 * MOST_SPARE).for_each(|_| spare.put(explained()));
-        assert_eq!(spare.0.len(), MOST_SPARE);
+        let mut spare = SpareDecisions::default();
+        (0..2 * MAX_SPARE_DECISIONS).for_each(|_| spare.put(explained()));
+        assert_eq!(spare.0.len(), MAX_SPARE_DECISIONS);
     }
 
     #[test]
@@ -137,15 +137,15 @@ mod tests {
         let mut placement = Placement::new(Strategy::RoundRobin, Preferences::default(), 1);
         let spec = Arc::new(TaskSpec::default());
         for task in 0..10 {
-            let ticket = Ticket {
+            let request = PlacementRequest {
                 query: predictor.query(&spec),
                 spec: Arc::clone(&spec),
                 submitted: Time::ZERO,
                 bind_at_once: false,
                 interactive: false,
-                tried: Box::default(),
+                failed_on: Box::default(),
             };
-            placement.arrive(TaskRef(task), ticket, &predictor);
+            placement.arrive(TaskRef(task), request, &predictor);
         }
         placement.plan(&predictor, Time::ZERO, &mut Vec::new());
         let decided = |placement: &Placement| {
@@ -153,7 +153,7 @@ mod tests {
         };
         // The first stands for all of its shape.
         assert_eq!(decided(&placement), 1);
-        placement.finish(TaskRef(0), Ending::Withdrawn, Time::ZERO);
+        placement.finish(TaskRef(0), AttemptEnd::Withdrawn, Time::ZERO);
         assert_eq!(decided(&placement), 0);
     }
 }

@@ -3,10 +3,10 @@
 use hypha_model::{RefusalKind, Time, WorkerId};
 use serde::Serialize;
 
-use crate::Slot;
+use crate::WorkerSlot;
 
 /// How many of the next best workers a decision remembers.
-pub const RUNNERS_UP: usize = 3;
+pub const MAX_RUNNERS_UP: usize = 3;
 
 /// What a decision was made of. Bounded in size: it is kept with every task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,7 +25,7 @@ pub struct Explanation {
     /// The next best of those that were looked at.
     pub runners_up: Vec<Candidate>,
     /// Refusals among the workers that were looked at, by reason.
-    pub refusals: Refusals,
+    pub refusals: RefusalCounts,
     /// Workers that an index ruled out or ranked behind without a look.
     pub not_looked_at: u64,
 }
@@ -38,12 +38,12 @@ pub struct Candidate {
     /// What the strategy minimises: seconds for those that predict, otherwise their own unit.
     pub score: f64,
     /// The parts of a score in seconds.
-    pub terms: Option<Terms>,
+    pub terms: Option<ScoreTerms>,
 }
 
 /// The parts of an expected finish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Terms {
+pub struct ScoreTerms {
     /// Until its turn comes.
     pub wait_s: f64,
     /// The run itself.
@@ -67,12 +67,12 @@ impl Explanation {
         chosen: None,
         explored: false,
         runners_up: Vec::new(),
-        refusals: Refusals([0; RefusalKind::ALL.len()]),
+        refusals: RefusalCounts([0; RefusalKind::ALL.len()]),
         not_looked_at: 0,
     };
 }
 
-impl Terms {
+impl ScoreTerms {
     /// The sum.
     pub fn total(&self) -> f64 {
         self.wait_s + self.run_s + self.transfer_s + self.risk_s + self.error_s + self.surcharge_s
@@ -81,7 +81,7 @@ impl Terms {
 
 /// How often each reason was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refusals([u32; RefusalKind::ALL.len()]);
+pub struct RefusalCounts([u32; RefusalKind::ALL.len()]);
 
 /// Every worker's answer for one task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -91,7 +91,7 @@ pub struct FullExplanation {
     /// The state that was looked at.
     pub version: u64,
     /// The workers in the order of their scores, those that refuse last, at most [`MAX_VERDICTS`].
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<WorkerVerdict>,
     /// How many were left off.
     pub left_off: u64,
 }
@@ -101,24 +101,25 @@ pub const MAX_VERDICTS: usize = 10_000;
 
 /// The answers of some workers for one task.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ExplainedPart {
+pub struct ExplanationPart {
     /// Whether this is the state that the task was decided on.
     pub as_decided: bool,
     /// The state that was looked at.
     pub version: u64,
     /// The workers' answers, in the order of their slots.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<WorkerVerdict>,
     /// Where the next part begins; `None` if this was the last.
-    pub next: Option<Slot>,
+    pub next: Option<WorkerSlot>,
 }
 
 impl FullExplanation {
     /// What the parts say together.
-    pub fn of_parts(parts: Vec<ExplainedPart>) -> FullExplanation {
+    pub fn of_parts(parts: Vec<ExplanationPart>) -> FullExplanation {
         let as_decided = !parts.is_empty() && parts.iter().all(|part| part.as_decided);
         let version = parts.last().map_or(0, |part| part.version);
-        let mut verdicts: Vec<Verdict> = parts.into_iter().flat_map(|part| part.verdicts).collect();
-        let score = |verdict: &Verdict| verdict.candidate.map_or(f64::INFINITY, |c| c.score);
+        let mut verdicts: Vec<WorkerVerdict> =
+            parts.into_iter().flat_map(|part| part.verdicts).collect();
+        let score = |verdict: &WorkerVerdict| verdict.candidate.map_or(f64::INFINITY, |c| c.score);
         verdicts.sort_by(|a, b| score(a).total_cmp(&score(b)));
         let left_off = verdicts.len().saturating_sub(MAX_VERDICTS) as u64;
         verdicts.truncate(MAX_VERDICTS);
@@ -128,7 +129,7 @@ impl FullExplanation {
 
 /// One worker's answer for one task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct WorkerVerdict {
     /// The worker.
     pub worker: WorkerId,
     /// Its score, if it does not refuse.
@@ -137,12 +138,12 @@ pub struct Verdict {
     pub refusals: Vec<hypha_model::Refusal>,
 }
 
-impl Refusals {
+impl RefusalCounts {
     pub(crate) fn count(&mut self, kind: RefusalKind) {
         self.0[kind as usize] += 1;
     }
 
-    pub(crate) fn add(&mut self, other: &Refusals) {
+    pub(crate) fn add(&mut self, other: &RefusalCounts) {
         for (mine, more) in self.0.iter_mut().zip(other.0) {
             *mine = mine.saturating_add(more);
         }
@@ -159,7 +160,7 @@ impl Refusals {
     }
 }
 
-impl Serialize for Refusals {
+impl Serialize for RefusalCounts {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
     }

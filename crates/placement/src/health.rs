@@ -49,7 +49,7 @@ impl Default for Health {
 
 impl Health {
     /// The weight of the newest attempt where the strategy states none.
-    pub const USUAL_WEIGHT: f64 = 0.1;
+    pub const DEFAULT_WEIGHT: f64 = 0.1;
 
     pub(crate) fn succeeded(&mut self, run: Span, relative_time: f64, weight: f64) {
         self.completed += 1;
@@ -81,8 +81,8 @@ impl Health {
         self.penalty * (-now.since(self.last_failure).as_secs_f64() / half_life_s).exp2()
     }
 
-    /// How many tries a success is expected to take, less one, whichever executor runs it.
-    pub(crate) fn extra_tries(&self) -> f64 {
-        reliability::extra_tries_of(self.success_rate)
+    /// How many attempts a success is expected to take, less one, whichever executor runs it.
+    pub(crate) fn extra_attempts(&self) -> f64 {
+        reliability::extra_attempts_for(self.success_rate)
     }
 }

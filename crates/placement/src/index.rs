@@ -13,12 +13,12 @@ pub(crate) struct Bounds {
     pub(crate) key: f64,
     /// When there is room for one more task, in seconds of absolute time.
     pub(crate) room_at_s: f64,
-    /// Run time relative to the hardware's, with the tries that a success is expected to take.
+    /// Run time relative to the hardware's, with the attempts that a success is expected to take.
     pub(crate) factor: f32,
     /// The way there and back.
     pub(crate) rtt_s: f32,
-    /// Which of workers that are equally good goes first: see `Member::turn`.
-    pub(crate) turn: u64,
+    /// Which of workers that are equally good goes first: see `Member::tie_break`.
+    pub(crate) tie_break: u64,
     /// Tasks at the worker, begun or not.
     pub(crate) load: u32,
     pub(crate) cpu_milli: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Bounds {
     pub(crate) gpu_memory_mib: u32,
     pub(crate) gpus: u32,
     /// One bit for each (hashed) thing that the worker can do; see `capability.rs`.
-    pub(crate) abilities: u64,
+    pub(crate) capabilities: u64,
 }
 
 /// What a task needs of a leaf, in the units of [`Bounds`].
@@ -39,12 +39,12 @@ pub(crate) struct Need {
     pub(crate) storage_mib: u32,
     pub(crate) gpu_memory_mib: u32,
     pub(crate) gpus: u32,
-    pub(crate) abilities: u64,
+    pub(crate) capabilities: u64,
 }
 
 impl Need {
     /// The same, where bounds are about what is free and the task need not begin at once.
-    pub(crate) fn whatever_is_free(self) -> Need {
+    pub(crate) fn ignoring_free_amounts(self) -> Need {
         Need { cpu_milli: 0, memory_mib: 0, storage_mib: 0, ..self }
     }
 }
@@ -56,20 +56,20 @@ impl Bounds {
         room_at_s: f64::INFINITY,
         factor: f32::INFINITY,
         rtt_s: f32::INFINITY,
-        turn: u64::MAX,
+        tie_break: u64::MAX,
         load: u32::MAX,
         cpu_milli: 0,
         memory_mib: 0,
         storage_mib: 0,
         gpu_memory_mib: 0,
         gpus: 0,
-        abilities: 0,
+        capabilities: 0,
     };
 
     /// Whether a leaf below may do. False is certain, true is a maybe. Every task asks for some ability, so
     /// it is false where there is no worker.
-    pub(crate) fn may_hold(&self, need: &Need) -> bool {
-        self.abilities & need.abilities == need.abilities
+    pub(crate) fn may_satisfy(&self, need: &Need) -> bool {
+        self.capabilities & need.capabilities == need.capabilities
             && self.room_at_s <= need.room_by_s
             && self.cpu_milli >= need.cpu_milli
             && self.memory_mib >= need.memory_mib
@@ -84,38 +84,38 @@ impl Bounds {
             room_at_s: self.room_at_s.min(other.room_at_s),
             factor: self.factor.min(other.factor),
             rtt_s: self.rtt_s.min(other.rtt_s),
-            turn: self.turn.min(other.turn),
+            tie_break: self.tie_break.min(other.tie_break),
             load: self.load.min(other.load),
             cpu_milli: self.cpu_milli.max(other.cpu_milli),
             memory_mib: self.memory_mib.max(other.memory_mib),
             storage_mib: self.storage_mib.max(other.storage_mib),
             gpu_memory_mib: self.gpu_memory_mib.max(other.gpu_memory_mib),
             gpus: self.gpus.max(other.gpus),
-            abilities: self.abilities | other.abilities,
+            capabilities: self.capabilities | other.capabilities,
         }
     }
 }
 
 /// About the depth of a tree of a million workers.
-const STEPS_A_LOOK: u32 = 20;
+const STEPS_PER_EVALUATION: u32 = 20;
 /// Nodes to go through for nothing but another's turn. Where all are equal the first way down finds whose turn it
 /// is; where they are so only nearly, a second one may, and what it costs is bounded.
-const STEPS_FOR_A_TURN: u32 = 20;
+const MAX_TIE_BREAK_STEPS: u32 = 20;
 
 /// By how much scores may differ and still be equal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Equal {
+pub(crate) struct Tolerance {
     /// By this share of them.
     pub(crate) share: f64,
     /// And by this.
     pub(crate) amount: f64,
 }
 
-impl Equal {
+impl Tolerance {
     /// Only the same score is equal.
-    pub(crate) const EXACTLY: Equal = Equal { share: 0.0, amount: 0.0 };
+    pub(crate) const ZERO: Tolerance = Tolerance { share: 0.0, amount: 0.0 };
 
-    fn about(&self, score: f64) -> f64 {
+    fn margin(&self, score: f64) -> f64 {
         self.share * score.abs().min(f64::MAX) + self.amount
     }
 }
@@ -123,47 +123,47 @@ impl Equal {
 /// How far a search for the least has come, and when it ends. Of equals it finds the one whose turn it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
-    equal: Equal,
+    equal: Tolerance,
     /// The least score that was seen.
     least: f64,
     /// What is up to this is as good as the least.
-    near: f64,
+    tie_limit: f64,
     /// What was found: its position, its score and its turn.
     found: Option<usize>,
     score: f64,
-    turn: u64,
+    tie_break: u64,
     looks_left: u32,
     /// Nodes to go through once something has been found: a node may promise the speed of one worker and
     /// the room of another, all the way down to its leaves.
     steps_left: u32,
-    turn_steps_left: u32,
+    tie_break_steps_left: u32,
 }
 
 impl Search {
     /// `lower` bounds all scores from below.
-    pub(crate) fn new(equal: Equal, lower: f64, looks: u32) -> Search {
+    pub(crate) fn new(equal: Tolerance, lower: f64, looks: u32) -> Search {
         Search {
             equal,
             least: f64::INFINITY,
-            near: lower + equal.about(lower),
+            tie_limit: lower + equal.margin(lower),
             found: None,
             score: f64::INFINITY,
-            turn: u64::MAX,
+            tie_break: u64::MAX,
             looks_left: looks,
-            steps_left: STEPS_A_LOOK.saturating_mul(looks),
-            turn_steps_left: STEPS_FOR_A_TURN,
+            steps_left: STEPS_PER_EVALUATION.saturating_mul(looks),
+            tie_break_steps_left: MAX_TIE_BREAK_STEPS,
         }
     }
 
     /// Whether nothing is to be gained where nothing is less than `lower`, whosever turn it is.
     pub(crate) fn is_over(&self, lower: f64) -> bool {
-        self.looks_left == 0 || !(lower <= self.near || self.is_less(lower))
+        self.looks_left == 0 || !(lower <= self.tie_limit || self.is_less(lower))
     }
 
-    /// Whether it is worth to go where nothing is less than `lower` and nobody's turn is before `turn`.
-    pub(crate) fn may_improve(&self, lower: f64, turn: u64) -> bool {
+    /// Whether it is worth to go where nothing is less than `lower` and nobody's turn is before `tie_break`.
+    pub(crate) fn may_improve(&self, lower: f64, tie_break: u64) -> bool {
         self.looks_left > 0
-            && (self.is_less(lower) || self.may_be_its_turn(lower, turn))
+            && (self.is_less(lower) || self.may_win_tie(lower, tie_break))
             && (self.steps_left > 0 || self.least == f64::INFINITY)
     }
 
@@ -174,29 +174,32 @@ impl Search {
 
     /// Less by so much that it counts.
     fn is_less(&self, lower: f64) -> bool {
-        lower < self.score - self.equal.about(self.score)
+        lower < self.score - self.equal.margin(self.score)
     }
 
-    fn may_be_its_turn(&self, lower: f64, turn: u64) -> bool {
-        turn < self.turn && lower <= self.near && self.turn_steps_left > 0
+    fn may_win_tie(&self, lower: f64, tie_break: u64) -> bool {
+        tie_break < self.tie_break && lower <= self.tie_limit && self.tie_break_steps_left > 0
     }
 
-    fn goes_to(&mut self, lower: f64) {
+    fn count_step(&mut self, lower: f64) {
         self.steps_left = self.steps_left.saturating_sub(1);
         if !self.is_less(lower) {
-            self.turn_steps_left = self.turn_steps_left.saturating_sub(1);
+            self.tie_break_steps_left = self.tie_break_steps_left.saturating_sub(1);
         }
     }
 
-    fn finds(&mut self, position: usize, score: f64, turn: u64) {
+    fn record_candidate(&mut self, position: usize, score: f64, tie_break: u64) {
         self.looks_left -= 1;
         let is_first = self.least == f64::INFINITY;
         if score < self.least {
             self.least = score;
-            self.near = score + self.equal.about(score);
+            self.tie_limit = score + self.equal.margin(score);
         }
-        if is_first || self.is_less(score) || (turn < self.turn && score <= self.near) {
-            (self.found, self.score, self.turn) = (Some(position), score, turn);
+        if is_first
+            || self.is_less(score)
+            || (tie_break < self.tie_break && score <= self.tie_limit)
+        {
+            (self.found, self.score, self.tie_break) = (Some(position), score, tie_break);
         }
     }
 }
@@ -265,7 +268,7 @@ impl Tree {
     ) -> Option<usize> {
         // The leftmost leaf below `node` is found by going left until the last level.
         let start = node * width - self.capacity();
-        if start + width <= from || !self.nodes[node].may_hold(need) {
+        if start + width <= from || !self.nodes[node].may_satisfy(need) {
             return None;
         }
         if width == 1 {
@@ -285,7 +288,7 @@ impl Tree {
         visit: &mut impl FnMut(usize) -> Option<f64>,
         search: &mut Search,
     ) {
-        if self.nodes[1].may_hold(need) {
+        if self.nodes[1].may_satisfy(need) {
             self.least_below(1, need, lower, visit, search);
         }
     }
@@ -301,24 +304,24 @@ impl Tree {
         if node >= self.capacity() {
             let position = node - self.capacity();
             if let Some(score) = visit(position) {
-                search.finds(position, score, self.nodes[node].turn);
+                search.record_candidate(position, score, self.nodes[node].tie_break);
             }
             return;
         }
         let bound = |child: usize| {
             let bounds = &self.nodes[child];
-            if bounds.may_hold(need) { lower(bounds) } else { f64::INFINITY }
+            if bounds.may_satisfy(need) { lower(bounds) } else { f64::INFINITY }
         };
-        let turn = |child: usize| self.nodes[child].turn;
+        let tie_break = |child: usize| self.nodes[child].tie_break;
         let [left, right] = [2 * node, 2 * node + 1].map(|child| (child, bound(child)));
-        let left_first = match left.1.max(right.1) <= search.near {
-            true => turn(left.0) <= turn(right.0),
+        let left_first = match left.1.max(right.1) <= search.tie_limit {
+            true => tie_break(left.0) <= tie_break(right.0),
             false => left.1 <= right.1,
         };
         let order = if left_first { [left, right] } else { [right, left] };
         for (child, bound) in order {
-            if search.may_improve(bound, turn(child)) {
-                search.goes_to(bound);
+            if search.may_improve(bound, tie_break(child)) {
+                search.count_step(bound);
                 self.least_below(child, need, lower, visit, search);
             }
         }
@@ -347,11 +350,11 @@ mod tests {
         storage_mib: 0,
         gpu_memory_mib: 0,
         gpus: 0,
-        abilities: 1,
+        capabilities: 1,
     };
 
     fn leaf(key: f64, gpus: u32) -> Bounds {
-        Bounds { key, room_at_s: 0.0, factor: 1.0, gpus, abilities: 1, ..Bounds::NONE }
+        Bounds { key, room_at_s: 0.0, factor: 1.0, gpus, capabilities: 1, ..Bounds::NONE }
     }
 
     /// The tree against a plain scan, on random pools and needs.
@@ -372,13 +375,13 @@ mod tests {
             }
             let need = Need { gpus: rng.below(3) as u32, ..ANYTHING };
             let from = rng.below(size as u64 + 3) as usize;
-            let fits = |at: usize| leaves.get(at).is_some_and(|leaf| leaf.may_hold(&need));
+            let fits = |at: usize| leaves.get(at).is_some_and(|leaf| leaf.may_satisfy(&need));
             let scanned = (from..size).find(|&at| fits(at));
             assert_eq!(tree.first_from(from, &need, &mut |at| fits(at)), scanned);
 
             let least = (0..size).filter(|&at| fits(at)).map(|at| leaves[at].key);
             let least = least.fold(f64::INFINITY, f64::min);
-            let mut search = Search::new(Equal::EXACTLY, 0.0, u32::MAX);
+            let mut search = Search::new(Tolerance::ZERO, 0.0, u32::MAX);
             let mut visit = |at: usize| fits(at).then(|| leaves[at].key);
             tree.least(&need, &|b| b.key, &mut visit, &mut search);
             assert_eq!(search.least, least);
@@ -393,7 +396,7 @@ mod tests {
         for at in 0..10_000 {
             tree.set(at, leaf(((at * 7919) % 10_000) as f64, 0));
         }
-        let (mut visits, mut search) = (0, Search::new(Equal::EXACTLY, 0.0, u32::MAX));
+        let (mut visits, mut search) = (0, Search::new(Tolerance::ZERO, 0.0, u32::MAX));
         let mut visit = |at: usize| {
             visits += 1;
             Some(((at * 7919) % 10_000) as f64)
@@ -403,39 +406,42 @@ mod tests {
     }
 
     #[test]
-    fn of_equals_a_path_leads_to_the_one_whose_turn_it_is() {
-        let turn = |at: usize| ((at * 7919 + 17) % 10_000) as u64;
+    fn ties_are_broken_along_one_path() {
+        let tie_break = |at: usize| ((at * 7919 + 17) % 10_000) as u64;
         let mut tree = Tree::new();
         for at in 0..10_000 {
             // All within a hundredth of each other.
             let key = 100.0 + (at % 10) as f64 / 10.0;
-            tree.set(at, Bounds { turn: turn(at), ..leaf(key, 0) });
+            tree.set(at, Bounds { tie_break: tie_break(at), ..leaf(key, 0) });
         }
         for (share, turns) in [(0.01, 0..1), (0.0, 0..10_000)] {
-            let equal = Equal { share, amount: 0.0 };
+            let equal = Tolerance { share, amount: 0.0 };
             let (mut visits, mut search) = (0, Search::new(equal, 100.0, u32::MAX));
             let mut visit = |at: usize| {
                 visits += 1;
                 Some(100.0 + (at % 10) as f64 / 10.0)
             };
             tree.least(&ANYTHING, &|b| b.key, &mut visit, &mut search);
-            let found = search.take_found().map(turn);
-            assert!(found.is_some_and(|turn| turns.contains(&turn)), "{share}: {found:?}");
+            let found = search.take_found().map(tie_break);
+            assert!(
+                found.is_some_and(|tie_break| turns.contains(&tie_break)),
+                "{share}: {found:?}"
+            );
             assert!(visits <= 10, "{share}: {visits}");
         }
     }
 
-    /// Turns add up to no more than what is equal, however many there are and in whatever order.
+    /// Tie breaks add up to no more than what is equal, however many there are and in whatever order.
     #[test]
-    fn whose_turn_it_is_does_not_creep_away_from_the_least() {
+    fn tie_breaks_stay_within_the_tolerance_of_the_least() {
         let score = |at: usize| 1.0 + 0.005 * at as f64;
         for (order, most) in
             [((0..64).collect::<Vec<_>>(), 1.0101), ((0..64).rev().collect(), 1.0203)]
         {
-            let mut search = Search::new(Equal { share: 0.01, amount: 0.0 }, 1.0, u32::MAX);
+            let mut search = Search::new(Tolerance { share: 0.01, amount: 0.0 }, 1.0, u32::MAX);
             for at in order {
                 // The dearer, the sooner it would be its turn.
-                search.finds(at, score(at), 1_000 - at as u64);
+                search.record_candidate(at, score(at), 1_000 - at as u64);
             }
             let found = search.take_found().map(score);
             assert!(found.is_some_and(|found| found <= most && found == search.score), "{found:?}");

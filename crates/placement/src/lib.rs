@@ -9,54 +9,54 @@ mod capability;
 mod choose;
 mod decision;
 mod explain;
+mod fair_queue;
 mod health;
 mod in_flight;
 mod index;
-mod left_alone;
 mod member;
 mod order;
 mod parked;
 mod parts;
 mod plan;
 mod pool;
+mod queue_cursor;
 mod reasons;
 mod reliability;
 mod reservation;
 mod statistics;
 mod strategy;
-mod turns;
+mod suspended;
 mod waiting;
-mod walk;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use hypha_model::{Name, Pages, Rng, Span, TaskSpec, Time};
+use hypha_model::{Name, PagedSlab, Rng, Span, TaskSpec, Time};
 use hypha_predict::{Estimate, Predictor, Query};
 use serde::{Deserialize, Serialize};
 
 pub use explain::{
-    Candidate, ExplainedPart, Explanation, FullExplanation, MAX_VERDICTS, RUNNERS_UP, Refusals,
-    Terms, Verdict,
+    Candidate, Explanation, ExplanationPart, FullExplanation, MAX_RUNNERS_UP, MAX_VERDICTS,
+    RefusalCounts, ScoreTerms, WorkerVerdict,
 };
+pub use fair_queue::{FairQueue, MAX_CONSECUTIVE_INTERACTIVE};
 pub use health::Health;
 pub use member::MAX_PREFETCH_PER_SLOT;
 pub use pool::WorkerView;
-pub use reasons::{MOST_ASKED, WaitingReasons};
+pub use reasons::{MAX_WORKERS_ASKED, WaitingReasons};
 pub use statistics::Statistics;
 pub use strategy::{
     LoadMetric, MAX_LOOKAHEAD, MIN_LOOKAHEAD, PROBABILISTIC_CANDIDATES, Pick, Predictive, Strategy,
     StrategyError,
 };
-pub use turns::{INTERACTIVE_IN_A_ROW, Turns};
 
 use crate::choose::Scratch;
-use crate::decision::{Decision, Spare};
-use crate::order::Usual;
-use crate::parked::Reconsidered;
+use crate::decision::{Decision, SpareDecisions};
+use crate::order::RunningMean;
+use crate::parked::ReconsiderCursor;
 use crate::pool::Pool;
 use crate::strategy::{Order, Recipe};
-use crate::waiting::{Place, ShapeId, Waiting};
+use crate::waiting::{QueuePosition, ShapeId, WaitingQueue};
 
 /// The caller's number for a task; small and dense, reused when the task is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -64,23 +64,23 @@ pub struct TaskRef(pub u32);
 
 /// The number of a worker in the pool; small and dense, reused when the worker is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Slot(pub u32);
+pub struct WorkerSlot(pub u32);
 
 /// A task as placement sees it.
 #[derive(Clone, Debug)]
-pub struct Ticket {
+pub struct PlacementRequest {
     /// What is asked for.
     pub spec: Arc<TaskSpec>,
     /// The same, prepared for the predictor.
     pub query: Query,
-    /// When it was submitted; a retry keeps its place.
+    /// When it was submitted; a retry keeps its position.
     pub submitted: Time,
     /// Bind it at once, also under a strategy that would wait.
     pub bind_at_once: bool,
     /// Its client waits on the line: it goes before those whose clients do not.
     pub interactive: bool,
     /// Workers that failed it: others go first.
-    pub tried: Box<[Slot]>,
+    pub failed_on: Box<[WorkerSlot]>,
 }
 
 /// One thing to carry out.
@@ -91,29 +91,29 @@ pub enum Action {
         /// The task.
         task: TaskRef,
         /// The worker.
-        slot: Slot,
+        slot: WorkerSlot,
     },
     /// The task is handed to the worker.
     Dispatch {
         /// The task.
         task: TaskRef,
         /// The worker.
-        slot: Slot,
+        slot: WorkerSlot,
     },
     /// The task went from one worker's queue to another's.
     Move {
         /// The task.
         task: TaskRef,
         /// Whose it was.
-        from: Slot,
+        from: WorkerSlot,
         /// Whose it is.
-        to: Slot,
+        to: WorkerSlot,
     },
 }
 
 /// How a task that a worker was given ended there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum AttemptEnd {
     /// It ran for this long and succeeded.
     Completed(Span),
     /// The executor failed it.
@@ -132,7 +132,7 @@ pub struct Preferences {
     /// Workers of this region go first.
     pub prefer_region: Option<Name>,
     /// No more tasks than this are handed to workers at a time.
-    pub max_given: Option<u32>,
+    pub max_in_flight: Option<u32>,
 }
 
 /// See the head of this crate.
@@ -142,57 +142,57 @@ pub struct Placement {
     recipe: Recipe,
     preferences: Preferences,
     pool: Pool,
-    waiting: Waiting,
-    tasks: Pages<Task>,
+    waiting: WaitingQueue,
+    tasks: PagedSlab<Task>,
     cursor: usize,
     rng: Rng,
     /// Arrivals so far.
     serial: u64,
     /// Tasks to be bound at the next plan although the strategy would let them wait.
-    at_once: Vec<TaskRef>,
-    /// Tasks in the hands of workers.
-    given: u32,
+    bind_now: Vec<TaskRef>,
+    /// How many tasks are in flight.
+    in_flight: u32,
     /// Predicted run times of what waits, added up.
     waiting_s: f64,
     /// What a task is predicted to take on the reference hardware.
-    usual_s: Usual,
+    mean_predicted_s: RunningMean,
     /// What a task is predicted to take where it runs. Every worker gives as many of them as it is fast, so
     /// this is the usual task on the mean worker, in whatever unit speeds are.
-    usual_run_s: Usual,
+    mean_run_s: RunningMean,
     /// When the first of those that are held back although a worker is free was last looked at.
     held_back_at: Option<Time>,
     /// Space for a plan: the tasks that it holds back.
     held_back: Vec<TaskRef>,
-    /// Workers that were not handed over to because of `max_given`, the one whose turn it is first.
-    stalled: VecDeque<Slot>,
-    /// Whether it is the turn of what is bound to a worker, not of the queue, to be given what `max_given` leaves.
+    /// Workers that were not handed over to because of `max_in_flight`, the one whose turn it is first.
+    stalled: VecDeque<WorkerSlot>,
+    /// Whether it is the turn of what is bound to a worker, not of the queue, to be given what `max_in_flight` leaves.
     bound_goes_first: bool,
     /// Workers that could run more than before, with how far the parked shapes have been looked at for them.
-    gained: BTreeMap<Slot, Reconsidered>,
+    gained_capacity: BTreeMap<WorkerSlot, ReconsiderCursor>,
     /// Tasks in the queue that room is kept for, and where, in the order in which it was promised.
-    reserved: Vec<(TaskRef, Slot)>,
+    reservations: Vec<(TaskRef, WorkerSlot)>,
     /// How many interactive tasks were given since a task that is not waits.
-    passed: u32,
+    consecutive_interactive: u32,
     /// How often a worker became able to run less than before.
-    losses: u64,
+    capacity_losses: u64,
     /// When the last plan was made.
     planned_at: Time,
     /// Where it ended if it did not come to the end of the queue, and the state of the pool when that round began.
-    ended_at: Option<(Place, u64)>,
+    ended_at: Option<(QueuePosition, u64)>,
     scratch: Scratch,
-    spare: Spare,
+    spare: SpareDecisions,
     statistics: Statistics,
     /// A planted fault: refusals are not counted. Has no effect without the `mutants` feature.
-    silent: bool,
+    hides_refusals: bool,
     /// Another: no room is kept for anything.
-    keeps_no_room: bool,
+    ignores_reservations: bool,
 }
 
 /// A task that has not ended. There may be a million that nobody has looked at yet, so what comes of a look is
 /// kept apart.
 #[derive(Clone, Debug)]
 struct Task {
-    ticket: Ticket,
+    request: PlacementRequest,
     stage: Stage,
     /// The number of its arrival: equals keep their order however often they come back to the queue.
     serial: u64,
@@ -212,16 +212,20 @@ const _: () = assert!(size_of::<Option<Task>>() <= 192);
 /// Where a task is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
-    /// In the queue, at the place of this rank.
+    /// In the queue, at the position of this rank.
     Waiting(ShapeId, i64),
-    Bound(Slot),
-    Given(Slot),
+    Bound(WorkerSlot),
+    Dispatched(WorkerSlot),
 }
 
 impl Task {
-    /// The place in the queue that goes with a rank.
-    fn place(&self, rank: i64) -> Place {
-        Place { rank, submitted_us: self.ticket.submitted.as_micros(), serial: self.serial }
+    /// The position in the queue that goes with a rank.
+    fn position(&self, rank: i64) -> QueuePosition {
+        QueuePosition {
+            rank,
+            submitted_us: self.request.submitted.as_micros(),
+            serial: self.serial,
+        }
     }
 
     /// The run time on the worker that was chosen.
@@ -239,42 +243,42 @@ impl Placement {
             recipe,
             preferences,
             pool: Pool::new(recipe),
-            waiting: Waiting::default(),
-            tasks: Pages::default(),
+            waiting: WaitingQueue::default(),
+            tasks: PagedSlab::default(),
             cursor: 0,
             rng: Rng::new(seed),
             serial: 0,
-            at_once: Vec::new(),
-            given: 0,
+            bind_now: Vec::new(),
+            in_flight: 0,
             waiting_s: 0.0,
-            usual_s: Usual::default(),
-            usual_run_s: Usual::default(),
+            mean_predicted_s: RunningMean::default(),
+            mean_run_s: RunningMean::default(),
             held_back_at: None,
             held_back: Vec::new(),
             stalled: VecDeque::new(),
             bound_goes_first: false,
-            gained: BTreeMap::new(),
-            reserved: Vec::new(),
-            passed: 0,
-            losses: 0,
+            gained_capacity: BTreeMap::new(),
+            reservations: Vec::new(),
+            consecutive_interactive: 0,
+            capacity_losses: 0,
             planned_at: Time::ZERO,
             ended_at: None,
             scratch: Scratch::default(),
-            spare: Spare::default(),
+            spare: SpareDecisions::default(),
             statistics: Statistics::default(),
-            silent: false,
-            keeps_no_room: false,
+            hides_refusals: false,
+            ignores_reservations: false,
         }
     }
 
     /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
     pub fn mutate_silent_refusals(&mut self) {
-        self.silent = cfg!(feature = "mutants");
+        self.hides_refusals = cfg!(feature = "mutants");
     }
 
     /// The same: no room is kept for what waits longest.
     pub fn mutate_reservations(&mut self) {
-        self.keeps_no_room = cfg!(feature = "mutants");
+        self.ignores_reservations = cfg!(feature = "mutants");
     }
 
     /// The strategy in use.
@@ -298,19 +302,19 @@ impl Placement {
     }
 
     /// A task has arrived, or comes back to be tried again. It waits until the next plan.
-    pub fn arrive(&mut self, task: TaskRef, ticket: Ticket, predictor: &Predictor) {
+    pub fn arrive(&mut self, task: TaskRef, request: PlacementRequest, predictor: &Predictor) {
         let stage = Stage::Waiting(ShapeId::NONE, i64::MIN);
         self.serial += 1;
-        let predicted = predictor.base(&ticket.query, self.pool.reference_hardware());
+        let predicted = predictor.hardware_estimate(&request.query, self.pool.reference_hardware());
         let (predicted_s, relative_error) =
             (predicted.mean_s, predicted.error_s / predicted.mean_s.max(1e-9));
-        self.usual_s.add(predicted_s);
+        self.mean_predicted_s.add(predicted_s);
         let entry = Task {
-            ticket,
+            request,
             stage,
             serial: self.serial,
             predicted_s,
-            size: predicted_s / self.usual_s.mean(),
+            size: predicted_s / self.mean_predicted_s.mean(),
             log_variance: (relative_error * relative_error).ln_1p(),
             decision: None,
         };
@@ -319,52 +323,57 @@ impl Placement {
     }
 
     /// A worker already has this task: a scheduler that was restarted learns it from the worker.
-    pub fn adopt(&mut self, task: TaskRef, slot: Slot, predictor: &Predictor, now: Time) {
+    pub fn adopt(&mut self, task: TaskRef, slot: WorkerSlot, predictor: &Predictor, now: Time) {
         let Some(member) = self.pool.member(slot) else { return };
         let (predict, hardware) = (member.predict, member.hardware);
         self.leave_stage(task, now);
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let decision = entry.decision.get_or_insert_with(|| self.spare.take());
-        decision.estimate = predictor.estimate(&entry.ticket.query, predict);
-        decision.base_s = predictor.base(&entry.ticket.query, hardware).mean_s;
-        self.give_now(task, slot, now);
+        decision.estimate = predictor.estimate(&entry.request.query, predict);
+        decision.base_s = predictor.hardware_estimate(&entry.request.query, hardware).mean_s;
+        self.enter_dispatched(task, slot, now);
     }
 
     /// The worker says that the task has begun.
-    pub fn begin(&mut self, task: TaskRef, now: Time) {
-        if let Some(Stage::Given(slot)) = self.stage(task)
-            && self.pool.member(slot).is_some_and(|member| member.believes_otherwise(task, now))
+    pub fn mark_started(&mut self, task: TaskRef, now: Time) {
+        if let Some(Stage::Dispatched(slot)) = self.stage(task)
+            && self.pool.member(slot).is_some_and(|member| member.started_unexpectedly(task, now))
         {
-            self.pool.change(slot, now, |member| member.begun(task, now));
+            self.pool.change(slot, now, |member| member.mark_started(task, now));
         }
     }
 
     /// The task is over or taken away, wherever it is. Its own estimate leaves the backlog with it.
-    /// Returns the ticket, so that it can come back.
-    pub fn finish(&mut self, task: TaskRef, ending: Ending, now: Time) -> Option<Ticket> {
+    /// Returns the request, so that it can come back.
+    pub fn finish(
+        &mut self,
+        task: TaskRef,
+        ending: AttemptEnd,
+        now: Time,
+    ) -> Option<PlacementRequest> {
         let entry = self.tasks.get(task.0 as usize)?;
-        if let Stage::Given(slot) = entry.stage {
+        if let Stage::Dispatched(slot) = entry.stage {
             let weight = self.learning_rate();
             let half_life_s = self.penalty_half_life_s();
             let base_s = entry.decision.as_ref().map_or(0.0, |decision| decision.base_s).max(1e-6);
-            self.given -= 1;
+            self.in_flight -= 1;
             self.pool.change(slot, now, |member| {
                 let executor = member.executor_of(task);
-                member.take_back(task, now);
+                member.remove_in_flight(task, now);
                 match ending {
-                    Ending::Completed(run) => {
+                    AttemptEnd::Completed(run) => {
                         member.health.succeeded(run, run.as_secs_f64() / base_s, weight);
                         member.reliability.succeeded(executor, weight);
                     }
-                    Ending::Failed => {
+                    AttemptEnd::Failed => {
                         member.health.failed(now, weight, half_life_s);
                         member.reliability.failed(executor, weight);
                     }
-                    Ending::Lost => {
+                    AttemptEnd::Lost => {
                         member.health.failed(now, weight, half_life_s);
                         member.reliability.lost(weight);
                     }
-                    Ending::Withdrawn => {}
+                    AttemptEnd::Withdrawn => {}
                 }
             });
             self.statistics.ended(ending);
@@ -375,7 +384,7 @@ impl Placement {
         if let Some(decision) = gone.decision {
             self.spare.put(decision);
         }
-        Some(gone.ticket)
+        Some(gone.request)
     }
 
     /// Why the task is where it is.
@@ -385,24 +394,24 @@ impl Placement {
 
     /// The task as the predictor sees it.
     pub fn query(&self, task: TaskRef) -> Option<&Query> {
-        Some(&self.tasks.get(task.0 as usize)?.ticket.query)
+        Some(&self.tasks.get(task.0 as usize)?.request.query)
     }
 
     /// Whether the worker that has the task is taken to have begun it.
-    pub fn has_begun(&self, task: TaskRef) -> bool {
+    pub fn has_started(&self, task: TaskRef) -> bool {
         match self.stage(task) {
-            Some(Stage::Given(slot)) => {
-                self.pool.member(slot).is_some_and(|member| member.in_flight.has_begun(task))
+            Some(Stage::Dispatched(slot)) => {
+                self.pool.member(slot).is_some_and(|member| member.in_flight.has_started(task))
             }
             _ => false,
         }
     }
 
     /// The worker that the task is bound to, or was given to.
-    pub fn worker_of(&self, task: TaskRef) -> Option<Slot> {
+    pub fn worker_of(&self, task: TaskRef) -> Option<WorkerSlot> {
         match self.stage(task)? {
             Stage::Waiting(..) => None,
-            Stage::Bound(slot) | Stage::Given(slot) => Some(slot),
+            Stage::Bound(slot) | Stage::Dispatched(slot) => Some(slot),
         }
     }
 
@@ -410,21 +419,21 @@ impl Placement {
         Some(self.tasks.get(task.0 as usize)?.stage)
     }
 
-    /// Puts a task into the queue, at the place that the strategy's order gives it.
+    /// Puts a task into the queue, at the position that the strategy's order gives it.
     fn wait(&mut self, task: TaskRef) {
-        let put_back_us = match self.recipe.order {
+        let size_penalty_us = match self.recipe.order {
             Order::Predicted { ageing } => ageing * self.backlog_scale_us(),
             Order::Arrival | Order::Priority => 0.0,
         };
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
-        let place = order::place_of(self.recipe.order, entry, put_back_us);
-        let requirement = &entry.ticket.spec.requirement;
-        let interactive = entry.ticket.interactive;
-        let shape = self.waiting.insert(requirement, interactive, place, task);
-        entry.stage = Stage::Waiting(shape, place.rank);
+        let position = order::queue_position_of(self.recipe.order, entry, size_penalty_us);
+        let requirement = &entry.request.spec.requirement;
+        let interactive = entry.request.interactive;
+        let shape = self.waiting.insert(requirement, interactive, position, task);
+        entry.stage = Stage::Waiting(shape, position.rank);
         self.waiting_s += entry.predicted_s;
-        if entry.ticket.bind_at_once {
-            self.at_once.push(task);
+        if entry.request.bind_at_once {
+            self.bind_now.push(task);
         }
     }
 
@@ -435,26 +444,26 @@ impl Placement {
         if self.pool.has_free() {
             return 0.0;
         }
-        let queue = self.waiting_s / self.usual_s.mean();
+        let queue = self.waiting_s / self.mean_predicted_s.mean();
         let saturation = queue / (queue + HALF_SATURATION * self.pool.open_slots().max(1) as f64);
-        saturation * self.usual_run_s.mean() * 1e6
+        saturation * self.mean_run_s.mean() * 1e6
     }
 
-    /// Lets a task keep its place by arrival from now on: it has left a free worker to others. Says when it
+    /// Lets a task keep its position by arrival from now on: it has left a free worker to others. Says when it
     /// was last held back.
-    fn forgive_size(&mut self, task: TaskRef) -> Option<Time> {
+    fn restore_arrival_order(&mut self, task: TaskRef) -> Option<Time> {
         let entry = self.tasks.get_mut(task.0 as usize)?;
         let held = entry.decision.as_mut()?.held.as_mut()?;
         let held_at = Some(held.at);
         let Stage::Waiting(shape, rank) = entry.stage else { return held_at };
-        if std::mem::replace(&mut held.forgiven, true) {
+        if std::mem::replace(&mut held.keeps_arrival_order, true) {
             return held_at;
         }
-        let arrived = order::place_of(self.recipe.order, entry, 0.0);
+        let arrived = order::queue_position_of(self.recipe.order, entry, 0.0);
         if arrived.rank < rank {
-            self.waiting.remove(shape, entry.place(rank));
-            let requirement = &entry.ticket.spec.requirement;
-            let shape = self.waiting.insert(requirement, entry.ticket.interactive, arrived, task);
+            self.waiting.remove(shape, entry.position(rank));
+            let requirement = &entry.request.spec.requirement;
+            let shape = self.waiting.insert(requirement, entry.request.interactive, arrived, task);
             entry.stage = Stage::Waiting(shape, arrived.rank);
         }
         held_at
@@ -467,7 +476,7 @@ impl Placement {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         match entry.stage {
             Stage::Waiting(shape, rank) => {
-                self.waiting.remove(shape, entry.place(rank));
+                self.waiting.remove(shape, entry.position(rank));
                 self.waiting_s -= entry.predicted_s;
                 if self.waiting.len() == 0 {
                     self.waiting_s = 0.0;
@@ -475,12 +484,12 @@ impl Placement {
             }
             Stage::Bound(slot) => {
                 self.pool.change(slot, now, |member| {
-                    member.unbind(task, &entry.estimate(), &entry.ticket.spec.requirement);
+                    member.unbind(task, &entry.estimate(), &entry.request.spec.requirement);
                 });
             }
-            Stage::Given(slot) => {
-                self.given -= 1;
-                self.pool.change(slot, now, |member| member.take_back(task, now));
+            Stage::Dispatched(slot) => {
+                self.in_flight -= 1;
+                self.pool.change(slot, now, |member| member.remove_in_flight(task, now));
             }
         }
     }
@@ -488,7 +497,7 @@ impl Placement {
     fn learning_rate(&self) -> f64 {
         match self.strategy {
             Strategy::Adaptive { learning_rate } => learning_rate,
-            _ => Health::USUAL_WEIGHT,
+            _ => Health::DEFAULT_WEIGHT,
         }
     }
 

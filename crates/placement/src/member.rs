@@ -7,28 +7,28 @@ use hypha_predict::{Backlog, Estimate, HardwareKey, WorkerKey};
 
 use crate::TaskRef;
 use crate::capability;
+use crate::fair_queue::FairQueue;
 use crate::health::Health;
-use crate::in_flight::{Beside, Given, InFlight};
+use crate::in_flight::{Backfill, DispatchedTask, InFlight};
 use crate::index::Bounds;
 use crate::reliability::Reliability;
 use crate::reservation::Reservation;
 use crate::strategy::{Bind, LoadMetric, Recipe, Score};
-use crate::turns::Turns;
 
 /// At most this many tasks wait on a worker for each that it can run at once. It covers round trips of
 /// many run times (no-op tasks over a LAN), and bounds what a worker must hold and what its death delays.
 pub const MAX_PREFETCH_PER_SLOT: usize = 64;
 
 /// A way of less than this share of a run costs less than having the next task wait on the worker.
-const LEAST_TRIP: f64 = 0.01;
+const MIN_TRIP_SHARE: f64 = 0.01;
 
 /// A turn is a number: what is in use in its upper 16 bits, when something was given last in the others. Shares are
 /// told apart to a 256th of the slots, and up to 255 times all of them.
-const TURN_BITS: u32 = 48;
+const TIE_BREAK_TIME_BITS: u32 = 48;
 const IN_USE_STEPS: u64 = 256;
-const MOST_IN_USE: u64 = (1 << (64 - TURN_BITS)) - 1;
+const MAX_IN_USE: u64 = (1 << (64 - TIE_BREAK_TIME_BITS)) - 1;
 /// Times are told apart to 32 µs in a turn, so that 48 bits last beyond the year 2200.
-const TURN_US_BITS: u32 = 5;
+const TIE_BREAK_TIME_SHIFT: u32 = 5;
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Member {
     /// Not available, but it still gets what was bound to it before.
     pub(crate) draining: bool,
     /// For each executor whether it is given nothing for a while.
-    left_alone: Vec<bool>,
+    suspended: Vec<bool>,
     /// How many executors are given nothing, for that reason or because none of their slots is ours.
     closed: usize,
     pub(crate) rtt_s: f64,
@@ -53,19 +53,19 @@ pub(crate) struct Member {
     pub(crate) health: Health,
     pub(crate) reliability: Reliability,
     /// Bound to this worker, not yet handed over.
-    pub(crate) bound: Turns<TaskRef>,
+    pub(crate) bound: FairQueue<TaskRef>,
     pub(crate) bound_backlog: Backlog,
     pub(crate) in_flight: InFlight,
-    pub(crate) last_given: Time,
+    pub(crate) last_dispatched: Time,
     /// The task in the scheduler's queue that room is kept for.
     pub(crate) reservation: Option<Reservation>,
     /// How many tasks in the scheduler's queue wait for this worker, and for how long it will be theirs.
-    reserved: u32,
-    reserved_s: f64,
+    held_back_tasks: u32,
+    held_back_s: f64,
     /// Wide: a queue may ask for more, in all, than there can be.
-    asked_cpu_milli: u128,
-    asked_memory_bytes: u128,
-    abilities: u64,
+    demanded_cpu_milli: u128,
+    demanded_memory_bytes: u128,
+    capabilities: u64,
 }
 
 /// How long a task waits for its turn: mean and standard deviation.
@@ -95,52 +95,55 @@ impl Member {
             speed_step: 0,
             available: false,
             draining: false,
-            left_alone: vec![false; worker.executors.len()],
+            suspended: vec![false; worker.executors.len()],
             closed: 0,
             rtt_s: 0.0,
             local,
             reliability: Reliability::new(&worker.executors, &health),
             health,
-            bound: Turns::default(),
+            bound: FairQueue::default(),
             bound_backlog: Backlog::default(),
             in_flight: InFlight::new(&worker),
-            last_given: Time::ZERO,
+            last_dispatched: Time::ZERO,
             reservation: None,
-            reserved: 0,
-            reserved_s: 0.0,
-            asked_cpu_milli: 0,
-            asked_memory_bytes: 0,
-            abilities: capability::abilities_of(&worker, &[], local),
+            held_back_tasks: 0,
+            held_back_s: 0.0,
+            demanded_cpu_milli: 0,
+            demanded_memory_bytes: 0,
+            capabilities: capability::capabilities_of(&worker, &[], local),
             worker,
         }
     }
 
     /// How it has done, with its executors.
-    pub(crate) fn record(&self) -> Health {
+    pub(crate) fn health_record(&self) -> Health {
         let mut health = self.health.clone();
-        health.executors = self.reliability.noted(&self.worker.executors);
+        health.executors = self.reliability.recorded(&self.worker.executors);
         health
     }
 
     /// Why it could not run the task even when idle.
     pub(crate) fn refuses_ever(&self, requirement: &Requirement) -> Option<Refusal> {
         if !self.is_available() {
-            return Some(Refusal::plain(RefusalKind::Unavailable));
+            return Some(Refusal::without_amount(RefusalKind::Unavailable));
         }
-        let alone = || self.leaves_alone(requirement);
-        let unavailable = Refusal::plain(RefusalKind::Unavailable);
-        requirement.satisfied_by(&self.worker).err().or_else(|| alone().then_some(unavailable))
+        let lacks_executor = || self.lacks_usable_executor(requirement);
+        let unavailable = Refusal::without_amount(RefusalKind::Unavailable);
+        requirement
+            .satisfied_by(&self.worker)
+            .err()
+            .or_else(|| lacks_executor().then_some(unavailable))
     }
 
     /// Whether anything may be given to it.
     pub(crate) fn is_available(&self) -> bool {
-        self.available && (self.closed == 0 || self.closed < self.left_alone.len())
+        self.available && (self.closed == 0 || self.closed < self.suspended.len())
     }
 
-    /// Leaves an executor alone, or not any more.
-    pub(crate) fn leave_alone(&mut self, executor: usize, alone: bool) {
-        if let Some(was) = self.left_alone.get_mut(executor) {
-            *was = alone;
+    /// Suspends an executor, or resumes it.
+    pub(crate) fn set_suspended(&mut self, executor: usize, suspended: bool) {
+        if let Some(was) = self.suspended.get_mut(executor) {
+            *was = suspended;
             self.update_closed();
         }
     }
@@ -153,22 +156,22 @@ impl Member {
     }
 
     fn update_closed(&mut self) {
-        let closed: Vec<bool> = (0..self.left_alone.len()).map(|at| self.is_closed(at)).collect();
+        let closed: Vec<bool> = (0..self.suspended.len()).map(|at| self.is_closed(at)).collect();
         self.closed = closed.iter().filter(|closed| **closed).count();
-        self.abilities = capability::abilities_of(&self.worker, &closed, self.local);
+        self.capabilities = capability::capabilities_of(&self.worker, &closed, self.local);
     }
 
     /// Whether an executor is given nothing.
     fn is_closed(&self, executor: usize) -> bool {
-        self.left_alone[executor] || self.in_flight.at_once(executor) == 0
+        self.suspended[executor] || self.in_flight.concurrency(executor) == 0
     }
 
-    pub(crate) fn is_left_alone(&self, executor: usize) -> bool {
-        self.left_alone.get(executor).copied().unwrap_or(false)
+    pub(crate) fn is_suspended(&self, executor: usize) -> bool {
+        self.suspended.get(executor).copied().unwrap_or(false)
     }
 
     /// Whether every executor that would do is closed.
-    pub(crate) fn leaves_alone(&self, requirement: &Requirement) -> bool {
+    pub(crate) fn lacks_usable_executor(&self, requirement: &Requirement) -> bool {
         self.closed > 0 && self.executor_for(requirement).is_none()
     }
 
@@ -181,13 +184,13 @@ impl Member {
         now: Time,
     ) -> Option<Refusal> {
         self.lacks(task, requirement).or_else(|| {
-            let kept = self.keeps_from(task, requirement, run_s, now);
-            kept.map(|_| Refusal::plain(RefusalKind::Reserved))
+            let kept = self.conflicting_reservation(task, requirement, run_s, now);
+            kept.map(|_| Refusal::without_amount(RefusalKind::Reserved))
         })
     }
 
     /// The reservation of another that the task would delay.
-    pub(crate) fn keeps_from(
+    pub(crate) fn conflicting_reservation(
         &self,
         task: TaskRef,
         requirement: &Requirement,
@@ -202,13 +205,13 @@ impl Member {
     /// Keeps room for a task, or for none.
     pub(crate) fn set_reservation(&mut self, reservation: Option<Reservation>) {
         self.reservation = reservation;
-        self.in_flight.forget_beside(Beside::Kept);
+        self.in_flight.clear_backfill(Backfill::Reservation);
     }
 
     /// What it lacks to begin the task now.
     fn lacks(&self, task: TaskRef, requirement: &Requirement) -> Option<Refusal> {
         let Some(executor) = self.executor_for(requirement) else {
-            return Some(Refusal::plain(RefusalKind::Executor));
+            return Some(Refusal::without_amount(RefusalKind::Executor));
         };
         let is_kept = self.reservation.as_ref().is_some_and(|kept| kept.task == task);
         // What waits on the worker, or is bound to it, goes before anything new.
@@ -216,7 +219,7 @@ impl Member {
             || self.in_flight.len() >= self.slots() as usize
             || self.in_flight.is_full(executor)
         {
-            return Some(Refusal::plain(RefusalKind::Busy));
+            return Some(Refusal::without_amount(RefusalKind::Busy));
         }
         self.in_flight.fits(requirement).err()
     }
@@ -233,10 +236,11 @@ impl Member {
 
     /// Which of workers that are equally good goes first: the one with the smaller share of its slots in use, and
     /// among those the one that has been given nothing for longest.
-    fn turn(&self) -> u64 {
+    fn tie_break(&self) -> u64 {
         let in_use = (self.load() as u64).saturating_mul(IN_USE_STEPS) / u64::from(self.slots());
-        let last_given = self.last_given.as_micros() >> TURN_US_BITS;
-        (in_use.min(MOST_IN_USE) << TURN_BITS) | last_given.min((1 << TURN_BITS) - 1)
+        let last_dispatched = self.last_dispatched.as_micros() >> TIE_BREAK_TIME_SHIFT;
+        (in_use.min(MAX_IN_USE) << TIE_BREAK_TIME_BITS)
+            | last_dispatched.min((1 << TIE_BREAK_TIME_BITS) - 1)
     }
 
     pub(crate) fn running(&self) -> u32 {
@@ -262,7 +266,7 @@ impl Member {
         if self.has_slot() {
             return Wait::NONE;
         }
-        self.wait_behind(self.in_flight.left(now), self.slots())
+        self.wait_behind(self.in_flight.remaining(now), self.slots())
     }
 
     /// How long this task would wait. A worker that has room for another may have none for it: its executor
@@ -276,24 +280,24 @@ impl Member {
         }
         match self.executor_for(requirement) {
             Some(executor) if self.in_flight.is_full(executor) => self.wait_behind(
-                self.in_flight.left_of(executor, now),
-                self.in_flight.at_once(executor),
+                self.in_flight.remaining_of(executor, now),
+                self.in_flight.concurrency(executor),
             ),
-            _ => self.wait_behind(self.in_flight.left(now), self.running().max(1)),
+            _ => self.wait_behind(self.in_flight.remaining(now), self.running().max(1)),
         }
     }
 
-    /// The time of what is bound here and of what is left in flight, `at_once` at a time.
-    fn wait_behind(&self, (left_s, variance): (f64, f64), at_once: u32) -> Wait {
+    /// The time of what is bound here and of what is left in flight, `concurrency` at a time.
+    fn wait_behind(&self, (left_s, variance): (f64, f64), concurrency: u32) -> Wait {
         let (bound_s, error_s) = self.bound_backlog.estimate();
-        let at_once = f64::from(at_once);
+        let concurrency = f64::from(concurrency);
         let error_s = (error_s * error_s + variance).sqrt();
-        Wait { mean_s: (bound_s + left_s) / at_once, error_s: error_s / at_once }
+        Wait { mean_s: (bound_s + left_s) / concurrency, error_s: error_s / concurrency }
     }
 
     /// Brings what time alone has changed up to date, as far as `recipe` looks at it.
     pub(crate) fn update(&mut self, recipe: &Recipe, now: Time) {
-        if recipe.by_time() && !self.has_slot() {
+        if recipe.is_time_based() && !self.has_slot() {
             self.in_flight.update(now);
         }
     }
@@ -320,7 +324,7 @@ impl Member {
             0 => 1,
             _ => {
                 let runs = self.rtt_s / self.health.avg_completion_time.as_secs_f64().max(1e-6);
-                match runs < LEAST_TRIP {
+                match runs < MIN_TRIP_SHARE {
                     true => 0,
                     false => 1 + runs.min(MAX_PREFETCH_PER_SLOT as f64) as usize,
                 }
@@ -335,19 +339,19 @@ impl Member {
     }
 
     /// Notes that a task waits for this worker: those behind it will wait longer.
-    pub(crate) fn reserve(&mut self, share_s: f64) {
-        self.reserved += 1;
-        self.reserved_s += share_s;
+    pub(crate) fn add_held_back(&mut self, share_s: f64) {
+        self.held_back_tasks += 1;
+        self.held_back_s += share_s;
     }
 
     /// Takes that back. Exactly nothing is left when nobody waits.
-    pub(crate) fn unreserve(&mut self, share_s: f64) {
-        self.reserved = self.reserved.saturating_sub(1);
-        self.reserved_s = if self.reserved == 0 { 0.0 } else { self.reserved_s - share_s };
+    pub(crate) fn remove_held_back(&mut self, share_s: f64) {
+        self.held_back_tasks = self.held_back_tasks.saturating_sub(1);
+        self.held_back_s = if self.held_back_tasks == 0 { 0.0 } else { self.held_back_s - share_s };
     }
 
-    pub(crate) fn reserved_s(&self) -> f64 {
-        self.reserved_s
+    pub(crate) fn held_back_s(&self) -> f64 {
+        self.held_back_s
     }
 
     /// Whether something could begin at once, as far as the number of tasks goes.
@@ -365,14 +369,14 @@ impl Member {
     ) {
         self.bound.push(task, interactive);
         self.bound_backlog.add(estimate);
-        self.ask(requirement);
+        self.add_demand(requirement);
     }
 
     /// Takes a task out of the queue of those bound here.
     pub(crate) fn unbind(&mut self, task: TaskRef, estimate: &Estimate, requirement: &Requirement) {
         if self.bound.remove(task) {
             self.bound_backlog.remove(estimate);
-            self.ask_no_more(requirement);
+            self.remove_demand(requirement);
         }
     }
 
@@ -385,22 +389,22 @@ impl Member {
     ) {
         if self.bound.take(task) {
             self.bound_backlog.remove(estimate);
-            self.ask_no_more(requirement);
+            self.remove_demand(requirement);
         }
     }
 
-    fn ask(&mut self, requirement: &Requirement) {
-        self.asked_cpu_milli += u128::from(requirement.cpu_milli);
-        self.asked_memory_bytes += u128::from(requirement.memory_bytes);
+    fn add_demand(&mut self, requirement: &Requirement) {
+        self.demanded_cpu_milli += u128::from(requirement.cpu_milli);
+        self.demanded_memory_bytes += u128::from(requirement.memory_bytes);
     }
 
-    fn ask_no_more(&mut self, requirement: &Requirement) {
-        self.asked_cpu_milli -= u128::from(requirement.cpu_milli);
-        self.asked_memory_bytes -= u128::from(requirement.memory_bytes);
+    fn remove_demand(&mut self, requirement: &Requirement) {
+        self.demanded_cpu_milli -= u128::from(requirement.cpu_milli);
+        self.demanded_memory_bytes -= u128::from(requirement.memory_bytes);
     }
 
     /// Hands a task over: it begins if there is room, and waits on the worker otherwise.
-    pub(crate) fn give(
+    pub(crate) fn dispatch(
         &mut self,
         task: TaskRef,
         interactive: bool,
@@ -408,32 +412,32 @@ impl Member {
         spec: Arc<TaskSpec>,
         now: Time,
     ) {
-        // What a worker has it has, also if its executor is left alone by now.
+        // What a worker has it has, also if its executor is suspended by now.
         let executor = self
             .executor_for(&spec.requirement)
             .or_else(|| spec.requirement.executors_of(&self.worker).next());
-        self.ask(&spec.requirement);
-        let late = |kept: &&Reservation| kept.task != task && kept.is_late_for(&estimate, now);
-        let beside = self.reservation.as_ref().filter(late).map(|_| Beside::Kept);
-        let given = Given { estimate, spec, executor, interactive, beside };
-        self.in_flight.give(task, given, now);
-        self.last_given = now;
+        self.add_demand(&spec.requirement);
+        let late = |kept: &&Reservation| kept.task != task && kept.would_delay(&estimate, now);
+        let backfill = self.reservation.as_ref().filter(late).map(|_| Backfill::Reservation);
+        let dispatched = DispatchedTask { estimate, spec, executor, interactive, backfill };
+        self.in_flight.dispatch(task, dispatched, now);
+        self.last_dispatched = now;
     }
 
     /// Whether the task was not taken to begin at `now`.
-    pub(crate) fn believes_otherwise(&self, task: TaskRef, now: Time) -> bool {
-        self.in_flight.began_otherwise(task, now)
+    pub(crate) fn started_unexpectedly(&self, task: TaskRef, now: Time) -> bool {
+        self.in_flight.started_unexpectedly(task, now)
     }
 
     /// The worker says that it has begun the task: its run time counts from here.
-    pub(crate) fn begun(&mut self, task: TaskRef, now: Time) {
-        self.in_flight.begun(task, now);
+    pub(crate) fn mark_started(&mut self, task: TaskRef, now: Time) {
+        self.in_flight.mark_started(task, now);
     }
 
     /// Takes a task out, finished or not; what waited for its room begins.
-    pub(crate) fn take_back(&mut self, task: TaskRef, now: Time) {
-        if let Some(spec) = self.in_flight.take_back(task, now) {
-            self.ask_no_more(&spec.requirement);
+    pub(crate) fn remove_in_flight(&mut self, task: TaskRef, now: Time) {
+        if let Some(spec) = self.in_flight.remove_in_flight(task, now) {
+            self.remove_demand(&spec.requirement);
         }
     }
 
@@ -447,9 +451,9 @@ impl Member {
         self.in_flight.executor_of(task)
     }
 
-    /// How many tries of such a task a success is expected to take here, less one.
-    pub(crate) fn extra_tries(&self, requirement: &Requirement) -> f64 {
-        self.reliability.extra_tries(|| self.executor_for(requirement))
+    /// How many attempts of such a task a success is expected to take here, less one.
+    pub(crate) fn extra_attempts(&self, requirement: &Requirement) -> f64 {
+        self.reliability.extra_attempts(|| self.executor_for(requirement))
     }
 
     /// What the tree of `recipe` keeps of this worker.
@@ -457,11 +461,11 @@ impl Member {
         if !self.is_available() {
             return Bounds::NONE;
         }
-        let by_time = recipe.by_time();
+        let is_time_based = recipe.is_time_based();
         let open = self.has_slot();
         let begins = open && self.in_flight.len() < self.slots() as usize;
         let free_at_s =
-            if open || !by_time { 0.0 } else { now.as_secs_f64() + self.wait(now).mean_s };
+            if open || !is_time_based { 0.0 } else { now.as_secs_f64() + self.wait(now).mean_s };
         let room_at_s = if begins {
             0.0
         } else if recipe.bind == Bind::Late
@@ -474,13 +478,15 @@ impl Member {
         };
         let key = match recipe.bind {
             Bind::WithRoom if !begins => f64::INFINITY,
-            _ if by_time && self.reserved > 0 => free_at_s.max(now.as_secs_f64()) + self.reserved_s,
-            _ if by_time => free_at_s,
+            _ if is_time_based && self.held_back_tasks > 0 => {
+                free_at_s.max(now.as_secs_f64()) + self.held_back_s
+            }
+            _ if is_time_based => free_at_s,
             _ => self.key(&recipe.score, now),
         };
         let (factor, rtt_s) = match recipe.score {
             Score::ExpectedFinish { .. } => {
-                (self.factor * (1.0 + self.reliability.least_extra_tries()), self.rtt_s)
+                (self.factor * (1.0 + self.reliability.min_extra_attempts()), self.rtt_s)
             }
             _ => (self.factor, 0.0),
         };
@@ -489,9 +495,9 @@ impl Member {
             room_at_s,
             factor: factor as f32,
             rtt_s: rtt_s as f32,
-            turn: self.turn(),
+            tie_break: self.tie_break(),
             load: self.load() as u32,
-            abilities: self.abilities,
+            capabilities: self.capabilities,
             ..Bounds::NONE
         };
         let capacity = &self.worker.capacity;
@@ -524,16 +530,16 @@ impl Member {
             Score::Nothing => 0.0,
             Score::QueueLength | Score::Load(LoadMetric::TaskCount) => load,
             Score::Load(LoadMetric::CpuUsage) => {
-                share(self.asked_cpu_milli, self.worker.capacity.cpu_milli, load)
+                share(self.demanded_cpu_milli, self.worker.capacity.cpu_milli, load)
             }
             Score::Load(LoadMetric::MemoryUsage) => {
-                share(self.asked_memory_bytes, self.worker.capacity.memory_bytes, load)
+                share(self.demanded_memory_bytes, self.worker.capacity.memory_bytes, load)
             }
-            Score::Record => {
+            Score::PastPerformance => {
                 let crowding = 1.0 + load / f64::from(self.slots());
                 let run_s = self.health.avg_completion_time.as_secs_f64();
                 let travel = if run_s > 0.0 { self.rtt_s / run_s } else { 0.0 };
-                self.health.relative_time * (1.0 + self.health.extra_tries()) * crowding + travel
+                self.health.relative_time * (1.0 + self.health.extra_attempts()) * crowding + travel
             }
             Score::GpuLoad { penalty_half_life_s } => {
                 let gpus = self.worker.capacity.devices.len().max(1) as f64;
@@ -541,10 +547,10 @@ impl Member {
             }
             Score::Learned { .. } => {
                 let crowding = 1.0 + load / f64::from(self.slots());
-                self.health.relative_time * (1.0 + self.health.extra_tries()) * crowding
+                self.health.relative_time * (1.0 + self.health.extra_attempts()) * crowding
             }
-            Score::LeftOver => self.left_over(),
-            Score::Crowding => -self.left_over(),
+            Score::FreeAmount => self.free_amount(),
+            Score::NegatedFreeAmount => -self.free_amount(),
             Score::Finish { .. } | Score::SampledFinish | Score::ExpectedFinish { .. } => {
                 now.as_secs_f64() + self.wait(now).mean_s
             }
@@ -554,7 +560,7 @@ impl Member {
     /// What is free, over all resources, in one unit: a core, 4 GiB of memory, 64 GiB of disk, an eighth
     /// of a GPU and 4 GiB on it count as much as each other. A common unit (and not each worker's own
     /// total) makes the order of workers the same for every task.
-    fn left_over(&self) -> f64 {
+    fn free_amount(&self) -> f64 {
         const GIB: f64 = (1u64 << 30) as f64;
         let free = self.ledger().free();
         free.cpu_milli as f64 / 1e3

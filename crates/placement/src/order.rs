@@ -1,11 +1,11 @@
 //! The order stage: which waiting task is looked at first.
 //!
-//! The place of a task is fixed when it begins to wait, so a tree keeps the order and waiting alone makes
+//! The position of a task is fixed when it begins to wait, so a tree keeps the order and waiting alone makes
 //! a task older: what arrives later must be that much shorter to pass.
 
 use crate::Task;
 use crate::strategy::Order;
-use crate::waiting::Place;
+use crate::waiting::QueuePosition;
 
 /// A priority of 1.0 lets a task pass those that were submitted up to this long before it.
 const PRIORITY_HEAD_START_US: f64 = 60e6;
@@ -15,20 +15,20 @@ const PRIORITY_ORDER_HEAD_START_US: f64 = 600e6;
 /// spares the p99, which a linear order cannot.
 const SIZE_POWER: f64 = 2.0;
 /// Larger sizes are not put back further, so that nothing waits for ever.
-const MOST_SIZE: f64 = 16.0;
+const MAX_SIZE: f64 = 16.0;
 /// The running mean of sizes remembers about this many tasks.
-const USUAL_OVER: f64 = 1_000.0;
+const RUNNING_MEAN_WINDOW: f64 = 1_000.0;
 
 /// A running mean of predicted run times.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usual {
+pub(crate) struct RunningMean {
     count: f64,
     mean_s: f64,
 }
 
-impl Usual {
+impl RunningMean {
     pub(crate) fn add(&mut self, predicted_s: f64) {
-        self.count = (self.count + 1.0).min(USUAL_OVER);
+        self.count = (self.count + 1.0).min(RUNNING_MEAN_WINDOW);
         self.mean_s += (predicted_s - self.mean_s) / self.count;
     }
 
@@ -37,10 +37,10 @@ impl Usual {
     }
 }
 
-/// The place of `task`; a task of twice the usual size is put back by three times `put_back_us`.
-pub(crate) fn place_of(order: Order, task: &Task, put_back_us: f64) -> Place {
-    let requirement = &task.ticket.spec.requirement;
-    let submitted_us = task.ticket.submitted.as_micros();
+/// The position of `task`; a task of twice the usual size is put back by three times `size_penalty_us`.
+pub(crate) fn queue_position_of(order: Order, task: &Task, size_penalty_us: f64) -> QueuePosition {
+    let requirement = &task.request.spec.requirement;
+    let submitted_us = task.request.submitted.as_micros();
     let rank = match order {
         Order::Arrival => 0,
         Order::Priority => {
@@ -51,16 +51,16 @@ pub(crate) fn place_of(order: Order, task: &Task, put_back_us: f64) -> Place {
         Order::Predicted { .. } => {
             // The less a prediction can be trusted, the less it decides.
             let power = SIZE_POWER / (1.0 + task.log_variance * task.log_variance);
-            let size = task.size.min(MOST_SIZE).powf(power) - 1.0;
+            let size = task.size.min(MAX_SIZE).powf(power) - 1.0;
             let head_start_us = f64::from(requirement.priority.0) / 1e3 * PRIORITY_HEAD_START_US;
-            let aged = submitted_us as f64 + put_back_us * size - head_start_us;
+            let aged = submitted_us as f64 + size_penalty_us * size - head_start_us;
             // A deadline overrides the order when there is just time left for two runs.
             let latest = requirement.deadline.map_or(f64::INFINITY, |span| {
-                let deadline = task.ticket.submitted + span;
+                let deadline = task.request.submitted + span;
                 deadline.as_micros() as f64 - 2e6 * task.predicted_s
             });
             aged.min(latest) as i64
         }
     };
-    task.place(rank)
+    task.position(rank)
 }

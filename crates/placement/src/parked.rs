@@ -8,15 +8,15 @@
 use hypha_model::{Executor, Requirement, Worker};
 
 use crate::waiting::{ShapeId, ShapeKey};
-use crate::{Placement, Slot, TaskRef};
+use crate::{Placement, TaskRef, WorkerSlot};
 
 /// How many parked shapes a plan looks at again, at a tenth of a microsecond each. A hundred thousand are through after
 /// a hundred plans, and nothing else waits for them.
-pub(crate) const MOST_RECONSIDERED: usize = 1_024;
+pub(crate) const MAX_RECONSIDERED: usize = 1_024;
 
 /// How far the shapes that a worker may run have been looked at again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reconsidered {
+pub(crate) struct ReconsiderCursor {
     /// The number of the range that is next, and the last key in it.
     range: usize,
     last: Option<ShapeKey>,
@@ -24,24 +24,24 @@ pub(crate) struct Reconsidered {
 
 impl Placement {
     /// A worker could run more than before: what is parked may be for it.
-    pub(crate) fn gained(&mut self, slot: Slot) {
-        self.gained.insert(slot, Reconsidered::default());
+    pub(crate) fn capacity_gained(&mut self, slot: WorkerSlot) {
+        self.gained_capacity.insert(slot, ReconsiderCursor::default());
     }
 
     /// A worker can run less than before: what was known to be served may be no longer.
-    pub(crate) fn lost(&mut self) {
-        self.losses += 1;
+    pub(crate) fn capacity_lost(&mut self) {
+        self.capacity_losses += 1;
     }
 
     /// Parks the shape of a task that no worker takes now, unless one could run it when it has room.
-    pub(crate) fn park_if_unserved(&mut self, shape: ShapeId, task: TaskRef, certainly: bool) {
+    pub(crate) fn park_if_unschedulable(&mut self, shape: ShapeId, task: TaskRef, certainly: bool) {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         if !certainly {
-            if self.waiting.is_known_served(shape, self.losses) {
+            if self.waiting.is_known_schedulable(shape, self.capacity_losses) {
                 return;
             }
-            if self.is_served(&entry.ticket.spec.requirement) {
-                return self.waiting.note_served(shape, self.losses);
+            if self.is_schedulable(&entry.request.spec.requirement) {
+                return self.waiting.note_schedulable(shape, self.capacity_losses);
             }
         }
         self.statistics.parked += 1;
@@ -64,9 +64,9 @@ impl Placement {
 
     /// Looks again at parked shapes that workers have become able to run.
     pub(crate) fn reconsider_parked(&mut self) {
-        let mut left = MOST_RECONSIDERED;
+        let mut left = MAX_RECONSIDERED;
         while left > 0
-            && let Some((slot, mut reconsidered)) = self.gained.pop_first()
+            && let Some((slot, mut reconsidered)) = self.gained_capacity.pop_first()
         {
             let Some(worker) = self.pool.member(slot).map(|member| &member.worker) else {
                 continue;
@@ -86,30 +86,33 @@ impl Placement {
                 for (key, shape, task) in shapes.by_ref().take(left) {
                     left -= 1;
                     last = Some(key.clone());
-                    if self.takes(slot, task) {
+                    if self.could_run(slot, task) {
                         served.push(shape);
                     }
                 }
                 match last {
                     Some(last) if left == 0 => reconsidered.last = Some(last),
-                    _ => reconsidered = Reconsidered { range: reconsidered.range + 1, last: None },
+                    _ => {
+                        reconsidered =
+                            ReconsiderCursor { range: reconsidered.range + 1, last: None }
+                    }
                 }
             }
             for shape in served {
                 self.waiting.unpark(shape);
             }
             if reconsidered.range < ranges.len() {
-                self.gained.insert(slot, reconsidered);
+                self.gained_capacity.insert(slot, reconsidered);
             }
         }
     }
 
     /// Whether a worker could run a task, now or when it has room.
-    pub(crate) fn takes(&self, slot: Slot, task: TaskRef) -> bool {
+    pub(crate) fn could_run(&self, slot: WorkerSlot, task: TaskRef) -> bool {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let near =
             |rtt_s: f64| self.preferences.max_rtt.is_none_or(|most| rtt_s <= most.as_secs_f64());
-        let requirement: &Requirement = &entry.ticket.spec.requirement;
+        let requirement: &Requirement = &entry.request.spec.requirement;
         self.pool
             .member(slot)
             .is_some_and(|member| near(member.rtt_s) && member.refuses_ever(requirement).is_none())
@@ -117,11 +120,11 @@ impl Placement {
 
     /// A parked task that some worker would take, although none of them is still to be asked.
     pub(crate) fn wrongly_parked(&self) -> Option<TaskRef> {
-        if !self.gained.is_empty() {
+        if !self.gained_capacity.is_empty() {
             return None;
         }
         let served = |task: &TaskRef| match self.tasks.get(task.0 as usize) {
-            Some(entry) => self.is_served(&entry.ticket.spec.requirement),
+            Some(entry) => self.is_schedulable(&entry.request.spec.requirement),
             _ => true,
         };
         self.waiting.parked().find(served)

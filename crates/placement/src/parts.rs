@@ -3,7 +3,7 @@
 
 use hypha_model::Time;
 
-use crate::{Placement, Slot, Stage, Statistics, Strategy, TaskRef};
+use crate::{Placement, Stage, Statistics, Strategy, TaskRef, WorkerSlot};
 
 impl Placement {
     /// Chooses another strategy. Nothing is lost: what waits is put into the new order, what is bound to
@@ -16,7 +16,7 @@ impl Placement {
     /// The same in parts: decides by another strategy from now on. Until [`Placement::reorder`] has come to it, what
     /// waits has the place that the strategy before gave it, and what is bound stays bound.
     pub fn begin_switch(&mut self, strategy: Strategy, now: Time) {
-        for (task, _) in self.reserved.clone() {
+        for (task, _) in self.reservations.clone() {
             self.release_reservation(task, now);
         }
         self.strategy = strategy;
@@ -40,7 +40,7 @@ impl Placement {
             match self.stage(task) {
                 Some(Stage::Bound(_)) => released.push(task),
                 Some(Stage::Waiting(..)) => {}
-                Some(Stage::Given(_)) | None => continue,
+                Some(Stage::Dispatched(_)) | None => continue,
             }
             self.leave_stage(task, now);
             self.wait(task);
@@ -50,7 +50,7 @@ impl Placement {
 
     /// Takes what is only bound to a worker away from it, at most `most`, those that go first; it waits again, to be
     /// decided anew.
-    pub fn release_bound(&mut self, slot: Slot, most: usize, now: Time) -> Vec<TaskRef> {
+    pub fn release_bound(&mut self, slot: WorkerSlot, most: usize, now: Time) -> Vec<TaskRef> {
         let Some(member) = self.pool.member(slot) else { return Vec::new() };
         let bound: Vec<TaskRef> = member.bound.iter().take(most).collect();
         for task in &bound {
@@ -62,20 +62,20 @@ impl Placement {
 
     /// Takes a task that is bound to a worker away from it if it has no executor there any more that is used. Says
     /// whether it did.
-    pub fn release_stranded(&mut self, task: TaskRef, slot: Slot, now: Time) -> bool {
+    pub fn release_unschedulable(&mut self, task: TaskRef, slot: WorkerSlot, now: Time) -> bool {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let Some(member) = self.pool.member(slot) else { return false };
-        let is_stranded = entry.stage == Stage::Bound(slot)
-            && member.leaves_alone(&entry.ticket.spec.requirement);
-        if is_stranded {
+        let is_unschedulable = entry.stage == Stage::Bound(slot)
+            && member.lacks_usable_executor(&entry.request.spec.requirement);
+        if is_unschedulable {
             self.leave_stage(task, now);
             self.wait(task);
         }
-        is_stranded
+        is_unschedulable
     }
 
     /// Whether something is bound to a worker and not handed over.
-    pub fn has_bound(&self, slot: Slot) -> bool {
+    pub fn has_bound(&self, slot: WorkerSlot) -> bool {
         self.pool.member(slot).is_some_and(|member| !member.bound.is_empty())
     }
 }

@@ -6,36 +6,36 @@ use std::sync::Arc;
 use hypha_model::{RefusalKind, Span, Time};
 use hypha_predict::Predictor;
 
-use crate::decision::Held;
+use crate::decision::HeldBack;
+use crate::fair_queue::MAX_CONSECUTIVE_INTERACTIVE;
 use crate::member::Member;
+use crate::queue_cursor::QueueCursor;
 use crate::strategy::{Bind, Predictive, Recipe, Strategy};
-use crate::turns::INTERACTIVE_IN_A_ROW;
-use crate::waiting::{Place, ShapeId};
-use crate::walk::Walk;
-use crate::{Action, Placement, Slot, Stage, Task, TaskRef, choose};
+use crate::waiting::{QueuePosition, ShapeId};
+use crate::{Action, Placement, Stage, Task, TaskRef, WorkerSlot, choose};
 
 /// How many of the newest tasks of a queue a thief looks at to find one that it can run.
-const STEAL_LOOKS: usize = 8;
+const MAX_STEAL_CANDIDATES: usize = 8;
 /// How long a task is held back before it is looked at again, in usual run times.
-const LOOK_AGAIN: f64 = 0.25;
+const RECHECK_AFTER_RUNS: f64 = 0.25;
 /// When more workers than this got room since the last plan, all tasks are looked at again: that is cheaper
 /// than to ask of each task which worker matters to it.
-const MOST_OPENED: usize = 16;
+const MAX_OPENED: usize = 16;
 /// How many tasks a plan binds, and how many it hands over, at some microseconds each with all that follows, or a few more; the others
 /// have their turn in the plans that follow. Others wait for the scheduler meanwhile.
-pub(crate) const MOST_ACTIONS: usize = 1_024;
+pub(crate) const MAX_ACTIONS_PER_PLAN: usize = 1_024;
 /// How many tasks a plan looks at in vain, at about a microsecond each; the others are looked at by the plans that
 /// follow. Tasks that are given do not count.
-const MOST_IN_VAIN: u32 = 256;
+const MAX_FAILED_LOOKS: u32 = 256;
 /// Of these, how many are the first of the queue although the last plan looked at them too.
-const IN_VAIN_AT_THE_FRONT: u32 = 64;
+const MAX_FAILED_LOOKS_AT_FRONT: u32 = 64;
 
 /// What came of looking at a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Looked {
-    Given,
+enum LookResult {
+    Dispatched,
     /// It waits for the worker that was chosen.
-    Held,
+    HeldBack,
     /// No worker would do.
     NoWorker,
 }
@@ -47,7 +47,7 @@ impl Placement {
         self.planned_at = now;
         self.reconsider_parked();
         self.bind_at_once(predictor, now, actions);
-        self.hand_over_stalled(now, actions);
+        self.dispatch_stalled(now, actions);
         if self.waiting.len() == 0 {
             self.pool.forget_opened();
         } else {
@@ -56,7 +56,7 @@ impl Placement {
                 Bind::WithRoom | Bind::Late => self.place_waiting(predictor, now, actions),
             }
         }
-        self.hand_over(predictor, now, actions);
+        self.dispatch_bound_tasks(predictor, now, actions);
     }
 
     /// When to plan again even if nothing happens: a worker will soon want its next task.
@@ -70,7 +70,7 @@ impl Placement {
         }
         // The last plan left something to look at.
         let binds_more = self.recipe.bind == Bind::AtSubmit && self.first_head().is_some();
-        if self.ended_at.is_some() || !self.gained.is_empty() || binds_more {
+        if self.ended_at.is_some() || !self.gained_capacity.is_empty() || binds_more {
             return Some(self.planned_at);
         }
         if self.recipe.bind != Bind::Late {
@@ -79,7 +79,9 @@ impl Placement {
         // Somebody waits for a busy worker while another is free: look again now and then, because the
         // busy one may take longer than was expected.
         if let Some(held_back_at) = self.held_back_at {
-            return Some(held_back_at + Span::from_secs_f64(LOOK_AGAIN * self.usual_run_s.mean()));
+            return Some(
+                held_back_at + Span::from_secs_f64(RECHECK_AFTER_RUNS * self.mean_run_s.mean()),
+            );
         }
         let room_at_s = self.pool.room_at_s();
         (room_at_s.is_finite() && room_at_s > 0.0)
@@ -92,10 +94,10 @@ impl Placement {
             Bind::AtSubmit => self.recipe,
             Bind::WithRoom | Bind::Late => self.recipe.bound_at_submit(),
         };
-        for task in std::mem::take(&mut self.at_once) {
+        for task in std::mem::take(&mut self.bind_now) {
             let Some(entry) = self.tasks.get(task.0 as usize) else { continue };
             // Its number may belong to another task by now.
-            if entry.ticket.bind_at_once
+            if entry.request.bind_at_once
                 && matches!(entry.stage, Stage::Waiting(..))
                 && let Some(slot) = self.choose(task, &recipe, predictor, now)
             {
@@ -108,12 +110,12 @@ impl Placement {
     fn bind_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         let recipe = self.recipe;
         // Whatever is looked at leaves the queue, or its shape does.
-        while actions.len() < MOST_ACTIONS
+        while actions.len() < MAX_ACTIONS_PER_PLAN
             && let Some((_, shape, task)) = self.first_head()
         {
             match self.choose(task, &recipe, predictor, now) {
                 Some(slot) => self.bind(task, slot, now, actions),
-                None => self.park_if_unserved(shape, task, true),
+                None => self.park_if_unschedulable(shape, task, true),
             }
         }
     }
@@ -124,7 +126,7 @@ impl Placement {
     fn place_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         self.held_back_at = None;
         let opened = self.pool.take_opened();
-        if self.pool.room_at_s() <= now.as_secs_f64() || !self.reserved.is_empty() {
+        if self.pool.room_at_s() <= now.as_secs_f64() || !self.reservations.is_empty() {
             self.place_in_order(&opened, predictor, now, actions);
         } else if self.pool.has_bound()
             && let Some((_, _, task)) = self.first_head()
@@ -132,12 +134,12 @@ impl Placement {
             // Workers with queues of their own have room for nothing else, and such queues may never end.
             self.reserve(task, None, predictor, now);
         }
-        self.pool.give_back_opened(opened);
+        self.pool.recycle_opened(opened);
     }
 
     fn place_in_order(
         &mut self,
-        opened: &[Slot],
+        opened: &[WorkerSlot],
         predictor: &Predictor,
         now: Time,
         actions: &mut Vec<Action>,
@@ -150,51 +152,54 @@ impl Placement {
         let mut held_back = std::mem::take(&mut self.held_back);
         // What room is kept for is asked for first, wherever it stands in the order.
         self.renew_reservations(now);
-        for (task, _) in self.reserved.clone() {
+        for (task, _) in self.reservations.clone() {
             if self.is_full() {
                 break;
             }
-            if self.give_kept_room(task, predictor, now, actions) {
+            if self.dispatch_reserved(task, predictor, now, actions) {
                 continue;
             }
-            if self.try_to_place(task, &usual, None, predictor, now, actions) == Looked::Held {
+            if self.try_to_place(task, &usual, None, predictor, now, actions)
+                == LookResult::HeldBack
+            {
                 held_back.push(task);
             }
         }
-        let most_in_vain = match looks {
-            u32::MAX => MOST_IN_VAIN,
-            lookahead => MOST_IN_VAIN.max(2 * lookahead),
+        let max_failed_looks = match looks {
+            u32::MAX => MAX_FAILED_LOOKS,
+            lookahead => MAX_FAILED_LOOKS.max(2 * lookahead),
         };
         let (resume, round) = self.ended_at.take().unzip();
         let round = round.unwrap_or(self.pool.version());
-        let (mut interactive, mut batch) = (Walk::new(true, None), Walk::new(false, resume));
-        let (mut in_vain, mut has_ended) = (0, false);
+        let (mut interactive, mut batch) =
+            (QueueCursor::new(true, None), QueueCursor::new(false, resume));
+        let (mut failed_looks, mut has_ended) = (0, false);
         while !self.is_full() && self.pool.room_at_s() <= now.as_secs_f64() {
-            if in_vain == IN_VAIN_AT_THE_FRONT {
-                batch.go_on();
+            if failed_looks == MAX_FAILED_LOOKS_AT_FRONT {
+                batch.skip_to_resume();
             }
-            let batch_first = self.passed >= INTERACTIVE_IN_A_ROW;
+            let batch_first = self.consecutive_interactive >= MAX_CONSECUTIVE_INTERACTIVE;
             let (first, second) = match batch_first {
                 true => (&mut batch, &mut interactive),
                 false => (&mut interactive, &mut batch),
             };
-            let (walk, step) = match first.next(&self.waiting) {
+            let (cursor, step) = match first.next(&self.waiting) {
                 Some(step) => (first, Some(step)),
                 None => {
                     let step = second.next(&self.waiting);
                     (second, step)
                 }
             };
-            let Some((place, shape, task)) = step else {
+            let Some((position, shape, task)) = step else {
                 has_ended = true;
                 break;
             };
-            if in_vain == most_in_vain || actions.len() >= MOST_ACTIONS {
-                self.ended_at = Some((batch.before(), round));
+            if failed_looks == max_failed_looks || actions.len() >= MAX_ACTIONS_PER_PLAN {
+                self.ended_at = Some((batch.previous(), round));
                 break;
             }
             if self.is_reserved(task) {
-                walk.left(shape, place, &self.waiting);
+                cursor.kept(shape, position, &self.waiting);
                 continue;
             }
             // So many wait for busy workers already that those behind them take what is free.
@@ -202,30 +207,31 @@ impl Placement {
             let still_waits = (looks > 0).then_some(opened);
             looks = looks.saturating_sub(1);
             match self.try_to_place(task, recipe, still_waits, predictor, now, actions) {
-                Looked::Given => walk.gave(shape, place, &self.waiting),
-                Looked::Held => {
-                    in_vain += 1;
+                LookResult::Dispatched => cursor.removed(shape, position, &self.waiting),
+                LookResult::HeldBack => {
+                    failed_looks += 1;
                     held_back.push(task);
-                    walk.left(shape, place, &self.waiting);
+                    cursor.kept(shape, position, &self.waiting);
                 }
-                Looked::NoWorker => {
-                    in_vain += 1;
-                    self.park_if_unserved(shape, task, recipe.bind != Bind::WithRoom);
+                LookResult::NoWorker => {
+                    failed_looks += 1;
+                    self.park_if_unschedulable(shape, task, recipe.bind != Bind::WithRoom);
                     self.reserve(task, None, predictor, now);
                     // A shorter one of its shape may end before the room is needed that is kept for another.
-                    if self.is_kept_out(task) {
-                        walk.left(shape, place, &self.waiting);
+                    if self.is_blocked_by_reservation(task) {
+                        cursor.kept(shape, position, &self.waiting);
                     }
                 }
             }
         }
         // What was passed over because the plan before had looked at it has not seen what has changed since.
         if has_ended && batch.has_skipped() && round != self.pool.version() {
-            self.ended_at = Some((Place::FIRST, self.pool.version()));
+            self.ended_at = Some((QueuePosition::FIRST, self.pool.version()));
         }
         // A task that leaves a free worker to others must not be passed for its size as well.
         if self.pool.has_free() {
-            let held_at = held_back.iter().filter_map(|task| self.forgive_size(*task)).min();
+            let held_at =
+                held_back.iter().filter_map(|task| self.restore_arrival_order(*task)).min();
             self.held_back_at = held_at;
         }
         held_back.clear();
@@ -233,29 +239,30 @@ impl Placement {
     }
 
     /// Whether a worker refused a task because room is kept for another.
-    fn is_kept_out(&self, task: TaskRef) -> bool {
+    fn is_blocked_by_reservation(&self, task: TaskRef) -> bool {
         self.explanation(task).is_some_and(|explanation| {
             explanation.refusals.iter().any(|(kind, _)| kind == RefusalKind::Reserved)
         })
     }
 
     /// Gives a task the room that is kept for it, where a choice would not find it: the worker has a queue of its own.
-    fn give_kept_room(
+    fn dispatch_reserved(
         &mut self,
         task: TaskRef,
         predictor: &Predictor,
         now: Time,
         actions: &mut Vec<Action>,
     ) -> bool {
-        let has_queue =
-            |slot: &Slot| self.pool.member(*slot).is_some_and(|member| !member.bound.is_empty());
+        let has_queue = |slot: &WorkerSlot| {
+            self.pool.member(*slot).is_some_and(|member| !member.bound.is_empty())
+        };
         let Some(slot) = self.slot_reserved_for(task).filter(has_queue) else { return false };
         self.predict_at(task, slot, predictor);
         if !self.has_room(task, slot, now) {
             return false;
         }
-        self.explain_taken(task, slot, None, now);
-        self.give(task, slot, now, actions);
+        self.explain_direct(task, slot, None, now);
+        self.dispatch(task, slot, now, actions);
         true
     }
 
@@ -265,33 +272,35 @@ impl Placement {
         &mut self,
         task: TaskRef,
         recipe: &Recipe,
-        opened: Option<&[Slot]>,
+        opened: Option<&[WorkerSlot]>,
         predictor: &Predictor,
         now: Time,
         actions: &mut Vec<Action>,
-    ) -> Looked {
+    ) -> LookResult {
         if opened.is_some_and(|opened| self.still_waits(task, opened, now)) {
-            return Looked::Held;
+            return LookResult::HeldBack;
         }
         self.release_hold(task, now);
-        let Some(slot) = self.choose(task, recipe, predictor, now) else { return Looked::NoWorker };
+        let Some(slot) = self.choose(task, recipe, predictor, now) else {
+            return LookResult::NoWorker;
+        };
         if self.has_room(task, slot, now) {
-            self.give(task, slot, now, actions);
-            return Looked::Given;
+            self.dispatch(task, slot, now, actions);
+            return LookResult::Dispatched;
         }
         self.hold_back(task, slot, now);
         self.reserve(task, Some(slot), predictor, now);
-        Looked::Held
+        LookResult::HeldBack
     }
 
     /// Whether a task that was held back need not be looked at again: its worker has no room yet, no worker
     /// that would be better has got room since, and it was looked at not long ago.
-    fn still_waits(&self, task: TaskRef, opened: &[Slot], now: Time) -> bool {
+    fn still_waits(&self, task: TaskRef, opened: &[WorkerSlot], now: Time) -> bool {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let Some(decision) = &entry.decision else { return false };
         let Some(held) = &decision.held else { return false };
         let waited_s = now.since(held.at).as_secs_f64();
-        if waited_s >= LOOK_AGAIN * self.usual_run_s.mean() || opened.len() > MOST_OPENED {
+        if waited_s >= RECHECK_AFTER_RUNS * self.mean_run_s.mean() || opened.len() > MAX_OPENED {
             return false;
         }
         let now_s = now.as_secs_f64();
@@ -303,32 +312,32 @@ impl Placement {
             return false;
         }
         let Some(member) = self.pool.held_for(held) else { return false };
-        if member.leaves_alone(&entry.ticket.spec.requirement) {
+        if member.lacks_usable_executor(&entry.request.spec.requirement) {
             return false;
         }
         let hardware = member.hardware;
-        let cost = held.score - waited_s * held.wait_costs;
+        let cost = held.score - waited_s * held.wait_cost_rate;
         let open = opened.iter().filter_map(|slot| self.pool.member(*slot));
         open.filter(|member| member.is_open()).all(|member| {
-            let tries = 1.0 + member.reliability.least_extra_tries();
-            let run_s = decision.base_s * member.factor * tries;
+            let attempts = 1.0 + member.reliability.min_extra_attempts();
+            let run_s = decision.base_s * member.factor * attempts;
             member.hardware == hardware && run_s + member.rtt_s >= cost
         })
     }
 
-    fn first_head(&self) -> Option<(Place, ShapeId, TaskRef)> {
+    fn first_head(&self) -> Option<(QueuePosition, ShapeId, TaskRef)> {
         let first = |interactive| self.waiting.heads_after(interactive, None).next();
         first(true).or_else(|| first(false))
     }
 
     fn is_full(&self) -> bool {
-        self.preferences.max_given.is_some_and(|most| self.given >= most)
+        self.preferences.max_in_flight.is_some_and(|most| self.in_flight >= most)
     }
 
-    fn has_room(&self, task: TaskRef, slot: Slot, now: Time) -> bool {
+    fn has_room(&self, task: TaskRef, slot: WorkerSlot, now: Time) -> bool {
         let Some(member) = self.pool.member(slot) else { return false };
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
-        let requirement = &entry.ticket.spec.requirement;
+        let requirement = &entry.request.spec.requirement;
         // What was handed over is not taken back: while another worker is free, a task that must wait waits here,
         // where a prediction that turns out wrong can still be mended.
         let run_s = entry.estimate().mean_s;
@@ -338,24 +347,24 @@ impl Placement {
                 && member.wants_prefetch(task, requirement, now))
     }
 
-    fn hold_back(&mut self, task: TaskRef, slot: Slot, now: Time) {
+    fn hold_back(&mut self, task: TaskRef, slot: WorkerSlot, now: Time) {
         self.statistics.held_back += 1;
         let Some(member) = self.pool.member(slot) else { return };
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
-        let wait_costs = 1.0 + choose::surcharge_of(&self.recipe, entry);
+        let wait_cost_rate = 1.0 + choose::surcharge_of(&self.recipe, entry);
         let Some(decision) = &mut entry.decision else { return };
         let share_s = decision.estimate.mean_s / f64::from(member.slots());
         let chosen = decision.explanation().and_then(|explanation| explanation.chosen);
-        decision.held = Some(Held {
+        decision.held = Some(HeldBack {
             slot,
             joined: member.joined,
             share_s,
             score: chosen.map_or(0.0, |chosen| chosen.score),
-            wait_costs,
+            wait_cost_rate,
             at: now,
-            forgiven: false,
+            keeps_arrival_order: false,
         });
-        self.pool.reserve(slot, now, |member| member.reserve(share_s));
+        self.pool.change_held_back(slot, now, |member| member.add_held_back(share_s));
     }
 
     pub(crate) fn release_hold(&mut self, task: TaskRef, now: Time) {
@@ -363,15 +372,21 @@ impl Placement {
         if let Some(held) = entry.decision.as_mut().and_then(|decision| decision.held.take())
             && self.pool.held_for(&held).is_some()
         {
-            self.pool.reserve(held.slot, now, |member| member.unreserve(held.share_s));
+            self.pool
+                .change_held_back(held.slot, now, |member| member.remove_held_back(held.share_s));
         }
     }
 
     /// Hands over what is bound to workers that have room, and lets idle ones steal.
-    fn hand_over(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
+    fn dispatch_bound_tasks(
+        &mut self,
+        predictor: &Predictor,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) {
         let touched = self.pool.take_touched();
         // However much was bound before, some is handed over.
-        let most = actions.len() + MOST_ACTIONS;
+        let most = actions.len() + MAX_ACTIONS_PER_PLAN;
         // Those that were held up before go before those that have just got room.
         let held_up =
             if self.is_full() { VecDeque::new() } else { std::mem::take(&mut self.stalled) };
@@ -381,31 +396,31 @@ impl Placement {
                 self.stall(*slot);
                 continue;
             }
-            let given = self.given;
-            self.hand_over_bound(*slot, now, actions);
+            let given = self.in_flight;
+            self.dispatch_bound(*slot, now, actions);
             if let Some(threshold) = self.recipe.steal_above {
                 while self.steal_for(*slot, threshold, predictor, now, actions) {
-                    self.hand_over_bound(*slot, now, actions);
+                    self.dispatch_bound(*slot, now, actions);
                 }
             }
-            if self.given > given {
+            if self.in_flight > given {
                 had_turn.push(*slot);
             }
         }
         // The others have their turn first next time.
-        had_turn.into_iter().for_each(|slot| self.goes_last(slot));
+        had_turn.into_iter().for_each(|slot| self.move_to_back(slot));
         // What this plan itself touched has been dealt with.
         let again = self.pool.take_touched();
-        self.pool.give_back_touched(if again.capacity() > touched.capacity() {
+        self.pool.recycle_touched(if again.capacity() > touched.capacity() {
             again
         } else {
             touched
         });
     }
 
-    /// While `max_given` holds up what is bound to workers, such a task and the queue take turns: neither waits for the
+    /// While `max_in_flight` holds up what is bound to workers, such a task and the queue take turns: neither waits for the
     /// other to be empty.
-    fn hand_over_stalled(&mut self, now: Time, actions: &mut Vec<Action>) {
+    fn dispatch_stalled(&mut self, now: Time, actions: &mut Vec<Action>) {
         if self.stalled.is_empty() || self.is_full() {
             return;
         }
@@ -414,34 +429,39 @@ impl Placement {
             return;
         }
         for slot in self.stalled.clone() {
-            if self.hand_over_next(slot, now, actions) {
+            if self.dispatch_next_bound(slot, now, actions) {
                 self.bound_goes_first = false;
-                return self.goes_last(slot);
+                return self.move_to_back(slot);
             }
         }
     }
 
     /// What is bound to a worker is held up.
-    fn stall(&mut self, slot: Slot) {
+    fn stall(&mut self, slot: WorkerSlot) {
         if !self.stalled.contains(&slot) {
             self.stalled.push_back(slot);
         }
     }
 
     /// A worker that is held up has had its turn.
-    fn goes_last(&mut self, slot: Slot) {
+    fn move_to_back(&mut self, slot: WorkerSlot) {
         if let Some(at) = self.stalled.iter().position(|other| *other == slot) {
             self.stalled.remove(at);
             self.stalled.push_back(slot);
         }
     }
 
-    fn hand_over_bound(&mut self, slot: Slot, now: Time, actions: &mut Vec<Action>) {
-        while self.hand_over_next(slot, now, actions) {}
+    fn dispatch_bound(&mut self, slot: WorkerSlot, now: Time, actions: &mut Vec<Action>) {
+        while self.dispatch_next_bound(slot, now, actions) {}
     }
 
     /// Hands over the next task of a worker's own queue, if it may have it now.
-    fn hand_over_next(&mut self, slot: Slot, now: Time, actions: &mut Vec<Action>) -> bool {
+    fn dispatch_next_bound(
+        &mut self,
+        slot: WorkerSlot,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) -> bool {
         let Some(member) = self.pool.member(slot) else { return false };
         let Some(task) = member.bound.front() else { return false };
         if !(member.available || member.draining) || !member.wants_bound() {
@@ -455,14 +475,14 @@ impl Placement {
             return false;
         }
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return false };
-        entry.stage = Stage::Given(slot);
-        self.given += 1;
-        let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate());
-        let interactive = entry.ticket.interactive;
-        self.usual_run_s.add(estimate.mean_s);
+        entry.stage = Stage::Dispatched(slot);
+        self.in_flight += 1;
+        let (spec, estimate) = (Arc::clone(&entry.request.spec), entry.estimate());
+        let interactive = entry.request.interactive;
+        self.mean_run_s.add(estimate.mean_s);
         self.pool.change(slot, now, |member| {
             member.unbind_next(task, &estimate, &spec.requirement);
-            member.give(task, interactive, estimate, spec, now);
+            member.dispatch(task, interactive, estimate, spec, now);
         });
         actions.push(Action::Dispatch { task, slot });
         true
@@ -472,9 +492,9 @@ impl Placement {
     /// for, or one that was handed over and does not fit yet.
     fn must_wait_bound(&self, task: TaskRef, member: &Member, now: Time) -> bool {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
-        let requirement = &entry.ticket.spec.requirement;
+        let requirement = &entry.request.spec.requirement;
         let run_s = entry.estimate().mean_s;
-        member.keeps_from(task, requirement, || run_s, now).is_some()
+        member.conflicting_reservation(task, requirement, || run_s, now).is_some()
             || (member.in_flight.is_blocked()
                 && !member.in_flight.would_begin(requirement, member.executor_for(requirement)))
     }
@@ -482,14 +502,14 @@ impl Placement {
     /// An idle worker takes the newest task that it can run from the longest queue.
     fn steal_for(
         &mut self,
-        thief: Slot,
+        thief: WorkerSlot,
         threshold: u32,
         predictor: &Predictor,
         now: Time,
         actions: &mut Vec<Action>,
     ) -> bool {
         let Some(member) = self.pool.member(thief) else { return false };
-        // Who has a queue of its own is not idle, and would steal from itself for ever while `max_given`
+        // Who has a queue of its own is not idle, and would steal from itself for ever while `max_in_flight`
         // keeps that queue from being handed over.
         let idle = member.bound.is_empty() && member.load() < member.slots() as usize;
         if !idle || !member.available {
@@ -500,19 +520,19 @@ impl Placement {
         }
         let Some(victim) = self.pool.longest_queue(threshold) else { return false };
         let runs_here = |task: &TaskRef| match self.tasks.get(task.0 as usize) {
-            Some(Task { ticket, .. }) => {
-                member.refuses_ever(&ticket.spec.requirement).is_none()
-                    && !ticket.tried.contains(&thief)
+            Some(Task { request, .. }) => {
+                member.refuses_ever(&request.spec.requirement).is_none()
+                    && !request.failed_on.contains(&thief)
             }
             _ => false,
         };
         let Some(queue) = self.pool.member(victim).map(|member| &member.bound) else {
             return false;
         };
-        let Some(task) = queue.iter().rev().take(STEAL_LOOKS).find(runs_here) else {
+        let Some(task) = queue.iter().rev().take(MAX_STEAL_CANDIDATES).find(runs_here) else {
             return false;
         };
-        self.explain_taken(task, thief, Some(victim), now);
+        self.explain_direct(task, thief, Some(victim), now);
         self.leave_stage(task, now);
         self.predict_at(task, thief, predictor);
         self.enter_bound(task, thief, now);
@@ -522,56 +542,57 @@ impl Placement {
     }
 
     /// Notes how long the task is predicted to take at a worker.
-    fn predict_at(&mut self, task: TaskRef, slot: Slot, predictor: &Predictor) {
+    fn predict_at(&mut self, task: TaskRef, slot: WorkerSlot, predictor: &Predictor) {
         let Some(member) = self.pool.member(slot) else { return };
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         let decision = entry.decision.get_or_insert_with(|| self.spare.take());
-        let base = predictor.base(&entry.ticket.query, member.hardware);
+        let base = predictor.hardware_estimate(&entry.request.query, member.hardware);
         (decision.base_s, decision.estimate) =
             (base.mean_s, predictor.on_worker(&base, member.predict));
     }
 
-    fn bind(&mut self, task: TaskRef, slot: Slot, now: Time, actions: &mut Vec<Action>) {
+    fn bind(&mut self, task: TaskRef, slot: WorkerSlot, now: Time, actions: &mut Vec<Action>) {
         self.leave_stage(task, now);
         self.enter_bound(task, slot, now);
         self.statistics.assigned += 1;
         actions.push(Action::Bind { task, slot });
     }
 
-    fn enter_bound(&mut self, task: TaskRef, slot: Slot, now: Time) {
+    fn enter_bound(&mut self, task: TaskRef, slot: WorkerSlot, now: Time) {
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Bound(slot);
         self.pool.change(slot, now, |member| {
-            let ticket = &entry.ticket;
-            member.bind(task, ticket.interactive, &entry.estimate(), &ticket.spec.requirement);
+            let request = &entry.request;
+            member.bind(task, request.interactive, &entry.estimate(), &request.spec.requirement);
         });
     }
 
-    fn give(&mut self, task: TaskRef, slot: Slot, now: Time, actions: &mut Vec<Action>) {
+    fn dispatch(&mut self, task: TaskRef, slot: WorkerSlot, now: Time, actions: &mut Vec<Action>) {
         self.leave_stage(task, now);
         self.statistics.assigned += 1;
-        self.count_turn(task);
-        self.give_now(task, slot, now);
+        self.count_interactive(task);
+        self.enter_dispatched(task, slot, now);
         actions.push(Action::Dispatch { task, slot });
     }
 
     /// Counts the interactive tasks that go before others that wait.
-    fn count_turn(&mut self, task: TaskRef) {
+    fn count_interactive(&mut self, task: TaskRef) {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         let batch_waits = self.waiting.heads_after(false, None).next().is_some();
-        self.passed = match entry.ticket.interactive && batch_waits {
-            true => self.passed.saturating_add(1),
+        self.consecutive_interactive = match entry.request.interactive && batch_waits {
+            true => self.consecutive_interactive.saturating_add(1),
             false => 0,
         };
     }
 
-    pub(crate) fn give_now(&mut self, task: TaskRef, slot: Slot, now: Time) {
+    pub(crate) fn enter_dispatched(&mut self, task: TaskRef, slot: WorkerSlot, now: Time) {
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
-        entry.stage = Stage::Given(slot);
-        self.given += 1;
-        let (spec, estimate) = (Arc::clone(&entry.ticket.spec), entry.estimate());
-        let interactive = entry.ticket.interactive;
-        self.usual_run_s.add(estimate.mean_s);
-        self.pool.change(slot, now, |member| member.give(task, interactive, estimate, spec, now));
+        entry.stage = Stage::Dispatched(slot);
+        self.in_flight += 1;
+        let (spec, estimate) = (Arc::clone(&entry.request.spec), entry.estimate());
+        let interactive = entry.request.interactive;
+        self.mean_run_s.add(estimate.mean_s);
+        self.pool
+            .change(slot, now, |member| member.dispatch(task, interactive, estimate, spec, now));
     }
 }

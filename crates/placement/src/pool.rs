@@ -8,12 +8,12 @@ use hypha_predict::{HardwareKey, WorkerKey};
 use serde::Serialize;
 
 use crate::capability;
-use crate::decision::Held;
+use crate::decision::HeldBack;
 use crate::health::Health;
 use crate::index::{Bounds, Tree};
 use crate::member::Member;
 use crate::strategy::{Bind, Recipe, Score};
-use crate::{Placement, Slot, TaskRef};
+use crate::{Placement, TaskRef, WorkerSlot};
 
 /// Speeds are told apart in steps of this factor: half a step is less than any prediction is sure of. Workers
 /// of one hardware and one step share a tree, in which a free worker is as good as any other and the order
@@ -21,15 +21,15 @@ use crate::{Placement, Slot, TaskRef};
 const SPEED_STEP: f64 = 1.09;
 /// Speeds outside 1.09^±120 (about 30,000 times faster or slower) are errors; the bound keeps scores finite
 /// and trees few.
-const MOST_STEPS: f64 = 120.0;
+const MAX_SPEED_STEPS: f64 = 120.0;
 /// The weight of a round trip that took longer than those before it. What holds an answer up only ever adds to its
 /// way, so a shorter one is believed at once; a longer one may be the fault of a moment, and would turn tasks away
 /// until the next heartbeat.
 const LONGER_TRIP_WEIGHT: f64 = 0.125;
 /// Shapes that are looked at for a task that a worker could run: it is asked for with each heartbeat.
-const MOST_LOOKED_AT: usize = 64;
+const MAX_SHAPES_SEARCHED: usize = 64;
 /// A penalty below this changes no order that loads make.
-const FORGOTTEN_PENALTY: f64 = 1e-6;
+const NEGLIGIBLE_PENALTY: f64 = 1e-6;
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Pool {
     members: Vec<Option<Member>>,
     free: Vec<u32>,
     /// The slots that have a worker, for drawing, and where each slot stands among them.
-    live: Vec<Slot>,
+    live: Vec<WorkerSlot>,
     live_at: Vec<u32>,
     trees: Vec<Tree>,
     /// For each tree, which slot stands at which position, and the free positions.
@@ -49,13 +49,13 @@ pub(crate) struct Pool {
     hardware_of: Vec<HardwareKey>,
     groups: BTreeMap<(HardwareKey, i32), u32>,
     /// Lengths of the workers' own queues, where a strategy steals from the longest.
-    lengths: BTreeSet<(u32, u32)>,
+    queue_lengths: BTreeSet<(u32, u32)>,
     /// Workers that changed since the last plan and have a queue of their own, or may steal.
-    touched: Vec<Slot>,
+    touched: Vec<WorkerSlot>,
     /// Workers that have got room since the last plan.
-    opened: Vec<Slot>,
+    opened: Vec<WorkerSlot>,
     /// Workers whose key falls with time, because a penalty does.
-    decaying: BTreeSet<Slot>,
+    decaying: BTreeSet<WorkerSlot>,
     version: u64,
     reference: HardwareKey,
     open_slots: u64,
@@ -107,7 +107,7 @@ impl Pool {
             position_of: Vec::new(),
             hardware_of: Vec::new(),
             groups: BTreeMap::new(),
-            lengths: BTreeSet::new(),
+            queue_lengths: BTreeSet::new(),
             touched: Vec::new(),
             opened: Vec::new(),
             decaying: BTreeSet::new(),
@@ -132,15 +132,15 @@ impl Pool {
         self.reference
     }
 
-    pub(crate) fn slots(&self) -> Vec<Slot> {
+    pub(crate) fn worker_slots(&self) -> Vec<WorkerSlot> {
         (0..self.members.len() as u32)
             .filter(|slot| self.members[*slot as usize].is_some())
-            .map(Slot)
+            .map(WorkerSlot)
             .collect()
     }
 
     /// The slots that have a worker, in no useful order.
-    pub(crate) fn live(&self) -> &[Slot] {
+    pub(crate) fn live(&self) -> &[WorkerSlot] {
         &self.live
     }
 
@@ -149,16 +149,16 @@ impl Pool {
         self.members.len()
     }
 
-    pub(crate) fn binds(&self) -> Bind {
+    pub(crate) fn bind_stage(&self) -> Bind {
         self.recipe.bind
     }
 
-    pub(crate) fn member(&self, slot: Slot) -> Option<&Member> {
+    pub(crate) fn member(&self, slot: WorkerSlot) -> Option<&Member> {
         self.members.get(slot.0 as usize)?.as_ref()
     }
 
     /// The worker that a task is held back for, if it is still there: another may be in its slot.
-    pub(crate) fn held_for(&self, held: &Held) -> Option<&Member> {
+    pub(crate) fn held_for(&self, held: &HeldBack) -> Option<&Member> {
         self.member(held.slot).filter(|member| member.joined == held.joined)
     }
 
@@ -170,9 +170,9 @@ impl Pool {
         self.hardware_of[tree]
     }
 
-    pub(crate) fn slot_at(&self, tree: usize, position: usize) -> Option<Slot> {
+    pub(crate) fn slot_at(&self, tree: usize, position: usize) -> Option<WorkerSlot> {
         let slot = *self.slots_of[tree].0.get(position)?;
-        (slot != u32::MAX).then_some(Slot(slot))
+        (slot != u32::MAX).then_some(WorkerSlot(slot))
     }
 
     /// When the next worker has room, in seconds of absolute time.
@@ -196,23 +196,23 @@ impl Pool {
     }
 
     /// The worker with the longest queue of its own, if that is longer than `threshold`.
-    pub(crate) fn longest_queue(&self, threshold: u32) -> Option<Slot> {
-        let (length, slot) = *self.lengths.last()?;
-        (length > threshold).then_some(Slot(slot))
+    pub(crate) fn longest_queue(&self, threshold: u32) -> Option<WorkerSlot> {
+        let (length, slot) = *self.queue_lengths.last()?;
+        (length > threshold).then_some(WorkerSlot(slot))
     }
 
-    pub(crate) fn take_touched(&mut self) -> Vec<Slot> {
+    pub(crate) fn take_touched(&mut self) -> Vec<WorkerSlot> {
         std::mem::take(&mut self.touched)
     }
 
-    pub(crate) fn give_back_touched(&mut self, mut empty: Vec<Slot>) {
+    pub(crate) fn recycle_touched(&mut self, mut empty: Vec<WorkerSlot>) {
         empty.clear();
         if self.touched.is_empty() {
             self.touched = empty;
         }
     }
 
-    fn add(&mut self, mut member: Member, now: Time) -> Slot {
+    fn add(&mut self, mut member: Member, now: Time) -> WorkerSlot {
         if self.live.is_empty() {
             self.reference = member.hardware;
         }
@@ -223,18 +223,18 @@ impl Pool {
             self.members.len() as u32 - 1
         });
         self.live_at[slot as usize] = self.live.len() as u32;
-        self.live.push(Slot(slot));
+        self.live.push(WorkerSlot(slot));
         self.version += 1;
         member.joined = self.version;
         self.members[slot as usize] = Some(member);
-        self.refresh(Slot(slot), now);
-        Slot(slot)
+        self.refresh(WorkerSlot(slot), now);
+        WorkerSlot(slot)
     }
 
-    fn remove(&mut self, slot: Slot) -> Option<Member> {
+    fn remove(&mut self, slot: WorkerSlot) -> Option<Member> {
         let member = self.members.get_mut(slot.0 as usize)?.take()?;
         self.leave_tree(slot);
-        self.lengths.remove(&(member.bound.len() as u32, slot.0));
+        self.queue_lengths.remove(&(member.bound.len() as u32, slot.0));
         self.decaying.remove(&slot);
         self.open_slots -= member.open_slots();
         self.with_bound -= u32::from(!member.bound.is_empty());
@@ -251,7 +251,7 @@ impl Pool {
     /// Changes a worker and puts what that means into the trees.
     pub(crate) fn change<R>(
         &mut self,
-        slot: Slot,
+        slot: WorkerSlot,
         now: Time,
         change: impl FnOnce(&mut Member) -> R,
     ) -> Option<R> {
@@ -266,8 +266,8 @@ impl Pool {
             _ => {}
         }
         if self.recipe.steal_above.is_some() && length != member.bound.len() as u32 {
-            self.lengths.remove(&(length, slot.0));
-            self.lengths.insert((member.bound.len() as u32, slot.0));
+            self.queue_lengths.remove(&(length, slot.0));
+            self.queue_lengths.insert((member.bound.len() as u32, slot.0));
         }
         if self.recipe.steal_above.is_some() || !member.bound.is_empty() {
             self.touched.push(slot);
@@ -281,7 +281,12 @@ impl Pool {
     }
 
     /// Lets a task that waits for a worker count for those behind it, or not any more.
-    pub(crate) fn reserve(&mut self, slot: Slot, now: Time, change: impl FnOnce(&mut Member)) {
+    pub(crate) fn change_held_back(
+        &mut self,
+        slot: WorkerSlot,
+        now: Time,
+        change: impl FnOnce(&mut Member),
+    ) {
         if let Some(Some(member)) = self.members.get_mut(slot.0 as usize) {
             change(member);
             self.refresh(slot, now);
@@ -289,14 +294,14 @@ impl Pool {
     }
 
     /// Changes what no tree knows of a worker.
-    pub(crate) fn renew(&mut self, slot: Slot, change: impl FnOnce(&mut Member)) {
+    pub(crate) fn change_unindexed(&mut self, slot: WorkerSlot, change: impl FnOnce(&mut Member)) {
         if let Some(Some(member)) = self.members.get_mut(slot.0 as usize) {
             change(member);
         }
     }
 
     /// The bounds that a worker's tree has of it.
-    pub(crate) fn leaf(&self, slot: Slot) -> Option<&Bounds> {
+    pub(crate) fn leaf(&self, slot: WorkerSlot) -> Option<&Bounds> {
         let (tree, position) = *self.position_of.get(slot.0 as usize)?;
         Some(self.trees.get(tree as usize)?.leaf(position as usize))
     }
@@ -305,11 +310,11 @@ impl Pool {
         self.opened.clear();
     }
 
-    pub(crate) fn take_opened(&mut self) -> Vec<Slot> {
+    pub(crate) fn take_opened(&mut self) -> Vec<WorkerSlot> {
         std::mem::take(&mut self.opened)
     }
 
-    pub(crate) fn give_back_opened(&mut self, mut empty: Vec<Slot>) {
+    pub(crate) fn recycle_opened(&mut self, mut empty: Vec<WorkerSlot>) {
         empty.clear();
         self.opened = empty;
     }
@@ -322,13 +327,13 @@ impl Pool {
     }
 
     /// Puts a worker's present bounds into its tree. Also called when nothing but time has changed them.
-    pub(crate) fn refresh(&mut self, slot: Slot, now: Time) {
+    pub(crate) fn refresh(&mut self, slot: WorkerSlot, now: Time) {
         let Some(Some(member)) = self.members.get_mut(slot.0 as usize) else { return };
         member.update(&self.recipe, now);
         let bounds = member.bounds(&self.recipe, now);
         let group = group_of(&self.recipe, member);
         if let Score::GpuLoad { penalty_half_life_s } = self.recipe.score
-            && member.health.penalty(now, penalty_half_life_s) > FORGOTTEN_PENALTY
+            && member.health.penalty(now, penalty_half_life_s) > NEGLIGIBLE_PENALTY
         {
             self.decaying.insert(slot);
         }
@@ -359,10 +364,10 @@ impl Pool {
         }
     }
 
-    fn enter_tree(&mut self, slot: Slot, tree: u32) {
-        let by_time = self.recipe.by_time();
+    fn enter_tree(&mut self, slot: WorkerSlot, tree: u32) {
+        let is_time_based = self.recipe.is_time_based();
         let (slots, free) = &mut self.slots_of[tree as usize];
-        let position = if by_time {
+        let position = if is_time_based {
             free.pop().unwrap_or_else(|| {
                 slots.push(u32::MAX);
                 slots.len() as u32 - 1
@@ -377,7 +382,7 @@ impl Pool {
         self.position_of[slot.0 as usize] = (tree, position);
     }
 
-    fn leave_tree(&mut self, slot: Slot) {
+    fn leave_tree(&mut self, slot: WorkerSlot) {
         let (tree, position) = self.position_of[slot.0 as usize];
         if tree == u32::MAX {
             return;
@@ -385,7 +390,7 @@ impl Pool {
         self.set_leaf(tree as usize, position as usize, Bounds::NONE);
         let (slots, free) = &mut self.slots_of[tree as usize];
         slots[position as usize] = u32::MAX;
-        if self.recipe.by_time() {
+        if self.recipe.is_time_based() {
             free.push(position);
         }
         self.position_of[slot.0 as usize] = (u32::MAX, 0);
@@ -398,18 +403,18 @@ impl Pool {
         self.slots_of.clear();
         self.hardware_of.clear();
         self.groups.clear();
-        self.lengths.clear();
+        self.queue_lengths.clear();
         self.decaying.clear();
         self.opened.clear();
         self.room_at_s = f64::INFINITY;
         self.version += 1;
         self.position_of.fill((u32::MAX, 0));
-        for slot in self.slots() {
+        for slot in self.worker_slots() {
             self.refresh(slot, now);
             self.touched.push(slot);
             let length = self.member(slot).map_or(0, |member| member.bound.len());
             if self.recipe.steal_above.is_some() && length > 0 {
-                self.lengths.insert((length as u32, slot.0));
+                self.queue_lengths.insert((length as u32, slot.0));
             }
         }
     }
@@ -418,7 +423,7 @@ impl Pool {
 /// Which tree a worker belongs to. Strategies that do not predict have one tree, in the order of
 /// slots, so that `first` and `next` mean the same as in a list.
 fn group_of(recipe: &Recipe, member: &Member) -> (HardwareKey, i32) {
-    if !recipe.by_time() {
+    if !recipe.is_time_based() {
         return (HardwareKey(0), 0);
     }
     (member.hardware, member.speed_step)
@@ -426,7 +431,7 @@ fn group_of(recipe: &Recipe, member: &Member) -> (HardwareKey, i32) {
 
 /// How many steps slower than its hardware a worker is.
 fn speed_step(factor: f64) -> i32 {
-    (factor.ln() / SPEED_STEP.ln()).clamp(-MOST_STEPS, MOST_STEPS).round() as i32
+    (factor.ln() / SPEED_STEP.ln()).clamp(-MAX_SPEED_STEPS, MAX_SPEED_STEPS).round() as i32
 }
 
 /// The pool, as the caller of placement sees it.
@@ -439,7 +444,7 @@ impl Placement {
         hardware: HardwareKey,
         health: Health,
         now: Time,
-    ) -> Slot {
+    ) -> WorkerSlot {
         let local = self.preferences.prefer_region.is_some()
             && self.preferences.prefer_region == worker.region;
         self.pool.add(Member::new(worker, predict, hardware, local, health), now)
@@ -447,28 +452,28 @@ impl Placement {
 
     /// A worker is gone. What was bound to it, and what the caller has not taken back of what it was given,
     /// is returned, and waits again.
-    pub fn remove_worker(&mut self, slot: Slot, now: Time) -> Vec<TaskRef> {
+    pub fn remove_worker(&mut self, slot: WorkerSlot, now: Time) -> Vec<TaskRef> {
         let mut back = self.release_bound(slot, usize::MAX, now);
-        for task in self.given_to(slot) {
+        for task in self.dispatched_to(slot) {
             self.leave_stage(task, now);
             self.wait(task);
             back.push(task);
         }
-        if let Some(task) = self.keeps_for(slot) {
+        if let Some(task) = self.reserved_task(slot) {
             self.release_reservation(task, now);
         }
         self.pool.remove(slot);
-        self.gained.remove(&slot);
-        self.lost();
+        self.gained_capacity.remove(&slot);
+        self.capacity_lost();
         back
     }
 
     /// A worker may be given tasks, or not any more; what it has, it keeps.
-    pub fn set_available(&mut self, slot: Slot, available: bool, now: Time) {
+    pub fn set_available(&mut self, slot: WorkerSlot, available: bool, now: Time) {
         let was = self.pool.member(slot).is_some_and(|member| member.available);
         match (was, available) {
-            (false, true) => self.gained(slot),
-            (true, false) => self.lost(),
+            (false, true) => self.capacity_gained(slot),
+            (true, false) => self.capacity_lost(),
             _ => {}
         }
         self.pool.change(slot, now, |member| {
@@ -479,18 +484,18 @@ impl Placement {
 
     /// Only this part of a worker may be used from now on: `worker` describes it as if it had no more, and its executors
     /// run as many tasks at once as `slots` says. What it has been given, it keeps.
-    pub fn resize(&mut self, slot: Slot, worker: Arc<Worker>, slots: &[u32], now: Time) {
-        if let Some(task) = self.keeps_for(slot) {
+    pub fn resize(&mut self, slot: WorkerSlot, worker: Arc<Worker>, slots: &[u32], now: Time) {
+        if let Some(task) = self.reserved_task(slot) {
             self.release_reservation(task, now);
         }
-        self.lost();
-        self.gained(slot);
+        self.capacity_lost();
+        self.capacity_gained(slot);
         self.pool.change(slot, now, |member| member.resize(worker, slots, now));
     }
 
     /// A worker gets what was bound to it, and nothing new.
-    pub fn drain(&mut self, slot: Slot, now: Time) {
-        self.lost();
+    pub fn drain(&mut self, slot: WorkerSlot, now: Time) {
+        self.capacity_lost();
         self.pool.change(slot, now, |member| {
             member.available = false;
             member.draining = true;
@@ -498,7 +503,7 @@ impl Placement {
     }
 
     /// A worker was heard of, `rtt` away.
-    pub fn saw(&mut self, slot: Slot, rtt: Option<Span>, now: Time) {
+    pub fn record_contact(&mut self, slot: WorkerSlot, rtt: Option<Span>, now: Time) {
         let Some(member) = self.pool.member(slot) else { return };
         let seen_s = rtt.map_or(member.rtt_s, Span::as_secs_f64);
         // Most heartbeats change nothing that a decision looks at.
@@ -514,8 +519,8 @@ impl Placement {
             let (was_near, is_near) = (near(member.rtt_s), near(rtt_s));
             self.pool.change(slot, now, |member| member.rtt_s = rtt_s);
             match (was_near, is_near) {
-                (false, true) => self.gained(slot),
-                (true, false) => self.lost(),
+                (false, true) => self.capacity_gained(slot),
+                (true, false) => self.capacity_lost(),
                 _ => {}
             }
         }
@@ -525,7 +530,7 @@ impl Placement {
     }
 
     /// The predictor has learned something about a worker's speed. What is no factor is ignored.
-    pub fn set_factor(&mut self, slot: Slot, factor: f64, now: Time) {
+    pub fn set_factor(&mut self, slot: WorkerSlot, factor: f64, now: Time) {
         let Some(member) = self.pool.member(slot) else { return };
         if factor.is_nan() {
             return;
@@ -536,9 +541,9 @@ impl Placement {
         }
         let factor = SPEED_STEP.powf(f64::from(speed_step));
         let set = |member: &mut Member| (member.factor, member.speed_step) = (factor, speed_step);
-        match self.recipe.by_time() {
+        match self.recipe.is_time_based() {
             true => _ = self.pool.change(slot, now, set),
-            false => self.pool.renew(slot, set),
+            false => self.pool.change_unindexed(slot, set),
         }
     }
 
@@ -554,48 +559,52 @@ impl Placement {
     }
 
     /// The slots of all workers.
-    pub fn slots(&self) -> Vec<Slot> {
-        self.pool.slots()
+    pub fn worker_slots(&self) -> Vec<WorkerSlot> {
+        self.pool.worker_slots()
     }
 
     /// The slots that have a worker, of `most` slots from `from` on, and the slot to go on with.
-    pub fn slots_from(&self, from: Slot, most: usize) -> (Vec<Slot>, Option<Slot>) {
+    pub fn worker_slots_from(
+        &self,
+        from: WorkerSlot,
+        most: usize,
+    ) -> (Vec<WorkerSlot>, Option<WorkerSlot>) {
         let end = (from.0 as usize).saturating_add(most).min(self.pool.end());
-        let slots = (from.0..end as u32).map(Slot);
+        let slots = (from.0..end as u32).map(WorkerSlot);
         let has_worker = slots.filter(|slot| self.pool.member(*slot).is_some());
-        (has_worker.collect(), (end < self.pool.end()).then_some(Slot(end as u32)))
+        (has_worker.collect(), (end < self.pool.end()).then_some(WorkerSlot(end as u32)))
     }
 
     /// The id of a worker.
-    pub fn worker_id(&self, slot: Slot) -> Option<WorkerId> {
+    pub fn worker_id(&self, slot: WorkerSlot) -> Option<WorkerId> {
         Some(self.pool.member(slot)?.worker.id)
     }
 
     /// How a worker has done.
-    pub fn health(&self, slot: Slot) -> Option<Health> {
-        Some(self.pool.member(slot)?.record())
+    pub fn health(&self, slot: WorkerSlot) -> Option<Health> {
+        Some(self.pool.member(slot)?.health_record())
     }
 
     /// How long a new task would wait at a worker: mean and standard deviation in seconds.
-    pub fn backlog_s(&self, slot: Slot, now: Time) -> Option<(f64, f64)> {
+    pub fn backlog_s(&self, slot: WorkerSlot, now: Time) -> Option<(f64, f64)> {
         let wait = self.pool.member(slot)?.wait(now);
         Some((wait.mean_s, wait.error_s))
     }
 
     /// The tasks that a worker has been given.
-    pub fn given_to(&self, slot: Slot) -> Vec<TaskRef> {
+    pub fn dispatched_to(&self, slot: WorkerSlot) -> Vec<TaskRef> {
         let given = |member: &Member| member.in_flight.tasks().collect();
         self.pool.member(slot).map(given).unwrap_or_default()
     }
 
     /// Whether a worker other than the one at `slot` could run the task, now or when it has room.
-    pub fn another_could_run(&self, task: TaskRef, slot: Slot) -> bool {
+    pub fn can_run_elsewhere(&self, task: TaskRef, slot: WorkerSlot) -> bool {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
-        let requirement = &entry.ticket.spec.requirement;
+        let requirement = &entry.request.spec.requirement;
         let max_rtt_s = self.preferences.max_rtt.map_or(f64::INFINITY, Span::as_secs_f64);
         // Some trees know what is free, which does not matter here.
-        let need = capability::need_of(requirement).whatever_is_free();
-        let could = |other: Slot| {
+        let need = capability::need_of(requirement).ignoring_free_amounts();
+        let could = |other: WorkerSlot| {
             let runs_it = |member: &Member| {
                 member.refuses_ever(requirement).is_none() && member.rtt_s <= max_rtt_s
             };
@@ -608,33 +617,38 @@ impl Placement {
     }
 
     /// What the task needs that has waited longest, of those that `worker` could run. A few of each kind are looked at.
-    pub fn first_waiting_for(&self, slot: Slot, worker: &Worker) -> Option<&Requirement> {
+    pub fn oldest_requirement_for(
+        &self,
+        slot: WorkerSlot,
+        worker: &Worker,
+    ) -> Option<&Requirement> {
         let heads = |interactive| {
-            let heads = self.waiting.heads_after(interactive, None).take(MOST_LOOKED_AT);
+            let heads = self.waiting.heads_after(interactive, None).take(MAX_SHAPES_SEARCHED);
             heads.map(|(_, _, task)| task)
         };
         let bound =
             self.pool.member(slot).into_iter().flat_map(|member| member.bound.iter().next());
-        let parked = self.waiting.parked().take(MOST_LOOKED_AT);
+        let parked = self.waiting.parked().take(MAX_SHAPES_SEARCHED);
         let tasks = bound.chain(heads(true)).chain(heads(false)).chain(parked);
-        let tickets = tasks.filter_map(|task| Some(&self.tasks.get(task.0 as usize)?.ticket));
-        let could = tickets.filter(|ticket| ticket.spec.requirement.satisfied_by(worker).is_ok());
-        could.min_by_key(|ticket| ticket.submitted).map(|ticket| &ticket.spec.requirement)
+        let requests = tasks.filter_map(|task| Some(&self.tasks.get(task.0 as usize)?.request));
+        let could =
+            requests.filter(|request| request.spec.requirement.satisfied_by(worker).is_ok());
+        could.min_by_key(|request| request.submitted).map(|request| &request.spec.requirement)
     }
 
     /// Whether nothing is given or bound to a worker.
-    pub fn has_nothing(&self, slot: Slot) -> bool {
+    pub fn is_idle(&self, slot: WorkerSlot) -> bool {
         self.pool.member(slot).is_none_or(|member| member.load() == 0)
     }
 
     /// A worker, to be read.
-    pub fn view(&self, slot: Slot, now: Time) -> Option<WorkerView> {
+    pub fn view(&self, slot: WorkerSlot, now: Time) -> Option<WorkerView> {
         let member = self.pool.member(slot)?;
         let wait = member.wait(now);
         Some(WorkerView {
             worker: Arc::clone(&member.worker),
             available: member.is_available(),
-            health: member.record(),
+            health: member.health_record(),
             rtt: Span::from_secs_f64(member.rtt_s),
             slots: member.slots(),
             queued: member.bound.len() as u32,
@@ -655,7 +669,7 @@ impl Placement {
         if let Some(task) = self.wrongly_parked() {
             return Err(format!("{task:?} is parked and a worker would take it"));
         }
-        for slot in self.pool.slots() {
+        for slot in self.pool.worker_slots() {
             let Some(member) = self.pool.member(slot) else { continue };
             member.in_flight.check().map_err(|error| format!("{slot:?}: {error}"))?;
             let idle = member.bound.is_empty() && member.in_flight.is_empty();
@@ -673,7 +687,7 @@ impl Placement {
     }
 
     /// The tasks that wait in a worker's own queue.
-    pub fn bound_to(&self, slot: Slot) -> Vec<TaskRef> {
+    pub fn bound_to(&self, slot: WorkerSlot) -> Vec<TaskRef> {
         let bound = |member: &Member| member.bound.iter().collect();
         self.pool.member(slot).map(bound).unwrap_or_default()
     }

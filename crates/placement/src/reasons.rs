@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use hypha_model::{RefusalKind, Time};
 
-use crate::explain::{Explanation, Refusals};
+use crate::explain::{Explanation, RefusalCounts};
 use crate::waiting::ShapeId;
 use crate::{Placement, Stage, TaskRef};
 
 /// Workers that are asked why a task waits. The task's full explanation has all of them; this is for lists of tasks.
-pub const MOST_ASKED: usize = 1_000;
+pub const MAX_WORKERS_ASKED: usize = 1_000;
 
 /// Reasons of several tasks, read one after the other on the same state: those that ask for the same things wait for the
 /// same reason.
@@ -42,18 +42,18 @@ impl WaitingReasons<'_> {
         if let Some(known) = shape.and_then(|shape| self.known.get(&shape)) {
             return Some(known.clone());
         }
-        let explanation = self.ask(task, now)?;
+        let explanation = self.evaluate(task, now)?;
         if let Some(shape) = shape {
             self.known.insert(shape, explanation.clone());
         }
         Some(explanation)
     }
 
-    fn ask(&mut self, task: TaskRef, now: Time) -> Option<Explanation> {
+    fn evaluate(&mut self, task: TaskRef, now: Time) -> Option<Explanation> {
         let Placement { pool, tasks, strategy, .. } = self.placement;
-        let requirement = &tasks.get(task.0 as usize)?.ticket.spec.requirement;
-        let mut refusals = Refusals::default();
-        let asked = &pool.live()[..pool.len().min(MOST_ASKED)];
+        let requirement = &tasks.get(task.0 as usize)?.request.spec.requirement;
+        let mut refusals = RefusalCounts::default();
+        let asked = &pool.live()[..pool.len().min(MAX_WORKERS_ASKED)];
         for slot in asked {
             let member = pool.member(*slot)?;
             // How long it takes is not asked for: what is kept for another is kept from the longest.

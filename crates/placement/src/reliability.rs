@@ -5,7 +5,7 @@ use hypha_model::{Executor, Name};
 use crate::health::Health;
 
 /// A share is never believed to be less: whoever has it would not be tried again.
-const LEAST_SHARE: f64 = 0.05;
+const MIN_SUCCESS_SHARE: f64 = 0.05;
 
 /// For each executor, the moving share of attempts that succeeded.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ impl Reliability {
     }
 
     /// What is to be noted, so that it can be known again.
-    pub(crate) fn noted(&self, executors: &[Executor]) -> Vec<(Name, f64)> {
+    pub(crate) fn recorded(&self, executors: &[Executor]) -> Vec<(Name, f64)> {
         let known =
             executors.iter().map(|executor| executor.name.clone()).zip(self.0.iter().copied());
         known.filter(|(_, share)| *share != 1.0).collect()
@@ -47,27 +47,29 @@ impl Reliability {
         self.0.iter_mut().for_each(|share| *share -= weight * *share);
     }
 
-    /// How many tries a success is expected to take, less one, of the executor that `which` finds.
-    pub(crate) fn extra_tries(&self, which: impl FnOnce() -> Option<usize>) -> f64 {
+    /// How many attempts a success is expected to take, less one, of the executor that `which` finds.
+    pub(crate) fn extra_attempts(&self, which: impl FnOnce() -> Option<usize>) -> f64 {
         match self.0[..] {
             [] => 0.0,
-            [share] => extra_tries_of(share),
+            [share] => extra_attempts_for(share),
             // Most never fail.
             _ if self.0.iter().all(|share| *share == 1.0) => 0.0,
-            _ => which().and_then(|at| self.0.get(at)).map_or(0.0, |share| extra_tries_of(*share)),
+            _ => which()
+                .and_then(|at| self.0.get(at))
+                .map_or(0.0, |share| extra_attempts_for(*share)),
         }
     }
 
     /// The same of the best.
-    pub(crate) fn least_extra_tries(&self) -> f64 {
+    pub(crate) fn min_extra_attempts(&self) -> f64 {
         let best = self.0.iter().copied().fold(None, |best: Option<f64>, share| {
             Some(best.map_or(share, |best| best.max(share)))
         });
-        best.map_or(0.0, extra_tries_of)
+        best.map_or(0.0, extra_attempts_for)
     }
 }
 
-/// How many tries a success is expected to take, less one, of whoever succeeds with this share of them.
-pub(crate) fn extra_tries_of(share: f64) -> f64 {
-    1.0 / share.max(LEAST_SHARE) - 1.0
+/// How many attempts a success is expected to take, less one, of whoever succeeds with this share of them.
+pub(crate) fn extra_attempts_for(share: f64) -> f64 {
+    1.0 / share.max(MIN_SUCCESS_SHARE) - 1.0
 }

@@ -14,12 +14,12 @@ use hypha_predict::{Estimate, Predictor};
 use crate::capability::need_of;
 use crate::in_flight::InFlight;
 use crate::member::Member;
-use crate::{Placement, Slot, Stage, TaskRef};
+use crate::{Placement, Stage, TaskRef, WorkerSlot};
 
 /// How many tasks room is kept for at a time, one on a worker. Each is looked at by every plan.
-pub(crate) const MOST_RESERVED: usize = 16;
+pub(crate) const MAX_RESERVATIONS: usize = 16;
 /// Of how many workers the one is taken that has room first.
-const MOST_CANDIDATES: usize = 8;
+const MAX_CANDIDATES: usize = 8;
 
 /// Room that is kept for a task on one worker.
 #[derive(Clone, Debug)]
@@ -28,17 +28,17 @@ pub(crate) struct Reservation {
     spec: Arc<TaskSpec>,
     executor: usize,
     /// When it is predicted to fit.
-    by: Time,
+    start_by: Time,
     /// How long it is predicted to run.
     run_s: f64,
     /// The state of the worker that this was predicted from.
-    seen: u64,
+    seen_changes: u64,
 }
 
 impl Reservation {
     /// When those that it keeps out will have their turn, in seconds from `now`.
     pub(crate) fn wait_s(&self, now: Time) -> f64 {
-        self.by.since(now).as_secs_f64() + self.run_s
+        self.start_by.since(now).as_secs_f64() + self.run_s
     }
 
     /// Whether a task that takes `run_s` would keep the one with the reservation waiting.
@@ -49,21 +49,22 @@ impl Reservation {
         run_s: f64,
         now: Time,
     ) -> bool {
-        now + Span::from_secs_f64(run_s) > self.by
+        now + Span::from_secs_f64(run_s) > self.start_by
             && !in_flight
                 .fit_together((&self.spec.requirement, self.executor), (requirement, executor))
     }
 
     /// Whether a run that begins now is predicted to end too late for the task.
-    pub(crate) fn is_late_for(&self, estimate: &Estimate, now: Time) -> bool {
-        now + Span::from_secs_f64(estimate.mean_s) > self.by
+    pub(crate) fn would_delay(&self, estimate: &Estimate, now: Time) -> bool {
+        now + Span::from_secs_f64(estimate.mean_s) > self.start_by
     }
 
     /// Predicts again if the worker has changed; the time only ever becomes earlier.
     fn renew(&mut self, in_flight: &InFlight, now: Time) {
-        if self.seen != in_flight.changes() {
-            self.seen = in_flight.changes();
-            self.by = self.by.min(in_flight.fits_at(&self.spec.requirement, self.executor, now));
+        if self.seen_changes != in_flight.changes() {
+            self.seen_changes = in_flight.changes();
+            self.start_by =
+                self.start_by.min(in_flight.fits_at(&self.spec.requirement, self.executor, now));
         }
     }
 }
@@ -73,15 +74,18 @@ impl Placement {
     pub(crate) fn reserve(
         &mut self,
         task: TaskRef,
-        slot: Option<Slot>,
+        slot: Option<WorkerSlot>,
         predictor: &Predictor,
         now: Time,
     ) {
-        if self.reserved.len() >= MOST_RESERVED || self.is_reserved(task) || self.keeps_no_room {
+        if self.reservations.len() >= MAX_RESERVATIONS
+            || self.is_reserved(task)
+            || self.ignores_reservations
+        {
             return;
         }
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };
-        let requirement = &entry.ticket.spec.requirement;
+        let requirement = &entry.request.spec.requirement;
         // Where only a slot is missing the first in order gets the next one.
         if !asks_for_amounts(requirement) && !self.pool.has_bound() {
             return;
@@ -90,7 +94,7 @@ impl Placement {
             Some(slot) => vec![slot],
             None => self.candidates(task, requirement),
         };
-        let fits_at = |slot: &Slot| {
+        let fits_at = |slot: &WorkerSlot| {
             let lacks = |member: &&Member| {
                 member.reservation.is_none()
                     && (member.in_flight.fits(requirement).is_err() || !member.bound.is_empty())
@@ -105,29 +109,30 @@ impl Placement {
         let Some(member) = self.pool.member(slot) else { return };
         let reservation = Reservation {
             task,
-            spec: Arc::clone(&entry.ticket.spec),
+            spec: Arc::clone(&entry.request.spec),
             executor,
-            by,
-            run_s: predictor.base(&entry.ticket.query, member.hardware).mean_s * member.factor,
-            seen: member.in_flight.changes(),
+            start_by: by,
+            run_s: predictor.hardware_estimate(&entry.request.query, member.hardware).mean_s
+                * member.factor,
+            seen_changes: member.in_flight.changes(),
         };
         self.pool.change(slot, now, |member| member.set_reservation(Some(reservation)));
-        self.reserved.push((task, slot));
+        self.reservations.push((task, slot));
     }
 
     /// Workers that could run a task, and keep no room for another.
-    fn candidates(&self, task: TaskRef, requirement: &Requirement) -> Vec<Slot> {
-        let need = need_of(requirement).whatever_is_free();
+    fn candidates(&self, task: TaskRef, requirement: &Requirement) -> Vec<WorkerSlot> {
+        let need = need_of(requirement).ignoring_free_amounts();
         let mut found = Vec::new();
         for (at, tree) in self.pool.trees().iter().enumerate() {
             tree.first_from(0, &need, &mut |position| {
                 if let Some(slot) = self.pool.slot_at(at, position)
-                    && self.takes(slot, task)
+                    && self.could_run(slot, task)
                     && self.pool.member(slot).is_some_and(|member| member.reservation.is_none())
                 {
                     found.push(slot);
                 }
-                found.len() >= MOST_CANDIDATES
+                found.len() >= MAX_CANDIDATES
             });
         }
         found
@@ -140,29 +145,31 @@ impl Placement {
 
     /// Keeps no room for a task any more.
     pub(crate) fn release_reservation(&mut self, task: TaskRef, now: Time) {
-        let Some(at) = self.reserved.iter().position(|(other, _)| *other == task) else { return };
-        let (_, slot) = self.reserved.remove(at);
+        let Some(at) = self.reservations.iter().position(|(other, _)| *other == task) else {
+            return;
+        };
+        let (_, slot) = self.reservations.remove(at);
         self.pool.change(slot, now, |member| member.set_reservation(None));
     }
 
     /// The worker that keeps room for a task.
-    pub(crate) fn slot_reserved_for(&self, task: TaskRef) -> Option<Slot> {
-        self.reserved.iter().find(|(other, _)| *other == task).map(|(_, slot)| *slot)
+    pub(crate) fn slot_reserved_for(&self, task: TaskRef) -> Option<WorkerSlot> {
+        self.reservations.iter().find(|(other, _)| *other == task).map(|(_, slot)| *slot)
     }
 
     /// The task that a worker keeps room for.
-    pub(crate) fn keeps_for(&self, slot: Slot) -> Option<TaskRef> {
+    pub(crate) fn reserved_task(&self, slot: WorkerSlot) -> Option<TaskRef> {
         Some(self.pool.member(slot)?.reservation.as_ref()?.task)
     }
 
     /// Brings reservations up to date, and drops those on workers that cannot run their task any more.
     pub(crate) fn renew_reservations(&mut self, now: Time) {
-        for (task, slot) in self.reserved.clone() {
-            if !self.takes(slot, task) {
+        for (task, slot) in self.reservations.clone() {
+            if !self.could_run(slot, task) {
                 self.release_reservation(task, now);
                 continue;
             }
-            self.pool.renew(slot, |member: &mut Member| {
+            self.pool.change_unindexed(slot, |member: &mut Member| {
                 if let Some(reservation) = &mut member.reservation {
                     reservation.renew(&member.in_flight, now);
                 }
@@ -172,15 +179,16 @@ impl Placement {
 
     /// A reservation without its task, or the other way round.
     pub(crate) fn wrong_reservation(&self) -> Option<String> {
-        let kept = |slot: Slot| Some((self.keeps_for(slot)?, slot));
-        let mut kept: Vec<_> = self.pool.slots().into_iter().filter_map(kept).collect();
-        let mut promised = self.reserved.clone();
+        let kept = |slot: WorkerSlot| Some((self.reserved_task(slot)?, slot));
+        let mut kept: Vec<_> = self.pool.worker_slots().into_iter().filter_map(kept).collect();
+        let mut promised = self.reservations.clone();
         kept.sort();
         promised.sort();
-        let waits =
-            |(task, _): &(TaskRef, Slot)| matches!(self.stage(*task), Some(Stage::Waiting(..)));
-        (kept != promised || kept.len() > MOST_RESERVED || !kept.iter().all(waits))
-            .then(|| format!("room is kept for {kept:?} and promised to {promised:?}"))
+        let waits = |(task, _): &(TaskRef, WorkerSlot)| {
+            matches!(self.stage(*task), Some(Stage::Waiting(..)))
+        };
+        (kept != promised || kept.len() > MAX_RESERVATIONS || !kept.iter().all(waits))
+            .then(|| format!("workers hold reservations for {kept:?}, the queue has {promised:?}"))
     }
 }
 

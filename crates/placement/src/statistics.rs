@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::Ending;
-use crate::explain::Refusals;
+use crate::AttemptEnd;
+use crate::explain::RefusalCounts;
 
 /// Counts over all decisions of the strategy in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -27,15 +27,15 @@ pub struct Statistics {
     /// Tasks that an idle worker took from another's queue.
     pub steals: u64,
     /// Refusals by reason.
-    pub refusals: Refusals,
+    pub refusals: RefusalCounts,
 }
 
 impl Statistics {
-    pub(crate) fn ended(&mut self, ending: Ending) {
+    pub(crate) fn ended(&mut self, ending: AttemptEnd) {
         match ending {
-            Ending::Completed(_) => self.completed += 1,
-            Ending::Failed | Ending::Lost => self.failed += 1,
-            Ending::Withdrawn => {}
+            AttemptEnd::Completed(_) => self.completed += 1,
+            AttemptEnd::Failed | AttemptEnd::Lost => self.failed += 1,
+            AttemptEnd::Withdrawn => {}
         }
     }
 }

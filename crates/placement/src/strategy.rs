@@ -151,16 +151,16 @@ pub(crate) enum Score {
     Nothing,
     Load(LoadMetric),
     QueueLength,
-    Record,
+    PastPerformance,
     GpuLoad {
         penalty_half_life_s: f64,
     },
     Learned {
         learning_rate: f64,
     },
-    LeftOver,
+    FreeAmount,
     /// Minus what is left over.
-    Crowding,
+    NegatedFreeAmount,
     /// Backlog + run time + weight × error.
     Finish {
         error_weight: f64,
@@ -312,9 +312,9 @@ impl Strategy {
             Strategy::CapabilityBased { load_metric, pick } => match pick {
                 Pick::LeastLoaded => least(Score::Load(load_metric)),
                 Pick::Random => (Arrival, AtSubmit, Score::Nothing, Select::Random),
-                Pick::Performance => least(Score::Record),
+                Pick::Performance => least(Score::PastPerformance),
             },
-            Strategy::PerformanceAware => least(Score::Record),
+            Strategy::PerformanceAware => least(Score::PastPerformance),
             Strategy::LoadBalancing { penalty_half_life_s } => {
                 least(Score::GpuLoad { penalty_half_life_s })
             }
@@ -326,8 +326,8 @@ impl Strategy {
                 let select = Select::LeastOfSample(PROBABILISTIC_CANDIDATES);
                 (Arrival, AtSubmit, Score::SampledFinish, select)
             }
-            Strategy::BestFit => (Arrival, WithRoom, Score::LeftOver, Select::Least),
-            Strategy::WorstFit => (Arrival, WithRoom, Score::Crowding, Select::Least),
+            Strategy::BestFit => (Arrival, WithRoom, Score::FreeAmount, Select::Least),
+            Strategy::WorstFit => (Arrival, WithRoom, Score::NegatedFreeAmount, Select::Least),
             Strategy::Random => (Arrival, AtSubmit, Score::Nothing, Select::Random),
             Strategy::PowerOfTwo => {
                 let load = Score::Load(LoadMetric::TaskCount);
@@ -379,7 +379,7 @@ impl Recipe {
     }
 
     /// Whether the score is a time, so that leaves are grouped by speed and keyed by when they are free.
-    pub(crate) fn by_time(&self) -> bool {
+    pub(crate) fn is_time_based(&self) -> bool {
         matches!(
             self.score,
             Score::Finish { .. } | Score::SampledFinish | Score::ExpectedFinish { .. }

@@ -6,23 +6,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hypha_model::{ExecutorClass, Name, Pages, Requirement};
+use hypha_model::{ExecutorClass, Name, PagedSlab, Requirement};
 
 use crate::TaskRef;
 use crate::capability::need_of;
 use crate::index::Need;
 
-/// The place of a task in the order: lower goes first. The last part makes every place distinct.
+/// The position of a task in the order: lower goes first. The last part makes every position distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct QueuePosition {
     pub(crate) rank: i64,
     pub(crate) submitted_us: u64,
     pub(crate) serial: u64,
 }
 
-impl Place {
+impl QueuePosition {
     /// Before all others.
-    pub(crate) const FIRST: Place = Place { rank: i64::MIN, submitted_us: 0, serial: 0 };
+    pub(crate) const FIRST: QueuePosition =
+        QueuePosition { rank: i64::MIN, submitted_us: 0, serial: 0 };
 }
 
 /// Index of a shape.
@@ -50,27 +51,27 @@ struct Shape {
     key: ShapeKey,
     /// The same for trees of workers.
     need: Need,
-    tasks: BTreeMap<Place, TaskRef>,
+    tasks: BTreeMap<QueuePosition, TaskRef>,
     /// Whether no worker could run it, even when idle.
     parked: bool,
     /// When some worker was last known to be able to run it, in the pool's count of losses.
-    served_at: Option<u64>,
+    schedulable_at: Option<u64>,
 }
 
 /// See the head of this file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waiting {
-    shapes: Pages<Shape>,
+pub(crate) struct WaitingQueue {
+    shapes: PagedSlab<Shape>,
     by_key: BTreeMap<ShapeKey, ShapeId>,
     /// The first task of every shape that is not parked, those of batches and the interactive ones.
-    heads: [BTreeSet<(Place, ShapeId)>; 2],
+    heads: [BTreeSet<(QueuePosition, ShapeId)>; 2],
     parked: BTreeMap<ShapeKey, ShapeId>,
     /// The shape that was emptied last. It is kept: the next task is likely to have the same.
     emptied: Option<ShapeId>,
     len: usize,
 }
 
-impl Waiting {
+impl WaitingQueue {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -84,23 +85,23 @@ impl Waiting {
         &mut self,
         requirement: &Requirement,
         interactive: bool,
-        place: Place,
+        position: QueuePosition,
         task: TaskRef,
     ) -> ShapeId {
         let id = self.shape_of(requirement, interactive);
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return id };
         let before = shape.head();
-        if shape.tasks.insert(place, task).is_none() {
+        if shape.tasks.insert(position, task).is_none() {
             self.len += 1;
         }
         self.head_changed(id, before);
         id
     }
 
-    pub(crate) fn remove(&mut self, id: ShapeId, place: Place) {
+    pub(crate) fn remove(&mut self, id: ShapeId, position: QueuePosition) {
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         let before = shape.head();
-        if shape.tasks.remove(&place).is_some() {
+        if shape.tasks.remove(&position).is_some() {
             self.len -= 1;
         }
         let is_empty = shape.tasks.is_empty();
@@ -115,7 +116,7 @@ impl Waiting {
         }
     }
 
-    fn head_changed(&mut self, id: ShapeId, before: Option<Place>) {
+    fn head_changed(&mut self, id: ShapeId, before: Option<QueuePosition>) {
         let Some(shape) = self.shapes.get(id.0 as usize) else { return };
         let after = shape.head();
         if shape.parked || before == after {
@@ -134,7 +135,7 @@ impl Waiting {
     pub(crate) fn park(&mut self, id: ShapeId) {
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         let Some(head) = shape.head().filter(|_| !shape.parked) else { return };
-        (shape.parked, shape.served_at) = (true, None);
+        (shape.parked, shape.schedulable_at) = (true, None);
         self.heads[usize::from(shape.key.interactive)].remove(&(head, id));
         self.parked.insert(shape.key.clone(), id);
     }
@@ -167,14 +168,14 @@ impl Waiting {
     }
 
     /// Whether a worker was known to be able to run a shape when the pool had lost as much as `losses`.
-    pub(crate) fn is_known_served(&self, id: ShapeId, losses: u64) -> bool {
+    pub(crate) fn is_known_schedulable(&self, id: ShapeId, losses: u64) -> bool {
         let shape = self.shapes.get(id.0 as usize);
-        shape.is_some_and(|shape| shape.served_at == Some(losses))
+        shape.is_some_and(|shape| shape.schedulable_at == Some(losses))
     }
 
-    pub(crate) fn note_served(&mut self, id: ShapeId, losses: u64) {
+    pub(crate) fn note_schedulable(&mut self, id: ShapeId, losses: u64) {
         if let Some(shape) = self.shapes.get_mut(id.0 as usize) {
-            shape.served_at = Some(losses);
+            shape.schedulable_at = Some(losses);
         }
     }
 
@@ -192,14 +193,14 @@ impl Waiting {
         }
     }
 
-    /// The first task of every shape that is not parked, in order, from behind the place `after` on.
+    /// The first task of every shape that is not parked, in order, from behind the position `after` on.
     pub(crate) fn heads_after(
         &self,
         interactive: bool,
-        after: Option<Place>,
-    ) -> impl Iterator<Item = (Place, ShapeId, TaskRef)> {
+        after: Option<QueuePosition>,
+    ) -> impl Iterator<Item = (QueuePosition, ShapeId, TaskRef)> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let from = after.map_or(Unbounded, |place| Excluded((place, ShapeId::NONE)));
+        let from = after.map_or(Unbounded, |position| Excluded((position, ShapeId::NONE)));
         let heads = self.heads[usize::from(interactive)].range((from, Unbounded));
         heads.filter_map(|(_, id)| self.next_after(*id, None))
     }
@@ -210,17 +211,17 @@ impl Waiting {
         shape.into_iter().flat_map(|shape| shape.tasks.values().copied())
     }
 
-    /// The task of a shape that follows the place `after`.
+    /// The task of a shape that follows the position `after`.
     pub(crate) fn next_after(
         &self,
         id: ShapeId,
-        after: Option<Place>,
-    ) -> Option<(Place, ShapeId, TaskRef)> {
+        after: Option<QueuePosition>,
+    ) -> Option<(QueuePosition, ShapeId, TaskRef)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let shape = self.shapes.get(id.0 as usize)?;
         let from = after.map_or(Unbounded, Excluded);
-        let (place, task) = shape.tasks.range((from, Unbounded)).next()?;
-        Some((*place, id, *task))
+        let (position, task) = shape.tasks.range((from, Unbounded)).next()?;
+        Some((*position, id, *task))
     }
 
     fn shape_of(&mut self, requirement: &Requirement, interactive: bool) -> ShapeId {
@@ -243,7 +244,7 @@ impl Waiting {
         }
         let need = need_of(requirement);
         let tasks = BTreeMap::new();
-        let shape = Shape { key: key.clone(), need, tasks, parked: false, served_at: None };
+        let shape = Shape { key: key.clone(), need, tasks, parked: false, schedulable_at: None };
         let id = ShapeId(self.shapes.vacant() as u32);
         self.shapes.insert(id.0 as usize, shape);
         self.by_key.insert(key, id);
@@ -252,7 +253,7 @@ impl Waiting {
 }
 
 impl Shape {
-    fn head(&self) -> Option<Place> {
+    fn head(&self) -> Option<QueuePosition> {
         self.tasks.keys().next().copied()
     }
 }

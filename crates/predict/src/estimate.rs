@@ -3,22 +3,22 @@
 use hypha_model::Rng;
 
 use crate::normal;
-use crate::widths::Widths;
+use crate::widths::IntervalWidths;
 
 /// Times beyond this (some 30,000 years) say nothing; the bound keeps all arithmetic finite.
 pub(crate) const MAX_S: f64 = 1e12;
 /// The largest spread of the logarithm that is reckoned with: a factor of 7 for one sigma.
 pub(crate) const MAX_LOG_SIGMA: f64 = 2.0;
 /// The standard deviation, relative to the mean, that goes with it.
-const MOST_RELATIVE: f64 = 7.321_075_949_314_87;
+const MAX_RELATIVE_ERROR: f64 = 7.321_075_949_314_87;
 /// No quantile is further than `e^12` from the median: more is an artefact of the shape.
 const MAX_LOG_DISTANCE: f64 = 12.0;
 /// Of the mean; how much of a run remains at least, so that what overran never counts as done.
-const LEAST_REMAINING: f64 = 0.01;
+const MIN_REMAINING_SHARE: f64 = 0.01;
 /// Beyond so many standard deviations probabilities are so small that only ratios of them are reckoned with.
-const FAR_OUT: f64 = 4.0;
+const TAIL_SIGMAS: f64 = 4.0;
 /// Spreads below this count as none when conditioning: the difference of two ratios would be noise.
-const LEAST_LOG_SIGMA: f64 = 1e-3;
+const MIN_LOG_SIGMA: f64 = 1e-3;
 
 /// A predicted run time: lognormal in shape, with interval widths calibrated on past predictions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub struct Estimate {
     pub error_s: f64,
     median_s: f64,
     log_sigma: f64,
-    widths: Widths,
+    widths: IntervalWidths,
 }
 
 impl Estimate {
@@ -39,7 +39,7 @@ impl Estimate {
         error_s: 0.0,
         median_s: 0.0,
         log_sigma: 0.0,
-        widths: Widths::NORMAL,
+        widths: IntervalWidths::NORMAL,
     };
 
     /// Exactly `seconds`; negatives and NaN count as zero.
@@ -50,10 +50,10 @@ impl Estimate {
 
     /// A lognormal time of this mean and standard deviation; negatives and NaN count as zero.
     pub fn new(mean_s: f64, error_s: f64) -> Estimate {
-        Estimate::with_widths(bounded(mean_s), bounded(error_s), Widths::NORMAL)
+        Estimate::with_widths(bounded(mean_s), bounded(error_s), IntervalWidths::NORMAL)
     }
 
-    fn with_widths(mean_s: f64, error_s: f64, widths: Widths) -> Estimate {
+    fn with_widths(mean_s: f64, error_s: f64, widths: IntervalWidths) -> Estimate {
         if mean_s <= 0.0 {
             return Estimate::ZERO;
         }
@@ -68,7 +68,7 @@ impl Estimate {
         median_s: f64,
         log_variance: f64,
         mean_s: f64,
-        widths: Widths,
+        widths: IntervalWidths,
     ) -> Estimate {
         let (mean_s, median_s) = (bounded(mean_s), bounded(median_s));
         let log_sigma = log_variance.max(0.0).sqrt().min(MAX_LOG_SIGMA);
@@ -113,20 +113,20 @@ impl Estimate {
         if bounded(elapsed_s) <= 0.0 {
             return *self;
         }
-        let (mean_s, error_s) = self.left_after(elapsed_s);
+        let (mean_s, error_s) = self.remaining_after(elapsed_s);
         Estimate::with_widths(mean_s, error_s, self.widths)
     }
 
     /// Mean and standard deviation of what [`Estimate::remaining`] says.
-    pub(crate) fn left_after(&self, elapsed_s: f64) -> (f64, f64) {
+    pub(crate) fn remaining_after(&self, elapsed_s: f64) -> (f64, f64) {
         let elapsed_s = bounded(elapsed_s);
         if elapsed_s <= 0.0 {
             return (self.mean_s, self.error_s);
         }
         let sigma = self.log_sigma;
-        let least = self.mean_s * LEAST_REMAINING;
+        let least = self.mean_s * MIN_REMAINING_SHARE;
         let as_predicted = || ((self.mean_s - elapsed_s).max(least), self.error_s);
-        if sigma < LEAST_LOG_SIGMA {
+        if sigma < MIN_LOG_SIGMA {
             return as_predicted();
         }
         // Of the lognormal with this mean.
@@ -136,13 +136,13 @@ impl Estimate {
             return as_predicted();
         }
         // The first two moments of T given T > e.
-        let (first, second) = if z < FAR_OUT {
-            let above = normal::above(z);
-            let relative = (self.error_s / self.mean_s).min(MOST_RELATIVE);
+        let (first, second) = if z < TAIL_SIGMAS {
+            let above = normal::survival(z);
+            let relative = (self.error_s / self.mean_s).min(MAX_RELATIVE_ERROR);
             let second = self.mean_s * self.mean_s * (1.0 + relative * relative);
             (
-                self.mean_s * normal::above(z - sigma) / above,
-                second * normal::above(z - 2.0 * sigma) / above,
+                self.mean_s * normal::survival(z - sigma) / above,
+                second * normal::survival(z - 2.0 * sigma) / above,
             )
         } else {
             // Without tiny tail probabilities.
@@ -226,7 +226,7 @@ mod tests {
     fn what_remains_is_the_conditional_distribution() {
         let estimate = Estimate::new(2.0, 1.5);
         assert_eq!(estimate.remaining(0.0), estimate);
-        let skewed = Estimate::lognormal(1.0, 0.5, 2.0, Widths::NORMAL);
+        let skewed = Estimate::lognormal(1.0, 0.5, 2.0, IntervalWidths::NORMAL);
         assert_eq!(skewed.remaining(0.0), skewed);
         let mut rng = Rng::new(2);
         let samples: Vec<f64> = (0..400_000).map(|_| estimate.sample(&mut rng)).collect();

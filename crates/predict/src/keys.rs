@@ -76,7 +76,7 @@ impl FromStr for Mode {
 /// The mode `lookup_table` was asked for, but there is no table.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("there is no lookup table: give one in the configuration, or use the mode `default`")]
-pub struct NoTable;
+pub struct NoLookupTable;
 
 #[cfg(test)]
 mod tests {

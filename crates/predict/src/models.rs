@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hypha_model::{Metadata, Value};
+use hypha_model::{Metadata, MetadataValue};
 use serde::{Deserialize, Serialize};
 
 use crate::bits;
+use crate::change_detector::RANDOM_WALK_VARIANCE;
 use crate::regression::D;
-use crate::trend::WALK;
 
 /// Numeric columns of one model: what fits beside the constant.
 pub(crate) const MAX_COLUMNS: usize = D - 1;
@@ -17,7 +17,7 @@ pub(crate) const MAX_TEXTS: usize = 4;
 /// Values of one text: more of them is not a category but an identifier, and teaches nothing.
 const MAX_VALUES: usize = 32;
 /// Sets of columns of one model that are learned apart.
-const MAX_SHAPES: usize = 8;
+const MAX_FEATURE_SETS: usize = 8;
 /// The set of columns of tasks whose set is one too many; what they do not say counts as zero.
 const MIXED: u8 = 0x80;
 /// A number is at most this many times the first one seen; beyond it is absurd.
@@ -27,12 +27,13 @@ const OFFSET_SPREAD: f64 = 0.5;
 
 /// What was seen of one model's tasks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Model {
+pub(crate) struct ModelFeatures {
     columns: Vec<Column>,
-    texts: Vec<Text>,
+    texts: Vec<TextField>,
     offsets: Vec<Offset>,
     /// The sets of columns seen, each with its most observed regression.
-    shapes: Vec<Shape>,
+    #[serde(rename = "shapes")]
+    feature_sets: Vec<FeatureSet>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,7 +45,7 @@ struct Column {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Text {
+struct TextField {
     name: Arc<str>,
     /// Numbers of offsets, from 1.
     values: BTreeMap<Arc<str>, u8>,
@@ -60,7 +61,7 @@ struct Offset {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Shape {
+struct FeatureSet {
     columns: u8,
     best: Option<(u32, u32)>,
 }
@@ -71,12 +72,12 @@ pub(crate) struct Features {
     /// Which columns the task has, as bits.
     pub(crate) present: u8,
     /// Which tasks are learned together: the same, or one for all that are too many.
-    pub(crate) shape: u8,
+    pub(crate) feature_set: u8,
     /// Numbers of offsets; zero: none.
     pub(crate) categories: [u8; MAX_TEXTS],
 }
 
-impl Model {
+impl ModelFeatures {
     /// Makes sure that these columns are there, as far as there is room.
     pub(crate) fn reserve(&mut self, names: &[Arc<str>]) {
         for name in names {
@@ -87,23 +88,23 @@ impl Model {
     /// Puts the metadata, and the client's own estimate as the number `estimated_time`, into columns.
     pub(crate) fn features(&mut self, metadata: &Metadata, estimated_s: Option<f64>) -> Features {
         let mut features =
-            Features { numbers: [0.0; D], present: 0, shape: 0, categories: [0; MAX_TEXTS] };
+            Features { numbers: [0.0; D], present: 0, feature_set: 0, categories: [0; MAX_TEXTS] };
         features.numbers[0] = 1.0;
         let mut texts = 0;
         for (name, value) in metadata.iter() {
             match value {
-                Value::Number(number) => self.number(&mut features, name, *number),
-                Value::Text(text) if texts < MAX_TEXTS => {
+                MetadataValue::Number(number) => self.number(&mut features, name, *number),
+                MetadataValue::Text(text) if texts < MAX_TEXTS => {
                     features.categories[texts] = self.category(name, text);
                     texts += usize::from(features.categories[texts] > 0);
                 }
-                Value::Text(_) => {}
+                MetadataValue::Text(_) => {}
             }
         }
         if let Some(seconds) = estimated_s {
             self.number(&mut features, "estimated_time", seconds);
         }
-        features.shape = self.shape(features.present);
+        features.feature_set = self.feature_set(features.present);
         features
     }
 
@@ -134,7 +135,7 @@ impl Model {
         let at = match self.texts.iter().position(|text| *text.name == *name) {
             Some(at) => at,
             None if self.texts.len() < MAX_TEXTS => {
-                self.texts.push(Text { name: Arc::from(name), values: BTreeMap::new() });
+                self.texts.push(TextField { name: Arc::from(name), values: BTreeMap::new() });
                 self.texts.len() - 1
             }
             None => return 0,
@@ -153,14 +154,14 @@ impl Model {
         category
     }
 
-    fn shape(&mut self, columns: u8) -> u8 {
-        let known = |shapes: &[Shape], columns| shapes.iter().any(|s| s.columns == columns);
-        if known(&self.shapes, columns) {
+    fn feature_set(&mut self, columns: u8) -> u8 {
+        let known = |sets: &[FeatureSet], columns| sets.iter().any(|s| s.columns == columns);
+        if known(&self.feature_sets, columns) {
             return columns;
         }
-        let columns = if self.shapes.len() < MAX_SHAPES { columns } else { MIXED };
-        if !known(&self.shapes, columns) {
-            self.shapes.push(Shape { columns, best: None });
+        let columns = if self.feature_sets.len() < MAX_FEATURE_SETS { columns } else { MIXED };
+        if !known(&self.feature_sets, columns) {
+            self.feature_sets.push(FeatureSet { columns, best: None });
         }
         columns
     }
@@ -181,26 +182,29 @@ impl Model {
             let Some(offset) = self.offsets.get_mut(at) else { continue };
             offset.value += offset.variance / variance * residual;
             let left = offset.variance - offset.variance * offset.variance / variance;
-            offset.variance = (left + WALK).min(OFFSET_SPREAD * OFFSET_SPREAD);
+            offset.variance = (left + RANDOM_WALK_VARIANCE).min(OFFSET_SPREAD * OFFSET_SPREAD);
         }
     }
 
     /// Notes that a regression of tasks of this shape has so many observations.
-    pub(crate) fn observed(&mut self, shape: u8, regression: u32, count: u32) {
-        let Some(shape) = self.shapes.iter_mut().find(|s| s.columns == shape) else { return };
-        if shape.best.is_none_or(|(best, most)| best == regression || most < count) {
-            shape.best = Some((regression, count));
+    pub(crate) fn observed(&mut self, feature_set: u8, regression: u32, count: u32) {
+        let Some(feature_set) = self.feature_sets.iter_mut().find(|s| s.columns == feature_set)
+        else {
+            return;
+        };
+        if feature_set.best.is_none_or(|(best, most)| best == regression || most < count) {
+            feature_set.best = Some((regression, count));
         }
     }
 
     /// The most observed regression of tasks of this shape, on whatever hardware.
-    pub(crate) fn same_shape(&self, shape: u8) -> Option<u32> {
-        self.shapes.iter().find(|s| s.columns == shape)?.best.map(|(at, _)| at)
+    pub(crate) fn best_of_feature_set(&self, feature_set: u8) -> Option<u32> {
+        self.feature_sets.iter().find(|s| s.columns == feature_set)?.best.map(|(at, _)| at)
     }
 
     /// The most observed regression of this model.
-    pub(crate) fn any_shape(&self) -> Option<u32> {
-        let best = self.shapes.iter().filter_map(|shape| shape.best);
+    pub(crate) fn best_of_any_feature_set(&self) -> Option<u32> {
+        let best = self.feature_sets.iter().filter_map(|feature_set| feature_set.best);
         best.max_by_key(|(_, count)| *count).map(|(at, _)| at)
     }
 
@@ -211,7 +215,7 @@ impl Model {
     }
 
     /// Replaces what a damaged snapshot may hold.
-    pub(crate) fn make_sound(&mut self) {
+    pub(crate) fn repair(&mut self) {
         self.columns.truncate(MAX_COLUMNS);
         self.texts.truncate(MAX_TEXTS);
         for column in &mut self.columns {
@@ -235,14 +239,14 @@ impl Offset {
 mod tests {
     use super::*;
 
-    fn metadata(entries: &[(&str, Value)]) -> Metadata {
+    fn metadata(entries: &[(&str, MetadataValue)]) -> Metadata {
         let entries = entries.iter().map(|(name, value)| (Arc::from(*name), value.clone()));
         Metadata::new(entries).unwrap()
     }
 
     #[test]
     fn columns_keep_their_order_and_their_first_scale() {
-        let mut model = Model::default();
+        let mut model = ModelFeatures::default();
         let first = model.features(&Metadata::of_numbers(&[("out", 50.0)]), None);
         let second = model.features(&Metadata::of_numbers(&[("in", -8.0), ("out", 100.0)]), None);
         assert_eq!((first.numbers[..3].to_vec(), first.present), (vec![1.0, 1.0, 0.0], 1));
@@ -253,46 +257,48 @@ mod tests {
 
     #[test]
     fn the_clients_own_estimate_is_a_number_like_any_other() {
-        let mut model = Model::default();
+        let mut model = ModelFeatures::default();
         let features = model.features(&Metadata::default(), Some(4.0));
         assert_eq!(model.raw("estimated_time", features.present, &features.numbers), Some(4.0));
     }
 
     #[test]
     fn absurd_numbers_are_bounded() {
-        let mut model = Model::default();
+        let mut model = ModelFeatures::default();
         model.features(&Metadata::of_numbers(&[("n", f64::MIN_POSITIVE)]), None);
         let features = model.features(&Metadata::of_numbers(&[("n", f64::MAX)]), None);
         assert_eq!(features.numbers[1], MAX_SCALED);
     }
 
     #[test]
-    fn columns_texts_values_and_shapes_are_bounded() {
-        let mut model = Model::default();
+    fn columns_texts_values_and_feature_sets_are_bounded() {
+        let mut model = ModelFeatures::default();
         for i in 0..40 {
             let number = format!("number-{i}");
             let text = format!("text-{i}");
-            let value = Value::Text(format!("value-{i}").into());
+            let value = MetadataValue::Text(format!("value-{i}").into());
             let entries =
-                [(&*number, Value::Number(1.0)), (&*text, value.clone()), ("same", value)];
+                [(&*number, MetadataValue::Number(1.0)), (&*text, value.clone()), ("same", value)];
             let features = model.features(&metadata(&entries), None);
             assert_eq!(features.categories[0] > 0, i < MAX_VALUES, "{i}");
         }
-        let columns = (model.columns.len(), model.shapes.len(), model.texts.len());
+        let columns = (model.columns.len(), model.feature_sets.len(), model.texts.len());
         assert_eq!(columns, (MAX_COLUMNS, MAX_COLUMNS + 1, MAX_TEXTS));
         for i in 0..MAX_COLUMNS - 1 {
             let (one, other) = (format!("number-{i}"), format!("number-{}", i + 1));
             model.features(&Metadata::of_numbers(&[(&*one, 1.0), (&*other, 1.0)]), None);
         }
-        assert_eq!(model.shapes.len(), MAX_SHAPES + 1);
-        assert_eq!(model.shapes[MAX_SHAPES].columns, MIXED);
+        assert_eq!(model.feature_sets.len(), MAX_FEATURE_SETS + 1);
+        assert_eq!(model.feature_sets[MAX_FEATURE_SETS].columns, MIXED);
     }
 
     #[test]
     fn a_category_learns_its_offset() {
-        let mut model = Model::default();
-        let query = |model: &mut Model, value: &str| {
-            model.features(&metadata(&[("precision", Value::Text(value.into()))]), None).categories
+        let mut model = ModelFeatures::default();
+        let query = |model: &mut ModelFeatures, value: &str| {
+            model
+                .features(&metadata(&[("precision", MetadataValue::Text(value.into()))]), None)
+                .categories
         };
         let (slow, other) = (query(&mut model, "fp32"), query(&mut model, "fp16"));
         for _ in 0..20 {

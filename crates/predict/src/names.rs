@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 /// The numbers of names, in the order in which they were first seen.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<Name>", into = "Vec<Name>")]
-pub(crate) struct Names {
+pub(crate) struct NameInterner {
     list: Vec<Name>,
     numbers: BTreeMap<Name, u32>,
 }
 
-impl Names {
+impl NameInterner {
     /// The number of `name`, given now if it is new and there is room for it under `bound` names.
-    pub(crate) fn number(&mut self, name: Option<&Name>, bound: usize) -> u32 {
+    pub(crate) fn intern(&mut self, name: Option<&Name>, bound: usize) -> u32 {
         let Some(name) = name else { return 0 };
         if let Some(&number) = self.numbers.get(name) {
             return number;
@@ -39,15 +39,15 @@ impl Names {
     }
 }
 
-impl From<Vec<Name>> for Names {
-    fn from(list: Vec<Name>) -> Names {
+impl From<Vec<Name>> for NameInterner {
+    fn from(list: Vec<Name>) -> NameInterner {
         let numbered = list.iter().cloned().zip(1..);
-        Names { numbers: numbered.collect(), list }
+        NameInterner { numbers: numbered.collect(), list }
     }
 }
 
-impl From<Names> for Vec<Name> {
-    fn from(names: Names) -> Vec<Name> {
+impl From<NameInterner> for Vec<Name> {
+    fn from(names: NameInterner) -> Vec<Name> {
         names.list
     }
 }
@@ -59,12 +59,12 @@ mod tests {
     #[test]
     fn numbers_are_dense_and_bounded_and_survive_a_round_trip() {
         let name = |text: &str| text.parse::<Name>().unwrap();
-        let mut names = Names::default();
+        let mut names = NameInterner::default();
         let numbers: Vec<u32> =
-            ["a", "b", "a", "c"].iter().map(|text| names.number(Some(&name(text)), 2)).collect();
-        assert_eq!((numbers, names.number(None, 2)), (vec![1, 2, 1, 0], 0));
+            ["a", "b", "a", "c"].iter().map(|text| names.intern(Some(&name(text)), 2)).collect();
+        assert_eq!((numbers, names.intern(None, 2)), (vec![1, 2, 1, 0], 0));
         assert_eq!((names.name(0), names.name(2)), (None, Some(&name("b"))));
-        let mut again = Names::from(Vec::from(names));
-        assert_eq!(again.number(Some(&name("b")), 9), 2);
+        let mut again = NameInterner::from(Vec::from(names));
+        assert_eq!(again.intern(Some(&name("b")), 9), 2);
     }
 }

@@ -5,16 +5,16 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 use statrs::function::erf::{erfc, erfc_inv};
 
 /// Probabilities nearer than this to 0 or 1 count as this: quantiles stay finite (about six sigma).
-const EDGE: f64 = 1e-9;
+const MIN_PROBABILITY: f64 = 1e-9;
 
 /// The standard normal quantile of `p`. Finite for every `p`; NaN counts as one half.
 pub(crate) fn quantile(p: f64) -> f64 {
-    let p = if p.is_nan() { 0.5 } else { p.clamp(EDGE, 1.0 - EDGE) };
+    let p = if p.is_nan() { 0.5 } else { p.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY) };
     -SQRT_2 * erfc_inv(2.0 * p)
 }
 
 /// `1 - cdf(x)`: the probability of more than `x`.
-pub(crate) fn above(x: f64) -> f64 {
+pub(crate) fn survival(x: f64) -> f64 {
     0.5 * erfc(x * FRAC_1_SQRT_2)
 }
 

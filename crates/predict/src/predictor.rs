@@ -3,17 +3,17 @@
 use hypha_model::{Map, Name, Span, TaskSpec, WorkerId};
 
 use crate::estimate::{Estimate, MAX_LOG_SIGMA};
-use crate::keys::{HardwareKey, Mode, ModelKey, NoTable, WorkerKey};
-use crate::known::{KnownSpeeds, told_run_s};
-use crate::models::Model;
-use crate::names::Names;
+use crate::keys::{HardwareKey, Mode, ModelKey, NoLookupTable, WorkerKey};
+use crate::models::ModelFeatures;
+use crate::names::NameInterner;
+use crate::oracle::{OracleSpeeds, oracle_run_s};
 use crate::query::Query;
-use crate::regression::{CLIP, D, Regression};
+use crate::regression::{D, RESIDUAL_CLIP, Regression};
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::table::LookupTable;
-use crate::typical::Typical;
-use crate::workers::Workers;
+use crate::typical::TypicalRunTime;
+use crate::workers::WorkerFactors;
 
 /// Models that are learned apart; a swarm serves tens.
 pub const MAX_MODELS: usize = 4_096;
@@ -30,7 +30,7 @@ pub(crate) const CONSTANT: [f64; D] = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
 const RUN_BOUNDS_S: (f64, f64) = (1e-6, 1e9);
 /// By how many sigmas a worker must be off the usual to count as faster or slower: of equals one in seven is, by
 /// chance, and of two of them one in thirty.
-const SURE: f64 = 1.5;
+const SURE_SIGMAS: f64 = 1.5;
 
 /// Predicts run times, from what was measured or from a table. Deterministic: the same calls in the same
 /// order give the same answers, bit for bit.
@@ -40,16 +40,16 @@ pub struct Predictor {
     mode: Mode,
     pub(crate) table: Option<LookupTable>,
     /// Of the oracle alone.
-    pub(crate) known: Option<KnownSpeeds>,
-    pub(crate) hardware: Names,
-    pub(crate) model_names: Names,
+    pub(crate) oracle: Option<OracleSpeeds>,
+    pub(crate) hardware: NameInterner,
+    pub(crate) model_names: NameInterner,
     /// By `ModelKey`; the first is for tasks without a model and for models that are too many.
-    pub(crate) models: Vec<Model>,
-    pub(crate) workers: Workers,
+    pub(crate) models: Vec<ModelFeatures>,
+    pub(crate) workers: WorkerFactors,
     /// With their keys; the one at `SHARED` knows no features.
     pub(crate) regressions: Vec<(u64, Regression)>,
     pub(crate) index: Map<u64, u32>,
-    pub(crate) typical: Typical,
+    pub(crate) typical: TypicalRunTime,
 }
 
 impl Predictor {
@@ -63,7 +63,7 @@ impl Predictor {
     /// part of a snapshot, so the mode is `default` until [`Predictor::set_table`] and
     /// [`Predictor::set_mode`].
     pub fn restore(settings: Settings, snapshot: Snapshot) -> Predictor {
-        let parts = snapshot.sound();
+        let parts = snapshot.repaired();
         let mut index = Map::default();
         for (at, (key, _)) in parts.regressions.iter().enumerate() {
             index.insert(*key, at as u32);
@@ -72,11 +72,11 @@ impl Predictor {
             settings: settings.bounded(),
             mode: Mode::Default,
             table: None,
-            known: parts.known,
+            oracle: parts.oracle,
             hardware: parts.hardware,
             model_names: parts.model_names,
             models: parts.models,
-            workers: Workers::restored(parts.workers),
+            workers: WorkerFactors::restored(parts.workers),
             regressions: parts.regressions,
             index,
             typical: parts.typical,
@@ -94,9 +94,9 @@ impl Predictor {
     }
 
     /// Changes where predictions come from. Learning goes on in either mode.
-    pub fn set_mode(&mut self, mode: Mode) -> Result<(), NoTable> {
+    pub fn set_mode(&mut self, mode: Mode) -> Result<(), NoLookupTable> {
         if mode == Mode::LookupTable && self.table.is_none() {
-            return Err(NoTable);
+            return Err(NoLookupTable);
         }
         self.mode = mode;
         Ok(())
@@ -112,7 +112,7 @@ impl Predictor {
 
     /// The key of a hardware label.
     pub fn hardware(&mut self, name: Option<&Name>) -> HardwareKey {
-        HardwareKey(self.hardware.number(name, MAX_HARDWARE) as u16)
+        HardwareKey(self.hardware.intern(name, MAX_HARDWARE) as u16)
     }
 
     /// The key of a worker. One that was here before is as fast as it was.
@@ -128,21 +128,21 @@ impl Predictor {
 
     /// Prepares the questions about a task.
     pub fn query(&mut self, spec: &TaskSpec) -> Query {
-        let named = self.model_names.number(spec.requirement.model.as_ref(), MAX_MODELS);
+        let named = self.model_names.intern(spec.requirement.model.as_ref(), MAX_MODELS);
         while self.models.len() <= named as usize {
-            let mut model = Model::default();
+            let mut model = ModelFeatures::default();
             model.reserve(self.table.as_ref().map_or(&[], |table| table.columns()));
             self.models.push(model);
         }
-        let estimated_s = match self.known {
-            Some(_) => told_run_s(&spec.metadata),
+        let estimated_s = match self.oracle {
+            Some(_) => oracle_run_s(&spec.metadata),
             None => spec.requirement.estimated_time.map(run_s),
         };
         let features = self.models[named as usize].features(&spec.metadata, estimated_s);
         Query {
             model: ModelKey(named),
             present: features.present,
-            shape: features.shape,
+            feature_set: features.feature_set,
             categories: features.categories,
             features: features.numbers,
             estimated_s,
@@ -150,39 +150,39 @@ impl Predictor {
     }
 
     /// What a task takes on some hardware, before a worker's factor.
-    pub fn base(&self, query: &Query, hardware: HardwareKey) -> Estimate {
-        if let (Some(known), Some(run_s)) = (&self.known, query.estimated_s) {
+    pub fn hardware_estimate(&self, query: &Query, hardware: HardwareKey) -> Estimate {
+        if let (Some(known), Some(run_s)) = (&self.oracle, query.estimated_s) {
             return known.estimate(run_s, hardware);
         }
         if self.mode == Mode::LookupTable
-            && let Some(estimate) = self.tabled(query, hardware)
+            && let Some(estimate) = self.from_table(query, hardware)
         {
             return estimate;
         }
         self.learned(query, hardware)
     }
 
-    /// A worker's run time against its hardware's [`Predictor::base`]: `2.0` takes twice as long. It is that of the
+    /// A worker's run time against its hardware's [`Predictor::hardware_estimate`]: `2.0` takes twice as long. It is that of the
     /// usual worker of its hardware until the worker is sure to be faster or slower: what was seen of it few times
     /// says as much about the tasks as about the worker. So it changes with others' completions too, if slowly.
     pub fn factor(&self, worker: WorkerKey) -> f64 {
-        if self.known.is_some() {
+        if self.oracle.is_some() {
             return 1.0;
         }
         let (log_factor, variance) = self.log_factor(worker);
-        let usual = self.workers.centre(self.workers.hardware(worker));
-        let is_sure = (log_factor - usual).abs() > SURE * variance.sqrt();
+        let usual = self.workers.mean_log_factor(self.workers.hardware(worker));
+        let is_sure = (log_factor - usual).abs() > SURE_SIGMAS * variance.sqrt();
         if is_sure { log_factor.exp() } else { usual.exp() }
     }
 
     /// The factor of the usual worker of some hardware, to show others' against it.
     pub fn usual_factor(&self, hardware: HardwareKey) -> f64 {
-        self.workers.centre(hardware).exp()
+        self.workers.mean_log_factor(hardware).exp()
     }
 
     /// What a task takes on a worker: the hardware's time, times the worker's factor.
     pub fn estimate(&self, query: &Query, worker: WorkerKey) -> Estimate {
-        self.on_worker(&self.base(query, self.workers.hardware(worker)), worker)
+        self.on_worker(&self.hardware_estimate(query, self.workers.hardware(worker)), worker)
     }
 
     /// The same, from the hardware's time, for callers that have asked for that already.
@@ -211,15 +211,15 @@ impl Predictor {
         let residual = log - fit.log;
         let noise = regression.noise();
         let variance = noise + fit.variance + factor_variance + offset_variance;
-        regression.judge(residual, variance.min(MAX_LOG_SIGMA * MAX_LOG_SIGMA));
-        let limit = CLIP * variance.sqrt();
+        regression.calibrate(residual, variance.min(MAX_LOG_SIGMA * MAX_LOG_SIGMA));
+        let limit = RESIDUAL_CLIP * variance.sqrt();
         let clipped = residual.clamp(-limit, limit);
         regression.learn(&features, clipped, variance);
         let count = regression.count();
         if let Some(model) = self.models.get_mut(query.model.0 as usize) {
             model.learn(&query.categories, clipped, variance);
             if at != SHARED {
-                model.observed(query.shape, at as u32, count);
+                model.observed(query.feature_set, at as u32, count);
             }
         }
         self.workers.learn(worker, clipped, variance, noise, spread);
@@ -231,7 +231,7 @@ impl Predictor {
     }
 
     fn log_factor(&self, worker: WorkerKey) -> (f64, f64) {
-        if self.known.is_some() {
+        if self.oracle.is_some() {
             return (0.0, 0.0);
         }
         self.workers.log_factor(worker, self.spread(self.workers.hardware(worker)))

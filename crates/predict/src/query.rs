@@ -11,7 +11,7 @@ pub struct Query {
     /// The model.
     pub model: ModelKey,
     pub(crate) present: u8,
-    pub(crate) shape: u8,
+    pub(crate) feature_set: u8,
     pub(crate) categories: [u8; MAX_TEXTS],
     pub(crate) features: [f64; D],
     pub(crate) estimated_s: Option<f64>,

@@ -8,9 +8,9 @@ use nalgebra::{SMatrix, SVector};
 use serde::{Deserialize, Serialize};
 
 use crate::bits;
+use crate::change_detector::{ChangeDetector, RANDOM_WALK_VARIANCE};
 use crate::estimate::MAX_S;
-use crate::trend::{Trend, WALK};
-use crate::widths::Widths;
+use crate::widths::IntervalWidths;
 
 /// A constant and up to seven numeric features. Fixed, so that nothing is allocated; seven, because a
 /// request that needs more numbers to be described has not been seen.
@@ -26,16 +26,16 @@ const NOISE_BOUNDS: (f64, f64) = (1e-4, 4.0);
 /// How many observations the first noise counts for.
 const FIRST_NOISE_COUNT: f64 = 4.0;
 /// Moving averages remember about 50 observations.
-const LEAST_STEP: f64 = 0.02;
+const MIN_STEP: f64 = 0.02;
 /// How much of the costs is forgotten with each observation.
 const FORGETTING: f64 = 0.998;
 /// For so many observations a feature can only add to the time; then one may also turn out to save some.
-const COSTS_ONLY: u32 = 100;
+const NON_NEGATIVE_COUNT: u32 = 100;
 /// Residuals beyond this many standard deviations teach no more than this many: one absurd time must not
 /// wreck what was learned.
-pub(crate) const CLIP: f64 = 3.0;
+pub(crate) const RESIDUAL_CLIP: f64 = 3.0;
 /// Of the usual time: no prediction is below.
-const LEAST_OF_LEVEL: f64 = 0.02;
+const MIN_SHARE_OF_LEVEL: f64 = 0.02;
 /// A time is at most this many standard deviations, and at most this many times, above its prediction when
 /// the mean is corrected: more than elsewhere, because the mean of a skewed error is made in its tail.
 const RATIO_CLIP: f64 = 4.0;
@@ -57,14 +57,14 @@ pub(crate) struct Regression {
     /// The usual time.
     #[serde(with = "bits")]
     level_s: f64,
-    trend: Trend,
-    widths: Widths,
+    trend: ChangeDetector,
+    widths: IntervalWidths,
     count: u32,
 }
 
 /// A prediction of the logarithm of a time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fit {
+pub(crate) struct LogPrediction {
     pub(crate) log: f64,
     /// From not knowing the costs; the noise is not in it.
     pub(crate) variance: f64,
@@ -89,36 +89,36 @@ impl Regression {
             noise: FIRST_NOISE,
             smear: (0.5 * FIRST_NOISE).exp(),
             level_s: seconds,
-            trend: Trend::ZERO,
-            widths: Widths::NORMAL,
+            trend: ChangeDetector::ZERO,
+            widths: IntervalWidths::NORMAL,
             count: 0,
         }
     }
 
     /// The same costs on hardware where all take `factor` times as long, as far as is known: the level
     /// is uncertain by `variance`.
-    pub(crate) fn elsewhere(&self, factor: f64, variance: f64) -> Regression {
+    pub(crate) fn transferred(&self, factor: f64, variance: f64) -> Regression {
         let beta = self.beta * factor;
         Regression {
             beta,
             covariance: self.covariance * (factor * factor) + beta * beta.transpose() * variance,
             level_s: self.level_s * factor,
-            trend: Trend::ZERO,
+            trend: ChangeDetector::ZERO,
             count: 0,
             ..self.clone()
         }
     }
 
-    pub(crate) fn predict(&self, features: &[f64; D]) -> Fit {
+    pub(crate) fn predict(&self, features: &[f64; D]) -> LogPrediction {
         let f = Vector::from_column_slice(features);
         let seconds = self.seconds(&f);
         let variance = (self.covariance * f).dot(&f) / (seconds * seconds);
-        Fit { log: seconds.ln(), variance: variance.max(0.0) }
+        LogPrediction { log: seconds.ln(), variance: variance.max(0.0) }
     }
 
     /// Takes note of a time whose logarithm was `residual` away from a prediction of that `variance`
     /// (the noise and all other uncertainty in it), before it is clipped.
-    pub(crate) fn judge(&mut self, residual: f64, variance: f64) {
+    pub(crate) fn calibrate(&mut self, residual: f64, variance: f64) {
         if self.count == 0 {
             return;
         }
@@ -142,7 +142,7 @@ impl Regression {
             // The linear step would be `gain * residual`; this one moves the logarithm by just that.
             let moved = (own / variance * residual).exp_m1();
             self.beta += direction * (moved / own);
-            if self.count < COSTS_ONLY {
+            if self.count < NON_NEGATIVE_COUNT {
                 self.beta = self.beta.map(|cost| cost.max(0.0));
             }
             self.covariance -= direction * direction.transpose() / variance;
@@ -156,13 +156,13 @@ impl Regression {
         self.level_s = self.level_s.clamp(1.0 / MAX_S, MAX_S);
         self.forget(residual / variance.sqrt());
         self.count = self.count.saturating_add(1);
-        if !self.is_sound() {
+        if !self.is_valid() {
             *self = Regression::first(features, self.level_s.max(1.0 / MAX_S));
         }
     }
 
     fn forget(&mut self, deviations: f64) {
-        let walk = WALK + self.trend.doubt(deviations, self.noise);
+        let walk = RANDOM_WALK_VARIANCE + self.trend.added_variance(deviations, self.noise);
         // Directions that no task excites would otherwise become unboundedly uncertain.
         if self.covariance.trace() < D as f64 * self.level_s * self.level_s {
             self.covariance /= FORGETTING;
@@ -171,11 +171,11 @@ impl Regression {
     }
 
     fn seconds(&self, features: &Vector) -> f64 {
-        self.beta.dot(features).clamp(self.level_s * LEAST_OF_LEVEL, MAX_S)
+        self.beta.dot(features).clamp(self.level_s * MIN_SHARE_OF_LEVEL, MAX_S)
     }
 
     fn step(&self) -> f64 {
-        (1.0 / (FIRST_NOISE_COUNT + f64::from(self.count))).max(LEAST_STEP)
+        (1.0 / (FIRST_NOISE_COUNT + f64::from(self.count))).max(MIN_STEP)
     }
 
     pub(crate) fn noise(&self) -> f64 {
@@ -190,7 +190,7 @@ impl Regression {
         self.level_s
     }
 
-    pub(crate) fn widths(&self) -> Widths {
+    pub(crate) fn widths(&self) -> IntervalWidths {
         self.widths
     }
 
@@ -199,11 +199,11 @@ impl Regression {
     }
 
     /// Whether every number is one that predictions can be made of.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         all_finite(&[self.noise, self.smear, self.level_s])
             && all_finite(self.beta.as_slice())
             && all_finite(self.covariance.as_slice())
-            && self.trend.is_sound()
+            && self.trend.is_valid()
             && self.noise > 0.0
             && self.smear > 0.0
             && self.level_s > 0.0
@@ -226,7 +226,7 @@ mod tests {
     fn learn(regression: &mut Regression, features: &[f64; D], seconds: f64) {
         let fit = regression.predict(features);
         let variance = fit.variance + regression.noise();
-        let limit = CLIP * variance.sqrt();
+        let limit = RESIDUAL_CLIP * variance.sqrt();
         regression.learn(features, (seconds.ln() - fit.log).clamp(-limit, limit), variance);
     }
 
@@ -306,7 +306,7 @@ mod tests {
             let seconds = (0.5 * rng.normal()).exp();
             let fit = regression.predict(&f);
             let variance = fit.variance + regression.noise();
-            regression.judge(seconds.ln() - fit.log, variance);
+            regression.calibrate(seconds.ln() - fit.log, variance);
             learn(&mut regression, &f, seconds);
         }
         assert!((regression.noise().sqrt() - 0.5).abs() < 0.1, "{}", regression.noise());
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_number_that_no_prediction_can_be_made_of_is_noticed() {
         let sound = learned(10, |a, b| a + b);
-        assert!(sound.is_sound());
+        assert!(sound.is_valid());
         let spoilers: [fn(&mut Regression); 6] = [
             |regression| regression.beta[3] = f64::INFINITY,
             |regression| regression.covariance[(1, 2)] = f64::NAN,
@@ -329,7 +329,7 @@ mod tests {
         for (at, spoil) in spoilers.iter().enumerate() {
             let mut damaged = sound.clone();
             spoil(&mut damaged);
-            assert!(!damaged.is_sound(), "{at}");
+            assert!(!damaged.is_valid(), "{at}");
         }
     }
 }

@@ -4,7 +4,7 @@
 
 mod csv;
 mod json;
-mod near;
+mod nearest;
 mod row;
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::estimate::Estimate;
 use crate::models::MAX_COLUMNS;
-use near::Near;
+use nearest::NearestRows;
 use row::{Row, Rows};
 
 pub use row::TableError;
@@ -24,18 +24,18 @@ const ANY_MODEL: &str = "*";
 #[derive(Clone, Debug)]
 pub struct LookupTable {
     columns: Vec<Arc<str>>,
-    models: BTreeMap<Arc<str>, Group>,
+    models: BTreeMap<Arc<str>, ModelRows>,
     rows: usize,
 }
 
 /// The rows of one model, by hardware.
 #[derive(Clone, Debug)]
-struct Group {
-    exact: BTreeMap<Arc<str>, Near>,
+struct ModelRows {
+    exact: BTreeMap<Arc<str>, NearestRows>,
     /// The rows without hardware.
-    unsaid: Option<Near>,
+    without_hardware: Option<NearestRows>,
     /// All rows.
-    all: Near,
+    all: NearestRows,
 }
 
 impl LookupTable {
@@ -64,7 +64,8 @@ impl LookupTable {
         for row in rows {
             by_model.entry(row.model.clone()).or_default().push(row);
         }
-        let models = by_model.into_iter().map(|(model, rows)| (model, Group::of(rows))).collect();
+        let models =
+            by_model.into_iter().map(|(model, rows)| (model, ModelRows::of(rows))).collect();
         Ok(LookupTable { columns, models, rows: count })
     }
 
@@ -92,24 +93,29 @@ impl LookupTable {
             *value = feature(column).map(row::scaled);
         }
         let exact = hardware.and_then(|hardware| group.exact.get(hardware));
-        let near = exact.or(group.unsaid.as_ref()).unwrap_or(&group.all);
+        let near = exact.or(group.without_hardware.as_ref()).unwrap_or(&group.all);
         Some(near.nearest(&point))
     }
 }
 
-impl Group {
-    fn of(rows: Vec<Row>) -> Group {
+impl ModelRows {
+    fn of(rows: Vec<Row>) -> ModelRows {
         let mut exact: BTreeMap<Arc<str>, Vec<Row>> = BTreeMap::new();
         for row in &rows {
             if let Some(hardware) = &row.hardware {
                 exact.entry(hardware.clone()).or_default().push(row.clone());
             }
         }
-        let unsaid: Vec<Row> = rows.iter().filter(|row| row.hardware.is_none()).cloned().collect();
-        Group {
-            exact: exact.into_iter().map(|(hardware, rows)| (hardware, Near::of(rows))).collect(),
-            unsaid: (!unsaid.is_empty()).then(|| Near::of(unsaid)),
-            all: Near::of(rows),
+        let without_hardware: Vec<Row> =
+            rows.iter().filter(|row| row.hardware.is_none()).cloned().collect();
+        ModelRows {
+            exact: exact
+                .into_iter()
+                .map(|(hardware, rows)| (hardware, NearestRows::of(rows)))
+                .collect(),
+            without_hardware: (!without_hardware.is_empty())
+                .then(|| NearestRows::of(without_hardware)),
+            all: NearestRows::of(rows),
         }
     }
 }

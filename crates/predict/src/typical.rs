@@ -5,20 +5,20 @@ use serde::{Deserialize, Serialize};
 use crate::bits;
 
 /// The average remembers about 100 run times.
-const LEAST_STEP: f64 = 0.01;
+const MIN_STEP: f64 = 0.01;
 
 /// A moving average of run times.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Typical {
+pub(crate) struct TypicalRunTime {
     #[serde(with = "bits")]
     mean_s: f64,
     count: u32,
 }
 
-impl Typical {
+impl TypicalRunTime {
     pub(crate) fn observe(&mut self, seconds: f64) {
         self.count = self.count.saturating_add(1);
-        self.mean_s += (seconds - self.mean_s) * (1.0 / f64::from(self.count)).max(LEAST_STEP);
+        self.mean_s += (seconds - self.mean_s) * (1.0 / f64::from(self.count)).max(MIN_STEP);
     }
 
     /// The average, or `first` before there is one.
@@ -26,7 +26,7 @@ impl Typical {
         if self.count > 0 { self.mean_s } else { first }
     }
 
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         self.mean_s.is_finite() && self.mean_s >= 0.0
     }
 }
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn the_average_begins_with_the_first_time_and_follows() {
-        let mut typical = Typical::default();
+        let mut typical = TypicalRunTime::default();
         assert_eq!(typical.mean_s(7.0), 7.0);
         typical.observe(3.0);
         assert_eq!(typical.mean_s(7.0), 3.0);

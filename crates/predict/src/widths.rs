@@ -12,21 +12,21 @@ const NORMAL: [f64; 3] =
 /// Widths stay within these factors of the normal's, whatever is observed.
 const BOUNDS: (f64, f64) = (0.2, 5.0);
 /// The steps shrink with the number of observations down to this, and then follow changes.
-const LEAST_STEP: f64 = 0.03;
+const MIN_STEP: f64 = 0.03;
 const FIRST_STEP_COUNT: f64 = 8.0;
 
 /// The half widths, in standard deviations, of the intervals that hold 50, 90 and 99 % of outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Widths(#[serde(with = "bits::array")] [f64; 3]);
+pub(crate) struct IntervalWidths(#[serde(with = "bits::array")] [f64; 3]);
 
-impl Widths {
-    pub(crate) const NORMAL: Widths = Widths(NORMAL);
+impl IntervalWidths {
+    pub(crate) const NORMAL: IntervalWidths = IntervalWidths(NORMAL);
 
     /// Takes note of an outcome `deviations` standard deviations away, the `count`th.
     pub(crate) fn observe(&mut self, deviations: f64, count: u32) {
         let distance = deviations.abs();
-        let step = (1.0 / (FIRST_STEP_COUNT + f64::from(count))).max(LEAST_STEP);
+        let step = (1.0 / (FIRST_STEP_COUNT + f64::from(count))).max(MIN_STEP);
         for i in 0..3 {
             // In equilibrium the steps up and down balance exactly when the coverage is right. Steps in
             // the logarithm, because a width is a scale.
@@ -61,7 +61,7 @@ mod tests {
     fn widths_come_to_cover_what_they_claim_whatever_the_distribution() {
         // Exponential distances: far heavier tails than a normal's.
         let mut rng = Rng::new(4);
-        let mut widths = Widths::NORMAL;
+        let mut widths = IntervalWidths::NORMAL;
         let mut inside = [0u32; 3];
         for count in 0..20_000 {
             let distance = rng.exponential();
@@ -81,11 +81,11 @@ mod tests {
     #[test]
     fn the_calibrated_scale_is_odd_and_never_falls() {
         // The second is narrower than the first, as it may be for a while.
-        let widths = Widths([1.5, 1.0, 4.0]);
+        let widths = IntervalWidths([1.5, 1.0, 4.0]);
         let scale: Vec<f64> = (-50..=50).map(|i| widths.calibrated(f64::from(i) / 10.0)).collect();
         assert!(scale.is_sorted(), "{scale:?}");
         assert!(scale.iter().zip(scale.iter().rev()).all(|(a, b)| (a + b).abs() < 1e-12));
-        assert!((Widths::NORMAL.calibrated(1.3) - 1.3).abs() < 1e-12);
-        assert!((Widths::NORMAL.calibrated(5.0) - 5.0).abs() < 1e-12);
+        assert!((IntervalWidths::NORMAL.calibrated(1.3) - 1.3).abs() < 1e-12);
+        assert!((IntervalWidths::NORMAL.calibrated(5.0) - 5.0).abs() < 1e-12);
     }
 }

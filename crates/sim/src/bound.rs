@@ -24,20 +24,20 @@ const ROUNDING_S: f64 = 1e-6;
 pub fn least_mean_s(requests: &[Request], pool: &PoolSpec, batching: Batching) -> f64 {
     let top_speed = pool.top_speed();
     let work_s = |request: &Request| (request.run_s - ROUNDING_S * top_speed).max(0.0);
-    let jobs = requests.iter().map(|request| (request.arrival.as_secs_f64(), work_s(request)));
-    let sum_s = shortest_remaining_first(jobs, pool.total_speed() * batching.peak());
+    let tasks = requests.iter().map(|request| (request.arrival.as_secs_f64(), work_s(request)));
+    let sum_s = shortest_remaining_first(tasks, pool.total_speed() * batching.peak());
     let alone_s = requests.iter().map(|request| work_s(request) / top_speed).sum::<f64>();
     sum_s.max(alone_s) / requests.len() as f64
 }
 
-/// The sum of the latencies of jobs, given as arrival and work in the order of arrival, on one machine.
-fn shortest_remaining_first(jobs: impl Iterator<Item = (f64, f64)>, speed: f64) -> f64 {
+/// The sum of the latencies of tasks, given as arrival and work in the order of arrival, on one machine.
+fn shortest_remaining_first(tasks: impl Iterator<Item = (f64, f64)>, speed: f64) -> f64 {
     // Not negative, so that the order of the bits is that of the numbers.
     let mut left: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
     let (mut now, mut sum) = (0.0_f64, 0.0_f64);
-    let mut jobs = jobs.peekable();
+    let mut tasks = tasks.peekable();
     loop {
-        let arrival = jobs.peek().map_or(f64::INFINITY, |(arrival, _)| *arrival);
+        let arrival = tasks.peek().map_or(f64::INFINITY, |(arrival, _)| *arrival);
         match left.pop() {
             Some(Reverse(shortest)) => {
                 let ends = now + f64::from_bits(shortest) / speed;
@@ -49,10 +49,10 @@ fn shortest_remaining_first(jobs: impl Iterator<Item = (f64, f64)>, speed: f64) 
                 }
                 now = ends.min(arrival);
                 if ends > arrival {
-                    left.extend(jobs.next().map(|(_, work)| Reverse(work.max(0.0).to_bits())));
+                    left.extend(tasks.next().map(|(_, work)| Reverse(work.max(0.0).to_bits())));
                 }
             }
-            None => match jobs.next() {
+            None => match tasks.next() {
                 Some((arrival, work)) => {
                     now = arrival;
                     left.push(Reverse(work.max(0.0).to_bits()));
@@ -69,9 +69,9 @@ mod tests {
     use hypha_model::{Rng, Span};
 
     #[track_caller]
-    fn check(jobs: &[(f64, f64)], speed: f64, expected: f64) {
-        let sum = shortest_remaining_first(jobs.iter().copied(), speed);
-        assert!((sum - expected).abs() < 1e-9, "{jobs:?}: {sum}");
+    fn check(tasks: &[(f64, f64)], speed: f64, expected: f64) {
+        let sum = shortest_remaining_first(tasks.iter().copied(), speed);
+        assert!((sum - expected).abs() < 1e-9, "{tasks:?}: {sum}");
     }
 
     #[test]
@@ -88,34 +88,34 @@ mod tests {
         check(&[(0.0, 0.0), (0.0, 1.0)], 1.0, 1.0);
     }
 
-    /// Every way to do small jobs one step at a time, by search: none has a smaller sum.
+    /// Every way to do small tasks one step at a time, by search: none has a smaller sum.
     #[test]
     fn no_way_to_interrupt_is_better() {
-        fn least(now: u32, jobs: &[(u32, u32)], left: &mut [u32]) -> u32 {
+        fn least(now: u32, tasks: &[(u32, u32)], left: &mut [u32]) -> u32 {
             if left.iter().all(|left| *left == 0) {
                 return 0;
             }
             let there: Vec<usize> =
-                (0..jobs.len()).filter(|at| jobs[*at].0 <= now && left[*at] > 0).collect();
+                (0..tasks.len()).filter(|at| tasks[*at].0 <= now && left[*at] > 0).collect();
             if there.is_empty() {
-                return least(now + 1, jobs, left);
+                return least(now + 1, tasks, left);
             }
             let run = |at: &usize| {
                 let mut left = left.to_vec();
                 left[*at] -= 1;
-                there.len() as u32 + least(now + 1, jobs, &mut left)
+                there.len() as u32 + least(now + 1, tasks, &mut left)
             };
             there.iter().map(run).min().unwrap_or_default()
         }
         let mut rng = Rng::new(7);
         for _ in 0..200 {
-            let mut jobs: Vec<(u32, u32)> =
+            let mut tasks: Vec<(u32, u32)> =
                 (0..3).map(|_| (rng.below(5) as u32, 1 + rng.below(4) as u32)).collect();
-            jobs.sort_unstable();
-            let mut left: Vec<u32> = jobs.iter().map(|(_, work)| *work).collect();
-            let expected = least(0, &jobs, &mut left);
+            tasks.sort_unstable();
+            let mut left: Vec<u32> = tasks.iter().map(|(_, work)| *work).collect();
+            let expected = least(0, &tasks, &mut left);
             let given: Vec<(f64, f64)> =
-                jobs.iter().map(|(at, work)| (f64::from(*at), f64::from(*work))).collect();
+                tasks.iter().map(|(at, work)| (f64::from(*at), f64::from(*work))).collect();
             check(&given, 1.0, f64::from(expected));
         }
     }

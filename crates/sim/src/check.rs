@@ -1,11 +1,11 @@
 //! Many seeds through [`crate::scenario`], and the smallest failure of the first one that fails.
 
-use crate::scenario::{self, Scope, Trouble};
-use crate::watch::Violation;
+use crate::checkers::Violation;
+use crate::scenario::{self, FaultKind, Scope};
 
 /// What became of one seed.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct SeedOutcome {
     /// The seed.
     pub seed: u64,
     /// How many events there were.
@@ -16,7 +16,7 @@ pub struct Outcome {
 
 /// A failure that has been made as small as it would go.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct ShrunkFailure {
     /// The seed.
     pub seed: u64,
     /// What is left of the scenario.
@@ -28,23 +28,23 @@ pub struct Failure {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, scope: &Scope) -> Outcome {
+pub fn run(seed: u64, scope: &Scope) -> SeedOutcome {
     let (steps, violation, _) = run_world(seed, scope, false);
-    Outcome { seed, steps, violation }
+    SeedOutcome { seed, steps, violation }
 }
 
-/// Runs a seed that fails again and again with less trouble and fewer tasks, as long as it breaks the same
+/// Runs a seed that fails again and again with fewer fault kinds and fewer tasks, as long as it breaks the same
 /// promise; returns the smallest, with its log. `None` if the seed does not fail.
-pub fn shrink(seed: u64, scope: &Scope) -> Option<Failure> {
+pub fn shrink(seed: u64, scope: &Scope) -> Option<ShrunkFailure> {
     let promise = run(seed, scope).violation?.promise;
     let fails = |scope: &Scope| run(seed, scope).violation.is_some_and(|v| v.promise == promise);
     let mut smallest = scope.clone();
     loop {
         let before = smallest.clone();
-        for trouble in Trouble::ALL {
+        for kind in FaultKind::ALL {
             let mut quieter = smallest.clone();
-            if !quieter.without.contains(&trouble) {
-                quieter.without.push(trouble);
+            if !quieter.without.contains(&kind) {
+                quieter.without.push(kind);
                 if fails(&quieter) {
                     smallest = quieter;
                 }
@@ -61,13 +61,13 @@ pub fn shrink(seed: u64, scope: &Scope) -> Option<Failure> {
         }
     }
     let (_, violation, log) = run_world(seed, &smallest, true);
-    Some(Failure { seed, scope: smallest, violation: violation?, log })
+    Some(ShrunkFailure { seed, scope: smallest, violation: violation?, log })
 }
 
 /// Runs one seed and keeps its log.
-pub fn replay(seed: u64, scope: &Scope) -> (Outcome, Vec<String>) {
+pub fn replay(seed: u64, scope: &Scope) -> (SeedOutcome, Vec<String>) {
     let (steps, violation, log) = run_world(seed, scope, true);
-    (Outcome { seed, steps, violation }, log)
+    (SeedOutcome { seed, steps, violation }, log)
 }
 
 fn run_world(seed: u64, scope: &Scope, log: bool) -> (u64, Option<Violation>, Vec<String>) {
@@ -75,7 +75,8 @@ fn run_world(seed: u64, scope: &Scope, log: bool) -> (u64, Option<Violation>, Ve
     let deadline = scenario::deadline();
     let result = world.run(deadline).and_then(|()| world.drain(deadline));
     let (steps, log_of_world) = (world.steps(), world.log().to_vec());
-    let has_stream = !scope.without.contains(&Trouble::Stream) && seed.is_multiple_of(STREAM_EVERY);
+    let has_stream =
+        !scope.without.contains(&FaultKind::Stream) && seed.is_multiple_of(STREAM_EVERY);
     if result.is_err() || !has_stream {
         return (steps, result.err(), log_of_world);
     }

@@ -10,19 +10,19 @@ use hypha_model::{
     TaskState, Time, Worker,
 };
 use hypha_placement::Strategy;
-use hypha_predict::{KNOWN_RUN_S, LookupTable, Mode};
+use hypha_predict::{LookupTable, Mode, ORACLE_RUN_S};
 use thiserror::Error;
 
 use crate::batching::Batching;
 use crate::bound::least_mean_s;
-use crate::mix::{Mix, MixError, Wish};
+use crate::checkers::{Promise, Violation};
+use crate::mix::{Mix, MixError, TaskDemand};
 use crate::network::{Clock, Network};
-use crate::pool::{Machine, PoolSpec};
-use crate::report::{Latency, Measures, Run};
-use crate::stats::jain;
-use crate::watch::{Promise, Violation};
+use crate::pool::{PoolSpec, WorkerSpec};
+use crate::report::{Latency, MeasuredRun, Measures};
+use crate::stats::jain_index;
 use crate::workload::{Request, Workload};
-use crate::world::{Arrivals, Odds, START, Setup, Timetable, WorkerSetup, World};
+use crate::world::{Arrivals, FaultProbabilities, FaultSchedule, START, Setup, WorkerSetup, World};
 use crate::{deaths, oracle};
 
 /// What is compared.
@@ -33,7 +33,7 @@ pub struct Comparison {
     /// Who works.
     pub pool: PoolSpec,
     /// What the predictor is told of a request.
-    pub told: Told,
+    pub predictor_input: PredictorInput,
     /// One sigma of the lognormal noise that no predictor can foresee.
     pub noise: f64,
     /// How many tasks; zero is all of a trace, or the usual number.
@@ -70,7 +70,7 @@ impl FailureRates {
 
 /// What the predictor is told of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Told {
+pub enum PredictorInput {
     /// Both token counts.
     #[default]
     InputOutput,
@@ -85,27 +85,27 @@ pub enum Told {
 /// Not one of the choices.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("metadata: `{0}`: use one of input,output | input | none")]
-pub struct UnknownTold(String);
+pub struct UnknownPredictorInput(String);
 
-impl FromStr for Told {
-    type Err = UnknownTold;
-    fn from_str(text: &str) -> Result<Told, UnknownTold> {
+impl FromStr for PredictorInput {
+    type Err = UnknownPredictorInput;
+    fn from_str(text: &str) -> Result<PredictorInput, UnknownPredictorInput> {
         match text {
-            "input,output" => Ok(Told::InputOutput),
-            "input" => Ok(Told::Input),
-            "none" => Ok(Told::Nothing),
-            other => Err(UnknownTold(other.escape_debug().to_string())),
+            "input,output" => Ok(PredictorInput::InputOutput),
+            "input" => Ok(PredictorInput::Input),
+            "none" => Ok(PredictorInput::Nothing),
+            other => Err(UnknownPredictorInput(other.escape_debug().to_string())),
         }
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for PredictorInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Told::InputOutput => "input,output",
-            Told::Input => "input",
-            Told::Nothing => "none",
-            Told::Truth => "truth",
+            PredictorInput::InputOutput => "input,output",
+            PredictorInput::Input => "input",
+            PredictorInput::Nothing => "none",
+            PredictorInput::Truth => "truth",
         })
     }
 }
@@ -116,12 +116,14 @@ pub fn measure(
     strategy: Strategy,
     load: f64,
     seed: u64,
-) -> Result<Run, Violation> {
-    let Comparison { workload, pool, noise, tasks, told, batching, failures, mix, .. } = comparison;
+) -> Result<MeasuredRun, Violation> {
+    let Comparison {
+        workload, pool, noise, tasks, predictor_input, batching, failures, mix, ..
+    } = comparison;
     // Otherwise the run would never end.
     let unmet = |error: MixError| Violation {
         promise: Promise::NothingLost,
-        what: format!("needs that are not met: {error}"),
+        what: format!("needs that no worker can satisfy: {error}"),
     };
     mix.check(pool).map_err(unmet)?;
     let peak_speed = pool.total_speed() * batching.peak();
@@ -129,45 +131,49 @@ pub fn measure(
     let last = requests.last().map_or(Span::ZERO, |request| request.arrival);
     let least_mean_s = least_mean_s(&requests, pool, *batching);
     let requests = Requests::new(comparison, requests, seed);
-    let wishes = requests.wishes.clone();
-    let machines = pool.machines().enumerate();
+    let demands = requests.demands.clone();
+    let machines = pool.worker_specs().enumerate();
     let mut world = World::new(Setup {
         seed,
         settings: vec![settings(strategy)],
-        image: if *told == Told::Truth { oracle::image(pool) } else { Image::default() },
+        image: if *predictor_input == PredictorInput::Truth {
+            oracle::image(pool)
+        } else {
+            Image::default()
+        },
         commands: comparison.table.iter().flat_map(use_table).collect(),
         workers: machines.map(|(at, machine)| worker(at, machine, comparison)).collect(),
         arrivals: Box::new(requests),
         network: Network { latency: comparison.latency, ..Network::PERFECT },
-        timetable: timetable(failures, seed, pool.workers(), last),
+        fault_schedule: fault_schedule(failures, seed, pool.workers(), last),
         thorough: false,
         log: false,
     });
     world.run(Time::MAX)?;
     let end = world.now().since(START).max(last);
     world.drain(Time::MAX)?;
-    let failed = failed(&world, wishes.len(), failures)?;
+    let failed = failed(&world, demands.len(), failures)?;
     let busy: Vec<f64> = world.busy().iter().map(|busy| busy.as_secs_f64()).collect();
     let work_s = world.work_s();
     let work_s: f64 = work_s.iter().zip(pool.speeds()).map(|(work_s, speed)| work_s * speed).sum();
-    let latencies = world.watch().latencies();
+    let latencies = world.checkers().latencies();
     let latency = Latency::of(latencies.iter().flatten().copied().collect());
     let bound_ms = if failed == 0 { least_mean_s * 1e3 } else { f64::NAN };
     let measures = Measures {
         latency,
         utilisation: work_s / (peak_speed * end.as_secs_f64()).max(1e-9),
-        fairness: jain(&busy),
-        failed: failed as f64 / wishes.len().max(1) as f64,
+        fairness: jain_index(&busy),
+        failed: failed as f64 / demands.len().max(1) as f64,
         oracle_ratio: f64::NAN,
         bound_ratio: latency.mean_ms / bound_ms,
     };
-    Ok(Run { measures, levels: by_priority(mix, &wishes, &latencies) })
+    Ok(MeasuredRun { measures, levels: by_priority(mix, &demands, &latencies) })
 }
 
 /// How many tasks failed for good; none may, and none may be missing, if nothing goes wrong.
 fn failed(world: &World, all: usize, failures: &FailureRates) -> Result<usize, Violation> {
-    let completed = world.watch().count(TaskState::Completed);
-    let failed = if failures.is_none() { 0 } else { world.watch().count(TaskState::Failed) };
+    let completed = world.checkers().count(TaskState::Completed);
+    let failed = if failures.is_none() { 0 } else { world.checkers().count(TaskState::Failed) };
     if completed + failed != all {
         let what = format!("{completed} of {all} tasks completed and {failed} failed");
         return Err(Violation { promise: Promise::NothingLost, what });
@@ -176,28 +182,37 @@ fn failed(world: &World, all: usize, failures: &FailureRates) -> Result<usize, V
 }
 
 /// The latencies of the tasks of each priority, if there are several.
-fn by_priority(mix: &Mix, wishes: &[Wish], latencies: &[Option<Span>]) -> Vec<(Priority, Latency)> {
+fn by_priority(
+    mix: &Mix,
+    demands: &[TaskDemand],
+    latencies: &[Option<Span>],
+) -> Vec<(Priority, Latency)> {
     let levels = mix.priorities.levels();
     if levels.len() < 2 {
         return Vec::new();
     }
     let of = |level: Priority| {
-        let all = wishes.iter().zip(latencies);
+        let all = demands.iter().zip(latencies);
         let same = all.filter(|(wish, _)| wish.priority == level);
         (level, Latency::of(same.filter_map(|(_, latency)| *latency).collect()))
     };
     levels.into_iter().map(of).collect()
 }
 
-fn timetable(failures: &FailureRates, seed: u64, workers: usize, until: Span) -> Timetable {
-    Timetable {
+fn fault_schedule(
+    failures: &FailureRates,
+    seed: u64,
+    workers: usize,
+    until: Span,
+) -> FaultSchedule {
+    FaultSchedule {
         faults: deaths::draw(seed, workers, failures.deaths_per_hour, until),
-        odds: Odds {
+        probabilities: FaultProbabilities {
             executor_error: failures.executor_errors,
             errors_are_retried: true,
-            ..Odds::default()
+            ..FaultProbabilities::default()
         },
-        ..Timetable::default()
+        ..FaultSchedule::default()
     }
 }
 
@@ -219,8 +234,8 @@ fn name(text: &str) -> Option<Name> {
     text.parse().ok()
 }
 
-fn worker(at: usize, machine: Machine, comparison: &Comparison) -> WorkerSetup {
-    let Machine { speed, has } = machine;
+fn worker(at: usize, machine: WorkerSpec, comparison: &Comparison) -> WorkerSetup {
+    let WorkerSpec { speed, has } = machine;
     let executor = name("sim").map(|name| Executor {
         class: ExecutorClass::Inference,
         name,
@@ -233,7 +248,9 @@ fn worker(at: usize, machine: Machine, comparison: &Comparison) -> WorkerSetup {
             capacity: has.capacity(),
             executors: executor.into_iter().collect(),
             // A pool of strangers: speeds are learned, except by the oracle.
-            hardware: (comparison.told == Told::Truth).then(|| oracle::hardware(speed)).flatten(),
+            hardware: (comparison.predictor_input == PredictorInput::Truth)
+                .then(|| oracle::hardware(speed))
+                .flatten(),
             region: None,
             price: Money::ZERO,
         }),
@@ -249,15 +266,20 @@ fn worker(at: usize, machine: Machine, comparison: &Comparison) -> WorkerSetup {
 /// The tasks of a run.
 pub(crate) struct Requests {
     requests: Vec<Request>,
-    wishes: Vec<Wish>,
-    told: Told,
+    demands: Vec<TaskDemand>,
+    predictor_input: PredictorInput,
     model: Option<Name>,
 }
 
 impl Requests {
     pub(crate) fn new(comparison: &Comparison, requests: Vec<Request>, seed: u64) -> Requests {
-        let wishes = comparison.mix.draw(seed, requests.len());
-        Requests { requests, wishes, told: comparison.told, model: name("model") }
+        let demands = comparison.mix.draw(seed, requests.len());
+        Requests {
+            requests,
+            demands,
+            predictor_input: comparison.predictor_input,
+            model: name("model"),
+        }
     }
 }
 
@@ -271,13 +293,13 @@ impl Arrivals for Requests {
     }
 
     fn task(&self, index: usize) -> NewTask {
-        let Wish { priority, needs } = self.wishes[index];
+        let TaskDemand { priority, needs } = self.demands[index];
         let requirement =
             Requirement { model: self.model.clone(), priority, ..Requirement::default() };
         let spec = TaskSpec {
             requirement: needs.of(requirement),
             input: Payload::from((index as u32).to_le_bytes().as_slice()),
-            metadata: metadata(&self.requests[index], self.told),
+            metadata: metadata(&self.requests[index], self.predictor_input),
             ..TaskSpec::default()
         };
         NewTask {
@@ -295,13 +317,13 @@ impl Arrivals for Requests {
 }
 
 /// What the predictor is told of a request.
-pub(crate) fn metadata(request: &Request, told: Told) -> Metadata {
+pub(crate) fn metadata(request: &Request, predictor_input: PredictorInput) -> Metadata {
     let input = ("input_tokens", f64::from(request.input_tokens));
     let output = ("output_tokens", f64::from(request.output_tokens));
-    match told {
-        Told::InputOutput => Metadata::of_numbers(&[input, output]),
-        Told::Input => Metadata::of_numbers(&[input]),
-        Told::Nothing => Metadata::default(),
-        Told::Truth => Metadata::of_numbers(&[(KNOWN_RUN_S, request.run_s)]),
+    match predictor_input {
+        PredictorInput::InputOutput => Metadata::of_numbers(&[input, output]),
+        PredictorInput::Input => Metadata::of_numbers(&[input]),
+        PredictorInput::Nothing => Metadata::default(),
+        PredictorInput::Truth => Metadata::of_numbers(&[(ORACLE_RUN_S, request.run_s)]),
     }
 }

@@ -5,7 +5,7 @@ use hypha_model::{Rng, Span, Time};
 use crate::world::{Fault, Node, START};
 
 /// How long a worker is away: a restarted process that loads its model again.
-pub(crate) const DOWN: Span = Span::from_secs(60);
+pub(crate) const DOWNTIME: Span = Span::from_secs(60);
 /// More of them would fill the memory; a run with so many says nothing about scheduling.
 const MAX_DEATHS: usize = 1_000_000;
 
@@ -27,7 +27,7 @@ pub(crate) fn draw(seed: u64, workers: usize, per_hour: f64, until: Span) -> Vec
         let at = START + Span::from_secs_f64(at_s);
         let worker = rng.below(workers as u64) as usize;
         faults.push((at, Fault::KillWorker { worker, noticed: true }));
-        faults.push((at + DOWN, Fault::Start { node: Node::Worker(worker) }));
+        faults.push((at + DOWNTIME, Fault::Start { node: Node::Worker(worker) }));
     }
     faults
 }

@@ -7,11 +7,11 @@ use thiserror::Error;
 
 /// Keeps what is durable in memory, and can be made to fail.
 #[derive(Debug)]
-pub struct FaultyDisk<R, I> {
+pub struct FaultDisk<R, I> {
     memory: MemoryDisk<I>,
     /// Whether everything is kept. A world that never restarts a scheduler keeps only what it began with: a million
     /// tasks would fill the memory.
-    keeps: bool,
+    is_persistent: bool,
     /// Whether writes fail at present.
     pub is_full: bool,
     /// What was written last, for the checkers.
@@ -23,16 +23,16 @@ pub struct FaultyDisk<R, I> {
 #[error("the disk is full")]
 pub struct DiskFull;
 
-impl<R, I> FaultyDisk<R, I> {
+impl<R, I> FaultDisk<R, I> {
     /// A disk that works, with this on it.
-    pub fn new(image: I) -> FaultyDisk<R, I> {
+    pub fn new(image: I) -> FaultDisk<R, I> {
         let memory = MemoryDisk { image };
-        FaultyDisk { memory, keeps: true, is_full: false, written: Vec::new() }
+        FaultDisk { memory, is_persistent: true, is_full: false, written: Vec::new() }
     }
 
     /// The same, but it drops what is written if it does not keep it.
-    pub(crate) fn keeping(image: I, keeps: bool) -> FaultyDisk<R, I> {
-        FaultyDisk { keeps, ..FaultyDisk::new(image) }
+    pub(crate) fn with_persistence(image: I, is_persistent: bool) -> FaultDisk<R, I> {
+        FaultDisk { is_persistent, ..FaultDisk::new(image) }
     }
 
     /// What is durable.
@@ -46,7 +46,7 @@ impl<R, I> FaultyDisk<R, I> {
     }
 }
 
-impl<R: Clone, I: Apply<R>> Disk<R> for FaultyDisk<R, I> {
+impl<R: Clone, I: Apply<R>> Disk<R> for FaultDisk<R, I> {
     type Error = DiskFull;
 
     fn write(&mut self, records: Vec<R>) -> Result<(), DiskFull> {
@@ -54,7 +54,7 @@ impl<R: Clone, I: Apply<R>> Disk<R> for FaultyDisk<R, I> {
             return Err(DiskFull);
         }
         self.written.clone_from(&records);
-        if self.keeps {
+        if self.is_persistent {
             let done: Result<(), Infallible> = self.memory.write(records);
             let Ok(()) = done;
         }

@@ -32,23 +32,23 @@ const TOP: f64 = 94.0;
 const BOTTOM: f64 = HEIGHT - 60.0;
 const RADIUS: f64 = 4.5;
 
-/// A beaten point further off than this many times the furthest of the front is told, not drawn: it would
+/// A beaten point further off than this many times the furthest of the front is listed, not drawn: it would
 /// leave no room to tell the others apart.
-const FAR_OFF: f64 = 2.5;
+const OUTLIER_RATIO: f64 = 2.5;
 
 /// An SVG with a dot for each point; a line joins those that no other point beats in mean and p99. Points
 /// that are not finite are left out.
 pub fn frontier(points: &[Point]) -> String {
     let drawable = |point: &&Point| point.mean_ms.is_finite() && point.p99_ms.is_finite();
     let points: Vec<&Point> = points.iter().filter(drawable).collect();
-    let (points, far_off) = without_far_off(points);
-    let front = unbeaten(&points);
+    let (points, outliers) = split_outliers(points);
+    let front = pareto_front(&points);
     let frame = Frame {
         x: Axis::around(points.iter().map(|point| point.mean_ms)),
         y: Axis::around(points.iter().map(|point| point.p99_ms)),
     };
     let mut svg = Svg::new(WIDTH, HEIGHT);
-    draw_head(&mut svg, &far_off);
+    draw_head(&mut svg, &outliers);
     frame.draw(&mut svg);
     let places: Vec<(f64, f64)> = points.iter().map(|point| frame.place(point)).collect();
     draw_front(&mut svg, front.iter().map(|index| places[*index]));
@@ -60,27 +60,27 @@ pub fn frontier(points: &[Point]) -> String {
     svg.finish("Mean against 99th percentile of latency by strategy")
 }
 
-fn without_far_off(points: Vec<&Point>) -> (Vec<&Point>, Vec<&Point>) {
-    let front = unbeaten(&points);
+fn split_outliers(points: Vec<&Point>) -> (Vec<&Point>, Vec<&Point>) {
+    let front = pareto_front(&points);
     let furthest = |value: fn(&Point) -> f64| {
-        front.iter().map(|index| value(points[*index])).fold(0.0, f64::max) * FAR_OFF
+        front.iter().map(|index| value(points[*index])).fold(0.0, f64::max) * OUTLIER_RATIO
     };
     let (mean_ms, p99_ms) = (furthest(|point| point.mean_ms), furthest(|point| point.p99_ms));
     points.into_iter().partition(|point| point.mean_ms <= mean_ms && point.p99_ms <= p99_ms)
 }
 
-fn draw_head(svg: &mut Svg, far_off: &[&Point]) {
+fn draw_head(svg: &mut Svg, outliers: &[&Point]) {
     const MARGIN: f64 = 24.0;
     svg.text("head", Anchor::Start, (MARGIN, 30.0), "Mean against p99");
     let says = "down and left is better; the line joins what nothing beats in both";
     svg.text("faint", Anchor::Start, (MARGIN, 47.0), says);
-    if !far_off.is_empty() {
+    if !outliers.is_empty() {
         let tell = |point: &&Point| {
             format!("{} ({}, {})", point.label, duration(point.mean_ms), duration(point.p99_ms))
         };
-        let told = far_off.iter().map(tell).collect::<Vec<_>>().join("; ");
-        let told = shorten(&format!("far off: {told}"), 115);
-        svg.text("faint", Anchor::Start, (MARGIN, 62.0), &told);
+        let listed = outliers.iter().map(tell).collect::<Vec<_>>().join("; ");
+        let listed = shorten(&format!("far off: {listed}"), 115);
+        svg.text("faint", Anchor::Start, (MARGIN, 62.0), &listed);
     }
 }
 
@@ -121,7 +121,7 @@ impl Frame {
 }
 
 /// The points that no other beats, from the least mean to the most.
-fn unbeaten(points: &[&Point]) -> Vec<usize> {
+fn pareto_front(points: &[&Point]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|a, b| {
         let (a, b) = (points[*a], points[*b]);
@@ -155,7 +155,7 @@ fn draw_labels(svg: &mut Svg, points: &[&Point], places: &[(f64, f64)]) {
     let dots: Vec<(String, (f64, f64))> = names.zip(places.iter().copied()).collect();
     let room = Area { left: LEFT, top: TOP, right: WIDTH - 4.0, bottom: BOTTOM };
     for ((name, dot), label) in dots.iter().zip(place_labels(&dots, RADIUS, room)) {
-        if label.is_apart {
+        if label.is_detached {
             svg.line("leader", *dot, label.area.nearest(*dot));
         }
         svg.text("name", label.anchor, label.base(), name);
@@ -181,7 +181,7 @@ mod tests {
     fn check(given: &[(&str, f64, f64)], front: &[&str]) {
         let given = points(given);
         let all: Vec<&Point> = given.iter().collect();
-        let labels: Vec<&str> = unbeaten(&all).iter().map(|i| all[*i].label.as_str()).collect();
+        let labels: Vec<&str> = pareto_front(&all).iter().map(|i| all[*i].label.as_str()).collect();
         assert_eq!(labels, front);
         let svg = frontier(&given);
         check_well_formed(&svg);

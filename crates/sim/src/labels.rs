@@ -19,7 +19,7 @@ pub(crate) struct Label {
     /// The side that is nearest to its dot stays there, however wide the reader's font is.
     pub(crate) anchor: Anchor,
     /// So far from its dot that a line should join them.
-    pub(crate) is_apart: bool,
+    pub(crate) is_detached: bool,
 }
 
 const FONT: f64 = 12.0;
@@ -36,7 +36,7 @@ const DIRECTIONS: [(f64, f64); 8] = [
 ];
 /// Steps of five pixels; a name further off than this belongs to no dot any more.
 const MAX_STEPS: u8 = 24;
-const APART: f64 = 12.0;
+const DETACHED_DISTANCE: f64 = 12.0;
 
 /// A place for each name, within `room`, off all dots (of `radius`) and off the names before it. With no
 /// such place, beside its dot: an overlap is easier to read than a name that is far off.
@@ -50,7 +50,7 @@ pub(crate) fn place_labels(dots: &[(String, (f64, f64))], radius: f64, room: Are
         let mut candidates = steps
             .flat_map(|reach| DIRECTIONS.map(|direction| candidate(*dot, width, reach, direction)));
         let is_free = |label: &Label| {
-            label.area.is_within(&room) && !taken.iter().any(|other| label.area.meets(other))
+            label.area.is_within(&room) && !taken.iter().any(|other| label.area.overlaps(other))
         };
         let label = candidates.find(is_free);
         let label = label.unwrap_or_else(|| candidate(*dot, width, 5.0, DIRECTIONS[0]));
@@ -69,7 +69,7 @@ fn candidate((x, y): (f64, f64), width: f64, reach: f64, (right, down): (f64, f6
         right if right < 0.0 => Anchor::End,
         _ => Anchor::Middle,
     };
-    Label { area, anchor, is_apart: (nearest_x - x).hypot(nearest_y - y) > APART }
+    Label { area, anchor, is_detached: (nearest_x - x).hypot(nearest_y - y) > DETACHED_DISTANCE }
 }
 
 impl Label {
@@ -102,7 +102,7 @@ impl Area {
             && self.bottom < room.bottom
     }
 
-    fn meets(&self, other: &Area) -> bool {
+    fn overlaps(&self, other: &Area) -> bool {
         self.left < other.right
             && other.left < self.right
             && self.top < other.bottom
@@ -125,10 +125,10 @@ mod tests {
         for (index, label) in labels.iter().enumerate() {
             assert!(label.area.is_within(&ROOM), "{label:?}");
             assert!(
-                labels[..index].iter().all(|other| !label.area.meets(&other.area)),
+                labels[..index].iter().all(|other| !label.area.overlaps(&other.area)),
                 "{label:?}"
             );
-            let on_dot = dots.iter().any(|dot| label.area.meets(&Area::around(*dot, 8.0, 8.0)));
+            let on_dot = dots.iter().any(|dot| label.area.overlaps(&Area::around(*dot, 8.0, 8.0)));
             assert!(!on_dot, "{label:?}");
         }
         labels
@@ -138,8 +138,8 @@ mod tests {
     fn names_keep_apart_and_within() {
         let crowd: Vec<(f64, f64)> = (0..10).map(|i| (200.0 + f64::from(i), 150.0)).collect();
         let labels = check(&crowd);
-        assert!(!labels[0].is_apart);
-        assert!(labels.iter().any(|label| label.is_apart), "the later ones had to move");
+        assert!(!labels[0].is_detached);
+        assert!(labels.iter().any(|label| label.is_detached), "the later ones had to move");
         check(&[(0.0, 0.0), (400.0, 300.0), (400.0, 0.0), (0.0, 300.0), (399.0, 150.0)]);
     }
 

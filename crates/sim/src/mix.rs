@@ -24,7 +24,7 @@ pub struct Mix {
 
 /// What one task asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct TaskDemand {
     /// Its priority.
     pub priority: Priority,
     /// What it needs.
@@ -37,18 +37,18 @@ pub struct Shares<T>(Vec<(f64, T)>);
 
 /// Shares that were refused, on one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("part {number} `{part}`: {fault}")]
+#[error("part {number} `{part}`: {problem}")]
 pub struct MixError {
     /// Which part, from 1.
     number: usize,
     /// As it was written, escaped and cut to one short line.
     part: String,
-    fault: MixFault,
+    problem: InvalidShare,
 }
 
 /// What can be wrong with one part.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-enum MixFault {
+enum InvalidShare {
     #[error("expected SHARE:PRIORITY, e.g. 0.1:10")]
     Priority,
     #[error("expected SHARE:MEMORY, SHARE:GPUS or both, e.g. 0.1:40GB:1gpu")]
@@ -72,10 +72,10 @@ const ROUNDING: f64 = 1e-9;
 
 impl Mix {
     /// What `count` tasks ask for.
-    pub fn draw(&self, seed: u64, count: usize) -> Vec<Wish> {
+    pub fn draw(&self, seed: u64, count: usize) -> Vec<TaskDemand> {
         let mut rng = Rng::new(seed ^ SALT);
         let (mut of_priorities, mut of_needs) = (rng.fork(), rng.fork());
-        let draw = |_| Wish {
+        let draw = |_| TaskDemand {
             priority: self.priorities.draw(&mut of_priorities),
             needs: self.needs.draw(&mut of_needs),
         };
@@ -87,7 +87,7 @@ impl Mix {
         let unmet = self.needs.0.iter().position(|(_, needs)| !pool.has(needs));
         unmet.map_or(Ok(()), |at| {
             let (share, needs) = self.needs.0[at];
-            Err(MixError::new(at, &format!("{share}:{needs}"), MixFault::NoWorker))
+            Err(MixError::new(at, &format!("{share}:{needs}"), InvalidShare::NoWorker))
         })
     }
 }
@@ -98,7 +98,7 @@ const SALT: u64 = 0x6d69_785f_6f66_5f74;
 impl Shares<Priority> {
     /// Reads `SHARE:PRIORITY` parts.
     pub fn of_priorities(text: &str) -> Result<Shares<Priority>, MixError> {
-        Shares::parse(text, MixFault::Priority, |value| parse_priority("priority", value).ok())
+        Shares::parse(text, InvalidShare::Priority, |value| parse_priority("priority", value).ok())
     }
 
     /// Every level that a task may have, the highest first.
@@ -116,35 +116,35 @@ impl Shares<Priority> {
 impl Shares<Amounts> {
     /// Reads `SHARE:MEMORY:GPUS` parts, one of the two is enough.
     pub fn of_needs(text: &str) -> Result<Shares<Amounts>, MixError> {
-        Shares::parse(text, MixFault::Needs, Amounts::parse)
+        Shares::parse(text, InvalidShare::Needs, Amounts::parse)
     }
 }
 
 impl<T: Copy + Default + PartialEq> Shares<T> {
     fn parse(
         text: &str,
-        shape: MixFault,
+        shape: InvalidShare,
         value_of: impl Fn(&str) -> Option<T>,
     ) -> Result<Shares<T>, MixError> {
         let mut shares: Vec<(f64, T)> = Vec::new();
         let mut sum = 0.0;
         for (index, part) in text.split(',').map(str::trim).enumerate() {
-            let refused = |fault| MixError::new(index, part, fault);
+            let refused = |problem| MixError::new(index, part, problem);
             let (share, value) = part.split_once(':').ok_or(refused(shape))?;
             let share: f64 = share.parse().map_err(|_| refused(shape))?;
             let value = value_of(value).ok_or(refused(shape))?;
             if !(0.0..=1.0).contains(&share) {
-                return Err(refused(MixFault::Share));
+                return Err(refused(InvalidShare::Share));
             }
             if value == T::default() || shares.iter().any(|(_, other)| *other == value) {
-                return Err(refused(MixFault::Again));
+                return Err(refused(InvalidShare::Again));
             }
             sum += share;
             if sum > 1.0 + ROUNDING {
-                return Err(refused(MixFault::Sum));
+                return Err(refused(InvalidShare::Sum));
             }
             if index >= MAX_PARTS {
-                return Err(refused(MixFault::TooMany));
+                return Err(refused(InvalidShare::TooMany));
             }
             shares.push((share, value));
         }
@@ -164,10 +164,10 @@ impl<T: Copy + Default + PartialEq> Shares<T> {
 }
 
 impl MixError {
-    fn new(index: usize, part: &str, fault: MixFault) -> MixError {
+    fn new(index: usize, part: &str, problem: InvalidShare) -> MixError {
         const ENOUGH_TO_RECOGNISE: usize = 40;
         let part = part.chars().take(ENOUGH_TO_RECOGNISE).flat_map(char::escape_debug).collect();
-        MixError { number: index + 1, part, fault }
+        MixError { number: index + 1, part, problem }
     }
 }
 
@@ -236,16 +236,17 @@ mod tests {
             mix.priorities.levels().iter().map(|level| Level(*level).to_string()).collect();
         assert_eq!(levels, ["10", "0", "-1.5"]);
         assert_eq!(Shares::of_priorities("0.7:2,0.3:1").unwrap().levels().len(), 2);
-        let wishes = mix.draw(1, 100_000);
-        assert_eq!(wishes, mix.draw(1, 100_000));
-        assert_ne!(wishes, mix.draw(2, 100_000));
-        let share = |is: fn(&&Wish) -> bool| wishes.iter().filter(is).count() as f64 / 100_000.0;
+        let demands = mix.draw(1, 100_000);
+        assert_eq!(demands, mix.draw(1, 100_000));
+        assert_ne!(demands, mix.draw(2, 100_000));
+        let share =
+            |is: fn(&&TaskDemand) -> bool| demands.iter().filter(is).count() as f64 / 100_000.0;
         let near = |share: f64, expected: f64| (share - expected).abs() < 0.005;
         assert!(near(share(|wish| wish.priority == Priority(10_000)), 0.1));
         assert!(near(share(|wish| wish.priority == Priority(-1_500)), 0.3));
         assert!(near(share(|wish| wish.needs.memory_bytes == 8_000_000_000), 0.5));
-        let both = |wish: &&Wish| wish.priority.0 > 0 && wish.needs.memory_bytes > 0;
+        let both = |wish: &&TaskDemand| wish.priority.0 > 0 && wish.needs.memory_bytes > 0;
         assert!(near(share(both), 0.05));
-        assert_eq!(Mix::default().draw(1, 2), [Wish::default(); 2]);
+        assert_eq!(Mix::default().draw(1, 2), [TaskDemand::default(); 2]);
     }
 }

@@ -8,14 +8,15 @@ use hypha_model::Name;
 use hypha_placement::{Predictive, Strategy};
 use hypha_predict::Predictor;
 
-use crate::compare::{Comparison, Told, measure};
+use crate::checkers::Violation;
+use crate::compare::{Comparison, PredictorInput, measure};
 use crate::pool::PoolSpec;
-use crate::report::Run;
-use crate::watch::Violation;
+use crate::report::MeasuredRun;
 
 /// Runs our own strategy once, with every run time known beforehand.
-pub fn oracle(comparison: &Comparison, load: f64, seed: u64) -> Result<Run, Violation> {
-    let knowing = Comparison { told: Told::Truth, table: None, ..comparison.clone() };
+pub fn oracle(comparison: &Comparison, load: f64, seed: u64) -> Result<MeasuredRun, Violation> {
+    let knowing =
+        Comparison { predictor_input: PredictorInput::Truth, table: None, ..comparison.clone() };
     // With everything known there is nothing to explore.
     let strategy = Predictive { exploration: 0.0, ..Predictive::default() };
     measure(&knowing, Strategy::Predictive(strategy), load, seed)
@@ -32,7 +33,7 @@ pub(crate) fn image(pool: &PoolSpec) -> Image {
         pool.speeds().into_iter().filter_map(|speed| Some((hardware(speed)?, speed))).collect();
     speeds.sort_by(|(a, _), (b, _)| a.cmp(b));
     speeds.dedup_by(|(a, _), (b, _)| a == b);
-    Image { predictor: Some(Predictor::knowing(&speeds).snapshot()), ..Image::default() }
+    Image { predictor: Some(Predictor::oracle(&speeds).snapshot()), ..Image::default() }
 }
 
 #[cfg(test)]
@@ -57,7 +58,7 @@ mod tests {
             let comparison = Comparison {
                 workload: Workload::Poisson,
                 pool: format!("1x{speed:?}").parse().unwrap(),
-                told: Told::Truth,
+                predictor_input: PredictorInput::Truth,
                 noise: 0.5,
                 tasks: TASKS,
                 latency: Span::ZERO,

@@ -135,13 +135,13 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Measures, Run};
+    use crate::report::{MeasuredRun, Measures};
     use crate::svg::tests::check_well_formed;
 
     fn row(workload: &str, strategy: &str, runs: &[(f64, f64)]) -> Option<Row> {
         let run = |(mean_ms, p99_ms): &(f64, f64)| {
             let latency = Latency { mean_ms: *mean_ms, p99_ms: *p99_ms, ..Measures::NONE.latency };
-            Run { measures: Measures { latency, ..Measures::NONE }, levels: Vec::new() }
+            MeasuredRun { measures: Measures { latency, ..Measures::NONE }, levels: Vec::new() }
         };
         Row::over_seeds(workload, 0.8, strategy, &runs.iter().map(run).collect::<Vec<_>>())
     }

@@ -18,12 +18,12 @@ pub struct PoolSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Group {
     count: usize,
-    machine: Machine,
+    machine: WorkerSpec,
 }
 
 /// One worker of a pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Machine {
+pub struct WorkerSpec {
     /// How fast it is.
     pub speed: f64,
     /// What it has.
@@ -40,20 +40,20 @@ pub enum PoolError {
     #[error("pool: at most {max} parts are taken", max = PoolSpec::MAX_PARTS)]
     TooManyParts,
     /// One part, counted from 1, is wrong.
-    #[error("pool: part {number} `{part}`: {fault}")]
+    #[error("pool: part {number} `{part}`: {problem}")]
     Part {
         /// Which part, from 1.
         number: usize,
         /// The part as it was written, escaped and cut to one short line.
         part: String,
         /// What is wrong with it.
-        fault: PartFault,
+        problem: InvalidPart,
     },
 }
 
 /// What can be wrong with one part of a pool.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum PartFault {
+pub enum InvalidPart {
     /// Not of the form `6x1.0`.
     #[error("expected COUNTxSPEED, e.g. 6x1.0")]
     Shape,
@@ -82,13 +82,13 @@ impl PoolSpec {
     pub const MAX_SPEED: f64 = 1_000.0;
 
     /// The workers, in the order in which they were written.
-    pub fn machines(&self) -> impl Iterator<Item = Machine> {
+    pub fn worker_specs(&self) -> impl Iterator<Item = WorkerSpec> {
         self.groups.iter().flat_map(|group| std::iter::repeat_n(group.machine, group.count))
     }
 
     /// The speed of each worker, in the order in which they were written.
     pub fn speeds(&self) -> Vec<f64> {
-        self.machines().map(|machine| machine.speed).collect()
+        self.worker_specs().map(|machine| machine.speed).collect()
     }
 
     /// The speed of the fastest worker.
@@ -122,37 +122,38 @@ impl FromStr for PoolSpec {
         let mut pool = PoolSpec { groups: Vec::new() };
         let mut room = PoolSpec::MAX_WORKERS;
         for (index, part) in text.split(',').map(str::trim).enumerate() {
-            let refused = |fault| PoolError::Part { number: index + 1, part: shown(part), fault };
+            let refused =
+                |problem| PoolError::Part { number: index + 1, part: shown(part), problem };
             if index >= PoolSpec::MAX_PARTS {
                 return Err(PoolError::TooManyParts);
             }
             let group = parse_group(part).map_err(refused)?;
-            room = room.checked_sub(group.count).ok_or(refused(PartFault::TooManyWorkers))?;
+            room = room.checked_sub(group.count).ok_or(refused(InvalidPart::TooManyWorkers))?;
             pool.groups.push(group);
         }
         Ok(pool)
     }
 }
 
-fn parse_group(part: &str) -> Result<Group, PartFault> {
-    let (count, speed) = part.split_once('x').ok_or(PartFault::Shape)?;
+fn parse_group(part: &str) -> Result<Group, InvalidPart> {
+    let (count, speed) = part.split_once('x').ok_or(InvalidPart::Shape)?;
     if count.is_empty() || !count.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(PartFault::Shape);
+        return Err(InvalidPart::Shape);
     }
     // Digits alone fail to parse only when they are too many.
-    let count: usize = count.parse().map_err(|_| PartFault::TooManyWorkers)?;
+    let count: usize = count.parse().map_err(|_| InvalidPart::TooManyWorkers)?;
     let (speed, has) = match speed.split_once(':') {
-        Some((speed, amounts)) => (speed, Amounts::parse(amounts).ok_or(PartFault::Amounts)?),
+        Some((speed, amounts)) => (speed, Amounts::parse(amounts).ok_or(InvalidPart::Amounts)?),
         None => (speed, Amounts::default()),
     };
-    let speed: f64 = speed.parse().map_err(|_| PartFault::Shape)?;
+    let speed: f64 = speed.parse().map_err(|_| InvalidPart::Shape)?;
     if count == 0 {
-        return Err(PartFault::NoWorkers);
+        return Err(InvalidPart::NoWorkers);
     }
     if !(PoolSpec::MIN_SPEED..=PoolSpec::MAX_SPEED).contains(&speed) {
-        return Err(PartFault::Speed);
+        return Err(InvalidPart::Speed);
     }
-    Ok(Group { count, machine: Machine { speed, has } })
+    Ok(Group { count, machine: WorkerSpec { speed, has } })
 }
 
 fn shown(part: &str) -> String {

@@ -3,7 +3,7 @@
 use hypha_model::{Name, Payload, Requirement, Span, TaskSpec};
 use hypha_predict::{Calibration, LookupTable, Mode, Predictor, Settings};
 
-use crate::compare::{Told, metadata};
+use crate::compare::{PredictorInput, metadata};
 use crate::pool::PoolSpec;
 use crate::workload::Request;
 use crate::world::WorkerSetup;
@@ -13,7 +13,7 @@ use crate::world::WorkerSetup;
 pub fn calibrate(
     requests: &[Request],
     pool: &PoolSpec,
-    told: Told,
+    predictor_input: PredictorInput,
     table: Option<LookupTable>,
 ) -> Calibration {
     let mut predictor = Predictor::new(Settings::default());
@@ -31,7 +31,7 @@ pub fn calibrate(
         let spec = TaskSpec {
             requirement: Requirement { model: model.clone(), ..Requirement::default() },
             input: Payload::default(),
-            metadata: metadata(request, told),
+            metadata: metadata(request, predictor_input),
             ..TaskSpec::default()
         };
         let (worker, speed) = (workers[at % workers.len()], speeds[at % speeds.len()]);

@@ -8,7 +8,7 @@ use crate::stats::{Interval, Summary};
 
 /// What one run, under one seed, was measured to do.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct MeasuredRun {
     /// Of all tasks.
     pub measures: Measures,
     /// Of the tasks of each priority, the highest first; empty if all have the same.
@@ -143,7 +143,12 @@ pub struct LevelRow {
 
 impl Row {
     /// The row over these runs, one for each seed; `None` of no runs.
-    pub fn over_seeds(workload: &str, load: f64, strategy: &str, runs: &[Run]) -> Option<Row> {
+    pub fn over_seeds(
+        workload: &str,
+        load: f64,
+        strategy: &str,
+        runs: &[MeasuredRun],
+    ) -> Option<Row> {
         let all: Vec<Measures> = runs.iter().map(|run| run.measures).collect();
         let (measures, half_widths) = over_seeds(&all, &Measures::FIELDS)?;
         let level = |at: usize, priority: Priority| {
@@ -254,7 +259,7 @@ pub(crate) fn blocks(rows: &[Row]) -> Vec<Vec<&Row>> {
 mod tests {
     use super::*;
 
-    fn run(mean_ms: f64) -> Run {
+    fn run(mean_ms: f64) -> MeasuredRun {
         let latency =
             Latency { mean_ms, p50_ms: 2.0, p95_ms: 3.0, p99_ms: 4.0, p999_ms: 5.0, max_ms: 6.0 };
         let measures = Measures {
@@ -265,11 +270,11 @@ mod tests {
             oracle_ratio: 1.25,
             bound_ratio: f64::NAN,
         };
-        Run { measures, levels: Vec::new() }
+        MeasuredRun { measures, levels: Vec::new() }
     }
 
     #[track_caller]
-    fn check(runs: &[Run], expected: &str) {
+    fn check(runs: &[MeasuredRun], expected: &str) {
         let row = Row::over_seeds("poisson", 0.8, "a \"b\"", runs);
         assert_eq!(json(row.as_slice()), expected);
     }
@@ -300,7 +305,7 @@ mod tests {
         let with = |high_ms: f64| {
             let latency = |mean_ms: f64| Latency { mean_ms, ..run(0.0).measures.latency };
             let levels = vec![(Priority(1_500), latency(high_ms)), (Priority(0), latency(9.0))];
-            Run { levels, ..run(1.0) }
+            MeasuredRun { levels, ..run(1.0) }
         };
         let row = Row::over_seeds("w", 1.0, "s", &[with(2.0), with(4.0)]);
         let text = json(row.as_slice());

@@ -1,9 +1,9 @@
-//! A small world with its troubles, drawn from a seed.
+//! A small world with its faults, drawn from a seed.
 
+mod fault_kind;
+mod fault_schedule;
 mod http;
 pub mod stream;
-mod timetable;
-mod trouble;
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use hypha_placement::{Preferences, Strategy};
 use crate::network::{Clock, Network};
 use crate::world::{Arrivals, START, Setup, WorkerSetup, World};
 
-pub use trouble::{Trouble, UnknownTrouble};
+pub use fault_kind::{FaultKind, UnknownFaultKind};
 
 /// What makes a scenario, besides its seed: smaller and quieter ones are easier to understand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     /// How many tasks.
     pub tasks: usize,
-    /// Trouble that is left out.
-    pub without: Vec<Trouble>,
+    /// Fault kinds that are left out.
+    pub without: Vec<FaultKind>,
     /// A fault planted into the machines.
     pub mutant: Option<Mutant>,
     /// Use this strategy instead of one drawn.
@@ -39,20 +39,20 @@ impl Default for Scope {
 }
 
 impl Scope {
-    fn has(&self, trouble: Trouble) -> bool {
-        !self.without.contains(&trouble)
+    fn includes(&self, kind: FaultKind) -> bool {
+        !self.without.contains(&kind)
     }
 }
 
-/// Trouble begins after the start and ends with this; then everything must come to an end.
-const TROUBLE: Span = Span::from_secs(30);
-/// After the trouble, everything must have ended within this: several back-offs, leases and timeouts.
-const PATIENCE: Span = Span::from_secs(600);
+/// Faults begin after the start and end with this; then everything must come to an end.
+const FAULT_PERIOD: Span = Span::from_secs(30);
+/// After the last fault, everything must have ended within this: several back-offs, leases and timeouts.
+const SETTLE_TIMEOUT: Span = Span::from_secs(600);
 
 /// The world of a seed.
 pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
     let mut rng = Rng::new(seed);
-    let schedulers = 1 + usize::from(rng.chance(0.25) && scope.has(Trouble::Rival));
+    let schedulers = 1 + usize::from(rng.chance(0.25) && scope.includes(FaultKind::Rival));
     let workers = schedulers + rng.below(6) as usize;
     let all = Strategy::all();
     let strategy = all[rng.below(all.len() as u64) as usize];
@@ -61,8 +61,8 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
     let mut setups: Vec<WorkerSetup> =
         (0..workers).map(|at| worker(&mut rng, at, schedulers, scope)).collect();
     let mut tasks = tasks(&mut rng, scope, schedulers);
-    let mut timetable = timetable::draw(&mut rng, scope, workers, schedulers);
-    http::draw(seed, scope, schedulers, &mut setups, &mut tasks.tasks, &mut timetable);
+    let mut fault_schedule = fault_schedule::draw(&mut rng, scope, workers, schedulers);
+    http::draw(seed, scope, schedulers, &mut setups, &mut tasks.tasks, &mut fault_schedule);
     World::new(Setup {
         seed: rng.next_u64(),
         settings: vec![settings; schedulers],
@@ -71,7 +71,7 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
         workers: setups,
         arrivals: Box::new(tasks),
         network: network(&mut rng, scope),
-        timetable,
+        fault_schedule,
         thorough: true,
         log,
     })
@@ -79,14 +79,14 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
 
 /// When everything must have come to an end.
 pub fn deadline() -> Time {
-    START + TROUBLE + PATIENCE
+    START + FAULT_PERIOD + SETTLE_TIMEOUT
 }
 
 fn settings(rng: &mut Rng, strategy: Strategy, scope: &Scope) -> Settings {
     Settings {
         strategy,
         preferences: Preferences {
-            max_given: rng.chance(0.2).then(|| 1 + rng.below(8) as u32),
+            max_in_flight: rng.chance(0.2).then(|| 1 + rng.below(8) as u32),
             ..Preferences::default()
         },
         max_queue: 100_000,
@@ -106,7 +106,7 @@ fn settings(rng: &mut Rng, strategy: Strategy, scope: &Scope) -> Settings {
         forget_worker_after: Span::from_secs(20 + rng.below(3_000)),
         key_ttl: Span::from_secs(3_600),
         save_interval: Span::from_secs(2),
-        least_pause: Span::from_millis(1),
+        min_plan_interval: Span::from_millis(1),
         // So that whatever concerns more than one is done in parts, between other events.
         items_per_step: 1,
         mutant: scope.mutant,
@@ -139,7 +139,7 @@ fn worker(rng: &mut Rng, at: usize, schedulers: usize, scope: &Scope) -> WorkerS
         storage_bytes: 1 << 40,
         devices: (0..gpus).filter_map(|_| device(8 << rng.below(2))).collect(),
     };
-    let rate = if scope.has(Trouble::Drift) { 0.9 + 0.2 * rng.unit() } else { 1.0 };
+    let rate = if scope.includes(FaultKind::Drift) { 0.9 + 0.2 * rng.unit() } else { 1.0 };
     let offset = Span::from_secs(rng.below(100));
     let finds = |s: &usize, rng: &mut Rng| match own {
         true => *s == at,
@@ -191,7 +191,7 @@ impl Arrivals for Tasks {
 
 /// The share of tasks whose clients wait on the line: enough of them in each world, and few enough that most tasks
 /// are lost when something durable is.
-const ON_LINE: f64 = 0.15;
+const INTERACTIVE_SHARE: f64 = 0.15;
 
 fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
     let gap_s = 20.0 / scope.tasks.max(1) as f64;
@@ -209,7 +209,7 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
             gpu_memory_bytes: if gpu { rng.below(3) << 30 } else { 0 },
             milli_gpu: 500,
             priority: Priority(rng.below(3) as i32 * 500),
-            deadline: (scope.has(Trouble::Deadline) && rng.chance(0.1))
+            deadline: (scope.includes(FaultKind::Deadline) && rng.chance(0.1))
                 .then(|| Span::from_millis(200 + rng.below(10_000))),
             ..Requirement::default()
         };
@@ -219,7 +219,7 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
             metadata: Metadata::of_numbers(&[("input_tokens", input_tokens)]),
             ..TaskSpec::default()
         };
-        let stored = !rng.chance(ON_LINE);
+        let stored = !rng.chance(INTERACTIVE_SHARE);
         let task = NewTask {
             spec: Arc::new(spec),
             idempotency_key: stored.then(|| Arc::from(format!("key-{index}"))),
@@ -237,14 +237,14 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
 }
 
 fn network(rng: &mut Rng, scope: &Scope) -> Network {
-    let often = |rng: &mut Rng, trouble, most: f64| {
-        if scope.has(trouble) && rng.chance(0.7) { rng.unit() * most } else { 0.0 }
+    let often = |rng: &mut Rng, kind, most: f64| {
+        if scope.includes(kind) && rng.chance(0.7) { rng.unit() * most } else { 0.0 }
     };
-    let delay_ms = often(rng, Trouble::Delay, 20.0);
+    let delay_ms = often(rng, FaultKind::Delay, 20.0);
     Network {
         latency: Span::from_secs_f64(delay_ms / 1e3),
         jitter: Span::from_secs_f64(2.0 * delay_ms / 1e3),
-        loss: often(rng, Trouble::Loss, 0.1),
-        duplication: often(rng, Trouble::Duplication, 0.2),
+        loss: often(rng, FaultKind::Loss, 0.1),
+        duplication: often(rng, FaultKind::Duplication, 0.2),
     }
 }

@@ -46,7 +46,7 @@ impl Summary {
 
 /// Jain's fairness of shares that are not negative: 1 when all are equal, 1/n when one has everything.
 /// Nothing to share out is fair.
-pub fn jain(values: &[f64]) -> f64 {
+pub fn jain_index(values: &[f64]) -> f64 {
     let largest = values.iter().copied().fold(0.0, f64::max);
     if largest <= 0.0 {
         return 1.0;
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn fairness_is_between_one_nth_and_one() {
         let check = |values: &[f64], expected: f64| {
-            let fairness = jain(values);
+            let fairness = jain_index(values);
             assert!((fairness - expected).abs() < 1e-12, "{values:?}: {fairness}");
         };
         check(&[3.0, 3.0, 3.0], 1.0);

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hypha_engine::record::StoredTask;
 use hypha_engine::store::{Filter, MAX_PAGE, Page};
 use hypha_engine::{Image, Record, SchedulerStore};
-use hypha_machine::{Apply, BoxFuture, Disk, Done, Journal, Recover};
+use hypha_machine::{Apply, BoxFuture, CommitCallback, Disk, Journal, Recover};
 use hypha_model::{Name, TaskId, Time};
 use thiserror::Error;
 
-use crate::disk::{DiskFull, FaultyDisk};
+use crate::disk::{DiskFull, FaultDisk};
 
 /// A disk that outlives the stores that are opened on it.
-pub type SharedDisk<R, I> = Arc<Mutex<FaultyDisk<R, I>>>;
+pub type SharedDisk<R, I> = Arc<Mutex<FaultDisk<R, I>>>;
 
 /// The store of one process and one machine. Dropping it is a crash: what was acknowledged is on the disk.
 #[derive(Debug)]
@@ -24,12 +24,12 @@ pub struct SimulatedStore<R, I> {
 
 /// Why a commit or a recovery failed.
 #[derive(Clone, Copy, Debug, Error)]
-pub enum SimulatedFailure {
+pub enum SimulatedStoreError {
     /// Nothing can be written.
     #[error(transparent)]
     Full(#[from] DiskFull),
     /// An earlier write failed, and what was asked since may depend on it.
-    #[error("nothing is stored since an earlier write failed; recover first")]
+    #[error("commits are refused since an earlier write failed; recover first")]
     Stopped,
 }
 
@@ -43,13 +43,13 @@ impl<R, I: Clone> SimulatedStore<R, I> {
 }
 
 impl<R: Clone, I: Apply<R>> Journal<R> for SimulatedStore<R, I> {
-    type Error = SimulatedFailure;
+    type Error = SimulatedStoreError;
 
-    fn commit(&self, records: Vec<R>, done: Done<SimulatedFailure>) {
+    fn commit(&self, records: Vec<R>, done: CommitCallback<SimulatedStoreError>) {
         let mut is_stopped = lock(&self.is_stopped);
         let written = match *is_stopped {
-            true => Err(SimulatedFailure::Stopped),
-            false => lock(&self.disk).write(records).map_err(SimulatedFailure::from),
+            true => Err(SimulatedStoreError::Stopped),
+            false => lock(&self.disk).write(records).map_err(SimulatedStoreError::from),
         };
         *is_stopped = written.is_err();
         drop(is_stopped);
@@ -60,11 +60,11 @@ impl<R: Clone, I: Apply<R>> Journal<R> for SimulatedStore<R, I> {
 impl<R: Clone + Send, I: Apply<R> + Clone + Send> Recover<R> for SimulatedStore<R, I> {
     type Image = I;
 
-    fn healthy(&self) -> Result<(), SimulatedFailure> {
-        if *lock(&self.is_stopped) { Err(SimulatedFailure::Stopped) } else { Ok(()) }
+    fn healthy(&self) -> Result<(), SimulatedStoreError> {
+        if *lock(&self.is_stopped) { Err(SimulatedStoreError::Stopped) } else { Ok(()) }
     }
 
-    fn recover(&self) -> BoxFuture<'_, Result<I, SimulatedFailure>> {
+    fn recover(&self) -> BoxFuture<'_, Result<I, SimulatedStoreError>> {
         Box::pin(async {
             let mut is_stopped = lock(&self.is_stopped);
             let disk = lock(&self.disk);
@@ -78,7 +78,7 @@ impl<R: Clone + Send, I: Apply<R> + Clone + Send> Recover<R> for SimulatedStore<
 }
 
 impl SchedulerStore for SimulatedStore<Record, Image> {
-    fn task(&self, id: TaskId) -> BoxFuture<'_, Result<Option<StoredTask>, SimulatedFailure>> {
+    fn task(&self, id: TaskId) -> BoxFuture<'_, Result<Option<StoredTask>, SimulatedStoreError>> {
         Box::pin(async move { Ok(lock(&self.disk).image().tasks.get(&id).cloned()) })
     }
 
@@ -86,7 +86,7 @@ impl SchedulerStore for SimulatedStore<Record, Image> {
         &self,
         tenant: Option<Name>,
         key: Arc<str>,
-    ) -> BoxFuture<'_, Result<Option<StoredTask>, SimulatedFailure>> {
+    ) -> BoxFuture<'_, Result<Option<StoredTask>, SimulatedStoreError>> {
         Box::pin(async move {
             let disk = lock(&self.disk);
             let mut latest_first = disk.image().tasks.values().rev();
@@ -103,14 +103,14 @@ impl SchedulerStore for SimulatedStore<Record, Image> {
         filter: Filter,
         behind: Option<TaskId>,
         limit: usize,
-    ) -> BoxFuture<'_, Result<Page, SimulatedFailure>> {
+    ) -> BoxFuture<'_, Result<Page, SimulatedStoreError>> {
         Box::pin(async move {
             let limit = limit.clamp(1, MAX_PAGE);
             let disk = lock(&self.disk);
             let latest_first = disk.image().tasks.values().rev();
             let tasks: Vec<StoredTask> = latest_first
                 .skip_while(|task| behind.is_some_and(|behind| task.accepted.id >= behind))
-                .filter(|task| filter.passes(task))
+                .filter(|task| filter.matches(task))
                 .take(limit)
                 .cloned()
                 .collect();
@@ -120,7 +120,10 @@ impl SchedulerStore for SimulatedStore<Record, Image> {
         })
     }
 
-    fn forget_finished_before(&self, time: Time) -> BoxFuture<'_, Result<u64, SimulatedFailure>> {
+    fn forget_finished_before(
+        &self,
+        time: Time,
+    ) -> BoxFuture<'_, Result<u64, SimulatedStoreError>> {
         Box::pin(async move {
             let mut disk = lock(&self.disk);
             let tasks = &mut disk.image_mut().tasks;

@@ -182,10 +182,10 @@ fn width(cells: &[String]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Run;
+    use crate::report::MeasuredRun;
     use hypha_model::Priority;
 
-    fn run(mean_ms: f64) -> Run {
+    fn run(mean_ms: f64) -> MeasuredRun {
         let latency = Latency {
             mean_ms,
             p50_ms: mean_ms / 2.0,
@@ -202,11 +202,11 @@ mod tests {
             oracle_ratio: mean_ms / 1000.0,
             bound_ratio: mean_ms / 500.0,
         };
-        Run { measures, levels: Vec::new() }
+        MeasuredRun { measures, levels: Vec::new() }
     }
 
     fn row(workload: &str, load: f64, strategy: &str, means_ms: &[f64]) -> Option<Row> {
-        let runs: Vec<Run> = means_ms.iter().map(|mean_ms| run(*mean_ms)).collect();
+        let runs: Vec<MeasuredRun> = means_ms.iter().map(|mean_ms| run(*mean_ms)).collect();
         Row::over_seeds(workload, load, strategy, &runs)
     }
 

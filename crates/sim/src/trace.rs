@@ -35,18 +35,18 @@ pub enum TraceError {
     #[error("trace: no rows after the header")]
     NoRows,
     /// A line is wrong.
-    #[error("trace: line {line}: {fault}")]
+    #[error("trace: line {line}: {problem}")]
     Line {
         /// Which line, from 1.
         line: usize,
         /// What is wrong with it.
-        fault: LineFault,
+        problem: InvalidLine,
     },
 }
 
 /// What can be wrong with one line of a trace.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum LineFault {
+pub enum InvalidLine {
     /// Not three columns.
     #[error("expected 3 columns, found {0}")]
     Columns(usize),
@@ -108,11 +108,11 @@ impl Trace {
         let mut rows: Vec<(Time, u32, u32)> = Vec::new();
         let mut latest = Time::ZERO;
         for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
-            let at_line = |fault| TraceError::Line { line: index + 1, fault };
+            let at_line = |problem| TraceError::Line { line: index + 1, problem };
             let row = parse_row(line).map_err(at_line)?;
             let disorder = latest.since(row.0);
             if disorder > Trace::MAX_DISORDER {
-                return Err(at_line(LineFault::Backwards(disorder)));
+                return Err(at_line(InvalidLine::Backwards(disorder)));
             }
             latest = latest.max(row.0);
             rows.push(row);
@@ -133,30 +133,30 @@ impl Trace {
     }
 }
 
-fn parse_row(line: &str) -> Result<(Time, u32, u32), LineFault> {
+fn parse_row(line: &str) -> Result<(Time, u32, u32), InvalidLine> {
     let mut columns = line.split(',').map(str::trim);
     let (Some(time), Some(input), Some(output), None) =
         (columns.next(), columns.next(), columns.next(), columns.next())
     else {
-        return Err(LineFault::Columns(line.split(',').count()));
+        return Err(InvalidLine::Columns(line.split(',').count()));
     };
-    let time = parse_timestamp(time).ok_or_else(|| LineFault::Timestamp(shown(time)))?;
+    let time = parse_timestamp(time).ok_or_else(|| InvalidLine::Timestamp(shown(time)))?;
     let input_tokens = parse_tokens("ContextTokens", input)?;
     let output_tokens = parse_tokens("GeneratedTokens", output)?;
     Ok((time, input_tokens, output_tokens))
 }
 
-fn parse_tokens(column: &'static str, text: &str) -> Result<u32, LineFault> {
+fn parse_tokens(column: &'static str, text: &str) -> Result<u32, InvalidLine> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(LineFault::Number { column, text: shown(text) });
+        return Err(InvalidLine::Number { column, text: shown(text) });
     }
     if digits.len() < text.len() {
-        return Err(LineFault::Negative { column, text: shown(text) });
+        return Err(InvalidLine::Negative { column, text: shown(text) });
     }
     match digits.parse() {
         Ok(tokens) if tokens <= Trace::MAX_TOKENS => Ok(tokens),
-        _ => Err(LineFault::TooManyTokens { column, text: shown(text) }),
+        _ => Err(InvalidLine::TooManyTokens { column, text: shown(text) }),
     }
 }
 
@@ -219,8 +219,8 @@ mod tests {
     #[test]
     fn refusals_name_the_line() {
         let good = "2023-11-16 18:17:03,1,2\n";
-        let line = |row: &str, fault: &str| {
-            check(&format!("{good}{row}"), &format!("trace: line 3: {fault}"))
+        let line = |row: &str, problem: &str| {
+            check(&format!("{good}{row}"), &format!("trace: line 3: {problem}"))
         };
         line("2023-11-16 18:17:03,1", "expected 3 columns, found 2");
         line("2023-11-16 18:17:03,1,2,3", "expected 3 columns, found 4");

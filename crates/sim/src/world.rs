@@ -4,10 +4,10 @@
 //! what a role has to add. The roles are in `roles.rs`, with their surroundings in `clients.rs`, `links.rs` and
 //! `executors.rs`; `back_ends.rs` has the HTTP workers.
 
-mod agenda;
 mod back_ends;
 mod clients;
 mod drive;
+mod event_queue;
 mod executors;
 mod faults;
 pub(crate) mod host;
@@ -21,13 +21,13 @@ use hypha_engine::{Command, NewTask, Scheduler, WorkerImage, WorkerMachine};
 use hypha_model::{Rng, Span, Time};
 
 pub use back_ends::BackEndKind;
-pub use faults::{Condition, CrashPoint, Fault, Odds, Timetable};
+pub use faults::{BackEndCondition, CrashPoint, Fault, FaultProbabilities, FaultSchedule};
 pub use nodes::{Node, WorkerSetup, index_of_spec};
 
+use crate::checkers::{Checkers, StarvationBounds, Violation};
 use crate::network::{Clock, Network};
-use crate::watch::{Bounds, Violation, Watch};
-use agenda::{Agenda, Happening};
 use back_ends::BackEnd;
+use event_queue::{EventQueue, WorldEvent};
 use executors::Executors;
 use host::Host;
 use nodes::SchedulerSetup;
@@ -72,7 +72,7 @@ pub struct Setup {
     /// How messages travel.
     pub network: Network,
     /// What goes wrong, and when.
-    pub timetable: Timetable,
+    pub fault_schedule: FaultSchedule,
     /// Keep all that is durable, so that a scheduler can be restarted, and check everything after every
     /// step. For small worlds.
     pub thorough: bool,
@@ -84,7 +84,7 @@ pub struct Setup {
 pub struct World {
     now: Time,
     rng: Rng,
-    agenda: Agenda,
+    events: EventQueue,
     schedulers: Vec<Host<Scheduler>>,
     workers: Vec<Host<WorkerMachine>>,
     /// Of each worker.
@@ -95,8 +95,8 @@ pub struct World {
     network: Network,
     /// How often the connection between a scheduler and a worker was replaced.
     replaced: BTreeMap<(usize, usize), u32>,
-    timetable: Timetable,
-    watch: Watch,
+    fault_schedule: FaultSchedule,
+    checkers: Checkers,
     next_arrival: usize,
     log: Option<Vec<String>>,
     steps: u64,
@@ -107,10 +107,10 @@ impl World {
     pub fn new(setup: Setup) -> World {
         let mut rng = Rng::new(setup.seed);
         let count = setup.arrivals.count();
-        let watch = Watch::new(count, &setup.settings, &setup.timetable, setup.thorough);
+        let checkers = Checkers::new(count, &setup.settings, &setup.fault_schedule, setup.thorough);
         let mut world = World {
             now: START,
-            agenda: Agenda::default(),
+            events: EventQueue::default(),
             schedulers: Vec::new(),
             workers: Vec::new(),
             executors: Vec::new(),
@@ -118,8 +118,8 @@ impl World {
             arrivals: setup.arrivals,
             network: setup.network,
             replaced: BTreeMap::new(),
-            timetable: setup.timetable,
-            watch,
+            fault_schedule: setup.fault_schedule,
+            checkers,
             next_arrival: 0,
             log: setup.log.then(Vec::new),
             steps: 0,
@@ -134,7 +134,7 @@ impl World {
             // Nothing has happened yet that could be violated.
             let _ = world.start::<Scheduler>(at);
             for command in setup.commands.clone() {
-                let _ = world.order(at, command);
+                let _ = world.operator_request(at, command);
             }
         }
         for worker in setup.workers {
@@ -148,33 +148,33 @@ impl World {
             }
             let _ = world.start::<WorkerMachine>(at);
         }
-        for (at, fault) in &world.timetable.faults {
-            world.agenda.add(*at, Happening::Fault(*fault));
+        for (at, fault) in &world.fault_schedule.faults {
+            world.events.add(*at, WorldEvent::Fault(*fault));
         }
         world.next_arrival();
         world
     }
 
     /// From now on, every task must begin within its bound.
-    pub(crate) fn watch_for_starvation(&mut self, bounds: Bounds) {
-        self.watch.watch_for_starvation(bounds);
+    pub(crate) fn check_starvation(&mut self, bounds: StarvationBounds) {
+        self.checkers.check_starvation(bounds);
     }
 
     /// Runs until every task has ended, or nothing more happens, or `deadline`. Returns what was violated.
     pub fn run(&mut self, deadline: Time) -> Result<(), Violation> {
-        while let Some((at, happening)) = self.agenda.next() {
+        while let Some((at, event)) = self.events.next() {
             if at > deadline {
                 break;
             }
             self.now = at;
             self.steps += 1;
-            self.happen(happening)?;
-            self.watch.nothing_starves(self.now)?;
-            if self.watch.all_ended() && self.next_arrival >= self.arrivals.count() {
+            self.handle_event(event)?;
+            self.checkers.check_nothing_starves(self.now)?;
+            if self.checkers.all_ended() && self.next_arrival >= self.arrivals.count() {
                 return Ok(());
             }
         }
-        self.watch.stuck(self.now, &self.schedulers)
+        self.checkers.check_all_ended(self.now, &self.schedulers)
     }
 
     /// Lets everything settle after the last task, and checks that nothing is left over.
@@ -185,18 +185,18 @@ impl World {
             if is_idle {
                 break;
             }
-            let Some((at, happening)) = self.agenda.next() else { break };
+            let Some((at, event)) = self.events.next() else { break };
             if at > deadline {
                 break;
             }
             self.now = at;
-            self.happen(happening)?;
+            self.handle_event(event)?;
         }
         for node in &self.schedulers {
-            self.watch.drained(self.now, node)?;
+            self.checkers.check_drained(self.now, node)?;
         }
         for node in &self.workers {
-            self.watch.worker_drained(self.now, node)?;
+            self.checkers.check_worker_drained(self.now, node)?;
         }
         Ok(())
     }
@@ -207,8 +207,8 @@ impl World {
     }
 
     /// What was seen of the tasks.
-    pub fn watch(&self) -> &Watch {
-        &self.watch
+    pub fn checkers(&self) -> &Checkers {
+        &self.checkers
     }
 
     /// How many events there were.
@@ -236,39 +236,44 @@ impl World {
         self.schedulers.get(at)?.machine.as_ref()
     }
 
-    fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
-        let wanted = happening.wants().map(|node| self.process_of(node));
-        if let Some(thaw) = wanted.and_then(|node| self.timetable.thaws(node, self.now)) {
-            self.agenda.add(thaw, happening);
+    fn handle_event(&mut self, event: WorldEvent) -> Result<(), Violation> {
+        let wanted = event.required_node().map(|node| self.process_of(node));
+        if let Some(thaw) = wanted.and_then(|node| self.fault_schedule.frozen_until(node, self.now))
+        {
+            self.events.add(thaw, event);
             return Ok(());
         }
-        self.note(|| happening.describe());
-        match happening {
-            Happening::Submit { index } => {
+        self.note(|| event.describe());
+        match event {
+            WorldEvent::Submit { index } => {
                 self.next_arrival();
                 self.submit(index)
             }
-            Happening::Requested { scheduler, life, from, command } => {
-                self.requested(scheduler, life, from, command)
+            WorldEvent::Requested { scheduler, incarnation, from, command } => {
+                self.requested(scheduler, incarnation, from, command)
             }
-            Happening::Found { scheduler, worker } => self.found(scheduler, worker),
-            Happening::ToWorker { worker, scheduler, link, message } => {
-                self.worker_hears(worker, scheduler, link, message)
+            WorldEvent::Found { scheduler, worker } => self.found(scheduler, worker),
+            WorldEvent::ToWorker { worker, scheduler, link, message } => {
+                self.deliver_to_worker(worker, scheduler, link, message)
             }
-            Happening::FromWorker { scheduler, worker, link, message } => {
-                self.scheduler_hears(scheduler, worker, link, message)
+            WorldEvent::FromWorker { scheduler, worker, link, message } => {
+                self.deliver_to_scheduler(scheduler, worker, link, message)
             }
-            Happening::Disconnected { scheduler, life, worker } => {
-                self.disconnected(scheduler, worker, life)
+            WorldEvent::Disconnected { scheduler, incarnation, worker } => {
+                self.disconnected(scheduler, worker, incarnation)
             }
-            Happening::Relinked { scheduler, life, worker } => {
-                self.relinked(scheduler, worker, life)
+            WorldEvent::Relinked { scheduler, incarnation, worker } => {
+                self.relinked(scheduler, worker, incarnation)
             }
-            Happening::RunEnds { worker, machine, id } => self.run_ends(worker, machine, id),
-            Happening::Http { worker, life, event } => self.http_happens(worker, life, event),
-            Happening::Turn(Node::Scheduler(at), turn) => self.turn::<Scheduler>(at, turn),
-            Happening::Turn(Node::Worker(at), turn) => self.turn::<WorkerMachine>(at, turn),
-            Happening::Fault(fault) => self.strike(fault),
+            WorldEvent::RunEnds { worker, machine, id } => self.run_ends(worker, machine, id),
+            WorldEvent::Http { worker, incarnation, event } => {
+                self.handle_http_event(worker, incarnation, event)
+            }
+            WorldEvent::Node(Node::Scheduler(at), event) => self.node_event::<Scheduler>(at, event),
+            WorldEvent::Node(Node::Worker(at), event) => {
+                self.node_event::<WorkerMachine>(at, event)
+            }
+            WorldEvent::Fault(fault) => self.inject(fault),
         }
     }
 

@@ -84,7 +84,12 @@ impl Maker {
     fn attempted(&mut self, task: TaskId) -> Record {
         self.fence += 1;
         let attempt = AttemptId { task, number: 1 };
-        Record::Attempted { attempt, fence: Fence(self.fence), worker: self.worker, at: self.now }
+        Record::AttemptDispatched {
+            attempt,
+            fence: Fence(self.fence),
+            worker: self.worker,
+            at: self.now,
+        }
     }
 
     fn finished(&self, task: TaskId) -> Record {
@@ -106,15 +111,15 @@ fn open(path: &Path) -> Store {
     Store::open(path).map(|(store, _)| store).unwrap_or_else(|error| panic!("{error}"))
 }
 
-type Committing = oneshot::Receiver<Result<(), StoreError>>;
+type PendingCommit = oneshot::Receiver<Result<(), StoreError>>;
 
-fn hand_over(store: &Store, records: Vec<Record>) -> Committing {
+fn start_commit(store: &Store, records: Vec<Record>) -> PendingCommit {
     let (done, committed) = oneshot::channel();
     store.commit(records, Box::new(|result| drop(done.send(result))));
     committed
 }
 
-async fn durable(committing: Committing) {
+async fn durable(committing: PendingCommit) {
     let committed = committing.await.unwrap_or_else(|error| panic!("{error}"));
     committed.unwrap_or_else(|error| panic!("{error}"));
 }
@@ -134,7 +139,7 @@ async fn cycles(store: &Store, maker: &mut Maker, batch: u64) -> u64 {
         }
         let ended = std::mem::replace(&mut before, accepted);
         records.extend(ended.into_iter().map(|id| maker.finished(id)));
-        let committing = hand_over(store, records);
+        let committing = start_commit(store, records);
         if let Some(earlier) = under_way.replace(committing) {
             durable(earlier).await;
         }
@@ -150,11 +155,11 @@ async fn apart(store: &Store, maker: &mut Maker, batch: u64) -> u64 {
     while begin.elapsed() < LONG {
         tasks += batch;
         let (ids, records): (Vec<_>, Vec<_>) = (0..batch).map(|_| maker.accepted()).unzip();
-        durable(hand_over(store, records)).await;
+        durable(start_commit(store, records)).await;
         let tried = ids.iter().map(|id| maker.attempted(*id)).collect();
-        durable(hand_over(store, tried)).await;
+        durable(start_commit(store, tried)).await;
         let ended = ids.iter().map(|id| maker.finished(*id)).collect();
-        durable(hand_over(store, ended)).await;
+        durable(start_commit(store, ended)).await;
     }
     tasks
 }
@@ -169,7 +174,7 @@ async fn submits(store: Arc<Store>) -> u64 {
             let mut tasks = 0;
             while begin.elapsed() < LONG {
                 let (_, record) = maker.lock().unwrap().accepted();
-                durable(hand_over(&store, vec![record])).await;
+                durable(start_commit(&store, vec![record])).await;
                 tasks += 1;
             }
             tasks
@@ -222,7 +227,7 @@ fn million(runtime: &Runtime, dir: &Path) {
         runtime.block_on(async {
             for _ in 0..QUEUED / 10_000 {
                 let records = (0..10_000).map(|_| maker.accepted().1).collect();
-                durable(hand_over(&store, records)).await;
+                durable(start_commit(&store, records)).await;
             }
         });
         QUEUED
@@ -239,7 +244,7 @@ fn million(runtime: &Runtime, dir: &Path) {
             for _ in 0..QUEUED / 10_000 {
                 let ids: Vec<_> = (0..10_000).map(|_| maker.accepted().0).collect();
                 let records = ids.iter().map(|id| maker.finished(*id)).collect();
-                durable(hand_over(&store, records)).await;
+                durable(start_commit(&store, records)).await;
             }
         });
         QUEUED

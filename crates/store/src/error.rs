@@ -52,7 +52,7 @@ pub enum StoreError {
     /// Something cannot be written as, or read from, a row.
     #[error(
         "{what} in the scheduler's database cannot be converted: {cause}; restore the file from a \
-         copy, or move it away to begin anew"
+         copy, or move it away to start empty"
     )]
     Row {
         /// What.
@@ -61,13 +61,15 @@ pub enum StoreError {
         cause: String,
     },
     /// An earlier transaction failed, and what was asked since may depend on it.
-    #[error("nothing is stored since an earlier write failed: {0}")]
+    #[error("commits are refused since an earlier write failed: {0}")]
     Stopped(Arc<StoreError>),
     /// More is to be stored than the disk takes.
-    #[error("too many commits wait for the scheduler's database; check how busy its disk is")]
+    #[error(
+        "too many commits are pending for the scheduler's database; check how busy its disk is"
+    )]
     Busy,
     /// The writer has ended.
-    #[error("the store is closed; start the scheduler again")]
+    #[error("the store is closed; restart the scheduler")]
     Closed,
 }
 

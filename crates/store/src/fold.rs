@@ -12,8 +12,8 @@ use hypha_predict::{Mode, Snapshot};
 
 /// See the head of this file. In the order of ids, so that neighbours in the tables are written together.
 #[derive(Default)]
-pub(crate) struct Group {
-    pub(crate) tasks: BTreeMap<TaskId, Change>,
+pub(crate) struct RecordGroup {
+    pub(crate) tasks: BTreeMap<TaskId, TaskChange>,
     /// `None` is a worker that was forgotten.
     pub(crate) workers: BTreeMap<WorkerId, Option<(Arc<Worker>, Health)>>,
     /// When a worker was removed; `None` is one that may be taken again.
@@ -26,7 +26,7 @@ pub(crate) struct Group {
 
 /// What happens to one task.
 #[derive(Default)]
-pub(crate) struct Change {
+pub(crate) struct TaskChange {
     pub(crate) accepted: Option<Arc<AcceptedTask>>,
     pub(crate) attempts: Option<u32>,
     pub(crate) failures: Option<u32>,
@@ -39,10 +39,10 @@ pub(crate) struct Change {
     pub(crate) finished: Option<Arc<FinishedTask>>,
 }
 
-impl Group {
+impl RecordGroup {
     /// Whether `record` may be added. Not if it accepts a task of which something else was said before:
     /// whether that counts depends on rows that are not known here.
-    pub(crate) fn takes(&self, record: &Record) -> bool {
+    pub(crate) fn accepts(&self, record: &Record) -> bool {
         match record {
             Record::Accepted(task) => {
                 self.tasks.get(&task.id).is_none_or(|change| change.accepted.is_some())
@@ -51,26 +51,26 @@ impl Group {
         }
     }
 
-    /// Adds what [`Group::takes`].
+    /// Adds what [`RecordGroup::accepts`].
     pub(crate) fn add(&mut self, record: Record) {
         match record {
             Record::Started { epoch } => self.epoch = Some(epoch),
             Record::Accepted(task) => {
                 self.tasks.entry(task.id).or_default().accepted.get_or_insert(task);
             }
-            Record::Attempted { attempt, fence, worker, at } => {
+            Record::AttemptDispatched { attempt, fence, worker, at } => {
                 let change = self.tasks.entry(attempt.task).or_default();
                 change.attempts = Some(attempt.number);
                 change.current = Some(StoredAttempt::new(fence, worker, at));
                 change.began.clear();
             }
-            Record::Began { task, fence, started, handle } => {
+            Record::AttemptUpdated { task, fence, started, handle } => {
                 let change = self.tasks.entry(task).or_default();
-                let goes_on = change.goes_on();
+                let has_progress = change.has_progress();
                 match &mut change.current {
-                    Some(current) => current.learn(fence, started, handle.as_ref()),
+                    Some(current) => current.update(fence, started, handle.as_ref()),
                     // Said before it was given up, or of one that is handed over no longer.
-                    None if goes_on => {}
+                    None if has_progress => {}
                     None => change.began.push((fence, started, handle)),
                 }
             }
@@ -104,9 +104,9 @@ impl Group {
     }
 }
 
-impl Change {
+impl TaskChange {
     /// Whether there is more than the acceptance.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn has_progress(&self) -> bool {
         self.attempts.is_some() || self.failures.is_some() || self.finished.is_some()
     }
 }

@@ -9,9 +9,9 @@ use crate::error::StoreError;
 
 /// See the head of this file. Shared by a machine's journal and its commits.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gate(Arc<Mutex<Option<StoreError>>>);
+pub(crate) struct CommitGate(Arc<Mutex<Option<StoreError>>>);
 
-impl Gate {
+impl CommitGate {
     /// Why commits cannot succeed, if they cannot.
     pub(crate) fn failure(&self) -> Option<StoreError> {
         self.lock().clone()

@@ -13,15 +13,15 @@
 mod error;
 mod fold;
 mod gate;
+mod intern;
 mod list;
 mod machine;
 mod machine_rows;
-mod places;
 mod read;
 mod recover;
+mod row_keys;
 mod rows;
 mod schema;
-mod share;
 mod tasks;
 mod write;
 mod writer;
@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 
 use hypha_engine::record::StoredTask;
 use hypha_engine::{Image, Record, SchedulerStore};
-use hypha_machine::{BoxFuture, Done, Journal, Recover, Rows};
+use hypha_machine::{BoxFuture, CommitCallback, Journal, Recover, Rows};
 use hypha_model::{Name, TaskId, Time};
 use tokio::sync::{mpsc, oneshot};
 
@@ -41,9 +41,9 @@ pub use hypha_engine::store::{Filter, MAX_PAGE, Page};
 pub use machine::MachineStore;
 pub use recover::Recovered;
 
-use gate::Gate;
+use gate::CommitGate;
 use read::Readers;
-use writer::{Commit, Job, Records, Writer, hand_over};
+use writer::{Commit, Records, Writer, WriterRequest, submit};
 
 /// Commits that wait for the writer. A driver has few under way, each of many records.
 const MAX_WAITING: usize = 1_024;
@@ -60,9 +60,9 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Store {
     /// `None` only while it is dropped.
-    jobs: Option<mpsc::Sender<Job>>,
+    requests: Option<mpsc::Sender<WriterRequest>>,
     readers: Arc<Readers>,
-    gate: Gate,
+    gate: CommitGate,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -81,23 +81,23 @@ impl Store {
         let path = path.to_owned();
         let readers = Readers::new(path.clone());
         let writer = Writer { path, options, connection, lock };
-        let (jobs, received) = mpsc::channel(MAX_WAITING);
+        let (requests, received) = mpsc::channel(MAX_WAITING);
         let named = std::thread::Builder::new().name("store".to_owned());
         let writer = named
             .spawn(move || writer.run(received))
             .map_err(|cause| StoreError::row("the writer's thread", cause))?;
-        let gate = Gate::default();
-        Ok((Store { jobs: Some(jobs), readers, gate, writer: Some(writer) }, recovered))
+        let gate = CommitGate::default();
+        Ok((Store { requests: Some(requests), readers, gate, writer: Some(writer) }, recovered))
     }
 
     /// The journal of the machine with this name, and its rows. The name is in the file: it never changes. One
     /// machine has it at a time.
     pub async fn machine(&self, name: Name) -> Result<(MachineStore, Rows), StoreError> {
-        let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?.downgrade();
+        let requests = self.requests.as_ref().ok_or(StoreError::Closed)?.downgrade();
         let machine = name.clone();
         let rows =
-            self.readers.ask(move |connection| machine_rows::read(connection, &name)).await?;
-        Ok((MachineStore { machine, jobs, gate: Gate::default() }, rows))
+            self.readers.query(move |connection| machine_rows::read(connection, &name)).await?;
+        Ok((MachineStore { machine, requests, gate: CommitGate::default() }, rows))
     }
 
     /// Whether commits can succeed, and if not, why.
@@ -110,13 +110,13 @@ impl Store {
     /// before has seen changes that are lost.
     pub async fn recover(&self) -> Result<Recovered, StoreError> {
         let (done, recovered) = oneshot::channel();
-        self.ask(Job::Recover { gate: self.gate.clone(), done }).await?;
+        self.send_request(WriterRequest::Recover { gate: self.gate.clone(), done }).await?;
         recovered.await.map_err(|_| StoreError::Closed)?
     }
 
     /// A task, whether it has ended or not.
     pub async fn task(&self, id: TaskId) -> Result<Option<StoredTask>, StoreError> {
-        self.readers.ask(move |connection| read::one(connection, id)).await
+        self.readers.query(move |connection| read::by_id(connection, id)).await
     }
 
     /// The latest task of this tenant with this key.
@@ -125,7 +125,7 @@ impl Store {
         tenant: Option<Name>,
         key: Arc<str>,
     ) -> Result<Option<StoredTask>, StoreError> {
-        self.readers.ask(move |connection| read::by_key(connection, tenant.as_ref(), &key)).await
+        self.readers.query(move |connection| read::by_key(connection, tenant.as_ref(), &key)).await
     }
 
     /// Tasks that pass `filter`, the latest first, at most `limit` and [`MAX_PAGE`] of them, from behind
@@ -136,7 +136,7 @@ impl Store {
         behind: Option<TaskId>,
         limit: usize,
     ) -> Result<Page, StoreError> {
-        self.readers.ask(move |connection| list::list(connection, &filter, behind, limit)).await
+        self.readers.query(move |connection| list::list(connection, &filter, behind, limit)).await
     }
 
     /// Forgets tasks that ended before `time`, with their results and keys, and says how many. In small
@@ -145,7 +145,7 @@ impl Store {
         let (mut tasks, mut after) = (0, None);
         loop {
             let (done, forgotten) = oneshot::channel();
-            self.ask(Job::Forget { before: time, after, done }).await?;
+            self.send_request(WriterRequest::Forget { before: time, after, done }).await?;
             let forgotten = forgotten.await.map_err(|_| StoreError::Closed)??;
             tasks += forgotten.tasks;
             after = forgotten.next;
@@ -155,9 +155,9 @@ impl Store {
         }
     }
 
-    async fn ask(&self, job: Job) -> Result<(), StoreError> {
-        let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
-        jobs.send(job).await.map_err(|_| StoreError::Closed)
+    async fn send_request(&self, request: WriterRequest) -> Result<(), StoreError> {
+        let requests = self.requests.as_ref().ok_or(StoreError::Closed)?;
+        requests.send(request).await.map_err(|_| StoreError::Closed)
     }
 }
 
@@ -166,9 +166,9 @@ impl Journal<Record> for Store {
 
     /// `done` is called on the thread that writes, and the next commits wait until it returns. If too many wait
     /// already, it is called here and now.
-    fn commit(&self, records: Vec<Record>, done: Done<StoreError>) {
+    fn commit(&self, records: Vec<Record>, done: CommitCallback<StoreError>) {
         let records = Records::Scheduler(records);
-        hand_over(self.jobs.as_ref(), Commit { records, gate: self.gate.clone(), done });
+        submit(self.requests.as_ref(), Commit { records, gate: self.gate.clone(), done });
     }
 }
 
@@ -213,7 +213,7 @@ impl SchedulerStore for Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.requests = None;
         let Some(writer) = self.writer.take() else { return };
         // What is called after a commit may be the last to hold the store: the thread does not wait for itself.
         if writer.thread().id() != std::thread::current().id() {

@@ -6,7 +6,7 @@ use hypha_model::{Name, TaskId, TaskResult, TaskState};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::StoreError;
-use crate::places;
+use crate::row_keys;
 use crate::rows::{TASK_COLUMNS, micros, state_number, task, task_id};
 
 /// Inputs and results on a page, or one task's more: what an answer may take of memory.
@@ -28,20 +28,20 @@ fn list_within(
     filter: &Filter,
     behind: Option<TaskId>,
     limit: usize,
-    most: i64,
+    max_scanned: i64,
 ) -> Result<Page, StoreError> {
     let limit = limit.clamp(1, MAX_PAGE);
     let scan = Scan::of(filter);
     let behind = match behind {
-        Some(id) => places::find(connection, id)?,
+        Some(id) => row_keys::find(connection, id)?,
         None => i64::MAX,
     };
-    let since = filter.since.map_or(0, places::first);
-    let stop = scan.stop(connection, filter, (behind, since), most)?;
+    let since = filter.since.map_or(0, row_keys::first_key);
+    let stop = scan.end(connection, filter, (behind, since), max_scanned)?;
 
-    let Scan { table, alias, index, beside, tenant, state, worker, .. } = scan;
+    let Scan { table, alias, index, joins, tenant, state, worker, .. } = scan;
     let sql = format!(
-        "SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {beside} \
+        "SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {joins} \
          WHERE {alias}.place < ?1 AND {alias}.place >= ?2 AND {tenant} AND {state} \
          AND t.submitted >= ?5 AND (?6 IS NULL OR t.model = ?6) \
          AND (?7 IS NULL OR {worker} = ?7) ORDER BY {alias}.place DESC LIMIT ?3"
@@ -86,7 +86,7 @@ struct Scan {
     /// What that leads to, in terms of that table alone: rows that it leads past are not looked at.
     indexed: String,
     /// CROSS JOIN keeps SQLite from going through the other table instead.
-    beside: &'static str,
+    joins: &'static str,
     /// The condition of the tenant, which is `?4` if it has a name.
     tenant: &'static str,
     /// The condition of the state.
@@ -104,9 +104,9 @@ impl Scan {
     fn of(filter: &Filter) -> Scan {
         let number = filter.state.map_or(0, state_number);
         // Mentioned wherever it does not matter, so that every statement has the same parameters.
-        let nobody_in_particular = "?4 IS NULL";
+        let any_tenant_sql = "?4 IS NULL";
         let tenant = match &filter.tenant {
-            None => nobody_in_particular,
+            None => any_tenant_sql,
             Some(None) => "?4 IS NULL AND t.tenant IS NULL",
             Some(Some(_)) => "t.tenant = ?4",
         };
@@ -114,8 +114,8 @@ impl Scan {
             table: "tasks",
             alias: "t",
             index: "",
-            indexed: nobody_in_particular.to_owned(),
-            beside: "LEFT JOIN open o ON o.place = t.place LEFT JOIN ends e ON e.place = t.place",
+            indexed: any_tenant_sql.to_owned(),
+            joins: "LEFT JOIN open o ON o.place = t.place LEFT JOIN ends e ON e.place = t.place",
             tenant,
             state: match filter.state {
                 None => "TRUE".to_owned(),
@@ -142,10 +142,10 @@ impl Scan {
                     alias: "e",
                     index: if is_usual { "" } else { "INDEXED BY unusual_ends" },
                     indexed: match is_usual {
-                        true => nobody_in_particular.to_owned(),
-                        false => format!("{nobody_in_particular} AND {unusual}"),
+                        true => any_tenant_sql.to_owned(),
+                        false => format!("{any_tenant_sql} AND {unusual}"),
                     },
-                    beside: "CROSS JOIN tasks t ON t.place = e.place LEFT JOIN open o ON FALSE",
+                    joins: "CROSS JOIN tasks t ON t.place = e.place LEFT JOIN open o ON FALSE",
                     tenant,
                     state: if is_usual { format!("e.state = {number}") } else { unusual },
                     worker: "e.worker",
@@ -155,8 +155,8 @@ impl Scan {
                 table: "open",
                 alias: "o",
                 index: "",
-                indexed: nobody_in_particular.to_owned(),
-                beside: "CROSS JOIN tasks t ON t.place = o.place LEFT JOIN ends e ON FALSE",
+                indexed: any_tenant_sql.to_owned(),
+                joins: "CROSS JOIN tasks t ON t.place = o.place LEFT JOIN ends e ON FALSE",
                 tenant,
                 state: match state {
                     TaskState::Queued => "o.worker IS NULL".to_owned(),
@@ -167,13 +167,13 @@ impl Scan {
         }
     }
 
-    /// The place at which `most` rows have been looked at; `None` if there are fewer.
-    fn stop(
+    /// The place at which `max_scanned` rows have been looked at; `None` if there are fewer.
+    fn end(
         &self,
         connection: &Connection,
         filter: &Filter,
         (behind, since): (i64, i64),
-        most: i64,
+        max_scanned: i64,
     ) -> Result<Option<i64>, StoreError> {
         let any_tenant = filter.tenant.is_none() || tenant_of(filter).is_some();
         if filter.state.is_none() && filter.model.is_none() && filter.worker.is_none() && any_tenant
@@ -189,7 +189,9 @@ impl Scan {
         );
         let mut statement = connection.prepare_cached(&sql)?;
         let stop = statement
-            .query_row(params![behind, since, most - 1, tenant_of(filter)], |row| row.get(0));
+            .query_row(params![behind, since, max_scanned - 1, tenant_of(filter)], |row| {
+                row.get(0)
+            });
         Ok(stop.optional()?)
     }
 }
@@ -248,7 +250,7 @@ mod tests {
                 error: None,
                 failed: Default::default(),
             }))),
-            20..30 => Some(Record::Attempted {
+            20..30 => Some(Record::AttemptDispatched {
                 attempt: AttemptId { task: id(number), number: 1 },
                 fence: Fence(number),
                 worker,
@@ -261,7 +263,7 @@ mod tests {
 
     /// Whatever is passed over on the way, and however little one question looks at.
     #[test]
-    fn short_looks_find_what_one_long_look_finds() {
+    fn bounded_scans_find_what_one_full_scan_finds() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.db");
         let connection = crate::schema::writer(&path, &crate::Options::default()).unwrap();
@@ -284,13 +286,13 @@ mod tests {
     /// However little one question looks at, the pages together are what fits the filter.
     fn check(connection: &Connection, filter: &Filter, everything: &[StoredTask]) {
         let expected: Vec<StoredTask> =
-            everything.iter().filter(|task| filter.passes(task)).cloned().collect();
+            everything.iter().filter(|task| filter.matches(task)).cloned().collect();
         let whole = list_within(connection, filter, None, 1_000, 1_000).unwrap();
         assert_eq!((&whole.tasks, whole.next), (&expected, None), "{filter:?}");
-        for most in [1, 3, 10] {
+        for max_scanned in [1, 3, 10] {
             let (mut found, mut behind, mut looks) = (Vec::new(), None, 0);
             loop {
-                let page = list_within(connection, filter, behind, 2, most).unwrap();
+                let page = list_within(connection, filter, behind, 2, max_scanned).unwrap();
                 found.extend(page.tasks);
                 (behind, looks) = (page.next, looks + 1);
                 assert!(looks <= 2 * TASKS, "it does not end");
@@ -298,13 +300,13 @@ mod tests {
                     break;
                 }
             }
-            assert_eq!(found, expected, "{most} at a time, {filter:?}");
+            assert_eq!(found, expected, "{max_scanned} at a time, {filter:?}");
         }
     }
 
     /// What SQLite says that it does: no list sorts, and states that are looked for have their index.
     #[test]
-    fn no_list_goes_through_more_than_its_rows() {
+    fn list_queries_use_their_indices() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.db");
         let connection = crate::schema::writer(&path, &crate::Options::default()).unwrap();
@@ -314,10 +316,10 @@ mod tests {
             states.into_iter().chain([None]).flat_map(|state| tenants.clone().map(|it| (state, it)))
         {
             let filter = Filter { state, tenant, ..Filter::default() };
-            let Scan { table, alias, index, beside, tenant, state: condition, .. } =
+            let Scan { table, alias, index, joins, tenant, state: condition, .. } =
                 Scan::of(&filter);
             let sql = format!(
-                "EXPLAIN QUERY PLAN SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {beside} \
+                "EXPLAIN QUERY PLAN SELECT {TASK_COLUMNS} FROM {table} {alias} {index} {joins} \
                  WHERE {alias}.place < 9 AND {alias}.place >= 0 AND {tenant} AND {condition} \
                  ORDER BY {alias}.place DESC LIMIT 10"
             );

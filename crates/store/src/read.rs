@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::StoreError;
 use crate::rows::{TASK_COLUMNS, owner, task, task_id};
-use crate::{places, schema};
+use crate::{row_keys, schema};
 
 /// Questions at a time. Each holds a thread and a core; the rest wait.
 const READERS: usize = 2;
@@ -19,7 +19,7 @@ const READERS: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Readers {
     path: PathBuf,
-    turns: Semaphore,
+    permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -27,17 +27,17 @@ impl Readers {
     pub(crate) fn new(path: PathBuf) -> Arc<Readers> {
         Arc::new(Readers {
             path,
-            turns: Semaphore::new(READERS),
+            permits: Semaphore::new(READERS),
             idle: Mutex::new(Vec::with_capacity(READERS)),
         })
     }
 
     /// Asks on a thread that may wait for the disk.
-    pub(crate) async fn ask<T: Send + 'static>(
+    pub(crate) async fn query<T: Send + 'static>(
         self: &Arc<Self>,
-        question: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        query: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let _turn = self.turns.acquire().await.map_err(|_| StoreError::Closed)?;
+        let _permit = self.permits.acquire().await.map_err(|_| StoreError::Closed)?;
         let readers = Arc::clone(self);
         let asked = tokio::task::spawn_blocking(move || {
             let idle = readers.idle().pop();
@@ -45,7 +45,7 @@ impl Readers {
                 Some(connection) => connection,
                 None => schema::reader(&readers.path)?,
             };
-            let answer = question(&connection);
+            let answer = query(&connection);
             readers.idle().push(connection);
             answer
         });
@@ -57,13 +57,13 @@ impl Readers {
     }
 }
 
-pub(crate) fn one(connection: &Connection, id: TaskId) -> Result<Option<StoredTask>, StoreError> {
+pub(crate) fn by_id(connection: &Connection, id: TaskId) -> Result<Option<StoredTask>, StoreError> {
     let sql = format!(
         "SELECT {TASK_COLUMNS} FROM tasks t LEFT JOIN open o ON o.place = t.place \
          LEFT JOIN ends e ON e.place = t.place WHERE t.place = ?1 AND t.id = ?2"
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let place = places::find(connection, id)?;
+    let place = row_keys::find(connection, id)?;
     let mut rows = statement.query(params![place, id.uuid().as_bytes()])?;
     rows.next()?.map(task).transpose()
 }
@@ -76,7 +76,7 @@ pub(crate) fn by_key(
     let mut statement = connection.prepare_cached("SELECT task FROM keys WHERE owner = ?1")?;
     let mut rows = statement.query([owner(tenant, key)])?;
     match rows.next()? {
-        Some(row) => one(connection, task_id(row.get(0)?)),
+        Some(row) => by_id(connection, task_id(row.get(0)?)),
         None => Ok(None),
     }
 }

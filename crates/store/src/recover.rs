@@ -8,8 +8,8 @@ use hypha_placement::Health;
 use rusqlite::Connection;
 
 use crate::error::StoreError;
+use crate::intern::Interner;
 use crate::rows::{TASK_COLUMNS, decode, ended_key, task_with, time, worker_id};
-use crate::share::Names;
 use crate::write::{EPOCH, MODE, PREDICTOR, STRATEGY, last_id, meta};
 
 /// What was found.
@@ -34,7 +34,7 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
     };
     image.predictor = meta(connection, PREDICTOR).unwrap_or_else(|error| {
         // It can be learned again; the tasks cannot be asked for again.
-        tracing::warn!(%error, "what the predictor had learned is dropped");
+        tracing::warn!(%error, "the predictor's snapshot cannot be read; dropped");
         None
     });
 
@@ -61,9 +61,9 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
     );
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query(())?;
-    let (mut names, mut tasks) = (Names::default(), Vec::new());
+    let (mut names, mut tasks) = (Interner::default(), Vec::new());
     while let Some(row) = rows.next()? {
-        let task = task_with(row, |spec| names.share(spec))?;
+        let task = task_with(row, |spec| names.intern(spec))?;
         tasks.push((task.accepted.id, task));
     }
 
@@ -72,7 +72,7 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([MAX_KEYS])?;
     while let Some(row) = rows.next()? {
-        let task = ended_key(row, |tenant| names.ended(tenant))?;
+        let task = ended_key(row, |tenant| names.ended_spec(tenant))?;
         tasks.push((task.accepted.id, task));
     }
     drop(rows);

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_stays_never() {
+    fn time_max_round_trips() {
         for at in [Time::ZERO, Time::from_micros(1_700_000_000_000_000), Time::MAX] {
             assert_eq!(time(micros(at)), at);
         }

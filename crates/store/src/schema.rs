@@ -2,7 +2,7 @@
 //!
 //! A task's row is written once and never changed: inputs may be large. What changes while it is open is a
 //! small row of `open`, which its end replaces by a row of `ends`. So a restart reads as much as there is to do,
-//! however many tasks have ended. All three are by place (`places.rs`), so they grow at their ends. The indices
+//! however many tasks have ended. All three are by place (`row_keys.rs`), so they grow at their ends. The indices
 //! are of tasks that ended without a result and of tasks that have a tenant: those are looked for, and the others do
 //! not pay for it. What other machines than the scheduler keep is in `machine_rows`, by machine and key.
 
@@ -15,15 +15,15 @@ use hypha_model::{Digest, ObjectRef, TaskSpec};
 use rusqlite::{Connection, OpenFlags, params};
 
 use crate::error::StoreError;
-use crate::{Options, places, rows};
+use crate::{Options, row_keys, rows};
 
 /// "Hyph", in the header of the file: whose database it is.
 const APPLICATION_ID: i64 = 0x4879_7068;
 /// Grows with every change of the tables or of what is in their blobs.
-const SCHEMA_VERSION: i64 = 1 + STEPS.len() as i64;
+const SCHEMA_VERSION: i64 = 1 + MIGRATIONS.len() as i64;
 
 /// The tables of the first version.
-const TABLES: &str = "
+const INITIAL_TABLES: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE workers (id BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE tasks (
@@ -65,7 +65,7 @@ const TABLES: &str = "
 
 /// What each version after the first changes. A new database takes all of them too, so that there is one way to get
 /// the tables. The steps are in files: they never change.
-const STEPS: [&str; 8] = [
+const MIGRATIONS: [&str; 8] = [
     "
     ALTER TABLE open ADD COLUMN failed BLOB;
     ALTER TABLE ends ADD COLUMN failed BLOB;
@@ -153,7 +153,7 @@ const WITH_PLACES: i64 = 5;
 /// The version from which on results that are objects are told from others.
 const WITH_OBJECTS: i64 = 9;
 /// Rows that are read before their tenants are written: few enough for memory, whatever their inputs.
-const FILLED_AT_ONCE: i64 = 100;
+const BACKFILL_BATCH_ROWS: i64 = 100;
 
 /// Pages of 4 KiB in the log before they are copied into the database: 32 MiB, so that the pages which
 /// every transaction touches are copied once for hundreds of transactions.
@@ -166,7 +166,7 @@ const WRITER_CACHE_KIB: i64 = 8 << 10;
 /// Readers look at a page of tasks at a time.
 const READER_CACHE_KIB: i64 = 2 << 10;
 /// More than there are statements in this crate, so that each is compiled once.
-const STATEMENTS: usize = 48;
+const STATEMENT_CACHE_SIZE: usize = 48;
 const PAGE_BYTES: u64 = 4_096;
 /// Longer than the JSON that names an object.
 const MAX_NAMED_BYTES: i64 = 128;
@@ -201,7 +201,7 @@ pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, Store
         let pages = i64::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(i64::MAX);
         connection.pragma_update(None, "max_page_count", pages)?;
     }
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE_SIZE);
     Ok(connection)
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn reader(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE_SIZE);
     Ok(connection)
 }
 
@@ -231,13 +231,9 @@ fn prepare_tables(connection: &mut Connection, path: &Path) -> Result<(), StoreE
         if found == SCHEMA_VERSION {
             return Ok(());
         }
-        tracing::info!(
-            from = found,
-            to = SCHEMA_VERSION,
-            "rewriting the database as this version has it"
-        );
+        tracing::info!(from = found, to = SCHEMA_VERSION, "migrating the database to this version");
         let transaction = connection.transaction()?;
-        bring_up_to_date(&transaction, found)?;
+        migrate(&transaction, found)?;
         return Ok(transaction.commit()?);
     }
     let tables: i64 =
@@ -247,15 +243,15 @@ fn prepare_tables(connection: &mut Connection, path: &Path) -> Result<(), StoreE
     }
     connection.pragma_update(None, "journal_mode", "WAL")?;
     let transaction = connection.transaction()?;
-    transaction.execute_batch(TABLES)?;
+    transaction.execute_batch(INITIAL_TABLES)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    bring_up_to_date(&transaction, 1)?;
+    migrate(&transaction, 1)?;
     Ok(transaction.commit()?)
 }
 
 /// Takes the steps from version `found` on.
-fn bring_up_to_date(connection: &Connection, found: i64) -> Result<(), StoreError> {
-    for (version, step) in (2..).zip(STEPS).filter(|(version, _)| *version > found) {
+fn migrate(connection: &Connection, found: i64) -> Result<(), StoreError> {
+    for (version, step) in (2..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
         connection.execute_batch(step)?;
         match version {
             WITH_TENANTS => fill_tenants(connection)?,
@@ -274,7 +270,7 @@ fn fill_tenants(connection: &Connection) -> Result<(), StoreError> {
     let mut select = connection.prepare(sql)?;
     let mut behind = [0; 16];
     loop {
-        let mut rows = select.query(params![behind, FILLED_AT_ONCE])?;
+        let mut rows = select.query(params![behind, BACKFILL_BATCH_ROWS])?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
             let spec: TaskSpec = rows::decode("a task", &row.get::<_, Vec<u8>>(1)?)?;
@@ -314,9 +310,9 @@ fn give_places(connection: &Connection) -> Result<(), StoreError> {
     while let Some(row) = ids.next()? {
         let id: [u8; 16] = row.get(0)?;
         let task = rows::task_id(id);
-        let place = places::usual(task).max(free);
-        if place != places::usual(task) {
-            places::note(connection, task, place)?;
+        let place = row_keys::default_key(task).max(free);
+        if place != row_keys::default_key(task) {
+            row_keys::record_moved(connection, task, place)?;
         }
         for copy in &mut copies {
             copy.execute(params![id, place])?;
@@ -382,7 +378,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.db");
         let first = Connection::open(&path).unwrap();
-        first.execute_batch(TABLES).unwrap();
+        first.execute_batch(INITIAL_TABLES).unwrap();
         let acme: Option<Name> = "acme".parse().ok();
         for (number, tenant) in [(1_u8, &acme), (2, &None), (3, &acme)] {
             let spec = TaskSpec { tenant: tenant.clone(), ..TaskSpec::default() };
@@ -409,7 +405,7 @@ mod tests {
             changes.add(&ledger, vec![row]);
             changes.write(&connection).unwrap();
             assert_eq!(crate::machine_rows::read(&connection, &ledger).unwrap().0.len(), 1);
-            let ended = crate::read::one(&connection, crate::rows::task_id([2; 16])).unwrap();
+            let ended = crate::read::by_id(&connection, crate::rows::task_id([2; 16])).unwrap();
             let ended = ended.unwrap().finished.unwrap();
             let error = TaskError::new(FailureKind::Unknown, "no luck");
             assert_eq!((ended.error.as_ref(), ended.failed.len()), (Some(&error), 0));
@@ -424,12 +420,12 @@ mod tests {
 
     /// The eighth version named objects by JSON in the place of the result, and could not tell what only looks like it.
     #[test]
-    fn objects_of_the_eighth_version_are_found_and_belong_to_whoever_had_them_first() {
+    fn objects_of_version_8_belong_to_the_first_tenant_that_had_them() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.db");
         let eighth = Connection::open(&path).unwrap();
-        eighth.execute_batch(TABLES).unwrap();
-        for (version, step) in (2..).zip(&STEPS[..7]) {
+        eighth.execute_batch(INITIAL_TABLES).unwrap();
+        for (version, step) in (2..).zip(&MIGRATIONS[..7]) {
             eighth.execute_batch(step).unwrap();
             if version == WITH_PLACES {
                 give_places(&eighth).unwrap();
@@ -450,7 +446,7 @@ mod tests {
         let spec = rows::encode("a task", &TaskSpec::default()).unwrap();
         let id = |number: u8| rows::task_id([number; 16]);
         for (number, tenant, finished, result, _) in rows {
-            let place = places::usual(id(number));
+            let place = row_keys::default_key(id(number));
             let sql = "INSERT INTO tasks VALUES (?1, ?2, 1, NULL, 0, NULL, NULL, ?3, ?4)";
             eighth.execute(sql, params![place, [number; 16], spec, tenant]).unwrap();
             let of_json = Payload::from(result.as_bytes()).digest();
@@ -465,7 +461,7 @@ mod tests {
         for _ in 0..2 {
             let connection = writer(&path, &Options::default()).unwrap();
             for (number, _, _, result, is_object) in rows {
-                let task = crate::read::one(&connection, id(number)).unwrap().unwrap();
+                let task = crate::read::by_id(&connection, id(number)).unwrap().unwrap();
                 let expected = match is_object {
                     true => TaskResult::Object(ObjectRef { digest, bytes: 5, by_digest: true }),
                     false => TaskResult::of(Payload::from(result.as_bytes())),
@@ -482,8 +478,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.db");
         let fourth = Connection::open(&path).unwrap();
-        fourth.execute_batch(TABLES).unwrap();
-        STEPS[..3].iter().for_each(|step| fourth.execute_batch(step).unwrap());
+        fourth.execute_batch(INITIAL_TABLES).unwrap();
+        MIGRATIONS[..3].iter().for_each(|step| fourth.execute_batch(step).unwrap());
         // The last byte is none of the moment's.
         let id = |number: u8| {
             let mut id = [9; 16];
@@ -512,7 +508,7 @@ mod tests {
             let image = crate::recover::read(&connection).unwrap().image;
             assert_eq!(image.last_id, Some(rows::task_id(id(TASKS - 1))));
             for number in 0..TASKS {
-                let task = crate::read::one(&connection, rows::task_id(id(number))).unwrap();
+                let task = crate::read::by_id(&connection, rows::task_id(id(number))).unwrap();
                 let task = task.unwrap();
                 assert_eq!(task.attempts, u32::from(number));
                 assert_eq!(task.finished.is_some(), number == 0);

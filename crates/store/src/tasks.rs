@@ -5,8 +5,8 @@ use hypha_model::{Payload, TaskId, TaskResult, Time};
 use rusqlite::{CachedStatement, Connection, params};
 
 use crate::error::StoreError;
-use crate::fold::Change;
-use crate::places;
+use crate::fold::TaskChange;
+use crate::row_keys;
 use crate::rows::{encode_failed, encode_into, micros, owner, state_number};
 
 /// The statements that a group needs again and again, and room for what they are given: to look for a statement
@@ -49,13 +49,13 @@ impl<'c> TaskTables<'c> {
             insert_end: prepare(
                 "INSERT INTO ends VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
             )?,
-            any_moved: places::any_moved(connection)?,
+            any_moved: row_keys::any_moved(connection)?,
             spec: Vec::new(),
         })
     }
 
     /// Writes what happens to one task.
-    pub(crate) fn write(&mut self, id: TaskId, change: &Change) -> Result<(), StoreError> {
+    pub(crate) fn write(&mut self, id: TaskId, change: &TaskChange) -> Result<(), StoreError> {
         if let Some(accepted) = &change.accepted
             && let Some(place) = self.insert_task(accepted)?
         {
@@ -72,7 +72,7 @@ impl<'c> TaskTables<'c> {
                 _ => self.insert_end(place, finished),
             };
         }
-        if change.goes_on() {
+        if change.has_progress() {
             return self.update_open(place, change);
         }
         for (fence, started, handle) in &change.began {
@@ -83,7 +83,11 @@ impl<'c> TaskTables<'c> {
     }
 
     fn place(&self, id: TaskId) -> Result<i64, StoreError> {
-        if self.any_moved { places::find(self.connection, id) } else { Ok(places::usual(id)) }
+        if self.any_moved {
+            row_keys::find(self.connection, id)
+        } else {
+            Ok(row_keys::default_key(id))
+        }
     }
 
     /// Where it is now; `None` if it was there before.
@@ -98,7 +102,7 @@ impl<'c> TaskTables<'c> {
         if there == *task.id.uuid().as_bytes() {
             return Ok(None);
         }
-        let place = places::move_behind(self.connection, task.id)?;
+        let place = row_keys::assign_last(self.connection, task.id)?;
         self.any_moved = true;
         Ok(self.insert_at(place, task)?.then_some(place))
     }
@@ -128,7 +132,7 @@ impl<'c> TaskTables<'c> {
         Ok(inserted)
     }
 
-    fn insert_open(&mut self, place: i64, change: &Change) -> Result<(), StoreError> {
+    fn insert_open(&mut self, place: i64, change: &TaskChange) -> Result<(), StoreError> {
         let current = change.current.as_ref();
         self.insert_open.execute(params![
             place,
@@ -137,7 +141,7 @@ impl<'c> TaskTables<'c> {
             micros(change.not_before.unwrap_or(Time::ZERO)),
             current.map(|current| current.fence.0.cast_signed()),
             current.map(|current| *current.worker.uuid().as_bytes()),
-            current.map(|current| micros(current.given)),
+            current.map(|current| micros(current.dispatched_at)),
             failed_of(change)?,
             current.and_then(|current| current.started).map(micros),
             current.and_then(|current| current.handle.as_deref()),
@@ -145,7 +149,7 @@ impl<'c> TaskTables<'c> {
         Ok(())
     }
 
-    fn update_open(&mut self, place: i64, change: &Change) -> Result<(), StoreError> {
+    fn update_open(&mut self, place: i64, change: &TaskChange) -> Result<(), StoreError> {
         let current = change.current.as_ref();
         self.update_open.execute(params![
             place,
@@ -154,7 +158,7 @@ impl<'c> TaskTables<'c> {
             change.not_before.map(micros),
             current.map(|current| current.fence.0.cast_signed()),
             current.map(|current| *current.worker.uuid().as_bytes()),
-            current.map(|current| micros(current.given)),
+            current.map(|current| micros(current.dispatched_at)),
             failed_of(change)?,
             current.and_then(|current| current.started).map(micros),
             current.and_then(|current| current.handle.as_deref()),
@@ -187,6 +191,6 @@ impl<'c> TaskTables<'c> {
     }
 }
 
-fn failed_of(change: &Change) -> Result<Option<Vec<u8>>, StoreError> {
+fn failed_of(change: &TaskChange) -> Result<Option<Vec<u8>>, StoreError> {
     Ok(change.failed.as_ref().map(encode_failed).transpose()?.flatten())
 }

@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde::Serialize;
 
 use crate::error::StoreError;
-use crate::fold::Group;
-use crate::places;
+use crate::fold::RecordGroup;
+use crate::row_keys;
 use crate::rows::{decode, encode, micros, task_id};
 use crate::tasks::TaskTables;
 
@@ -17,7 +17,7 @@ pub(crate) const MODE: &str = "mode";
 pub(crate) const PREDICTOR: &str = "predictor";
 /// The id of the latest task, if it has been forgotten: later ids must be larger.
 const LAST_ID: &str = "last_id";
-const ROOM: &str = "room";
+const PROBE_KEY: &str = "room";
 
 /// Room that there must be before a scheduler begins anew: about a large group. With less it would find out in
 /// the next moment that its new life ends as the last one did.
@@ -32,9 +32,9 @@ pub(crate) fn apply(
     connection: &Connection,
     records: impl Iterator<Item = Record>,
 ) -> Result<(), StoreError> {
-    let mut group = Group::default();
+    let mut group = RecordGroup::default();
     for record in records {
-        if !group.takes(&record) {
+        if !group.accepts(&record) {
             write(connection, std::mem::take(&mut group))?;
         }
         group.add(record);
@@ -52,15 +52,15 @@ pub(crate) fn meta<T: serde::de::DeserializeOwned>(
     value.map(|value| decode(name, &value)).transpose()
 }
 
-/// Takes room, to see whether there is some. [`unprobe`] gives it back, to be committed after this.
-pub(crate) fn probe(connection: &Connection) -> Result<(), StoreError> {
+/// Takes room, to see whether there is some. [`release_probe`] gives it back, to be committed after this.
+pub(crate) fn reserve_probe(connection: &Connection) -> Result<(), StoreError> {
     let sql = "INSERT OR REPLACE INTO meta VALUES (?1, zeroblob(?2))";
-    connection.prepare_cached(sql)?.execute(params![ROOM, PROBE_BYTES])?;
+    connection.prepare_cached(sql)?.execute(params![PROBE_KEY, PROBE_BYTES])?;
     Ok(())
 }
 
-pub(crate) fn unprobe(connection: &Connection) -> Result<(), StoreError> {
-    connection.prepare_cached("DELETE FROM meta WHERE name = ?1")?.execute([ROOM])?;
+pub(crate) fn release_probe(connection: &Connection) -> Result<(), StoreError> {
+    connection.prepare_cached("DELETE FROM meta WHERE name = ?1")?.execute([PROBE_KEY])?;
     Ok(())
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn forget(
     let sql = "SELECT place, finished FROM ends WHERE place > ?1 AND place < ?2 \
                ORDER BY place LIMIT ?3";
     let mut statement = connection.prepare_cached(sql)?;
-    let until = places::first(before + Span::from_millis(1));
+    let until = row_keys::first_key(before + Span::from_millis(1));
     let mut rows = statement.query(params![after.unwrap_or(-1), until, FORGET_ROWS])?;
     let (mut seen, mut last, mut old) = (0, None, Vec::new());
     while let Some(row) = rows.next()? {
@@ -123,7 +123,7 @@ pub(crate) fn last_id(connection: &Connection) -> Result<Option<TaskId>, StoreEr
     Ok(latest.max(meta(connection, LAST_ID)?))
 }
 
-fn write(connection: &Connection, group: Group) -> Result<(), StoreError> {
+fn write(connection: &Connection, group: RecordGroup) -> Result<(), StoreError> {
     if !group.tasks.is_empty() {
         let mut tables = TaskTables::of(connection)?;
         for (id, change) in &group.tasks {

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hypha_engine::Record;
-use hypha_machine::{Done, RowChange, Rows};
+use hypha_machine::{CommitCallback, RowChange, Rows};
 use hypha_model::{Name, Time};
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StoreError;
-use crate::gate::Gate;
+use crate::gate::CommitGate;
 use crate::machine_rows::{self, RowChanges};
 use crate::recover::{self, Recovered};
 use crate::write::{self, Forgotten};
@@ -23,7 +23,7 @@ use crate::{Options, schema};
 const MAX_GROUP_RECORDS: usize = 8_192;
 
 /// What the thread is asked.
-pub(crate) enum Job {
+pub(crate) enum WriterRequest {
     Commit(Commit),
     Forget {
         before: Time,
@@ -31,12 +31,12 @@ pub(crate) enum Job {
         done: oneshot::Sender<Result<Forgotten, StoreError>>,
     },
     Recover {
-        gate: Gate,
+        gate: CommitGate,
         done: oneshot::Sender<Result<Recovered, StoreError>>,
     },
     RecoverRows {
         machine: Name,
-        gate: Gate,
+        gate: CommitGate,
         done: oneshot::Sender<Result<Rows, StoreError>>,
     },
 }
@@ -44,8 +44,8 @@ pub(crate) enum Job {
 /// Records that belong together, and who waits for them.
 pub(crate) struct Commit {
     pub(crate) records: Records,
-    pub(crate) gate: Gate,
-    pub(crate) done: Done<StoreError>,
+    pub(crate) gate: CommitGate,
+    pub(crate) done: CommitCallback<StoreError>,
 }
 
 /// What a commit makes durable.
@@ -64,12 +64,14 @@ impl Records {
 }
 
 /// Hands a commit to the thread, or refuses it.
-pub(crate) fn hand_over(jobs: Option<&mpsc::Sender<Job>>, commit: Commit) {
-    let (commit, error) = match jobs {
+pub(crate) fn submit(requests: Option<&mpsc::Sender<WriterRequest>>, commit: Commit) {
+    let (commit, error) = match requests {
         None => (commit, StoreError::Closed),
-        Some(jobs) => match jobs.try_send(Job::Commit(commit)) {
-            Err(TrySendError::Full(Job::Commit(commit))) => (commit, StoreError::Busy),
-            Err(TrySendError::Closed(Job::Commit(commit))) => (commit, StoreError::Closed),
+        Some(requests) => match requests.try_send(WriterRequest::Commit(commit)) {
+            Err(TrySendError::Full(WriterRequest::Commit(commit))) => (commit, StoreError::Busy),
+            Err(TrySendError::Closed(WriterRequest::Commit(commit))) => {
+                (commit, StoreError::Closed)
+            }
             _ => return,
         },
     };
@@ -89,20 +91,20 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Works until nobody can ask any more, and everything that was asked is done.
-    pub(crate) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        while let Some(job) = jobs.blocking_recv() {
-            let Job::Commit(first) = job else {
-                self.work(job);
+    pub(crate) fn run(mut self, mut requests: mpsc::Receiver<WriterRequest>) {
+        while let Some(request) = requests.blocking_recv() {
+            let WriterRequest::Commit(first) = request else {
+                self.work(request);
                 continue;
             };
             let mut size = first.records.len();
             let mut group = vec![first];
             let mut next = None;
             while size < MAX_GROUP_RECORDS
-                && let Ok(job) = jobs.try_recv()
+                && let Ok(request) = requests.try_recv()
             {
-                match job {
-                    Job::Commit(commit) => {
+                match request {
+                    WriterRequest::Commit(commit) => {
                         size += commit.records.len();
                         group.push(commit);
                     }
@@ -113,23 +115,23 @@ impl Writer {
                 }
             }
             self.commit(group);
-            next.into_iter().for_each(|job| self.work(job));
+            next.into_iter().for_each(|request| self.work(request));
         }
         drop(self.connection);
         drop(self.lock);
     }
 
-    fn work(&mut self, job: Job) {
+    fn work(&mut self, request: WriterRequest) {
         // Whoever no longer waits for an answer needs none.
-        match job {
-            Job::Commit(commit) => self.commit(vec![commit]),
-            Job::Forget { before, after, done } => {
+        match request {
+            WriterRequest::Commit(commit) => self.commit(vec![commit]),
+            WriterRequest::Forget { before, after, done } => {
                 let _ = done.send(self.forget(before, after));
             }
-            Job::Recover { gate, done } => {
+            WriterRequest::Recover { gate, done } => {
                 let _ = done.send(self.recover(&gate, recover::read));
             }
-            Job::RecoverRows { machine, gate, done } => {
+            WriterRequest::RecoverRows { machine, gate, done } => {
                 let rows = |connection: &Connection| machine_rows::read(connection, &machine);
                 let _ = done.send(self.recover(&gate, rows));
             }
@@ -150,7 +152,7 @@ impl Writer {
             false => transaction(&mut self.connection, |connection| write(connection, records)),
         };
         if let Err(error) = &result {
-            tracing::error!(%error, "nothing is stored any more");
+            tracing::error!(%error, "a transaction failed; commits are refused until recovery");
             waiting.iter().for_each(|(gate, ..)| gate.close(error));
         }
         for (_, refused, done) in waiting {
@@ -168,13 +170,13 @@ impl Writer {
 
     fn recover<T>(
         &mut self,
-        gate: &Gate,
+        gate: &CommitGate,
         read: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         // After a failed write only what is on the disk counts, not what a connection remembers.
         self.connection = schema::writer(&self.path, &self.options)?;
-        transaction(&mut self.connection, write::probe)?;
-        transaction(&mut self.connection, write::unprobe)?;
+        transaction(&mut self.connection, write::reserve_probe)?;
+        transaction(&mut self.connection, write::release_probe)?;
         let recovered = read(&self.connection)?;
         gate.open();
         Ok(recovered)

@@ -27,7 +27,7 @@ use crate::settings::{Protocol, Settings};
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An answer says how much was rejected and why. No honest one is larger.
-const MAX_ANSWER_BYTES: usize = 64 * 1024;
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// How much of a collector's own words is repeated in a log line.
 const MAX_QUOTED_CHARS: usize = 200;
@@ -68,15 +68,15 @@ enum Transport {
 /// Traces or metrics: where they are posted, which call they are.
 pub(crate) trait Signal: prost::Message + Default + Sized + 'static {
     const NAME: &'static str;
-    type Answer: prost::Message + Default + 'static;
+    type Response: prost::Message + Default + 'static;
 
     fn call(
         channel: Channel,
         request: Request<Self>,
-    ) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
+    ) -> impl Future<Output = Result<Response<Self::Response>, Status>> + Send;
 
     /// How many spans or points were not taken, and why.
-    fn rejected(answer: Self::Answer) -> Option<(i64, String)>;
+    fn rejected(answer: Self::Response) -> Option<(i64, String)>;
 }
 
 impl Collector {
@@ -125,13 +125,13 @@ impl Collector {
         };
         match S::rejected(answer) {
             Some((count, why)) if count > 0 => {
-                Err(format!("{count} of the {} were rejected: {}", S::NAME, quoted(&why)))
+                Err(format!("{count} of the {} were rejected: {}", S::NAME, sanitized(&why)))
             }
             _ => Ok(()),
         }
     }
 
-    async fn deliver<S: Signal>(&self, request: S) -> Result<S::Answer, String> {
+    async fn deliver<S: Signal>(&self, request: S) -> Result<S::Response, String> {
         match &self.transport {
             Transport::Http { client, endpoint } => {
                 let mut url = endpoint.clone();
@@ -143,11 +143,11 @@ impl Collector {
                     .headers(self.headers.clone())
                     .header(CONTENT_TYPE, "application/x-protobuf")
                     .body(request.encode_to_vec());
-                let answer = sending.send().await.map_err(|e| causes(&e.without_url()))?;
+                let answer = sending.send().await.map_err(|e| error_chain(&e.without_url()))?;
                 if !answer.status().is_success() {
                     return Err(format!("it answered {}", answer.status()));
                 }
-                Ok(read_answer(answer).await.unwrap_or_default())
+                Ok(read_response(answer).await.unwrap_or_default())
             }
             Transport::Grpc { channel } => {
                 let metadata = MetadataMap::from_headers(self.headers.clone());
@@ -155,9 +155,13 @@ impl Collector {
                 match S::call(channel.clone(), request).await {
                     Ok(answer) => Ok(answer.into_inner()),
                     Err(status) => Err(match status.source() {
-                        Some(source) => causes(source),
+                        Some(source) => error_chain(source),
                         None => {
-                            format!("it answered {:?}: {}", status.code(), quoted(status.message()))
+                            format!(
+                                "it answered {:?}: {}",
+                                status.code(),
+                                sanitized(status.message())
+                            )
                         }
                     }),
                 }
@@ -185,7 +189,7 @@ fn http_client(secure: bool) -> Result<reqwest::Client, EndpointError> {
         // Without this the system's root certificates are read, and missing ones are an error.
         builder = builder.tls_certs_only([]);
     }
-    builder.build().map_err(|e| EndpointError::Client(causes(&e)))
+    builder.build().map_err(|e| EndpointError::Client(error_chain(&e)))
 }
 
 fn channel(url: &reqwest::Url, secure: bool) -> Result<Channel, EndpointError> {
@@ -194,16 +198,16 @@ fn channel(url: &reqwest::Url, secure: bool) -> Result<Channel, EndpointError> {
     if secure {
         endpoint = endpoint
             .tls_config(ClientTlsConfig::new().with_native_roots())
-            .map_err(|e| EndpointError::Client(causes(&e)))?;
+            .map_err(|e| EndpointError::Client(error_chain(&e)))?;
     }
     Ok(endpoint.connect_lazy())
 }
 
 /// The status has said that the request was taken: an answer that cannot be read changes nothing.
-async fn read_answer<A: prost::Message + Default>(mut answer: reqwest::Response) -> Option<A> {
+async fn read_response<A: prost::Message + Default>(mut answer: reqwest::Response) -> Option<A> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.ok()? {
-        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
+        if body.len() + chunk.len() > MAX_RESPONSE_BYTES {
             return None;
         }
         body.extend_from_slice(&chunk);
@@ -212,49 +216,49 @@ async fn read_answer<A: prost::Message + Default>(mut answer: reqwest::Response)
 }
 
 /// An error with what caused it: the outermost alone says little more than "error sending request".
-fn causes(error: &dyn Error) -> String {
+fn error_chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         line = format!("{line}: {cause}");
         next = cause.source();
     }
-    quoted(&line)
+    sanitized(&line)
 }
 
 /// Others' words, short and on one line.
-fn quoted(text: &str) -> String {
+fn sanitized(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_QUOTED_CHARS).collect()
 }
 
 impl Signal for ExportTraceServiceRequest {
     const NAME: &'static str = "traces";
-    type Answer = ExportTraceServiceResponse;
+    type Response = ExportTraceServiceResponse;
 
     async fn call(
         channel: Channel,
         request: Request<Self>,
-    ) -> Result<Response<Self::Answer>, Status> {
+    ) -> Result<Response<Self::Response>, Status> {
         TraceServiceClient::new(channel).export(request).await
     }
 
-    fn rejected(answer: Self::Answer) -> Option<(i64, String)> {
+    fn rejected(answer: Self::Response) -> Option<(i64, String)> {
         answer.partial_success.map(|it| (it.rejected_spans, it.error_message))
     }
 }
 
 impl Signal for ExportMetricsServiceRequest {
     const NAME: &'static str = "metrics";
-    type Answer = ExportMetricsServiceResponse;
+    type Response = ExportMetricsServiceResponse;
 
     async fn call(
         channel: Channel,
         request: Request<Self>,
-    ) -> Result<Response<Self::Answer>, Status> {
+    ) -> Result<Response<Self::Response>, Status> {
         MetricsServiceClient::new(channel).export(request).await
     }
 
-    fn rejected(answer: Self::Answer) -> Option<(i64, String)> {
+    fn rejected(answer: Self::Response) -> Option<(i64, String)> {
         answer.partial_success.map(|it| (it.rejected_data_points, it.error_message))
     }
 }
@@ -294,7 +298,7 @@ mod tests {
 
     #[test]
     fn others_words_are_short_and_on_one_line() {
-        assert_eq!(quoted("a\r\nb\x1b[0m"), "a  b [0m");
-        assert_eq!(quoted(&"ä".repeat(1000)).chars().count(), MAX_QUOTED_CHARS);
+        assert_eq!(sanitized("a\r\nb\x1b[0m"), "a  b [0m");
+        assert_eq!(sanitized(&"ä".repeat(1000)).chars().count(), MAX_QUOTED_CHARS);
     }
 }

@@ -1,7 +1,7 @@
 //! Tracing to the console, OpenTelemetry traces and metrics to a collector, Prometheus text.
 //!
 //! [`start`] installs the subscriber that the whole process logs through. [`Metrics`] is the one place
-//! where a figure is registered: `/metrics` and the collector are both fed from it. [`traceparent`] and
+//! where a metric is registered: `/metrics` and the collector are both fed from it. [`traceparent`] and
 //! [`continue_trace`] carry a trace from one node to the next inside a peer message.
 //!
 //! A collector that is slow, wrong or gone costs a warning and the data that it did not take. It never

@@ -1,4 +1,4 @@
-//! The figures of a node: registered once, shown on `/metrics`, exported by OTLP.
+//! The metrics of a node: registered once, shown on `/metrics`, exported by OTLP.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::process::Process;
+use crate::process::ProcessMetrics;
 
 /// A shared handle on the one registry of a node. Cheap to clone.
 #[derive(Clone)]
@@ -27,21 +27,21 @@ impl Metrics {
         let mut registry = Registry::default();
         let build = Info::new([("version", version.to_owned()), ("role", role.to_owned())]);
         registry.register("hypha_build", "The version and the role of this node", build);
-        registry.register_collector(Box::new(Process));
+        registry.register_collector(Box::new(ProcessMetrics));
         Metrics { registry: Arc::new(Mutex::new(registry)), since: SystemTime::now() }
     }
 
-    /// Access to the registry, to register figures. Nothing can be shown meanwhile, so keep it short.
+    /// Access to the registry, to register metrics. Nothing can be shown meanwhile, so keep it short.
     pub fn with<T>(&self, access: impl FnOnce(&mut Registry) -> T) -> T {
         access(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All figures as OpenMetrics text, which Prometheus reads.
+    /// All metrics as OpenMetrics text, which Prometheus reads.
     pub fn encode(&self) -> String {
         let mut shown = String::new();
         let complete = self.with(|registry| text::encode_registry(&mut shown, registry));
         if complete.is_err() {
-            // One collector that fails must not hide the figures before it.
+            // One collector that fails must not hide the metrics before it.
             shown.truncate(shown.rfind('\n').map_or(0, |end| end + 1));
             tracing::error!("a metric cannot be encoded; it and those behind it are not shown");
         }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registered_figure_is_shown_as_it_is_now() {
+    fn registered_metric_shows_its_present_value() {
         let metrics = Metrics::new("0", "data");
         let counter: Counter = Counter::default();
         metrics.with(|registry| registry.register("tries", "Tries", counter.clone()));

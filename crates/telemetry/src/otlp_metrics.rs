@@ -1,6 +1,6 @@
-//! The registry's figures as OTLP: a task that reads the same text as `/metrics` shows, once a minute.
+//! The registry's metrics as OTLP: a task that reads the same text as `/metrics` shows, once a minute.
 //!
-//! The registry gives its figures to nobody but an encoder, so its text is the one common form. A line
+//! The registry gives its metrics to nobody but an encoder, so its text is the one common form. A line
 //! that is not understood is left out.
 
 use std::time::{Duration, SystemTime};
@@ -16,20 +16,20 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::collector::Collector;
-use crate::health::Health;
+use crate::health::ExportHealth;
 use crate::metrics::Metrics;
 
-/// What OpenTelemetry's own exporters use: figures are for trends.
+/// What OpenTelemetry's own exporters use: metrics are for trends.
 const EXPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Exports until `stop` changes or is dropped, and then once more, so that the last figures arrive.
+/// Exports until `stop` changes or is dropped, and then once more, so that the last metrics arrive.
 pub(crate) async fn export(
     metrics: Metrics,
     resource: Vec<KeyValue>,
     collector: Collector,
     mut stop: watch::Receiver<bool>,
 ) {
-    let health = Health::new("metrics");
+    let health = ExportHealth::new("metrics");
     let mut due = tokio::time::interval(EXPORT_EVERY);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -39,7 +39,11 @@ pub(crate) async fn export(
         };
         let scope_metrics = vec![ScopeMetrics {
             scope: Some(InstrumentationScope { name: "hypha".to_owned(), ..Default::default() }),
-            metrics: convert(&metrics.encode(), nanos(metrics.since), nanos(SystemTime::now())),
+            metrics: otlp_from_openmetrics(
+                &metrics.encode(),
+                nanos(metrics.since),
+                nanos(SystemTime::now()),
+            ),
             ..Default::default()
         }];
         let request = ExportMetricsServiceRequest {
@@ -50,7 +54,7 @@ pub(crate) async fn export(
             }],
         };
         let outcome = collector.send(request).await;
-        health.note(outcome.as_ref().map(|_| ()).map_err(String::as_str));
+        health.record(outcome.as_ref().map(|_| ()).map_err(String::as_str));
         if last {
             return;
         }
@@ -63,7 +67,7 @@ fn nanos(time: SystemTime) -> u64 {
 }
 
 /// OpenMetrics text to OTLP. Names stay as `/metrics` shows them, so that one query fits both.
-fn convert(text: &str, since: u64, now: u64) -> Vec<Metric> {
+fn otlp_from_openmetrics(text: &str, since: u64, now: u64) -> Vec<Metric> {
     let mut families: Vec<Family> = Vec::new();
     for line in text.lines() {
         if let Some(comment) = line.strip_prefix("# ") {
@@ -79,7 +83,7 @@ fn convert(text: &str, since: u64, now: u64) -> Vec<Metric> {
                 ("UNIT", Some(family)) => family.unit = said,
                 _ => {}
             }
-        } else if let (Some(sample), Some(family)) = (sample(line), families.last_mut()) {
+        } else if let (Some(sample), Some(family)) = (parse_sample(line), families.last_mut()) {
             family.samples.push(sample);
         }
     }
@@ -208,7 +212,7 @@ fn attributes(labels: Vec<(&str, String)>) -> Vec<KeyValue> {
 }
 
 /// `name{key="value",…} 1`, where an exemplar may follow.
-fn sample(line: &str) -> Option<Sample<'_>> {
+fn parse_sample(line: &str) -> Option<Sample<'_>> {
     let (name, mut rest) = line.split_at(line.find(['{', ' '])?);
     let mut labels = Vec::new();
     if let Some(inner) = rest.strip_prefix('{') {
@@ -216,7 +220,7 @@ fn sample(line: &str) -> Option<Sample<'_>> {
         // A comma also stands before a label set that turned out to be empty.
         while !rest.trim_start_matches(',').starts_with('}') {
             let (key, behind) = rest.trim_start_matches(',').split_once("=\"")?;
-            let (value, behind) = quoted(behind)?;
+            let (value, behind) = unquote(behind)?;
             labels.push((key, value));
             rest = behind;
         }
@@ -226,7 +230,7 @@ fn sample(line: &str) -> Option<Sample<'_>> {
 }
 
 /// What stands before the closing quotation mark, and the text behind it.
-fn quoted(text: &str) -> Option<(String, &str)> {
+fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
     while let Some((at, char)) = chars.next() {

@@ -1,4 +1,4 @@
-//! Figures about this process, read from `/proc` when they are asked for. Where there is no `/proc` they
+//! Metrics about this process, read from `/proc` when they are asked for. Where there is no `/proc` they
 //! are left out.
 
 use std::fmt;
@@ -14,9 +14,9 @@ const TICKS_A_SECOND: f64 = 100.0;
 
 /// Memory, processor time, open files and start time of this process.
 #[derive(Debug)]
-pub(crate) struct Process;
+pub(crate) struct ProcessMetrics;
 
-impl Collector for Process {
+impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let mut put = |name, help, metric: Option<&dyn EncodeMetric>| match metric {
             Some(metric) => {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_left_out() {
+    fn missing_process_values_are_left_out() {
         assert_eq!(cpu_seconds(""), None);
         assert_eq!(start_seconds(STAT, ""), None);
         assert_eq!(resident_bytes("VmRSS: many"), None);

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Settings {
     /// The `service.name` of this node; it wins over one among the attributes unless it is empty.
     pub service_name: String,
-    /// Further attributes of the resource that every span and figure belongs to.
+    /// Further attributes of the resource that every span and metric belongs to.
     pub attributes: Vec<(String, String)>,
     /// The collector, `http://…` or `https://…`; without one nothing is exported.
     pub endpoint: Option<String>,

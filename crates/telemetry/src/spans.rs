@@ -14,7 +14,7 @@ use opentelemetry_sdk::trace::{
 };
 
 use crate::collector::Collector;
-use crate::health::Health;
+use crate::health::ExportHealth;
 use crate::settings::{Sampler, Settings};
 
 /// Spans that wait for the collector. About a kilobyte each, so an absent collector costs some megabytes
@@ -34,7 +34,7 @@ pub(crate) fn provider(
     collector: Collector,
 ) -> SdkTracerProvider {
     let exporter =
-        Exporter { collector, health: Health::new("traces"), resource: (&resource).into() };
+        Exporter { collector, health: ExportHealth::new("traces"), resource: (&resource).into() };
     let batches = BatchConfigBuilder::default()
         .with_max_queue_size(MAX_QUEUED_SPANS)
         .with_max_export_batch_size(MAX_BATCH_SPANS)
@@ -47,7 +47,7 @@ pub(crate) fn provider(
         .build()
 }
 
-/// Who the spans and figures are from. The environment is not asked again: the configuration has done so.
+/// Who the spans and metrics are from. The environment is not asked again: the configuration has done so.
 pub(crate) fn resource(settings: &Settings) -> Resource {
     let pairs = settings.attributes.iter().cloned().map(|(key, value)| KeyValue::new(key, value));
     let resource = Resource::builder_empty().with_attributes(pairs);
@@ -73,7 +73,7 @@ fn sampler(settings: &Settings) -> SdkSampler {
 #[derive(Debug)]
 struct Exporter {
     collector: Collector,
-    health: Health,
+    health: ExportHealth,
     resource: ResourceAttributesWithSchema,
 }
 
@@ -81,7 +81,7 @@ impl SpanExporter for Exporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
         let outcome = self.collector.send(ExportTraceServiceRequest { resource_spans }).await;
-        self.health.note(outcome.as_ref().map(|_| ()).map_err(String::as_str));
+        self.health.record(outcome.as_ref().map(|_| ()).map_err(String::as_str));
         outcome.map_err(OTelSdkError::InternalFailure)
     }
 }

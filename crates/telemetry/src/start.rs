@@ -31,7 +31,7 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 pub enum StartError {
     /// The filter is not understood.
     #[error(
-        "log filter {filter:?} is not understood ({reason}); give a level such as info, or info,libp2p=debug"
+        "log filter {filter:?} is invalid ({reason}); give a level such as info, or info,libp2p=debug"
     )]
     Filter {
         /// What was given.
@@ -57,7 +57,7 @@ pub enum StartError {
 /// loses what was not yet sent.
 #[derive(Debug)]
 pub struct Telemetry {
-    export: Option<Export>,
+    export: Option<Exporters>,
 }
 
 /// Checks the settings and installs the subscriber of this process. Works inside and outside of a runtime,
@@ -70,21 +70,22 @@ pub fn start(settings: &Settings) -> Result<Telemetry, StartError> {
         return Err(StartError::Ratio(settings.sample_ratio));
     }
     let export = match &settings.endpoint {
-        Some(endpoint) => Some(Export::new(endpoint, settings)?),
+        Some(endpoint) => Some(Exporters::new(endpoint, settings)?),
         None => None,
     };
-    let traces = export.as_ref().map(|it| traces(it.provider.tracer("hypha")));
-    let subscriber =
-        Registry::default().with(traces).with(console(settings.log_format).with_filter(filter));
+    let traces = export.as_ref().map(|it| trace_layer(it.provider.tracer("hypha")));
+    let subscriber = Registry::default()
+        .with(traces)
+        .with(console_layer(settings.log_format).with_filter(filter));
     tracing::subscriber::set_global_default(subscriber).map_err(|_| StartError::AlreadyStarted)?;
     Ok(Telemetry { export })
 }
 
 impl Telemetry {
-    /// Exports these figures from now on, if there is a collector.
+    /// Exports these metrics from now on, if there is a collector.
     pub fn export_metrics(&mut self, metrics: &Metrics) {
         if let Some(export) = &mut self.export {
-            export.push(metrics.clone());
+            export.start_metrics(metrics.clone());
         }
     }
 
@@ -98,18 +99,18 @@ impl Telemetry {
 
 /// What runs while there is a collector.
 #[derive(Debug)]
-struct Export {
+struct Exporters {
     collector: Collector,
     resource: Resource,
     provider: SdkTracerProvider,
     stop: watch::Sender<bool>,
-    pushes: Vec<JoinHandle<()>>,
+    metric_exports: Vec<JoinHandle<()>>,
     /// Taken by `drop` only.
     runtime: Option<Runtime>,
 }
 
-impl Export {
-    fn new(endpoint: &str, settings: &Settings) -> Result<Export, StartError> {
+impl Exporters {
+    fn new(endpoint: &str, settings: &Settings) -> Result<Exporters, StartError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("telemetry")
@@ -129,14 +130,15 @@ impl Export {
         };
         let provider = spans::provider(settings, resource.clone(), collector.clone());
         let stop = watch::Sender::new(false);
-        Ok(Export { collector, resource, provider, stop, pushes: Vec::new(), runtime })
+        Ok(Exporters { collector, resource, provider, stop, metric_exports: Vec::new(), runtime })
     }
 
-    fn push(&mut self, metrics: Metrics) {
+    fn start_metrics(&mut self, metrics: Metrics) {
         let Some(runtime) = &self.runtime else { return };
         let resource = ResourceAttributesWithSchema::from(&self.resource).attributes.0;
         let (collector, stop) = (self.collector.clone(), self.stop.subscribe());
-        self.pushes.push(runtime.spawn(otlp_metrics::export(metrics, resource, collector, stop)));
+        self.metric_exports
+            .push(runtime.spawn(otlp_metrics::export(metrics, resource, collector, stop)));
     }
 
     async fn stop(mut self) {
@@ -146,10 +148,10 @@ impl Export {
             let _ = provider.shutdown_with_timeout(STOP_TIMEOUT);
         });
         self.stop.send_replace(true);
-        let pushes = std::mem::take(&mut self.pushes);
+        let metric_exports = std::mem::take(&mut self.metric_exports);
         let last = async {
-            for push in pushes {
-                let _ = push.await;
+            for export in metric_exports {
+                let _ = export.await;
             }
             let _ = spans.await;
         };
@@ -158,7 +160,7 @@ impl Export {
     }
 }
 
-impl Drop for Export {
+impl Drop for Exporters {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -168,7 +170,7 @@ impl Drop for Export {
 
 /// Spans from `info` up, whatever the console shows: below are each poll of the swarm and the exporter's
 /// own requests, which would feed on themselves.
-fn traces<S>(tracer: SdkTracer) -> impl Layer<S>
+fn trace_layer<S>(tracer: SdkTracer) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
@@ -180,7 +182,7 @@ where
         .with_filter(LevelFilter::INFO)
 }
 
-fn console<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
+fn console_layer<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
 {

@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::{fit, text};
-use crate::codec::{Invalid, Message};
+use crate::check::{sanitize, text};
+use crate::codec::{InvalidField, Message};
 
 /// Bytes of a reason: one sentence.
 pub const MAX_REASON_BYTES: usize = 256;
@@ -29,7 +29,7 @@ impl Verdict {
 
     /// It may not; a reason that is too long is cut.
     pub fn refused(reason: impl AsRef<str>) -> Verdict {
-        Verdict { admitted: false, reason: Some(fit(reason.as_ref(), MAX_REASON_BYTES)) }
+        Verdict { admitted: false, reason: Some(sanitize(reason.as_ref(), MAX_REASON_BYTES)) }
     }
 }
 
@@ -38,7 +38,7 @@ impl Message for Verdict {
     /// One sentence and room for later fields: it is read from a peer that is not admitted yet.
     const MAX_BYTES: usize = 512;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         text("reason", self.reason.as_deref().unwrap_or(""), MAX_REASON_BYTES)
     }
 }

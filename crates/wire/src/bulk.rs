@@ -1,18 +1,18 @@
 //! What two peers say around the bytes of a transfer.
 //!
 //! ```text
-//! sender    Open                     chunk chunk … Note::End
-//! receiver       Answer::Heard  Answer::Accept              Receipt::Done
+//! sender    Open                     chunk chunk … ControlMessage::End
+//! receiver       OpenResponse::Acknowledged  OpenResponse::Accept              Receipt::Done
 //! ```
 //!
 //! Messages travel in frames (a length of four bytes, big endian, then the message). After `Accept` the sender
-//! writes chunks: a [`ChunkHead`], then that many bytes. A head of length zero stands before a [`Note`].
+//! writes chunks: a [`ChunkHead`], then that many bytes. A head of length zero stands before a [`ControlMessage`].
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{Invalid, Message};
+use crate::codec::{InvalidField, Message};
 
 /// How many bytes a chunk has; the last one of a transfer may be shorter.
 ///
@@ -118,12 +118,13 @@ pub struct Open {
     pub header: Header,
 }
 
-/// What the receiver says to an [`Open`]: first `Heard`, then one of the others.
+/// What the receiver says to an [`Open`]: first `Acknowledged`, then one of the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum OpenResponse {
     /// Somebody is there. Without it within a short time the stream leads nowhere.
-    Heard,
+    #[serde(rename = "heard")]
+    Acknowledged,
     /// Send, beginning with this byte: what comes before is here and was verified.
     Accept {
         /// A multiple of [`CHUNK_BYTES`], or the length.
@@ -174,7 +175,7 @@ pub enum RefusalKind {
 /// What the sender says between chunks, each after a chunk head of length zero.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Note {
+pub enum ControlMessage {
     /// No bytes at the moment, but still there: the source is slow.
     Alive,
     /// Those were all bytes.
@@ -201,7 +202,8 @@ pub enum Receipt {
         digest: Digest,
     },
     /// A chunk arrived damaged: open again and send from there.
-    Again {
+    #[serde(rename = "again")]
+    Resend {
         /// Where it begins.
         offset: u64,
     },
@@ -235,45 +237,47 @@ impl Message for Open {
     const NAME: &'static str = "bulk opening";
     const MAX_BYTES: usize = 2048;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         self.header.validate()
     }
 }
 
 impl Header {
     /// Checks the bounds of its fields.
-    pub fn validate(&self) -> Result<(), Invalid> {
+    pub fn validate(&self) -> Result<(), InvalidField> {
         text("kind", &self.kind, MAX_TEXT)?;
         text("name", &self.name, MAX_TEXT)?;
         if self.length > MAX_LENGTH {
             let problem =
                 format!("{} bytes are too many: at most {MAX_LENGTH} are sent", self.length);
-            return Err(Invalid { field: "length", problem });
+            return Err(InvalidField { field: "length", problem });
         }
         Ok(())
     }
 }
 
-impl Message for Answer {
-    const NAME: &'static str = "bulk answer";
+impl Message for OpenResponse {
+    const NAME: &'static str = "bulk open response";
     const MAX_BYTES: usize = 2048;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         match self {
-            Answer::Refuse(refusal) => refusal.validate(),
-            Answer::Heard | Answer::Accept { .. } | Answer::Have { .. } => Ok(()),
+            OpenResponse::Refuse(refusal) => refusal.validate(),
+            OpenResponse::Acknowledged
+            | OpenResponse::Accept { .. }
+            | OpenResponse::Have { .. } => Ok(()),
         }
     }
 }
 
-impl Message for Note {
-    const NAME: &'static str = "bulk note";
+impl Message for ControlMessage {
+    const NAME: &'static str = "bulk control message";
     const MAX_BYTES: usize = 2048;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         match self {
-            Note::Stop { reason } => text("reason", reason, MAX_REASON),
-            Note::Alive | Note::End { .. } => Ok(()),
+            ControlMessage::Stop { reason } => text("reason", reason, MAX_REASON),
+            ControlMessage::Alive | ControlMessage::End { .. } => Ok(()),
         }
     }
 }
@@ -282,23 +286,23 @@ impl Message for Receipt {
     const NAME: &'static str = "bulk receipt";
     const MAX_BYTES: usize = 2048;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         match self {
             Receipt::Failed(refusal) => refusal.validate(),
-            Receipt::Alive | Receipt::Done { .. } | Receipt::Again { .. } => Ok(()),
+            Receipt::Alive | Receipt::Done { .. } | Receipt::Resend { .. } => Ok(()),
         }
     }
 }
 
 impl Refusal {
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         text("message", &self.message, MAX_REASON)
     }
 }
 
-fn text(field: &'static str, text: &str, max: usize) -> Result<(), Invalid> {
+fn text(field: &'static str, text: &str, max: usize) -> Result<(), InvalidField> {
     match text.len() {
-        len if len > max => Err(Invalid {
+        len if len > max => Err(InvalidField {
             field,
             problem: format!("{len} bytes of text are too many: at most {max} are read"),
         }),
@@ -335,24 +339,30 @@ mod tests {
         ]
         .concat();
         check(&open, &pinned);
-        check(&Answer::Heard, b"\x01\xa5heard");
-        check(&Answer::Accept { offset: 5 }, b"\x01\x81\xa6accept\x81\xa6offset\x05");
+        check(&OpenResponse::Acknowledged, b"\x01\xa5heard");
+        check(&OpenResponse::Accept { offset: 5 }, b"\x01\x81\xa6accept\x81\xa6offset\x05");
         let digest = Digest([9; 32]);
         let nines = [9; 32];
         let with_digest = |before: &[u8]| [before, &nines].concat();
-        check(&Answer::Have { digest }, &with_digest(b"\x01\x81\xa4have\x81\xa6digest\xc4\x20"));
+        check(
+            &OpenResponse::Have { digest },
+            &with_digest(b"\x01\x81\xa4have\x81\xa6digest\xc4\x20"),
+        );
         let busy =
             Refusal { kind: RefusalKind::Busy, message: "later".into(), retry_after_ms: Some(100) };
         check(
-            &Answer::Refuse(busy.clone()),
+            &OpenResponse::Refuse(busy.clone()),
             b"\x01\x81\xa6refuse\x83\xa4kind\xa4busy\xa7message\xa5later\xaeretry_after_ms\x64",
         );
-        check(&Note::Alive, b"\x01\xa5alive");
-        check(&Note::End { digest }, &with_digest(b"\x01\x81\xa3end\x81\xa6digest\xc4\x20"));
-        check(&Note::Stop { reason: "x".into() }, b"\x01\x81\xa4stop\x81\xa6reason\xa1x");
+        check(&ControlMessage::Alive, b"\x01\xa5alive");
+        check(
+            &ControlMessage::End { digest },
+            &with_digest(b"\x01\x81\xa3end\x81\xa6digest\xc4\x20"),
+        );
+        check(&ControlMessage::Stop { reason: "x".into() }, b"\x01\x81\xa4stop\x81\xa6reason\xa1x");
         check(&Receipt::Alive, b"\x01\xa5alive");
         check(&Receipt::Done { digest }, &with_digest(b"\x01\x81\xa4done\x81\xa6digest\xc4\x20"));
-        check(&Receipt::Again { offset: 1 }, b"\x01\x81\xa5again\x81\xa6offset\x01");
+        check(&Receipt::Resend { offset: 1 }, b"\x01\x81\xa5again\x81\xa6offset\x01");
         check(
             &Receipt::Failed(Refusal { retry_after_ms: None, ..busy }),
             b"\x01\x81\xa6failed\x82\xa4kind\xa4busy\xa7message\xa5later",
@@ -370,7 +380,7 @@ mod tests {
     #[test]
     fn a_newer_peer_is_understood() {
         let bytes = b"\x01\x81\xa6refuse\x83\xa4kind\xa5lunch\xa7message\xa1x\xa3new\x01";
-        let Answer::Refuse(refusal) = decode(bytes).unwrap() else { panic!("not a refusal") };
+        let OpenResponse::Refuse(refusal) = decode(bytes).unwrap() else { panic!("not a refusal") };
         assert_eq!(refusal.kind, RefusalKind::Other);
     }
 
@@ -387,16 +397,16 @@ mod tests {
         };
         let open = Open { transfer: TransferId([255; 16]), header };
         assert_eq!(decode::<Open>(&encode(&open).unwrap()).unwrap(), open);
-        encode(&Note::Stop { reason: long(MAX_REASON) }).unwrap();
+        encode(&ControlMessage::Stop { reason: long(MAX_REASON) }).unwrap();
         let refusal = |message| Refusal {
             kind: RefusalKind::Cancelled,
             message,
             retry_after_ms: Some(u32::MAX),
         };
-        encode(&Answer::Refuse(refusal(long(MAX_REASON)))).unwrap();
+        encode(&OpenResponse::Refuse(refusal(long(MAX_REASON)))).unwrap();
         encode(&Receipt::Failed(refusal(long(MAX_REASON)))).unwrap();
 
-        assert!(encode(&Note::Stop { reason: long(MAX_REASON + 2) }).is_err());
+        assert!(encode(&ControlMessage::Stop { reason: long(MAX_REASON + 2) }).is_err());
         assert!(encode(&Receipt::Failed(refusal(long(MAX_REASON + 2)))).is_err());
         let too_long = Header { length: MAX_LENGTH + 1, ..open.header.clone() };
         assert!(encode(&Open { header: too_long, ..open.clone() }).is_err());
@@ -406,6 +416,6 @@ mod tests {
 
     #[test]
     fn a_digest_has_its_length() {
-        assert!(decode::<Note>(b"\x01\x81\xa3end\x81\xa6digest\xc4\x01\x09").is_err());
+        assert!(decode::<ControlMessage>(b"\x01\x81\xa3end\x81\xa6digest\xc4\x01\x09").is_err());
     }
 }

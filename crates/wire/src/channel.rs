@@ -8,18 +8,18 @@ use hypha_model::NodeRole;
 use crate::codec::Message;
 
 /// Who may have a channel with whom, and what they say on it.
-pub trait Protocol: Send + Sync + 'static {
+pub trait ChannelProtocol: Send + Sync + 'static {
     /// Its name on the network.
     const NAME: &'static str;
     /// The role that opens it.
     const OPENER: NodeRole;
     /// The role that takes it, and greets.
-    const TAKER: NodeRole;
+    const ACCEPTOR: NodeRole;
 
     /// What the opener sends.
     type FromOpener: Frame;
-    /// What the taker sends. An empty frame is the greeting.
-    type FromTaker: Frame;
+    /// What the acceptor sends. An empty frame is the greeting.
+    type FromAcceptor: Frame;
 }
 
 /// Messages of one direction that travel together. The default has none.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::check::fit;
+use crate::check::sanitize;
 
 /// The version that this build writes, and the only one it reads.
 pub const VERSION: u8 = 1;
@@ -26,7 +26,7 @@ pub trait Message: Serialize + DeserializeOwned {
     const MAX_BYTES: usize;
 
     /// Checks what the types cannot say: bounds of amounts, lengths and counts.
-    fn validate(&self) -> Result<(), Invalid>;
+    fn validate(&self) -> Result<(), InvalidField>;
 
     /// How many of its parts were left out because this build cannot read them.
     fn skipped(&self) -> usize {
@@ -37,7 +37,7 @@ pub trait Message: Serialize + DeserializeOwned {
 /// What is wrong with a message whose bytes could be read.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{field}: {problem}")]
-pub struct Invalid {
+pub struct InvalidField {
     /// Which part.
     pub field: &'static str,
     /// What is wrong with it.
@@ -63,7 +63,7 @@ pub enum EncodeError {
         /// What it is.
         name: &'static str,
         /// What is wrong.
-        source: Invalid,
+        source: InvalidField,
     },
     /// A type that the format cannot hold; a fault of this program.
     #[error("cannot write a {name}: {problem}")]
@@ -112,7 +112,7 @@ pub enum DecodeError {
         /// What was expected.
         name: &'static str,
         /// What is wrong.
-        source: Invalid,
+        source: InvalidField,
     },
 }
 
@@ -127,8 +127,10 @@ pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, EncodeError> {
 pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     let name = M::NAME;
     // What the reader says may quote what the peer sent.
-    let malformed =
-        |problem: &str| DecodeError::Malformed { name, problem: fit(problem, MAX_PROBLEM_BYTES) };
+    let malformed = |problem: &str| DecodeError::Malformed {
+        name,
+        problem: sanitize(problem, MAX_PROBLEM_BYTES),
+    };
     if bytes.len() > M::MAX_BYTES {
         return Err(DecodeError::TooLarge { name, bytes: bytes.len(), max: M::MAX_BYTES });
     }

@@ -12,17 +12,17 @@ use crate::bulk;
 use crate::codec::{EncodeError, Message, decode, encode};
 use crate::dispatch::{Orders, Reports};
 use crate::frame::{FrameReader, LENGTH_BYTES};
-use crate::record::{DatasetRecord, Farewell, Signed, WorkerRecord};
+use crate::record::{DatasetRecord, Farewell, SignedRecord, WorkerRecord};
+use crate::record_set::RecordSet;
 use crate::request::{Request, Response};
-use crate::shelf::Shelf;
 
 /// A name, as of the fuzz target and its corpus, and what it does with bytes.
 pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders of this crate. A new message is entered here, and the tests ask for the rest.
 pub const DECODERS: &[Decoder] = &[
-    ("bulk_answer", |bytes| drop(read::<bulk::Answer>(bytes))),
-    ("bulk_note", |bytes| drop(read::<bulk::Note>(bytes))),
+    ("bulk_open_response", |bytes| drop(read::<bulk::OpenResponse>(bytes))),
+    ("bulk_control", |bytes| drop(read::<bulk::ControlMessage>(bytes))),
     ("bulk_open", |bytes| drop(read::<bulk::Open>(bytes))),
     ("bulk_receipt", |bytes| drop(read::<bulk::Receipt>(bytes))),
     ("dataset_record", |bytes| drop(read::<DatasetRecord>(bytes))),
@@ -36,8 +36,8 @@ pub const DECODERS: &[Decoder] = &[
     }),
     ("request", |bytes| drop(read::<Request>(bytes))),
     ("response", |bytes| drop(read::<Response>(bytes))),
-    ("shelf", |bytes| drop(read::<Shelf>(bytes))),
-    ("signed", |bytes| drop(read::<Signed>(bytes))),
+    ("record_set", |bytes| drop(read::<RecordSet>(bytes))),
+    ("signed", |bytes| drop(read::<SignedRecord>(bytes))),
     ("verdict", |bytes| drop(read::<Verdict>(bytes))),
     ("worker_record", worker_record),
 ];
@@ -89,7 +89,7 @@ fn frames(stream: &[u8], portion: usize) -> (Vec<String>, usize) {
         while !part.is_empty() {
             let taken = reader.push(part);
             part = &part[taken..];
-            assert!(reader.held() <= LENGTH_BYTES + Verdict::MAX_BYTES, "holds too much");
+            assert!(reader.buffered_bytes() <= LENGTH_BYTES + Verdict::MAX_BYTES, "holds too much");
             match reader.pop() {
                 Ok(Some(message)) => seen.push(format!("{message:?}")),
                 Ok(None) => {}
@@ -100,5 +100,5 @@ fn frames(stream: &[u8], portion: usize) -> (Vec<String>, usize) {
             }
         }
     }
-    (seen, reader.held())
+    (seen, reader.buffered_bytes())
 }

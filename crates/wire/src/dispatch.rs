@@ -8,18 +8,18 @@ mod channel;
 mod engine;
 
 use hypha_model::{
-    Digest, FailureKind, Form, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind, Requirement,
-    TaskId,
+    Digest, FailureKind, InputKind, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind,
+    Requirement, TaskId,
 };
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::check::at_most;
-use crate::codec::{Invalid, Message};
-use crate::field::{Pieces, read_list, read_pieces, write_pieces};
+use crate::codec::{InvalidField, Message};
+use crate::field::{OpaqueList, read_list, read_opaque_list, write_opaque_list};
 use crate::worker::{MAX_DEVICES, MAX_EXECUTORS};
 
-pub use channel::Tasks;
+pub use channel::TaskProtocol;
 
 /// Messages of one frame.
 pub const MAX_MESSAGES: usize = 4_096;
@@ -45,7 +45,7 @@ const MAX_FRAME_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 #[serde(from = "RawOrders")]
 pub struct Orders {
     /// In the order in which they were given.
-    #[serde(serialize_with = "write_pieces")]
+    #[serde(serialize_with = "write_opaque_list")]
     pub orders: Vec<Order>,
     /// How many more there were that this build cannot read. Never sent.
     #[serde(skip_serializing)]
@@ -57,7 +57,7 @@ pub struct Orders {
 #[serde(from = "RawReports")]
 pub struct Reports {
     /// In the order in which they were made.
-    #[serde(serialize_with = "write_pieces")]
+    #[serde(serialize_with = "write_opaque_list")]
     pub reports: Vec<Report>,
     /// How many more there were that this build cannot read. Never sent.
     #[serde(skip_serializing)]
@@ -86,9 +86,9 @@ pub enum Order {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         short_of: Option<Box<Requirement>>,
     },
-    Dispatch(Box<Work>),
-    Cancel(Attempt),
-    Recorded(Attempt),
+    Dispatch(Box<DispatchBody>),
+    Cancel(AttemptKey),
+    Recorded(AttemptKey),
     ReleaseLease {
         lease: LeaseId,
         epoch: u64,
@@ -109,7 +109,7 @@ pub enum Report {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         portion: Option<Portion>,
         #[serde(deserialize_with = "read_list::<_, _, MAX_HOLDING>")]
-        holding: Vec<Attempt>,
+        holding: Vec<AttemptKey>,
     },
     LeaseRefused {
         request: u64,
@@ -123,7 +123,7 @@ pub enum Report {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         portion: Option<Portion>,
         #[serde(deserialize_with = "read_list::<_, _, MAX_HOLDING>")]
-        holding: Vec<Attempt>,
+        holding: Vec<AttemptKey>,
     },
     RenewEarly {
         lease: LeaseId,
@@ -133,31 +133,31 @@ pub enum Report {
         lease: LeaseId,
         epoch: u64,
     },
-    Accepted(Attempt),
+    Accepted(AttemptKey),
     Delegated {
-        attempt: Attempt,
+        attempt: AttemptKey,
         handle: String,
     },
     Refused {
-        attempt: Attempt,
+        attempt: AttemptKey,
         #[serde(deserialize_with = "read_refusal")]
         refusal: Refusal,
     },
-    Started(Attempt),
+    Started(AttemptKey),
     Running {
-        attempt: Attempt,
+        attempt: AttemptKey,
         run_us: u64,
     },
     Progress {
-        attempt: Attempt,
+        attempt: AttemptKey,
         permille: u16,
     },
     Output {
-        attempt: Attempt,
+        attempt: AttemptKey,
         piece: Payload,
     },
     Completed {
-        attempt: Attempt,
+        attempt: AttemptKey,
         run_us: u64,
         result: Payload,
         #[serde(with = "crate::field::digest")]
@@ -168,14 +168,14 @@ pub enum Report {
         object: Option<ResultObject>,
     },
     Failed {
-        attempt: Attempt,
+        attempt: AttemptKey,
         run_us: u64,
         error: String,
         retry: bool,
         /// What the executor forwards to could not be reached. Older schedulers see a failure that another worker
         /// may do without.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        unreached: bool,
+        #[serde(rename = "unreached", default, skip_serializing_if = "std::ops::Not::not")]
+        unreachable: bool,
         /// Older workers do not say it, and newer ones may have kinds that this build does not know: `retry` counts
         /// then.
         #[serde(default, skip_serializing_if = "is_unknown")]
@@ -185,10 +185,11 @@ pub enum Report {
         status: Option<u16>,
     },
     TimedOut {
-        attempt: Attempt,
+        attempt: AttemptKey,
         run_us: u64,
     },
-    Away {
+    #[serde(rename = "away")]
+    Unreachable {
         #[serde(deserialize_with = "read_list::<_, _, MAX_EXECUTORS>")]
         executors: Vec<Name>,
     },
@@ -226,7 +227,7 @@ pub struct ResultObject {
 /// An attempt with its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub struct Attempt {
+pub struct AttemptKey {
     /// The task.
     pub task: TaskId,
     /// The number of the attempt.
@@ -238,10 +239,10 @@ pub struct Attempt {
 /// An attempt, handed over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the engine's messages are documented there")]
-pub struct Work {
+pub struct DispatchBody {
     pub lease: LeaseId,
     pub epoch: u64,
-    pub attempt: Attempt,
+    pub attempt: AttemptKey,
     pub timeout_us: u64,
     pub requirement: Requirement,
     pub input: Payload,
@@ -250,7 +251,7 @@ pub struct Work {
     #[serde(default)]
     pub tenant: Option<Name>,
     #[serde(default)]
-    pub form: Form,
+    pub form: InputKind,
     #[serde(default)]
     pub stream: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -263,7 +264,7 @@ impl Message for Orders {
     const NAME: &'static str = "message to a worker";
     const MAX_BYTES: usize = MAX_FRAME_BYTES;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         at_most("orders", self.orders.len() + self.skipped, MAX_MESSAGES)?;
         self.orders.iter().try_for_each(|order| match order {
             Order::Dispatch(work) => {
@@ -283,7 +284,7 @@ impl Message for Reports {
     const NAME: &'static str = "message to a scheduler";
     const MAX_BYTES: usize = MAX_FRAME_BYTES;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         at_most("reports", self.reports.len() + self.skipped, MAX_MESSAGES)?;
         self.reports.iter().try_for_each(|report| match report {
             Report::LeaseGranted { holding, portion, .. }
@@ -297,7 +298,9 @@ impl Message for Reports {
             Report::Output { piece: bytes, .. } | Report::Completed { result: bytes, .. } => {
                 at_most("result", bytes.bytes().len(), MAX_PAYLOAD_BYTES)
             }
-            Report::Away { executors } => at_most("executors", executors.len(), MAX_EXECUTORS),
+            Report::Unreachable { executors } => {
+                at_most("executors", executors.len(), MAX_EXECUTORS)
+            }
             Report::Failed { error, .. } => at_most("error", error.len(), MAX_ERROR_BYTES),
             Report::Delegated { handle, .. } => at_most("handle", handle.len(), MAX_HANDLE_BYTES),
             _ => Ok(()),
@@ -316,14 +319,14 @@ fn is_unknown(kind: &FailureKind) -> bool {
 
 #[derive(Deserialize)]
 struct RawOrders {
-    #[serde(deserialize_with = "read_pieces::<_, _, MAX_MESSAGES>")]
-    orders: Pieces<Order>,
+    #[serde(deserialize_with = "read_opaque_list::<_, _, MAX_MESSAGES>")]
+    orders: OpaqueList<Order>,
 }
 
 #[derive(Deserialize)]
 struct RawReports {
-    #[serde(deserialize_with = "read_pieces::<_, _, MAX_MESSAGES>")]
-    reports: Pieces<Report>,
+    #[serde(deserialize_with = "read_opaque_list::<_, _, MAX_MESSAGES>")]
+    reports: OpaqueList<Report>,
 }
 
 impl From<RawOrders> for Orders {
@@ -360,6 +363,6 @@ fn read_refusal<'de, D: Deserializer<'de>>(reader: D) -> Result<Refusal, D::Erro
     let raw = RawRefusal::deserialize(reader)?;
     Ok(match raw.kind {
         RawKind::Known(kind) => Refusal { kind, needed: raw.needed, present: raw.present },
-        RawKind::Newer(IgnoredAny) => Refusal::plain(RefusalKind::Unavailable),
+        RawKind::Newer(IgnoredAny) => Refusal::without_amount(RefusalKind::Unavailable),
     })
 }

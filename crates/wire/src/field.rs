@@ -40,7 +40,7 @@ pub(crate) mod digest {
 }
 
 /// Values that were written each as a byte string of its own.
-pub(crate) struct Pieces<T> {
+pub(crate) struct OpaqueList<T> {
     /// Those that could be read.
     pub(crate) read: Vec<T>,
     /// How many could not.
@@ -48,7 +48,7 @@ pub(crate) struct Pieces<T> {
 }
 
 /// Values, each as a byte string of its own.
-pub(crate) fn write_pieces<T: Serialize, S: Serializer>(
+pub(crate) fn write_opaque_list<T: Serialize, S: Serializer>(
     values: &[T],
     writer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -57,24 +57,24 @@ pub(crate) fn write_pieces<T: Serialize, S: Serializer>(
     for value in values {
         bytes.clear();
         write_value(&mut bytes, value).map_err(ser::Error::custom)?;
-        list.serialize_element(&Piece(&bytes))?;
+        list.serialize_element(&ByteString(&bytes))?;
     }
     list.end()
 }
 
 /// At most `MAX` of those.
-pub(crate) fn read_pieces<'de, T: DeserializeOwned, D: Deserializer<'de>, const MAX: usize>(
+pub(crate) fn read_opaque_list<'de, T: DeserializeOwned, D: Deserializer<'de>, const MAX: usize>(
     reader: D,
-) -> Result<Pieces<T>, D::Error> {
-    let list = read_list::<Part<T>, D, MAX>(reader)?;
+) -> Result<OpaqueList<T>, D::Error> {
+    let list = read_list::<OpaqueItem<T>, D, MAX>(reader)?;
     let count = list.len();
     let read: Vec<T> = list.into_iter().filter_map(|part| part.0).collect();
-    Ok(Pieces { skipped: count - read.len(), read })
+    Ok(OpaqueList { skipped: count - read.len(), read })
 }
 
 /// Several byte strings, written.
 pub(crate) fn write_blobs<S: Serializer>(blobs: &[Vec<u8>], writer: S) -> Result<S::Ok, S::Error> {
-    writer.collect_seq(blobs.iter().map(|blob| Piece(blob)))
+    writer.collect_seq(blobs.iter().map(|blob| ByteString(blob)))
 }
 
 /// At most `MAX` byte strings.
@@ -92,34 +92,34 @@ pub(crate) fn read_list<'de, T: Deserialize<'de>, D: Deserializer<'de>, const MA
     reader.deserialize_seq(ListVisitor::<T, MAX>(PhantomData))
 }
 
-struct Piece<'a>(&'a [u8]);
+struct ByteString<'a>(&'a [u8]);
 
-impl Serialize for Piece<'_> {
+impl Serialize for ByteString<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self.0)
     }
 }
 
 /// What a byte string holds, if it can be read.
-struct Part<T>(Option<T>);
+struct OpaqueItem<T>(Option<T>);
 
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Part<T> {
-    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Part<T>, D::Error> {
-        reader.deserialize_bytes(PartVisitor(PhantomData))
+impl<'de, T: DeserializeOwned> Deserialize<'de> for OpaqueItem<T> {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<OpaqueItem<T>, D::Error> {
+        reader.deserialize_bytes(OpaqueItemVisitor(PhantomData))
     }
 }
 
-struct PartVisitor<T>(PhantomData<T>);
+struct OpaqueItemVisitor<T>(PhantomData<T>);
 
-impl<T: DeserializeOwned> Visitor<'_> for PartVisitor<T> {
-    type Value = Part<T>;
+impl<T: DeserializeOwned> Visitor<'_> for OpaqueItemVisitor<T> {
+    type Value = OpaqueItem<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a byte string")
     }
 
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Part<T>, E> {
-        Ok(Part(read_value(bytes).ok()))
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<OpaqueItem<T>, E> {
+        Ok(OpaqueItem(read_value(bytes).ok()))
     }
 }
 

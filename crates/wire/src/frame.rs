@@ -9,7 +9,7 @@ pub const LENGTH_BYTES: usize = 4;
 
 /// Room that a reader keeps from one frame to the next. Ordinary frames fit; of a large one nothing remains, for
 /// thousands of readers may each have seen one.
-const KEPT_BYTES: usize = 128 << 10;
+const RETAINED_BYTES: usize = 128 << 10;
 
 /// Appends `message` to `buffer` as a frame. After an error the buffer is as it was.
 pub fn put_frame<M: Message>(buffer: &mut Vec<u8>, message: &M) -> Result<(), EncodeError> {
@@ -49,23 +49,23 @@ pub fn put_frame<M: Message>(buffer: &mut Vec<u8>, message: &M) -> Result<(), En
 #[derive(Debug)]
 pub struct FrameReader<M> {
     /// The length and what has come of the message.
-    held: Vec<u8>,
+    buffer: Vec<u8>,
     message: PhantomData<fn() -> M>,
 }
 
 impl<M: Message> FrameReader<M> {
     /// One that has seen nothing.
     pub fn new() -> FrameReader<M> {
-        FrameReader { held: Vec::new(), message: PhantomData }
+        FrameReader { buffer: Vec::new(), message: PhantomData }
     }
 
     /// How many bytes are missing from what comes next: the length, or the rest of the message. None if a
     /// message can be popped, or if the stream is beyond repair.
-    pub fn wants(&self) -> usize {
+    pub fn missing_bytes(&self) -> usize {
         match self.length() {
-            None => LENGTH_BYTES - self.held.len(),
+            None => LENGTH_BYTES - self.buffer.len(),
             Some(length) if length > M::MAX_BYTES => 0,
-            Some(length) => LENGTH_BYTES + length - self.held.len(),
+            Some(length) => LENGTH_BYTES + length - self.buffer.len(),
         }
     }
 
@@ -74,9 +74,9 @@ impl<M: Message> FrameReader<M> {
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         // Twice at most: the length, then what it announces.
-        while taken < bytes.len() && self.wants() > 0 {
-            let end = bytes.len().min(taken + self.wants());
-            self.held.extend_from_slice(&bytes[taken..end]);
+        while taken < bytes.len() && self.missing_bytes() > 0 {
+            let end = bytes.len().min(taken + self.missing_bytes());
+            self.buffer.extend_from_slice(&bytes[taken..end]);
             taken = end;
         }
         taken
@@ -89,22 +89,22 @@ impl<M: Message> FrameReader<M> {
         if length > M::MAX_BYTES {
             return Err(DecodeError::TooLarge { name: M::NAME, bytes: length, max: M::MAX_BYTES });
         }
-        if self.wants() > 0 {
+        if self.missing_bytes() > 0 {
             return Ok(None);
         }
-        let message = decode(&self.held[LENGTH_BYTES..]);
-        self.held.clear();
-        self.held.shrink_to(KEPT_BYTES);
+        let message = decode(&self.buffer[LENGTH_BYTES..]);
+        self.buffer.clear();
+        self.buffer.shrink_to(RETAINED_BYTES);
         message.map(Some)
     }
 
     /// How many bytes of a frame have come; a stream may end only at none.
-    pub fn held(&self) -> usize {
-        self.held.len()
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffer.len()
     }
 
     fn length(&self) -> Option<usize> {
-        let length = self.held.first_chunk::<LENGTH_BYTES>()?;
+        let length = self.buffer.first_chunk::<LENGTH_BYTES>()?;
         usize::try_from(u32::from_be_bytes(*length)).ok()
     }
 }

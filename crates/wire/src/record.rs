@@ -1,6 +1,6 @@
 //! What nodes publish about themselves, in the directory and by gossip, and how it is signed.
 //!
-//! Whoever relays a record never met its author, so a record travels inside a [`Signed`] that carries the
+//! Whoever relays a record never met its author, so a record travels inside a [`SignedRecord`] that carries the
 //! author's certificates. This crate checks shapes; signatures and chains are for the network to check.
 
 use hypha_model::amount::MAX_BYTES;
@@ -8,7 +8,7 @@ use hypha_model::{self as model, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{MAX_ADDRESSES, addresses, blob, name, peer, within};
-use crate::codec::{Invalid, Message};
+use crate::codec::{InvalidField, Message};
 use crate::field::{self, read_blobs, write_blobs};
 use crate::worker::Worker;
 
@@ -25,7 +25,7 @@ pub const SIGNATURE_BYTES: usize = 64;
 
 /// A record with its author's signature and certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Signed {
+pub struct SignedRecord {
     /// What the payload is.
     pub kind: SignedKind,
     /// The encoded record, exactly as it was signed.
@@ -62,12 +62,12 @@ impl SignedKind {
     }
 }
 
-impl Message for Signed {
+impl Message for SignedRecord {
     const NAME: &'static str = "signed record";
     /// The largest record and a chain of ordinary certificates.
     const MAX_BYTES: usize = 24 << 10;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         blob("payload", &self.payload, WorkerRecord::MAX_BYTES)?;
         within("chain", self.chain.len() as u64, 1..=MAX_CHAIN as u64)?;
         for certificate in &self.chain {
@@ -112,7 +112,7 @@ pub struct WorkerRecord {
 
 impl WorkerRecord {
     /// The worker in the words of the model, as `id`.
-    pub fn worker(&self, id: WorkerId) -> Result<model::Worker, Invalid> {
+    pub fn worker(&self, id: WorkerId) -> Result<model::Worker, InvalidField> {
         self.worker.to_model(id)
     }
 }
@@ -122,7 +122,7 @@ impl Message for WorkerRecord {
     /// Some hundred models by name; a worker with more lists those that it would rather serve.
     const MAX_BYTES: usize = 16 << 10;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         peer(&self.peer)?;
         name("organisation", &self.organisation)?;
         ttl(self.ttl_ms)?;
@@ -175,7 +175,7 @@ impl Message for DatasetRecord {
     /// As much as a worker's: it is mostly addresses.
     const MAX_BYTES: usize = 16 << 10;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         peer(&self.peer)?;
         name("organisation", &self.organisation)?;
         ttl(self.ttl_ms)?;
@@ -203,11 +203,11 @@ impl Message for Farewell {
     /// A peer id, two numbers and their names, several times over.
     const MAX_BYTES: usize = 512;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         peer(&self.peer)
     }
 }
 
-fn ttl(ttl_ms: u32) -> Result<(), Invalid> {
+fn ttl(ttl_ms: u32) -> Result<(), InvalidField> {
     within("ttl_ms", ttl_ms, u64::from(MIN_TTL_MS)..=u64::from(MAX_TTL_MS))
 }

@@ -6,8 +6,8 @@
 use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::check::{MAX_ADDRESSES, addresses, at_most, fit, text, within};
-use crate::codec::{Invalid, Message};
+use crate::check::{MAX_ADDRESSES, addresses, at_most, sanitize, text, within};
+use crate::codec::{InvalidField, Message};
 use crate::field::read_list;
 use crate::tagged::{self, Tagged};
 
@@ -54,7 +54,7 @@ impl Message for Request {
     /// Small questions; large ones are bulk transfers.
     const MAX_BYTES: usize = 64 << 10;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         within("deadline_ms", self.deadline_ms, 0..=u64::from(MAX_DEADLINE_MS))?;
         text("traceparent", self.traceparent.as_deref().unwrap_or(""), MAX_TRACEPARENT_BYTES)
     }
@@ -138,7 +138,7 @@ pub enum RefusalKind {
 impl Refusal {
     /// A refusal; a message that is too long is cut.
     pub fn new(kind: RefusalKind, message: impl AsRef<str>) -> Refusal {
-        Refusal { kind, message: fit(message.as_ref(), MAX_TEXT_BYTES) }
+        Refusal { kind, message: sanitize(message.as_ref(), MAX_TEXT_BYTES) }
     }
 }
 
@@ -147,7 +147,7 @@ impl Message for Response {
     /// Small answers; large ones are bulk transfers.
     const MAX_BYTES: usize = 64 << 10;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         match &self.body {
             ResponseBody::Health(health) => health.validate(),
             ResponseBody::BulkAddresses(list) => addresses("bulk_addresses", list),
@@ -158,7 +158,7 @@ impl Message for Response {
 }
 
 impl Health {
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         text("role", &self.role, MAX_WORD_BYTES)?;
         text("version", &self.version, MAX_WORD_BYTES)?;
         at_most("problems", self.problems.len(), MAX_PROBLEMS)?;
@@ -169,7 +169,7 @@ impl Health {
 impl Tagged for RequestBody {
     const EXPECTED: &'static str = "a request";
 
-    fn bare(tag: &str) -> Option<RequestBody> {
+    fn unit_variant(tag: &str) -> Option<RequestBody> {
         Some(match tag {
             "health" => RequestBody::Health,
             "bulk_addresses" => RequestBody::BulkAddresses,
@@ -181,14 +181,17 @@ impl Tagged for RequestBody {
 impl Tagged for ResponseBody {
     const EXPECTED: &'static str = "a response";
 
-    fn bare(tag: &str) -> Option<ResponseBody> {
+    fn unit_variant(tag: &str) -> Option<ResponseBody> {
         match tag {
             "health" | "bulk_addresses" | "refused" => None,
             _ => Some(ResponseBody::Unknown),
         }
     }
 
-    fn full<'de, A: MapAccess<'de>>(tag: &str, content: &mut A) -> Result<Option<Self>, A::Error> {
+    fn content_variant<'de, A: MapAccess<'de>>(
+        tag: &str,
+        content: &mut A,
+    ) -> Result<Option<Self>, A::Error> {
         Ok(Some(match tag {
             "health" => ResponseBody::Health(content.next_value()?),
             "bulk_addresses" => ResponseBody::BulkAddresses(content.next_value::<Addresses>()?.0),
@@ -201,7 +204,7 @@ impl Tagged for ResponseBody {
 impl Tagged for RefusalKind {
     const EXPECTED: &'static str = "a kind of refusal";
 
-    fn bare(tag: &str) -> Option<RefusalKind> {
+    fn unit_variant(tag: &str) -> Option<RefusalKind> {
         Some(match tag {
             "unknown_request" => RefusalKind::UnknownRequest,
             "unknown_version" => RefusalKind::UnknownVersion,

@@ -15,10 +15,13 @@ pub(crate) trait Tagged: Sized {
 
     /// The variant without content that `tag` names; for a tag that is not known, the unknown variant. None if
     /// the variant cannot do without content.
-    fn bare(tag: &str) -> Option<Self>;
+    fn unit_variant(tag: &str) -> Option<Self>;
 
     /// The variant that `tag` names, its content read from `content`; none if `tag` names none with content.
-    fn full<'de, A: MapAccess<'de>>(tag: &str, content: &mut A) -> Result<Option<Self>, A::Error> {
+    fn content_variant<'de, A: MapAccess<'de>>(
+        tag: &str,
+        content: &mut A,
+    ) -> Result<Option<Self>, A::Error> {
         let _ = (tag, content);
         Ok(None)
     }
@@ -39,7 +42,8 @@ impl<'de, T: Tagged> Visitor<'de> for TaggedVisitor<T> {
     }
 
     fn visit_str<E: de::Error>(self, tag: &str) -> Result<T, E> {
-        T::bare(tag).ok_or_else(|| E::custom(format_args!("{}: content is missing", T::EXPECTED)))
+        T::unit_variant(tag)
+            .ok_or_else(|| E::custom(format_args!("{}: content is missing", T::EXPECTED)))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
@@ -49,7 +53,7 @@ impl<'de, T: Tagged> Visitor<'de> for TaggedVisitor<T> {
         let Some(tag) = map.next_key::<String>()? else {
             return Err(de::Error::invalid_length(0, &self));
         };
-        if let Some(variant) = T::full(&tag, &mut map)? {
+        if let Some(variant) = T::content_variant(&tag, &mut map)? {
             return Ok(variant);
         }
         // Content that a newer peer gave to what has none here is skipped like any unknown field.

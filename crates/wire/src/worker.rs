@@ -6,7 +6,7 @@ use hypha_model::{ExecutorClass, Money, WorkerId};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::check::{at_most, name, within};
-use crate::codec::Invalid;
+use crate::codec::InvalidField;
 use crate::field::read_list;
 use crate::tagged::{self, Tagged};
 
@@ -105,7 +105,7 @@ impl Worker {
 
     /// The worker in the words of the model. An executor of a class that this build does not know is left out:
     /// the rest of the worker is still of use.
-    pub fn to_model(&self, id: WorkerId) -> Result<model::Worker, Invalid> {
+    pub fn to_model(&self, id: WorkerId) -> Result<model::Worker, InvalidField> {
         self.validate()?;
         let known = self.executors.iter().filter_map(|executor| executor.to_model().transpose());
         let label = |field, label: &Option<String>| {
@@ -126,7 +126,7 @@ impl Worker {
         })
     }
 
-    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidField> {
         at_most("executors", self.executors.len(), MAX_EXECUTORS)?;
         self.executors.iter().try_for_each(Executor::validate)?;
         within("cpu_milli", self.cpu_milli, 0..=MAX_MILLI)?;
@@ -156,7 +156,7 @@ impl Executor {
         }
     }
 
-    fn to_model(&self) -> Result<Option<model::Executor>, Invalid> {
+    fn to_model(&self) -> Result<Option<model::Executor>, InvalidField> {
         let class = match self.class {
             Class::Inference => ExecutorClass::Inference,
             Class::Train => ExecutorClass::Train,
@@ -172,7 +172,7 @@ impl Executor {
         }))
     }
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         name("executor", &self.name)?;
         at_most("models", self.models.len(), MAX_MODELS)?;
         for model in &self.models {
@@ -191,7 +191,7 @@ impl Device {
         }
     }
 
-    fn to_model(&self) -> Result<model::Device, Invalid> {
+    fn to_model(&self) -> Result<model::Device, InvalidField> {
         Ok(model::Device {
             model: name("device", &self.model)?,
             memory_bytes: self.memory_bytes,
@@ -199,7 +199,7 @@ impl Device {
         })
     }
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), InvalidField> {
         name("device", &self.model)?;
         within("device memory_bytes", self.memory_bytes, 0..=MAX_BYTES)?;
         within("milli_gpu", self.milli_gpu, 1..=u64::from(model::resource::WHOLE_GPU))
@@ -209,7 +209,7 @@ impl Device {
 impl Tagged for Class {
     const EXPECTED: &'static str = "an executor class";
 
-    fn bare(tag: &str) -> Option<Class> {
+    fn unit_variant(tag: &str) -> Option<Class> {
         Some(match tag {
             "inference" => Class::Inference,
             "train" => Class::Train,

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::figures::Figures;
+use super::baseline::InstructionCounts;
 use crate::cargo;
 
 /// Where the profiles go, from the root.
@@ -23,7 +23,7 @@ pub(super) fn build(root: &Path) -> anyhow::Result<PathBuf> {
     Ok(target.join("counts/hypha-counts"))
 }
 
-pub(super) fn count_all(root: &Path, program: &Path) -> anyhow::Result<Figures> {
+pub(super) fn count_all(root: &Path, program: &Path) -> anyhow::Result<InstructionCounts> {
     let profiles = root.join(PROFILES);
     fs::create_dir_all(&profiles).with_context(|| format!("cannot write in {profiles:?}"))?;
     let mut figures = BTreeMap::new();
@@ -35,7 +35,7 @@ pub(super) fn count_all(root: &Path, program: &Path) -> anyhow::Result<Figures> 
         let twice = count(program, name, 2 * rounds, &profile)?;
         figures.insert(name.to_owned(), twice.saturating_sub(once) / rounds);
     }
-    Ok(Figures(figures))
+    Ok(InstructionCounts(figures))
 }
 
 /// All instructions of the process. The environment is empty, since its size moves the stack.

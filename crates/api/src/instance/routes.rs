@@ -16,15 +16,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{OpenApi, ToSchema};
 
-use super::types::{Enqueue, Enqueued, InstanceStage, InstanceStatus, Refused};
+use super::types::{
+    EnqueueError, EnqueueRequest, EnqueueResponse, InstanceStatus, InstanceTaskState,
+};
 use super::{Instance, InstanceSettings};
-use crate::admission::bearer;
+use crate::admission::bearer_token;
 use crate::body::{self, BodyError};
 use crate::error::{Error, UNAVAILABLE_RETRY_S};
-use crate::instances::answer::{Plain, plain_refusal};
-use crate::instances::known;
-use crate::json::{self, Readable};
-use crate::reply;
+use crate::instances::envelope::{Envelope, error_envelope};
+use crate::instances::predictor_metadata;
+use crate::json::{self, PortableJson};
+use crate::response;
 use crate::tasks::view;
 
 /// A task's name goes into an address, and is kept with its result.
@@ -33,13 +35,13 @@ const MAX_ID_BYTES: usize = 256;
 const MAX_URL_BYTES: usize = 2_048;
 
 #[derive(Clone)]
-struct Shared {
+struct InstanceState {
     instance: Arc<dyn Instance>,
     settings: Arc<InstanceSettings>,
 }
 
 pub(super) fn router(instance: Arc<dyn Instance>, settings: InstanceSettings) -> Router {
-    let shared = Shared { instance, settings: Arc::new(settings) };
+    let state = InstanceState { instance, settings: Arc::new(settings) };
     Router::new()
         .route("/status", get(status))
         .route("/info", get(info))
@@ -47,11 +49,11 @@ pub(super) fn router(instance: Arc<dyn Instance>, settings: InstanceSettings) ->
         .route("/results/{id}", get(result))
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(shared.clone(), admit))
+        .layer(middleware::from_fn_with_state(state.clone(), admit))
         // Behind the layer: open to everybody.
         .route("/healthz", get(healthz).fallback(wrong_method))
         .route("/openapi.json", get(openapi).fallback(wrong_method))
-        .with_state(shared)
+        .with_state(state)
 }
 
 #[derive(OpenApi)]
@@ -82,7 +84,7 @@ struct EnqueueBody {
 
 /// The end of a task, or where it is.
 #[derive(Debug, Serialize, ToSchema)]
-struct ResultAnswer<'a> {
+struct ResultResponse<'a> {
     task_id: &'a str,
     /// `queued`, `running`, `completed` or `failed`.
     status: &'static str,
@@ -108,12 +110,12 @@ struct DeployedModel {
 }
 
 /// Refuses whoever has no token, if tokens are asked for.
-async fn admit(State(shared): State<Shared>, request: Request, next: Next) -> Response {
-    if let Some(tokens) = &shared.settings.tokens
-        && bearer(request.headers()).and_then(|token| tokens.caller(token)).is_none()
+async fn admit(State(state): State<InstanceState>, request: Request, next: Next) -> Response {
+    if let Some(tokens) = &state.settings.tokens
+        && bearer_token(request.headers()).and_then(|token| tokens.caller(token)).is_none()
     {
         let message = "give a token that this task instance knows: `Authorization: Bearer …`";
-        return plain_refusal(&Error { message: message.to_owned(), ..Error::unauthorized() });
+        return error_envelope(&Error { message: message.to_owned(), ..Error::unauthorized() });
     }
     next.run(request).await
 }
@@ -123,11 +125,11 @@ async fn admit(State(shared): State<Shared>, request: Request, next: Next) -> Re
     get, path = "/status",
     responses(
         (status = 200, description = "How it is", body = InstanceStatus),
-        (status = 401, description = "Without a token that it knows", body = Plain),
+        (status = 401, description = "Without a token that it knows", body = Envelope),
     )
 )]
-async fn status(State(shared): State<Shared>) -> Response {
-    reply::json(StatusCode::OK, &shared.instance.status())
+async fn status(State(state): State<InstanceState>) -> Response {
+    response::json(StatusCode::OK, &state.instance.status())
 }
 
 /// Which model does it serve?
@@ -135,36 +137,36 @@ async fn status(State(shared): State<Shared>) -> Response {
     get, path = "/info",
     responses(
         (status = 200, description = "The model", body = InstanceInfo),
-        (status = 401, description = "Without a token that it knows", body = Plain),
+        (status = 401, description = "Without a token that it knows", body = Envelope),
     )
 )]
-async fn info(State(shared): State<Shared>) -> Response {
-    let model_name = shared.instance.status().model_type;
+async fn info(State(state): State<InstanceState>) -> Response {
+    let model_name = state.instance.status().model_type;
     let info = InstanceInfo { deployed_model: DeployedModel { model_name } };
-    reply::json(StatusCode::OK, &info)
+    response::json(StatusCode::OK, &info)
 }
 
 /// Here is a task.
 #[utoipa::path(
     post, path = "/queue/enqueue", request_body = EnqueueBody,
     responses(
-        (status = 200, description = "It is in the queue", body = Enqueued),
-        (status = "4XX", description = "It is not; 429 if there is no room", body = Plain),
-        (status = 503, description = "Nothing can be run here at present", body = Plain),
+        (status = 200, description = "It is in the queue", body = EnqueueResponse),
+        (status = "4XX", description = "It is not; 429 if there is no room", body = Envelope),
+        (status = 503, description = "Nothing can be run here at present", body = Envelope),
     )
 )]
-async fn enqueue(State(shared): State<Shared>, request: Request) -> Response {
+async fn enqueue(State(state): State<InstanceState>, request: Request) -> Response {
     let taken = async {
-        let task = task(request, shared.settings.max_request_bytes).await?;
-        shared.instance.enqueue(task).await.map_err(not_taken)
+        let task = parse_enqueue(request, state.settings.max_request_bytes).await?;
+        state.instance.enqueue(task).await.map_err(enqueue_error)
     };
     match taken.await {
-        Ok(enqueued) => reply::json(StatusCode::OK, &enqueued),
-        Err(error) => plain_refusal(&error),
+        Ok(enqueued) => response::json(StatusCode::OK, &enqueued),
+        Err(error) => error_envelope(&error),
     }
 }
 
-async fn task(request: Request, limit: usize) -> Result<Enqueue, Error> {
+async fn parse_enqueue(request: Request, limit: usize) -> Result<EnqueueRequest, Error> {
     json::check_type(request.headers())?;
     let bytes = body::read(request, limit).await.map_err(|error| {
         let message = match &error {
@@ -175,7 +177,7 @@ async fn task(request: Request, limit: usize) -> Result<Enqueue, Error> {
     })?;
     let body: EnqueueBody = json::parse_object(&bytes)?;
     let input = body.input_data.get().as_bytes();
-    json::parse::<Readable>(input)?;
+    json::parse::<PortableJson>(input)?;
     if let Some(id) = &body.task_id
         && (id.is_empty() || id.len() > MAX_ID_BYTES || id.chars().any(char::is_control))
     {
@@ -190,20 +192,20 @@ async fn task(request: Request, limit: usize) -> Result<Enqueue, Error> {
             format!("callback_url must be an http address of at most {MAX_URL_BYTES} bytes");
         return Err(Error::unprocessable(message));
     }
-    Ok(Enqueue {
+    Ok(EnqueueRequest {
         input: Payload::from(input),
-        metadata: known(&body.metadata.unwrap_or_default())?,
+        metadata: predictor_metadata(&body.metadata.unwrap_or_default())?,
         task_id: body.task_id,
         callback_url: body.callback_url,
     })
 }
 
-fn not_taken(refused: Refused) -> Error {
+fn enqueue_error(refused: EnqueueError) -> Error {
     let message = refused.to_string();
     match refused {
-        Refused::QueueFull { retry_after_s } => Error::too_many(message, retry_after_s),
-        Refused::Invalid(_) => Error::unprocessable(message),
-        Refused::Unavailable(_) => {
+        EnqueueError::QueueFull { retry_after_s } => Error::too_many(message, retry_after_s),
+        EnqueueError::Invalid(_) => Error::unprocessable(message),
+        EnqueueError::Unavailable(_) => {
             let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message);
             Error { retry_after_s: Some(UNAVAILABLE_RETRY_S), ..error }
         }
@@ -215,30 +217,35 @@ fn not_taken(refused: Refused) -> Error {
     get, path = "/results/{id}",
     params(("id" = String, Path, description = "The name that `/queue/enqueue` answered")),
     responses(
-        (status = 200, description = "What came of it, or where it is", body = ResultAnswer),
-        (status = "4XX", description = "404 if it is not known (any more)", body = Plain),
+        (status = 200, description = "What came of it, or where it is", body = ResultResponse),
+        (status = "4XX", description = "404 if it is not known (any more)", body = Envelope),
     )
 )]
-async fn result(State(shared): State<Shared>, id: Result<Path<String>, PathRejection>) -> Response {
+async fn result(
+    State(state): State<InstanceState>,
+    id: Result<Path<String>, PathRejection>,
+) -> Response {
     // What is too long or not UTF-8 is no task's name.
     let found = match id {
-        Ok(Path(id)) if id.len() <= MAX_ID_BYTES => shared.instance.result(&id).await,
+        Ok(Path(id)) if id.len() <= MAX_ID_BYTES => state.instance.result(&id).await,
         _ => None,
     };
     let Some(found) = found else {
-        return plain_refusal(&Error::not_found("there is no such task (any more)"));
+        return error_envelope(&Error::not_found("there is no such task (any more)"));
     };
     let (status, result, error, run) = match &found.stage {
-        InstanceStage::Queued => ("queued", None, None, None),
-        InstanceStage::Running => ("running", None, None, None),
-        InstanceStage::Completed { result, run } => {
-            ("completed", Some(view::shown(result)), None, Some(run))
+        InstanceTaskState::Queued => ("queued", None, None, None),
+        InstanceTaskState::Running => ("running", None, None, None),
+        InstanceTaskState::Completed { result, run } => {
+            ("completed", Some(view::payload_json(result)), None, Some(run))
         }
-        InstanceStage::Failed { error, run } => ("failed", None, Some(error.as_str()), Some(run)),
+        InstanceTaskState::Failed { error, run } => {
+            ("failed", None, Some(error.as_str()), Some(run))
+        }
     };
     let execution_time = run.map(|run| run.as_millis_f64());
-    let body = ResultAnswer { task_id: &found.task_id, status, result, error, execution_time };
-    reply::json(StatusCode::OK, &body)
+    let body = ResultResponse { task_id: &found.task_id, status, result, error, execution_time };
+    response::json(StatusCode::OK, &body)
 }
 
 /// Is it alive?
@@ -250,13 +257,13 @@ async fn healthz() -> &'static str {
 }
 
 async fn openapi() -> Response {
-    reply::json(StatusCode::OK, &Document::openapi())
+    response::json(StatusCode::OK, &Document::openapi())
 }
 
 async fn no_such_route() -> Response {
-    plain_refusal(&Error::not_found("there is nothing here; /openapi.json lists what there is"))
+    error_envelope(&Error::not_found("there is nothing here; /openapi.json lists what there is"))
 }
 
 async fn wrong_method(method: Method) -> Response {
-    plain_refusal(&Error::wrong_method(&method))
+    error_envelope(&Error::wrong_method(&method))
 }

@@ -34,7 +34,7 @@ pub enum InstanceHealth {
 
 /// A task to be taken into the queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Enqueue {
+pub struct EnqueueRequest {
     /// The JSON that the executor is given.
     pub input: Payload,
     /// What is said about its run time.
@@ -48,7 +48,7 @@ pub struct Enqueue {
 
 /// A task was taken; the answer of `/queue/enqueue`.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct Enqueued {
+pub struct EnqueueResponse {
     /// The name by which its result is found.
     pub task_id: String,
     /// How many tasks are not done, with this one.
@@ -59,7 +59,7 @@ pub struct Enqueued {
 
 /// Why a task was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Refused {
+pub enum EnqueueError {
     /// There is no room.
     #[error("the queue is full; try again later, or elsewhere")]
     QueueFull {
@@ -80,12 +80,12 @@ pub struct InstanceResult {
     /// Its name.
     pub task_id: String,
     /// Where it is.
-    pub stage: InstanceStage,
+    pub stage: InstanceTaskState,
 }
 
 /// Where a task of an instance is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum InstanceStage {
+pub enum InstanceTaskState {
     /// It waits.
     Queued,
     /// It runs.

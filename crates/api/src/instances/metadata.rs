@@ -3,23 +3,26 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hypha_model::{Metadata, Value};
+use hypha_model::{Metadata, MetadataValue};
 
 use crate::error::Error;
 
 /// Numbers, short texts and truth values of `given`. Clients of this surface may put anything there, so what
 /// nobody can learn from is passed over; only more than [`Metadata::MAX_ENTRIES`] of the rest are refused.
-pub(crate) fn known(given: &BTreeMap<String, serde_json::Value>) -> Result<Metadata, Error> {
+pub(crate) fn predictor_metadata(
+    given: &BTreeMap<String, serde_json::Value>,
+) -> Result<Metadata, Error> {
     let entries = given.iter().filter_map(|(key, value)| {
         let value = match value {
-            serde_json::Value::Number(number) => Value::Number(number.as_f64()?),
-            serde_json::Value::String(text) => Value::Text(Arc::from(text.as_str())),
-            serde_json::Value::Bool(true) => Value::Text(Arc::from("true")),
-            serde_json::Value::Bool(false) => Value::Text(Arc::from("false")),
+            serde_json::Value::Number(number) => MetadataValue::Number(number.as_f64()?),
+            serde_json::Value::String(text) => MetadataValue::Text(Arc::from(text.as_str())),
+            serde_json::Value::Bool(true) => MetadataValue::Text(Arc::from("true")),
+            serde_json::Value::Bool(false) => MetadataValue::Text(Arc::from("false")),
             _ => return None,
         };
         let too_long = |text: &str| text.len() > Metadata::MAX_TEXT_BYTES;
-        let passed_over = too_long(key) || matches!(&value, Value::Text(text) if too_long(text));
+        let passed_over =
+            too_long(key) || matches!(&value, MetadataValue::Text(text) if too_long(text));
         (!passed_over).then(|| (Arc::from(key.as_str()), value))
     });
     Metadata::new(entries).map_err(|error| Error::unprocessable(error.to_string()))
@@ -31,7 +34,7 @@ mod tests {
 
     fn check(given: serde_json::Value) -> Result<String, Error> {
         let given = serde_json::from_value(given).unwrap();
-        known(&given).map(|metadata| serde_json::to_string(&metadata).unwrap())
+        predictor_metadata(&given).map(|metadata| serde_json::to_string(&metadata).unwrap())
     }
 
     #[test]

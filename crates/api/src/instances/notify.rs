@@ -7,16 +7,16 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use hypha_engine::Notification;
+use hypha_engine::InstanceNotification;
 use hypha_model::Payload;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{self, Plain, Status};
+use super::envelope::{self, Envelope, Status};
+use crate::app_state::AppState;
 use crate::error::Error;
 use crate::json::Json;
-use crate::reply;
-use crate::surface::Surface;
+use crate::response;
 
 /// The end of a task, as a task instance tells it. Further fields are passed over.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -47,7 +47,7 @@ pub(crate) struct NotifyBody {
 /// The proof.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Proof {
+pub(crate) struct NotifyParams {
     /// The secret of the attempt.
     #[serde(default)]
     secret: Option<String>,
@@ -56,24 +56,24 @@ pub(crate) struct Proof {
 /// The notification has arrived.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InstancesNotified)]
-pub(crate) struct Notified {
+pub(crate) struct NotifyResponse {
     status: Status,
 }
 
 /// A task instance is done with a task.
 #[utoipa::path(
-    post, path = "/notify/task_complete", tag = "task instances", params(Proof), request_body = NotifyBody,
+    post, path = "/notify/task_complete", tag = "task instances", params(NotifyParams), request_body = NotifyBody,
     responses(
-        (status = 200, description = "It has arrived, whatever comes of it", body = Notified),
-        (status = "4XX", description = "It cannot be read", body = Plain),
+        (status = 200, description = "It has arrived, whatever comes of it", body = NotifyResponse),
+        (status = "4XX", description = "It cannot be read", body = Envelope),
     )
 )]
 pub(crate) async fn task_complete(
-    State(surface): State<Surface>,
-    proof: Result<Query<Proof>, QueryRejection>,
+    State(app): State<AppState>,
+    proof: Result<Query<NotifyParams>, QueryRejection>,
     body: Result<Json<NotifyBody>, Error>,
 ) -> Response {
-    notified(&surface, proof.ok().and_then(|proof| proof.0.secret), body)
+    accept_notification(&app, proof.ok().and_then(|proof| proof.0.secret), body)
 }
 
 /// A task instance is done with a task.
@@ -81,26 +81,26 @@ pub(crate) async fn task_complete(
     post, path = "/notify/task_complete/{secret}", tag = "task instances",
     params(("secret" = String, Path, description = "The secret of the attempt")), request_body = NotifyBody,
     responses(
-        (status = 200, description = "It has arrived, whatever comes of it", body = Notified),
-        (status = "4XX", description = "It cannot be read", body = Plain),
+        (status = 200, description = "It has arrived, whatever comes of it", body = NotifyResponse),
+        (status = "4XX", description = "It cannot be read", body = Envelope),
     )
 )]
-pub(crate) async fn task_complete_at(
-    State(surface): State<Surface>,
+pub(crate) async fn task_complete_with_secret(
+    State(app): State<AppState>,
     secret: Result<Path<String>, PathRejection>,
     body: Result<Json<NotifyBody>, Error>,
 ) -> Response {
-    notified(&surface, secret.ok().map(|secret| secret.0), body)
+    accept_notification(&app, secret.ok().map(|secret| secret.0), body)
 }
 
-fn notified(
-    surface: &Surface,
+fn accept_notification(
+    app: &AppState,
     secret: Option<String>,
     body: Result<Json<NotifyBody>, Error>,
 ) -> Response {
     match body {
         Ok(Json(body)) => {
-            surface.backend.notified(Notification {
+            app.service.deliver_notification(InstanceNotification {
                 task: body.task_id,
                 secret,
                 status: body.status,
@@ -108,9 +108,9 @@ fn notified(
                 error: body.error.map(text),
                 execution_time_ms: body.execution_time,
             });
-            reply::json(StatusCode::OK, &Notified { status: Status::Success })
+            response::json(StatusCode::OK, &NotifyResponse { status: Status::Success })
         }
-        Err(error) => answer::plain_refusal(&error),
+        Err(error) => envelope::error_envelope(&error),
     }
 }
 

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use hypha_engine::{NewTask, Reject, Submitted};
+use hypha_engine::{NewTask, SubmitRejection, Submitted};
 use hypha_model::{Executor, ExecutorClass, Name, Payload, Requirement, TaskSpec, Worker};
 use hypha_placement::WorkerView;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{self, Status};
+use super::envelope::{self, Status};
 use super::metadata;
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorBody, UNAVAILABLE_RETRY_S};
-use crate::json::{self, Json, Readable};
-use crate::params::{Parameters, Params};
+use crate::json::{self, Json, PortableJson};
+use crate::params::{QueryFields, QueryParams};
 use crate::parts;
-use crate::reply;
-use crate::surface::Surface;
+use crate::response;
 
 /// The `model_name` of a worker that takes tasks for any model.
 const ANY_MODEL: &str = "*";
@@ -46,7 +46,7 @@ pub(crate) struct SubmitBody {
 /// What became of a submitted task.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InstancesSubmitted)]
-pub(crate) struct SubmitAnswer {
+pub(crate) struct QueueSubmitResponse {
     status: Status,
     /// Why it was not accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ pub(crate) struct InfoQuery {
     model_name: Option<String>,
 }
 
-impl Parameters for InfoQuery {
+impl QueryFields for InfoQuery {
     const EXPECTED: &'static [(&'static str, &'static str)] =
         &[("model_name", "the name of a model")];
 }
@@ -76,7 +76,7 @@ impl Parameters for InfoQuery {
 /// The queues.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InstancesQueues)]
-pub(crate) struct InfoAnswer {
+pub(crate) struct QueueInfoResponse {
     status: Status,
     /// Why there is no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,48 +101,48 @@ pub(crate) struct QueueRow {
 #[utoipa::path(
     post, path = "/queue/submit", tag = "task instances", request_body = SubmitBody,
     responses(
-        (status = 200, description = "It is durable, and bound to a task instance", body = SubmitAnswer),
+        (status = 200, description = "It is durable, and bound to a task instance", body = QueueSubmitResponse),
         (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
         (
             status = "4XX",
-            description = "It was not accepted; 404 if nobody serves the model, 429 if there are too many",
-            body = SubmitAnswer
+            description = "It was not accepted; 404 if no worker serves the model, 429 if there are too many",
+            body = QueueSubmitResponse
         ),
         (
             status = 503,
             description = "No task instance of the model can take it at present, or the scheduler cannot",
-            body = SubmitAnswer
+            body = QueueSubmitResponse
         ),
     )
 )]
 pub(crate) async fn submit(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Result<Caller, Error>,
     body: Result<Json<SubmitBody>, Error>,
 ) -> Response {
     let accepted = async {
         let caller = caller?;
         let spec = spec(body?.0, &caller)?;
-        accept(&surface, &caller, spec).await
+        accept(&app, &caller, spec).await
     };
     match accepted.await {
         Ok(submitted) => {
-            let body = SubmitAnswer {
+            let body = QueueSubmitResponse {
                 status: Status::Success,
                 message: None,
                 task_id: submitted.task.to_string(),
                 scheduled_ti: submitted.worker.map(|id| id.to_string()).unwrap_or_default(),
             };
-            reply::json(StatusCode::OK, &body)
+            response::json(StatusCode::OK, &body)
         }
         Err(error) => {
-            let body = SubmitAnswer {
+            let body = QueueSubmitResponse {
                 status: Status::Error,
                 message: Some(error.message.clone()),
                 task_id: String::new(),
                 scheduled_ti: String::new(),
             };
-            answer::refusal(&error, &body)
+            envelope::error_response(&error, &body)
         }
     }
 }
@@ -152,17 +152,17 @@ fn spec(body: SubmitBody, caller: &Caller) -> Result<TaskSpec, Error> {
     if !input.starts_with('{') {
         return Err(Error::unprocessable("task_input must be an object"));
     }
-    json::parse::<Readable>(input.as_bytes())?;
+    json::parse::<PortableJson>(input.as_bytes())?;
     Ok(TaskSpec {
         requirement: Requirement { model: Some(model(&body.model_name)?), ..Default::default() },
         input: Payload::from(input.as_bytes()),
-        metadata: metadata::known(&body.metadata.unwrap_or_default())?,
+        metadata: metadata::predictor_metadata(&body.metadata.unwrap_or_default())?,
         tenant: caller.tenant.clone(),
         ..Default::default()
     })
 }
 
-async fn accept(surface: &Surface, caller: &Caller, spec: TaskSpec) -> Result<Submitted, Error> {
+async fn accept(app: &AppState, caller: &Caller, spec: TaskSpec) -> Result<Submitted, Error> {
     caller.check_priority(spec.requirement.priority)?;
     let model = spec.requirement.model.clone();
     let task = NewTask {
@@ -172,19 +172,19 @@ async fn accept(surface: &Surface, caller: &Caller, spec: TaskSpec) -> Result<Su
         stored: true,
         quota: caller.quota,
     };
-    match surface.backend.submit(vec![task], false).await?.pop() {
+    match app.service.submit(vec![task], false).await?.pop() {
         Some(Ok((submitted, _))) => Ok(submitted),
-        Some(Err(Reject::NoWorker)) => Err(nobody_for(surface, model.as_ref()).await),
+        Some(Err(SubmitRejection::NoWorker)) => Err(no_worker_error(app, model.as_ref()).await),
         Some(Err(reject)) => Err(reject.into()),
         None => Err(Error::internal()),
     }
 }
 
 /// Tells a model that nobody serves from one whose workers are all away.
-async fn nobody_for(surface: &Surface, model: Option<&Name>) -> Error {
+async fn no_worker_error(app: &AppState, model: Option<&Name>) -> Error {
     let shown = model.map_or("", Name::as_str);
     let (mut any, mut serving) = (false, false);
-    for worker in parts::of_workers(&*surface.backend, |_, view, _| view.worker).await {
+    for worker in parts::read_workers(&*app.service, |_, view, _| view.worker).await {
         any = true;
         serving |= model.is_some_and(|model| serves(&worker, model));
     }
@@ -204,58 +204,58 @@ async fn nobody_for(surface: &Surface, model: Option<&Name>) -> Error {
 #[utoipa::path(
     get, path = "/queue/info", tag = "task instances", params(InfoQuery),
     responses(
-        (status = 200, description = "A row for each model of each task instance", body = InfoAnswer),
+        (status = 200, description = "A row for each model of each task instance", body = QueueInfoResponse),
         (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
-        (status = "4XX", description = "The question makes no sense", body = InfoAnswer),
+        (status = "4XX", description = "The query is invalid", body = QueueInfoResponse),
     )
 )]
 pub(crate) async fn info(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Result<Caller, Error>,
-    query: Result<Params<InfoQuery>, Error>,
+    query: Result<QueryParams<InfoQuery>, Error>,
 ) -> Response {
     let query = query.map(|query| query.0);
-    info_answer(&surface, caller.and(query)).await
+    queue_info_response(&app, caller.and(query)).await
 }
 
 /// How long a new task would wait with each task instance.
 #[utoipa::path(
     post, path = "/queue/info", tag = "task instances", request_body = InfoQuery,
     responses(
-        (status = 200, description = "A row for each model of each task instance", body = InfoAnswer),
+        (status = 200, description = "A row for each model of each task instance", body = QueueInfoResponse),
         (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
-        (status = "4XX", description = "The question makes no sense", body = InfoAnswer),
+        (status = "4XX", description = "The query is invalid", body = QueueInfoResponse),
     )
 )]
-pub(crate) async fn info_of_body(
-    State(surface): State<Surface>,
+pub(crate) async fn info_from_body(
+    State(app): State<AppState>,
     caller: Result<Caller, Error>,
-    body: Result<json::Bytes, Error>,
+    body: Result<json::JsonBytes, Error>,
 ) -> Response {
     let query = body.and_then(|body| match body.0.is_empty() {
         true => Ok(InfoQuery::default()),
         false => json::parse_object(&body.0),
     });
-    info_answer(&surface, caller.and(query)).await
+    queue_info_response(&app, caller.and(query)).await
 }
 
-async fn info_answer(surface: &Surface, query: Result<InfoQuery, Error>) -> Response {
+async fn queue_info_response(app: &AppState, query: Result<InfoQuery, Error>) -> Response {
     let wanted = query.and_then(|query| {
         query.model_name.filter(|name| !name.is_empty()).map(|name| model(&name)).transpose()
     });
     match wanted {
         Ok(wanted) => {
-            let views = parts::of_workers(&*surface.backend, |_, view, _| view).await;
+            let views = parts::read_workers(&*app.service, |_, view, _| view).await;
             let queues = views.iter().flat_map(|view| rows(view, wanted.as_ref())).collect();
-            reply::json(
+            response::json(
                 StatusCode::OK,
-                &InfoAnswer { status: Status::Success, message: None, queues },
+                &QueueInfoResponse { status: Status::Success, message: None, queues },
             )
         }
         Err(error) => {
             let message = Some(error.message.clone());
-            let body = InfoAnswer { status: Status::Error, message, queues: Vec::new() };
-            answer::refusal(&error, &body)
+            let body = QueueInfoResponse { status: Status::Error, message, queues: Vec::new() };
+            envelope::error_response(&error, &body)
         }
     }
 }

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{self, Status};
+use super::envelope::{self, Status};
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorBody};
 use crate::json::Json;
-use crate::params::{Parameters, Params};
-use crate::reply;
-use crate::surface::Surface;
-use crate::tasks::look::{self, Seen};
+use crate::params::{QueryFields, QueryParams};
+use crate::response;
+use crate::tasks::lookup::{self, TaskSnapshot};
 use crate::tasks::view;
 
 /// Which task.
@@ -33,31 +33,31 @@ pub(crate) struct TaskQuery {
     task_id: String,
 }
 
-impl Parameters for TaskQuery {
+impl QueryFields for TaskQuery {
     const EXPECTED: &'static [(&'static str, &'static str)] =
         &[("task_id", "the id that /queue/submit answered")];
 }
 
 /// A task.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = InstancesTaskAnswer)]
-pub(crate) struct TaskAnswer<'a> {
+#[schema(as = InstancesTaskResponse)]
+pub(crate) struct TaskQueryResponse<'a> {
     task_id: String,
-    task_status: Stage,
+    task_status: TaskQueryStatus,
     /// The task instance that it was given to; empty if there is none.
     scheduled_ti: String,
     /// When it was submitted, in seconds since 1970 with milliseconds.
     submit_time: f64,
     /// The result, or `{"status": "failed" | "cancelled" | "expired", "error": …}`; `null` until it is completed.
     #[schema(value_type = Value, nullable)]
-    result: Option<Outcome<'a>>,
+    result: Option<TaskQueryResult<'a>>,
 }
 
 /// Where a task is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = InstancesTaskStatus)]
-pub(crate) enum Stage {
+pub(crate) enum TaskQueryStatus {
     /// No task instance has it (any more).
     Queued,
     /// A task instance has it; it waits there, or runs.
@@ -69,7 +69,7 @@ pub(crate) enum Stage {
 /// What came of a task.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum Outcome<'a> {
+enum TaskQueryResult<'a> {
     Result(Cow<'a, RawValue>),
     Error { status: TaskState, error: String },
 }
@@ -77,7 +77,7 @@ enum Outcome<'a> {
 /// A task that cannot be shown.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InstancesTaskError)]
-pub(crate) struct TaskRefusal {
+pub(crate) struct TaskQueryError {
     status: Status,
     message: String,
     /// What was asked for.
@@ -97,46 +97,46 @@ pub(crate) struct TaskRefusal {
 #[utoipa::path(
     get, path = "/task/query", tag = "task instances", params(TaskQuery),
     responses(
-        (status = 200, description = "The task", body = TaskAnswer),
+        (status = 200, description = "The task", body = TaskQueryResponse),
         (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
-        (status = "4XX", description = "404 if there is no such task (any more)", body = TaskRefusal),
-        (status = 503, description = "The store cannot be read at present", body = TaskRefusal),
+        (status = "4XX", description = "404 if there is no such task (any more)", body = TaskQueryError),
+        (status = 503, description = "The store cannot be read at present", body = TaskQueryError),
     )
 )]
 pub(crate) async fn query(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Result<Caller, Error>,
-    query: Result<Params<TaskQuery>, Error>,
+    query: Result<QueryParams<TaskQuery>, Error>,
 ) -> Response {
     let query = query.map(|query| query.0);
-    task_answer(&surface, caller, query).await
+    task_query_response(&app, caller, query).await
 }
 
 /// Where a task is, and what came of it.
 #[utoipa::path(
     post, path = "/task/query", tag = "task instances", request_body = TaskQuery,
     responses(
-        (status = 200, description = "The task", body = TaskAnswer),
+        (status = 200, description = "The task", body = TaskQueryResponse),
         (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
-        (status = "4XX", description = "404 if there is no such task (any more)", body = TaskRefusal),
-        (status = 503, description = "The store cannot be read at present", body = TaskRefusal),
+        (status = "4XX", description = "404 if there is no such task (any more)", body = TaskQueryError),
+        (status = 503, description = "The store cannot be read at present", body = TaskQueryError),
     )
 )]
-pub(crate) async fn query_of_body(
-    State(surface): State<Surface>,
+pub(crate) async fn query_from_body(
+    State(app): State<AppState>,
     caller: Result<Caller, Error>,
     body: Result<Json<TaskQuery>, Error>,
 ) -> Response {
-    task_answer(&surface, caller, body.map(|body| body.0)).await
+    task_query_response(&app, caller, body.map(|body| body.0)).await
 }
 
-async fn task_answer(
-    surface: &Surface,
+async fn task_query_response(
+    app: &AppState,
     caller: Result<Caller, Error>,
     query: Result<TaskQuery, Error>,
 ) -> Response {
     let given = match &query {
-        Ok(query) => answer::repeated(&query.task_id),
+        Ok(query) => envelope::truncated_echo(&query.task_id),
         Err(_) => String::new(),
     };
     let found = async {
@@ -144,12 +144,12 @@ async fn task_answer(
         let task: TaskId =
             query?.task_id.parse().map_err(|error| Error::bad_request(format!("{error}")))?;
         // Of another tenant's task not even this is told: that there is one.
-        look::find(&*surface.backend, &caller, task).await
+        lookup::find(&*app.service, &caller, task).await
     };
     match found.await {
-        Ok(seen) => reply::json(StatusCode::OK, &shown(&seen)),
+        Ok(snapshot) => response::json(StatusCode::OK, &found_response(&snapshot)),
         Err(error) => {
-            let body = TaskRefusal {
+            let body = TaskQueryError {
                 status: Status::Error,
                 message: error.message.clone(),
                 task_id: given,
@@ -158,38 +158,38 @@ async fn task_answer(
                 submit_time: 0.0,
                 result: (),
             };
-            answer::refusal(&error, &body)
+            envelope::error_response(&error, &body)
         }
     }
 }
 
-fn shown(seen: &Seen) -> TaskAnswer<'_> {
-    let (accepted, body) = (seen.accepted(), seen.body());
-    TaskAnswer {
+fn found_response(snapshot: &TaskSnapshot) -> TaskQueryResponse<'_> {
+    let (accepted, body) = (snapshot.accepted(), snapshot.body());
+    TaskQueryResponse {
         task_id: accepted.id.to_string(),
         task_status: match body.status {
-            TaskState::Queued => Stage::Queued,
-            TaskState::Scheduled | TaskState::Running => Stage::Scheduled,
+            TaskState::Queued => TaskQueryStatus::Queued,
+            TaskState::Scheduled | TaskState::Running => TaskQueryStatus::Scheduled,
             TaskState::Completed
             | TaskState::Failed
             | TaskState::Cancelled
-            | TaskState::Expired => Stage::Completed,
+            | TaskState::Expired => TaskQueryStatus::Completed,
         },
         scheduled_ti: body.worker.map(|worker| worker.to_string()).unwrap_or_default(),
         submit_time: accepted.submitted.as_millis() as f64 / 1_000.0,
-        result: seen.finished().and_then(outcome),
+        result: snapshot.finished().and_then(outcome),
     }
 }
 
-fn outcome(end: &FinishedTask) -> Option<Outcome<'_>> {
+fn outcome(end: &FinishedTask) -> Option<TaskQueryResult<'_>> {
     match end.state {
         TaskState::Completed => {
-            end.result.as_ref().map(|result| Outcome::Result(view::shown_result(result)))
+            end.result.as_ref().map(|result| TaskQueryResult::Result(view::result_json(result)))
         }
         status => {
             let error = end.error.as_ref();
             let error = error.map_or_else(|| "no reason is known".to_owned(), ToString::to_string);
-            Some(Outcome::Error { status, error })
+            Some(TaskQueryResult::Error { status, error })
         }
     }
 }

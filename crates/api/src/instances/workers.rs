@@ -8,13 +8,13 @@ use hypha_model::WorkerId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::answer::{self, Status};
-use crate::backend::RegisterError;
+use super::envelope::{self, Status};
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorBody};
 use crate::json::Json;
-use crate::reply;
-use crate::surface::Surface;
+use crate::response;
+use crate::service::RegisterError;
 
 /// A domain name has at most 253 characters, an address fewer.
 const MAX_HOST_BYTES: usize = 255;
@@ -45,7 +45,7 @@ pub(crate) struct RemoveBody {
 /// What became of a task instance.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InstancesInstance)]
-pub(crate) struct InstanceAnswer {
+pub(crate) struct InstanceResponse {
     status: Status,
     message: String,
     /// The task instance. If it was not registered, empty; if it was not removed, what was given.
@@ -56,18 +56,18 @@ pub(crate) struct InstanceAnswer {
 #[utoipa::path(
     post, path = "/ti/register", tag = "task instances", request_body = RegisterBody,
     responses(
-        (status = 200, description = "It may be given tasks", body = InstanceAnswer),
+        (status = 200, description = "It may be given tasks", body = InstanceResponse),
         (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
         (
             status = "4XX",
-            description = "It is not taken; 403 outside of allowed_networks, 422 if nobody healthy is there",
-            body = InstanceAnswer
+            description = "It is not taken; 403 outside of allowed_networks, 422 if no healthy task instance answers",
+            body = InstanceResponse
         ),
-        (status = 503, description = "The scheduler cannot acknowledge anything at present", body = InstanceAnswer),
+        (status = 503, description = "The scheduler cannot acknowledge anything at present", body = InstanceResponse),
     )
 )]
 pub(crate) async fn register(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Result<Caller, Error>,
     body: Result<Json<RegisterBody>, Error>,
 ) -> Response {
@@ -78,11 +78,11 @@ pub(crate) async fn register(
             let message = "give an address or a domain name as host, and a port from 1 to 65535";
             return Err(Error::unprocessable(message));
         }
-        surface.backend.register_instance(host, port).await.map_err(not_registered)
+        app.service.register_instance(host, port).await.map_err(register_error)
     };
     match registered.await {
-        Ok(worker) => done("TaskInstance registered successfully", worker),
-        Err(error) => not_done(&error, String::new()),
+        Ok(worker) => success("TaskInstance registered successfully", worker),
+        Err(error) => failure(&error, String::new()),
     }
 }
 
@@ -90,23 +90,23 @@ pub(crate) async fn register(
 #[utoipa::path(
     post, path = "/ti/remove", tag = "task instances", request_body = RemoveBody,
     responses(
-        (status = 200, description = "It gets nothing more", body = InstanceAnswer),
+        (status = 200, description = "It is draining", body = InstanceResponse),
         (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
         (
             status = "4XX",
-            description = "It is not removed; 400 if that is no uuid, 404 if nobody has it",
-            body = InstanceAnswer
+            description = "It is not removed; 400 if that is no uuid, 404 if no worker has it",
+            body = InstanceResponse
         ),
-        (status = 503, description = "The scheduler cannot acknowledge anything at present", body = InstanceAnswer),
+        (status = 503, description = "The scheduler cannot acknowledge anything at present", body = InstanceResponse),
     )
 )]
 pub(crate) async fn remove(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Result<Caller, Error>,
     body: Result<Json<RemoveBody>, Error>,
 ) -> Response {
     let given = match &body {
-        Ok(body) => answer::repeated(&body.0.ti_uuid),
+        Ok(body) => envelope::truncated_echo(&body.0.ti_uuid),
         Err(_) => String::new(),
     };
     let removed = async {
@@ -116,34 +116,34 @@ pub(crate) async fn remove(
             .ti_uuid
             .parse()
             .map_err(|error| Error::bad_request(format!("Invalid UUID format: {error}")))?;
-        match surface.backend.ask(Command::RemoveWorker(worker)).await? {
+        match app.service.execute(Command::RemoveWorker(worker)).await? {
             Reply::WorkerRemoved(true) => Ok(worker),
             Reply::WorkerRemoved(false) => Err(Error::not_found("TaskInstance not found")),
             _ => Err(Error::internal()),
         }
     };
     match removed.await {
-        Ok(worker) => done("TaskInstance removed successfully", worker),
-        Err(error) => not_done(&error, given),
+        Ok(worker) => success("TaskInstance removed successfully", worker),
+        Err(error) => failure(&error, given),
     }
 }
 
-fn done(message: &str, worker: WorkerId) -> Response {
-    let body = InstanceAnswer {
+fn success(message: &str, worker: WorkerId) -> Response {
+    let body = InstanceResponse {
         status: Status::Success,
         message: message.to_owned(),
         ti_uuid: worker.to_string(),
     };
-    reply::json(StatusCode::OK, &body)
+    response::json(StatusCode::OK, &body)
 }
 
-fn not_done(error: &Error, ti_uuid: String) -> Response {
-    let body = InstanceAnswer { status: Status::Error, message: error.message.clone(), ti_uuid };
-    answer::refusal(error, &body)
+fn failure(error: &Error, ti_uuid: String) -> Response {
+    let body = InstanceResponse { status: Status::Error, message: error.message.clone(), ti_uuid };
+    envelope::error_response(error, &body)
 }
 
 /// Nobody healthy there is no fault of this scheduler, hence no status of 500 or more.
-fn not_registered(error: RegisterError) -> Error {
+fn register_error(error: RegisterError) -> Error {
     match error {
         RegisterError::NotAllowed(_) => Error::forbidden(error.to_string()),
         RegisterError::Invalid(message) => Error::unprocessable(message),

@@ -8,43 +8,43 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hypha_engine::record::{AcceptedTask, FinishedTask};
-use hypha_engine::scheduler::Stranded;
+use hypha_engine::scheduler::Unschedulable;
 use hypha_engine::{Command, NewTask, Notice};
 use hypha_model::{Payload, Span, TaskId};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
-use super::error::Error;
-use crate::backend::{Accepted, Answer, Backend, Unavailable};
+use super::error::OpenAiError;
+use crate::service::{SchedulerApi, ServiceFuture, ServiceUnavailable, SubmitResult};
 use crate::watch::Watch;
 
 /// See the head of this file.
 pub(super) struct Call {
-    backend: Arc<dyn Backend>,
+    service: Arc<dyn SchedulerApi>,
     task: TaskId,
     watch: Watch,
-    patience: Patience,
+    timeouts: WaitTimeouts,
     /// When it is looked whether anybody is there who would take it.
-    look_at: Instant,
+    check_at: Instant,
     /// Since when no worker runs it, if none does.
-    waits: Option<Instant>,
+    waiting_since: Option<Instant>,
     ended: bool,
 }
 
 /// After this it is looked for the first time whether anybody is there. Most requests run by then.
-const GLANCE: Duration = Duration::from_millis(100);
+const FIRST_CHECK_DELAY: Duration = Duration::from_millis(100);
 
 /// For how long a request waits for its turn.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct WaitTimeouts {
     /// Until then in all.
     pub(super) until: Instant,
     /// For this long if nobody is there who would take it; not at all if nobody has been there for this long.
-    pub(super) if_away: Duration,
+    pub(super) if_unschedulable: Duration,
 }
 
 /// What a client is told.
-pub(super) enum News {
+pub(super) enum CallEvent {
     /// A piece of the answer.
     Piece(Payload),
     /// It has ended.
@@ -52,28 +52,36 @@ pub(super) enum News {
     /// No worker took it for as long as it may wait.
     NoWorker,
     /// Nobody who would take it is there, and it has waited for one.
-    Away(Stranded),
+    Unschedulable(Unschedulable),
     /// Nothing more will be heard of it.
     Lost,
 }
 
 impl Call {
     /// Submits a task, and watches it.
-    pub(super) async fn place(
-        backend: Arc<dyn Backend>,
+    pub(super) async fn submit(
+        service: Arc<dyn SchedulerApi>,
         task: NewTask,
-        patience: Patience,
-    ) -> Result<Call, Error> {
-        let answer = Some(backend.submit(vec![task], true));
-        let accepted = Submitting { backend: Arc::clone(&backend), answer }.await?;
-        let Some(first) = accepted.into_iter().next() else { return Err(Error::lost()) };
+        timeouts: WaitTimeouts,
+    ) -> Result<Call, OpenAiError> {
+        let answer = Some(service.submit(vec![task], true));
+        let accepted = Submitting { service: Arc::clone(&service), answer }.await?;
+        let Some(first) = accepted.into_iter().next() else { return Err(OpenAiError::lost()) };
         let (submitted, watch) = first?;
         // It was asked for, hence it is there.
-        let Some(watch) = watch else { return Err(Error::lost()) };
+        let Some(watch) = watch else { return Err(OpenAiError::lost()) };
         let watch = watch.quietly();
         let (task, now) = (submitted.task, Instant::now());
-        let look_at = patience.first_look(now);
-        Ok(Call { backend, task, watch, patience, look_at, waits: Some(now), ended: false })
+        let check_at = timeouts.first_check(now);
+        Ok(Call {
+            service,
+            task,
+            watch,
+            timeouts,
+            check_at,
+            waiting_since: Some(now),
+            ended: false,
+        })
     }
 
     /// The task.
@@ -82,17 +90,17 @@ impl Call {
     }
 
     /// What comes next. After anything but a piece, nothing does.
-    pub(super) async fn next(&mut self) -> News {
+    pub(super) async fn next(&mut self) -> CallEvent {
         loop {
-            let notice = match self.waits {
+            let notice = match self.waiting_since {
                 None => self.watch.next().await,
-                Some(since) => match timeout_at(self.look_at, self.watch.next()).await {
+                Some(since) => match timeout_at(self.check_at, self.watch.next()).await {
                     Ok(notice) => notice,
                     // That it runs by now woke nobody.
-                    Err(_) => match self.watch.told() {
+                    Err(_) => match self.watch.try_next() {
                         Some(notice) => Some(notice),
-                        None => match self.look(since) {
-                            Some(news) => return news,
+                        None => match self.check_unschedulable(since) {
+                            Some(event) => return event,
                             None => continue,
                         },
                     },
@@ -100,24 +108,24 @@ impl Call {
             };
             match notice {
                 Some(Notice::Output(piece)) => {
-                    self.waits = None;
+                    self.waiting_since = None;
                     if !piece.bytes().is_empty() {
-                        return News::Piece(piece);
+                        return CallEvent::Piece(piece);
                     }
                 }
                 Some(Notice::Ended { accepted, finished }) => {
                     self.ended = true;
-                    return News::Ended(accepted, finished);
+                    return CallEvent::Ended(accepted, finished);
                 }
-                Some(Notice::Running | Notice::Progress(_)) => self.waits = None,
+                Some(Notice::Running | Notice::Progress(_)) => self.waiting_since = None,
                 Some(Notice::Delayed { .. }) => {
                     let now = Instant::now();
-                    self.waits = Some(now);
-                    self.look_at = self.patience.first_look(now);
+                    self.waiting_since = Some(now);
+                    self.check_at = self.timeouts.first_check(now);
                 }
                 // Bound to a worker, it still waits for its turn, and may be taken away again.
                 Some(Notice::Scheduled(_)) => {}
-                None => return News::Lost,
+                None => return CallEvent::Lost,
             }
         }
     }
@@ -125,36 +133,37 @@ impl Call {
 
 impl Call {
     /// It has waited for a while: why it should not wait on. Whoever has been away for long is not waited for.
-    fn look(&mut self, since: Instant) -> Option<News> {
-        let Patience { until, if_away } = self.patience;
+    fn check_unschedulable(&mut self, since: Instant) -> Option<CallEvent> {
+        let WaitTimeouts { until, if_unschedulable } = self.timeouts;
         let now = Instant::now();
         if until <= now {
-            return Some(News::NoWorker);
+            return Some(CallEvent::NoWorker);
         }
         let waited = now.saturating_duration_since(since);
-        let again = if waited < if_away { since } else { now };
-        self.look_at = again.checked_add(if_away).map_or(until, |look| look.min(until));
-        let (task, mut stranded) = (self.task, None);
-        self.backend.read(&mut |scheduler, now| {
-            stranded = scheduler.stranded(task).filter(|stranded| {
-                let away = stranded.since.map_or(Span::ZERO, |since| now.since(since));
-                waited.max(Duration::from_micros(away.as_micros())) >= if_away
+        let again = if waited < if_unschedulable { since } else { now };
+        self.check_at = again.checked_add(if_unschedulable).map_or(until, |check| check.min(until));
+        let (task, mut unschedulable) = (self.task, None);
+        self.service.read(&mut |scheduler, now| {
+            unschedulable = scheduler.unschedulable(task).filter(|unschedulable| {
+                let unschedulable_for =
+                    unschedulable.since.map_or(Span::ZERO, |since| now.since(since));
+                waited.max(Duration::from_micros(unschedulable_for.as_micros())) >= if_unschedulable
             });
         });
-        stranded.map(News::Away)
+        unschedulable.map(CallEvent::Unschedulable)
     }
 }
 
-impl Patience {
-    fn first_look(&self, now: Instant) -> Instant {
-        self.until.min(now + self.if_away.min(GLANCE))
+impl WaitTimeouts {
+    fn first_check(&self, now: Instant) -> Instant {
+        self.until.min(now + self.if_unschedulable.min(FIRST_CHECK_DELAY))
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.ended {
-            let cancelled = self.backend.ask(Command::CancelTask(self.task));
+            let cancelled = self.service.execute(Command::CancelTask(self.task));
             in_background(async move {
                 // A scheduler that cannot answer is stopping, and the request ends with it.
                 let _ = cancelled.await;
@@ -165,12 +174,12 @@ impl Drop for Call {
 
 /// The submission itself. The client may go before it is known which task it became.
 struct Submitting {
-    backend: Arc<dyn Backend>,
-    answer: Option<Answer<Vec<Accepted>>>,
+    service: Arc<dyn SchedulerApi>,
+    answer: Option<ServiceFuture<Vec<SubmitResult>>>,
 }
 
 impl Future for Submitting {
-    type Output = Result<Vec<Accepted>, Unavailable>;
+    type Output = Result<Vec<SubmitResult>, ServiceUnavailable>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(answer) = &mut self.answer else { return Poll::Pending };
@@ -185,10 +194,10 @@ impl Future for Submitting {
 impl Drop for Submitting {
     fn drop(&mut self) {
         let Some(answer) = self.answer.take() else { return };
-        let backend = Arc::clone(&self.backend);
+        let service = Arc::clone(&self.service);
         in_background(async move {
             for accepted in answer.await.into_iter().flatten().flatten() {
-                let _ = backend.ask(Command::CancelTask(accepted.0.task)).await;
+                let _ = service.execute(Command::CancelTask(accepted.0.task)).await;
             }
         });
     }

@@ -5,42 +5,43 @@ use std::borrow::Cow;
 use axum::http::header::{ALLOW, RETRY_AFTER};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use hypha_engine::Reject;
-use hypha_engine::record::{FinishedTask, NOBODY_LEFT};
-use hypha_engine::scheduler::Stranded;
+use hypha_engine::SubmitRejection;
+use hypha_engine::record::{FinishedTask, NO_WORKER_LEFT};
+use hypha_engine::scheduler::Unschedulable;
 use hypha_model::{FailureKind, TaskError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::backend::Unavailable;
 use crate::error::UNAVAILABLE_RETRY_S;
-use crate::{reply, unused};
+use crate::service::ServiceUnavailable;
+use crate::{response, unavailability};
 
 /// How much of a client's own words is repeated to it.
 const MAX_SHOWN_CHARS: usize = 64;
 
 /// How much of a server's words is passed on in an error of ours.
-const MAX_SERVER_CHARS: usize = 500;
+const MAX_BACK_END_MESSAGE_CHARS: usize = 500;
 
 /// A request that was not answered as asked.
 #[derive(Debug)]
-pub(super) struct Error {
+pub(super) struct OpenAiError {
     status: StatusCode,
     retry_after_s: Option<u32>,
-    detail: ErrorDetail,
+    detail: OpenAiErrorDetail,
 }
 
 /// An error, as it is written.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct OpenAiError {
+#[schema(as = OpenAiError)]
+pub(super) struct OpenAiErrorBody {
     /// What went wrong.
-    error: ErrorDetail,
+    error: OpenAiErrorDetail,
 }
 
 /// What went wrong.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = OpenAiErrorDetail)]
-pub(super) struct ErrorDetail {
+pub(super) struct OpenAiErrorDetail {
     /// For people.
     #[schema(value_type = String)]
     message: Cow<'static, str>,
@@ -54,18 +55,18 @@ pub(super) struct ErrorDetail {
     code: Option<&'static str>,
 }
 
-impl Error {
+impl OpenAiError {
     fn new(
         status: StatusCode,
         kind: &'static str,
         code: Option<&'static str>,
         message: impl Into<Cow<'static, str>>,
-    ) -> Error {
-        let detail = ErrorDetail { message: message.into(), kind, param: None, code };
-        Error { status, retry_after_s: None, detail }
+    ) -> OpenAiError {
+        let detail = OpenAiErrorDetail { message: message.into(), kind, param: None, code };
+        OpenAiError { status, retry_after_s: None, detail }
     }
 
-    fn retry_after(mut self, seconds: u32) -> Error {
+    fn retry_after(mut self, seconds: u32) -> OpenAiError {
         self.retry_after_s = Some(seconds);
         self
     }
@@ -74,78 +75,79 @@ impl Error {
     pub(super) fn invalid(
         param: Option<&'static str>,
         message: impl Into<Cow<'static, str>>,
-    ) -> Error {
-        let mut error = Error::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, None, message);
+    ) -> OpenAiError {
+        let mut error = OpenAiError::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, None, message);
         error.detail.param = param;
         error
     }
 
     /// No worker serves the model.
-    pub(super) fn unknown_model(model: &str) -> Error {
+    pub(super) fn unknown_model(model: &str) -> OpenAiError {
         let shown: String = model.chars().take(MAX_SHOWN_CHARS).collect();
         let message =
             format!("the model `{shown}` does not exist here; GET /v1/models lists those that do");
         let code = Some("model_not_found");
-        let mut error = Error::new(StatusCode::NOT_FOUND, INVALID_REQUEST, code, message);
+        let mut error = OpenAiError::new(StatusCode::NOT_FOUND, INVALID_REQUEST, code, message);
         error.detail.param = Some("model");
         error
     }
 
     /// Whoever serves the model was removed, and may be taken again.
-    pub(super) fn removed(model: &str) -> Error {
+    pub(super) fn removed(model: &str) -> OpenAiError {
         let shown: String = model.chars().take(MAX_SHOWN_CHARS).collect();
         let message =
-            format!("whoever serves the model `{shown}` was taken out of use; try again later");
+            format!("all workers that serve the model `{shown}` were removed; try again later");
         let code = Some("no_worker");
-        Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
+        OpenAiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
             .retry_after(UNAVAILABLE_RETRY_S)
     }
 
     /// The route does not do this.
-    pub(super) fn wrong_method(method: &Method) -> Error {
+    pub(super) fn wrong_method(method: &Method) -> OpenAiError {
         let message = format!("{method} is not for this route; the header {ALLOW} lists what is");
         let code = Some("method_not_allowed");
-        Error::new(StatusCode::METHOD_NOT_ALLOWED, INVALID_REQUEST, code, message)
+        OpenAiError::new(StatusCode::METHOD_NOT_ALLOWED, INVALID_REQUEST, code, message)
     }
 
     /// Everybody who serves the model is away. What went wrong with whom in detail is not for every client.
-    pub(super) fn away(stranded: &Stranded) -> Error {
-        let why = stranded.why.as_ref().map_or("gone", unused::in_short);
-        let message =
-            format!("{NOBODY_LEFT}: whoever serves this model is away ({why}); try again later");
+    pub(super) fn unschedulable(unschedulable: &Unschedulable) -> OpenAiError {
+        let why = unschedulable.why.as_ref().map_or("gone", unavailability::kind_label);
+        let message = format!(
+            "{NO_WORKER_LEFT}: all workers that serve this model are unavailable ({why}); try again later"
+        );
         let code = Some("no_worker");
-        Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
+        OpenAiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
             .retry_after(UNAVAILABLE_RETRY_S)
     }
 
     /// Every worker that serves the model was busy for as long as a request waits.
-    pub(super) fn no_worker(waited_s: u64) -> Error {
+    pub(super) fn no_worker(waited_s: u64) -> OpenAiError {
         let message = format!("no worker was free for this model within {waited_s} s; try again");
         let code = Some("no_worker");
-        Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
+        OpenAiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
             .retry_after(UNAVAILABLE_RETRY_S)
     }
 
     /// Nobody will say how it ended: the scheduler stops, or the client was too slow for its stream.
-    pub(super) fn lost() -> Error {
+    pub(super) fn lost() -> OpenAiError {
         let message = "the request was given up: the scheduler is stopping, or the answer was read \
                        too slowly";
         let code = Some("unavailable");
-        Error::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
+        OpenAiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
             .retry_after(UNAVAILABLE_RETRY_S)
     }
 
     /// A task that ended without a result: a status for the kind of its failure, and its own words.
-    pub(super) fn ended(finished: &FinishedTask) -> Error {
+    pub(super) fn ended(finished: &FinishedTask) -> OpenAiError {
         let nothing_known = TaskError::new(FailureKind::Unknown, "no attempt succeeded");
         let error = finished.error.as_ref().unwrap_or(&nothing_known);
         let text = match error.status {
-            Some(status) => said_by_server(status, &error.message, finished.attempts),
+            Some(status) => back_end_error_message(status, &error.message, finished.attempts),
             None => error.message.clone(),
         };
-        let failed = |status, code| Error::new(status, SERVER, Some(code), text.clone());
+        let failed = |status, code| OpenAiError::new(status, SERVER, Some(code), text.clone());
         match error.kind {
-            FailureKind::InvalidInput => Error::invalid(None, text),
+            FailureKind::InvalidInput => OpenAiError::invalid(None, text),
             FailureKind::ProgramFailed => {
                 failed(StatusCode::INTERNAL_SERVER_ERROR, "program_failed")
             }
@@ -154,7 +156,7 @@ impl Error {
             }
             FailureKind::Cancelled => {
                 let message = "the request was cancelled at the scheduler";
-                Error::new(StatusCode::GONE, SERVER, Some("cancelled"), message)
+                OpenAiError::new(StatusCode::GONE, SERVER, Some("cancelled"), message)
             }
             FailureKind::TimedOut | FailureKind::Expired => {
                 failed(StatusCode::GATEWAY_TIMEOUT, "timeout")
@@ -177,15 +179,15 @@ impl Error {
     pub(super) fn event(self) -> Vec<u8> {
         let mut event = b"data: ".to_vec();
         // Writing texts into memory does not fail.
-        drop(serde_json::to_writer(&mut event, &OpenAiError { error: self.detail }));
+        drop(serde_json::to_writer(&mut event, &OpenAiErrorBody { error: self.detail }));
         event.extend(b"\n\n");
         event
     }
 }
 
-impl IntoResponse for Error {
+impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
-        let mut response = reply::json(self.status, &OpenAiError { error: self.detail });
+        let mut response = response::json(self.status, &OpenAiErrorBody { error: self.detail });
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -194,45 +196,45 @@ impl IntoResponse for Error {
 }
 
 /// What is wrong on every surface alike is said in the same words on this one, in its shape.
-impl From<crate::error::Error> for Error {
-    fn from(error: crate::error::Error) -> Error {
+impl From<crate::error::Error> for OpenAiError {
+    fn from(error: crate::error::Error) -> OpenAiError {
         let kind = match error.status {
             StatusCode::TOO_MANY_REQUESTS => RATE_LIMIT,
             status if status.is_client_error() => INVALID_REQUEST,
             _ => SERVER,
         };
-        let told = Error::new(error.status, kind, Some(error.code), error.message);
-        Error { retry_after_s: error.retry_after_s, ..told }
+        let told = OpenAiError::new(error.status, kind, Some(error.code), error.message);
+        OpenAiError { retry_after_s: error.retry_after_s, ..told }
     }
 }
 
-impl From<Unavailable> for Error {
-    fn from(unavailable: Unavailable) -> Error {
+impl From<ServiceUnavailable> for OpenAiError {
+    fn from(unavailable: ServiceUnavailable) -> OpenAiError {
         crate::error::Error::from(unavailable).into()
     }
 }
 
-impl From<Reject> for Error {
-    fn from(reject: Reject) -> Error {
+impl From<SubmitRejection> for OpenAiError {
+    fn from(reject: SubmitRejection) -> OpenAiError {
         crate::error::Error::from(reject).into()
     }
 }
 
 /// What a server that failed said of it, if it said it as servers of this protocol do. Anything else (a page,
 /// a trace) is not for the client.
-fn said_by_server(status: u16, body: &str, attempts: u32) -> String {
+fn back_end_error_message(status: u16, body: &str, attempts: u32) -> String {
     #[derive(serde::Deserialize)]
-    struct Said {
+    struct BackEndErrorBody {
         error: Detail,
     }
     #[derive(serde::Deserialize)]
     struct Detail {
         message: String,
     }
-    let mut text = format!("the model's server answered {status}, attempt {attempts} was the last");
-    if let Ok(said) = serde_json::from_str::<Said>(body) {
+    let mut text = format!("the back end answered {status}, attempt {attempts} was the last");
+    if let Ok(body) = serde_json::from_str::<BackEndErrorBody>(body) {
         text.push_str(": ");
-        text.extend(said.error.message.chars().take(MAX_SERVER_CHARS));
+        text.extend(body.error.message.chars().take(MAX_BACK_END_MESSAGE_CHARS));
     }
     text
 }

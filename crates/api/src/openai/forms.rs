@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::Response;
-use hypha_model::Form;
+use hypha_model::InputKind;
 use utoipa::openapi::schema::{AnyOfBuilder, SchemaType};
 use utoipa::openapi::{self, Content, Object, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{IntoResponses, ToSchema};
 
-use super::relay::{Desk, answer};
+use super::relay::{RelayState, respond};
+use crate::app_state::AppState;
 use crate::caller::Caller;
-use crate::surface::Surface;
 
 /// A request. Whatever else it holds goes to the model's server as it is.
 #[derive(ToSchema)]
@@ -26,16 +26,16 @@ struct OpenAiRequest {
 }
 
 /// What these routes answer.
-struct Answers;
+struct RelayResponses;
 
-impl IntoResponses for Answers {
+impl IntoResponses for RelayResponses {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
         let anything = || RefOr::T(Schema::Object(Object::with_type(SchemaType::AnyValue)));
         let ours = || Ref::from_schema_name("OpenAiError");
-        let ours_or_the_server_s =
+        let ours_or_forwarded =
             || RefOr::T(Schema::AnyOf(AnyOfBuilder::new().item(ours()).item(anything()).build()));
         let passed = ResponseBuilder::new()
-            .description("The answer of the model's server, as it came")
+            .description("The response of the back end, unchanged")
             .content("application/json", Content::new(Some(anything())))
             .content("text/event-stream", Content::new(Some(anything())))
             .content("application/octet-stream", Content::new(Some(anything())))
@@ -49,7 +49,7 @@ impl IntoResponses for Answers {
                     response.content("application/json", Content::new(Some(schema)))
                 }
                 _ if status.starts_with('4') => response
-                    .content("application/json", Content::new(Some(ours_or_the_server_s())))
+                    .content("application/json", Content::new(Some(ours_or_forwarded())))
                     .content("text/plain", Content::new(Some(anything()))),
                 _ => response.content("application/json", Content::new(Some(ours()))),
             };
@@ -62,17 +62,17 @@ impl IntoResponses for Answers {
 }
 
 const REFUSALS: [(&str, &str); 13] = [
-    ("400", "The body is not JSON, or names no model; or the model's server finds a fault with it"),
+    ("400", "The body is not JSON, or names no model; or the back end refuses it"),
     ("401", "No token that is known"),
     ("404", "No worker serves the model"),
     ("408", "The body did not arrive in time"),
-    ("410", "Somebody cancelled the request at the scheduler"),
+    ("410", "The request was cancelled at the scheduler"),
     ("413", "The body is too large"),
     ("415", "The body is said not to be JSON"),
     ("429", "The queue is full, or the quota used up: `Retry-After` says when to try again"),
-    ("4XX", "The model's server finds a fault with the request: its answer, as it came"),
+    ("4XX", "The back end refuses the request: its response, unchanged"),
     ("500", "The model's program failed, or its result cannot be given"),
-    ("502", "The workers that tried it failed"),
+    ("502", "Every attempt failed"),
     ("503", "No worker was free in time, or the scheduler cannot take anything at present"),
     ("504", "It took too long"),
 ];
@@ -80,41 +80,41 @@ const REFUSALS: [(&str, &str); 13] = [
 /// Continues a conversation.
 #[utoipa::path(
     post, path = "/v1/chat/completions", tag = "openai",
-    request_body = OpenAiRequest, responses(Answers)
+    request_body = OpenAiRequest, responses(RelayResponses)
 )]
 pub(super) async fn chat_completions(
-    desk: Arc<Desk>,
-    surface: Surface,
+    relay_state: Arc<RelayState>,
+    app: AppState,
     caller: Caller,
     request: Request,
 ) -> Response {
-    answer(&desk, &surface, &caller, Form::Chat, request).await
+    respond(&relay_state, &app, &caller, InputKind::Chat, request).await
 }
 
 /// Continues a text.
 #[utoipa::path(
     post, path = "/v1/completions", tag = "openai",
-    request_body = OpenAiRequest, responses(Answers)
+    request_body = OpenAiRequest, responses(RelayResponses)
 )]
 pub(super) async fn completions(
-    desk: Arc<Desk>,
-    surface: Surface,
+    relay_state: Arc<RelayState>,
+    app: AppState,
     caller: Caller,
     request: Request,
 ) -> Response {
-    answer(&desk, &surface, &caller, Form::Completion, request).await
+    respond(&relay_state, &app, &caller, InputKind::Completion, request).await
 }
 
 /// Embeds texts as vectors. `stream` has no effect here.
 #[utoipa::path(
     post, path = "/v1/embeddings", tag = "openai",
-    request_body = OpenAiRequest, responses(Answers)
+    request_body = OpenAiRequest, responses(RelayResponses)
 )]
 pub(super) async fn embeddings(
-    desk: Arc<Desk>,
-    surface: Surface,
+    relay_state: Arc<RelayState>,
+    app: AppState,
     caller: Caller,
     request: Request,
 ) -> Response {
-    answer(&desk, &surface, &caller, Form::Embedding, request).await
+    respond(&relay_state, &app, &caller, InputKind::Embedding, request).await
 }

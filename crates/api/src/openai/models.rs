@@ -7,9 +7,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::catalogue::Catalogue;
-use super::error::{Error, OpenAiError};
-use crate::reply;
-use crate::surface::Surface;
+use super::error::{OpenAiError, OpenAiErrorBody};
+use crate::app_state::AppState;
+use crate::response;
 
 /// All models.
 #[derive(Serialize, ToSchema)]
@@ -52,10 +52,10 @@ impl Model {
         (status = 401, description = "No token that is known", body = crate::error::ErrorBody),
     )
 )]
-pub(super) async fn list(catalogue: &Catalogue, surface: Surface) -> Response {
-    let models = catalogue.list(&*surface.backend).await;
+pub(super) async fn list(catalogue: &Catalogue, app: AppState) -> Response {
+    let models = catalogue.list(&*app.service).await;
     let data = models.into_iter().map(Model::new).collect();
-    reply::json(StatusCode::OK, &ModelList { object: "list", data })
+    response::json(StatusCode::OK, &ModelList { object: "list", data })
 }
 
 /// Shows one model.
@@ -65,14 +65,14 @@ pub(super) async fn list(catalogue: &Catalogue, surface: Surface) -> Response {
     responses(
         (status = 200, description = "The model", body = Model),
         (status = 401, description = "No token that is known", body = crate::error::ErrorBody),
-        (status = 404, description = "No worker serves it", body = OpenAiError),
+        (status = 404, description = "No worker serves it", body = OpenAiErrorBody),
     )
 )]
-pub(super) async fn show(catalogue: &Catalogue, surface: Surface, id: Option<String>) -> Response {
+pub(super) async fn show(catalogue: &Catalogue, app: AppState, id: Option<String>) -> Response {
     // What is not UTF-8 is nobody's name.
-    let Some(id) = id else { return Error::unknown_model("?").into_response() };
-    match catalogue.created(&*surface.backend, &id).await {
-        Some(model) => reply::json(StatusCode::OK, &Model::new(model)),
-        None => Error::unknown_model(&id).into_response(),
+    let Some(id) = id else { return OpenAiError::unknown_model("?").into_response() };
+    match catalogue.find_with_created(&*app.service, &id).await {
+        Some(model) => response::json(StatusCode::OK, &Model::new(model)),
+        None => OpenAiError::unknown_model(&id).into_response(),
     }
 }

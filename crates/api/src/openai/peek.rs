@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::error::Error;
+use super::error::OpenAiError;
 
 /// What the scheduler wants to know of a request.
 #[derive(Debug, PartialEq)]
@@ -21,27 +21,32 @@ pub(super) struct Peek<'b> {
 }
 
 /// Looks at a body, and says what is wrong with it if it is not an object in JSON that names a model.
-pub(super) fn peek(body: &[u8]) -> Result<Peek<'_>, Error> {
+pub(super) fn peek(body: &[u8]) -> Result<Peek<'_>, OpenAiError> {
     // What is skipped below is not looked at for this.
     let text = std::str::from_utf8(body).map_err(|error| {
-        Error::invalid(None, format!("the body is not UTF-8 from byte {} on", error.valid_up_to()))
+        OpenAiError::invalid(
+            None,
+            format!("the body is not UTF-8 from byte {} on", error.valid_up_to()),
+        )
     })?;
     let fields: Fields<'_> = serde_json::from_str(text)
-        .map_err(|error| Error::invalid(None, format!("the body is not understood: {error}")))?;
+        .map_err(|error| OpenAiError::invalid(None, format!("the body is invalid: {error}")))?;
     let model = match fields.model {
-        Some(Loose::Text(model)) if !model.is_empty() => model,
-        None | Some(Loose::Null | Loose::Text(_)) => {
-            return Err(Error::invalid(Some("model"), "the request must name a `model`"));
+        Some(LenientValue::Text(model)) if !model.is_empty() => model,
+        None | Some(LenientValue::Null | LenientValue::Text(_)) => {
+            return Err(OpenAiError::invalid(Some("model"), "the request must name a `model`"));
         }
-        Some(_) => return Err(Error::invalid(Some("model"), "`model` must be a string")),
+        Some(_) => return Err(OpenAiError::invalid(Some("model"), "`model` must be a string")),
     };
     let stream = match fields.stream {
-        None | Some(Loose::Null) => false,
-        Some(Loose::Bool(stream)) => stream,
-        Some(_) => return Err(Error::invalid(Some("stream"), "`stream` must be true or false")),
+        None | Some(LenientValue::Null) => false,
+        Some(LenientValue::Bool(stream)) => stream,
+        Some(_) => {
+            return Err(OpenAiError::invalid(Some("stream"), "`stream` must be true or false"));
+        }
     };
-    let number = |field: Option<Loose<'_>>| match field {
-        Some(Loose::Number(number)) if number.is_finite() && number >= 0.0 => Some(number),
+    let number = |field: Option<LenientValue<'_>>| match field {
+        Some(LenientValue::Number(number)) if number.is_finite() && number >= 0.0 => Some(number),
         _ => None,
     };
     let max_tokens = number(fields.max_completion_tokens).or(number(fields.max_tokens));
@@ -51,14 +56,14 @@ pub(super) fn peek(body: &[u8]) -> Result<Peek<'_>, Error> {
 /// The fields that matter, whatever they hold. Each may be there once.
 #[derive(Default)]
 struct Fields<'b> {
-    model: Option<Loose<'b>>,
-    stream: Option<Loose<'b>>,
-    max_tokens: Option<Loose<'b>>,
-    max_completion_tokens: Option<Loose<'b>>,
+    model: Option<LenientValue<'b>>,
+    stream: Option<LenientValue<'b>>,
+    max_tokens: Option<LenientValue<'b>>,
+    max_completion_tokens: Option<LenientValue<'b>>,
 }
 
 /// A value of any type. What is not wanted is skipped, to any depth, in constant space.
-enum Loose<'b> {
+enum LenientValue<'b> {
     Null,
     Bool(bool),
     Number(f64),
@@ -140,57 +145,57 @@ impl Visitor<'_> for KeyVisitor {
     }
 }
 
-impl<'de> Deserialize<'de> for Loose<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Loose<'de>, D::Error> {
-        deserializer.deserialize_any(LooseVisitor)
+impl<'de> Deserialize<'de> for LenientValue<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LenientValue<'de>, D::Error> {
+        deserializer.deserialize_any(LenientValueVisitor)
     }
 }
 
-struct LooseVisitor;
+struct LenientValueVisitor;
 
-impl<'de> Visitor<'de> for LooseVisitor {
-    type Value = Loose<'de>;
+impl<'de> Visitor<'de> for LenientValueVisitor {
+    type Value = LenientValue<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Loose<'de>, E> {
-        Ok(Loose::Null)
+    fn visit_unit<E>(self) -> Result<LenientValue<'de>, E> {
+        Ok(LenientValue::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Loose<'de>, E> {
-        Ok(Loose::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<LenientValue<'de>, E> {
+        Ok(LenientValue::Bool(value))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Loose<'de>, E> {
-        Ok(Loose::Number(value as f64))
+    fn visit_u64<E>(self, value: u64) -> Result<LenientValue<'de>, E> {
+        Ok(LenientValue::Number(value as f64))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Loose<'de>, E> {
-        Ok(Loose::Number(value as f64))
+    fn visit_i64<E>(self, value: i64) -> Result<LenientValue<'de>, E> {
+        Ok(LenientValue::Number(value as f64))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Loose<'de>, E> {
-        Ok(Loose::Number(value))
+    fn visit_f64<E>(self, value: f64) -> Result<LenientValue<'de>, E> {
+        Ok(LenientValue::Number(value))
     }
 
-    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Loose<'de>, E> {
-        Ok(Loose::Text(Cow::Borrowed(value)))
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<LenientValue<'de>, E> {
+        Ok(LenientValue::Text(Cow::Borrowed(value)))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Loose<'de>, E> {
-        Ok(Loose::Text(Cow::Owned(value.to_owned())))
+    fn visit_str<E>(self, value: &str) -> Result<LenientValue<'de>, E> {
+        Ok(LenientValue::Text(Cow::Owned(value.to_owned())))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Loose<'de>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<LenientValue<'de>, A::Error> {
         while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Loose::Other)
+        Ok(LenientValue::Other)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Loose<'de>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LenientValue<'de>, A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Loose::Other)
+        Ok(LenientValue::Other)
     }
 }
 
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_is_found_wherever_it_stands() {
+    fn fields_are_found_in_any_position() {
         let cases = [
             (r#"{"model":"m"}"#, false, None),
             (r#" {"messages":[{"model":"x","stream":true}],"model":"m"} "#, false, None),
@@ -229,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_bodies_are_refused_with_a_reason() {
         let cases = [
-            ("", "the body is not understood: EOF"),
+            ("", "the body is invalid: EOF"),
             ("[\"m\", true]", "expected an object"),
             ("\"m\"", "expected an object"),
             ("{", "EOF"),

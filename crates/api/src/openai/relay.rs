@@ -14,20 +14,20 @@ use futures::stream;
 use hypha_engine::NewTask;
 use hypha_engine::record::{AcceptedTask, FinishedTask};
 use hypha_model::{
-    FailureKind, Form, Metadata, Name, Payload, Priority, Requirement, TaskId, TaskResult,
-    TaskSpec, TaskState, Value,
+    FailureKind, InputKind, Metadata, MetadataValue, Name, Payload, Priority, Requirement, TaskId,
+    TaskResult, TaskSpec, TaskState,
 };
 use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
-use super::call::{Call, News, Patience};
+use super::call::{Call, CallEvent, WaitTimeouts};
 use super::catalogue::Catalogue;
-use super::error::Error;
+use super::error::OpenAiError;
 use super::peek::{Peek, peek};
-use crate::backend::Backend;
+use crate::app_state::AppState;
 use crate::caller::Caller;
-use crate::surface::Surface;
-use crate::{body, json, object, reply};
+use crate::service::SchedulerApi;
+use crate::{body, json, object, response};
 
 /// How clients of this protocol call the id of a request. Ours is the id of its task.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -37,23 +37,23 @@ const BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// What requests have in common.
-pub(super) struct Desk {
+pub(super) struct RelayState {
     catalogue: Arc<Catalogue>,
     /// The names of what the predictor is told, made once.
     prompt_bytes: Arc<str>,
     max_tokens: Arc<str>,
 }
 
-impl Desk {
-    pub(super) fn new(catalogue: Arc<Catalogue>) -> Desk {
+impl RelayState {
+    pub(super) fn new(catalogue: Arc<Catalogue>) -> RelayState {
         let (prompt_bytes, max_tokens) = (Arc::from("prompt_bytes"), Arc::from("max_tokens"));
-        Desk { catalogue, prompt_bytes, max_tokens }
+        RelayState { catalogue, prompt_bytes, max_tokens }
     }
 
     /// What is known of a request before it runs and bears on how long that takes.
     fn metadata(&self, peek: &Peek<'_>, body: &[u8]) -> Metadata {
-        let bytes = (Arc::clone(&self.prompt_bytes), Value::Number(body.len() as f64));
-        let tokens = |number| (Arc::clone(&self.max_tokens), Value::Number(number));
+        let bytes = (Arc::clone(&self.prompt_bytes), MetadataValue::Number(body.len() as f64));
+        let tokens = |number| (Arc::clone(&self.max_tokens), MetadataValue::Number(number));
         let entries = peek.max_tokens.map(tokens).into_iter().chain([bytes]);
         // Two finite numbers under short names are never refused.
         Metadata::new(entries).unwrap_or_default()
@@ -61,54 +61,54 @@ impl Desk {
 }
 
 /// Why nobody has a model: there is no such thing, or an operator has removed whoever has it.
-fn missing(backend: &dyn Backend, model: &str) -> Error {
+fn missing_model_error(service: &dyn SchedulerApi, model: &str) -> OpenAiError {
     let mut removed = false;
-    backend.read(&mut |scheduler, _| {
+    service.read(&mut |scheduler, _| {
         let gone = scheduler.removed_workers();
         let mut executors =
             gone.iter().filter_map(|view| view.worker.as_ref()).flat_map(|it| &it.executors);
         removed = executors.any(|executor| executor.models.iter().any(|one| one.as_str() == model));
     });
-    if removed { Error::removed(model) } else { Error::unknown_model(model) }
+    if removed { OpenAiError::removed(model) } else { OpenAiError::unknown_model(model) }
 }
 
 /// Answers a request of any form.
-pub(super) async fn answer(
-    desk: &Desk,
-    surface: &Surface,
+pub(super) async fn respond(
+    relay_state: &RelayState,
+    app: &AppState,
     caller: &Caller,
-    form: Form,
+    form: InputKind,
     request: Request,
 ) -> Response {
-    match relayed(desk, surface, caller, form, request).await {
+    match try_respond(relay_state, app, caller, form, request).await {
         Ok(response) => response,
         Err(error) => error.into_response(),
     }
 }
 
-async fn relayed(
-    desk: &Desk,
-    surface: &Surface,
+async fn try_respond(
+    relay_state: &RelayState,
+    app: &AppState,
     caller: &Caller,
-    form: Form,
+    form: InputKind,
     request: Request,
-) -> Result<Response, Error> {
+) -> Result<Response, OpenAiError> {
     let (parts, body) = request.into_parts();
     check_type(&parts.headers)?;
-    let limit = surface.settings.max_request_bytes;
+    let limit = app.settings.max_request_bytes;
     let body = body::read_body(&parts.headers, body, limit).await.map_err(|error| {
         crate::error::Error::new(error.status(), error.code(), error.to_string())
     })?;
     let peek = peek(&body)?;
-    let backend = &surface.backend;
-    let Some(model) = desk.catalogue.find(&**backend, &peek.model).await else {
-        return Err(missing(&**backend, &peek.model));
+    let service = &app.service;
+    let Some(model) = relay_state.catalogue.find(&**service, &peek.model).await else {
+        return Err(missing_model_error(&**service, &peek.model));
     };
-    let stream = peek.stream && form != Form::Embedding;
+    let stream = peek.stream && form != InputKind::Embedding;
     let spec = TaskSpec {
         requirement: requirement(model, caller),
         input: Payload::from(&*body),
-        metadata: desk.metadata(&peek, &body),
+        metadata: relay_state.metadata(&peek, &body),
         tenant: caller.tenant.clone(),
         timeout: None,
         form,
@@ -121,29 +121,31 @@ async fn relayed(
         stored: false,
         quota: caller.quota,
     };
-    let wait = Duration::from_micros(surface.settings.task_timeout.as_micros());
-    let if_away = Duration::from_micros(surface.settings.away_patience.as_micros());
+    let wait = Duration::from_micros(app.settings.task_timeout.as_micros());
+    let if_unschedulable = Duration::from_micros(app.settings.unschedulable_timeout.as_micros());
     let now = Instant::now();
     let until = now.checked_add(wait).unwrap_or(now + FOREVER);
-    let patience = Patience { until, if_away };
-    let mut call = Call::place(Arc::clone(backend), task, patience).await?;
+    let timeouts = WaitTimeouts { until, if_unschedulable };
+    let mut call = Call::submit(Arc::clone(service), task, timeouts).await?;
     loop {
         match call.next().await {
-            News::Piece(piece) if stream => return Ok(streamed(call, piece)),
+            CallEvent::Piece(piece) if stream => return Ok(streamed(call, piece)),
             // An executor that gives pieces unasked gives the whole at the end, too.
-            News::Piece(_) => {}
-            News::Ended(task, finished) => {
-                return ended(&**backend, caller, &task, &finished).await;
+            CallEvent::Piece(_) => {}
+            CallEvent::Ended(task, finished) => {
+                return ended(&**service, caller, &task, &finished).await;
             }
-            News::NoWorker => return Err(Error::no_worker(wait.as_secs())),
-            News::Away(stranded) => return Err(Error::away(&stranded)),
-            News::Lost => return Err(Error::lost()),
+            CallEvent::NoWorker => return Err(OpenAiError::no_worker(wait.as_secs())),
+            CallEvent::Unschedulable(unschedulable) => {
+                return Err(OpenAiError::unschedulable(&unschedulable));
+            }
+            CallEvent::Lost => return Err(OpenAiError::lost()),
         }
     }
 }
 
 /// Nearly all say exactly this.
-fn check_type(headers: &HeaderMap) -> Result<(), Error> {
+fn check_type(headers: &HeaderMap) -> Result<(), OpenAiError> {
     if headers.get(CONTENT_TYPE).is_none_or(|kind| kind == "application/json") {
         return Ok(());
     }
@@ -158,34 +160,36 @@ fn requirement(model: Name, caller: &Caller) -> Requirement {
 
 /// The answer to a request that has ended before anything was passed on.
 async fn ended(
-    backend: &dyn Backend,
+    service: &dyn SchedulerApi,
     caller: &Caller,
     task: &AcceptedTask,
     finished: &FinishedTask,
-) -> Result<Response, Error> {
+) -> Result<Response, OpenAiError> {
     let mut response = match (finished.state, &finished.result) {
-        (TaskState::Completed, Some(TaskResult::Inline { payload, .. })) => whole(payload),
-        (TaskState::Completed, Some(TaskResult::Object(object))) => {
-            object::answer(backend, caller, task, *object, "application/json").await?
+        (TaskState::Completed, Some(TaskResult::Inline { payload, .. })) => {
+            inline_response(payload)
         }
-        (TaskState::Failed, _) => match refused_by_server(finished) {
+        (TaskState::Completed, Some(TaskResult::Object(object))) => {
+            object::respond(service, caller, task, *object, "application/json").await?
+        }
+        (TaskState::Failed, _) => match forwarded_back_end_error(finished) {
             Some(response) => response,
-            None => Error::ended(finished).into_response(),
+            None => OpenAiError::ended(finished).into_response(),
         },
-        _ => Error::ended(finished).into_response(),
+        _ => OpenAiError::ended(finished).into_response(),
     };
     response.headers_mut().extend(request_id(finished.task));
     Ok(response)
 }
 
 /// A result as it came.
-fn whole(payload: &Payload) -> Response {
-    let kind = kind_of(payload.bytes());
-    reply::with_type(StatusCode::OK, kind, Body::from(shared(payload.clone())))
+fn inline_response(payload: &Payload) -> Response {
+    let kind = content_type_of(payload.bytes());
+    response::with_type(StatusCode::OK, kind, Body::from(payload_bytes(payload.clone())))
 }
 
 /// What a result is: nearly always an object in JSON, which is not looked at any further.
-fn kind_of(bytes: &[u8]) -> HeaderValue {
+fn content_type_of(bytes: &[u8]) -> HeaderValue {
     let is_json = bytes.starts_with(b"{") || serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
     HeaderValue::from_static(match is_json {
         true => "application/json",
@@ -195,7 +199,7 @@ fn kind_of(bytes: &[u8]) -> HeaderValue {
 }
 
 /// The answer of a server that found a fault with the request: it is the client's to read.
-fn refused_by_server(finished: &FinishedTask) -> Option<Response> {
+fn forwarded_back_end_error(finished: &FinishedTask) -> Option<Response> {
     let error = finished.error.as_ref()?;
     let status = StatusCode::from_u16(error.status?).ok()?;
     // That the server wants no more at present is for the client, too; that it refuses our key is not.
@@ -212,7 +216,7 @@ fn refused_by_server(finished: &FinishedTask) -> Option<Response> {
         Err(_) => "text/plain; charset=utf-8",
     };
     let body = Body::from(error.message.clone());
-    Some(reply::with_type(status, HeaderValue::from_static(kind), body))
+    Some(response::with_type(status, HeaderValue::from_static(kind), body))
 }
 
 /// The pieces as they come.
@@ -220,8 +224,9 @@ fn streamed(call: Call, first: Payload) -> Response {
     // A server that does not stream answers with an object all the same.
     let kind = if first.bytes().starts_with(b"{") { "application/json" } else { EVENT_STREAM };
     let id = request_id(call.task());
-    let body = Body::from_stream(stream::unfold(Flow::First(first, call), Flow::next));
-    let mut response = reply::with_type(StatusCode::OK, HeaderValue::from_static(kind), body);
+    let body =
+        Body::from_stream(stream::unfold(StreamState::First(first, call), StreamState::next));
+    let mut response = response::with_type(StatusCode::OK, HeaderValue::from_static(kind), body);
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(BUFFERING, HeaderValue::from_static("no"));
@@ -230,36 +235,38 @@ fn streamed(call: Call, first: Payload) -> Response {
 }
 
 /// Where a stream is.
-enum Flow {
+enum StreamState {
     /// The first piece came with the answer's head.
     First(Payload, Call),
     /// `true` if what was passed on ends with a whole event.
-    Under(Call, bool),
-    Over,
+    Open(Call, bool),
+    Closed,
 }
 
-impl Flow {
-    async fn next(self) -> Option<(Result<Bytes, Infallible>, Flow)> {
+impl StreamState {
+    async fn next(self) -> Option<(Result<Bytes, Infallible>, StreamState)> {
         let (mut call, whole_event) = match self {
-            Flow::First(piece, call) => return Some(Flow::pass(piece, call)),
-            Flow::Under(call, whole_event) => (call, whole_event),
-            Flow::Over => return None,
+            StreamState::First(piece, call) => return Some(StreamState::forward(piece, call)),
+            StreamState::Open(call, whole_event) => (call, whole_event),
+            StreamState::Closed => return None,
         };
         let error = match call.next().await {
-            News::Piece(piece) => return Some(Flow::pass(piece, call)),
-            News::Ended(_, finished) if finished.state == TaskState::Completed => return None,
-            News::Ended(_, finished) => Error::ended(&finished),
-            News::NoWorker | News::Away(_) | News::Lost => Error::lost(),
+            CallEvent::Piece(piece) => return Some(StreamState::forward(piece, call)),
+            CallEvent::Ended(_, finished) if finished.state == TaskState::Completed => return None,
+            CallEvent::Ended(_, finished) => OpenAiError::ended(&finished),
+            CallEvent::NoWorker | CallEvent::Unschedulable(_) | CallEvent::Lost => {
+                OpenAiError::lost()
+            }
         };
         // An event that was cut off must not swallow this one.
         let mut event = if whole_event { Vec::new() } else { b"\n\n".to_vec() };
         event.extend(error.event());
-        Some((Ok(event.into()), Flow::Over))
+        Some((Ok(event.into()), StreamState::Closed))
     }
 
-    fn pass(piece: Payload, call: Call) -> (Result<Bytes, Infallible>, Flow) {
+    fn forward(piece: Payload, call: Call) -> (Result<Bytes, Infallible>, StreamState) {
         let whole_event = piece.bytes().ends_with(b"\n\n");
-        (Ok(shared(piece)), Flow::Under(call, whole_event))
+        (Ok(payload_bytes(piece)), StreamState::Open(call, whole_event))
     }
 }
 
@@ -269,14 +276,14 @@ fn request_id(task: TaskId) -> Option<(HeaderName, HeaderValue)> {
 }
 
 /// The bytes of a payload, without a copy.
-fn shared(payload: Payload) -> Bytes {
-    struct Held(Payload);
-    impl AsRef<[u8]> for Held {
+fn payload_bytes(payload: Payload) -> Bytes {
+    struct PayloadOwner(Payload);
+    impl AsRef<[u8]> for PayloadOwner {
         fn as_ref(&self) -> &[u8] {
             self.0.bytes()
         }
     }
-    Bytes::from_owner(Held(payload))
+    Bytes::from_owner(PayloadOwner(payload))
 }
 
 const EVENT_STREAM: &str = "text/event-stream";

@@ -15,14 +15,14 @@ use hypha_model::{Payload, TaskId, TaskState, WorkerId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::look::{self, Seen};
+use super::lookup::{self, TaskSnapshot};
 use super::view::TaskBody;
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::params::TaskPath;
-use crate::reply;
-use crate::stamp::Stamp;
-use crate::surface::Surface;
+use crate::response;
+use crate::timestamp::Timestamp;
 use crate::watch::Watch;
 
 /// A comment after so long without an event: proxies close what is silent for a minute.
@@ -51,7 +51,7 @@ pub(crate) struct EventBody<'a> {
     /// With `delayed`: when it is tried again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
-    delayed_until: Option<Stamp>,
+    delayed_until: Option<Timestamp>,
     /// With `delayed`: why.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
@@ -69,50 +69,58 @@ pub(crate) struct EventBody<'a> {
     )
 )]
 pub(crate) async fn events(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
     TaskPath(id): TaskPath,
 ) -> Result<Response, Error> {
-    of(&surface, &caller, id).await
+    stream_task(&app, &caller, id).await
 }
 
 /// What happens to a task, from how it is now to its end.
-pub(super) async fn of(surface: &Surface, caller: &Caller, id: TaskId) -> Result<Response, Error> {
-    let backend = &*surface.backend;
-    let mut seen = look::find(backend, caller, id).await?;
+pub(super) async fn stream_task(
+    app: &AppState,
+    caller: &Caller,
+    id: TaskId,
+) -> Result<Response, Error> {
+    let service = &*app.service;
+    let mut snapshot = lookup::find(service, caller, id).await?;
     let mut watch = None;
-    if seen.finished().is_none() {
+    if snapshot.finished().is_none() {
         // Nobody is told of what happened before the watch: look again.
-        watch = Some(backend.watch(id));
-        seen = look::find(backend, caller, id).await?;
+        watch = Some(service.watch(id));
+        snapshot = lookup::find(service, caller, id).await?;
     }
-    if seen.finished().is_some() {
+    if snapshot.finished().is_some() {
         watch = None;
     }
-    Ok(answer(surface, &seen.body(), watch))
+    Ok(stream_response(app, &snapshot.body(), watch))
 }
 
 /// The same from `first` on, of a task that has been watched since then.
-pub(super) fn answer(surface: &Surface, first: &TaskBody<'_>, watch: Option<Watch>) -> Response {
-    let feed = Feed {
-        surface: surface.clone(),
+pub(super) fn stream_response(
+    app: &AppState,
+    first: &TaskBody<'_>,
+    watch: Option<Watch>,
+) -> Response {
+    let events = EventStream {
+        app: app.clone(),
         id: first.id,
         state: first.status,
         worker: first.worker,
         watch,
     };
     let first = event(first.status.as_str(), first);
-    let later = stream::unfold(feed, |mut feed| async { Some((feed.next().await?, feed)) });
+    let later = stream::unfold(events, |mut events| async { Some((events.next().await?, events)) });
     let all = futures::StreamExt::chain(stream::iter([first]), later);
     let all = futures::StreamExt::map(all, Ok::<Bytes, Infallible>);
     let kind = HeaderValue::from_static("text/event-stream");
-    let mut response = reply::with_type(StatusCode::OK, kind, Body::from_stream(all));
+    let mut response = response::with_type(StatusCode::OK, kind, Body::from_stream(all));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }
 
-struct Feed {
-    surface: Surface,
+struct EventStream {
+    app: AppState,
     id: TaskId,
     /// What was told last.
     state: TaskState,
@@ -121,7 +129,7 @@ struct Feed {
     watch: Option<Watch>,
 }
 
-impl Feed {
+impl EventStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             let watch = self.watch.as_mut()?;
@@ -130,11 +138,11 @@ impl Feed {
                 Ok(None) => {
                     // Nothing more will come: what has become of it is on the disk, if anywhere.
                     self.watch = None;
-                    let seen = look::look(&*self.surface.backend, self.id).await.ok()??;
-                    return seen.finished().is_some().then(|| ended(&seen));
+                    let snapshot = lookup::fetch(&*self.app.service, self.id).await.ok()??;
+                    return snapshot.finished().is_some().then(|| end_event(&snapshot));
                 }
                 Ok(Some(notice)) => {
-                    if let Some(event) = self.told(notice) {
+                    if let Some(event) = self.event_for(notice) {
                         return Some(event);
                     }
                 }
@@ -142,7 +150,7 @@ impl Feed {
         }
     }
 
-    fn told(&mut self, notice: Notice) -> Option<Bytes> {
+    fn event_for(&mut self, notice: Notice) -> Option<Bytes> {
         match notice {
             // The first event may have been newer than these.
             Notice::Scheduled(worker)
@@ -166,13 +174,13 @@ impl Feed {
             Notice::Output(piece) => Some(self.output(&piece)),
             Notice::Delayed { until, reason } => {
                 (self.state, self.worker) = (TaskState::Queued, None);
-                let delayed_until = Some(Stamp(until));
+                let delayed_until = Some(Timestamp(until));
                 let body = EventBody { delayed_until, reason: Some(&reason), ..self.body() };
                 Some(event("delayed", &body))
             }
             Notice::Ended { accepted, finished } => {
                 self.watch = None;
-                Some(ended(&Seen::Ended(accepted, finished)))
+                Some(end_event(&TaskSnapshot::Ended(accepted, finished)))
             }
         }
     }
@@ -199,8 +207,8 @@ impl Feed {
     }
 }
 
-fn ended(seen: &Seen) -> Bytes {
-    let body = seen.body();
+fn end_event(snapshot: &TaskSnapshot) -> Bytes {
+    let body = snapshot.body();
     event(body.status.as_str(), &body)
 }
 

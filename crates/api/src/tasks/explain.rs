@@ -6,23 +6,23 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use hypha_engine::Scheduler;
-use hypha_engine::scheduler::Unused;
+use hypha_engine::scheduler::Unavailability;
 use hypha_model::{Refusal, RefusalKind, TaskId, TaskState, WorkerId};
-use hypha_placement::{Candidate, Explanation, FullExplanation, Terms, Verdict};
+use hypha_placement::{Candidate, Explanation, FullExplanation, ScoreTerms, WorkerVerdict};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::look::{self, Seen};
+use super::lookup::{self, TaskSnapshot};
 use super::reason;
 use super::view::FailureBody;
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::params::TaskPath;
 use crate::parts;
-use crate::reply;
-use crate::stamp::Stamp;
-use crate::surface::Surface;
-use crate::unused;
+use crate::response;
+use crate::timestamp::Timestamp;
+use crate::unavailability;
 
 /// Why a task is where it is.
 #[derive(Serialize, ToSchema)]
@@ -59,7 +59,7 @@ pub(crate) struct ExplainBody<'a> {
 pub(crate) struct DecisionBody {
     strategy: &'static str,
     #[schema(value_type = String, format = DateTime)]
-    at: Stamp,
+    at: Timestamp,
     /// The worker that was chosen; none if no worker would do.
     #[schema(required)]
     chosen: Option<CandidateBody>,
@@ -91,7 +91,7 @@ pub(crate) struct CandidateBody {
     /// The parts of a score in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    terms: Option<Terms>,
+    terms: Option<ScoreTerms>,
 }
 
 /// One worker's answer.
@@ -105,7 +105,7 @@ pub(crate) struct VerdictBody {
     score: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    terms: Option<Terms>,
+    terms: Option<ScoreTerms>,
     /// Why it is refused.
     refusals: Vec<String>,
 }
@@ -120,40 +120,45 @@ pub(crate) struct VerdictBody {
     )
 )]
 pub(crate) async fn explain(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
     TaskPath(id): TaskPath,
 ) -> Result<Response, Error> {
-    let backend = &*surface.backend;
-    let seen = look::find(backend, &caller, id).await?;
-    let (mut full, mut unused) = (None, BTreeMap::new());
-    if let Seen::Open(view, _) = &seen {
+    let service = &*app.service;
+    let snapshot = lookup::find(service, &caller, id).await?;
+    let (mut full, mut unavailable) = (None, BTreeMap::new());
+    if let TaskSnapshot::Open(view, _) = &snapshot {
         let wanted = &view.accepted.spec.requirement;
-        let look = |scheduler: &Scheduler, verdicts: &[Verdict]| {
-            let why = |verdict: &Verdict| {
-                let is_away = verdict.refusals.iter().any(is_unavailable);
-                let why = is_away.then(|| scheduler.why_unused(verdict.worker, Some(wanted)));
+        let look = |scheduler: &Scheduler, verdicts: &[WorkerVerdict]| {
+            let why = |verdict: &WorkerVerdict| {
+                let is_refused_as_unavailable = verdict.refusals.iter().any(is_unavailable);
+                let why = is_refused_as_unavailable
+                    .then(|| scheduler.unavailability_of(verdict.worker, Some(wanted)));
                 Some((verdict.worker, why??))
             };
-            unused.extend(verdicts.iter().filter_map(why));
+            unavailable.extend(verdicts.iter().filter_map(why));
         };
-        full = parts::of_explanation(backend, id, look).await;
+        full = parts::read_explanation(service, id, look).await;
     }
-    Ok(reply::json(StatusCode::OK, &body(&seen, full, &unused)))
+    Ok(response::json(StatusCode::OK, &body(&snapshot, full, &unavailable)))
 }
 
 /// Why workers are not available.
-type Away = BTreeMap<WorkerId, Unused>;
+type UnavailableWorkers = BTreeMap<WorkerId, Unavailability>;
 
 fn is_unavailable(refusal: &Refusal) -> bool {
     refusal.kind == RefusalKind::Unavailable
 }
 
-fn body<'a>(seen: &'a Seen, full: Option<FullExplanation>, away: &Away) -> ExplainBody<'a> {
-    let task = seen.body();
-    let decision = match seen {
-        Seen::Open(view, _) => view.explanation.as_ref(),
-        Seen::Stored(_) | Seen::Ended(..) => None,
+fn body<'a>(
+    snapshot: &'a TaskSnapshot,
+    full: Option<FullExplanation>,
+    unavailable: &UnavailableWorkers,
+) -> ExplainBody<'a> {
+    let task = snapshot.body();
+    let decision = match snapshot {
+        TaskSnapshot::Open(view, _) => view.explanation.as_ref(),
+        TaskSnapshot::Stored(_) | TaskSnapshot::Ended(..) => None,
     };
     let (as_decided, left_off) =
         full.as_ref().map_or((false, 0), |full| (full.as_decided, full.left_off));
@@ -162,26 +167,26 @@ fn body<'a>(seen: &'a Seen, full: Option<FullExplanation>, away: &Away) -> Expla
         status: task.status,
         worker: task.worker,
         attempts: task.attempts,
-        summary: summary(seen, decision, full.as_ref(), away),
+        summary: summary(snapshot, decision, full.as_ref(), unavailable),
         failures: task.failures,
         decision: decision.map(DecisionBody::of),
         as_decided,
         workers: full
             .into_iter()
             .flat_map(|full| full.verdicts)
-            .map(|verdict| VerdictBody::of(verdict, away))
+            .map(|verdict| VerdictBody::of(verdict, unavailable))
             .collect(),
         left_off,
     }
 }
 
 fn summary(
-    seen: &Seen,
+    snapshot: &TaskSnapshot,
     decision: Option<&Explanation>,
     full: Option<&FullExplanation>,
-    away: &Away,
+    unavailable: &UnavailableWorkers,
 ) -> String {
-    let task = seen.body();
+    let task = snapshot.body();
     let verdicts = full.map_or(&[][..], |full| &full.verdicts);
     let undecided = decision.is_none_or(|decision| decision.chosen.is_none());
     if undecided
@@ -192,10 +197,11 @@ fn summary(
         let mut counts = BTreeMap::new();
         for verdict in verdicts {
             for refusal in &verdict.refusals {
-                let away = away.get(&verdict.worker).filter(|_| is_unavailable(refusal));
-                let why = away.map_or_else(
+                let unavailable =
+                    unavailable.get(&verdict.worker).filter(|_| is_unavailable(refusal));
+                let why = unavailable.map_or_else(
                     || refusal.kind.to_string(),
-                    |away| unused::in_short(away).to_owned(),
+                    |unavailable| unavailability::kind_label(unavailable).to_owned(),
                 );
                 *counts.entry((refusal.kind, why)).or_insert(0) += 1;
             }
@@ -206,16 +212,16 @@ fn summary(
     if let Some(reason) = task.reason {
         return reason;
     }
-    let tries = match task.attempts {
+    let attempts = match task.attempts {
         1 => "1 attempt".to_owned(),
         count => format!("{count} attempts"),
     };
     match (task.status.is_final(), task.worker) {
         (true, Some(worker)) => {
-            format!("{} after {tries}, the last on worker {worker}", task.status)
+            format!("{} after {attempts}, the last on worker {worker}", task.status)
         }
         (true, None) => format!("{} without a worker", task.status),
-        (false, _) => decision.map_or_else(|| task.status.to_string(), reason::in_short),
+        (false, _) => decision.map_or_else(|| task.status.to_string(), reason::summarize_decision),
     }
 }
 
@@ -227,7 +233,7 @@ impl DecisionBody {
         };
         DecisionBody {
             strategy: explanation.strategy,
-            at: Stamp(explanation.at),
+            at: Timestamp(explanation.at),
             chosen: explanation.chosen.map(CandidateBody::of),
             explored: explanation.explored,
             runners_up: explanation.runners_up.iter().copied().map(CandidateBody::of).collect(),
@@ -245,11 +251,11 @@ impl CandidateBody {
 }
 
 impl VerdictBody {
-    fn of(verdict: Verdict, away: &Away) -> VerdictBody {
-        let why = away.get(&verdict.worker);
+    fn of(verdict: WorkerVerdict, unavailable: &UnavailableWorkers) -> VerdictBody {
+        let why = unavailable.get(&verdict.worker);
         let told = |refusal: &Refusal| match why.filter(|_| is_unavailable(refusal)) {
-            Some(why) => unused::in_words(why),
-            None => reason::of_refusal(refusal),
+            Some(why) => unavailability::describe(why),
+            None => reason::describe_refusal(refusal),
         };
         VerdictBody {
             worker: verdict.worker,

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use hypha_model::amount::{AmountError, parse_seconds};
-use hypha_model::given::Given;
+use hypha_model::amount::{FieldError, parse_seconds};
+use hypha_model::input_value::InputValue;
 use hypha_model::{
-    Form, Metadata, Name, Payload, Requirement, RequirementInput, Span, TaskSpec, Value,
+    InputKind, Metadata, MetadataValue, Name, Payload, Requirement, RequirementInput, Span,
+    TaskSpec,
 };
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -14,7 +15,7 @@ use utoipa::ToSchema;
 
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::json::{self, Readable};
+use crate::json::{self, PortableJson};
 
 /// Tasks in one request. Each costs about a microsecond of the machine, and everybody else waits meanwhile.
 pub(crate) const MAX_BATCH: usize = 10_000;
@@ -27,7 +28,7 @@ pub(crate) struct TaskForm<'a> {
     /// The model; only workers that serve it are chosen from.
     #[serde(default)]
     #[schema(value_type = String, required, example = "echo", min_length = 1, max_length = 256, pattern = "^[!-~]+$")]
-    model: Option<Given>,
+    model: Option<InputValue>,
     /// Any JSON; the executor is given it unchanged.
     #[serde(borrow, default)]
     #[schema(value_type = serde_json::Value)]
@@ -39,19 +40,19 @@ pub(crate) struct TaskForm<'a> {
     /// What the predictor is told of the task: numbers and short texts.
     #[serde(default)]
     #[schema(value_type = Option<std::collections::HashMap<String, f64>>)]
-    metadata: Option<Labels>,
+    metadata: Option<UniqueMetadata>,
     /// How long one attempt may take, in seconds or with a unit.
     #[serde(default)]
     #[schema(value_type = Option<f64>, exclusive_minimum = 0.0, maximum = 315360000.0, multiple_of = 0.5)]
-    timeout: Option<Given>,
+    timeout: Option<InputValue>,
     /// As in the requirements.
     #[serde(default)]
     #[schema(value_type = Option<i32>, minimum = -1_000_000, maximum = 1_000_000)]
-    priority: Option<Given>,
+    priority: Option<InputValue>,
     /// As in the requirements.
     #[serde(default)]
     #[schema(value_type = Option<f64>, minimum = 1.0, maximum = 315360000.0, multiple_of = 0.5)]
-    deadline: Option<Given>,
+    deadline: Option<InputValue>,
     /// Whether pieces of the result are wanted as they come, as `output` events.
     #[serde(default)]
     stream: Option<bool>,
@@ -102,7 +103,7 @@ impl TaskForm<'_> {
     /// What is asked for, on behalf of `caller`.
     pub(crate) fn into_spec(self, caller: &Caller) -> Result<TaskSpec, Error> {
         let missing = || Error::unprocessable("model: name the model, e.g. \"model\": \"echo\"");
-        let model = self.model.ok_or_else(missing)?.name("model").map_err(refused)?;
+        let model = self.model.ok_or_else(missing)?.as_name("model").map_err(field_error)?;
         let requirement = requirement(
             self.requirements.unwrap_or_default(),
             model,
@@ -111,9 +112,9 @@ impl TaskForm<'_> {
         )?;
         caller.check_priority(requirement.priority)?;
         let input = self.input.map_or("null", RawValue::get);
-        serde_json::from_str::<Readable>(input).map_err(|error| Error {
+        serde_json::from_str::<PortableJson>(input).map_err(|error| Error {
             message: format!("input: {error}"),
-            ..json::refusal(&error)
+            ..json::parse_error(&error)
         })?;
         Ok(TaskSpec {
             requirement,
@@ -121,7 +122,7 @@ impl TaskForm<'_> {
             metadata: self.metadata.map(|labels| labels.0).unwrap_or_default(),
             tenant: caller.tenant.clone(),
             timeout: self.timeout.as_ref().map(timeout).transpose()?,
-            form: Form::Task,
+            form: InputKind::Task,
             stream: self.stream.unwrap_or_default(),
         })
     }
@@ -130,8 +131,8 @@ impl TaskForm<'_> {
 fn requirement(
     mut input: RequirementInput,
     model: Name,
-    priority: Option<Given>,
-    deadline: Option<Given>,
+    priority: Option<InputValue>,
+    deadline: Option<InputValue>,
 ) -> Result<Requirement, Error> {
     let twice = |field: &str| {
         Error::unprocessable(format!("{field}: is given twice; leave it out of `requirements`"))
@@ -145,7 +146,7 @@ fn requirement(
             (None, _) => {}
         }
     }
-    let mut requirement = Requirement::try_from(input).map_err(refused)?;
+    let mut requirement = Requirement::try_from(input).map_err(field_error)?;
     match &requirement.model {
         Some(other) if *other != model => return Err(twice("model")),
         _ => requirement.model = Some(model),
@@ -153,38 +154,38 @@ fn requirement(
     Ok(requirement)
 }
 
-fn timeout(given: &Given) -> Result<Span, Error> {
-    match parse_seconds("timeout", given.as_str()).map_err(refused)? {
+fn timeout(given: &InputValue) -> Result<Span, Error> {
+    match parse_seconds("timeout", given.as_str()).map_err(field_error)? {
         Span::ZERO => Err(Error::unprocessable("timeout: `0` is over at once: give more seconds")),
         span => Ok(span),
     }
 }
 
-fn refused(error: AmountError) -> Error {
+fn field_error(error: FieldError) -> Error {
     Error::unprocessable(error.to_string())
 }
 
 /// Metadata in which no key stands twice.
-struct Labels(Metadata);
+struct UniqueMetadata(Metadata);
 
-impl<'de> Deserialize<'de> for Labels {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
-        deserializer.deserialize_map(LabelsVisitor)
+impl<'de> Deserialize<'de> for UniqueMetadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<UniqueMetadata, D::Error> {
+        deserializer.deserialize_map(UniqueMetadataVisitor)
     }
 }
 
-struct LabelsVisitor;
+struct UniqueMetadataVisitor;
 
-impl<'de> Visitor<'de> for LabelsVisitor {
-    type Value = Labels;
+impl<'de> Visitor<'de> for UniqueMetadataVisitor {
+    type Value = UniqueMetadata;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("metadata: an object of numbers and short texts")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueMetadata, A::Error> {
         let mut entries = Vec::new();
-        while let Some((key, value)) = map.next_entry::<std::sync::Arc<str>, Given>()? {
+        while let Some((key, value)) = map.next_entry::<std::sync::Arc<str>, InputValue>()? {
             let shown = || key.chars().take(64).collect::<String>();
             if entries.len() >= Metadata::MAX_ENTRIES {
                 let most = Metadata::MAX_ENTRIES;
@@ -194,17 +195,21 @@ impl<'de> Visitor<'de> for LabelsVisitor {
                 return Err(de::Error::custom(format!("metadata has `{}` twice", shown())));
             }
             let value = match value {
-                Given::Number(text) => Value::Number(text.parse().map_err(de::Error::custom)?),
-                Given::Text(text) => Value::Text(text.into()),
-                Given::Switch(on) => Value::Text(if on { "true" } else { "false" }.into()),
-                Given::Other(_) => {
+                InputValue::Number(text) => {
+                    MetadataValue::Number(text.parse().map_err(de::Error::custom)?)
+                }
+                InputValue::Text(text) => MetadataValue::Text(text.into()),
+                InputValue::Bool(on) => {
+                    MetadataValue::Text(if on { "true" } else { "false" }.into())
+                }
+                InputValue::Other(_) => {
                     let problem = "is neither a number nor a text";
                     return Err(de::Error::custom(format!("metadata: `{}` {problem}", shown())));
                 }
             };
             entries.push((key, value));
         }
-        Metadata::new(entries).map(Labels).map_err(de::Error::custom)
+        Metadata::new(entries).map(UniqueMetadata).map_err(de::Error::custom)
     }
 }
 
@@ -247,7 +252,7 @@ mod tests {
 
     fn spec(text: &str) -> Result<TaskSpec, (u16, String)> {
         let form = json::parse_object::<TaskForm>(text.as_bytes());
-        form.and_then(|form| form.into_spec(&Caller::ANYBODY))
+        form.and_then(|form| form.into_spec(&Caller::ANONYMOUS_ADMIN))
             .map_err(|error| (error.status.as_u16(), error.message))
     }
 
@@ -265,7 +270,7 @@ mod tests {
         assert_eq!(spec.requirement.priority, Priority(500));
         assert_eq!(spec.requirement.deadline, Some(Span::from_secs(60)));
         assert_eq!(spec.timeout, Some(Span::from_secs(90)));
-        assert_eq!(spec.metadata.get("flash"), Some(&Value::Text("true".into())));
+        assert_eq!(spec.metadata.get("flash"), Some(&MetadataValue::Text("true".into())));
         // Not a digit of it is changed.
         assert_eq!(spec.input.bytes(), br#"{"b": 12345678901234567890123, "a":  1}"#);
         let bare = self::spec(r#"{"model": "echo"}"#).unwrap();

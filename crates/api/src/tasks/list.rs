@@ -18,16 +18,16 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::look::Seen;
+use super::lookup::TaskSnapshot;
 use super::view::TaskBody;
-use crate::backend::{Backend, Unavailable};
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::params::{Parameters, Params};
+use crate::params::{QueryFields, QueryParams};
 use crate::parts;
-use crate::reply;
-use crate::stamp::Stamp;
-use crate::surface::Surface;
+use crate::response;
+use crate::service::{SchedulerApi, ServiceUnavailable};
+use crate::timestamp::Timestamp;
 
 /// Tasks in one answer if the client does not say.
 const DEFAULT_LIMIT: usize = 100;
@@ -36,7 +36,7 @@ const MAX_LIMIT: usize = 1_000;
 /// Pages of the disk that are looked at for one answer; when most of it was passed over, the client asks for the rest.
 const MAX_PAGES: usize = 16;
 /// Tasks that are looked at while everybody else waits for the machine: about a millisecond.
-const LOOKED_AT_ONCE: usize = 10_000;
+const MAX_READ_PER_LOCK: usize = 10_000;
 
 /// Which tasks.
 #[derive(Deserialize, IntoParams)]
@@ -63,7 +63,7 @@ pub(crate) struct ListParams {
     cursor: Option<String>,
 }
 
-impl Parameters for ListParams {
+impl QueryFields for ListParams {
     const EXPECTED: &'static [(&'static str, &'static str)] = &[
         ("status", "a state such as queued"),
         ("model", "the name of a model"),
@@ -90,23 +90,23 @@ pub(crate) struct ListBody<'a> {
     responses((status = 200, description = "Some tasks", body = ListBody))
 )]
 pub(crate) async fn list(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
-    Params(params): Params<ListParams>,
+    QueryParams(params): QueryParams<ListParams>,
 ) -> Result<Response, Error> {
-    let (wanted, behind, limit) = params.read(&caller)?;
-    let backend = &*surface.backend;
+    let (query, behind, limit) = params.read(&caller)?;
+    let service = &*app.service;
     // The machine first: what moves on meanwhile is on the disk then.
-    let placed = wanted.placed(backend, behind, limit).await;
-    let stored = wanted.stored(backend, behind, limit).await?;
-    let page = merged(placed, stored, limit);
-    let tasks = page.tasks.iter().map(Seen::body).collect();
+    let placed = query.placed_page(service, behind, limit).await;
+    let stored = query.stored_page(service, behind, limit).await?;
+    let page = merge_pages(placed, stored, limit);
+    let tasks = page.tasks.iter().map(TaskSnapshot::body).collect();
     let next = page.next.map(|task| BASE64URL_NOPAD.encode(task.uuid().as_bytes()));
-    Ok(reply::json(StatusCode::OK, &ListBody { tasks, next }))
+    Ok(response::json(StatusCode::OK, &ListBody { tasks, next }))
 }
 
 /// What is looked for.
-struct Wanted {
+struct ListQuery {
     /// All but the state.
     filter: Filter,
     state: Option<TaskState>,
@@ -114,21 +114,22 @@ struct Wanted {
 
 /// What was found.
 #[derive(Default)]
-struct Found {
+struct ListPage {
     /// The latest first.
-    tasks: Vec<Seen>,
+    tasks: Vec<TaskSnapshot>,
     /// Down to which all are known that are wanted; `None` if there are no more.
     next: Option<TaskId>,
 }
 
 impl ListParams {
-    fn read(self, caller: &Caller) -> Result<(Wanted, Option<TaskId>, usize), Error> {
+    fn read(self, caller: &Caller) -> Result<(ListQuery, Option<TaskId>, usize), Error> {
         let refuse =
             |field: &str, problem: String| Error::bad_request(format!("{field}: {problem}"));
         let state = self.status.map(|text| text.parse()).transpose();
         let model = self.model.map(|text| text.parse()).transpose();
         let worker = self.worker.map(|text| text.parse()).transpose();
-        let since = self.since.as_deref().map(|text| Stamp::parse(text).ok_or(text)).transpose();
+        let since =
+            self.since.as_deref().map(|text| Timestamp::parse(text).ok_or(text)).transpose();
         let filter = Filter {
             state: None,
             model: model.map_err(|error| refuse("model", format!("{error}")))?,
@@ -136,7 +137,7 @@ impl ListParams {
             since: since.map_err(|_| {
                 refuse("since", "give a time such as 2026-11-16T02:03:04Z, or seconds".to_owned())
             })?,
-            tenant: caller.sees_only(),
+            tenant: caller.visible_tenant(),
         };
         let state = state.map_err(|error| refuse("status", format!("{error}")))?;
         let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
@@ -147,7 +148,7 @@ impl ListParams {
             self.cursor.map(|text| cursor(&text).ok_or(text)).transpose().map_err(|_| {
                 refuse("cursor", "give `next` of the answer before, unchanged".to_owned())
             })?;
-        Ok((Wanted { filter, state }, cursor, limit))
+        Ok((ListQuery { filter, state }, cursor, limit))
     }
 }
 
@@ -156,8 +157,8 @@ fn cursor(text: &str) -> Option<TaskId> {
     Some(TaskId::from_uuid(Uuid::from_slice(&bytes).ok()?))
 }
 
-impl Wanted {
-    fn wants(&self, task: &AcceptedTask, worker: Option<WorkerId>, state: TaskState) -> bool {
+impl ListQuery {
+    fn matches(&self, task: &AcceptedTask, worker: Option<WorkerId>, state: TaskState) -> bool {
         let Filter { model, worker: with, since, tenant, .. } = &self.filter;
         self.state.is_none_or(|wanted| wanted == state)
             && with.is_none_or(|with| worker == Some(with))
@@ -169,30 +170,35 @@ impl Wanted {
     }
 
     /// The tasks that have a worker, if it matters which of them have.
-    async fn placed(&self, backend: &dyn Backend, behind: Option<TaskId>, limit: usize) -> Found {
+    async fn placed_page(
+        &self,
+        service: &dyn SchedulerApi,
+        behind: Option<TaskId>,
+        limit: usize,
+    ) -> ListPage {
         let matters = match self.state {
             Some(state) => matches!(state, TaskState::Scheduled | TaskState::Running),
             None => self.filter.worker.is_some(),
         };
         if !matters {
-            return Found::default();
+            return ListPage::default();
         }
         let mut candidates = Vec::new();
-        parts::from_worker_to_worker(backend, |scheduler, from, _| {
+        parts::read_in_parts(service, |scheduler, from, _| {
             let part = scheduler.placed_part(self.filter.worker, from);
             candidates.extend(part.items);
             part.next
         })
         .await;
         let mut latest = BinaryHeap::new();
-        for part in candidates.chunks(LOOKED_AT_ONCE) {
-            backend.read(&mut |scheduler, _| {
+        for part in candidates.chunks(MAX_READ_PER_LOCK) {
+            service.read(&mut |scheduler, _| {
                 for candidate in part {
                     let Some((task, worker, state)) = scheduler.placed(*candidate) else {
                         continue;
                     };
                     let before = behind.is_none_or(|behind| task.id < behind);
-                    if before && self.wants(task, Some(worker), state) {
+                    if before && self.matches(task, Some(worker), state) {
                         latest.push(Reverse(task.id));
                     }
                     // One more than is wanted tells whether there are more.
@@ -206,32 +212,32 @@ impl Wanted {
         let ids = latest.into_sorted_vec();
         let next = (ids.len() > limit).then(|| ids[limit - 1].0);
         let ids: Vec<TaskId> = ids.into_iter().take(limit).map(|Reverse(id)| id).collect();
-        let views = parts::of_tasks(backend, &ids).await.into_iter().flatten();
-        let mut tasks = views.map(|(view, now)| Seen::Open(Box::new(view), now)).collect();
-        self.keep_wanted(&mut tasks);
-        Found { tasks, next }
+        let views = parts::read_tasks(service, &ids).await.into_iter().flatten();
+        let mut tasks = views.map(|(view, now)| TaskSnapshot::Open(Box::new(view), now)).collect();
+        self.retain_matching(&mut tasks);
+        ListPage { tasks, next }
     }
 
     /// The tasks on the disk, with what the machine knows of them.
-    async fn stored(
+    async fn stored_page(
         &self,
-        backend: &dyn Backend,
+        service: &dyn SchedulerApi,
         mut behind: Option<TaskId>,
         limit: usize,
-    ) -> Result<Found, Unavailable> {
+    ) -> Result<ListPage, ServiceUnavailable> {
         let state = match self.state {
             // The disk takes what runs for scheduled, and what is only bound to a worker for queued.
             Some(TaskState::Running) => Some(TaskState::Scheduled),
             state => state,
         };
-        let mut tasks: Vec<Seen> = Vec::new();
+        let mut tasks: Vec<TaskSnapshot> = Vec::new();
         for _ in 0..MAX_PAGES {
             let filter = Filter { state, ..self.filter.clone() };
             // Where the machine has the last word, much may be passed over.
             let open = state.is_some_and(|state| !state.is_final());
             let most = if open { MAX_LIMIT } else { limit - tasks.len() };
-            let page = backend.list(filter, behind, most).await?;
-            tasks.extend(self.overlaid(backend, page.tasks).await);
+            let page = service.list(filter, behind, most).await?;
+            tasks.extend(self.with_live_state(service, page.tasks).await);
             behind = page.next;
             if tasks.len() >= limit || behind.is_none() {
                 break;
@@ -241,45 +247,49 @@ impl Wanted {
             tasks.truncate(limit);
             behind = tasks.last().map(|last| last.accepted().id);
         }
-        Ok(Found { tasks, next: behind })
+        Ok(ListPage { tasks, next: behind })
     }
 
-    async fn overlaid(&self, backend: &dyn Backend, tasks: Vec<StoredTask>) -> Vec<Seen> {
+    async fn with_live_state(
+        &self,
+        service: &dyn SchedulerApi,
+        tasks: Vec<StoredTask>,
+    ) -> Vec<TaskSnapshot> {
         let open = |stored: &&StoredTask| stored.finished.is_none();
         let ids: Vec<TaskId> = tasks.iter().filter(open).map(|it| it.accepted.id).collect();
-        let mut views = parts::of_tasks(backend, &ids).await.into_iter();
+        let mut views = parts::read_tasks(service, &ids).await.into_iter();
         let overlay = |stored: StoredTask| {
             let view = if stored.finished.is_none() { views.next().flatten() } else { None };
             match view {
-                Some((view, now)) => Seen::Open(Box::new(view), now),
-                None => Seen::Stored(Box::new(stored)),
+                Some((view, now)) => TaskSnapshot::Open(Box::new(view), now),
+                None => TaskSnapshot::Stored(Box::new(stored)),
             }
         };
-        let mut seen = tasks.into_iter().map(overlay).collect();
-        self.keep_wanted(&mut seen);
-        seen
+        let mut snapshots = tasks.into_iter().map(overlay).collect();
+        self.retain_matching(&mut snapshots);
+        snapshots
     }
 
-    fn keep_wanted(&self, tasks: &mut Vec<Seen>) {
-        tasks.retain(|seen| {
-            let body = seen.body();
-            self.wants(seen.accepted(), body.worker, body.status)
+    fn retain_matching(&self, tasks: &mut Vec<TaskSnapshot>) {
+        tasks.retain(|snapshot| {
+            let body = snapshot.body();
+            self.matches(snapshot.accepted(), body.worker, body.status)
         });
     }
 }
 
 /// Both as one. Behind the earlier end of the two, one of them has said nothing; what both have is taken from the first.
-fn merged(a: Found, b: Found, limit: usize) -> Found {
-    let known_to = a.next.max(b.next);
-    let id = |seen: &Seen| seen.accepted().id;
-    let mut tasks: Vec<Seen> = a.tasks.into_iter().chain(b.tasks).collect();
-    tasks.retain(|seen| known_to.is_none_or(|end| id(seen) >= end));
-    tasks.sort_by_key(|seen| Reverse(id(seen)));
-    tasks.dedup_by_key(|seen| id(seen));
+fn merge_pages(a: ListPage, b: ListPage, limit: usize) -> ListPage {
+    let complete_to = a.next.max(b.next);
+    let id = |snapshot: &TaskSnapshot| snapshot.accepted().id;
+    let mut tasks: Vec<TaskSnapshot> = a.tasks.into_iter().chain(b.tasks).collect();
+    tasks.retain(|snapshot| complete_to.is_none_or(|end| id(snapshot) >= end));
+    tasks.sort_by_key(|snapshot| Reverse(id(snapshot)));
+    tasks.dedup_by_key(|snapshot| id(snapshot));
     let cut = tasks.len() > limit;
     tasks.truncate(limit);
-    let next = if cut { tasks.last().map(id) } else { known_to };
-    Found { tasks, next }
+    let next = if cut { tasks.last().map(id) } else { complete_to };
+    ListPage { tasks, next }
 }
 
 #[cfg(test)]
@@ -294,7 +304,7 @@ mod tests {
         TaskId::from_uuid(Uuid::from_u128(n.into()))
     }
 
-    fn found((ids, next): (&[u8], Option<u8>), attempts: u32) -> Found {
+    fn found((ids, next): (&[u8], Option<u8>), attempts: u32) -> ListPage {
         let stored = |n: &u8| StoredTask {
             accepted: Arc::new(AcceptedTask {
                 id: id(*n),
@@ -311,22 +321,25 @@ mod tests {
             failed: Default::default(),
             finished: None,
         };
-        let tasks = ids.iter().map(|n| Seen::Stored(Box::new(stored(n)))).collect();
-        Found { tasks, next: next.map(id) }
+        let tasks = ids.iter().map(|n| TaskSnapshot::Stored(Box::new(stored(n)))).collect();
+        ListPage { tasks, next: next.map(id) }
     }
 
     #[test]
     fn merged_pages_leave_nothing_out_and_have_nothing_twice() {
-        let check =
-            |a: (&[u8], Option<u8>), b: (&[u8], Option<u8>), ids: &[u8], next: Option<u8>| {
-                let merged = merged(found(a, 1), found(b, 0), 4);
-                let got: Vec<TaskId> = merged.tasks.iter().map(|seen| seen.accepted().id).collect();
-                assert_eq!(got, ids.iter().map(|n| id(*n)).collect::<Vec<_>>());
-                assert_eq!(merged.next, next.map(id));
-                for (seen, n) in merged.tasks.iter().zip(ids) {
-                    assert_eq!(seen.body().attempts == 1, a.0.contains(n), "{n}: the first counts");
-                }
-            };
+        let check = |a: (&[u8], Option<u8>),
+                     b: (&[u8], Option<u8>),
+                     ids: &[u8],
+                     next: Option<u8>| {
+            let merged = merge_pages(found(a, 1), found(b, 0), 4);
+            let got: Vec<TaskId> =
+                merged.tasks.iter().map(|snapshot| snapshot.accepted().id).collect();
+            assert_eq!(got, ids.iter().map(|n| id(*n)).collect::<Vec<_>>());
+            assert_eq!(merged.next, next.map(id));
+            for (snapshot, n) in merged.tasks.iter().zip(ids) {
+                assert_eq!(snapshot.body().attempts == 1, a.0.contains(n), "{n}: the first counts");
+            }
+        };
         check((&[9, 7], None), (&[8], None), &[9, 8, 7], None);
         check((&[9, 8, 6], None), (&[8, 7], None), &[9, 8, 7, 6], None);
         // The first page ends at 5: of what is behind, only the second has told.

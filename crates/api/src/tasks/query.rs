@@ -6,14 +6,14 @@ use axum::response::Response;
 use hypha_engine::{Command, Reply};
 use hypha_model::TaskState;
 
-use super::look;
+use super::lookup;
 use super::submit::WaitParams;
 use super::view::TaskBody;
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::params::{self, Params, TaskPath};
-use crate::reply;
-use crate::surface::Surface;
+use crate::params::{self, QueryParams, TaskPath};
+use crate::response;
 
 /// A task.
 #[utoipa::path(
@@ -25,14 +25,14 @@ use crate::surface::Surface;
     )
 )]
 pub(crate) async fn get(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
     TaskPath(id): TaskPath,
-    Params(params): Params<WaitParams>,
+    QueryParams(params): QueryParams<WaitParams>,
 ) -> Result<Response, Error> {
-    let wait = params::wait(params.wait)?;
-    let seen = look::find_ended(&*surface.backend, &caller, id, wait).await?;
-    Ok(reply::json(StatusCode::OK, &seen.body().with_input(seen.spec())))
+    let wait = params::parse_wait(params.wait)?;
+    let snapshot = lookup::find_and_wait(&*app.service, &caller, id, wait).await?;
+    Ok(response::json(StatusCode::OK, &snapshot.body().with_input(snapshot.spec())))
 }
 
 /// Cancels a task. One that has ended stays as it is.
@@ -45,24 +45,24 @@ pub(crate) async fn get(
     )
 )]
 pub(crate) async fn cancel(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
     TaskPath(id): TaskPath,
 ) -> Result<Response, Error> {
-    let backend = &*surface.backend;
-    let before = look::find(backend, &caller, id).await?;
+    let service = &*app.service;
+    let before = lookup::find(service, &caller, id).await?;
     if before.finished().is_some() {
-        return Ok(reply::json(StatusCode::OK, &before.body()));
+        return Ok(response::json(StatusCode::OK, &before.body()));
     }
-    let Reply::Cancelled(state) = backend.ask(Command::CancelTask(id)).await? else {
+    let Reply::Cancelled(state) = service.execute(Command::CancelTask(id)).await? else {
         return Err(Error::internal());
     };
-    match look::look(backend, id).await? {
-        Some(after) => Ok(reply::json(StatusCode::OK, &after.body())),
+    match lookup::fetch(service, id).await? {
+        Some(after) => Ok(response::json(StatusCode::OK, &after.body())),
         // A request that is not stored leaves nothing behind.
         None => {
             let status = state.unwrap_or(TaskState::Cancelled);
-            Ok(reply::json(StatusCode::OK, &TaskBody { status, ..before.body() }))
+            Ok(response::json(StatusCode::OK, &TaskBody { status, ..before.body() }))
         }
     }
 }

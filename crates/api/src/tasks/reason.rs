@@ -4,21 +4,25 @@ use hypha_engine::scheduler::TaskView;
 use hypha_model::{Refusal, RefusalKind, Time};
 use hypha_placement::Explanation;
 
-use crate::stamp::Stamp;
+use crate::timestamp::Timestamp;
 
 /// Why a task waits.
-pub(crate) fn of_waiting(view: &TaskView, delayed: Option<Time>, now: Time) -> String {
+pub(crate) fn queued_reason(view: &TaskView, delayed: Option<Time>, now: Time) -> String {
     if let Some(until) = delayed {
         let seconds = until.since(now).as_secs_f64();
         let error = view.last_error.as_deref().unwrap_or("no reason is known");
-        let at = Stamp(until);
-        return format!("the next try is in {seconds:.1} s (at {at}), the last failed: {error}");
+        let at = Timestamp(until);
+        return format!(
+            "the next attempt is in {seconds:.1} s (at {at}), the last failed: {error}"
+        );
     }
-    view.explanation.as_ref().map_or_else(|| "has not been looked at yet".to_owned(), in_short)
+    view.explanation
+        .as_ref()
+        .map_or_else(|| "not considered for placement yet".to_owned(), summarize_decision)
 }
 
 /// A decision in one sentence.
-pub(crate) fn in_short(explanation: &Explanation) -> String {
+pub(crate) fn summarize_decision(explanation: &Explanation) -> String {
     if let Some(chosen) = &explanation.chosen {
         return format!("goes to worker {} by {}", chosen.worker, explanation.strategy);
     }
@@ -44,7 +48,7 @@ pub(crate) fn refused_by_all(mut refusals: Vec<(RefusalKind, String, u32)>) -> S
 }
 
 /// Why a worker refuses a task.
-pub(crate) fn of_refusal(refusal: &Refusal) -> String {
+pub(crate) fn describe_refusal(refusal: &Refusal) -> String {
     let Refusal { kind, needed, present } = *refusal;
     if needed == 0 {
         return kind.to_string();
@@ -52,7 +56,7 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> String {
     match kind {
         RefusalKind::Cpu => {
             let cores = if needed == 1_000 { "core" } else { "cores" };
-            format!("needs {} {cores}, has {}", thousandths(needed), thousandths(present))
+            format!("needs {} {cores}, has {}", from_milli(needed), from_milli(present))
         }
         RefusalKind::Memory => format!("needs {} of memory, has {}", bytes(needed), bytes(present)),
         RefusalKind::Storage => format!("needs {} of disk, has {}", bytes(needed), bytes(present)),
@@ -64,7 +68,7 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> String {
             format!("needs {} with that share free, has {present}", gpus(needed))
         }
         RefusalKind::TooFar => {
-            format!("is {} ms away, allowed are {} ms", thousandths(present), thousandths(needed))
+            format!("is {} ms away, allowed are {} ms", from_milli(present), from_milli(needed))
         }
         RefusalKind::TooSlow => format!(
             "would take {:.1} s, and {:.1} s are left",
@@ -84,7 +88,7 @@ fn gpus(count: u64) -> String {
     if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
 }
 
-fn thousandths(amount: u64) -> f64 {
+fn from_milli(amount: u64) -> f64 {
     amount as f64 / 1_000.0
 }
 
@@ -103,7 +107,7 @@ mod tests {
 
     #[test]
     fn refusals_are_words() {
-        let say = |kind, needed, present| of_refusal(&Refusal { kind, needed, present });
+        let say = |kind, needed, present| describe_refusal(&Refusal { kind, needed, present });
         assert_eq!(
             say(RefusalKind::Memory, 1_000_000_000_000_000_000, 16_000_000_000),
             "needs 1 EB of memory, has 16 GB"

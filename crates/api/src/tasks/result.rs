@@ -7,13 +7,13 @@ use axum::http::header::HeaderValue;
 use axum::response::Response;
 use hypha_model::TaskResult;
 
-use super::look;
+use super::lookup;
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::json::Readable;
+use crate::json::PortableJson;
 use crate::params::TaskPath;
-use crate::surface::Surface;
-use crate::{object, reply};
+use crate::{object, response};
 
 /// The result of a task as it is: JSON, text or any bytes.
 #[utoipa::path(
@@ -30,12 +30,12 @@ use crate::{object, reply};
     )
 )]
 pub(crate) async fn result(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     caller: Caller,
     TaskPath(id): TaskPath,
 ) -> Result<Response, Error> {
-    let seen = look::find(&*surface.backend, &caller, id).await?;
-    let Some(finished) = seen.finished() else {
+    let snapshot = lookup::find(&*app.service, &caller, id).await?;
+    let Some(finished) = snapshot.finished() else {
         let message = format!("{id} has not ended; wait for it with /api/v1/tasks/{id}?wait=60");
         return Err(Error::conflict(message));
     };
@@ -48,17 +48,17 @@ pub(crate) async fn result(
     match result {
         TaskResult::Inline { payload, .. } => {
             let kind = HeaderValue::from_static(kind_of(payload.bytes()));
-            Ok(reply::with_type(StatusCode::OK, kind, Body::from(payload.bytes().to_vec())))
+            Ok(response::with_type(StatusCode::OK, kind, Body::from(payload.bytes().to_vec())))
         }
         TaskResult::Object(object) => {
             let kind = "application/octet-stream";
-            object::answer(&*surface.backend, &caller, seen.accepted(), *object, kind).await
+            object::respond(&*app.service, &caller, snapshot.accepted(), *object, kind).await
         }
     }
 }
 
 fn kind_of(bytes: &[u8]) -> &'static str {
-    if serde_json::from_slice::<Readable>(bytes).is_ok() {
+    if serde_json::from_slice::<PortableJson>(bytes).is_ok() {
         "application/json"
     } else if std::str::from_utf8(bytes).is_ok() {
         "text/plain; charset=utf-8"

@@ -16,15 +16,15 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::events;
 use super::form::{Batch, TaskForm};
-use super::look::{self, Seen};
+use super::lookup::{self, TaskSnapshot};
 use super::view::TaskBody;
-use crate::backend::Accepted;
+use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorDetail};
-use crate::params::Parameters;
-use crate::surface::Surface;
+use crate::params::QueryFields;
+use crate::service::SubmitResult;
 use crate::watch::Watch;
-use crate::{body, json, params, reply};
+use crate::{body, json, params, response};
 
 /// Long enough for any id with a prefix.
 const MAX_KEY_BYTES: usize = 255;
@@ -41,7 +41,7 @@ pub(crate) struct WaitParams {
     pub(crate) wait: Option<f64>,
 }
 
-impl Parameters for WaitParams {
+impl QueryFields for WaitParams {
     const EXPECTED: &'static [(&'static str, &'static str)] =
         &[("wait", "the seconds to wait, from 0 to 300")];
 }
@@ -60,7 +60,7 @@ pub(crate) enum NewTasks<'a> {
 #[derive(ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a schema")]
-pub(crate) enum SubmitAnswer<'a> {
+pub(crate) enum SubmitResponse<'a> {
     One(Box<TaskBody<'a>>),
     Many(BatchBody<'a>),
 }
@@ -85,9 +85,9 @@ enum OutcomeBody<'a> {
 }
 
 /// The same before it is written.
-enum Outcome {
+enum TaskOutcome {
     New(Arc<TaskSpec>, Submitted),
-    Seen(Seen),
+    Found(TaskSnapshot),
     Refused(Error),
 }
 
@@ -106,18 +106,18 @@ enum Outcome {
     responses(
         (
             status = 200, description = "They have ended, or were submitted before; or the events of one task",
-            content((SubmitAnswer = "application/json"), (String = "text/event-stream"))
+            content((SubmitResponse = "application/json"), (String = "text/event-stream"))
         ),
-        (status = 202, description = "They are accepted", body = SubmitAnswer),
+        (status = 202, description = "They are accepted", body = SubmitResponse),
         (status = 409, description = "Another task has the key", body = crate::error::ErrorBody),
         (status = 413, description = "The body is too large", body = crate::error::ErrorBody),
         (status = 415, description = "The body is not JSON", body = crate::error::ErrorBody),
-        (status = 422, description = "The body makes no sense", body = crate::error::ErrorBody),
+        (status = 422, description = "The body is invalid", body = crate::error::ErrorBody),
         (status = 429, description = "The queue is full, or the quota used up", body = crate::error::ErrorBody),
     )
 )]
 pub(crate) async fn submit(
-    State(surface): State<Surface>,
+    State(app): State<AppState>,
     request: Request,
 ) -> Result<Response, Error> {
     // By hand and not by extractors, which would copy headers and look at more than is needed.
@@ -125,37 +125,37 @@ pub(crate) async fn submit(
     let caller = parts.extensions.remove::<Caller>().ok_or_else(Error::unauthorized)?;
     let wait = match parts.uri.query() {
         None => None,
-        Some(_) => params::wait(params::of_query::<WaitParams>(&parts.uri)?.wait)?,
+        Some(_) => params::parse_wait(params::parse_query::<WaitParams>(&parts.uri)?.wait)?,
     };
     let key = idempotency_key(&parts.headers)?;
     json::check_type(&parts.headers)?;
-    let bytes = body::read_body(&parts.headers, body, surface.settings.max_request_bytes)
+    let bytes = body::read_body(&parts.headers, body, app.settings.max_request_bytes)
         .await
         .map_err(|error| Error::new(error.status(), error.code(), error.to_string()))?;
-    let request = Submission { surface, caller, key, wait };
+    let request = Submission { app, caller, key, wait };
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     if first == Some(&b'[') {
-        let (news, places) = request.read_batch(&bytes)?;
+        let (new_tasks, rejections) = request.read_batch(&bytes)?;
         drop(bytes);
-        return request.submit_batch(news, places).await;
+        return request.submit_batch(new_tasks, rejections).await;
     }
     let spec = json::parse_object::<TaskForm>(&bytes)?.into_spec(&request.caller)?;
     drop(bytes);
     match wants_events(&parts.headers) {
-        true => request.submit_and_tell(Arc::new(spec)).await,
+        true => request.submit_and_stream(Arc::new(spec)).await,
         false => request.submit_one(Arc::new(spec)).await,
     }
 }
 
 struct Submission {
-    surface: Surface,
+    app: AppState,
     caller: Caller,
     key: Option<String>,
     wait: Option<Duration>,
 }
 
 /// For each task of a batch, why it is refused; `None` for the next of those that are to be submitted.
-type Places = Vec<Option<Error>>;
+type Rejections = Vec<Option<Error>>;
 
 impl Submission {
     fn new_task(&self, spec: Arc<TaskSpec>, idempotency_key: Option<Arc<str>>) -> NewTask {
@@ -164,47 +164,47 @@ impl Submission {
     }
 
     async fn submit_one(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {
-        let backend = &*self.surface.backend;
+        let service = &*self.app.service;
         let new = self.new_task(Arc::clone(&spec), self.key.as_deref().map(Arc::from));
-        let accepted = backend.submit(vec![new], self.wait.is_some()).await?;
+        let accepted = service.submit(vec![new], self.wait.is_some()).await?;
         let (submitted, watch) = accepted.into_iter().next().ok_or_else(Error::internal)??;
         if submitted.repeated {
-            let seen = self.repeated(&spec, submitted, self.wait).await?;
-            return Ok(reply::json(StatusCode::OK, &seen.body()));
+            let snapshot = self.existing_task(&spec, submitted, self.wait).await?;
+            return Ok(response::json(StatusCode::OK, &snapshot.body()));
         }
         let until = self.wait.map(|wait| Instant::now() + wait);
-        let Some(seen) = self.end(submitted, watch, until).await else {
+        let Some(snapshot) = self.await_end(submitted, watch, until).await else {
             let body = TaskBody::submitted(submitted.task, &spec, submitted.worker);
-            return Ok(reply::json(StatusCode::ACCEPTED, &body));
+            return Ok(response::json(StatusCode::ACCEPTED, &body));
         };
-        let ended = seen.finished().is_some();
+        let ended = snapshot.finished().is_some();
         let status = if ended { StatusCode::OK } else { StatusCode::ACCEPTED };
-        Ok(reply::json(status, &seen.body()))
+        Ok(response::json(status, &snapshot.body()))
     }
 
     /// Answers with what happens to the task, from the beginning: nothing of it is missed.
-    async fn submit_and_tell(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {
+    async fn submit_and_stream(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {
         let new = self.new_task(Arc::clone(&spec), self.key.as_deref().map(Arc::from));
-        let accepted = self.surface.backend.submit(vec![new], true).await?;
+        let accepted = self.app.service.submit(vec![new], true).await?;
         let (submitted, watch) = accepted.into_iter().next().ok_or_else(Error::internal)??;
         if submitted.repeated {
-            self.repeated(&spec, submitted, None).await?;
-            return events::of(&self.surface, &self.caller, submitted.task).await;
+            self.existing_task(&spec, submitted, None).await?;
+            return events::stream_task(&self.app, &self.caller, submitted.task).await;
         }
         let body = TaskBody::submitted(submitted.task, &spec, submitted.worker);
-        Ok(events::answer(&self.surface, &body, watch))
+        Ok(events::stream_response(&self.app, &body, watch))
     }
 
     /// The first task of a key, if it is the same.
-    async fn repeated(
+    async fn existing_task(
         &self,
         spec: &TaskSpec,
         submitted: Submitted,
         wait: Option<Duration>,
-    ) -> Result<Seen, Error> {
-        let (backend, id) = (&*self.surface.backend, submitted.task);
+    ) -> Result<TaskSnapshot, Error> {
+        let (service, id) = (&*self.app.service, submitted.task);
         // Keys are the tenant's own, so the task is, too.
-        let seen = match look::find_ended(backend, &self.caller, id, wait).await {
+        let snapshot = match lookup::find_and_wait(service, &self.caller, id, wait).await {
             Err(error) if error.status == StatusCode::NOT_FOUND => {
                 let message =
                     format!("the task of this key, {id}, has ended and is not kept any more");
@@ -212,42 +212,46 @@ impl Submission {
             }
             other => other?,
         };
-        if *seen.spec() == *spec {
-            return Ok(seen);
+        if *snapshot.spec() == *spec {
+            return Ok(snapshot);
         }
         Err(Error::conflict(format!(
             "the key was used for another task, {id}: repeat the same body, or choose another key"
         )))
     }
 
-    fn read_batch(&self, bytes: &[u8]) -> Result<(Vec<NewTask>, Places), Error> {
+    fn read_batch(&self, bytes: &[u8]) -> Result<(Vec<NewTask>, Rejections), Error> {
         let Batch(raw) = json::parse(bytes)?;
-        let mut news = Vec::with_capacity(raw.len());
+        let mut new_tasks = Vec::with_capacity(raw.len());
         let read = |task: &RawValue| {
             let form = json::parse_object::<TaskForm>(task.get().as_bytes())?;
             form.into_spec(&self.caller)
         };
-        let mut place = |(at, task): (usize, &RawValue)| match read(task) {
+        let mut rejection = |(at, task): (usize, &RawValue)| match read(task) {
             Err(error) => Some(error),
             Ok(spec) => {
                 let key = self.key.as_ref().map(|key| Arc::from(format!("{key}#{at}")));
-                news.push(self.new_task(Arc::new(spec), key));
+                new_tasks.push(self.new_task(Arc::new(spec), key));
                 None
             }
         };
-        let places = raw.into_iter().enumerate().map(&mut place).collect();
-        Ok((news, places))
+        let rejections = raw.into_iter().enumerate().map(&mut rejection).collect();
+        Ok((new_tasks, rejections))
     }
 
-    async fn submit_batch(&self, news: Vec<NewTask>, places: Places) -> Result<Response, Error> {
-        let backend = &*self.surface.backend;
-        let specs: Vec<Arc<TaskSpec>> = news.iter().map(|new| Arc::clone(&new.spec)).collect();
+    async fn submit_batch(
+        &self,
+        new_tasks: Vec<NewTask>,
+        rejections: Rejections,
+    ) -> Result<Response, Error> {
+        let service = &*self.app.service;
+        let specs: Vec<Arc<TaskSpec>> = new_tasks.iter().map(|new| Arc::clone(&new.spec)).collect();
         let until = self.wait.map(|wait| Instant::now() + wait);
-        let (mut accepted, mut unavailable) = (Vec::with_capacity(news.len()), None);
-        let mut news = news.into_iter().peekable();
-        while news.peek().is_some() && unavailable.is_none() {
-            let part = news.by_ref().take(TASKS_PER_STEP).collect();
-            match backend.submit(part, until.is_some()).await {
+        let (mut accepted, mut unavailable) = (Vec::with_capacity(new_tasks.len()), None);
+        let mut new_tasks = new_tasks.into_iter().peekable();
+        while new_tasks.peek().is_some() && unavailable.is_none() {
+            let part = new_tasks.by_ref().take(TASKS_PER_STEP).collect();
+            match service.submit(part, until.is_some()).await {
                 Ok(part) => accepted.extend(part),
                 Err(error) if accepted.is_empty() => return Err(error.into()),
                 // What was accepted is durable; the others can be submitted again.
@@ -255,73 +259,72 @@ impl Submission {
             }
         }
         let mut submitted = specs.into_iter().zip(accepted);
-        let mut outcomes = Vec::with_capacity(places.len());
-        for place in places {
-            outcomes.push(match place {
-                Some(error) => Outcome::Refused(error),
+        let mut outcomes = Vec::with_capacity(rejections.len());
+        for rejection in rejections {
+            outcomes.push(match rejection {
+                Some(error) => TaskOutcome::Refused(error),
                 None => match submitted.next() {
                     Some((spec, accepted)) => self.outcome(spec, accepted, until).await,
-                    None => Outcome::Refused(match &unavailable {
+                    None => TaskOutcome::Refused(match &unavailable {
                         Some(error) => Error::from(error.clone()),
                         None => Error::internal(),
                     }),
                 },
             });
         }
-        Ok(answer(&outcomes))
+        Ok(batch_response(&outcomes))
     }
 
     async fn outcome(
         &self,
         spec: Arc<TaskSpec>,
-        accepted: Accepted,
+        accepted: SubmitResult,
         until: Option<Instant>,
-    ) -> Outcome {
+    ) -> TaskOutcome {
         let (submitted, watch) = match accepted {
             Ok(accepted) => accepted,
-            Err(reject) => return Outcome::Refused(reject.into()),
+            Err(reject) => return TaskOutcome::Refused(reject.into()),
         };
         if submitted.repeated {
-            return match self.repeated(&spec, submitted, self.wait).await {
-                Ok(seen) => Outcome::Seen(seen),
-                Err(error) => Outcome::Refused(error),
+            return match self.existing_task(&spec, submitted, self.wait).await {
+                Ok(snapshot) => TaskOutcome::Found(snapshot),
+                Err(error) => TaskOutcome::Refused(error),
             };
         }
-        match self.end(submitted, watch, until).await {
-            Some(seen) => Outcome::Seen(seen),
-            None => Outcome::New(spec, submitted),
+        match self.await_end(submitted, watch, until).await {
+            Some(snapshot) => TaskOutcome::Found(snapshot),
+            None => TaskOutcome::New(spec, submitted),
         }
     }
 
     /// How it ended, or how it is when the time is over; nothing if it is not waited for.
-    async fn end(
+    async fn await_end(
         &self,
         submitted: Submitted,
         watch: Option<Watch>,
         until: Option<Instant>,
-    ) -> Option<Seen> {
+    ) -> Option<TaskSnapshot> {
         let (watch, until) = (watch?, until?);
-        match look::end_of(watch, until).await {
+        match lookup::wait_for_end(watch, until).await {
             Some(ended) => Some(ended),
-            None => look::look(&*self.surface.backend, submitted.task).await.ok().flatten(),
+            None => lookup::fetch(&*self.app.service, submitted.task).await.ok().flatten(),
         }
     }
 }
 
-impl Outcome {
+impl TaskOutcome {
     fn refusal(&self) -> Option<&Error> {
         match self {
-            Outcome::Refused(error) => Some(error),
-            Outcome::New(..) | Outcome::Seen(_) => None,
+            TaskOutcome::Refused(error) => Some(error),
+            TaskOutcome::New(..) | TaskOutcome::Found(_) => None,
         }
     }
 }
 
 /// The answer to a batch: 200 if all have ended, the first refusal's status if none was accepted, else 202.
-fn answer(outcomes: &[Outcome]) -> Response {
-    let ended =
-        |outcome: &Outcome| matches!(outcome, Outcome::Seen(seen) if seen.finished().is_some());
-    let first = outcomes.first().and_then(Outcome::refusal);
+fn batch_response(outcomes: &[TaskOutcome]) -> Response {
+    let ended = |outcome: &TaskOutcome| matches!(outcome, TaskOutcome::Found(snapshot) if snapshot.finished().is_some());
+    let first = outcomes.first().and_then(TaskOutcome::refusal);
     let refused = first.filter(|_| outcomes.iter().all(|it| it.refusal().is_some()));
     let status = match refused {
         Some(error) => error.status,
@@ -329,16 +332,16 @@ fn answer(outcomes: &[Outcome]) -> Response {
         None => StatusCode::ACCEPTED,
     };
     let tasks = outcomes.iter().map(|outcome| match outcome {
-        Outcome::New(spec, submitted) => {
+        TaskOutcome::New(spec, submitted) => {
             OutcomeBody::Task(Box::new(TaskBody::submitted(submitted.task, spec, submitted.worker)))
         }
-        Outcome::Seen(seen) => OutcomeBody::Task(Box::new(seen.body())),
-        Outcome::Refused(error) => OutcomeBody::Refused { error: error.detail() },
+        TaskOutcome::Found(snapshot) => OutcomeBody::Task(Box::new(snapshot.body())),
+        TaskOutcome::Refused(error) => OutcomeBody::Refused { error: error.detail() },
     });
     let body = BatchBody { error: refused.map(Error::detail), tasks: tasks.collect() };
-    let mut response = reply::json(status, &body);
+    let mut response = response::json(status, &body);
     if let Some(error) = refused {
-        error.decorate(&mut response);
+        error.add_headers(&mut response);
     }
     response
 }

@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::reason;
-use crate::json::Readable;
-use crate::stamp::Stamp;
+use crate::json::PortableJson;
+use crate::timestamp::Timestamp;
 
 /// A task.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -39,13 +39,13 @@ pub(crate) struct TaskBody<'a> {
     pub(crate) worker: Option<WorkerId>,
     /// When it was submitted.
     #[schema(value_type = String, format = DateTime)]
-    pub(crate) submitted_at: Stamp,
+    pub(crate) submitted_at: Timestamp,
     /// When the last attempt began to run.
     #[schema(value_type = Option<String>, format = DateTime, required)]
-    pub(crate) started_at: Option<Stamp>,
+    pub(crate) started_at: Option<Timestamp>,
     /// When it ended.
     #[schema(value_type = Option<String>, format = DateTime, required)]
-    pub(crate) finished_at: Option<Stamp>,
+    pub(crate) finished_at: Option<Timestamp>,
     /// Attempts so far.
     pub(crate) attempts: u32,
     /// How far the attempt is, from 0 to 1, if the executor tells.
@@ -67,7 +67,7 @@ pub(crate) struct TaskBody<'a> {
     /// Until when it is left alone after a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
-    pub(crate) delayed_until: Option<Stamp>,
+    pub(crate) delayed_until: Option<Timestamp>,
     /// Why the last attempt failed, while the next is waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<Cow<'a, str>>,
@@ -80,7 +80,7 @@ pub(crate) struct TaskBody<'a> {
     /// When it is no longer wanted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
-    pub(crate) deadline_at: Option<Stamp>,
+    pub(crate) deadline_at: Option<Timestamp>,
     /// Whether pieces of the result are told as they come.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
@@ -131,7 +131,7 @@ pub(crate) struct FailureBody<'a> {
     kind: FailureKind,
     /// When it was given up.
     #[schema(value_type = String, format = DateTime)]
-    at: Stamp,
+    at: Timestamp,
 }
 
 /// What a task needs; what was not asked for is left out.
@@ -166,7 +166,7 @@ impl<'a> TaskBody<'a> {
     /// A task that was accepted a moment ago.
     pub(crate) fn submitted(id: TaskId, spec: &'a TaskSpec, worker: Option<WorkerId>) -> Self {
         let status = if worker.is_some() { TaskState::Scheduled } else { TaskState::Queued };
-        TaskBody { worker, ..TaskBody::bare(id, status, spec, submitted_of(id)) }
+        TaskBody { worker, ..TaskBody::bare(id, status, spec, submission_time(id)) }
     }
 
     /// A task that has not ended, as the machine sees it.
@@ -176,14 +176,14 @@ impl<'a> TaskBody<'a> {
         let waits = view.state == TaskState::Queued;
         TaskBody {
             worker: view.worker,
-            started_at: view.started.map(Stamp),
+            started_at: view.started.map(Timestamp),
             attempts: view.attempts,
             progress: (view.state == TaskState::Running)
                 .then(|| f64::from(view.progress_permille) / 1_000.0),
-            delayed_until: delayed.map(Stamp),
+            delayed_until: delayed.map(Timestamp),
             last_error: view.last_error.as_deref().filter(|_| waits).map(Cow::Borrowed),
             failures: FailureBody::all(&view.failed),
-            reason: waits.then(|| reason::of_waiting(view, delayed, now)),
+            reason: waits.then(|| reason::queued_reason(view, delayed, now)),
             ..TaskBody::of(accepted, view.state)
         }
     }
@@ -201,7 +201,7 @@ impl<'a> TaskBody<'a> {
         };
         TaskBody {
             worker: stored.current.as_ref().map(|current| current.worker),
-            started_at: started.map(Stamp),
+            started_at: started.map(Timestamp),
             attempts: stored.attempts,
             failures: FailureBody::all(&stored.failed),
             ..TaskBody::of(&stored.accepted, status)
@@ -212,11 +212,11 @@ impl<'a> TaskBody<'a> {
     pub(crate) fn ended(accepted: &'a AcceptedTask, finished: &'a FinishedTask) -> Self {
         TaskBody {
             worker: finished.worker,
-            started_at: finished.started.map(Stamp),
-            finished_at: Some(Stamp(finished.finished)),
+            started_at: finished.started.map(Timestamp),
+            finished_at: Some(Timestamp(finished.finished)),
             attempts: finished.attempts,
             progress: (finished.state == TaskState::Completed).then_some(1.0),
-            result: finished.result.as_ref().map(shown_result),
+            result: finished.result.as_ref().map(result_json),
             result_object: finished.result.as_ref().and_then(ObjectBody::of),
             error: finished.error.as_ref().map(|error| Cow::Owned(error.to_string())),
             error_kind: finished.error.as_ref().map(|error| error.kind),
@@ -227,13 +227,13 @@ impl<'a> TaskBody<'a> {
 
     /// The same with its input.
     pub(crate) fn with_input(mut self, spec: &'a TaskSpec) -> Self {
-        self.input = Some(shown(&spec.input));
+        self.input = Some(payload_json(&spec.input));
         self
     }
 
     fn of(accepted: &'a AcceptedTask, status: TaskState) -> Self {
         TaskBody {
-            deadline_at: accepted.deadline.map(Stamp),
+            deadline_at: accepted.deadline.map(Timestamp),
             ..TaskBody::bare(accepted.id, status, &accepted.spec, accepted.submitted)
         }
     }
@@ -245,7 +245,7 @@ impl<'a> TaskBody<'a> {
             model: spec.requirement.model.as_ref().map(Name::as_str),
             input: None,
             worker: None,
-            submitted_at: Stamp(submitted),
+            submitted_at: Timestamp(submitted),
             started_at: None,
             finished_at: None,
             attempts: 0,
@@ -274,7 +274,7 @@ impl<'a> FailureBody<'a> {
             worker: one.worker,
             reason: &one.reason,
             kind: one.kind,
-            at: Stamp(one.at),
+            at: Timestamp(one.at),
         };
         failed.iter().map(body).collect()
     }
@@ -308,23 +308,23 @@ impl<'a> RequirementsBody<'a> {
 }
 
 /// When a task with this id was submitted, to the millisecond: the id begins with it.
-pub(crate) fn submitted_of(id: TaskId) -> Time {
+pub(crate) fn submission_time(id: TaskId) -> Time {
     let millis = id.uuid().as_u128() >> 80;
     Time::from_micros((millis as u64).saturating_mul(1_000))
 }
 
 /// A result as JSON.
-pub(crate) fn shown_result(result: &TaskResult) -> Cow<'_, RawValue> {
+pub(crate) fn result_json(result: &TaskResult) -> Cow<'_, RawValue> {
     match result {
-        TaskResult::Inline { payload, .. } => shown(payload),
+        TaskResult::Inline { payload, .. } => payload_json(payload),
         TaskResult::Object(object) => raw(object.to_json()),
     }
 }
 
 /// A payload as JSON.
-pub(crate) fn shown(payload: &Payload) -> Cow<'_, RawValue> {
+pub(crate) fn payload_json(payload: &Payload) -> Cow<'_, RawValue> {
     let bytes = payload.bytes();
-    if serde_json::from_slice::<Readable>(bytes).is_ok()
+    if serde_json::from_slice::<PortableJson>(bytes).is_ok()
         && let Ok(raw) = serde_json::from_slice::<&RawValue>(bytes)
     {
         return Cow::Borrowed(raw);
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn payloads_are_shown_as_json_or_in_base64() {
-        let show = |bytes: &[u8]| shown(&Payload::from(bytes)).get().to_owned();
+        let show = |bytes: &[u8]| payload_json(&Payload::from(bytes)).get().to_owned();
         assert_eq!(show(b" {\"n\": 1.50} "), "{\"n\": 1.50}");
         assert_eq!(show(b"\"a\""), "\"a\"");
         assert_eq!(show(b"plain"), "{\"base64\":\"cGxhaW4=\"}");
@@ -365,6 +365,6 @@ mod tests {
     fn an_id_tells_when_its_task_was_submitted() {
         let now = Time::from_micros(1_700_000_000_123_456);
         let id = TaskId::new(now, &mut Rng::new(1));
-        assert_eq!(submitted_of(id).as_millis(), now.as_millis());
+        assert_eq!(submission_time(id).as_millis(), now.as_millis());
     }
 }

@@ -1,11 +1,11 @@
 //! A worker that was removed, as far as it is known.
 
-use hypha_engine::scheduler::RemovedView;
+use hypha_engine::scheduler::RemovedWorkerView;
 use hypha_model::{Name, WorkerId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::stamp::Stamp;
+use crate::timestamp::Timestamp;
 
 /// A worker that was removed. What is not known of it is left out: it has not been found since the scheduler started.
 #[derive(Serialize, ToSchema)]
@@ -20,7 +20,7 @@ pub(crate) struct RemovedBody {
     status: &'static str,
     /// Since when.
     #[schema(value_type = String, format = DateTime)]
-    removed_at: Stamp,
+    removed_at: Timestamp,
     /// The models that it serves, where they are known; none if it takes any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>)]
@@ -28,12 +28,12 @@ pub(crate) struct RemovedBody {
 }
 
 impl RemovedBody {
-    pub(super) fn of(view: &RemovedView, name: Option<String>) -> RemovedBody {
+    pub(super) fn of(view: &RemovedWorkerView, name: Option<String>) -> RemovedBody {
         RemovedBody {
             id: view.id,
             name,
             status: "removed",
-            removed_at: Stamp(view.at),
+            removed_at: Timestamp(view.at),
             models: view.worker.as_deref().map(super::models),
         }
     }

@@ -5,7 +5,7 @@ use hypha_model::{FailureKind, Span};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
-use crate::memory::{Memory, PATIENCE};
+use crate::memory::{Memory, TEST_TIMEOUT};
 use crate::server::Server;
 use crate::tasks::path_of;
 
@@ -46,7 +46,7 @@ impl Events {
                 self.buffer = rest.to_owned();
                 return Some((name, data));
             }
-            let chunk = tokio::time::timeout(PATIENCE, self.response.chunk()).await;
+            let chunk = tokio::time::timeout(TEST_TIMEOUT, self.response.chunk()).await;
             let chunk = chunk.expect("the next event comes").unwrap()?;
             self.buffer.push_str(std::str::from_utf8(&chunk).unwrap());
         }
@@ -60,7 +60,7 @@ impl Events {
 }
 
 #[tokio::test]
-async fn a_life_is_told_as_it_happens() {
+async fn events_follow_a_task_to_its_end() {
     let memory = Memory::with(hypha_engine::Settings::default());
     let server = Server::with(memory, Settings::default()).await;
     let (_, task) = server.post("/api/v1/tasks", r#"{"model": "any", "input": 1}"#).await;
@@ -71,7 +71,7 @@ async fn a_life_is_told_as_it_happens() {
     let worker = server.memory.add_worker(1, &["any"]);
     assert_eq!(events.expect("scheduled").await["worker"], json!(worker));
     assert_eq!(events.expect("running").await["status"], "running");
-    let held = server.memory.begun("any").await;
+    let held = server.memory.wait_for_attempt("any").await;
     server.memory.progress(&held, 250);
     assert_eq!(events.expect("progress").await["progress"], 0.25);
     server.memory.fail(&held, FailureKind::BackendFailed, "out of memory");
@@ -86,7 +86,7 @@ async fn a_life_is_told_as_it_happens() {
     // Who comes later begins with the present state.
     let mut later = Events::of(&server, &task).await;
     assert_eq!(later.expect("running").await["attempts"], 2);
-    let held = server.memory.begun("any").await;
+    let held = server.memory.wait_for_attempt("any").await;
     server.memory.output(&held, b"two\nlines");
     server.memory.output(&held, b"\xff");
     assert_eq!(events.expect("output").await["output"], "two\nlines");
@@ -117,7 +117,7 @@ async fn a_cancelled_task_ends_its_events() {
 }
 
 #[tokio::test]
-async fn a_task_is_submitted_and_told_from_the_beginning_in_one_request() {
+async fn submit_with_event_stream_misses_no_event() {
     let server =
         Server::with(Memory::with(hypha_engine::Settings::default()), Settings::default()).await;
     let body = r#"{"model": "any", "input": 1, "stream": true}"#;
@@ -127,7 +127,7 @@ async fn a_task_is_submitted_and_told_from_the_beginning_in_one_request() {
     server.memory.add_worker(1, &["any"]);
     events.expect("scheduled").await;
     events.expect("running").await;
-    let held = server.memory.begun("any").await;
+    let held = server.memory.wait_for_attempt("any").await;
     assert!(held.dispatch.spec.stream, "the worker is told that pieces are wanted");
     server.memory.output(&held, b"fir");
     assert_eq!(events.expect("output").await["output"], "fir");
@@ -138,7 +138,7 @@ async fn a_task_is_submitted_and_told_from_the_beginning_in_one_request() {
     server.memory.advance(Span::from_secs(5));
     events.expect("scheduled").await;
     events.expect("running").await;
-    let held = server.memory.begun("any").await;
+    let held = server.memory.wait_for_attempt("any").await;
     server.memory.output(&held, b"first");
     assert_eq!(events.expect("output").await["output"], "first");
 

@@ -3,23 +3,25 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
-use hypha_api::{Accepted, Answer, Backend, NewServer, ReadingObject, Registering, Watch};
+use hypha_api::{
+    NewBackEnd, ObjectFuture, RegisterFuture, SchedulerApi, ServiceFuture, SubmitResult, Watch,
+};
 use hypha_engine::record::StoredTask;
 use hypha_engine::store::{Filter, Page};
-use hypha_engine::{Command, NewTask, Notification, Reply, Scheduler};
+use hypha_engine::{Command, InstanceNotification, NewTask, Reply, Scheduler};
 use hypha_model::{ObjectRef, TaskId, Time};
 use tokio::sync::Semaphore;
 
 use crate::memory::Memory;
 
 /// See the head of this file.
-pub(crate) struct Gated {
+pub(crate) struct GatedScheduler {
     pub(crate) memory: Arc<Memory>,
     pub(crate) gate: Arc<Semaphore>,
 }
 
-impl Backend for Gated {
-    fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
+impl SchedulerApi for GatedScheduler {
+    fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> ServiceFuture<Vec<SubmitResult>> {
         let accepted = self.memory.submit(tasks, watch);
         let gate = Arc::clone(&self.gate);
         async move {
@@ -31,32 +33,32 @@ impl Backend for Gated {
     fn now(&self) -> Time {
         self.memory.now()
     }
-    fn ask(&self, command: Command) -> Answer<Reply> {
-        self.memory.ask(command)
+    fn execute(&self, command: Command) -> ServiceFuture<Reply> {
+        self.memory.execute(command)
     }
     fn watch(&self, task: TaskId) -> Watch {
-        Backend::watch(&*self.memory, task)
+        SchedulerApi::watch(&*self.memory, task)
     }
     fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
         self.memory.read(look);
     }
-    fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>> {
+    fn stored(&self, task: TaskId) -> ServiceFuture<Option<StoredTask>> {
         self.memory.stored(task)
     }
-    fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
+    fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> ServiceFuture<Page> {
         self.memory.list(filter, behind, limit)
     }
-    fn object(&self, task: TaskId, object: ObjectRef) -> ReadingObject {
+    fn object(&self, task: TaskId, object: ObjectRef) -> ObjectFuture {
         self.memory.object(task, object)
     }
-    fn register_instance(&self, host: String, port: u16) -> Registering {
+    fn register_instance(&self, host: String, port: u16) -> RegisterFuture {
         self.memory.register_instance(host, port)
     }
-    fn register_server(&self, server: NewServer) -> Registering {
-        self.memory.register_server(server)
+    fn register_back_end(&self, server: NewBackEnd) -> RegisterFuture {
+        self.memory.register_back_end(server)
     }
-    fn notified(&self, notification: Notification) {
-        self.memory.notified(notification);
+    fn deliver_notification(&self, notification: InstanceNotification) {
+        self.memory.deliver_notification(notification);
     }
     fn problems(&self) -> Vec<String> {
         self.memory.problems()

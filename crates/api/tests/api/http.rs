@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use crate::memory::{Memory, PATIENCE};
+use crate::memory::{Memory, TEST_TIMEOUT};
 use crate::server::{Server, answer};
 
 const TASKS: &str = "/api/v1/tasks";
@@ -46,12 +46,12 @@ async fn raw(server: &Server, request: &[u8]) -> String {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, read).await.expect("an answer");
+    tokio::time::timeout(TEST_TIMEOUT, read).await.expect("an answer");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[tokio::test]
-async fn who_asks_first_is_answered_before_sending() {
+async fn expect_continue_is_answered_before_the_body_is_sent() {
     let settings = Settings { max_request_bytes: 1_000, ..Settings::default() };
     let server = Server::with(Memory::new(), settings).await;
     let head = |length: usize| {
@@ -65,7 +65,7 @@ async fn who_asks_first_is_answered_before_sending() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_is_refused_and_harms_nobody() {
+async fn invalid_http_is_refused_and_others_are_still_served() {
     let server = Server::start().await;
     let requests: [&[u8]; 5] = [
         b"hello\r\n\r\n",
@@ -155,7 +155,7 @@ async fn connections_are_bounded_and_kept() {
     let early = tokio::time::timeout(Duration::from_millis(200), third.read(&mut answer)).await;
     assert!(early.is_err(), "a third waits its turn");
     kept.pop();
-    let read = tokio::time::timeout(PATIENCE, third.read(&mut answer)).await;
+    let read = tokio::time::timeout(TEST_TIMEOUT, third.read(&mut answer)).await;
     assert!(read.expect("its turn comes").unwrap() > 0);
 }
 
@@ -165,10 +165,10 @@ async fn a_stop_lets_requests_end() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let backend = Arc::clone(&memory) as Arc<dyn hypha_api::Backend>;
+    let service = Arc::clone(&memory) as Arc<dyn hypha_api::SchedulerApi>;
     let serving = tokio::spawn(async move {
         let stopped = async { drop(stopped.await) };
-        hypha_api::serve(Settings::default(), listener, backend, stopped).await
+        hypha_api::serve(Settings::default(), listener, service, stopped).await
     });
     let idle = TcpStream::connect(address).await.unwrap();
     let mut busy = TcpStream::connect(address).await.unwrap();
@@ -178,13 +178,13 @@ async fn a_stop_lets_requests_end() {
         body.len()
     );
     busy.write_all(request.as_bytes()).await.unwrap();
-    let held = memory.begun("sleep").await;
+    let held = memory.wait_for_attempt("sleep").await;
     stop.send(()).unwrap();
     memory.complete(&held, b"7");
     let mut answer = String::new();
     busy.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"result\":7"), "{answer}");
-    tokio::time::timeout(PATIENCE, serving).await.expect("it ends").unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, serving).await.expect("it ends").unwrap().unwrap();
     drop(idle);
     assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
 }

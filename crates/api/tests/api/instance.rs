@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hypha_api::{
-    Enqueue, Enqueued, Instance, InstanceHealth, InstanceResult, InstanceSettings, InstanceStage,
-    InstanceStatus, NewToken, Refused, Tokens, serve_instance,
+    EnqueueError, EnqueueRequest, EnqueueResponse, Instance, InstanceHealth, InstanceResult,
+    InstanceSettings, InstanceStatus, InstanceTaskState, NewToken, Tokens, serve_instance,
 };
 use hypha_model::{Metadata, Payload, Span};
 use reqwest::{Client, Method, RequestBuilder};
@@ -18,13 +18,13 @@ use crate::server::answer;
 
 /// An instance whose answers the test chooses.
 #[derive(Default)]
-struct Scripted {
-    taken: Mutex<Vec<Enqueue>>,
-    refusal: Mutex<Option<Refused>>,
-    stage: Mutex<Option<InstanceStage>>,
+struct ScriptedInstance {
+    taken: Mutex<Vec<EnqueueRequest>>,
+    refusal: Mutex<Option<EnqueueError>>,
+    stage: Mutex<Option<InstanceTaskState>>,
 }
 
-impl Instance for Scripted {
+impl Instance for ScriptedInstance {
     fn status(&self) -> InstanceStatus {
         InstanceStatus {
             instance_id: "i-1".to_owned(),
@@ -35,14 +35,17 @@ impl Instance for Scripted {
         }
     }
 
-    fn enqueue(&self, task: Enqueue) -> BoxFuture<'static, Result<Enqueued, Refused>> {
+    fn enqueue(
+        &self,
+        task: EnqueueRequest,
+    ) -> BoxFuture<'static, Result<EnqueueResponse, EnqueueError>> {
         let mut taken = self.taken.lock().unwrap();
         let answer = match self.refusal.lock().unwrap().clone() {
             Some(refused) => Err(refused),
             None => {
                 let task_id = task.task_id.clone().unwrap_or("own".to_owned());
                 taken.push(task);
-                Ok(Enqueued {
+                Ok(EnqueueResponse {
                     task_id,
                     queue_size: taken.len() as u32,
                     enqueue_time: 1_700_000_000.0,
@@ -59,27 +62,27 @@ impl Instance for Scripted {
     }
 }
 
-struct Served {
-    instance: Arc<Scripted>,
+struct InstanceServer {
+    instance: Arc<ScriptedInstance>,
     base: String,
     client: Client,
     token: Option<String>,
     _stop: oneshot::Sender<()>,
 }
 
-impl Served {
-    async fn start(settings: InstanceSettings) -> Served {
+impl InstanceServer {
+    async fn start(settings: InstanceSettings) -> InstanceServer {
         drop(rustls::crypto::ring::default_provider().install_default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
-        let instance = Arc::new(Scripted::default());
+        let instance = Arc::new(ScriptedInstance::default());
         let served = Arc::clone(&instance) as Arc<dyn Instance>;
         tokio::spawn(async move {
             serve_instance(settings, listener, served, async { drop(stopped.await) }).await;
         });
         let client = Client::builder().no_proxy().build().unwrap();
-        Served { instance, base, client, token: None, _stop: stop }
+        InstanceServer { instance, base, client, token: None, _stop: stop }
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -102,7 +105,7 @@ impl Served {
 
 #[tokio::test]
 async fn it_says_how_it_is_and_which_model_it_serves() {
-    let served = Served::start(InstanceSettings::default()).await;
+    let served = InstanceServer::start(InstanceSettings::default()).await;
     let expected = json!({
         "instance_id": "i-1", "model_type": "llama", "replicas_running": 2, "queue_size": 0,
         "status": "running",
@@ -115,7 +118,7 @@ async fn it_says_how_it_is_and_which_model_it_serves() {
 
 #[tokio::test]
 async fn a_task_is_taken_with_all_that_belongs_to_it() {
-    let served = Served::start(InstanceSettings::default()).await;
+    let served = InstanceServer::start(InstanceSettings::default()).await;
     let input = r#"{"n": 12345678901234567890123, "t":  "é"}"#;
     let body = format!(
         r#"{{"input_data": {input}, "metadata": {{"input_tokens": 3, "odd": []}}, "task_id": "t/1",
@@ -125,7 +128,7 @@ async fn a_task_is_taken_with_all_that_belongs_to_it() {
     let expected = json!({"task_id": "t/1", "queue_size": 1, "enqueue_time": 1_700_000_000.0});
     assert_eq!((status, answered), (200, expected));
     let task = served.instance.taken.lock().unwrap()[0].clone();
-    let expected = Enqueue {
+    let expected = EnqueueRequest {
         input: Payload::from(input.as_bytes()),
         metadata: Metadata::of_numbers(&[("input_tokens", 3.0)]),
         task_id: Some("t/1".to_owned()),
@@ -141,11 +144,11 @@ async fn a_task_is_taken_with_all_that_belongs_to_it() {
 
 #[tokio::test]
 async fn a_refusal_has_a_fitting_status_and_says_why() {
-    let served = Served::start(InstanceSettings::default()).await;
+    let served = InstanceServer::start(InstanceSettings::default()).await;
     let cases = [
-        (Refused::QueueFull { retry_after_s: 7 }, 429, Some("7"), "the queue is full"),
-        (Refused::Invalid("no such model".to_owned()), 422, None, "no such model"),
-        (Refused::Unavailable("it stops".to_owned()), 503, Some("2"), "it stops"),
+        (EnqueueError::QueueFull { retry_after_s: 7 }, 429, Some("7"), "the queue is full"),
+        (EnqueueError::Invalid("no such model".to_owned()), 422, None, "no such model"),
+        (EnqueueError::Unavailable("it stops".to_owned()), 503, Some("2"), "it stops"),
     ];
     for (refused, status, retry_after, message) in cases {
         *served.instance.refusal.lock().unwrap() = Some(refused);
@@ -161,9 +164,9 @@ async fn a_refusal_has_a_fitting_status_and_says_why() {
 }
 
 #[tokio::test]
-async fn what_is_no_task_is_refused() {
+async fn invalid_tasks_are_refused() {
     let settings = InstanceSettings { max_request_bytes: 3_000, ..InstanceSettings::default() };
-    let served = Served::start(settings).await;
+    let served = InstanceServer::start(settings).await;
     let id = json!({"input_data": 1, "task_id": "x".repeat(257)}).to_string();
     let url = format!("http://127.0.0.1/{}", "x".repeat(2_048));
     let url = json!({"input_data": 1, "callback_url": url}).to_string();
@@ -193,21 +196,21 @@ async fn what_is_no_task_is_refused() {
 
 #[tokio::test]
 async fn a_result_is_shown_at_every_stage() {
-    let served = Served::start(InstanceSettings::default()).await;
+    let served = InstanceServer::start(InstanceSettings::default()).await;
     let run = Span::from_micros(12_500);
     let cases = [
-        (InstanceStage::Queued, json!(["queued", null, null, null])),
-        (InstanceStage::Running, json!(["running", null, null, null])),
+        (InstanceTaskState::Queued, json!(["queued", null, null, null])),
+        (InstanceTaskState::Running, json!(["running", null, null, null])),
         (
-            InstanceStage::Completed { result: Payload::from(&br#"{"a": 1}"#[..]), run },
+            InstanceTaskState::Completed { result: Payload::from(&br#"{"a": 1}"#[..]), run },
             json!(["completed", {"a": 1}, null, 12.5]),
         ),
         (
-            InstanceStage::Completed { result: Payload::from(&b"\xff\x00"[..]), run },
+            InstanceTaskState::Completed { result: Payload::from(&b"\xff\x00"[..]), run },
             json!(["completed", {"base64": "/wA="}, null, 12.5]),
         ),
         (
-            InstanceStage::Failed { error: "no memory".to_owned(), run },
+            InstanceTaskState::Failed { error: "no memory".to_owned(), run },
             json!(["failed", null, "no memory", 12.5]),
         ),
     ];
@@ -227,13 +230,13 @@ async fn a_result_is_shown_at_every_stage() {
 }
 
 #[tokio::test]
-async fn with_tokens_nothing_is_told_to_strangers() {
+async fn requests_without_a_known_token_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let (token, entry) = Tokens::issue(&NewToken::default());
     std::fs::write(&path, entry).unwrap();
     let tokens = Some(Tokens::load(&path).unwrap());
-    let mut served = Served::start(InstanceSettings { tokens, ..Default::default() }).await;
+    let mut served = InstanceServer::start(InstanceSettings { tokens, ..Default::default() }).await;
     for token in [None, Some("wrong".to_owned())] {
         served.token = token;
         for path in ["/status", "/info", "/results/t%2F1", "/nothing"] {
@@ -252,7 +255,7 @@ async fn with_tokens_nothing_is_told_to_strangers() {
 
 #[tokio::test]
 async fn its_routes_are_described_and_others_are_refused() {
-    let served = Served::start(InstanceSettings::default()).await;
+    let served = InstanceServer::start(InstanceSettings::default()).await;
     let (status, document) = served.get("/openapi.json").await;
     assert_eq!(status, 200);
     let paths = document["paths"].as_object().unwrap();
@@ -270,6 +273,6 @@ async fn its_routes_are_described_and_others_are_refused() {
 #[tokio::test]
 async fn it_ends_when_it_is_told_to() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let instance = Arc::new(Scripted::default());
+    let instance = Arc::new(ScriptedInstance::default());
     serve_instance(InstanceSettings::default(), listener, instance, async {}).await;
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use hypha_api::{Backend, NewToken, Role, Settings, Tokens};
-use hypha_engine::{Command, NewTask, Notification, Settings as EngineSettings};
+use hypha_api::{NewToken, Role, SchedulerApi, Settings, Tokens};
+use hypha_engine::{Command, InstanceNotification, NewTask, Settings as EngineSettings};
 use hypha_model::{Metadata, Payload, Requirement, Span, TaskId, TaskSpec, WorkerId};
 use hypha_predict::LookupTable;
 use reqwest::{Method, Response};
@@ -79,7 +79,7 @@ async fn a_predictor_mode_is_set_if_there_is_what_it_needs() {
     assert!(body["message"].as_str().unwrap().contains("no lookup table"), "{body}");
 
     let table = LookupTable::from_csv("model,mean_ms,error_ms\necho,20,5\n").unwrap();
-    server.memory.ask(Command::SetTable(table)).await.unwrap();
+    server.memory.execute(Command::SetTable(table)).await.unwrap();
     let done = (200, json!({"status": "success", "message": "OK"}));
     assert_eq!(set("lookup_table").await, done);
     assert_eq!(mode(), "lookup_table");
@@ -125,7 +125,7 @@ async fn an_instance_outside_of_the_allowed_networks_is_refused() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_meant_is_refused_in_the_shape_of_the_route() {
+async fn invalid_requests_are_refused_in_the_shape_of_the_route() {
     let server = Server::start().await;
     let cases = [
         ("/ti/register", r#"{"host": "127.0.0.1"}"#, 422, "missing field `port`"),
@@ -209,7 +209,7 @@ async fn other_methods_types_and_sizes_are_refused_in_the_shape_of_the_surface()
 }
 
 #[tokio::test]
-async fn a_removed_instance_finishes_what_it_has_and_gets_nothing_more() {
+async fn draining_instance_finishes_its_tasks_and_gets_no_new_ones() {
     let server = one_sleeper().await;
     let tasks = [submitted(&server, "sleep").await, submitted(&server, "sleep").await];
     let uuid = worker_id(1).to_string();
@@ -236,7 +236,7 @@ async fn a_removed_instance_finishes_what_it_has_and_gets_nothing_more() {
 }
 
 #[tokio::test]
-async fn a_removed_instance_finishes_also_what_only_waits_for_it() {
+async fn draining_instance_also_runs_the_tasks_queued_for_it() {
     let server = one_sleeper().await;
     let mut tasks = Vec::new();
     for _ in 0..20 {
@@ -300,7 +300,7 @@ async fn the_instance_is_given_the_input_unchanged_and_the_predictor_the_metadat
             {{"input_tokens": 100, "hardware": "A100", "nested": {{"x": 1}}, "none": null}}}}"#
     );
     assert_eq!(server.post("/queue/submit", body).await.0, 200);
-    let held = server.memory.begun("sleep").await;
+    let held = server.memory.wait_for_attempt("sleep").await;
     assert_eq!(std::str::from_utf8(held.input()).unwrap(), input);
     let metadata = &held.dispatch.spec.metadata;
     let expected: Metadata =
@@ -339,7 +339,7 @@ async fn without_an_instance_for_the_model_a_submit_fails() {
 }
 
 #[tokio::test]
-async fn a_full_queue_and_a_failing_store_say_when_to_come_back() {
+async fn full_queue_and_failing_store_are_answered_with_retry_after() {
     let settings = EngineSettings { max_queue: 1, ..EngineSettings::default() };
     let memory = Memory::with(settings);
     memory.add_worker(1, &["sleep"]);
@@ -389,7 +389,7 @@ async fn a_task_is_followed_from_submission_to_its_end() {
     let seconds = submit_time.as_f64().unwrap() - START.as_secs_f64();
     assert!((0.0..1.0).contains(&seconds), "{seconds}");
 
-    let held = server.memory.begun("sleep").await;
+    let held = server.memory.wait_for_attempt("sleep").await;
     server.memory.complete(&held, br#"{"text": "done"}"#);
     let done = query(&server, task).await;
     assert_eq!(fields(&done), shown);
@@ -430,7 +430,7 @@ async fn other_ends_read_completed_with_the_error_in_the_result() {
     ended(failed, "failed", "it was told to fail").await;
 
     let cancelled = submitted(&server, "sleep").await;
-    server.memory.ask(Command::CancelTask(cancelled)).await.unwrap();
+    server.memory.execute(Command::CancelTask(cancelled)).await.unwrap();
     ended(cancelled, "cancelled", "cancelled").await;
 
     let deadline = Some(Span::from_secs(5));
@@ -461,7 +461,7 @@ async fn a_result_that_is_no_json_is_shown_as_its_bytes() {
     // The second is JSON by the letter, and few can read it.
     for (result, base64) in [(&b"\xff\x00"[..], "/wA="), (b"[1e999]", "WzFlOTk5XQ==")] {
         let task = submitted(&server, "sleep").await;
-        let held = server.memory.begun("sleep").await;
+        let held = server.memory.wait_for_attempt("sleep").await;
         server.memory.complete(&held, result);
         assert_eq!(query(&server, task).await["result"], json!({"base64": base64}));
     }
@@ -565,7 +565,7 @@ async fn notifications_are_handed_on_and_answered_alike() {
     let notes = server.memory.with_state(|state| std::mem::take(&mut state.notifications));
     let secrets: Vec<_> = notes.iter().map(|note| note.secret.as_deref()).collect();
     assert_eq!(secrets, [Some("s 1"), Some("s2"), None, Some("s4"), Some("s5")]);
-    let Notification { task, status, result, error, execution_time_ms, .. } = &notes[0];
+    let InstanceNotification { task, status, result, error, execution_time_ms, .. } = &notes[0];
     assert_eq!((task.as_str(), status.as_deref()), ("abc", Some("completed")));
     assert_eq!((result, error), (&Some(Payload::from(br#"{"text":"done"}"#.as_slice())), &None));
     assert_eq!(*execution_time_ms, Some(12.5));
@@ -625,7 +625,7 @@ async fn a_task_belongs_to_the_tenant_that_submitted_it() {
     let (mut server, [acme, globex, admin], _directory) = with_tokens().await;
     server.token = Some(acme);
     let task = submitted(&server, "sleep").await;
-    let held = server.memory.begun("sleep").await;
+    let held = server.memory.wait_for_attempt("sleep").await;
     assert_eq!(held.dispatch.spec.tenant.as_ref().unwrap().as_str(), "acme");
     let (status, body) = submit(&server, "sleep").await;
     assert_eq!((status, &body["status"]), (429, &json!("error")), "over the quota: {body}");
@@ -658,7 +658,7 @@ async fn a_notification_needs_no_token() {
 async fn a_large_result_is_named_by_its_digest() {
     let server = one_sleeper().await;
     let task = submitted(&server, "sleep").await;
-    let held = server.memory.begun("sleep").await;
+    let held = server.memory.wait_for_attempt("sleep").await;
     let object = server.memory.put_object(&held, b"very large");
     server.memory.complete_with(&held, object);
     let shown = query(&server, task).await;

@@ -107,7 +107,7 @@ async fn tasks_in_a_workers_queue_are_listed() {
 
 /// Other conditions hold for what only the machine knows, too.
 #[tokio::test]
-async fn what_is_bound_is_filtered_like_the_rest() {
+async fn bound_tasks_are_filtered_like_others() {
     let server = binding_early().await;
     let worker = worker_id(1);
     let first = submit(&server, "sleep", 20).await;
@@ -124,7 +124,7 @@ async fn what_is_bound_is_filtered_like_the_rest() {
 
 /// Requests on the line are not stored and not listed, wherever they are.
 #[tokio::test]
-async fn requests_on_the_line_are_not_listed() {
+async fn interactive_requests_are_not_listed() {
     let server = binding_early().await;
     let body = r#"{"model":"m"}"#;
     let requests: Vec<_> = (0..8)

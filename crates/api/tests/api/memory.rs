@@ -2,7 +2,7 @@
 //!
 //! Time stands still but for a millisecond an event; [`Memory::advance`] lets more of it pass. Workers `1` and
 //! `2` serve `echo` (returns its input), `fail` (fails at once, and is tried again if the input is `"retry"`)
-//! and `sleep`. Attempts of `sleep` and of all other models stay [`Held`] until the test ends them.
+//! and `sleep`. Attempts of `sleep` and of all other models stay [`HeldAttempt`] until the test ends them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use hypha_api::{
-    Accepted, Answer, Backend, NewServer, Object, ObjectError, ReadingObject, RegisterError,
-    Registering, Unavailable, Watch, Watched, watch,
+    NewBackEnd, Object, ObjectError, ObjectFuture, RegisterError, RegisterFuture, SchedulerApi,
+    ServiceFuture, ServiceUnavailable, SubmitResult, Watch, WatchSender, watch_channel,
 };
-use hypha_engine::Notification;
+use hypha_engine::InstanceNotification;
 use hypha_engine::record::StoredTask;
 use hypha_engine::store::{Filter, Page};
 use hypha_engine::{
-    Ask, Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Reply, Scheduler,
-    SchedulerEvent, SchedulerStep, Settings, ToWorker,
+    Command, Dispatch, Effect, FromWorker, Image, LeaseRequest, NewTask, Notice, Outcome, Reply,
+    Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker,
 };
 use hypha_machine::{Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
@@ -33,11 +33,11 @@ use uuid::Uuid;
 
 pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
 /// A condition that has not come true by then never will.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Memory {
     state: Mutex<State>,
-    news: Notify,
+    changed: Notify,
 }
 
 pub(crate) struct State {
@@ -48,17 +48,17 @@ pub(crate) struct State {
     rng: Rng,
     workers: BTreeMap<WorkerId, u8>,
     /// What workers will say next.
-    said: VecDeque<(WorkerId, FromWorker)>,
-    held: Vec<Held>,
+    worker_messages: VecDeque<(WorkerId, FromWorker)>,
+    held: Vec<HeldAttempt>,
     /// Attempts that workers were told to stop.
     cancelled: Vec<AttemptId>,
-    watched: Vec<(TaskId, Watched)>,
+    watched: Vec<(TaskId, WatchSender)>,
     unavailable: Option<String>,
     objects: BTreeMap<(TaskId, Digest), Vec<u8>>,
     /// Healthy task instances and servers, with their models.
     healthy: BTreeMap<String, Vec<Name>>,
-    pub(crate) servers: Vec<NewServer>,
-    pub(crate) notifications: Vec<Notification>,
+    pub(crate) servers: Vec<NewBackEnd>,
+    pub(crate) notifications: Vec<InstanceNotification>,
     /// How often the machine was locked to be read.
     pub(crate) reads: usize,
     /// How many tasks came with each submission.
@@ -67,12 +67,12 @@ pub(crate) struct State {
 
 /// An attempt that a worker has begun and not ended.
 #[derive(Clone)]
-pub(crate) struct Held {
+pub(crate) struct HeldAttempt {
     pub(crate) worker: WorkerId,
     pub(crate) dispatch: Arc<Dispatch>,
 }
 
-impl Held {
+impl HeldAttempt {
     pub(crate) fn task(&self) -> TaskId {
         self.dispatch.attempt.task
     }
@@ -105,7 +105,7 @@ impl Memory {
             now: START,
             rng: Rng::new(3),
             workers: BTreeMap::new(),
-            said: VecDeque::new(),
+            worker_messages: VecDeque::new(),
             held: Vec::new(),
             cancelled: Vec::new(),
             watched: Vec::new(),
@@ -117,7 +117,7 @@ impl Memory {
             submissions: Vec::new(),
             notifications: Vec::new(),
         };
-        Arc::new(Memory { state: Mutex::new(state), news: Notify::new() })
+        Arc::new(Memory { state: Mutex::new(state), changed: Notify::new() })
     }
 
     /// A worker that serves these models (none: any), four tasks at once.
@@ -160,20 +160,20 @@ impl Memory {
     }
 
     /// The attempts that workers have begun and not ended.
-    pub(crate) fn held(&self) -> Vec<Held> {
+    pub(crate) fn held(&self) -> Vec<HeldAttempt> {
         self.lock().held.clone()
     }
 
     /// Waits for an attempt of a task for `model` that has begun.
-    pub(crate) async fn begun(&self, model: &str) -> Held {
-        let of_model = |held: &Held| {
+    pub(crate) async fn wait_for_attempt(&self, model: &str) -> HeldAttempt {
+        let of_model = |held: &HeldAttempt| {
             held.dispatch.spec.requirement.model.as_ref().is_some_and(|name| name.as_str() == model)
         };
         self.until(|state| state.held.iter().find(|held| of_model(held)).cloned()).await
     }
 
     /// Waits until a worker was told to stop an attempt of `task`.
-    pub(crate) async fn stopped(&self, task: TaskId) -> AttemptId {
+    pub(crate) async fn wait_for_cancel(&self, task: TaskId) -> AttemptId {
         self.until(|state| state.cancelled.iter().find(|one| one.task == task).copied()).await
     }
 
@@ -181,51 +181,51 @@ impl Memory {
     pub(crate) async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         let wait = async {
             loop {
-                let news = self.news.notified();
-                tokio::pin!(news);
-                news.as_mut().enable();
+                let changed = self.changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
                 if let Some(found) = look(&mut self.lock()) {
                     return found;
                 }
-                news.await;
+                changed.await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.expect("what was waited for did not come")
+        tokio::time::timeout(TEST_TIMEOUT, wait).await.expect("what was waited for did not come")
     }
 
-    pub(crate) fn progress(&self, held: &Held, permille: u16) {
+    pub(crate) fn progress(&self, held: &HeldAttempt, permille: u16) {
         let (attempt, fence) = held.ids();
         self.say(held, FromWorker::Progress { attempt, fence, permille });
     }
 
-    pub(crate) fn output(&self, held: &Held, piece: &[u8]) {
+    pub(crate) fn output(&self, held: &HeldAttempt, piece: &[u8]) {
         let (attempt, fence) = held.ids();
         self.say(held, FromWorker::Output { attempt, fence, piece: Payload::from(piece) });
     }
 
-    pub(crate) fn complete(&self, held: &Held, result: &[u8]) {
+    pub(crate) fn complete(&self, held: &HeldAttempt, result: &[u8]) {
         self.finish(held, Outcome::Completed { result: Payload::from(result).into() });
     }
 
     /// Ends it with a result that was put aside.
-    pub(crate) fn complete_with(&self, held: &Held, object: ObjectRef) {
+    pub(crate) fn complete_with(&self, held: &HeldAttempt, object: ObjectRef) {
         self.finish(held, Outcome::Completed { result: TaskResult::Object(object) });
     }
 
-    pub(crate) fn fail(&self, held: &Held, kind: FailureKind, error: &str) {
+    pub(crate) fn fail(&self, held: &HeldAttempt, kind: FailureKind, error: &str) {
         self.fail_with(held, TaskError::new(kind, error));
     }
 
-    pub(crate) fn fail_with(&self, held: &Held, error: TaskError) {
+    pub(crate) fn fail_with(&self, held: &HeldAttempt, error: TaskError) {
         self.finish(held, Outcome::Failed(error));
     }
 
-    pub(crate) fn time_out(&self, held: &Held) {
+    pub(crate) fn time_out(&self, held: &HeldAttempt) {
         self.finish(held, Outcome::TimedOut);
     }
 
-    pub(crate) fn not_reached(&self, held: &Held, error: &str) {
-        self.finish(held, Outcome::Unreached { error: error.to_owned() });
+    pub(crate) fn fail_unreachable(&self, held: &HeldAttempt, error: &str) {
+        self.finish(held, Outcome::Unreachable { error: error.to_owned() });
     }
 
     /// Lets a day pass, after which no key is remembered.
@@ -234,7 +234,7 @@ impl Memory {
     }
 
     /// Puts a large result of a task aside, and gives back what names it.
-    pub(crate) fn put_object(&self, held: &Held, bytes: &[u8]) -> ObjectRef {
+    pub(crate) fn put_object(&self, held: &HeldAttempt, bytes: &[u8]) -> ObjectRef {
         let object = ObjectRef {
             digest: Payload::from(bytes).digest(),
             bytes: bytes.len() as u64,
@@ -246,7 +246,7 @@ impl Memory {
     }
 
     /// Damages a result that was put aside.
-    pub(crate) fn damage(&self, held: &Held, object: ObjectRef) {
+    pub(crate) fn damage(&self, held: &HeldAttempt, object: ObjectRef) {
         let key = (held.task(), object.digest);
         self.with_state(|state| state.objects.get_mut(&key).unwrap()[0] ^= 1);
     }
@@ -257,18 +257,18 @@ impl Memory {
         self.with_state(|state| state.healthy.insert(address.to_owned(), models));
     }
 
-    fn finish(&self, held: &Held, outcome: Outcome) {
+    fn finish(&self, held: &HeldAttempt, outcome: Outcome) {
         let (attempt, fence) = held.ids();
         let run = Span::from_millis(5);
         self.with_state(|state| {
             state.held.retain(|other| other.ids() != held.ids());
             let message = FromWorker::Finished { attempt, fence, run, outcome };
-            state.event(SchedulerEvent::WorkerSaid { worker: held.worker, message });
+            state.event(SchedulerEvent::WorkerMessageReceived { worker: held.worker, message });
         });
     }
 
-    fn say(&self, held: &Held, message: FromWorker) {
-        let event = SchedulerEvent::WorkerSaid { worker: held.worker, message };
+    fn say(&self, held: &HeldAttempt, message: FromWorker) {
+        let event = SchedulerEvent::WorkerMessageReceived { worker: held.worker, message };
         self.with_state(|state| state.event(event));
     }
 
@@ -278,19 +278,19 @@ impl Memory {
 
     pub(crate) fn with_state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.lock());
-        self.news.notify_waiters();
+        self.changed.notify_waiters();
         result
     }
 
-    fn answer<T: Send + 'static>(&self, give: impl FnOnce(&mut State) -> T) -> Answer<T> {
+    fn answer<T: Send + 'static>(&self, give: impl FnOnce(&mut State) -> T) -> ServiceFuture<T> {
         let result = self.with_state(|state| match &state.unavailable {
-            Some(reason) => Err(Unavailable(reason.clone())),
+            Some(reason) => Err(ServiceUnavailable(reason.clone())),
             None => Ok(give(state)),
         });
         futures::future::ready(result).boxed()
     }
 
-    fn register(&self, address: &str, models: &[Name], concurrency: u32) -> Registering {
+    fn register(&self, address: &str, models: &[Name], concurrency: u32) -> RegisterFuture {
         let registered = self.with_state(|state| {
             let served =
                 state.healthy.get(address).cloned().ok_or_else(|| {
@@ -305,14 +305,14 @@ impl Memory {
             worker.executors[0].models = if models.is_empty() { served } else { models.to_vec() };
             worker.executors[0].concurrency = concurrency;
             state.workers.insert(id, 0);
-            state.ask(Command::RegisterWorker(Arc::new(worker)), false);
+            state.execute(Command::RegisterWorker(Arc::new(worker)), false);
             Ok(id)
         });
         futures::future::ready(registered).boxed()
     }
 }
 
-impl Held {
+impl HeldAttempt {
     fn ids(&self) -> (AttemptId, Fence) {
         (self.dispatch.attempt, self.dispatch.fence)
     }
@@ -324,7 +324,7 @@ impl State {
     }
 
     /// The attempts that workers have begun and not ended.
-    pub(crate) fn held(&self) -> &[Held] {
+    pub(crate) fn held(&self) -> &[HeldAttempt] {
         &self.held
     }
 
@@ -335,33 +335,33 @@ impl State {
 
     fn event(&mut self, event: SchedulerEvent) {
         self.step(event);
-        self.hear_workers();
+        self.deliver_worker_messages();
     }
 
     fn step(&mut self, event: SchedulerEvent) {
         self.now = self.now + Span::from_millis(1);
-        self.batch.tell(&mut self.scheduler, self.now, event);
+        self.batch.step_event(&mut self.scheduler, self.now, event);
         let released = self.commit();
-        self.carry_out(released.effects);
+        self.handle_effects(released.effects);
     }
 
-    fn ask(&mut self, command: Command, watching: bool) -> (Reply, Vec<Watch>) {
+    fn execute(&mut self, command: Command, watching: bool) -> (Reply, Vec<Watch>) {
         self.now = self.now + Span::from_millis(1);
-        let event = SchedulerEvent::Asked(command);
-        let at_once = self.batch.ask(&mut self.scheduler, self.now, event, ());
+        let event = SchedulerEvent::CommandReceived(command);
+        let at_once = self.batch.step_request(&mut self.scheduler, self.now, event, ());
         let mut released = self.commit();
         let reply = at_once.or_else(|| released.replies.pop());
         let ((), reply) = reply.expect("every question is answered");
         let mut watches = Vec::new();
         if let (true, Reply::Submitted(answers)) = (watching, &reply) {
             for submitted in answers.iter().flatten() {
-                let (watched, watch) = watch();
+                let (watched, watch) = watch_channel();
                 self.watched.push((submitted.task, watched));
                 watches.push(watch);
             }
         }
-        self.carry_out(released.effects);
-        self.hear_workers();
+        self.handle_effects(released.effects);
+        self.deliver_worker_messages();
         (reply, watches)
     }
 
@@ -373,37 +373,39 @@ impl State {
         Released { effects, ..released }
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    fn handle_effects(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Notice { task, notice } => self.tell(task, &notice),
-                Effect::ToWorker { worker, message } => self.told(worker, message),
-                Effect::Streams { .. } | Effect::WorkerLeased(_) | Effect::WorkerForgotten(_) => {}
+                Effect::Notice { task, notice } => self.notify_watchers(task, &notice),
+                Effect::ToWorker { worker, message } => self.handle_worker_message(worker, message),
+                Effect::ForwardOutput { .. }
+                | Effect::WorkerLeased(_)
+                | Effect::WorkerForgotten(_) => {}
             }
         }
     }
 
-    fn hear_workers(&mut self) {
-        while let Some((worker, message)) = self.said.pop_front() {
-            self.step(SchedulerEvent::WorkerSaid { worker, message });
+    fn deliver_worker_messages(&mut self) {
+        while let Some((worker, message)) = self.worker_messages.pop_front() {
+            self.step(SchedulerEvent::WorkerMessageReceived { worker, message });
         }
     }
 
-    fn tell(&mut self, task: TaskId, notice: &Notice) {
+    fn notify_watchers(&mut self, task: TaskId, notice: &Notice) {
         let ended = matches!(notice, Notice::Ended { .. });
         self.watched.retain(|(watching, watched)| {
-            *watching != task || (watched.tell(notice.clone()) && !ended)
+            *watching != task || (watched.send(notice.clone()) && !ended)
         });
     }
 
     /// What a worker does about a message.
-    fn told(&mut self, worker: WorkerId, message: ToWorker) {
+    fn handle_worker_message(&mut self, worker: WorkerId, message: ToWorker) {
         if !self.workers.contains_key(&worker) {
             return;
         }
-        let mut say = |message| self.said.push_back((worker, message));
+        let mut say = |message| self.worker_messages.push_back((worker, message));
         match message {
-            ToWorker::RequestLease(Ask { request, ttl, .. }) => {
+            ToWorker::RequestLease(LeaseRequest { request, ttl, .. }) => {
                 let lease = LeaseId::new(self.now, &mut self.rng);
                 let epoch = Epoch(1);
                 say(FromWorker::LeaseGranted {
@@ -416,8 +418,8 @@ impl State {
                 });
             }
             ToWorker::Heartbeat { lease, epoch, nonce, .. } => {
-                let of_worker = |held: &&Held| held.worker == worker;
-                let holding = self.held.iter().filter(of_worker).map(Held::ids).collect();
+                let of_worker = |held: &&HeldAttempt| held.worker == worker;
+                let holding = self.held.iter().filter(of_worker).map(HeldAttempt::ids).collect();
                 say(FromWorker::Alive { lease, epoch, nonce, portion: None, holding });
             }
             ToWorker::Dispatch(dispatch) => {
@@ -435,7 +437,7 @@ impl State {
                         };
                         Outcome::Failed(TaskError::new(kind, "it was told to fail"))
                     }
-                    _ => return self.held.push(Held { worker, dispatch }),
+                    _ => return self.held.push(HeldAttempt { worker, dispatch }),
                 };
                 let run = Span::from_millis(2);
                 say(FromWorker::Finished { attempt, fence, run, outcome });
@@ -449,19 +451,19 @@ impl State {
     }
 }
 
-impl Backend for Memory {
+impl SchedulerApi for Memory {
     fn now(&self) -> Time {
         self.lock().now
     }
 
-    fn ask(&self, command: Command) -> Answer<Reply> {
-        self.answer(|state| state.ask(command, false).0)
+    fn execute(&self, command: Command) -> ServiceFuture<Reply> {
+        self.answer(|state| state.execute(command, false).0)
     }
 
-    fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
+    fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> ServiceFuture<Vec<SubmitResult>> {
         self.answer(|state| {
             state.submissions.push(tasks.len());
-            let (reply, watches) = state.ask(Command::SubmitTasks(tasks), watch);
+            let (reply, watches) = state.execute(Command::SubmitTasks(tasks), watch);
             let Reply::Submitted(answers) = reply else { panic!("{reply:?} to a submit") };
             let mut watches = watches.into_iter();
             answers.into_iter().map(|answer| answer.map(|ok| (ok, watches.next()))).collect()
@@ -469,7 +471,7 @@ impl Backend for Memory {
     }
 
     fn watch(&self, task: TaskId) -> Watch {
-        let (watched, watch) = watch();
+        let (watched, watch) = watch_channel();
         self.with_state(|state| state.watched.push((task, watched)));
         watch
     }
@@ -480,16 +482,16 @@ impl Backend for Memory {
         look(&state.scheduler, state.now);
     }
 
-    fn stored(&self, task: TaskId) -> Answer<Option<StoredTask>> {
+    fn stored(&self, task: TaskId) -> ServiceFuture<Option<StoredTask>> {
         self.answer(|state| state.disk.image.tasks.get(&task).cloned())
     }
 
-    fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> Answer<Page> {
+    fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> ServiceFuture<Page> {
         self.answer(|state| {
             let before = |task: &&StoredTask| behind.is_none_or(|behind| task.accepted.id < behind);
             let mut tasks: Vec<StoredTask> = (state.disk.image.tasks.values().rev())
                 .filter(before)
-                .filter(|task| filter.passes(task))
+                .filter(|task| filter.matches(task))
                 .take(limit + 1)
                 .cloned()
                 .collect();
@@ -500,7 +502,7 @@ impl Backend for Memory {
         })
     }
 
-    fn object(&self, task: TaskId, object: ObjectRef) -> ReadingObject {
+    fn object(&self, task: TaskId, object: ObjectRef) -> ObjectFuture {
         let found = self.with_state(|state| {
             let Some(bytes) = state.objects.get(&(task, object.digest)) else { return Ok(None) };
             if Payload::from(&**bytes).digest() != object.digest {
@@ -514,7 +516,7 @@ impl Backend for Memory {
         futures::future::ready(found).boxed()
     }
 
-    fn register_instance(&self, host: String, port: u16) -> Registering {
+    fn register_instance(&self, host: String, port: u16) -> RegisterFuture {
         if port == 0 {
             let problem = "port 0 is not a port".to_owned();
             return futures::future::ready(Err(RegisterError::Invalid(problem))).boxed();
@@ -527,7 +529,7 @@ impl Backend for Memory {
         }
     }
 
-    fn register_server(&self, server: NewServer) -> Registering {
+    fn register_back_end(&self, server: NewBackEnd) -> RegisterFuture {
         let address = server.url.trim_start_matches("http://").to_owned();
         if address == server.url {
             let problem = format!("`{address}` is not an http:// address");
@@ -538,7 +540,7 @@ impl Backend for Memory {
         registered
     }
 
-    fn notified(&self, notification: Notification) {
+    fn deliver_notification(&self, notification: InstanceNotification) {
         self.with_state(|state| state.notifications.push(notification));
     }
 

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypha_api::{Backend, NewToken, Settings, Tokens};
+use hypha_api::{NewToken, SchedulerApi, Settings, Tokens};
 use hypha_engine::Command;
-use hypha_model::{FailureKind, Form, Priority, Span, TaskError};
+use hypha_model::{FailureKind, InputKind, Priority, Span, TaskError};
 use reqwest::{Method, Response};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::gated::Gated;
-use crate::memory::{Held, Memory, PATIENCE, worker_id};
+use crate::gated::GatedScheduler;
+use crate::memory::{HeldAttempt, Memory, TEST_TIMEOUT, worker_id};
 use crate::server::Server;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -31,7 +31,7 @@ async fn start() -> Server {
 fn send(server: &Server, path: &str, body: &str) -> tokio::task::JoinHandle<Response> {
     let request = server.json(Method::POST, path, body);
     let answer = async move { request.send().await.unwrap() };
-    let answer = tokio::time::timeout(PATIENCE, answer);
+    let answer = tokio::time::timeout(TEST_TIMEOUT, answer);
     tokio::spawn(async move { answer.await.expect("no answer came") })
 }
 
@@ -50,12 +50,12 @@ fn header<'a>(response: &'a Response, name: &str) -> &'a str {
 }
 
 async fn chunk(response: &mut Response) -> String {
-    let chunk = tokio::time::timeout(PATIENCE, response.chunk()).await.expect("no piece came");
+    let chunk = tokio::time::timeout(TEST_TIMEOUT, response.chunk()).await.expect("no piece came");
     String::from_utf8(chunk.unwrap().expect("the stream has ended").to_vec()).unwrap()
 }
 
 /// Lets the pause before the next attempt pass.
-fn pass_pause(server: &Server) {
+fn pass_retry_backoff(server: &Server) {
     server.memory.advance(Span::from_millis(10));
 }
 
@@ -78,13 +78,13 @@ async fn bodies_pass_unchanged_both_ways() {
     let body = " {\n\"messages\" : [ {\"content\":\"\\u00e4\\/ß 🍄\"} ],\t\"model\":\"m\", \"max_tokens\": 1e2}\r\n";
     let answer = "{ \"choices\":[],\n\t\"id\":1, \"id\" : 2.50, \"text\":\"\\u00e4ß\" }\n";
     let cases = [
-        (CHAT, Form::Chat),
-        ("/v1/completions", Form::Completion),
-        ("/v1/embeddings", Form::Embedding),
+        (CHAT, InputKind::Chat),
+        ("/v1/completions", InputKind::Completion),
+        ("/v1/embeddings", InputKind::Embedding),
     ];
     for (path, form) in cases {
         let response = send(&server, path, body);
-        let held = server.memory.begun("m").await;
+        let held = server.memory.wait_for_attempt("m").await;
         assert_eq!(held.input(), body.as_bytes());
         let spec = &held.dispatch.spec;
         assert_eq!((spec.form, spec.stream), (form, false));
@@ -114,7 +114,7 @@ async fn bodies_pass_unchanged_both_ways() {
 async fn pieces_arrive_as_they_come_and_in_order() {
     let server = start().await;
     let response = send(&server, CHAT, STREAM);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     assert!(held.dispatch.spec.stream);
     server.memory.output(&held, b"data: {\"n\":1}\n\n");
     let mut response = response.await.unwrap();
@@ -144,10 +144,10 @@ async fn a_worker_that_fails_before_the_first_byte_is_replaced() {
     let server = start().await;
     for (body, stream) in [(r#"{"model":"m"}"#, false), (STREAM, true)] {
         let response = send(&server, CHAT, body);
-        let first = server.memory.begun("m").await;
+        let first = server.memory.wait_for_attempt("m").await;
         server.memory.fail(&first, FailureKind::BackendFailed, "the connection was refused");
-        pass_pause(&server);
-        let second = server.memory.begun("m").await;
+        pass_retry_backoff(&server);
+        let second = server.memory.wait_for_attempt("m").await;
         assert_ne!(first.worker, second.worker);
         assert_eq!(second.input(), body.as_bytes());
         if stream {
@@ -166,10 +166,10 @@ async fn a_worker_that_fails_before_the_first_byte_is_replaced() {
 async fn a_worker_that_is_lost_before_the_first_byte_is_replaced() {
     let server = start().await;
     let response = send(&server, CHAT, STREAM);
-    let first = server.memory.begun("m").await;
+    let first = server.memory.wait_for_attempt("m").await;
     server.memory.lose_worker(if first.worker == worker_id(1) { 1 } else { 2 });
-    pass_pause(&server);
-    let second = server.memory.begun("m").await;
+    pass_retry_backoff(&server);
+    let second = server.memory.wait_for_attempt("m").await;
     assert_ne!(first.worker, second.worker);
     server.memory.output(&second, b"data: [DONE]\n\n");
     server.memory.complete(&second, b"");
@@ -184,7 +184,7 @@ async fn a_failure_after_the_first_byte_ends_the_stream_with_an_error() {
         [("data: {\"n\":1}\n\n", ""), ("data: {\"n\":1}\n\ndata: {\"n", "\n\n")]
     {
         let response = send(&server, CHAT, STREAM);
-        let held = server.memory.begun("m").await;
+        let held = server.memory.wait_for_attempt("m").await;
         server.memory.output(&held, passed.as_bytes());
         server.memory.fail(&held, FailureKind::BackendFailed, "the server hung up");
         let response = response.await.unwrap();
@@ -196,7 +196,7 @@ async fn a_failure_after_the_first_byte_ends_the_stream_with_an_error() {
         assert_eq!(error(&event)["message"], "the server hung up");
         assert_eq!(error(&event)["code"], "worker_failed");
         no_task_is_open(&server.memory).await;
-        pass_pause(&server);
+        pass_retry_backoff(&server);
     }
 }
 
@@ -205,9 +205,9 @@ async fn a_client_that_hangs_up_while_it_runs_cancels() {
     let server = start().await;
     for body in [r#"{"model":"m"}"#, STREAM] {
         let response = send(&server, CHAT, body);
-        let held = server.memory.begun("m").await;
+        let held = server.memory.wait_for_attempt("m").await;
         response.abort();
-        server.memory.stopped(held.task()).await;
+        server.memory.wait_for_cancel(held.task()).await;
         no_task_is_open(&server.memory).await;
     }
 }
@@ -232,12 +232,12 @@ async fn a_client_that_hangs_up_while_it_waits_cancels() {
 async fn a_client_that_hangs_up_within_a_stream_cancels() {
     let server = start().await;
     let response = send(&server, CHAT, STREAM);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     server.memory.output(&held, b"data: 1\n\n");
     let mut response = response.await.unwrap();
     chunk(&mut response).await;
     drop(response);
-    server.memory.stopped(held.task()).await;
+    server.memory.wait_for_cancel(held.task()).await;
     no_task_is_open(&server.memory).await;
 }
 
@@ -246,7 +246,7 @@ async fn a_client_that_hangs_up_before_it_is_accepted_cancels() {
     let memory = Memory::with(hypha_engine::Settings::default());
     memory.add_worker(1, &["m"]);
     let gate = Arc::new(Semaphore::new(0));
-    let gated = Gated { memory: Arc::clone(&memory), gate: Arc::clone(&gate) };
+    let gated = GatedScheduler { memory: Arc::clone(&memory), gate: Arc::clone(&gate) };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let never = std::future::pending();
@@ -255,12 +255,12 @@ async fn a_client_that_hangs_up_before_it_is_accepted_cancels() {
     server.address = address;
     let response = send(&server, CHAT, r#"{"model":"m"}"#);
     // Accepted, and not told so yet.
-    let held = memory.begun("m").await;
+    let held = memory.wait_for_attempt("m").await;
     response.abort();
     // The abort is seen before the answer comes, or after: the task must end in both cases.
     tokio::task::yield_now().await;
     gate.add_permits(1);
-    memory.stopped(held.task()).await;
+    memory.wait_for_cancel(held.task()).await;
     no_task_is_open(&memory).await;
 }
 
@@ -268,8 +268,8 @@ async fn a_client_that_hangs_up_before_it_is_accepted_cancels() {
 async fn bad_requests_are_refused_in_the_shape_of_the_protocol() {
     let server = start().await;
     let cases = [
-        ("", Value::Null, "the body is not understood"),
-        ("{\"model\":", Value::Null, "the body is not understood"),
+        ("", Value::Null, "the body is invalid"),
+        ("{\"model\":", Value::Null, "the body is invalid"),
         ("[]", Value::Null, "expected an object"),
         (r#"{"model":"m","model":"m"}"#, Value::Null, "duplicate field `model`"),
         (r#"{"messages":[]}"#, "model".into(), "must name a `model`"),
@@ -318,7 +318,7 @@ async fn a_model_that_nobody_serves_is_not_found_until_somebody_does() {
     }
     server.memory.add_worker(3, &["x"]);
     let response = send(&server, CHAT, r#"{"model":"x"}"#);
-    let held = server.memory.begun("x").await;
+    let held = server.memory.wait_for_attempt("x").await;
     server.memory.complete(&held, b"{}");
     assert_eq!(response.await.unwrap().status(), 200);
 }
@@ -328,7 +328,7 @@ async fn a_worker_that_takes_any_model_is_asked_for_the_rest() {
     let server = start().await;
     server.memory.add_worker(3, &[]);
     let response = send(&server, CHAT, r#"{"model":"x"}"#);
-    let held = server.memory.begun("x").await;
+    let held = server.memory.wait_for_attempt("x").await;
     server.memory.complete(&held, b"{}");
     assert_eq!(response.await.unwrap().status(), 200);
     let (status, _) = server.get("/v1/models/x").await;
@@ -366,13 +366,13 @@ async fn models_go_with_their_last_worker() {
     server.memory.add_worker(3, &["x"]);
     let models = async || server.get("/v1/models").await.1["data"].as_array().unwrap().len();
     assert_eq!(models().await, 3);
-    server.memory.ask(Command::RemoveWorker(worker_id(3))).await.unwrap();
+    server.memory.execute(Command::RemoveWorker(worker_id(3))).await.unwrap();
     assert_eq!(models().await, 2);
     let (status, body) = post(&server, CHAT, r#"{"model":"x"}"#).await;
-    let why = "whoever serves the model `x` was taken out of use; try again later";
+    let why = "all workers that serve the model `x` were removed; try again later";
     assert_eq!((status, &error(&body)["message"]), (503, &why.into()));
     assert_eq!(post(&server, CHAT, r#"{"model":"none"}"#).await.0, 404);
-    server.memory.ask(Command::RemoveWorker(worker_id(2))).await.unwrap();
+    server.memory.execute(Command::RemoveWorker(worker_id(2))).await.unwrap();
     assert_eq!(models().await, 2, "the other worker serves them, too");
 }
 
@@ -382,7 +382,7 @@ async fn a_full_queue_is_429_with_a_time() {
     memory.add_worker(1, &["m"]);
     let server = Server::with(memory, Settings::default()).await;
     let first = send(&server, CHAT, r#"{"model":"m"}"#);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     let response = send(&server, CHAT, r#"{"model":"m"}"#).await.unwrap();
     assert_eq!(response.status(), 429);
     assert!(header(&response, "retry-after").parse::<u32>().unwrap() >= 1);
@@ -417,11 +417,11 @@ async fn a_request_that_no_worker_takes_in_time_is_503_and_cancelled() {
 
 /// Of whoever is known to be away nobody expects an answer within minutes; of whoever is busy one does.
 #[tokio::test]
-async fn a_request_whose_servers_are_all_away_is_503_soon_and_one_whose_are_busy_waits() {
+async fn request_is_503_if_all_workers_are_unavailable_and_waits_if_they_are_busy() {
     let memory = Memory::with(hypha_engine::Settings::default());
     memory.add_worker(1, &["m"]);
     memory.add_worker(2, &["other"]);
-    let settings = Settings { away_patience: Span::from_millis(20), ..Settings::default() };
+    let settings = Settings { unschedulable_timeout: Span::from_millis(20), ..Settings::default() };
     let server = Server::with(memory, settings).await;
     let running: Vec<_> = (0..4).map(|_| send(&server, CHAT, r#"{"model":"m"}"#)).collect();
     server.memory.until(|state| (state.held().len() == 4).then_some(())).await;
@@ -437,7 +437,7 @@ async fn a_request_whose_servers_are_all_away_is_503_soon_and_one_whose_are_busy
         assert!(header(&response, "retry-after").parse::<u32>().unwrap() >= 1);
         let body = json_of(response).await;
         assert_eq!(error(&body)["code"], "no_worker");
-        let message = "no worker is left for it: whoever serves this model is away (lost); \
+        let message = "no worker is available for it: all workers that serve this model are unavailable (lost); \
                        try again later";
         assert_eq!(error(&body)["message"], message);
     }
@@ -446,11 +446,11 @@ async fn a_request_whose_servers_are_all_away_is_503_soon_and_one_whose_are_busy
 
 /// Whoever has been away for longer than one waits for it is not waited for.
 #[tokio::test]
-async fn a_request_whose_servers_are_long_gone_is_503_at_once() {
+async fn request_is_503_at_once_if_all_workers_have_long_been_unavailable() {
     const LONG: Span = Span::from_secs(60);
     let memory = Memory::with(hypha_engine::Settings::default());
     memory.add_worker(1, &["m"]);
-    let settings = Settings { away_patience: LONG, ..Settings::default() };
+    let settings = Settings { unschedulable_timeout: LONG, ..Settings::default() };
     let server = Server::with(memory, settings).await;
     server.memory.lose_worker(1);
     let waits = send(&server, CHAT, r#"{"model":"m"}"#);
@@ -465,7 +465,7 @@ async fn a_request_whose_servers_are_long_gone_is_503_at_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_back_in_time_answers() {
+async fn worker_that_returns_in_time_answers() {
     let memory = Memory::with(hypha_engine::Settings::default());
     memory.add_worker(1, &["m"]);
     memory.lose_worker(1);
@@ -473,7 +473,7 @@ async fn a_server_that_is_back_in_time_answers() {
     let response = send(&server, CHAT, r#"{"model":"m"}"#);
     server.memory.until(|state| (state.scheduler.open_tasks() == 1).then_some(())).await;
     server.memory.add_worker(1, &["m"]);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     server.memory.complete(&held, b"{}");
     assert_eq!(response.await.unwrap().status(), 200);
 }
@@ -485,7 +485,7 @@ async fn a_request_that_runs_is_not_given_up_for_waiting() {
     let settings = Settings { task_timeout: Span::from_millis(20), ..Settings::default() };
     let server = Server::with(memory, settings).await;
     let response = send(&server, CHAT, r#"{"model":"m"}"#);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     // Longer than it may wait.
     tokio::time::sleep(Duration::from_millis(60)).await;
     server.memory.complete(&held, b"{}");
@@ -503,7 +503,7 @@ async fn a_fault_that_the_server_finds_is_passed_on() {
     for (status, body, kind) in cases {
         for request in [r#"{"model":"m"}"#, STREAM] {
             let response = send(&server, CHAT, request);
-            let held = server.memory.begun("m").await;
+            let held = server.memory.wait_for_attempt("m").await;
             let error = TaskError::new(FailureKind::InvalidInput, body);
             server.memory.fail_with(&held, TaskError { status: Some(status), ..error });
             let response = response.await.unwrap();
@@ -521,29 +521,25 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
         (
             Some(500),
             r#"{"error":{"message":"out of memory"}}"#,
-            "the model's server answered 500, attempt 3 was the last: out of memory",
+            "the back end answered 500, attempt 3 was the last: out of memory",
         ),
-        (
-            Some(503),
-            "<html>trace</html>",
-            "the model's server answered 503, attempt 3 was the last",
-        ),
-        (Some(302), "", "the model's server answered 302, attempt 3 was the last"),
+        (Some(503), "<html>trace</html>", "the back end answered 503, attempt 3 was the last"),
+        (Some(302), "", "the back end answered 302, attempt 3 was the last"),
         // About the scheduler's own key, and none of the client's business.
-        (Some(401), "no", "the model's server answered 401, attempt 3 was the last"),
+        (Some(401), "no", "the back end answered 401, attempt 3 was the last"),
         (None, "nobody listens there", "nobody listens there"),
         // Nothing decides by the words.
         (None, "the server answered 422: x", "the server answered 422: x"),
-        (None, "no worker is left for it", "no worker is left for it"),
+        (None, "no worker is available for it", "no worker is available for it"),
     ];
     for (status, text, expected) in cases {
         let server = start().await;
         let response = send(&server, CHAT, STREAM);
         for _ in 0..3 {
-            let held: Held = server.memory.begun("m").await;
+            let held: HeldAttempt = server.memory.wait_for_attempt("m").await;
             let error = TaskError::new(FailureKind::BackendFailed, text);
             server.memory.fail_with(&held, TaskError { status, ..error });
-            pass_pause(&server);
+            pass_retry_backoff(&server);
         }
         let response = response.await.unwrap();
         assert_eq!(response.status(), 502);
@@ -557,7 +553,7 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
 #[tokio::test]
 async fn every_kind_of_failure_has_its_status() {
     let words = "the program failed: no such voice";
-    for kind in FailureKind::ALL.into_iter().filter(|kind| kind.is_of_run()) {
+    for kind in FailureKind::ALL.into_iter().filter(|kind| kind.is_run_outcome()) {
         let (status, kind_of_error, code) = match kind {
             FailureKind::InvalidInput => (400, "invalid_request_error", None),
             FailureKind::ProgramFailed => (500, "server_error", Some("program_failed")),
@@ -568,10 +564,10 @@ async fn every_kind_of_failure_has_its_status() {
         for request in [r#"{"model":"m"}"#, STREAM] {
             let server = start().await;
             let response = send(&server, CHAT, request);
-            for _ in 0..if kind.retry() { 3 } else { 1 } {
-                let held: Held = server.memory.begun("m").await;
+            for _ in 0..if kind.is_retryable() { 3 } else { 1 } {
+                let held: HeldAttempt = server.memory.wait_for_attempt("m").await;
                 server.memory.fail(&held, kind, words);
-                pass_pause(&server);
+                pass_retry_backoff(&server);
             }
             let response = response.await.unwrap();
             assert_eq!(response.status(), status, "{kind}");
@@ -584,37 +580,37 @@ async fn every_kind_of_failure_has_its_status() {
     let server = start().await;
     let response = send(&server, CHAT, r#"{"model":"m"}"#);
     for _ in 0..3 {
-        let held: Held = server.memory.begun("m").await;
+        let held: HeldAttempt = server.memory.wait_for_attempt("m").await;
         server.memory.time_out(&held);
-        pass_pause(&server);
+        pass_retry_backoff(&server);
     }
     assert_eq!(response.await.unwrap().status(), 504);
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_reached_is_replaced_or_503_soon() {
+async fn unreachable_back_end_is_replaced_or_503_soon() {
     let server = start().await;
     let response = send(&server, CHAT, STREAM);
     for _ in 0..2 {
-        let held = server.memory.begun("m").await;
-        server.memory.not_reached(&held, "no connection to 127.0.0.1:8000: refused");
-        pass_pause(&server);
+        let held = server.memory.wait_for_attempt("m").await;
+        server.memory.fail_unreachable(&held, "no connection to 127.0.0.1:8000: refused");
+        pass_retry_backoff(&server);
     }
     let response = response.await.unwrap();
     assert_eq!(response.status(), 503);
     assert!(response.headers().contains_key("retry-after"));
     let body = json_of(response).await;
     assert_eq!(error(&body)["code"], "no_worker");
-    let message = "no worker is left for it: no connection to 127.0.0.1:8000: refused";
+    let message = "no worker is available for it: no connection to 127.0.0.1:8000: refused";
     assert_eq!(error(&body)["message"], message);
 }
 
 #[tokio::test]
-async fn what_somebody_cancels_at_the_scheduler_is_gone() {
+async fn request_cancelled_at_the_scheduler_is_410() {
     let server = start().await;
     let response = send(&server, CHAT, r#"{"model":"m"}"#);
-    let held = server.memory.begun("m").await;
-    server.memory.ask(Command::CancelTask(held.task())).await.unwrap();
+    let held = server.memory.wait_for_attempt("m").await;
+    server.memory.execute(Command::CancelTask(held.task())).await.unwrap();
     let response = response.await.unwrap();
     assert_eq!(response.status(), 410);
     let body = json_of(response).await;
@@ -626,7 +622,7 @@ async fn what_somebody_cancels_at_the_scheduler_is_gone() {
 async fn a_result_that_looks_like_an_object_is_passed_on() {
     let server = start().await;
     let response = send(&server, CHAT, r#"{"model":"m"}"#);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     let object = server.memory.put_object(&held, b"very large");
     server.memory.complete(&held, object.to_json().as_bytes());
     let response = response.await.unwrap();
@@ -637,7 +633,7 @@ async fn a_result_that_looks_like_an_object_is_passed_on() {
 async fn a_large_result_that_is_damaged_is_an_error() {
     let server = start().await;
     let response = send(&server, CHAT, r#"{"model":"m"}"#);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     let object = server.memory.put_object(&held, b"very large");
     server.memory.damage(&held, object);
     server.memory.complete_with(&held, object);
@@ -651,7 +647,7 @@ async fn a_large_result_is_fetched() {
     let server = start().await;
     let result = format!("{{\"data\":\"{}\"}}", "x".repeat(100_000));
     let response = send(&server, "/v1/embeddings", r#"{"model":"m"}"#);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     let object = server.memory.put_object(&held, result.as_bytes());
     server.memory.complete_with(&held, object);
     let response = response.await.unwrap();
@@ -680,7 +676,7 @@ async fn results_of_executors_that_are_no_servers_are_passed_on() {
     ];
     for (result, kind) in cases {
         let response = send(&server, CHAT, STREAM);
-        let held = server.memory.begun("m").await;
+        let held = server.memory.wait_for_attempt("m").await;
         server.memory.complete(&held, result);
         let response = response.await.unwrap();
         assert_eq!(header(&response, "content-type"), kind);
@@ -692,7 +688,7 @@ async fn results_of_executors_that_are_no_servers_are_passed_on() {
 async fn embeddings_are_not_streamed() {
     let server = start().await;
     let response = send(&server, "/v1/embeddings", STREAM);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     assert!(!held.dispatch.spec.stream);
     server.memory.output(&held, b"unasked");
     server.memory.complete(&held, b"{}");
@@ -720,7 +716,7 @@ async fn requests_run_under_the_tenant_s_name_quota_and_ceiling() {
     assert_eq!(post(&server, CHAT, r#"{"model":"m"}"#).await.0, 401);
     server.token = Some(token);
     let first = send(&server, CHAT, r#"{"model":"m"}"#);
-    let held = server.memory.begun("m").await;
+    let held = server.memory.wait_for_attempt("m").await;
     assert_eq!(held.dispatch.spec.tenant.as_ref().unwrap().as_str(), "acme");
     assert_eq!(held.dispatch.spec.requirement.priority, Priority(-500));
     let refused = send(&server, CHAT, r#"{"model":"echo"}"#).await.unwrap();
@@ -737,7 +733,7 @@ async fn requests_run_under_the_tenant_s_name_quota_and_ceiling() {
     // So it is with streams, which end or are left.
     for leaves in [false, true, false] {
         let response = send(&server, CHAT, STREAM);
-        let held = server.memory.begun("m").await;
+        let held = server.memory.wait_for_attempt("m").await;
         server.memory.output(&held, b"data: 1\n\n");
         let mut response = response.await.unwrap();
         assert_eq!(response.status(), 200);

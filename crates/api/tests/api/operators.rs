@@ -55,7 +55,7 @@ async fn workers_are_shown_with_all_that_is_known() {
 }
 
 #[tokio::test]
-async fn whoever_fails_too_often_is_left_alone_and_that_is_told() {
+async fn executor_is_quarantined_after_repeated_failures_with_its_reason() {
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
     let memory = Memory::with(hypha_engine::Settings { retry, ..Default::default() });
     memory.add_worker(1, &["fail"]);
@@ -68,14 +68,14 @@ async fn whoever_fails_too_often_is_left_alone_and_that_is_told() {
     let worker = &body["workers"][0];
     assert_eq!(worker["status"], "unavailable");
     let why = worker["reason"].as_str().unwrap();
-    assert!(why.starts_with("left alone until 2023-11-14T22:13:50."), "{why}");
+    assert!(why.starts_with("quarantined until 2023-11-14T22:13:50."), "{why}");
     assert!(why.ends_with("Z after 3 failures in a row, the last: it was told to fail"), "{why}");
     assert_eq!(worker["executors"][0]["reason"], *why);
 
     let (_, task) = server.post("/api/v1/tasks", fails).await;
     let path = format!("/api/v1/tasks/{}/explain", task["id"].as_str().unwrap());
     let (_, explained) = server.get(&path).await;
-    assert_eq!(explained["summary"], "no worker can take it: 1 × left alone after failures");
+    assert_eq!(explained["summary"], "no worker can take it: 1 × quarantined after failures");
     assert_eq!(explained["workers"][0]["refusals"], json!([why]), "{explained}");
 }
 
@@ -98,7 +98,7 @@ async fn a_worker_is_drained_and_forgotten() {
     assert_eq!(counted, json!({"known": 1, "available": 1}), "it is not counted");
     let (status, again) = server.delete(&path).await;
     assert_eq!(status, 404);
-    let said = format!("worker {} was removed at {at}; PUT {path} takes it again", worker_id(1));
+    let said = format!("worker {} was removed at {at}; PUT {path} readmits it", worker_id(1));
     assert_eq!(again["error"]["message"], said);
     assert_eq!(server.delete("/api/v1/workers/x").await.0, 400);
     let (status, body) = server.put(&path, "").await;
@@ -110,7 +110,7 @@ async fn a_worker_is_drained_and_forgotten() {
 }
 
 #[tokio::test]
-async fn a_worker_that_finishes_what_it_has_says_since_when_it_is_removed() {
+async fn draining_worker_shows_when_it_was_removed() {
     let server = Server::start().await;
     for _ in 0..2 {
         server.post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
@@ -140,7 +140,7 @@ async fn a_list_of_workers_takes_no_parameters() {
 }
 
 #[tokio::test]
-async fn a_server_becomes_a_worker() {
+async fn back_end_is_registered_as_a_worker() {
     let server = Server::start().await;
     server.memory.set_healthy("127.0.0.1:9000", &["llama"]);
     let path = "/api/v1/workers";
@@ -219,7 +219,7 @@ async fn the_strategy_is_shown_and_changed() {
 }
 
 #[tokio::test]
-async fn health_figures_and_document_are_served() {
+async fn health_metrics_and_openapi_document_are_served() {
     let server = Server::start().await;
     assert_eq!(server.get("/healthz").await, (200, json!({"status": "ok"})));
     assert_eq!(server.get("/readyz").await, (200, json!({"status": "ok"})));

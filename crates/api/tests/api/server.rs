@@ -31,10 +31,10 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let backend = Arc::clone(&memory) as Arc<dyn hypha_api::Backend>;
+        let service = Arc::clone(&memory) as Arc<dyn hypha_api::SchedulerApi>;
         tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
-            hypha_api::serve(settings, listener, backend, stopped).await.unwrap();
+            hypha_api::serve(settings, listener, service, stopped).await.unwrap();
         });
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         Server { memory, address, client, token: None, _stop: stop }

@@ -60,7 +60,7 @@ async fn a_request_may_wait_for_the_end() {
     let (status, open) = server.post("/api/v1/tasks?wait=0.01", r#"{"model": "sleep"}"#).await;
     assert_eq!((status, &open["status"]), (202, &json!("running")));
 
-    let held = server.memory.begun("sleep").await;
+    let held = server.memory.wait_for_attempt("sleep").await;
     let memory = server.memory.clone();
     let watches = memory.with_state(|state| state.watchers());
     let path = format!("{}?wait=20", path_of(&open));
@@ -148,7 +148,7 @@ async fn a_key_returns_the_first_task() {
 }
 
 #[tokio::test]
-async fn a_full_queue_says_when_to_come_back() {
+async fn full_queue_is_answered_with_retry_after() {
     let settings = hypha_engine::Settings { max_queue: 1, ..Default::default() };
     let server = Server::with(Memory::with(settings), Settings::default()).await;
     let task = r#"{"model": "none"}"#;
@@ -189,7 +189,7 @@ async fn nothing_is_acknowledged_while_the_store_fails() {
 }
 
 #[tokio::test]
-async fn a_task_that_fails_says_why_and_waits_to_be_tried_again() {
+async fn failed_attempt_shows_its_reason_and_when_it_is_retried() {
     let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
     let memory = Memory::with(hypha_engine::Settings { retry, ..Default::default() });
     memory.add_worker(1, &["fail"]);
@@ -199,7 +199,10 @@ async fn a_task_that_fails_says_why_and_waits_to_be_tried_again() {
     assert_eq!((&delayed["status"], &delayed["attempts"]), (&json!("queued"), &json!(1)));
     assert_eq!(delayed["last_error"], "it was told to fail");
     assert!(delayed["delayed_until"].is_string());
-    assert!(delayed["reason"].as_str().unwrap().starts_with("the next try is in "), "{delayed}");
+    assert!(
+        delayed["reason"].as_str().unwrap().starts_with("the next attempt is in "),
+        "{delayed}"
+    );
     server.memory.advance(Span::from_secs(10));
     let (_, failed) = server.get(&path_of(&task)).await;
     assert_eq!((&failed["status"], &failed["attempts"]), (&json!("failed"), &json!(2)));
@@ -225,10 +228,10 @@ async fn a_task_that_fails_says_why_and_waits_to_be_tried_again() {
 }
 
 #[tokio::test]
-async fn what_went_wrong_before_is_not_told_of_a_try_that_runs() {
+async fn running_attempt_does_not_show_the_last_error() {
     let server = Server::start().await;
     let (_, task) = server.post(TASKS, r#"{"model": "sleep"}"#).await;
-    let held = server.memory.begun("sleep").await;
+    let held = server.memory.wait_for_attempt("sleep").await;
     server.memory.fail(&held, FailureKind::BackendFailed, "out of memory");
     let (_, waits) = server.get(&path_of(&task)).await;
     assert_eq!(
@@ -236,7 +239,7 @@ async fn what_went_wrong_before_is_not_told_of_a_try_that_runs() {
         (&json!("queued"), &json!("out of memory"))
     );
     server.memory.advance(Span::from_secs(10));
-    server.memory.begun("sleep").await;
+    server.memory.wait_for_attempt("sleep").await;
     let (_, again) = server.get(&path_of(&task)).await;
     assert_eq!((&again["status"], &again["attempts"]), (&json!("running"), &json!(2)), "{again}");
     assert_eq!((&again["error"], &again["last_error"]), (&Value::Null, &Value::Null), "{again}");
@@ -290,13 +293,13 @@ async fn cancelling_is_final_and_may_be_repeated() {
         assert_eq!(server.get(&path_of(task)).await.1["status"], "cancelled");
     }
     let task = running["id"].as_str().unwrap().parse().unwrap();
-    assert_eq!(server.memory.stopped(task).await.number, 1);
+    assert_eq!(server.memory.wait_for_cancel(task).await.number, 1);
     let (status, body) = server.delete(&path_of(&done)).await;
     assert_eq!((status, &body["status"], &body["result"]), (200, &json!("completed"), &json!(5)));
 }
 
 #[tokio::test]
-async fn what_is_not_known_is_404_and_what_is_no_id_400() {
+async fn unknown_task_is_404_and_invalid_id_is_400() {
     let server = Server::start().await;
     let unknown = "task-018bcfe5-6800-7000-8000-000000000000";
     for suffix in ["", "/events", "/explain", "/result", "?wait=0.01"] {
@@ -397,7 +400,7 @@ async fn results_come_as_they_are() {
         let (_, task) = server.post(TASKS, r#"{"model": "any"}"#).await;
         let path = format!("{}/result", path_of(&task));
         assert_eq!(server.get(&path).await.0, 409, "there is none yet");
-        let held = server.memory.begun("any").await;
+        let held = server.memory.wait_for_attempt("any").await;
         if result.len() > 1_000 {
             let object = server.memory.put_object(&held, result);
             server.memory.complete_with(&held, object);
@@ -417,7 +420,7 @@ async fn a_large_result_that_is_damaged_or_gone_is_an_error() {
     let server = Server::start().await;
     for damaged in [true, false] {
         let (_, task) = server.post(TASKS, r#"{"model": "sleep"}"#).await;
-        let held = server.memory.begun("sleep").await;
+        let held = server.memory.wait_for_attempt("sleep").await;
         let mut object = server.memory.put_object(&held, b"very large");
         match damaged {
             true => server.memory.damage(&held, object),

@@ -11,17 +11,17 @@ use hyper::{Method, Request, Uri};
 use ipnet::IpNet;
 use tokio::time::timeout;
 
-use super::link::{Exchange, Home, Link};
-use super::{CONNECT_TIMEOUT, HttpError, locked};
+use super::connection::{Exchange, HttpConnection, Reactor};
+use super::{CONNECT_TIMEOUT, HttpError, lock};
 
 /// Connections that are kept for one server: as many as busy proxies use for one, few enough that a thousand
 /// servers do not use up the descriptors of a process.
 const MAX_IDLE: usize = 256;
 /// A connection that was not used for this long is closed; most servers do it sooner.
-const IDLE_FOR: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Uses of a connection from elsewhere until it is closed: a new one costs as much as some dozens of hand-overs between
 /// threads save.
-const MAX_ABROAD: u32 = 64;
+const MAX_FOREIGN_USES: u32 = 64;
 /// More addresses than this for one name are not tried.
 const MAX_ADDRESSES: usize = 16;
 /// The longest name of a host that the domain name system has.
@@ -44,7 +44,7 @@ pub(crate) struct Origin {
     header: HeaderValue,
     /// Every address of the host must be in one of these; `None` allows all.
     allowed: Option<Arc<[IpNet]>>,
-    idle: Mutex<Vec<(Box<Link>, Instant)>>,
+    idle: Mutex<Vec<(Box<HttpConnection>, Instant)>>,
 }
 
 impl Target {
@@ -59,7 +59,7 @@ impl Target {
             Some("http") => {}
             Some("https") => {
                 return refuse(
-                    "is an https address, which is not supported: put the server where it can be \
+                    "is an https address, which is not supported: put the back end where it can be \
                      reached over plain http, such as behind a local proxy",
                 );
             }
@@ -105,7 +105,7 @@ impl Origin {
     ) -> Result<Arc<Origin>, HttpError> {
         let authority = target.authority();
         let header = HeaderValue::from_str(&authority)
-            .map_err(|_| HttpError::Address(format!("`{authority}` is not a server's address")))?;
+            .map_err(|_| HttpError::Address(format!("`{authority}` is not a host and port")))?;
         let (host, port) = (target.host.clone(), target.port);
         Ok(Arc::new(Origin { host, port, header, allowed, idle: Mutex::default() }))
     }
@@ -130,97 +130,97 @@ impl Origin {
         if let Some(authorization) = authorization {
             headers.insert(hyper::header::AUTHORIZATION, authorization.clone());
         }
-        while let Some(link) = self.take_kept() {
-            match link.send(request, Arc::clone(self)).await {
+        while let Some(conn) = self.take_idle() {
+            match conn.send(request, Arc::clone(self)).await {
                 Ok(exchange) => return Ok(exchange),
                 // It was closed at the last moment and nothing was sent: the next one.
-                Err(not_sent) => match not_sent.request {
+                Err(error) => match error.request {
                     Some(unsent) => request = unsent,
-                    None => return Err(not_sent.error),
+                    None => return Err(error.error),
                 },
             }
         }
-        let link = self.connect().await?;
-        link.send(request, Arc::clone(self)).await.map_err(|not_sent| not_sent.error)
+        let conn = self.connect().await?;
+        conn.send(request, Arc::clone(self)).await.map_err(|error| error.error)
     }
 
     /// Whether the server accepts connections. A new one is made: one that is kept says nothing about that.
-    pub(crate) async fn reach(&self) -> Result<(), HttpError> {
-        self.close_old();
-        let link = self.connect().await?;
-        if locked(&self.idle).is_empty() {
-            self.keep(link);
+    pub(crate) async fn probe(&self) -> Result<(), HttpError> {
+        self.close_expired();
+        let conn = self.connect().await?;
+        if lock(&self.idle).is_empty() {
+            self.put_idle(conn);
         }
         Ok(())
     }
 
     /// Closes the connections that are kept.
-    pub(crate) fn close_kept(&self) {
-        let kept = std::mem::take(&mut *locked(&self.idle));
+    pub(crate) fn close_idle(&self) {
+        let kept = std::mem::take(&mut *lock(&self.idle));
         // Closed outside of the lock.
         drop(kept);
     }
 
     /// Keeps a connection for the next request, unless it would be better made anew where it is used.
-    pub(super) fn keep(&self, mut link: Box<Link>) {
-        link.abroad += u32::from(link.home != Home::here());
-        if link.abroad > MAX_ABROAD {
+    pub(super) fn put_idle(&self, mut conn: Box<HttpConnection>) {
+        conn.foreign_uses += u32::from(conn.reactor != Reactor::current());
+        if conn.foreign_uses > MAX_FOREIGN_USES {
             return;
         }
-        let mut idle = locked(&self.idle);
+        let mut idle = lock(&self.idle);
         if idle.len() < MAX_IDLE {
-            idle.push((link, Instant::now()));
+            idle.push((conn, Instant::now()));
         }
     }
 
     /// The connection that was used last and is still good, of those at home here if there are any.
-    fn take_kept(&self) -> Option<Box<Link>> {
-        self.close_old();
-        let here = Home::here();
+    fn take_idle(&self) -> Option<Box<HttpConnection>> {
+        self.close_expired();
+        let here = Reactor::current();
         loop {
-            let (mut link, _) = {
-                let mut idle = locked(&self.idle);
-                let near = idle.iter().rposition(|(link, _)| link.home == here);
+            let (mut conn, _) = {
+                let mut idle = lock(&self.idle);
+                let near = idle.iter().rposition(|(conn, _)| conn.reactor == here);
                 match near {
                     Some(near) => idle.remove(near),
                     None => idle.pop()?,
                 }
             };
-            if link.is_usable() {
-                return Some(link);
+            if conn.is_usable() {
+                return Some(conn);
             }
         }
     }
 
     /// Closes what has not been used for long: the first ones, because the last ones are taken first.
-    fn close_old(&self) {
-        let mut idle = locked(&self.idle);
-        let old = idle.iter().take_while(|(_, since)| since.elapsed() > IDLE_FOR).count();
+    fn close_expired(&self) {
+        let mut idle = lock(&self.idle);
+        let old = idle.iter().take_while(|(_, since)| since.elapsed() > IDLE_TIMEOUT).count();
         let old: Vec<_> = idle.drain(..old).collect();
         // Closed outside of the lock.
         drop(idle);
         drop(old);
     }
 
-    async fn connect(&self) -> Result<Box<Link>, HttpError> {
+    async fn connect(&self) -> Result<Box<HttpConnection>, HttpError> {
         let failed =
-            |reason: String| HttpError::Connect { server: self.shown().to_owned(), reason };
+            |reason: String| HttpError::Connect { server: self.authority().to_owned(), reason };
         let connecting = async {
             let mut reason = "it has no address".to_owned();
             for address in self.addresses().await? {
-                match Link::open(address).await {
-                    Ok(link) => return Ok(link),
+                match HttpConnection::open(address).await {
+                    Ok(conn) => return Ok(conn),
                     Err(error) => reason = error.to_string(),
                 }
             }
             Err(failed(reason))
         };
-        let late = |_| failed(format!("nobody accepted it within {CONNECT_TIMEOUT:?}"));
+        let late = |_| failed(format!("it was not accepted within {CONNECT_TIMEOUT:?}"));
         timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?
     }
 
-    fn shown(&self) -> &str {
-        self.header.to_str().unwrap_or("the server")
+    fn authority(&self) -> &str {
+        self.header.to_str().unwrap_or("the back end")
     }
 
     /// The addresses to try. They were checked, and are used as they are: a second look-up might give others.
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_nonsense_is_named() {
+    fn urls_are_parsed_and_invalid_ones_are_reported() {
         let check = |url: &str, expected: &str| {
             let read = match Target::parse(url) {
                 Ok(target) => format!("{} {}", target.authority(), target.path),

@@ -11,7 +11,7 @@ use hypha_model::Worker;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::server::Format;
+use crate::back_end::Format;
 use crate::transport::{HttpError, Target};
 
 const FILE: &str = "http-workers.json";
@@ -44,9 +44,10 @@ pub enum OpenError {
 
 /// A worker that is to be found again.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Row {
+pub(super) struct SavedWorker {
     pub(super) worker: Worker,
-    pub(super) place: Location,
+    #[serde(rename = "place")]
+    pub(super) location: Location,
 }
 
 /// Where a worker is.
@@ -71,7 +72,7 @@ struct Document<R> {
     workers: R,
 }
 
-pub(super) fn read(directory: &Path) -> Result<Vec<Row>, OpenError> {
+pub(super) fn read(directory: &Path) -> Result<Vec<SavedWorker>, OpenError> {
     let path = directory.join(FILE);
     let failed = |source| OpenError::Read { path: path.clone(), source };
     let size = match std::fs::metadata(&path) {
@@ -84,13 +85,13 @@ pub(super) fn read(directory: &Path) -> Result<Vec<Row>, OpenError> {
         return Err(damaged(format!("it has {size} bytes, more than was ever written")));
     }
     let text = std::fs::read(&path).map_err(failed)?;
-    let document: Document<Vec<Row>> =
+    let document: Document<Vec<SavedWorker>> =
         serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
     Ok(document.workers)
 }
 
 /// Writes all of it beside the old file, then puts it in its place.
-pub(super) fn write(directory: &Path, rows: &[Row]) -> std::io::Result<()> {
+pub(super) fn write(directory: &Path, rows: &[SavedWorker]) -> std::io::Result<()> {
     let text = serde_json::to_vec_pretty(&Document { workers: rows })?;
     std::fs::create_dir_all(directory)?;
     let new = directory.join(NEW_FILE);

@@ -5,68 +5,68 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hypha_engine::WorkerEvent;
-use hypha_engine::back_end::Checked;
+use hypha_engine::back_end::HealthCheck;
 use tokio::sync::Notify;
 
 use super::Inner;
-use super::carrier::{BackEnd, HttpCarrier, HttpMachine};
-use crate::transport::{HttpError, locked};
+use super::effects::{HttpEffectHandler, HttpMachine, WorkerBackEnd};
+use crate::transport::{HttpError, lock};
 
 /// How often an unhealthy back end is asked, at least: most are back within seconds, and a connection that is
 /// refused costs little.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How late a machine may be woken, so that those that want to be are woken together. Runs end in time by themselves;
 /// what is left are results that are sent again, and leases that end.
-const TOGETHER: Duration = Duration::from_millis(100);
+const WAKE_TOLERANCE: Duration = Duration::from_millis(100);
 
 /// Watches one back end until its worker is dropped.
-pub(super) async fn watch(machine: Weak<HttpMachine>, interval: Duration) {
+pub(super) async fn monitor(machine: Weak<HttpMachine>, interval: Duration) {
     let retry = RETRY_INTERVAL.min(interval);
     loop {
         let Some(machine) = machine.upgrade() else { return };
-        let carrier = machine.carrier();
-        let mut used = carrier.used.subscribe();
+        let handler = machine.handler();
+        let mut used = handler.used.subscribe();
         tokio::select! {
             biased;
-            () = carrier.closed.cancelled() => return,
-            // The carrier has the other end of it.
+            () = handler.closed.cancelled() => return,
+            // The handler has the other end of it.
             _ = used.wait_for(|used| *used) => {}
         }
-        let well = look(carrier).await;
+        let well = check(handler).await;
         // Also when it is no news: a call that did not reach it may have said otherwise meanwhile.
-        machine.tell([WorkerEvent::Looked { executor: 0, well }]);
-        let missed = carrier.missed.notified();
+        machine.step_events([WorkerEvent::BackEndChecked { executor: 0, is_healthy: well }]);
+        let missed = handler.check_soon.notified();
         let pause = if well { interval } else { retry };
         tokio::select! {
-            () = carrier.closed.cancelled() => return,
+            () = handler.closed.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
             () = missed => tokio::time::sleep(retry).await,
         }
     }
 }
 
-async fn look(carrier: &HttpCarrier) -> bool {
-    let result = match &carrier.back_end {
-        BackEnd::Server(server) => server.check().await,
-        BackEnd::Instance(instance) => instance.check(&carrier.worker).await,
+async fn check(handler: &HttpEffectHandler) -> bool {
+    let result = match &handler.back_end {
+        WorkerBackEnd::Http(server) => server.check().await,
+        WorkerBackEnd::Instance(instance) => instance.check(&handler.worker).await,
     };
     let checked = match result {
-        Ok(()) => Checked::Well,
-        Err(error @ HttpError::Late(_)) => Checked::Late(error.to_string()),
-        Err(error) => Checked::Failed(error.to_string()),
+        Ok(()) => HealthCheck::Healthy,
+        Err(error @ HttpError::TimedOut(_)) => HealthCheck::TimedOut(error.to_string()),
+        Err(error) => HealthCheck::Failed(error.to_string()),
     };
-    let in_flight = carrier.in_flight();
+    let in_flight = handler.in_flight();
     let (was_well, is_well, problem) = {
-        let mut health = locked(&carrier.health);
+        let mut health = lock(&handler.health);
         let was_well = health.problem().is_none();
         let is_well = health.checked(checked, in_flight);
         (was_well, is_well, health.problem().unwrap_or_default().to_owned())
     };
     match (was_well, is_well) {
         (true, false) => {
-            tracing::warn!(worker = %carrier.worker.id, "a back end gets no tasks: {problem}");
+            tracing::warn!(worker = %handler.worker.id, "a back end gets no tasks: {problem}");
         }
-        (false, true) => tracing::info!(worker = %carrier.worker.id, "a back end is well again"),
+        (false, true) => tracing::info!(worker = %handler.worker.id, "a back end is healthy again"),
         _ => {}
     }
     is_well
@@ -74,17 +74,17 @@ async fn look(carrier: &HttpCarrier) -> bool {
 
 /// Tells the task that wakes the machines of all workers that one of them wants to be woken earlier.
 #[derive(Default)]
-pub(super) struct Alarms {
+pub(super) struct AlarmNotifier {
     /// Whether it has been told, and has not looked since: a machine asks with every run, and most run for less than
     /// it takes to set an alarm.
-    asked: AtomicBool,
-    told: Notify,
+    is_requested: AtomicBool,
+    requested: Notify,
 }
 
-impl Alarms {
-    pub(super) fn ask(&self) {
-        if !self.asked.swap(true, Ordering::AcqRel) {
-            self.told.notify_one();
+impl AlarmNotifier {
+    pub(super) fn request(&self) {
+        if !self.is_requested.swap(true, Ordering::AcqRel) {
+            self.requested.notify_one();
         }
     }
 }
@@ -108,22 +108,22 @@ pub(super) async fn wake(workers: Weak<Inner>) {
         tokio::select! {
             () = timer => {}
             // What is asked for meanwhile is looked at together.
-            () = alarms.told.notified() => tokio::time::sleep(TOGETHER).await,
+            () = alarms.requested.notified() => tokio::time::sleep(WAKE_TOLERANCE).await,
         }
-        alarms.asked.store(false, Ordering::Release);
+        alarms.is_requested.store(false, Ordering::Release);
         let Some(workers) = workers.upgrade() else { return };
         let members: Vec<Arc<HttpMachine>> =
-            locked(&workers.members).values().map(|member| Arc::clone(&member.machine)).collect();
+            lock(&workers.members).values().map(|member| Arc::clone(&member.machine)).collect();
         next_us = members.iter().map(wake_one).min().unwrap_or(u64::MAX);
     }
 }
 
 /// Wakes a machine if its time has come. Returns when it wants to be woken next.
 fn wake_one(machine: &Arc<HttpMachine>) -> u64 {
-    let carrier = machine.carrier();
-    let now = hypha_driver::Carrier::now(carrier);
-    let asks = carrier.wants_alarm.swap(false, Ordering::AcqRel);
-    let alarm_us = carrier.alarm_us.load(Ordering::Relaxed);
+    let handler = machine.handler();
+    let now = hypha_driver::EffectHandler::now(handler);
+    let asks = handler.wants_alarm.swap(false, Ordering::AcqRel);
+    let alarm_us = handler.alarm_us.load(Ordering::Relaxed);
     if !asks && alarm_us > now.as_micros() {
         return alarm_us;
     }
@@ -131,6 +131,6 @@ fn wake_one(machine: &Arc<HttpMachine>) -> u64 {
         machine.wake();
     }
     let alarm_us = machine.set_alarm().map_or(u64::MAX, |at| at.as_micros());
-    carrier.alarm_us.store(alarm_us, Ordering::Relaxed);
+    handler.alarm_us.store(alarm_us, Ordering::Relaxed);
     alarm_us
 }

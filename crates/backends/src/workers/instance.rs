@@ -6,27 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypha_engine::back_end::{
-    Enqueued, InstanceHandle, InstanceRun, Next, Progress, RunEnd, RunSettings,
+    EnqueueOutcome, InstanceHandle, InstanceRun, NextAction, RunEnd, RunSettings, RunUpdate,
 };
 use hypha_engine::{FromWorker, RunId, WorkerEvent};
 use hypha_model::{Span, Time, Worker};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use self::protocol::{Answer, Instance};
+use self::protocol::{EnqueueResponse, InstanceClient};
 use super::HttpSettings;
-use super::carrier::{HttpCarrier, RunContext};
-use super::secrets::{Place, Registered, Secrets};
+use super::effects::{HttpEffectHandler, RunContext};
+use super::secrets::{AttemptKey, AttemptSecret, Secrets};
 use crate::transport::{HttpError, Origin};
 
-pub(super) use self::protocol::{Report, probe};
+pub(super) use self::protocol::{InstanceReport, probe};
 
 /// The part of an instance's name that is looked at: the scheduler stores it with each attempt there.
 const MAX_NAME_CHARS: usize = 128;
 
 /// A task instance that does the work of a worker.
-pub(super) struct InstanceBackend {
-    instance: Instance,
+pub(super) struct InstanceBackEnd {
+    instance: InstanceClient,
     health_timeout: Duration,
     poll_interval: Duration,
     secrets: Arc<Secrets>,
@@ -34,17 +34,17 @@ pub(super) struct InstanceBackend {
     name: watch::Sender<Option<Arc<str>>>,
 }
 
-impl InstanceBackend {
+impl InstanceBackEnd {
     pub(super) fn new(
         origin: Arc<Origin>,
         settings: &HttpSettings,
         secrets: Arc<Secrets>,
-    ) -> InstanceBackend {
-        InstanceBackend {
-            instance: Instance {
+    ) -> InstanceBackEnd {
+        InstanceBackEnd {
+            instance: InstanceClient {
                 origin,
                 public_url: settings.public_url.clone(),
-                within: settings.call_timeout,
+                timeout: settings.call_timeout,
                 limit_bytes: settings.max_response_bytes,
             },
             health_timeout: settings.health_timeout,
@@ -56,7 +56,7 @@ impl InstanceBackend {
 
     pub(super) async fn check(&self, worker: &Worker) -> Result<(), HttpError> {
         let status = probe(&self.instance.origin, self.health_timeout).await?;
-        let problem = status.problem().or_else(|| status.another_model(worker));
+        let problem = status.problem().or_else(|| status.model_mismatch(worker));
         if let Some(problem) = problem {
             return Err(HttpError::Unhealthy(problem));
         }
@@ -71,21 +71,21 @@ impl InstanceBackend {
         Ok(())
     }
 
-    pub(super) fn close_kept(&self) {
-        self.instance.origin.close_kept();
+    pub(super) fn close_idle(&self) {
+        self.instance.origin.close_idle();
     }
 
     pub(super) async fn run(&self, run: RunId, context: RunContext) -> RunEnd {
         if context.stop.is_cancelled() {
             return RunEnd::Declined;
         }
-        let (worker, fence) = (context.carrier.carrier().worker.id, context.dispatch.fence);
+        let (worker, fence) = (context.machine.handler().worker.id, context.dispatch.fence);
         let task = context.dispatch.attempt.task.to_string();
         // Known before it is handed over: the instance may be done before its answer is here.
-        let mut secret = self.secrets.register(Place { worker, fence }, &task);
-        let resume = context.dispatch.resume.as_deref().map(InstanceHandle::of_text);
+        let mut secret = self.secrets.register(AttemptKey { worker, fence }, &task);
+        let resume = context.dispatch.resume.as_deref().map(InstanceHandle::from_text);
         if let Some(resume) = resume.as_ref().filter(|resume| *resume.id != *task) {
-            secret.also_known_as(&resume.id);
+            secret.add_task_name(&resume.id);
         }
         let mut names = self.name.subscribe();
         let name = names.borrow_and_update().clone();
@@ -93,76 +93,76 @@ impl InstanceBackend {
             timeout: context.dispatch.timeout,
             poll_interval: span(self.poll_interval),
         };
-        let now = hypha_driver::Carrier::now(context.carrier.carrier());
-        let (decides, next) = InstanceRun::new(task.into(), resume, name, settings, now);
-        Runner { backend: self, decides, secret, run, names, context }.finish(next).await
+        let now = hypha_driver::EffectHandler::now(context.machine.handler());
+        let (run_state, next) = InstanceRun::new(task.into(), resume, name, settings, now);
+        InstanceRunner { backend: self, run_state, secret, run, names, context }.finish(next).await
     }
 }
 
-struct Runner<'a> {
-    backend: &'a InstanceBackend,
-    decides: InstanceRun,
-    secret: Registered,
+struct InstanceRunner<'a> {
+    backend: &'a InstanceBackEnd,
+    run_state: InstanceRun,
+    secret: AttemptSecret,
     run: RunId,
     names: watch::Receiver<Option<Arc<str>>>,
     context: RunContext,
 }
 
-impl Runner<'_> {
-    async fn finish(mut self, mut next: Next) -> RunEnd {
+impl InstanceRunner<'_> {
+    async fn finish(mut self, mut next: NextAction) -> RunEnd {
         loop {
-            self.tell_progress();
+            self.report_progress();
             next = match next {
-                Next::HandOver => match self.carrier().unused() {
-                    Some(unused) => Next::End(unused),
-                    None => self.hand_over().await,
+                NextAction::HandOver => match self.handler().unavailable() {
+                    Some(unavailable) => NextAction::End(unavailable),
+                    None => self.enqueue().await,
                 },
-                Next::Fetch(id) => {
+                NextAction::Fetch(id) => {
                     let fetching = self.backend.instance.fetch(&id);
-                    let left = until(self.decides.ends(), self.now());
+                    let left = until(self.run_state.ends(), self.now());
                     match timeout(left, fetching).await {
-                        Ok(fetched) => self.decides.fetched(self.now(), fetched),
-                        Err(_) => self.decides.woke(self.now()),
+                        Ok(fetched) => self.run_state.fetched(self.now(), fetched),
+                        Err(_) => self.run_state.woke(self.now()),
                     }
                 }
-                Next::Wait(at) => self.wait(at).await,
-                Next::End(end) => return end,
+                NextAction::Wait(at) => self.wait(at).await,
+                NextAction::End(end) => return end,
             };
         }
     }
 
     /// Hands the task over. A fast instance may have notified of its end before it answers.
-    async fn hand_over(&mut self) -> Next {
-        let (dispatch, secret) = (Arc::clone(&self.context.dispatch), self.secret.shown());
+    async fn enqueue(&mut self) -> NextAction {
+        let (dispatch, secret) = (Arc::clone(&self.context.dispatch), self.secret.to_hex());
         let instance = self.backend.instance.clone();
         let enqueuing = instance.enqueue(&dispatch, &secret);
         tokio::pin!(enqueuing);
-        let Answer { enqueued, silent } = loop {
+        let EnqueueResponse { enqueued, unreachable } = loop {
             tokio::select! {
                 biased;
                 Some(notified) = self.context.notified.recv() => {
                     let report = notified.map(|report| report.verdict());
-                    if let Some(next) = self.decides.notified(self.now(), report) {
+                    if let Some(next) = self.run_state.notified(self.now(), report) {
                         return next;
                     }
                 }
                 enqueued = &mut enqueuing => break enqueued,
             }
         };
-        if let Some(error) = silent {
+        if let Some(error) = unreachable {
             // What waits behind it would only wait for the same.
-            self.carrier().not_reached(&error);
+            self.handler().mark_unreachable(&error);
         }
-        if let Enqueued::Taken(Some(id)) = &enqueued
-            && id != self.decides.id()
+        if let EnqueueOutcome::Accepted(Some(id)) = &enqueued
+            && id != self.run_state.id()
         {
-            self.secret.also_known_as(id);
+            self.secret.add_task_name(id);
         }
-        self.decides.enqueued(self.now(), enqueued)
+        self.run_state.enqueued(self.now(), enqueued)
     }
 
     /// Waits for news until then.
-    async fn wait(&mut self, at: Time) -> Next {
+    async fn wait(&mut self, at: Time) -> NextAction {
         let sleep = tokio::time::sleep(until(at, self.now()));
         tokio::pin!(sleep);
         loop {
@@ -171,15 +171,15 @@ impl Runner<'_> {
                 notified = self.context.notified.recv() => match notified {
                     Some(notified) => {
                         let report = notified.map(|report| report.verdict());
-                        self.decides.notified(self.now(), report)
+                        self.run_state.notified(self.now(), report)
                     }
-                    None => return Next::End(RunEnd::Declined),
+                    None => return NextAction::End(RunEnd::Declined),
                 },
                 Ok(()) = self.names.changed() => {
                     let name = self.names.borrow_and_update().clone();
-                    name.and_then(|name| self.decides.seen(&name))
+                    name.and_then(|name| self.run_state.instance_seen(&name))
                 }
-                () = &mut sleep => Some(self.decides.woke(self.now())),
+                () = &mut sleep => Some(self.run_state.woke(self.now())),
             };
             if let Some(next) = next {
                 return next;
@@ -187,22 +187,22 @@ impl Runner<'_> {
         }
     }
 
-    fn tell_progress(&mut self) {
-        let Some(progress) = self.decides.take_progress() else { return };
+    fn report_progress(&mut self) {
+        let Some(progress) = self.run_state.take_update() else { return };
         let (attempt, fence) = (self.context.dispatch.attempt, self.context.dispatch.fence);
-        self.carrier().say(FromWorker::Started { attempt, fence });
-        if let Progress::Delegated(handle) = progress {
+        self.handler().send_to_scheduler(FromWorker::Started { attempt, fence });
+        if let RunUpdate::Delegated(handle) = progress {
             let handle = handle.to_text();
-            self.context.carrier.tell([WorkerEvent::Delegated { id: self.run, handle }]);
+            self.context.machine.step_events([WorkerEvent::Delegated { id: self.run, handle }]);
         }
     }
 
-    fn carrier(&self) -> &HttpCarrier {
-        self.context.carrier.carrier()
+    fn handler(&self) -> &HttpEffectHandler {
+        self.context.machine.handler()
     }
 
     fn now(&self) -> Time {
-        hypha_driver::Carrier::now(self.carrier())
+        hypha_driver::EffectHandler::now(self.handler())
     }
 }
 

@@ -8,22 +8,22 @@ use hypha_model::{Capacity, Executor, ExecutorClass, Money, Name, Payload, Worke
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
 
-use super::carrier::BackEnd;
-use super::file::{self, Location, Row};
-use super::instance::{self, InstanceBackend};
-use super::server::ServerBackend;
-use super::{HttpWorkers, MAX_WORKERS, Member};
-use crate::server::{Format, Server, ServerConfig, ServerConfigError};
-use crate::transport::{HttpError, Origin, Target, locked};
+use super::effects::WorkerBackEnd;
+use super::file::{self, Location, SavedWorker};
+use super::http_back_end::HttpBackEnd;
+use super::instance::{self, InstanceBackEnd};
+use super::{HttpWorkerEntry, HttpWorkers, MAX_WORKERS};
+use crate::back_end::{BackEnd, BackEndSettings, BackEndSettingsError, Format};
+use crate::transport::{HttpError, Origin, Target, lock};
 
 /// Requests that one server gets at once, at most: more than any serves well.
 const MAX_CONCURRENCY: u32 = 4_096;
 
 /// A server to be registered.
 #[derive(Clone, Debug)]
-pub struct NewServer {
+pub struct NewBackEnd {
     /// How it is reached. The allowed networks in it do not matter here.
-    pub config: ServerConfig,
+    pub config: BackEndSettings,
     /// The models that it serves; none to ask the server, if it can be asked.
     pub models: Vec<Name>,
     /// How many requests it gets at once.
@@ -49,8 +49,8 @@ pub enum RegisterError {
     #[error("there are {MAX_WORKERS} HTTP workers already: remove one first")]
     TooMany,
     /// It cannot be noted on the disk.
-    #[error("the worker could not be noted on the disk: {0}")]
-    NotNoted(std::io::Error),
+    #[error("the worker could not be saved to the disk: {0}")]
+    NotSaved(std::io::Error),
 }
 
 /// Loopback and the private ranges.
@@ -68,7 +68,7 @@ pub fn default_networks() -> Vec<IpNet> {
 }
 
 impl HttpWorkers {
-    /// Takes the task instance at `host` and `port`, if it is there and well. The same place is the same worker,
+    /// Takes the task instance at `host` and `port`, if it is there and well. The same location is the same worker,
     /// also in later lives.
     ///
     /// A task instance says nothing of its machine, so its capacity is empty: tasks that ask for memory or
@@ -90,122 +90,120 @@ impl HttpWorkers {
         let model: Name = model.parse().map_err(|error: NameError| {
             RegisterError::Unhealthy(format!("the name of the task instance's model: {error}"))
         })?;
-        let id = id_of(&format!("task-instance {}", target.authority()));
+        let id = derived_id(&format!("task-instance {}", target.authority()));
         let worker = worker(id, "task-instance", vec![model], status.replicas)?;
         let authority = target.authority();
-        let place = Location::Instance { host: target.host, port };
-        let back_end = self.back_end_at(&place)?;
-        self.enter(worker, authority, Some(place), (back_end, None)).await
+        let location = Location::Instance { host: target.host, port };
+        let back_end = self.back_end_at(&location)?;
+        self.insert(worker, authority, Some(location), (back_end, None)).await
     }
 
     /// Takes a server, if it is there and well. The same address is the same worker, also in later lives.
-    pub async fn register_server(&self, new: NewServer) -> Result<Arc<Worker>, RegisterError> {
+    pub async fn register_back_end(&self, new: NewBackEnd) -> Result<Arc<Worker>, RegisterError> {
         let allowed = (!new.trusted).then(|| Arc::clone(&self.0.allowed));
-        let config = ServerConfig {
+        let config = BackEndSettings {
             allowed_networks: allowed,
             check_timeout: self.0.settings.health_timeout,
             ..new.config
         };
         let target = Target::parse(&config.url)?;
         let url = format!("http://{}{}", target.authority(), target.path.trim_end_matches('/'));
-        let place = Location::Server {
+        let location = Location::Server {
             url: config.url.clone(),
             format: config.format,
             health_path: config.health_path.clone(),
         };
-        let noted = (!new.trusted && config.api_key.is_none()).then_some(place);
+        let noted = (!new.trusted && config.api_key.is_none()).then_some(location);
         let format = config.format;
-        let server = Server::new(config)?;
+        let server = BackEnd::new(config)?;
         let models = match (new.models.is_empty(), format) {
             (false, _) => new.models,
             (true, Format::Openai) => server.models().await?,
             (true, Format::Json) => {
                 return Err(RegisterError::Invalid(
-                    "a server of format json cannot be asked which models it serves: name them"
-                        .to_owned(),
+                    "a back end of format json cannot list its models: name them".to_owned(),
                 ));
             }
         };
         if models.is_empty() {
-            return Err(RegisterError::Unhealthy(
-                "the server says that it has no model".to_owned(),
-            ));
+            return Err(RegisterError::Unhealthy("the back end lists no model".to_owned()));
         }
         let problem = match (server.health().await, new.trusted) {
             (Ok(()), _) => None,
             (Err(error), true) => Some(error.to_string()),
             (Err(error), false) => return Err(error.into()),
         };
-        let id = id_of(&format!("server {format:?} {}", url.trim_end_matches("/v1")));
+        let id = derived_id(&format!("server {format:?} {}", url.trim_end_matches("/v1")));
         let worker = worker(id, "http", models, new.concurrency)?;
-        let back_end = BackEnd::Server(ServerBackend(server));
-        self.enter(worker, target.authority(), noted, (back_end, problem)).await
+        let back_end = WorkerBackEnd::Http(HttpBackEnd(server));
+        self.insert(worker, target.authority(), noted, (back_end, problem)).await
     }
 
-    /// The back end at `place`.
-    pub(super) fn back_end_at(&self, place: &Location) -> Result<BackEnd, RegisterError> {
+    /// The back end at `location`.
+    pub(super) fn back_end_at(&self, location: &Location) -> Result<WorkerBackEnd, RegisterError> {
         let inner = &self.0;
-        match place {
+        match location {
             Location::Instance { .. } => {
-                let target = place.target()?;
+                let target = location.target()?;
                 let origin = Origin::new(&target, Some(Arc::clone(&inner.allowed)))?;
                 let secrets = Arc::clone(&inner.secrets);
-                let instance = InstanceBackend::new(origin, &inner.settings, secrets);
-                Ok(BackEnd::Instance(instance))
+                let instance = InstanceBackEnd::new(origin, &inner.settings, secrets);
+                Ok(WorkerBackEnd::Instance(instance))
             }
             Location::Server { url, format, health_path } => {
-                let server = Server::new(ServerConfig {
+                let server = BackEnd::new(BackEndSettings {
                     health_path: health_path.clone(),
                     check_timeout: inner.settings.health_timeout,
                     max_response_bytes: inner.settings.max_response_bytes,
                     allowed_networks: Some(Arc::clone(&inner.allowed)),
-                    ..ServerConfig::new(url, *format)
+                    ..BackEndSettings::new(url, *format)
                 })?;
-                Ok(BackEnd::Server(ServerBackend(server)))
+                Ok(WorkerBackEnd::Http(HttpBackEnd(server)))
             }
         }
     }
 
     /// Takes the worker in, unless it is here exactly so already, and notes it. Its back end has this problem.
-    async fn enter(
+    async fn insert(
         &self,
         worker: Worker,
         authority: String,
-        row: Option<Location>,
-        (back_end, problem): (BackEnd, Option<String>),
+        location: Option<Location>,
+        (back_end, problem): (WorkerBackEnd, Option<String>),
     ) -> Result<Arc<Worker>, RegisterError> {
-        let (id, noted) = (worker.id, row.is_some());
+        let (id, noted) = (worker.id, location.is_some());
         let worker = Arc::new(worker);
         let replaced = {
-            let mut members = locked(&self.0.members);
+            let mut members = lock(&self.0.members);
             let is_new = !members.contains_key(&id);
-            if is_new && members.len() >= MAX_WORKERS && !make_room(&mut members) {
+            if is_new && members.len() >= MAX_WORKERS && !evict_removed(&mut members) {
                 return Err(RegisterError::TooMany);
             }
             match members.get(&id) {
                 // With a key that may have changed, a server is always new; its tasks are tried again.
-                Some(known) if noted && known.worker == worker && known.row == row => {
+                Some(known) if noted && known.worker == worker && known.location == location => {
                     return Ok(Arc::clone(&known.worker));
                 }
                 _ => {
                     let machine = self.start(Arc::clone(&worker), back_end, problem);
                     let worker = Arc::clone(&worker);
-                    let member = Member { worker, authority, row, machine, retired: false };
+                    let member =
+                        HttpWorkerEntry { worker, authority, location, machine, removed: false };
                     members.insert(id, member)
                 }
             }
         };
         if let Some(old) = &replaced {
-            old.machine.carrier().close();
+            old.machine.handler().close();
         }
-        let to_be_noted = noted || replaced.as_ref().is_some_and(|old| old.row.is_some());
+        let to_be_noted = noted || replaced.as_ref().is_some_and(|old| old.location.is_some());
         if to_be_noted && let Err(error) = self.save().await {
             // What is not on the disk is not acknowledged; but one that was here before stays.
             let is_new = replaced.is_none();
-            if is_new && let Some(member) = locked(&self.0.members).remove(&id) {
-                member.machine.carrier().close();
+            if is_new && let Some(member) = lock(&self.0.members).remove(&id) {
+                member.machine.handler().close();
             }
-            return Err(RegisterError::NotNoted(error));
+            return Err(RegisterError::NotSaved(error));
         }
         Ok(worker)
     }
@@ -213,11 +211,11 @@ impl HttpWorkers {
     /// Writes down where the workers are.
     pub(super) async fn save(&self) -> std::io::Result<()> {
         let _one_at_a_time = self.0.file.lock().await;
-        let row = |member: &Member| {
-            let place = member.row.clone()?;
-            Some(Row { worker: Worker::clone(&member.worker), place })
+        let saved = |member: &HttpWorkerEntry| {
+            let location = member.location.clone()?;
+            Some(SavedWorker { worker: Worker::clone(&member.worker), location })
         };
-        let rows: Vec<Row> = locked(&self.0.members).values().filter_map(row).collect();
+        let rows: Vec<SavedWorker> = lock(&self.0.members).values().filter_map(saved).collect();
         let directory = self.0.settings.directory.clone();
         tokio::task::spawn_blocking(move || file::write(&directory, &rows))
             .await
@@ -226,10 +224,10 @@ impl HttpWorkers {
 }
 
 /// Drops a worker that was removed, if there is one.
-fn make_room(workers: &mut BTreeMap<WorkerId, Member>) -> bool {
-    let retired = workers.iter().find(|(_, member)| member.retired).map(|(id, _)| *id);
-    let Some(member) = retired.and_then(|id| workers.remove(&id)) else { return false };
-    member.machine.carrier().close();
+fn evict_removed(workers: &mut BTreeMap<WorkerId, HttpWorkerEntry>) -> bool {
+    let removed = workers.iter().find(|(_, member)| member.removed).map(|(id, _)| *id);
+    let Some(member) = removed.and_then(|id| workers.remove(&id)) else { return false };
+    member.machine.handler().close();
     true
 }
 
@@ -254,7 +252,7 @@ fn worker(
 }
 
 /// The same text gives the same id on every machine and in every life.
-fn id_of(text: &str) -> WorkerId {
+fn derived_id(text: &str) -> WorkerId {
     let digest = Payload::from(text.as_bytes()).digest();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.as_bytes()[..16]);
@@ -271,8 +269,8 @@ impl From<HttpError> for RegisterError {
     }
 }
 
-impl From<ServerConfigError> for RegisterError {
-    fn from(error: ServerConfigError) -> RegisterError {
+impl From<BackEndSettingsError> for RegisterError {
+    fn from(error: BackEndSettingsError) -> RegisterError {
         RegisterError::Invalid(error.to_string())
     }
 }

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use data_encoding::HEXLOWER;
 use hypha_model::{Fence, WorkerId};
 
-use crate::transport::locked;
+use crate::transport::lock;
 
 /// An attempt on a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct AttemptKey {
     pub(super) worker: WorkerId,
     pub(super) fence: Fence,
 }
@@ -24,59 +24,59 @@ pub(super) struct Secrets(Mutex<Tables>);
 #[derive(Default)]
 struct Tables {
     // A keyed hash: how long a look-up takes says nothing about the secrets.
-    by_secret: HashMap<Secret, Place>,
-    by_task: HashMap<Box<str>, Place>,
+    by_secret: HashMap<Secret, AttemptKey>,
+    by_task: HashMap<Box<str>, AttemptKey>,
 }
 
 /// The secret of one attempt; it ends with this.
-pub(super) struct Registered {
+pub(super) struct AttemptSecret {
     secrets: Arc<Secrets>,
     secret: Secret,
-    place: Place,
+    attempt: AttemptKey,
     tasks: Vec<Box<str>>,
 }
 
 impl Secrets {
     /// A new secret for an attempt at `task`.
-    pub(super) fn register(self: &Arc<Secrets>, place: Place, task: &str) -> Registered {
+    pub(super) fn register(self: &Arc<Secrets>, attempt: AttemptKey, task: &str) -> AttemptSecret {
         let secret: Secret = rand::random();
-        locked(&self.0).by_secret.insert(secret, place);
+        lock(&self.0).by_secret.insert(secret, attempt);
         let mut registered =
-            Registered { secrets: Arc::clone(self), secret, place, tasks: Vec::new() };
-        registered.also_known_as(task);
+            AttemptSecret { secrets: Arc::clone(self), secret, attempt, tasks: Vec::new() };
+        registered.add_task_name(task);
         registered
     }
 
-    pub(super) fn of_secret(&self, secret: &str) -> Option<Place> {
+    pub(super) fn find_by_secret(&self, secret: &str) -> Option<AttemptKey> {
         let secret: Secret = HEXLOWER.decode(secret.as_bytes()).ok()?.try_into().ok()?;
-        locked(&self.0).by_secret.get(&secret).copied()
+        lock(&self.0).by_secret.get(&secret).copied()
     }
 
-    pub(super) fn of_task(&self, task: &str) -> Option<Place> {
-        locked(&self.0).by_task.get(task).copied()
+    pub(super) fn find_by_task(&self, task: &str) -> Option<AttemptKey> {
+        lock(&self.0).by_task.get(task).copied()
     }
 }
 
-impl Registered {
+impl AttemptSecret {
     /// The secret as it stands in a URL.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn to_hex(&self) -> String {
         HEXLOWER.encode(&self.secret)
     }
 
     /// The instance has an id of its own for the task. Two instances may use the same: the later one gets the
     /// hints, and the earlier one is polled.
-    pub(super) fn also_known_as(&mut self, task: &str) {
-        locked(&self.secrets.0).by_task.insert(task.into(), self.place);
+    pub(super) fn add_task_name(&mut self, task: &str) {
+        lock(&self.secrets.0).by_task.insert(task.into(), self.attempt);
         self.tasks.push(task.into());
     }
 }
 
-impl Drop for Registered {
+impl Drop for AttemptSecret {
     fn drop(&mut self) {
-        let mut tables = locked(&self.secrets.0);
+        let mut tables = lock(&self.secrets.0);
         tables.by_secret.remove(&self.secret);
         for task in &self.tasks {
-            if tables.by_task.get(task) == Some(&self.place) {
+            if tables.by_task.get(task) == Some(&self.attempt) {
                 tables.by_task.remove(task);
             }
         }
@@ -90,22 +90,24 @@ mod tests {
     #[test]
     fn a_secret_names_its_attempt_until_that_is_over() {
         let secrets = Arc::new(Secrets::default());
-        let place =
-            |fence| Place { worker: WorkerId::from_uuid(uuid::Uuid::nil()), fence: Fence(fence) };
-        let first = secrets.register(place(1), "task-a");
-        let mut second = secrets.register(place(2), "task-b");
-        second.also_known_as("task-a");
-        let (shown, other) = (first.shown(), second.shown());
+        let attempt = |fence| AttemptKey {
+            worker: WorkerId::from_uuid(uuid::Uuid::nil()),
+            fence: Fence(fence),
+        };
+        let first = secrets.register(attempt(1), "task-a");
+        let mut second = secrets.register(attempt(2), "task-b");
+        second.add_task_name("task-a");
+        let (shown, other) = (first.to_hex(), second.to_hex());
         assert_eq!((shown.len(), shown == other), (32, false));
-        assert_eq!(secrets.of_secret(&shown), Some(place(1)));
+        assert_eq!(secrets.find_by_secret(&shown), Some(attempt(1)));
         for wrong in ["", "zz", &shown[..30], &shown.to_uppercase().replace('0', "A")] {
-            assert!(secrets.of_secret(wrong).is_none() || wrong == shown, "{wrong}");
+            assert!(secrets.find_by_secret(wrong).is_none() || wrong == shown, "{wrong}");
         }
         drop(first);
-        assert_eq!(secrets.of_secret(&shown), None);
-        assert_eq!(secrets.of_task("task-a"), Some(place(2)), "the other's name stays");
+        assert_eq!(secrets.find_by_secret(&shown), None);
+        assert_eq!(secrets.find_by_task("task-a"), Some(attempt(2)), "the other's name stays");
         drop(second);
-        assert_eq!(secrets.of_task("task-a"), None);
-        assert_eq!(secrets.of_task("task-b"), None);
+        assert_eq!(secrets.find_by_task("task-a"), None);
+        assert_eq!(secrets.find_by_task("task-b"), None);
     }
 }

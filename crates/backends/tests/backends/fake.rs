@@ -47,7 +47,9 @@ pub(crate) async fn raw(answer: &'static [u8], then_close: bool) -> SocketAddr {
 }
 
 /// The same with one connection for each request, until it is stopped.
-pub(crate) async fn fleeting(body: &'static str) -> (SocketAddr, AbortHandle) {
+pub(crate) async fn serve_one_request_per_connection(
+    body: &'static str,
+) -> (SocketAddr, AbortHandle) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let length = body.len();
@@ -62,28 +64,28 @@ pub(crate) async fn fleeting(body: &'static str) -> (SocketAddr, AbortHandle) {
 }
 
 /// An address where nobody listens.
-pub(crate) async fn nobody() -> SocketAddr {
+pub(crate) async fn unused_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap()
 }
 
 /// A request that arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct RecordedRequest {
     pub(crate) path: String,
     pub(crate) authorization: Option<String>,
     pub(crate) body: Bytes,
 }
 
 /// Answers everything with what `answer` makes of it, and notes it.
-pub(crate) async fn answering(
-    answer: impl Fn(&Seen) -> Response + Clone + Send + Sync + 'static,
-) -> (SocketAddr, Arc<Mutex<Vec<Seen>>>) {
-    let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+pub(crate) async fn serve_with(
+    answer: impl Fn(&RecordedRequest) -> Response + Clone + Send + Sync + 'static,
+) -> (SocketAddr, Arc<Mutex<Vec<RecordedRequest>>>) {
+    let seen: Arc<Mutex<Vec<RecordedRequest>>> = Arc::default();
     let noted = Arc::clone(&seen);
     let handle = move |uri: Uri, headers: HeaderMap, body: Bytes| {
         let authorization = headers.get("authorization").map(|it| it.to_str().unwrap().to_owned());
-        let one = Seen { path: uri.to_string(), authorization, body };
+        let one = RecordedRequest { path: uri.to_string(), authorization, body };
         let response = answer(&one);
         noted.lock().unwrap().push(one);
         async move { response }
@@ -92,7 +94,7 @@ pub(crate) async fn answering(
 }
 
 /// A body that is sent piece by piece, as the test says; also tells when the reader has gone.
-pub(crate) fn by_hand() -> (mpsc::Sender<Bytes>, Response) {
+pub(crate) fn manual_body() -> (mpsc::Sender<Bytes>, Response) {
     let (pieces, source) = mpsc::channel::<Bytes>(1);
     let stream = futures::stream::unfold(source, |mut source| async move {
         let piece = source.recv().await?;
@@ -152,7 +154,7 @@ impl Instance {
     }
 
     async fn status(State(this): State<Instance>) -> Response {
-        this.answers_at_all().await;
+        this.hang_if_frozen().await;
         let mut state = this.state.lock().unwrap();
         state.looks += 1;
         this.changed.send_modify(|count| *count += 1);
@@ -163,7 +165,7 @@ impl Instance {
     }
 
     async fn info(State(this): State<Instance>) -> Response {
-        this.answers_at_all().await;
+        this.hang_if_frozen().await;
         match &this.state.lock().unwrap().info {
             Some(info) => axum::Json(info.clone()).into_response(),
             None => StatusCode::NOT_FOUND.into_response(),
@@ -173,7 +175,7 @@ impl Instance {
     async fn enqueue(State(this): State<Instance>, body: Bytes) -> Response {
         let body: Value = serde_json::from_slice(&body).unwrap();
         this.state.lock().unwrap().asked += 1;
-        this.answers_at_all().await;
+        this.hang_if_frozen().await;
         let answer = this.enqueue_now(body);
         let frozen = this.state.lock().unwrap().frozen_after_enqueue;
         match frozen {
@@ -199,7 +201,7 @@ impl Instance {
     }
 
     async fn results(State(this): State<Instance>, Path(id): Path<String>) -> Response {
-        this.answers_at_all().await;
+        this.hang_if_frozen().await;
         let mut state = this.state.lock().unwrap();
         state.polls.push(id.clone());
         this.changed.send_modify(|count| *count += 1);
@@ -209,7 +211,7 @@ impl Instance {
         }
     }
 
-    async fn answers_at_all(&self) {
+    async fn hang_if_frozen(&self) {
         let frozen = self.state.lock().unwrap().frozen;
         if frozen {
             std::future::pending().await
@@ -242,7 +244,7 @@ impl Instance {
 }
 
 /// Accepts connections and counts them; never says anything.
-pub(crate) async fn silent() -> (SocketAddr, watch::Receiver<usize>) {
+pub(crate) async fn never_answering() -> (SocketAddr, watch::Receiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (count, counted) = watch::channel(0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hypha_engine::{FromWorker, Notification, Outcome, ToWorker};
+use hypha_engine::{FromWorker, InstanceNotification, Outcome, ToWorker};
 use hypha_model::{Metadata, Payload, Span, TaskSpec};
 use serde_json::json;
 
@@ -17,13 +17,13 @@ async fn with_instance(replicas: u32) -> (Lab, Instance, Leased) {
     (lab, instance, leased)
 }
 
-fn done(instance: &Instance, index: usize, result: serde_json::Value) -> Notification {
-    Notification {
+fn done(instance: &Instance, index: usize, result: serde_json::Value) -> InstanceNotification {
+    InstanceNotification {
         task: instance.id(index),
         secret: Some(instance.secret(index)),
         status: Some("completed".to_owned()),
         result: Some(Payload::from(result.to_string().into_bytes())),
-        ..Notification::default()
+        ..InstanceNotification::default()
     }
 }
 
@@ -32,11 +32,11 @@ async fn a_task_is_handed_over_and_its_notification_ends_it() {
     let (mut lab, instance, leased) = with_instance(1).await;
     let metadata = Metadata::of_numbers(&[("input_tokens", 5.0)]);
     lab.dispatch_spec(&leased, 1, TaskSpec { metadata, ..spec("{not json") });
-    assert!(lab.short().await.starts_with("failed 1 false: the input is not JSON"));
+    assert!(lab.next_summary().await.starts_with("failed 1 false: the input is not JSON"));
     lab.recorded(&leased, 1);
     let metadata = Metadata::of_numbers(&[("input_tokens", 5.0)]);
     lab.dispatch_spec(&leased, 2, TaskSpec { metadata, ..spec("{\"prompt\": \"p\"}") });
-    assert_eq!(lab.short().await, "started 2");
+    assert_eq!(lab.next_summary().await, "started 2");
     let got = instance.state.lock().unwrap().got[0].clone();
     assert_eq!(got["input_data"], json!({"prompt": "p"}));
     assert_eq!(got["metadata"], json!({"input_tokens": 5.0}));
@@ -45,14 +45,14 @@ async fn a_task_is_handed_over_and_its_notification_ends_it() {
     assert!(url.starts_with("http://127.0.0.1:9/notify/task_complete?secret="), "{url}");
     assert_eq!(instance.secret(0).len(), 32, "128 bits");
     lab.workers.notified(done(&instance, 0, json!({"echo": 7})));
-    assert_eq!(lab.short().await, "completed 2: {\"echo\":7}");
+    assert_eq!(lab.next_summary().await, "completed 2: {\"echo\":7}");
     // Repeated, and with another result: nothing changes.
     lab.workers.notified(done(&instance, 0, json!(8)));
-    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [2]");
+    assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding [2]");
     lab.recorded(&leased, 2);
-    assert_eq!(lab.beat(&leased, 2).await, "alive 2, holding []");
+    assert_eq!(lab.heartbeat(&leased, 2).await, "alive 2, holding []");
     lab.workers.notified(done(&instance, 0, json!(9)));
-    assert_eq!(lab.beat(&leased, 3).await, "alive 3, holding []");
+    assert_eq!(lab.heartbeat(&leased, 3).await, "alive 3, holding []");
 }
 
 #[tokio::test]
@@ -61,11 +61,11 @@ async fn an_instance_is_given_no_more_than_it_runs_at_once() {
     for fence in 1..=3 {
         lab.dispatch(&leased, fence, "1");
     }
-    lab.says_in_any_order(["accepted 2", "accepted 3", "started 1"]).await;
+    lab.assert_messages_in_any_order(["accepted 2", "accepted 3", "started 1"]).await;
     assert_eq!(instance.state.lock().unwrap().got.len(), 1, "the rest waits here");
     lab.workers.notified(done(&instance, 0, json!(1)));
-    assert_eq!(lab.short().await, "completed 1: 1");
-    assert_eq!(lab.short().await, "started 2");
+    assert_eq!(lab.next_summary().await, "completed 1: 1");
+    assert_eq!(lab.next_summary().await, "started 2");
 }
 
 #[tokio::test]
@@ -73,12 +73,12 @@ async fn a_notification_without_a_result_has_it_fetched() {
     let (mut lab, instance, leased) = with_instance(1).await;
     instance.state.lock().unwrap().own_ids = true;
     lab.dispatch(&leased, 1, "1");
-    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.next_summary().await, "started 1");
     let result = json!({"status": "completed", "result": [7], "execution_time": 0.001});
     instance.state.lock().unwrap().results.insert("own/0".to_owned(), result);
-    let bare = Notification { result: None, ..done(&instance, 0, json!(0)) };
+    let bare = InstanceNotification { result: None, ..done(&instance, 0, json!(0)) };
     lab.workers.notified(bare);
-    match lab.hears().await.1 {
+    match lab.next_message().await.1 {
         FromWorker::Finished { run, outcome: Outcome::Completed { result }, .. } => {
             assert_eq!(result.payload().unwrap().bytes(), b"[7]");
             assert_eq!(run, Span::from_micros(1), "as the instance says, in milliseconds");
@@ -89,12 +89,12 @@ async fn a_notification_without_a_result_has_it_fetched() {
 }
 
 #[tokio::test]
-async fn what_is_not_proven_is_asked_for_at_the_instance() {
+async fn unauthenticated_notification_only_triggers_a_poll() {
     let (mut lab, instance, leased) = with_instance(1).await;
     instance.state.lock().unwrap().own_ids = true;
     lab.dispatch(&leased, 1, "1");
-    assert_eq!(lab.short().await, "started 1");
-    let forged = |secret: Option<&str>, task: &str| Notification {
+    assert_eq!(lab.next_summary().await, "started 1");
+    let forged = |secret: Option<&str>, task: &str| InstanceNotification {
         secret: secret.map(str::to_owned),
         task: task.to_owned(),
         ..done(&instance, 0, json!("forged"))
@@ -102,11 +102,11 @@ async fn what_is_not_proven_is_asked_for_at_the_instance() {
     lab.workers.notified(forged(None, "no such task"));
     lab.workers.notified(forged(Some(&"0".repeat(32)), &instance.id(0)));
     instance.until(|state| state.polls.len() == 1).await;
-    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [1]", "nothing came of it");
+    assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding [1]", "nothing came of it");
     let result = json!({"status": "completed", "result": "real"});
     instance.state.lock().unwrap().results.insert("own/0".to_owned(), result);
     lab.workers.notified(forged(None, "own/0"));
-    assert_eq!(lab.short().await, "completed 1: \"real\"");
+    assert_eq!(lab.next_summary().await, "completed 1: \"real\"");
 }
 
 #[tokio::test]
@@ -114,13 +114,13 @@ async fn a_secret_is_good_for_its_own_attempt_only() {
     let (mut lab, instance, leased) = with_instance(2).await;
     lab.dispatch(&leased, 1, "1");
     lab.dispatch(&leased, 2, "2");
-    lab.says_in_any_order(["started 1", "started 2"]).await;
+    lab.assert_messages_in_any_order(["started 1", "started 2"]).await;
     assert_ne!(instance.secret(0), instance.secret(1));
     // The task that it names does not matter: the secret of the second ends the second.
-    let crossed = Notification { task: instance.id(0), ..done(&instance, 1, json!("two")) };
+    let crossed = InstanceNotification { task: instance.id(0), ..done(&instance, 1, json!("two")) };
     lab.workers.notified(crossed);
-    assert_eq!(lab.short().await, "completed 2: \"two\"");
-    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [1, 2]");
+    assert_eq!(lab.next_summary().await, "completed 2: \"two\"");
+    assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding [1, 2]");
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn without_notifications_results_are_found_by_polling() {
     let leased = lab.instance(&instance).await;
     lab.dispatch(&leased, 1, "1");
     lab.dispatch(&leased, 2, "2");
-    lab.says_in_any_order(["accepted 2", "started 1"]).await;
+    lab.assert_messages_in_any_order(["accepted 2", "started 1"]).await;
     instance.until(|state| state.polls.len() >= 3).await;
     let first = instance.id(0);
     {
@@ -144,9 +144,9 @@ async fn without_notifications_results_are_found_by_polling() {
         let second = attempt(2).task.to_string();
         state.results.insert(second, json!({"status": "completed", "result": null}));
     }
-    assert_eq!(lab.short().await, "failed 1 true: the task instance failed: broke");
-    assert_eq!(lab.short().await, "started 2");
-    assert_eq!(lab.short().await, "completed 2: null");
+    assert_eq!(lab.next_summary().await, "failed 1 true: the task instance failed: broke");
+    assert_eq!(lab.next_summary().await, "started 2");
+    assert_eq!(lab.next_summary().await, "completed 2: null");
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn results_that_are_malformed_huge_or_errors_do_no_harm() {
     });
     let leased = lab.instance(&instance).await;
     lab.dispatch(&leased, 1, "1");
-    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.next_summary().await, "started 1");
     for odd in [json!("completed"), json!({"status": 5}), json!([]), json!({"result": 1})] {
         let polls = {
             let mut state = instance.state.lock().unwrap();
@@ -167,30 +167,33 @@ async fn results_that_are_malformed_huge_or_errors_do_no_harm() {
             state.polls.len()
         };
         instance.until(|state| state.polls.len() >= polls + 2).await;
-        assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [1]");
+        assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding [1]");
     }
     let huge = json!({"status": "completed", "result": "x".repeat(2_000)});
     let id = instance.id(0);
     instance.state.lock().unwrap().results.insert(id, huge);
-    let said = lab.short().await;
-    assert!(said.starts_with("failed 1 false: the answer is larger than the 1000 bytes"), "{said}");
+    let said = lab.next_summary().await;
+    assert!(
+        said.starts_with("failed 1 false: the response is larger than the limit of 1000 bytes"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
-async fn an_instance_that_does_not_take_a_task_is_believed() {
+async fn instance_may_refuse_a_task() {
     for (status, expected) in [
         (429, "refused 1: busy"),
         (503, "refused 1: busy"),
-        (422, "failed 1 false: the server answered 422: no"),
-        (500, "failed 1 true: the server answered 500: no"),
+        (422, "failed 1 false: the back end answered 422: no"),
+        (500, "failed 1 true: the back end answered 500: no"),
     ] {
         let (mut lab, instance, leased) = with_instance(1).await;
         instance.state.lock().unwrap().refuse = Some(status);
         lab.dispatch(&leased, 1, "1");
-        assert_eq!(lab.short().await, expected);
+        assert_eq!(lab.next_summary().await, expected);
         instance.state.lock().unwrap().refuse = None;
         lab.dispatch(&leased, 2, "1");
-        assert_eq!(lab.short().await, "started 2", "the next is handed over all the same");
+        assert_eq!(lab.next_summary().await, "started 2", "the next is handed over all the same");
     }
 }
 
@@ -199,22 +202,22 @@ async fn a_cancelled_task_says_nothing_and_those_behind_it_wait_for_it() {
     let (mut lab, instance, leased) = with_instance(1).await;
     lab.dispatch(&leased, 1, "1");
     lab.dispatch(&leased, 2, "2");
-    lab.says_in_any_order(["accepted 2", "started 1"]).await;
+    lab.assert_messages_in_any_order(["accepted 2", "started 1"]).await;
     lab.cancel(&leased, 1);
-    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [2]");
+    assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding [2]");
     lab.workers.notified(done(&instance, 0, json!("late")));
-    assert_eq!(lab.short().await, "started 2");
-    assert_eq!(lab.beat(&leased, 2).await, "alive 2, holding [2]");
+    assert_eq!(lab.next_summary().await, "started 2");
+    assert_eq!(lab.heartbeat(&leased, 2).await, "alive 2, holding [2]");
 }
 
 #[tokio::test]
-async fn what_takes_too_long_is_given_up() {
+async fn attempt_is_given_up_after_its_timeout() {
     let (mut lab, instance, leased) = with_instance(1).await;
     lab.dispatch_spec(&leased, 1, TaskSpec { timeout: Some(Span::from_millis(20)), ..spec("1") });
-    assert_eq!(lab.short().await, "started 1");
-    assert_eq!(lab.short().await, "timed out 1");
+    assert_eq!(lab.next_summary().await, "started 1");
+    assert_eq!(lab.next_summary().await, "timed out 1");
     lab.workers.notified(done(&instance, 0, json!("late")));
-    assert_eq!(lab.beat(&leased, 1).await, "alive 1, holding [1]", "until it is recorded");
+    assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding [1]", "until it is recorded");
 }
 
 #[tokio::test]
@@ -224,17 +227,17 @@ async fn an_instance_that_was_started_anew_has_lost_its_tasks() {
     let leased = lab.instance(&instance).await;
     lab.dispatch(&leased, 1, "1");
     lab.dispatch(&leased, 2, "2");
-    lab.says_in_any_order(["accepted 2", "started 1"]).await;
+    lab.assert_messages_in_any_order(["accepted 2", "started 1"]).await;
     instance.state.lock().unwrap().status["instance_id"] = json!("two");
-    let said = lab.short().await;
+    let said = lab.next_summary().await;
     assert!(said.starts_with("failed 1 true: the task instance was started anew"), "{said}");
-    assert_eq!(lab.short().await, "started 2", "what it was not given is not lost");
+    assert_eq!(lab.next_summary().await, "started 2", "what it was not given is not lost");
     instance.state.lock().unwrap().status["model_type"] = json!("other");
-    lab.hears_health(false).await;
+    lab.wait_for_health(false).await;
 }
 
 #[tokio::test]
-async fn silence_costs_nobody_else_anything() {
+async fn unresponsive_instance_does_not_affect_other_workers() {
     let mut lab = Lab::with(|settings| {
         settings.call_timeout = Duration::from_secs(600);
         settings.health_timeout = Duration::from_secs(600);
@@ -245,27 +248,27 @@ async fn silence_costs_nobody_else_anything() {
     let (lease, epoch) = (at_frozen.lease, at_frozen.epoch);
     for fence in 100..200 {
         lab.dispatch(&at_frozen, fence, "1");
-        let beat = ToWorker::Heartbeat { lease, epoch, nonce: fence, short_of: None };
+        let beat = ToWorker::Heartbeat { lease, epoch, nonce: fence, demand: None };
         lab.workers.send(at_frozen.worker.id, beat);
     }
     let mut refused = 0;
     for fence in 1..=20 {
         lab.dispatch(&at_well, fence, "1");
-        let mut said = lab.short().await;
+        let mut said = lab.next_summary().await;
         while said != format!("started {fence}") {
             refused += u32::from(said.starts_with("refused "));
-            said = lab.short().await;
+            said = lab.next_summary().await;
         }
         lab.workers.notified(done(&well, fence as usize - 1, json!(fence)));
-        assert_eq!(lab.short().await, format!("completed {fence}: {fence}"));
+        assert_eq!(lab.next_summary().await, format!("completed {fence}: {fence}"));
         lab.recorded(&at_well, fence);
     }
-    assert_eq!(lab.beat(&at_well, 1).await, "alive 1, holding []");
+    assert_eq!(lab.heartbeat(&at_well, 1).await, "alive 1, holding []");
     assert_eq!(refused, 35, "one would run, sixty-four would wait");
 }
 
 #[tokio::test]
-async fn what_waits_for_an_instance_that_does_not_answer_does_not_wait_long() {
+async fn attempts_queued_behind_an_unreachable_instance_fail_fast() {
     let mut lab = Lab::with(|settings| settings.call_timeout = Duration::from_millis(50));
     let instance = Instance::start("m", 1).await;
     let leased = lab.instance(&instance).await;
@@ -275,7 +278,7 @@ async fn what_waits_for_an_instance_that_does_not_answer_does_not_wait_long() {
     }
     let mut ends = vec![lab.ends().await, lab.ends().await, lab.ends().await];
     ends.sort();
-    let why = "the task instance did not take it: the server";
+    let why = "the task instance did not accept it: the back end";
     assert!(ends[0].starts_with(&format!("failed 1 true: {why}")), "it may have it: {ends:?}");
     assert!(ends[1].starts_with(&format!("unreached 2: {why}")), "{ends:?}");
     assert!(ends[2].starts_with(&format!("unreached 3: {why}")), "{ends:?}");
@@ -289,47 +292,48 @@ async fn a_fast_instance_may_be_done_before_it_has_answered() {
     lab.dispatch(&leased, 1, "1");
     instance.until(|state| state.got.len() == 1).await;
     lab.workers.notified(done(&instance, 0, json!("early")));
-    assert_eq!(lab.short().await, "started 1");
-    assert_eq!(lab.short().await, "completed 1: \"early\"");
+    assert_eq!(lab.next_summary().await, "started 1");
+    assert_eq!(lab.next_summary().await, "completed 1: \"early\"");
 }
 
 #[tokio::test]
 async fn a_dispatch_that_comes_twice_is_handed_over_once() {
     let (mut lab, instance, leased) = with_instance(1).await;
     lab.dispatch(&leased, 1, "1");
-    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.next_summary().await, "started 1");
     lab.dispatch(&leased, 1, "1");
-    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.next_summary().await, "started 1");
     let (lease, epoch) = (leased.lease, leased.epoch);
     lab.workers.send(leased.worker.id, ToWorker::ReleaseLease { lease, epoch });
     lab.dispatch(&leased, 2, "1");
-    assert_eq!(lab.short().await, "lease unknown");
+    assert_eq!(lab.next_summary().await, "lease unknown");
     assert_eq!(instance.state.lock().unwrap().got.len(), 1);
     lab.workers.forget(leased.worker.id);
     lab.dispatch(&leased, 3, "1");
-    assert_eq!(lab.short().await, "refused 3: not available");
+    assert_eq!(lab.next_summary().await, "refused 3: unavailable");
 }
 
 #[tokio::test]
-async fn an_instance_that_has_gone_has_not_seen_what_it_was_given() {
-    let (address, serving) = fake::fleeting(r#"{"model_type": "m", "status": "running"}"#).await;
+async fn unreachable_instance_did_not_receive_the_task() {
+    let (address, serving) =
+        fake::serve_one_request_per_connection(r#"{"model_type": "m", "status": "running"}"#).await;
     let mut lab = Lab::new();
     let worker = lab.workers.register_instance("127.0.0.1", address.port()).await.unwrap();
     let leased = lab.lease(&worker).await;
     serving.abort();
-    super::server_worker::wait_until_gone(address).await;
+    super::back_end_worker::wait_until_gone(address).await;
     for fence in [1, 2] {
         lab.dispatch(&leased, fence, "1");
     }
     for fence in [1, 2] {
         let said = lab.ends().await;
-        let expected = "the task instance did not take it: no connection to";
+        let expected = "the task instance did not accept it: no connection to";
         assert!(said.starts_with(&format!("unreached {fence}: {expected}")), "{said}");
     }
 }
 
 #[tokio::test]
-async fn a_task_that_was_handed_over_before_is_taken_up_again() {
+async fn task_enqueued_before_a_restart_is_resumed() {
     let instance = Instance::start("m", 2).await;
     let mut lab = Lab::with(|settings| settings.poll_interval = Duration::from_millis(10));
     let leased = lab.instance(&instance).await;
@@ -338,17 +342,17 @@ async fn a_task_that_was_handed_over_before_is_taken_up_again() {
         ("ended".to_owned(), json!({"status": "completed", "result": "kept"})),
     ]);
     lab.resume(&leased, 1, "ended");
-    assert_eq!(lab.short().await, "started 1");
-    assert_eq!(lab.short().await, "completed 1: \"kept\"");
+    assert_eq!(lab.next_summary().await, "started 1");
+    assert_eq!(lab.next_summary().await, "completed 1: \"kept\"");
     lab.resume(&leased, 2, "running");
-    assert_eq!(lab.short().await, "started 2");
-    match lab.hears_anything().await.1 {
+    assert_eq!(lab.next_summary().await, "started 2");
+    match lab.next_any_message().await.1 {
         FromWorker::Delegated { handle, .. } => assert!(handle.starts_with("running"), "{handle}"),
         other => panic!("{other:?}"),
     }
     let done = json!({"status": "completed", "result": 2});
     instance.state.lock().unwrap().results.insert("running".to_owned(), done);
-    assert_eq!(lab.short().await, "completed 2: 2");
+    assert_eq!(lab.next_summary().await, "completed 2: 2");
     assert!(instance.state.lock().unwrap().got.is_empty(), "nothing is run twice");
     // Another life of the instance had it, and it is not handed over a second time under the same attempt.
     lab.resume(&leased, 3, "forgotten\u{1f}zero");
@@ -356,21 +360,21 @@ async fn a_task_that_was_handed_over_before_is_taken_up_again() {
     assert!(instance.state.lock().unwrap().got.is_empty(), "nothing is run twice");
     // This life had it and says nothing of it yet: many do so until it is done.
     lab.resume(&leased, 4, "quiet\u{1f}one");
-    assert_eq!(lab.short().await, "started 4");
+    assert_eq!(lab.next_summary().await, "started 4");
     instance.until(|state| state.polls.iter().filter(|id| *id == "quiet").count() >= 2).await;
     let done = json!({"status": "completed", "result": 4});
     instance.state.lock().unwrap().results.insert("quiet".to_owned(), done);
-    assert_eq!(lab.short().await, "completed 4: 4");
+    assert_eq!(lab.next_summary().await, "completed 4: 4");
     assert!(instance.state.lock().unwrap().got.is_empty(), "nothing is run twice");
 }
 
 #[tokio::test]
-async fn a_task_is_asked_for_after_a_restart_although_the_instance_is_not_known_to_be_well() {
+async fn resumed_task_is_polled_before_the_first_health_check() {
     let instance = Instance::start("m", 2).await;
     let mut lab = Lab::with(|settings| settings.health_interval = Duration::from_millis(10));
     let leased = lab.instance(&instance).await;
     instance.state.lock().unwrap().status["status"] = json!("loading");
-    lab.hears_health(false).await;
+    lab.wait_for_health(false).await;
     let done = json!({"status": "completed", "result": "kept"});
     instance.state.lock().unwrap().results.insert("kept".to_owned(), done);
     lab.dispatch(&leased, 1, "1");

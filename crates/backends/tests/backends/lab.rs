@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypha_backends::{
-    Format, Hear, HttpSettings, HttpWorkers, NewServer, SchedulerSide, ServerConfig,
+    BackEndSettings, Format, HttpSettings, HttpWorkers, MessageHandler, NewBackEnd, SchedulerHandle,
 };
-use hypha_engine::{Ask, Dispatch, FromWorker, Outcome, ToWorker};
+use hypha_engine::{Dispatch, FromWorker, LeaseRequest, Outcome, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, Fence, Form, LeaseId, Name, Payload, Requirement, SchedulerId, Span, TaskId,
-    TaskSpec, Time, Worker, WorkerId,
+    AttemptId, Epoch, Fence, InputKind, LeaseId, Name, Payload, Requirement, SchedulerId, Span,
+    TaskId, TaskSpec, Time, Worker, WorkerId,
 };
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -19,7 +19,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Lab {
     pub(crate) workers: HttpWorkers,
-    said: mpsc::Receiver<(WorkerId, FromWorker)>,
+    messages: mpsc::Receiver<(WorkerId, FromWorker)>,
     requests: u64,
     pub(crate) directory: tempfile::TempDir,
 }
@@ -45,7 +45,7 @@ impl Lab {
         directory: tempfile::TempDir,
         change: impl FnOnce(&mut HttpSettings),
     ) -> Lab {
-        let (sender, said) = mpsc::channel(1_000);
+        let (sender, messages) = mpsc::channel(1_000);
         let mut settings = HttpSettings {
             public_url: Some("http://127.0.0.1:9".to_owned()),
             // Nothing is found by polling unless a test wants it.
@@ -53,33 +53,33 @@ impl Lab {
             ..HttpSettings::new(directory.path())
         };
         change(&mut settings);
-        let hear = Arc::new(move |worker, message| {
+        let on_message = Arc::new(move |worker, message| {
             let _ = sender.try_send((worker, message));
         });
-        let workers = HttpWorkers::open(settings, scheduler(hear)).unwrap();
-        Lab { workers, said, requests: 0, directory }
+        let workers = HttpWorkers::open(settings, scheduler(on_message)).unwrap();
+        Lab { workers, messages, requests: 0, directory }
     }
 
     /// What is said next, but for what is said about health, and under which id an instance has a task.
-    pub(crate) async fn hears(&mut self) -> (WorkerId, FromWorker) {
+    pub(crate) async fn next_message(&mut self) -> (WorkerId, FromWorker) {
         loop {
-            let said = self.hears_anything().await;
-            if !matches!(said.1, FromWorker::Away { .. } | FromWorker::Delegated { .. }) {
+            let said = self.next_any_message().await;
+            if !matches!(said.1, FromWorker::Unreachable { .. } | FromWorker::Delegated { .. }) {
                 return said;
             }
         }
     }
 
     /// What is said next.
-    pub(crate) async fn hears_anything(&mut self) -> (WorkerId, FromWorker) {
-        let next = tokio::time::timeout(DEADLINE, self.said.recv()).await;
+    pub(crate) async fn next_any_message(&mut self) -> (WorkerId, FromWorker) {
+        let next = tokio::time::timeout(DEADLINE, self.messages.recv()).await;
         next.expect("nobody says anything").unwrap()
     }
 
     /// Waits until the back end is said to be well, or not to be.
-    pub(crate) async fn hears_health(&mut self, well: bool) {
+    pub(crate) async fn wait_for_health(&mut self, well: bool) {
         loop {
-            if let FromWorker::Away { executors } = self.hears_anything().await.1
+            if let FromWorker::Unreachable { executors } = self.next_any_message().await.1
                 && executors.is_empty() == well
             {
                 return;
@@ -88,14 +88,14 @@ impl Lab {
     }
 
     /// What is said next, in short.
-    pub(crate) async fn short(&mut self) -> String {
-        short(&self.hears().await.1)
+    pub(crate) async fn next_summary(&mut self) -> String {
+        summary(&self.next_message().await.1)
     }
 
-    /// What is said next, in short, but for beginnings: a short run may be told of at its end alone.
+    /// What is said next, in summary, but for beginnings: a short run may be told of at its end alone.
     pub(crate) async fn ends(&mut self) -> String {
         loop {
-            let said = self.short().await;
+            let said = self.next_summary().await;
             if !said.starts_with("started ") && !said.starts_with("accepted ") {
                 return said;
             }
@@ -103,10 +103,13 @@ impl Lab {
     }
 
     /// What is said next is this, in any order: a run is told of by its own task.
-    pub(crate) async fn says_in_any_order<const N: usize>(&mut self, expected: [&str; N]) {
+    pub(crate) async fn assert_messages_in_any_order<const N: usize>(
+        &mut self,
+        expected: [&str; N],
+    ) {
         let mut said = Vec::new();
         while said.len() < N {
-            said.push(self.short().await);
+            said.push(self.next_summary().await);
         }
         said.sort();
         assert_eq!(said, expected);
@@ -118,15 +121,19 @@ impl Lab {
         self.requests += 1;
         self.workers.send(
             worker.id,
-            ToWorker::RequestLease(Ask { request: self.requests, ttl, ..Ask::default() }),
+            ToWorker::RequestLease(LeaseRequest {
+                request: self.requests,
+                ttl,
+                ..LeaseRequest::default()
+            }),
         );
         let (mut leased, mut is_well) = (None, true);
         loop {
             if let (Some(leased), true) = (&leased, is_well) {
                 return Leased::clone(leased);
             }
-            match self.hears_anything().await {
-                (_, FromWorker::Away { executors }) => is_well = executors.is_empty(),
+            match self.next_any_message().await {
+                (_, FromWorker::Unreachable { executors }) => is_well = executors.is_empty(),
                 (id, _) if id != worker.id => {}
                 (id, FromWorker::LeaseGranted { request, lease, epoch, .. })
                     if id == worker.id && request == self.requests =>
@@ -139,11 +146,11 @@ impl Lab {
     }
 
     /// Asks whether the worker is there, and gives what it answers: all before that has been said.
-    pub(crate) async fn beat(&mut self, leased: &Leased, nonce: u64) -> String {
+    pub(crate) async fn heartbeat(&mut self, leased: &Leased, nonce: u64) -> String {
         let (lease, epoch) = (leased.lease, leased.epoch);
         self.workers
-            .send(leased.worker.id, ToWorker::Heartbeat { lease, epoch, nonce, short_of: None });
-        self.short().await
+            .send(leased.worker.id, ToWorker::Heartbeat { lease, epoch, nonce, demand: None });
+        self.next_summary().await
     }
 
     pub(crate) fn dispatch(&self, leased: &Leased, fence: u64, input: &str) {
@@ -184,8 +191,8 @@ impl Lab {
     }
 
     pub(crate) async fn server(&mut self, url: String, format: Format, concurrency: u32) -> Leased {
-        let new = new_server(url, format, concurrency);
-        let worker = self.workers.register_server(new).await.unwrap();
+        let new = new_back_end(url, format, concurrency);
+        let worker = self.workers.register_back_end(new).await.unwrap();
         self.lease(&worker).await
     }
 
@@ -197,18 +204,18 @@ impl Lab {
 }
 
 /// A scheduler that goes by a clock of its own.
-pub(crate) fn scheduler(hear: Hear) -> SchedulerSide {
+pub(crate) fn scheduler(on_message: MessageHandler) -> SchedulerHandle {
     let began = std::time::Instant::now();
     let now = Arc::new(move || {
         let micros = began.elapsed().as_micros() as u64;
         Time::from_micros(1_700_000_000_000_000 + micros)
     });
-    SchedulerSide { id: SchedulerId::from_uuid(Uuid::from_u128(1)), now, hear }
+    SchedulerHandle { id: SchedulerId::from_uuid(Uuid::from_u128(1)), now, on_message }
 }
 
-pub(crate) fn new_server(url: String, format: Format, concurrency: u32) -> NewServer {
-    let config = ServerConfig::new(url, format);
-    NewServer { config, models: vec![name("m")], concurrency, trusted: false }
+pub(crate) fn new_back_end(url: String, format: Format, concurrency: u32) -> NewBackEnd {
+    let config = BackEndSettings::new(url, format);
+    NewBackEnd { config, models: vec![name("m")], concurrency, trusted: false }
 }
 
 pub(crate) fn name(text: &str) -> Name {
@@ -224,12 +231,12 @@ pub(crate) fn spec(input: &str) -> TaskSpec {
     TaskSpec {
         requirement: Requirement { model: Some(name("m")), ..Requirement::default() },
         input: Payload::from(input.as_bytes()),
-        form: Form::Task,
+        form: InputKind::Task,
         ..TaskSpec::default()
     }
 }
 
-pub(crate) fn short(message: &FromWorker) -> String {
+pub(crate) fn summary(message: &FromWorker) -> String {
     match message {
         FromWorker::LeaseGranted { holding, .. } => format!("granted, holding {}", held(holding)),
         FromWorker::LeaseRefused { refusal, .. } => format!("lease refused: {refusal}"),
@@ -244,22 +251,22 @@ pub(crate) fn short(message: &FromWorker) -> String {
         FromWorker::Started { fence, .. } => format!("started {}", fence.0),
         FromWorker::Running { fence, .. } => format!("running {}", fence.0),
         FromWorker::Left { .. } => "left".to_owned(),
-        FromWorker::Away { .. } => "away".to_owned(),
+        FromWorker::Unreachable { .. } => "away".to_owned(),
         FromWorker::Progress { fence, permille, .. } => format!("progress {} {permille}", fence.0),
         FromWorker::Output { fence, piece, .. } => {
             format!("output {}: {}", fence.0, String::from_utf8_lossy(piece.bytes()))
         }
         FromWorker::Finished { fence, outcome, .. } => match outcome {
             Outcome::Completed { result } => {
-                assert!(result.is_sound());
+                assert!(result.digest_matches());
                 let payload = result.payload().unwrap();
                 format!("completed {}: {}", fence.0, String::from_utf8_lossy(payload.bytes()))
             }
             Outcome::Failed(error) => {
-                format!("failed {} {}: {error}", fence.0, error.kind.retry())
+                format!("failed {} {}: {error}", fence.0, error.kind.is_retryable())
             }
             Outcome::TimedOut => format!("timed out {}", fence.0),
-            Outcome::Unreached { error } => format!("unreached {}: {error}", fence.0),
+            Outcome::Unreachable { error } => format!("unreached {}: {error}", fence.0),
         },
     }
 }

@@ -1,9 +1,9 @@
 //! Servers and task instances on loopback: well-behaved, slow, silent, lying and malformed ones.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+mod back_end;
+mod back_end_worker;
 mod fake;
 mod instance;
 mod lab;
 mod register;
-mod server;
-mod server_worker;

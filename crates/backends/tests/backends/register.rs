@@ -11,7 +11,7 @@ use hypha_model::Worker;
 use serde_json::json;
 
 use super::fake::{self, Instance};
-use super::lab::{Lab, name, new_server, scheduler};
+use super::lab::{Lab, name, new_back_end, scheduler};
 
 #[tokio::test]
 async fn an_instance_tells_its_model_and_how_much_it_runs_at_once() {
@@ -31,7 +31,7 @@ async fn an_instance_tells_its_model_and_how_much_it_runs_at_once() {
 }
 
 #[tokio::test]
-async fn info_is_asked_where_there_is_no_status() {
+async fn info_route_is_used_where_status_is_missing() {
     let instance = Instance::start("alpha", 1).await;
     let lab = Lab::new();
     instance.state.lock().unwrap().info = Some(json!({"deployed_model": {"model_name": "beta"}}));
@@ -41,7 +41,7 @@ async fn info_is_asked_where_there_is_no_status() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_or_not_well_is_refused() {
+async fn unreachable_or_unhealthy_back_ends_are_not_registered() {
     let instance = Instance::start("alpha", 1).await;
     let lab = Lab::with(|settings| settings.health_timeout = Duration::from_millis(100));
     let refused = async |port| match lab.workers.register_instance("127.0.0.1", port).await {
@@ -57,9 +57,11 @@ async fn what_is_not_there_or_not_well_is_refused() {
     check(json!({"status": "running"}), "does not say which model").await;
     check(json!({"model_type": " m "}), "the name of the task instance's model").await;
     check(json!(7), "does not say which model").await;
-    let (silent, _count) = fake::silent().await;
+    let (silent, _count) = fake::never_answering().await;
     assert!(refused(silent.port()).await.contains("did not answer within"));
-    assert!(refused(fake::nobody().await.port()).await.contains("no connection to 127.0.0.1:"));
+    assert!(
+        refused(fake::unused_address().await.port()).await.contains("no connection to 127.0.0.1:")
+    );
     let malformed = fake::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{x}", false).await;
     assert!(refused(malformed.port()).await.contains("is not JSON"));
     let endless = fake::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n{", false).await;
@@ -87,13 +89,13 @@ async fn only_allowed_networks_are_called() {
         assert!(matches!(result, Err(RegisterError::NotAllowed(ip)) if ip.is_loopback()), "{host}");
     }
     let url = format!("http://localhost:{port}");
-    let server = || new_server(url.clone(), Format::Json, 1);
-    let result = lab.workers.register_server(server()).await;
+    let server = || new_back_end(url.clone(), Format::Json, 1);
+    let result = lab.workers.register_back_end(server()).await;
     assert!(matches!(result, Err(RegisterError::NotAllowed(_))));
     // What the operator configures may be anywhere.
     let mut trusted = server();
     trusted.trusted = true;
-    assert!(lab.workers.register_server(trusted).await.is_ok());
+    assert!(lab.workers.register_back_end(trusted).await.is_ok());
 
     let usual = Lab::new();
     assert!(usual.workers.register_instance("localhost", port).await.is_ok());
@@ -126,13 +128,13 @@ async fn only_allowed_networks_are_called() {
 }
 
 #[tokio::test]
-async fn servers_are_taken_with_their_models() {
-    let (address, _) = fake::answering(|_| r#"{"data":[{"id":"a"}]}"#.into_response()).await;
+async fn back_ends_are_registered_with_their_models() {
+    let (address, _) = fake::serve_with(|_| r#"{"data":[{"id":"a"}]}"#.into_response()).await;
     let lab = Lab::new();
     let register = |url: String, format, models: &[&str]| {
-        let mut new = new_server(url, format, 5);
+        let mut new = new_back_end(url, format, 5);
         new.models = models.iter().map(|model| name(model)).collect();
-        lab.workers.register_server(new)
+        lab.workers.register_back_end(new)
     };
     let url = format!("http://{address}");
     let worker = register(url.clone(), Format::Openai, &[]).await.unwrap();
@@ -143,7 +145,7 @@ async fn servers_are_taken_with_their_models() {
     assert_ne!(json.id, worker.id);
     let result = register(url, Format::Json, &[]).await;
     assert!(matches!(result, Err(RegisterError::Invalid(reason)) if reason.contains("name them")));
-    let nobody = fake::nobody().await;
+    let nobody = fake::unused_address().await;
     let result = register(format!("http://{nobody}"), Format::Openai, &["x"]).await;
     assert!(matches!(result, Err(RegisterError::Unhealthy(_))));
     let result = register(format!("https://{nobody}"), Format::Openai, &["x"]).await;
@@ -153,17 +155,17 @@ async fn servers_are_taken_with_their_models() {
 #[tokio::test]
 async fn workers_are_found_again_and_keys_are_not_written() {
     let instance = Instance::start("m", 2).await;
-    let (address, seen) = fake::answering(|seen| seen.body.clone().into_response()).await;
+    let (address, seen) = fake::serve_with(|seen| seen.body.clone().into_response()).await;
     let url = format!("http://{address}/run");
     let mut lab = Lab::new();
     let first = lab.instance(&instance).await.worker;
     let second = lab.server(url.clone(), Format::Json, 4).await.worker;
-    let mut keyed = new_server(format!("{url}/keyed"), Format::Json, 1);
+    let mut keyed = new_back_end(format!("{url}/keyed"), Format::Json, 1);
     keyed.config.api_key = Some("sesame".to_owned());
-    let keyed = lab.workers.register_server(keyed).await.unwrap();
-    let mut trusted = new_server(format!("{url}/trusted"), Format::Json, 1);
+    let keyed = lab.workers.register_back_end(keyed).await.unwrap();
+    let mut trusted = new_back_end(format!("{url}/trusted"), Format::Json, 1);
     trusted.trusted = true;
-    let trusted = lab.workers.register_server(trusted).await.unwrap();
+    let trusted = lab.workers.register_back_end(trusted).await.unwrap();
     assert_eq!(lab.workers.all().len(), 4);
     let told = |lab: &Lab, id| lab.workers.authority(id).unwrap_or_default();
     assert_eq!(told(&lab, first.id), instance.address.to_string());
@@ -181,7 +183,7 @@ async fn workers_are_found_again_and_keys_are_not_written() {
     assert_eq!(told(&lab, second.id), address.to_string());
     let leased = lab.lease(&first).await;
     lab.dispatch(&leased, 1, "1");
-    assert_eq!(lab.short().await, "started 1");
+    assert_eq!(lab.next_summary().await, "started 1");
     let leased = lab.lease(&second).await;
     lab.dispatch(&leased, 2, "7");
     assert_eq!(lab.ends().await, "completed 2: 7");
@@ -199,7 +201,7 @@ async fn a_changed_instance_takes_the_old_one_s_place() {
     let new = lab.instance(&instance).await;
     assert_eq!(new.worker.id, old.worker.id);
     assert_eq!(new.worker.concurrency(), 4);
-    assert_eq!(lab.beat(&old, 1).await, "lease unknown");
+    assert_eq!(lab.heartbeat(&old, 1).await, "lease unknown");
 }
 
 #[tokio::test]
@@ -220,8 +222,8 @@ async fn a_damaged_or_unwritable_file_is_named() {
     std::fs::create_dir(directory.path().join("http-workers.json.new")).unwrap();
     let instance = Instance::start("m", 1).await;
     let result = workers.register_instance("127.0.0.1", instance.address.port()).await;
-    assert!(matches!(result, Err(RegisterError::NotNoted(_))));
-    assert!(workers.all().is_empty(), "what is not noted is not acknowledged");
+    assert!(matches!(result, Err(RegisterError::NotSaved(_))));
+    assert!(workers.all().is_empty(), "what is not saved is not acknowledged");
 }
 
 #[tokio::test]
@@ -233,7 +235,7 @@ async fn a_removed_worker_is_not_asked_for_its_health_until_it_is_wanted_again()
     lab.workers.register_instance("127.0.0.1", port(&kept)).await.unwrap();
     let looks = |instance: &Instance| instance.state.lock().unwrap().looks;
     removed.until(|state| state.looks > 3).await;
-    lab.workers.retire(worker.id);
+    lab.workers.mark_removed(worker.id);
     let (before, so_far) = (looks(&removed), looks(&kept));
     kept.until(|state| state.looks > so_far + 20).await;
     assert!(looks(&removed) <= before + 1, "one look may have been in flight");
@@ -249,29 +251,29 @@ async fn a_removed_worker_is_kept_until_another_needs_its_place() {
     let instance = Instance::start("alpha", 1).await;
     let mut lab = Lab::new();
     let worker = lab.workers.register_instance("127.0.0.1", instance.address.port()).await.unwrap();
-    let (address, _) = fake::answering(|seen| seen.body.clone().into_response()).await;
+    let (address, _) = fake::serve_with(|seen| seen.body.clone().into_response()).await;
     let server = lab.server(format!("http://{address}"), Format::Json, 1).await;
     for removed in [&worker, &server.worker] {
-        lab.workers.retire(removed.id);
+        lab.workers.mark_removed(removed.id);
         let again = lab.lease(removed).await;
-        assert_eq!(lab.beat(&again, 1).await, "alive 1, holding []", "it is wanted again");
+        assert_eq!(lab.heartbeat(&again, 1).await, "alive 1, holding []", "it is wanted again");
     }
-    lab.workers.retire(worker.id);
+    lab.workers.mark_removed(worker.id);
     let mut lab = Lab::opened(lab.directory, |_| {});
     lab.lease(&worker).await;
 
     let trusted = |number: usize| {
-        let new = new_server(format!("http://127.0.0.1:1/{number}"), Format::Json, 1);
-        hypha_backends::NewServer { trusted: true, ..new }
+        let new = new_back_end(format!("http://127.0.0.1:1/{number}"), Format::Json, 1);
+        hypha_backends::NewBackEnd { trusted: true, ..new }
     };
     for number in lab.workers.all().len()..MOST {
-        lab.workers.register_server(trusted(number)).await.unwrap();
+        lab.workers.register_back_end(trusted(number)).await.unwrap();
     }
-    let one_more = lab.workers.register_server(trusted(MOST)).await;
+    let one_more = lab.workers.register_back_end(trusted(MOST)).await;
     assert!(matches!(one_more, Err(RegisterError::TooMany)), "{one_more:?}");
-    lab.workers.retire(worker.id);
-    lab.workers.register_server(trusted(MOST)).await.unwrap();
+    lab.workers.mark_removed(worker.id);
+    lab.workers.register_back_end(trusted(MOST)).await.unwrap();
     assert!(!lab.workers.knows(worker.id));
-    let one_more = lab.workers.register_server(trusted(MOST + 1)).await;
+    let one_more = lab.workers.register_back_end(trusted(MOST + 1)).await;
     assert!(matches!(one_more, Err(RegisterError::TooMany)), "{one_more:?}");
 }

@@ -13,19 +13,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Carrier, Pattern, Work};
+use super::{Carrier, CarrierFuture, Pattern};
 use crate::io::BoxedStream;
 use crate::limits::Limits;
 use crate::receive::Receiver;
 use crate::registry::PeerKey;
 use crate::send::{Outgoing, Sender};
-use crate::sink::Discard;
+use crate::sink::DiscardSink;
 use crate::tcp::{Listener, TcpLimits, dial};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Far above what a connection on one machine takes.
-const DIAL_WITHIN: Duration = Duration::from_secs(10);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a process is known to the other.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ impl Dedicated {
         };
         let take = async move {
             while let Some(incoming) = incoming.recv().await {
-                tokio::spawn(incoming.accept(Discard));
+                tokio::spawn(incoming.accept(DiscardSink));
             }
         };
         let spawn = |task| AbortOnDropHandle::new(task);
@@ -83,14 +83,14 @@ impl Carrier for Dedicated {
         self.address.to_string()
     }
 
-    fn send<'a>(&'a self, to: &'a str, bytes: u64) -> Work<'a, ()> {
+    fn send<'a>(&'a self, to: &'a str, bytes: u64) -> CarrierFuture<'a, ()> {
         Box::pin(async move {
             let to: SocketAddr = to.parse().map_err(io::Error::other)?;
             let tls = self.tls.clone();
             let connector = move || {
                 let tls = tls.clone();
                 async move {
-                    let dialled = dial(to, tls.client, tls.name, &admit_any, DIAL_WITHIN).await;
+                    let dialled = dial(to, tls.client, tls.name, &admit_any, DIAL_TIMEOUT).await;
                     let connection = dialled.map_err(io::Error::other)?;
                     Ok(Box::new(connection.stream) as BoxedStream)
                 }
@@ -104,7 +104,8 @@ impl Carrier for Dedicated {
                 digest: None,
             };
             let outgoing = Outgoing::new(header);
-            let sent = Sender::default().send(connector, outgoing, self.pattern.of(bytes)).await;
+            let sent =
+                Sender::default().send(connector, outgoing, self.pattern.prefix(bytes)).await;
             sent.map(drop).map_err(io::Error::other)
         })
     }
@@ -169,8 +170,8 @@ impl Carrier for Plain {
         self.address.to_string()
     }
 
-    fn send<'a>(&'a self, to: &'a str, bytes: u64) -> Work<'a, ()> {
-        let mut part = self.pattern.of(bytes);
+    fn send<'a>(&'a self, to: &'a str, bytes: u64) -> CarrierFuture<'a, ()> {
+        let mut part = self.pattern.prefix(bytes);
         // In a task of its own, as the other carrier works.
         let (tls, to) = (self.tls.clone(), to.to_owned());
         let work = async move {

@@ -45,13 +45,13 @@ impl<R: AsyncBufRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
         }
     }
 
-    async fn order(&mut self, carrier: &dyn Carrier, bytes: u64) -> io::Result<()> {
-        let order = format!("{} {} {bytes}\n", carrier.name(), carrier.address());
-        self.to.write_all(order.as_bytes()).await?;
+    async fn send_command(&mut self, carrier: &dyn Carrier, bytes: u64) -> io::Result<()> {
+        let command = format!("{} {} {bytes}\n", carrier.name(), carrier.address());
+        self.to.write_all(command.as_bytes()).await?;
         self.to.flush().await
     }
 
-    async fn done(&mut self) -> io::Result<()> {
+    async fn wait_done(&mut self) -> io::Result<()> {
         match read_line(&mut self.from).await?.as_str() {
             "done" => Ok(()),
             problem => Err(io::Error::other(format!("the other process: {problem}"))),
@@ -60,7 +60,11 @@ impl<R: AsyncBufRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
 }
 
 /// Does what the driver says until it closes its end.
-pub async fn obey<R, W>(carriers: &[Box<dyn Carrier>], mut from: R, mut to: W) -> io::Result<()>
+pub async fn serve_commands<R, W>(
+    carriers: &[Box<dyn Carrier>],
+    mut from: R,
+    mut to: W,
+) -> io::Result<()>
 where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -72,11 +76,11 @@ where
     to.write_all((hello + "ready\n").as_bytes()).await?;
     to.flush().await?;
     loop {
-        let order = match read_line(&mut from).await {
+        let command = match read_line(&mut from).await {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            order => order?,
+            command => command?,
         };
-        let answer = match carry_out(carriers, &order).await {
+        let answer = match execute(carriers, &command).await {
             Ok(()) => "done".to_owned(),
             Err(error) => error.to_string().replace('\n', " "),
         };
@@ -85,10 +89,10 @@ where
     }
 }
 
-async fn carry_out(carriers: &[Box<dyn Carrier>], order: &str) -> io::Result<()> {
-    let unclear = || io::Error::other(format!("`{order}` is not an order"));
+async fn execute(carriers: &[Box<dyn Carrier>], command: &str) -> io::Result<()> {
+    let unclear = || io::Error::other(format!("`{command}` is not a valid command"));
     let [name, address, bytes] =
-        <[&str; 3]>::try_from(order.split(' ').collect::<Vec<_>>()).map_err(|_| unclear())?;
+        <[&str; 3]>::try_from(command.split(' ').collect::<Vec<_>>()).map_err(|_| unclear())?;
     let bytes = bytes.parse().map_err(|_| unclear())?;
     let carrier = carriers.iter().find(|carrier| carrier.name() == name).ok_or_else(unclear)?;
     carrier.send(address, bytes).await
@@ -150,8 +154,8 @@ where
 {
     let to = address_of(carrier, remote)?.to_owned();
     let started = Instant::now();
-    remote.order(carrier, bytes).await?;
-    tokio::try_join!(carrier.send(&to, bytes), remote.done())?;
+    remote.send_command(carrier, bytes).await?;
+    tokio::try_join!(carrier.send(&to, bytes), remote.wait_done())?;
     Ok(2.0 * bytes as f64 / started.elapsed().as_secs_f64())
 }
 
@@ -180,7 +184,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Work;
+    use crate::bench::CarrierFuture;
 
     struct Counts(std::sync::atomic::AtomicU64);
 
@@ -191,7 +195,7 @@ mod tests {
         fn address(&self) -> String {
             "here".into()
         }
-        fn send<'a>(&'a self, to: &'a str, bytes: u64) -> Work<'a, ()> {
+        fn send<'a>(&'a self, to: &'a str, bytes: u64) -> CarrierFuture<'a, ()> {
             assert_eq!(to, "here");
             self.0.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
             Box::pin(async { Ok(()) })
@@ -204,7 +208,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(1024);
         let other = tokio::spawn(async move {
             let (from, to) = tokio::io::split(far);
-            obey(&carriers(), tokio::io::BufReader::new(from), to).await
+            serve_commands(&carriers(), tokio::io::BufReader::new(from), to).await
         });
         let (from, to) = tokio::io::split(near);
         let from = tokio::io::BufReader::new(from);

@@ -30,20 +30,20 @@ impl Default for Pattern {
 
 impl Pattern {
     /// The beginning of it.
-    pub fn of(&self, length: u64) -> Part {
-        Part { held: self.held.clone(), at: 0, length }
+    pub fn prefix(&self, length: u64) -> PatternReader {
+        PatternReader { held: self.held.clone(), at: 0, length }
     }
 }
 
 /// So many bytes of the pattern, and a reader of them.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct PatternReader {
     held: Bytes,
     at: u64,
     length: u64,
 }
 
-impl Part {
+impl PatternReader {
     /// The next bytes: at most `most`, and fewer where the pattern begins again; none at the end.
     pub fn take(&mut self, most: usize) -> Bytes {
         let from = (self.at % self.held.len() as u64) as usize;
@@ -54,19 +54,19 @@ impl Part {
     }
 }
 
-impl Source for Part {
-    type Reader = Part;
+impl Source for PatternReader {
+    type Reader = PatternReader;
 
     fn length(&self) -> u64 {
         self.length
     }
 
-    async fn open(&self, offset: u64) -> io::Result<Part> {
-        Ok(Part { at: offset, ..self.clone() })
+    async fn open(&self, offset: u64) -> io::Result<PatternReader> {
+        Ok(PatternReader { at: offset, ..self.clone() })
     }
 }
 
-impl SourceReader for Part {
+impl SourceReader for PatternReader {
     async fn next(&mut self, length: usize) -> io::Result<Bytes> {
         // Chunks divide what is held, so that none wraps around.
         let bytes = self.take(length);

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::faults::{Dice, Fault};
 use crate::pki::Node;
-use crate::world::{Comparing, Side, limits, outgoing, pattern};
+use crate::world::{ComparingSink, Side, limits, outgoing, pattern};
 
 const PER_DIRECTION: u64 = 4;
 const ROUNDS: u64 = 20;
@@ -96,7 +96,7 @@ async fn check(directions: &mut [Direction], limits: &Limits, weather: Weather) 
 async fn receive(incoming: Incoming, bytes: Bytes, length: usize) {
     let index: usize = incoming.header().name.parse().unwrap();
     let part = bytes.slice(index..length + 3 * index);
-    let received = incoming.accept(Comparing::new(part.clone())).await.unwrap();
+    let received = incoming.accept(ComparingSink::new(part.clone())).await.unwrap();
     assert_eq!(received.digest.0, *blake3::hash(&part).as_bytes());
     assert_eq!(received.sink.finished(), 1);
 }
@@ -140,6 +140,6 @@ async fn over_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn over_connections_with_stalls_and_losses() {
     // So short that it also fires for a machine that is busy: that costs a stream and no more.
-    let limits = Limits { stall_after: Duration::from_millis(100), ..limits() };
+    let limits = Limits { stall_timeout: Duration::from_millis(100), ..limits() };
     check(&mut connections(&limits).await, &limits, Weather::Rough).await;
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hypha_bulk::{CHUNK_BYTES, Digest, Header, Limits, ReceiveError, SendError, Sender, Source};
-use hypha_wire::bulk::{ChunkHead, Note, Open, TransferId};
+use hypha_wire::bulk::{ChunkHead, ControlMessage, Open, TransferId};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::faults::Fault;
-use crate::world::{Comparing, Scripted, Side, header, limits, outgoing, pattern};
+use crate::world::{ComparingSink, ScriptedSink, Side, header, limits, outgoing, pattern};
 
 /// "Promptly" in paused time: well below the time after which a lost peer is given up.
 const PROMPTLY: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ async fn a_refusal_reaches_the_sender_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_decides_is_refused() {
+async fn an_undecided_transfer_is_refused() {
     let (side, mut incoming) = Side::pipe(limits());
     let sender = Sender::new(limits());
     let connector = side.connector(|_| Fault::None);
@@ -45,7 +45,7 @@ async fn what_nobody_decides_is_refused() {
 async fn a_full_disk_ends_both_sides() {
     let (side, mut incoming) = Side::pipe(limits());
     let sender = Sender::new(limits());
-    let mut sink = Scripted::new();
+    let mut sink = ScriptedSink::new();
     sink.fails_after = Some(3 * CHUNK_BYTES);
     let connector = side.connector(|_| Fault::None);
     let send = sender.send(connector, outgoing("x", bytes().len()), bytes());
@@ -74,7 +74,7 @@ async fn a_source_that_fails_ends_both_sides() {
     let length = 4 * CHUNK_BYTES;
     let connector = side.connector(|_| Fault::None);
     let send = sender.send(connector, outgoing("x", length), Broken(length as u64));
-    let receive = async { incoming.recv().await.unwrap().accept(Scripted::new()).await };
+    let receive = async { incoming.recv().await.unwrap().accept(ScriptedSink::new()).await };
     let (sent, received) = tokio::join!(send, receive);
     assert!(matches!(sent, Err(SendError::Source(_))), "{sent:?}");
     assert!(matches!(received, Err(ReceiveError::Stopped(_))));
@@ -88,7 +88,7 @@ enum Ending {
 }
 
 /// Waits until some bytes have arrived, so that an ending comes in the middle.
-async fn arrived(sink: &Scripted) {
+async fn arrived(sink: &ScriptedSink) {
     while sink.held() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -98,7 +98,7 @@ async fn arrived(sink: &Scripted) {
 async fn a_sender_that_cancels_tells_the_receiver() {
     for ending in [Ending::Token, Ending::Drop] {
         let (side, mut incoming) = Side::pipe(limits());
-        let mut sink = Scripted::new();
+        let mut sink = ScriptedSink::new();
         sink.pause = Duration::from_millis(10);
         let outgoing = outgoing("x", bytes().len());
         let cancel = outgoing.cancel.clone();
@@ -127,7 +127,7 @@ async fn a_sender_that_cancels_tells_the_receiver() {
 async fn a_receiver_that_cancels_tells_the_sender() {
     for ending in [Ending::Token, Ending::Drop] {
         let (side, mut incoming) = Side::pipe(limits());
-        let mut sink = Scripted::new();
+        let mut sink = ScriptedSink::new();
         sink.pause = Duration::from_millis(10);
         let connector = side.connector(|_| Fault::None);
         let sending = tokio::spawn(async move {
@@ -160,7 +160,7 @@ async fn cancelling_before_the_receiver_has_decided_ends_it_too() {
         tokio::spawn(async move { Sender::new(limits()).send(connector, outgoing, bytes()).await });
     let incoming = incoming.recv().await.unwrap();
     cancel.cancel();
-    let received = timeout(PROMPTLY, incoming.accept(Scripted::new())).await.unwrap();
+    let received = timeout(PROMPTLY, incoming.accept(ScriptedSink::new())).await.unwrap();
     assert!(matches!(received, Err(ReceiveError::Stopped(_))));
     assert!(matches!(sending.await.unwrap(), Err(SendError::Cancelled)));
 }
@@ -178,7 +178,7 @@ async fn a_busy_receiver_is_asked_again() {
         }));
     }
     for _ in 0..3 {
-        incoming.recv().await.unwrap().accept(Comparing::new(bytes())).await.unwrap();
+        incoming.recv().await.unwrap().accept(ComparingSink::new(bytes())).await.unwrap();
     }
     for sent in sending {
         sent.await.unwrap().unwrap();
@@ -196,7 +196,7 @@ async fn a_receiver_that_stays_busy_is_given_up() {
 
 /// A sender whose bytes are not those it promised is noticed by itself, and by the receiver if it is not honest.
 #[tokio::test(start_paused = true)]
-async fn a_promise_that_does_not_hold() {
+async fn a_wrong_digest_in_the_header_fails_the_transfer() {
     let wrong = Digest([7; 32]);
     let (side, mut incoming) = Side::pipe(limits());
     let mut honest = outgoing("x", bytes().len());
@@ -204,7 +204,7 @@ async fn a_promise_that_does_not_hold() {
     let connector = side.connector(|_| Fault::None);
     let sender = Sender::new(limits());
     let send = sender.send(connector, honest, bytes());
-    let receive = async { incoming.recv().await.unwrap().accept(Scripted::new()).await };
+    let receive = async { incoming.recv().await.unwrap().accept(ScriptedSink::new()).await };
     let (sent, received) = tokio::join!(send, receive);
     assert!(matches!(sent, Err(SendError::Changed)), "{sent:?}");
     assert!(matches!(received, Err(ReceiveError::Stopped(_))));
@@ -232,9 +232,9 @@ async fn dishonest(header: Header, chunk: &[u8], end: Digest) -> Result<(), Rece
     bytes.extend(ChunkHead { length: chunk.len() as u32, digest }.to_bytes());
     bytes.extend(chunk);
     bytes.extend([0; 4]);
-    hypha_wire::put_frame(&mut bytes, &Note::End { digest: end }).unwrap();
+    hypha_wire::put_frame(&mut bytes, &ControlMessage::End { digest: end }).unwrap();
     stream.write_all(&bytes).await.unwrap();
-    incoming.recv().await.unwrap().accept(Scripted::new()).await.map(drop)
+    incoming.recv().await.unwrap().accept(ScriptedSink::new()).await.map(drop)
 }
 
 #[tokio::test(start_paused = true)]

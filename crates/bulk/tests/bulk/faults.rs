@@ -28,16 +28,16 @@ pub(crate) enum Fault {
     },
 }
 
-pub(crate) struct Faulty<S> {
+pub(crate) struct FaultyStream<S> {
     inner: Option<S>,
     fault: Fault,
     written: u64,
     read: u64,
 }
 
-impl<S: Stream> Faulty<S> {
-    pub(crate) fn new(inner: S, fault: Fault) -> Faulty<S> {
-        Faulty { inner: Some(inner), fault, written: 0, read: 0 }
+impl<S: Stream> FaultyStream<S> {
+    pub(crate) fn new(inner: S, fault: Fault) -> FaultyStream<S> {
+        FaultyStream { inner: Some(inner), fault, written: 0, read: 0 }
     }
 
     /// What is left before the fault, or the fault. Its end is noticed by the other side, a stall is not.
@@ -60,7 +60,7 @@ impl<S: Stream> Faulty<S> {
     }
 }
 
-impl<S: Stream> AsyncWrite for Faulty<S> {
+impl<S: Stream> AsyncWrite for FaultyStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -93,7 +93,7 @@ impl<S: Stream> AsyncWrite for Faulty<S> {
     }
 }
 
-impl<S: Stream> AsyncRead for Faulty<S> {
+impl<S: Stream> AsyncRead for FaultyStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hypha_bulk::{
-    BoxedStream, CHUNK_BYTES, Chain, Digest, FileSink, FileSource, Limits, SendError, Sender,
-    Source, SourceReader,
+    BoxedStream, CHUNK_BYTES, ChunkDigests, Digest, FileSink, FileSource, Limits, SendError,
+    Sender, Source, SourceReader,
 };
-use hypha_wire::bulk::Answer;
+use hypha_wire::bulk::OpenResponse;
 use tokio_util::sync::CancellationToken;
 
 use crate::faults::Fault;
-use crate::world::{Comparing, Scripted, Side, limits, outgoing, pattern};
+use crate::world::{ComparingSink, ScriptedSink, Side, limits, outgoing, pattern};
 
 const CHUNK: u64 = CHUNK_BYTES as u64;
 
@@ -32,7 +32,7 @@ async fn every_length_arrives() {
             let sender = Sender::new(limits());
             let send = sender.send(side.connector(|_| Fault::None), outgoing, bytes.clone());
             let receive = async {
-                incoming.recv().await.unwrap().accept(Comparing::new(bytes.clone())).await
+                incoming.recv().await.unwrap().accept(ComparingSink::new(bytes.clone())).await
             };
             let (sent, received) = tokio::join!(send, receive);
             let sent = sent.unwrap();
@@ -45,7 +45,7 @@ async fn every_length_arrives() {
 
 /// After a loss only what was not verified is sent again.
 #[tokio::test(start_paused = true)]
-async fn a_stream_goes_on_behind_the_last_verified_chunk() {
+async fn a_transfer_resumes_after_the_last_verified_chunk() {
     for fault in [Fault::Cut { after: 5 * CHUNK }, Fault::Stall { after: 5 * CHUNK }] {
         let (side, mut incoming) = Side::pipe(limits());
         let bytes = pattern(10 * CHUNK_BYTES);
@@ -55,8 +55,9 @@ async fn a_stream_goes_on_behind_the_last_verified_chunk() {
         });
         let sender = Sender::new(limits());
         let send = sender.send(connector, outgoing("x", bytes.len()), bytes.clone());
-        let receive =
-            async { incoming.recv().await.unwrap().accept(Comparing::new(bytes.clone())).await };
+        let receive = async {
+            incoming.recv().await.unwrap().accept(ComparingSink::new(bytes.clone())).await
+        };
         let (sent, received) = tokio::join!(send, receive);
         let sent = sent.unwrap();
         assert_eq!(received.unwrap().streams, 2);
@@ -68,15 +69,15 @@ async fn a_stream_goes_on_behind_the_last_verified_chunk() {
 
 /// Stalls and losses as often as there are chunks: each stream brings one further.
 #[tokio::test(start_paused = true)]
-async fn progress_counts_and_tries_do_not() {
+async fn only_attempts_without_progress_are_counted() {
     let (side, mut incoming) = Side::pipe(limits());
-    let few = Limits { tries: 2, ..limits() };
+    let few = Limits { max_attempts: 2, ..limits() };
     let bytes = pattern(30 * CHUNK_BYTES);
     let connector = side.connector(|_| Fault::Cut { after: CHUNK + CHUNK / 2 });
     let sender = Sender::new(few);
     let send = sender.send(connector, outgoing("x", bytes.len()), bytes.clone());
     let receive =
-        async { incoming.recv().await.unwrap().accept(Comparing::new(bytes.clone())).await };
+        async { incoming.recv().await.unwrap().accept(ComparingSink::new(bytes.clone())).await };
     let (sent, received) = tokio::join!(send, receive);
     assert!(sent.unwrap().streams >= 30);
     received.unwrap();
@@ -104,7 +105,7 @@ async fn a_stream_that_leads_nowhere_is_given_up() {
     let sender = Sender::new(limits());
     let send = sender.send(connector, outgoing("x", bytes.len()), bytes.clone());
     let receive =
-        async { incoming.recv().await.unwrap().accept(Comparing::new(bytes.clone())).await };
+        async { incoming.recv().await.unwrap().accept(ComparingSink::new(bytes.clone())).await };
     let (sent, received) = tokio::join!(send, receive);
     assert_eq!(sent.unwrap().streams, 4);
     assert_eq!(received.unwrap().streams, 1);
@@ -121,7 +122,7 @@ async fn a_damaged_chunk_is_sent_again_and_never_reaches_the_sink() {
     let sender = Sender::new(limits());
     let send = sender.send(connector, outgoing("x", bytes.len()), bytes.clone());
     let receive =
-        async { incoming.recv().await.unwrap().accept(Comparing::new(bytes.clone())).await };
+        async { incoming.recv().await.unwrap().accept(ComparingSink::new(bytes.clone())).await };
     let (sent, received) = tokio::join!(send, receive);
     assert_eq!(sent.unwrap().streams, 2);
     received.unwrap();
@@ -132,8 +133,8 @@ async fn a_link_that_damages_everything_is_given_up_with_the_reason() {
     let (side, mut incoming) = Side::pipe(limits());
     let bytes = pattern(4 * CHUNK_BYTES);
     let connector = side.connector(|_| Fault::Flip { at: CHUNK / 2 });
-    let sender = Sender::new(Limits { tries: 4, ..limits() });
-    let sink = Scripted::new();
+    let sender = Sender::new(Limits { max_attempts: 4, ..limits() });
+    let sink = ScriptedSink::new();
     let send = sender.send(connector, outgoing("x", bytes.len()), bytes);
     let receive = async { incoming.recv().await.unwrap().accept(sink.clone()).await };
     let (sent, received) = tokio::join!(send, receive);
@@ -148,11 +149,11 @@ async fn a_link_that_damages_everything_is_given_up_with_the_reason() {
 /// A slow disk on either side is no stall, however long the watchdog would have waited.
 #[tokio::test(start_paused = true)]
 async fn slow_is_not_stalled() {
-    let pause = limits().stall_after * 10;
+    let pause = limits().stall_timeout * 10;
     for (slow_sink, slow_source) in [(true, false), (false, true), (true, true)] {
         let (side, mut incoming) = Side::pipe(limits());
         let bytes = pattern(5 * CHUNK_BYTES + 1);
-        let mut sink = Scripted::new();
+        let mut sink = ScriptedSink::new();
         sink.pause = if slow_sink { pause } else { Duration::ZERO };
         let source = SlowSource {
             bytes: bytes.clone(),
@@ -199,8 +200,8 @@ async fn a_lost_receipt_is_given_again() {
     let bytes = pattern(2 * CHUNK_BYTES);
     // What comes after these is the receipt.
     let mut before = Vec::new();
-    hypha_wire::put_frame(&mut before, &Answer::Heard).unwrap();
-    hypha_wire::put_frame(&mut before, &Answer::Accept { offset: 0 }).unwrap();
+    hypha_wire::put_frame(&mut before, &OpenResponse::Acknowledged).unwrap();
+    hypha_wire::put_frame(&mut before, &OpenResponse::Accept { offset: 0 }).unwrap();
     let connector = side.connector(move |stream| match stream {
         0 => Fault::Deaf { after: before.len() as u64 },
         _ => Fault::None,
@@ -208,7 +209,7 @@ async fn a_lost_receipt_is_given_again() {
     let sender = Sender::new(limits());
     let send = sender.send(connector, outgoing("x", bytes.len()), bytes.clone());
     let receive =
-        async { incoming.recv().await.unwrap().accept(Comparing::new(bytes.clone())).await };
+        async { incoming.recv().await.unwrap().accept(ComparingSink::new(bytes.clone())).await };
     let (sent, received) = tokio::join!(send, receive);
     let sent = sent.unwrap();
     assert_eq!((sent.streams, sent.bytes_sent), (2, 2 * CHUNK));
@@ -241,7 +242,7 @@ async fn bytes_that_change_between_two_streams_are_noticed() {
     let sender = Sender::new(limits());
     let source = Changing(bytes.clone(), AtomicU64::new(0));
     let send = sender.send(connector, outgoing("x", bytes.len()), source);
-    let receive = async { incoming.recv().await.unwrap().accept(Scripted::new()).await };
+    let receive = async { incoming.recv().await.unwrap().accept(ScriptedSink::new()).await };
     let (sent, received) = tokio::join!(send, receive);
     assert!(matches!(sent, Err(SendError::Changed)), "{sent:?}");
     assert!(received.map(drop).unwrap_err().to_string().contains("changed"));
@@ -249,7 +250,7 @@ async fn bytes_that_change_between_two_streams_are_noticed() {
 
 /// A file that another process had begun is gone on with, with and without a promised digest.
 #[tokio::test]
-async fn a_file_is_gone_on_with_after_a_restart() {
+async fn a_file_transfer_resumes_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let bytes = pattern(5 * CHUNK_BYTES + 9);
     let source = directory.path().join("source");
@@ -305,16 +306,16 @@ async fn held_bytes_of_something_else_are_thrown_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_whole_chunks_can_be_gone_on_from() {
+async fn a_transfer_resumes_only_from_whole_chunks() {
     let (side, mut incoming) = Side::pipe(limits());
     let bytes = pattern(4 * CHUNK_BYTES);
-    let held = Chain::of_reader(&bytes[..10], 10).await.unwrap();
+    let held = ChunkDigests::of_reader(&bytes[..10], 10).await.unwrap();
     let sender = Sender::new(limits());
     let connector = side.connector(|_| Fault::None);
     let send = sender.send(connector, outgoing("x", bytes.len()), bytes);
     let receive = async {
         let incoming = incoming.recv().await.unwrap();
-        incoming.accept_from(Scripted::new(), held, CancellationToken::new()).await
+        incoming.accept_from(ScriptedSink::new(), held, CancellationToken::new()).await
     };
     let (sent, received) = tokio::join!(send, receive);
     assert!(matches!(sent, Err(SendError::Refused(_))), "{sent:?}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hypha_bulk::PeerKey;
-use hypha_bulk::tcp::{Admit, Connection, DialError, Listener, TcpLimits, dial};
+use hypha_bulk::tcp::{AdmitPeer, Connection, DialError, Listener, TcpLimits, dial};
 use hypha_pki::CertificateDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::pki::{Node, admit};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-async fn listen(node: &Arc<Node>, limits: TcpLimits, admit: Arc<Admit>) -> Listener {
+async fn listen(node: &Arc<Node>, limits: TcpLimits, admit: Arc<AdmitPeer>) -> Listener {
     let node = Arc::clone(node);
     let any = "127.0.0.1:0".parse().unwrap();
     Listener::bind(any, limits, Arc::new(move || node.server()), admit).await.unwrap()
@@ -77,7 +77,7 @@ async fn a_stranger_does_not_get_in_and_does_not_hinder_others() {
 #[tokio::test]
 async fn a_flood_does_not_keep_others_out() {
     let (one, two) = Node::pair();
-    let limits = TcpLimits { handshakes: 8, handshake_within: Duration::from_secs(60) };
+    let limits = TcpLimits { handshakes: 8, handshake_timeout: Duration::from_secs(60) };
     let mut listener = listen(&one, limits, Arc::new(admit)).await;
     let mut held = Vec::new();
     for index in 0..50 {
@@ -102,7 +102,7 @@ fn is_reset(error: &io::Error) -> bool {
 #[tokio::test]
 async fn a_silent_connection_is_dropped() {
     let (one, _) = Node::pair();
-    let limits = TcpLimits { handshake_within: Duration::from_millis(50), handshakes: 8 };
+    let limits = TcpLimits { handshake_timeout: Duration::from_millis(50), handshakes: 8 };
     let listener = listen(&one, limits, Arc::new(admit)).await;
     let mut stream = TcpStream::connect(listener.local_addr()).await.unwrap();
     let closed = tokio::time::timeout(WITHIN, stream.read_u8()).await.unwrap();

@@ -14,21 +14,21 @@ use hypha_bulk::{
 };
 use tokio::sync::mpsc;
 
-use crate::faults::{Fault, Faulty};
+use crate::faults::{Fault, FaultyStream};
 use crate::pki::{Node, admit};
 
 /// Short times. Where the clock is real they leave room for a machine that is busy with something else.
 pub(crate) fn limits() -> Limits {
     Limits {
-        open_within: Duration::from_secs(2),
-        decide_within: Duration::from_secs(4),
-        stall_after: Duration::from_millis(400),
-        resume_within: Duration::from_secs(10),
-        tries: 20,
-        backoff_first: Duration::from_millis(5),
-        backoff_most: Duration::from_millis(50),
-        busy_pause: Duration::from_millis(20),
-        last_word: Duration::from_millis(300),
+        open_timeout: Duration::from_secs(2),
+        decision_timeout: Duration::from_secs(4),
+        stall_timeout: Duration::from_millis(400),
+        resume_timeout: Duration::from_secs(10),
+        max_attempts: 20,
+        backoff_initial: Duration::from_millis(5),
+        backoff_max: Duration::from_millis(50),
+        busy_retry_after: Duration::from_millis(20),
+        close_timeout: Duration::from_millis(300),
         ..Limits::default()
     }
 }
@@ -124,14 +124,14 @@ impl Side {
                         tokio::spawn(
                             async move { receiver.serve(PeerKey::new("pipe"), far).await },
                         );
-                        Ok(Box::new(Faulty::new(near, fault)) as BoxedStream)
+                        Ok(Box::new(FaultyStream::new(near, fault)) as BoxedStream)
                     }
                     Carrier::Tcp { address, dialler } => {
                         let within = Duration::from_secs(5);
                         let name = Node::name();
                         let dialled = dial(address, dialler.client(), name, &admit, within).await;
                         let stream = dialled.map_err(io::Error::other)?.stream;
-                        Ok(Box::new(Faulty::new(stream, fault)) as BoxedStream)
+                        Ok(Box::new(FaultyStream::new(stream, fault)) as BoxedStream)
                     }
                 }
             }
@@ -140,15 +140,15 @@ impl Side {
 }
 
 /// Compares what it gets with what was sent, so that large transfers are not kept twice.
-pub(crate) struct Comparing {
+pub(crate) struct ComparingSink {
     expected: Bytes,
     at: usize,
     finished: Arc<AtomicU64>,
 }
 
-impl Comparing {
-    pub(crate) fn new(expected: Bytes) -> Comparing {
-        Comparing { expected, at: 0, finished: Arc::default() }
+impl ComparingSink {
+    pub(crate) fn new(expected: Bytes) -> ComparingSink {
+        ComparingSink { expected, at: 0, finished: Arc::default() }
     }
 
     pub(crate) fn finished(&self) -> u64 {
@@ -156,7 +156,7 @@ impl Comparing {
     }
 }
 
-impl Sink for Comparing {
+impl Sink for ComparingSink {
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let expected = self.expected.get(self.at..self.at + bytes.len());
         assert!(expected == Some(bytes), "other bytes at {}", self.at);
@@ -173,16 +173,16 @@ impl Sink for Comparing {
 
 /// A sink whose behaviour is a closure; it remembers what became of it.
 #[derive(Clone)]
-pub(crate) struct Scripted {
+pub(crate) struct ScriptedSink {
     pub(crate) pause: Duration,
     pub(crate) fails_after: Option<usize>,
     pub(crate) got: Arc<Mutex<Vec<u8>>>,
     pub(crate) abandoned: Arc<Mutex<Option<bool>>>,
 }
 
-impl Scripted {
-    pub(crate) fn new() -> Scripted {
-        Scripted {
+impl ScriptedSink {
+    pub(crate) fn new() -> ScriptedSink {
+        ScriptedSink {
             pause: Duration::ZERO,
             fails_after: None,
             got: Arc::default(),
@@ -195,7 +195,7 @@ impl Scripted {
     }
 }
 
-impl Sink for Scripted {
+impl Sink for ScriptedSink {
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.fails_after.is_some_and(|most| self.held() + bytes.len() > most) {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "no space left"));

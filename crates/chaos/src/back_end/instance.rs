@@ -7,7 +7,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{Answer, Mode, Shared};
+use super::{JsonResponse, Mode, Shared};
 use crate::http::{Client, Request};
 use crate::load::lock;
 
@@ -32,8 +32,8 @@ struct Task {
 }
 
 impl Tasks {
-    /// A new life begins; returns the tasks that are to be run again.
-    pub(super) fn begin_life(&mut self, remembers: bool) -> Vec<String> {
+    /// A new incarnation begins; returns the tasks that are to be run again.
+    pub(super) fn begin_incarnation(&mut self, remembers: bool) -> Vec<String> {
         if !remembers {
             let (id, completed) = (self.id + 1, self.completed);
             *self = Tasks { id, completed, ..Tasks::default() };
@@ -44,7 +44,7 @@ impl Tasks {
 
 impl Shared {
     /// Takes a task.
-    pub(super) fn enqueue(self: &Arc<Self>, body: &Value, life: u64) -> Answer {
+    pub(super) fn enqueue(self: &Arc<Self>, body: &Value, incarnation: u64) -> JsonResponse {
         let Some(id) = body["task_id"].as_str() else {
             return (422, json!({ "message": "no task_id" }));
         };
@@ -65,12 +65,12 @@ impl Shared {
             }
         };
         if is_new {
-            self.begin(id.to_owned(), life);
+            self.begin(id.to_owned(), incarnation);
         }
         (200, json!({ "task_id": id, "queue_size": 1, "enqueue_time": 0 }))
     }
 
-    pub(super) fn look_up(&self, path: &str) -> Answer {
+    pub(super) fn look_up(&self, path: &str) -> JsonResponse {
         let state = lock(&self.state);
         let Tasks { id, tasks, .. } = &state.tasks;
         if path == "/status" {
@@ -91,17 +91,17 @@ impl Shared {
     }
 
     /// Runs a task, and tells of its end.
-    pub(super) fn begin(self: &Arc<Self>, id: String, life: u64) {
+    pub(super) fn begin(self: &Arc<Self>, id: String, incarnation: u64) {
         let shared = Arc::clone(self);
         thread::spawn(move || {
             let input = lock(&shared.state).tasks.tasks.get(&id).map(|task| task.input.clone());
             let Some(input) = input else { return };
-            if !shared.work(&input, life) {
+            if !shared.run_task(&input, incarnation) {
                 return;
             }
             let (callback, twice) = {
                 let mut state = lock(&shared.state);
-                if state.life != life || state.mode == Mode::Down {
+                if state.incarnation != incarnation || state.mode == Mode::Down {
                     return;
                 }
                 let tasks = &mut state.tasks;
@@ -122,7 +122,7 @@ impl Shared {
             for _ in 0..1 + u32::from(twice) {
                 let request = Request { method: "POST", path, key: None, body };
                 // A scheduler that does not hear it asks.
-                let _ = Client::default().ask((0, at), &request);
+                let _ = Client::default().request((0, at), &request);
             }
         });
     }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use hypha_pki::inspect::{CrlFacts, Facts, Item, inspect};
-use hypha_pki::utc;
+use hypha_pki::format_utc;
+use hypha_pki::inspect::{ParsedCertificate, ParsedCrl, PemItem, inspect};
 
 use crate::usage::{Failure, print, read_text};
 
@@ -19,9 +19,9 @@ pub(super) fn run(files: &[PathBuf], now: SystemTime) -> Result<(), Failure> {
         let _ = writeln!(text, "{}", path.display());
         for item in &items {
             match item {
-                Item::Certificate(facts) => certificate(&mut text, facts, now),
-                Item::Crl(facts) => list(&mut text, facts),
-                Item::PrivateKey => {
+                PemItem::Certificate(parsed) => certificate(&mut text, parsed, now),
+                PemItem::Crl(parsed) => list(&mut text, parsed),
+                PemItem::PrivateKey => {
                     return Err(named(&"it holds a private key, which is never shown"));
                 }
             }
@@ -30,50 +30,50 @@ pub(super) fn run(files: &[PathBuf], now: SystemTime) -> Result<(), Failure> {
     print(&text)
 }
 
-fn certificate(text: &mut String, facts: &Facts, now: SystemTime) {
-    let kind = match (facts.authority, facts.self_issued) {
+fn certificate(text: &mut String, parsed: &ParsedCertificate, now: SystemTime) {
+    let kind = match (parsed.authority, parsed.self_issued) {
         (true, true) => "root certificate authority",
         (true, false) => "certificate authority",
         (false, _) => "node",
     };
-    let _ = writeln!(text, "  {kind} {}", plain(&facts.subject));
-    if !facts.authority {
-        line(text, "role", &facts.roles.join(", "));
+    let _ = writeln!(text, "  {kind} {}", plain(&parsed.subject));
+    if !parsed.authority {
+        line(text, "role", &parsed.roles.join(", "));
     }
-    line(text, "organisation", &facts.organisations.join(", "));
-    if let (false, Some(peer_id)) = (facts.authority, facts.peer_id()) {
+    line(text, "organisation", &parsed.organisations.join(", "));
+    if let (false, Some(peer_id)) = (parsed.authority, parsed.peer_id()) {
         line(text, "peer id", &peer_id.to_string());
     }
-    if !facts.names.is_empty() {
-        line(text, "names", &facts.names.join(", "));
+    if !parsed.names.is_empty() {
+        line(text, "names", &parsed.names.join(", "));
     }
-    let state = if facts.not_after < now {
+    let state = if parsed.not_after < now {
         " (expired)"
-    } else if facts.not_before > now {
+    } else if parsed.not_before > now {
         " (not valid yet)"
     } else {
         ""
     };
-    let (from, until) = (utc(facts.not_before), utc(facts.not_after));
+    let (from, until) = (format_utc(parsed.not_before), format_utc(parsed.not_after));
     line(text, "valid", &format!("{from} to {until}{state}"));
-    line(text, "serial", &facts.serial);
-    if !facts.self_issued {
-        line(text, "issued by", &facts.issuer);
+    line(text, "serial", &parsed.serial);
+    if !parsed.self_issued {
+        line(text, "issued by", &parsed.issuer);
     }
-    if let (false, Some(objection)) = (facts.authority, facts.objection()) {
-        line(text, "problem", &objection.to_string());
+    if let (false, Some(rejection)) = (parsed.authority, parsed.rejection()) {
+        line(text, "problem", &rejection.to_string());
     }
 }
 
-fn list(text: &mut String, facts: &CrlFacts) {
-    let _ = writeln!(text, "  revocation list of {}", plain(&facts.issuer));
-    line(text, "number", &facts.number.to_string());
-    line(text, "made", &utc(facts.made));
-    if facts.revoked.is_empty() {
-        line(text, "revoked", "nobody");
+fn list(text: &mut String, parsed: &ParsedCrl) {
+    let _ = writeln!(text, "  revocation list of {}", plain(&parsed.issuer));
+    line(text, "number", &parsed.number.to_string());
+    line(text, "made", &format_utc(parsed.made));
+    if parsed.revoked.is_empty() {
+        line(text, "revoked", "none");
     }
-    for entry in &facts.revoked {
-        line(text, "revoked", &format!("{} since {}", entry.serial, utc(entry.since)));
+    for entry in &parsed.revoked {
+        line(text, "revoked", &format!("{} since {}", entry.serial, format_utc(entry.since)));
     }
 }
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use hypha_pki::inspect::{Item, inspect};
-use hypha_pki::{Files, LoadError, Pki};
+use hypha_pki::inspect::{PemItem, inspect};
+use hypha_pki::{CertificateFiles, LoadError, Pki};
 
 use super::Command;
 use crate::usage::Failure;
@@ -16,12 +16,12 @@ struct Line {
     command: Command,
 }
 
-struct Desk(tempfile::TempDir);
+struct CertificateDirectory(tempfile::TempDir);
 
-impl Desk {
+impl CertificateDirectory {
     /// With a root, and the organisation `Acme Corp`.
-    fn new() -> Desk {
-        let desk = Desk(tempfile::tempdir().unwrap());
+    fn new() -> CertificateDirectory {
+        let desk = CertificateDirectory(tempfile::tempdir().unwrap());
         desk.run("root -o operator -d @").unwrap();
         desk.run("org --root-cert @operator-root-ca-cert.pem --root-key @operator-root-ca-key.pem -o Acme_Corp -d @")
             .unwrap();
@@ -48,8 +48,8 @@ impl Desk {
         self.run(&format!("node {authority} -n w-1 --role worker {more}"))
     }
 
-    fn files(&self, directory: &str) -> Files {
-        Files {
+    fn files(&self, directory: &str) -> CertificateFiles {
+        CertificateFiles {
             cert_pem: self.path(directory).join("w-1-cert.pem"),
             key_pem: self.path(directory).join("w-1-key.pem"),
             trust_pem: self.path(directory).join("w-1-trust.pem"),
@@ -77,7 +77,7 @@ fn names(directory: &Path) -> Vec<String> {
 
 #[test]
 fn from_the_root_to_a_node_that_starts() {
-    let desk = Desk::new();
+    let desk = CertificateDirectory::new();
     desk.node("-s 127.0.0.1 -d @deep/w").unwrap();
     assert_eq!(names(&desk.path("deep/w")), ["w-1-cert.pem", "w-1-key.pem", "w-1-trust.pem"]);
     let pki = Pki::load(&desk.files("deep/w")).unwrap();
@@ -89,7 +89,7 @@ fn from_the_root_to_a_node_that_starts() {
 #[test]
 fn keys_are_for_their_owner_alone() {
     use std::os::unix::fs::PermissionsExt;
-    let desk = Desk::new();
+    let desk = CertificateDirectory::new();
     desk.node("-d @").unwrap();
     for name in names(desk.0.path()) {
         let mode = fs::metadata(desk.path(&name)).unwrap().permissions().mode() & 0o077;
@@ -101,7 +101,7 @@ fn keys_are_for_their_owner_alone() {
 
 #[test]
 fn nothing_is_overwritten_without_being_told_to() {
-    let desk = Desk::new();
+    let desk = CertificateDirectory::new();
     desk.node("-d @w").unwrap();
     let directory = desk.path("w");
     fs::remove_file(directory.join("w-1-cert.pem")).unwrap();
@@ -117,7 +117,7 @@ fn nothing_is_overwritten_without_being_told_to() {
 
 #[test]
 fn a_renewal_keeps_the_peer_id() {
-    let desk = Desk::new();
+    let desk = CertificateDirectory::new();
     desk.node("-d @w").unwrap();
     let before = Pki::load(&desk.files("w")).unwrap();
     desk.node("-d @w --key @w/w-1-key.pem --force").unwrap();
@@ -128,7 +128,7 @@ fn a_renewal_keeps_the_peer_id() {
 
 #[test]
 fn a_revoked_node_does_not_start() {
-    let desk = Desk::new();
+    let desk = CertificateDirectory::new();
     desk.node("-d @w").unwrap();
     let authority = "--ca-cert @Acme-Corp-ca-cert.pem --ca-key @Acme-Corp-ca-key.pem";
     let revoke = format!("revoke {authority} --crl @Acme-Corp-ca-crl.pem");
@@ -142,14 +142,14 @@ fn a_revoked_node_does_not_start() {
     desk.run(&revoke).unwrap();
     let list = fs::read(desk.path("Acme-Corp-ca-crl.pem")).unwrap();
     match inspect(&list).unwrap().remove(0) {
-        Item::Crl(facts) => assert_eq!((facts.number, facts.revoked.len()), (3, 1)),
+        PemItem::Crl(parsed) => assert_eq!((parsed.number, parsed.revoked.len()), (3, 1)),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_one_line() {
-    let desk = Desk::new();
+fn invalid_arguments_are_refused_in_one_line() {
+    let desk = CertificateDirectory::new();
     desk.refused(desk.run("root -o ../x -d @"), "cannot name an organisation");
     desk.refused(desk.run("show @Acme-Corp-ca-key.pem"), "a private key, which is never shown");
     desk.refused(desk.run("show @missing.pem"), "missing.pem");

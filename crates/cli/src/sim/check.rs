@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hypha_placement::Strategy;
-use hypha_sim::check::{self, Outcome};
-use hypha_sim::scenario::{Scope, Trouble};
+use hypha_sim::check::{self, SeedOutcome};
+use hypha_sim::scenario::{FaultKind, Scope};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::usage::{Failure, print};
@@ -24,8 +24,8 @@ pub(crate) struct Arguments {
     /// Tasks in each world
     #[arg(long, default_value_t = 200)]
     tasks: usize,
-    /// Kinds of trouble to leave out, separated by commas
-    #[arg(long, value_delimiter = ',', value_name = "TROUBLE")]
+    /// Fault kinds to leave out, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "KIND")]
     without: Vec<String>,
     /// Begin with this strategy in every world instead of one drawn for each (`--without switch` keeps it)
     #[arg(long)]
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let without: Result<Vec<Trouble>, _> = arguments.without.iter().map(|t| t.parse()).collect();
+    let without: Result<Vec<FaultKind>, _> = arguments.without.iter().map(|t| t.parse()).collect();
     let strategy = match &arguments.strategy {
         Some(name) => Some(name.parse::<Strategy>().map_err(Failure::usage)?.name()),
         None => None,
@@ -78,7 +78,7 @@ fn run_seeds(arguments: &Arguments, scope: &Scope) -> Result<(), Failure> {
     }
     let (next, steps) = (AtomicU64::new(0), AtomicU64::new(0));
     let stop = AtomicBool::new(false);
-    let failed: Mutex<Option<Outcome>> = Mutex::new(None);
+    let failed: Mutex<Option<SeedOutcome>> = Mutex::new(None);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|threads_of| {
         for _ in 0..threads {
@@ -119,7 +119,7 @@ fn run_seeds(arguments: &Arguments, scope: &Scope) -> Result<(), Failure> {
 }
 
 /// Makes the failure small and says how to see it again.
-fn report(outcome: &Outcome, scope: &Scope) -> Failure {
+fn report(outcome: &SeedOutcome, scope: &Scope) -> Failure {
     let seed = outcome.seed;
     let Some(failure) = check::shrink(seed, scope) else {
         return Failure::work(format!(
@@ -127,7 +127,7 @@ fn report(outcome: &Outcome, scope: &Scope) -> Failure {
         ));
     };
     let hidden = failure.log.len().saturating_sub(SHOWN_LINES);
-    let without: Vec<&str> = failure.scope.without.iter().map(|trouble| trouble.as_str()).collect();
+    let without: Vec<&str> = failure.scope.without.iter().map(|kind| kind.as_str()).collect();
     let mut again = format!("hypha sim check --replay {seed} --tasks {}", failure.scope.tasks);
     if !without.is_empty() {
         again += &format!(" --without {}", without.join(","));

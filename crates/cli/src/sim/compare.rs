@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hypha_model::Span;
 use hypha_placement::{Predictive, Strategy};
 use hypha_sim::batching::Batching;
+use hypha_sim::checkers::Violation;
 use hypha_sim::compare::{self, Comparison, FailureRates};
 use hypha_sim::frontier::{Point, frontier};
 use hypha_sim::mix::{Mix, MixError, Shares};
 use hypha_sim::oracle;
-use hypha_sim::report::{Row, Run, json};
-use hypha_sim::watch::Violation;
+use hypha_sim::report::{MeasuredRun, Row, json};
 use hypha_sim::workload_name::WorkloadName;
 use hypha_sim::{plot::plot, table::table};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -115,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let failures = failures(arguments)?;
     let comparison = Comparison {
         pool: arguments.pool.parse().map_err(Failure::usage)?,
-        told: arguments.metadata.parse().map_err(Failure::usage)?,
+        predictor_input: arguments.metadata.parse().map_err(Failure::usage)?,
         noise: inputs::number("--noise", arguments.noise, 0.0, 5.0)?,
         tasks: arguments.tasks,
         latency: Span::from_secs_f64(
@@ -223,13 +223,13 @@ fn measure_all(
     comparison: &Comparison,
     contenders: &[(String, Strategy)],
     cells: &[Cell],
-) -> Result<Vec<Run>, Violation> {
+) -> Result<Vec<MeasuredRun>, Violation> {
     let bar = ProgressBar::new(cells.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
         bar.set_style(style);
     }
     let next = AtomicUsize::new(0);
-    let answers: Mutex<Vec<(usize, Result<Run, Violation>)>> = Mutex::new(Vec::new());
+    let answers: Mutex<Vec<(usize, Result<MeasuredRun, Violation>)>> = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -263,7 +263,7 @@ fn rows(
     workload: &WorkloadName,
     contenders: &[(String, Strategy)],
     cells: &[Cell],
-    measured: &[Run],
+    measured: &[MeasuredRun],
 ) -> Vec<Row> {
     let of = |load: f64, strategy: Option<usize>| {
         cells
@@ -274,10 +274,10 @@ fn rows(
     };
     let mut rows = Vec::new();
     for load in loads {
-        let mean_ms = |run: &Run| run.measures.latency.mean_ms;
+        let mean_ms = |run: &MeasuredRun| run.measures.latency.mean_ms;
         let oracle: Vec<f64> = of(*load, None).map(mean_ms).collect();
         for (at, (name, _)) in contenders.iter().enumerate() {
-            let mut runs: Vec<Run> = of(*load, Some(at)).cloned().collect();
+            let mut runs: Vec<MeasuredRun> = of(*load, Some(at)).cloned().collect();
             for (run, oracle_ms) in runs.iter_mut().zip(&oracle) {
                 run.measures.oracle_ratio = mean_ms(run) / oracle_ms;
             }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hypha_sim::compare::Told;
+use hypha_sim::compare::PredictorInput;
 use hypha_sim::pool::PoolSpec;
 use hypha_sim::predict::calibrate;
 use hypha_sim::workload::Workload;
@@ -38,13 +38,13 @@ pub(crate) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let pool: PoolSpec = arguments.pool.parse().map_err(Failure::usage)?;
-    let told: Told = arguments.metadata.parse().map_err(Failure::usage)?;
+    let predictor_input: PredictorInput = arguments.metadata.parse().map_err(Failure::usage)?;
     let noise = inputs::number("--noise", arguments.noise, 0.0, 5.0)?;
     let table = inputs::table(arguments.table.as_ref())?;
     let trace = Arc::new(inputs::trace(&arguments.trace)?);
     let requests =
         Workload::Trace(trace).requests(arguments.seed, pool.total_speed(), 0.8, noise, 0);
-    let calibration = calibrate(&requests, &pool, told, table);
+    let calibration = calibrate(&requests, &pool, predictor_input, table);
     let error = calibration.mean_absolute_percentage_error();
     let [half, ninety, most] = calibration.coverage_percent();
     let report = match arguments.json {
@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             format!("{report}\n")
         }
         false => format!(
-            "{} requests, told {told}, noise {noise}\n\
+            "{} requests, predictor input {predictor_input}, noise {noise}\n\
              mean absolute percentage error  {error:6.1} %\n\
              inside the 50 % interval        {half:6.1} %\n\
              inside the 90 % interval        {ninety:6.1} %\n\

@@ -1,11 +1,11 @@
 //! `hypha submit --batch`: a file of tasks in, a file of results out. Run again after whatever ended it, it
 //! goes on where it was: each line has a key, under which the scheduler knows its task.
 
+mod in_flight;
 mod meter;
 mod reasons;
 mod results;
 mod source;
-mod under_way;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,22 +17,22 @@ use hypha_client::{ClientError, Scheduler, TaskState, TaskStatus};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use self::meter::{LINE_PAUSE, Meter};
+use self::in_flight::InFlightLines;
+use self::meter::{ProgressReporter, REPORT_INTERVAL};
 use self::reasons::Reasons;
 use self::results::Results;
 use self::source::{Line, Source};
-use self::under_way::UnderWay;
-use super::reach::{block_on, failure, patiently_telling};
+use super::connection::{block_on, failure, retry_while_unavailable_reporting};
 use super::result;
 use super::submit::Batch;
 use super::text::count;
 use crate::usage::{Failure, print};
 
 /// How often the scheduler is asked how a task is that has not ended: as often as that is told.
-const LOOK_EVERY: Duration = LINE_PAUSE;
+const POLL_INTERVAL: Duration = REPORT_INTERVAL;
 
 /// The first answer comes earlier, so that the first line which is told has it.
-const FIRST_LOOK: Duration = Duration::from_secs(5);
+const FIRST_POLL: Duration = Duration::from_secs(5);
 
 /// Large results that are fetched at once, each into memory.
 const FETCHED_AT_ONCE: usize = 2;
@@ -60,9 +60,9 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let source = Source::open(file, &given.run)?;
     let mut results = Results::open(out)?;
-    let tally = survey(file, &given.run, &results)?;
-    let meter = Meter::new(&tally);
-    let mut drive = Drive { source, results: &mut results, meter, tally };
+    let tally = check_lines(file, &given.run, &results)?;
+    let meter = ProgressReporter::new(&tally);
+    let mut drive = BatchRunner { source, results: &mut results, meter, tally };
     let ended = block_on(drive.all(scheduler, usize::from(given.in_flight)));
     let tally = drive.tally;
     drive.meter.finish();
@@ -87,7 +87,7 @@ pub(super) fn run(
 }
 
 /// Reads every line once before anything is submitted: a slip in the last one should not cost the others.
-fn survey(file: &Path, run: &str, results: &Results) -> Result<Tally, Failure> {
+fn check_lines(file: &Path, run: &str, results: &Results) -> Result<Tally, Failure> {
     let mut tally = Tally { reasons: results.reasons().clone(), ..Tally::default() };
     let mut own_keys = BTreeSet::new();
     let mut source = Source::open(file, run)?;
@@ -115,22 +115,22 @@ fn survey(file: &Path, run: &str, results: &Results) -> Result<Tally, Failure> {
     }
 }
 
-struct Drive<'a> {
+struct BatchRunner<'a> {
     source: Source,
     results: &'a mut Results,
-    meter: Meter,
+    meter: ProgressReporter,
     tally: Tally,
 }
 
-impl Drive<'_> {
+impl BatchRunner<'_> {
     async fn all(&mut self, scheduler: &Scheduler, most: usize) -> Result<(), Failure> {
         // One that was never there is not waited for, as one that goes away is.
         if let Err(error @ ClientError::Unreachable { .. }) = scheduler.scheduler().await {
             return Err(failure(error));
         }
-        let under_way = UnderWay::default();
+        let in_flight_lines = InFlightLines::default();
         let fetching = Semaphore::new(FETCHED_AT_ONCE);
-        let mut beat = tokio::time::interval(LINE_PAUSE);
+        let mut beat = tokio::time::interval(REPORT_INTERVAL);
         // The first comes at once.
         beat.tick().await;
         // Dropping it ends what waits here; the tasks themselves go on, and the next run finds them.
@@ -140,12 +140,12 @@ impl Drive<'_> {
             while waiting.len() < most
                 && let Some(line) = self.next_line()?
             {
-                waiting.push(result_of(scheduler, line, &under_way, &fetching));
+                waiting.push(result_of(scheduler, line, &in_flight_lines, &fetching));
             }
             let ended = tokio::select! {
                 ended = waiting.next() => ended,
                 _ = beat.tick() => {
-                    self.meter.tell(&self.tally, under_way.told(scheduler).await);
+                    self.meter.report(&self.tally, in_flight_lines.summary(scheduler).await);
                     continue;
                 }
                 _ = &mut stop => return Err(self.stopped("interrupted")),
@@ -168,7 +168,7 @@ impl Drive<'_> {
 
     fn ended(
         &mut self,
-        line: Ended,
+        line: EndedLine,
         outcome: Result<TaskStatus, ClientError>,
     ) -> Result<(), Failure> {
         match outcome {
@@ -180,7 +180,7 @@ impl Drive<'_> {
                 self.results.add(line.number, &line.key, task)?;
             }
             // What will meet every line is not tried with each of them.
-            Err(error) if error.may_pass() || error.is_about_the_token() => {
+            Err(error) if error.is_transient() || error.is_auth_error() => {
                 return Err(self.stopped(&failure(error).to_string()));
             }
             Err(error @ ClientError::Malformed { .. }) => {
@@ -201,7 +201,7 @@ impl Drive<'_> {
 }
 
 /// The line whose task has ended.
-struct Ended {
+struct EndedLine {
     number: u64,
     key: String,
 }
@@ -210,22 +210,22 @@ struct Ended {
 async fn result_of(
     scheduler: &Scheduler,
     line: Line,
-    under_way: &UnderWay,
+    in_flight_lines: &InFlightLines,
     fetching: &Semaphore,
-) -> (Ended, Result<TaskStatus, ClientError>) {
-    let ended = Ended { number: line.number, key: line.key };
-    let kept = |error: &ClientError| under_way.kept(line.number, error);
+) -> (EndedLine, Result<TaskStatus, ClientError>) {
+    let ended = EndedLine { number: line.number, key: line.key };
+    let kept = |error: &ClientError| in_flight_lines.retrying(line.number, error);
     let task = line.task;
-    under_way.sent(line.number);
-    let submit = async || scheduler.submit_and_wait(task.clone(), FIRST_LOOK).await;
-    let mut outcome = patiently_telling(submit, &kept).await;
+    in_flight_lines.sent(line.number);
+    let submit = async || scheduler.submit_and_wait(task.clone(), FIRST_POLL).await;
+    let mut outcome = retry_while_unavailable_reporting(submit, &kept).await;
     while let Ok(task) = &outcome
         && !task.has_ended()
     {
-        under_way.is(line.number, task);
+        in_flight_lines.update(line.number, task);
         let id = task.id;
-        let look = async || scheduler.wait(id, LOOK_EVERY).await;
-        outcome = patiently_telling(look, &kept).await;
+        let look = async || scheduler.wait(id, POLL_INTERVAL).await;
+        outcome = retry_while_unavailable_reporting(look, &kept).await;
     }
     if let Ok(task) = &mut outcome
         && task.large_result().is_some()
@@ -233,7 +233,7 @@ async fn result_of(
         // Nobody closes it.
         let _turn = fetching.acquire().await;
         let fetch = async || result::fetched(scheduler, task).await;
-        match patiently_telling(fetch, &kept).await {
+        match retry_while_unavailable_reporting(fetch, &kept).await {
             Ok(result) => {
                 task.result = result;
                 task.more.remove("result_object");
@@ -241,7 +241,7 @@ async fn result_of(
             Err(error) => outcome = Err(error),
         }
     }
-    under_way.ended(line.number);
+    in_flight_lines.ended(line.number);
     (ended, outcome)
 }
 
@@ -253,7 +253,7 @@ impl Tally {
         }
     }
 
-    fn seen_to(&self) -> u64 {
+    fn processed(&self) -> u64 {
         self.completed + self.failed + self.refused
     }
 
@@ -271,7 +271,7 @@ impl Tally {
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of {} done", self.seen_to(), count(self.tasks, "task"))?;
+        write!(f, "{} of {} done", self.processed(), count(self.tasks, "task"))?;
         write!(f, ", {} completed", self.completed)?;
         for (count, what) in [(self.failed, "failed"), (self.refused, "refused")] {
             if count > 0 {

@@ -3,7 +3,7 @@
 use clap::Args;
 use hypha_client::{Json, TaskId};
 
-use super::reach::{Reach, block_on, failure};
+use super::connection::{ConnectionArguments, block_on, failure};
 use crate::usage::{Failure, print};
 
 #[derive(Args)]
@@ -15,12 +15,12 @@ pub(crate) struct Cancel {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    connection: ConnectionArguments,
 }
 
 /// Each of them is tried, whatever becomes of the others.
 pub(super) fn run(cancel: &Cancel) -> Result<(), Failure> {
-    let scheduler = cancel.reach.connect()?;
+    let scheduler = cancel.connection.connect()?;
     block_on(async {
         let mut failed = None;
         for id in &cancel.ids {

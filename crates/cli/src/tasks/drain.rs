@@ -3,12 +3,12 @@
 use clap::Args;
 use hypha_client::{Json, Scheduler, WorkerId};
 
-use super::reach::{Reach, block_on, failure};
-use super::roster::{Place, Roster};
+use super::connection::{ConnectionArguments, block_on, failure};
+use super::roster::{Membership, Roster};
 use crate::usage::{Failure, print};
 
 #[derive(Args)]
-pub(crate) struct Which {
+pub(crate) struct WorkerSelection {
     /// The workers: each by its name, its id, or how that begins
     #[arg(required = true, value_name = "WORKER")]
     workers: Vec<String>,
@@ -16,36 +16,40 @@ pub(crate) struct Which {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    connection: ConnectionArguments,
 }
 
 /// What is to become of them.
 #[derive(Clone, Copy)]
-pub(super) enum Wish {
+pub(super) enum DrainAction {
     Drain,
     Readmit,
 }
 
-pub(super) fn run(which: &Which, wish: Wish) -> Result<(), Failure> {
-    let scheduler = which.reach.connect()?;
-    block_on(each(&scheduler, which, wish))
+pub(super) fn run(selection: &WorkerSelection, action: DrainAction) -> Result<(), Failure> {
+    let scheduler = selection.connection.connect()?;
+    block_on(each(&scheduler, selection, action))
 }
 
 /// All of them must be known; then each is tried, whatever becomes of the others.
-async fn each(scheduler: &Scheduler, which: &Which, wish: Wish) -> Result<(), Failure> {
+async fn each(
+    scheduler: &Scheduler,
+    selection: &WorkerSelection,
+    action: DrainAction,
+) -> Result<(), Failure> {
     let roster = Roster::of(scheduler.worker_list().await.map_err(failure)?);
     let mut found = Vec::new();
-    for given in &which.workers {
-        let worker = roster.find(given, wish.likely())?;
+    for given in &selection.workers {
+        let worker = roster.find(given, action.likely())?;
         if !found.contains(&worker) {
             found.push(worker);
         }
     }
     let mut failed = None;
-    for (id, place) in found {
-        let worker = Worker { scheduler, roster: &roster, id, place };
-        match worker.carry_out(wish).await {
-            Ok(done) if which.json => print(&format!("{}\n", done.answer))?,
+    for (id, membership) in found {
+        let worker = Worker { scheduler, roster: &roster, id, membership };
+        match worker.perform(action).await {
+            Ok(done) if selection.json => print(&format!("{}\n", done.answer))?,
             Ok(done) => print(&format!("{}\n", done.line))?,
             Err(problem) => {
                 // The last one is reported by the caller.
@@ -58,12 +62,12 @@ async fn each(scheduler: &Scheduler, which: &Which, wish: Wish) -> Result<(), Fa
     failed.map_or(Ok(()), Err)
 }
 
-impl Wish {
+impl DrainAction {
     /// Where the workers are that this makes sense for.
-    fn likely(self) -> &'static [Place] {
+    fn likely(self) -> &'static [Membership] {
         match self {
-            Wish::Drain => &[Place::Used],
-            Wish::Readmit => &[Place::Draining, Place::Removed],
+            DrainAction::Drain => &[Membership::Active],
+            DrainAction::Readmit => &[Membership::Draining, Membership::Removed],
         }
     }
 }
@@ -73,55 +77,64 @@ struct Worker<'a> {
     scheduler: &'a Scheduler,
     roster: &'a Roster,
     id: WorkerId,
-    place: Place,
+    membership: Membership,
 }
 
 /// What was done, for programs and for people.
-struct Done {
+struct ActionOutcome {
     answer: Json,
     line: String,
 }
 
 impl Worker<'_> {
-    async fn carry_out(&self, wish: Wish) -> Result<Done, Failure> {
-        if let Some(problem) = senseless(self.roster, self.id, self.place, wish) {
+    async fn perform(&self, action: DrainAction) -> Result<ActionOutcome, Failure> {
+        if let Some(problem) = no_op_reason(self.roster, self.id, self.membership, action) {
             return Err(Failure::work(problem));
         }
         let shown = self.roster.short(self.id);
-        let asked = match wish {
-            Wish::Drain => self.scheduler.drain_worker(self.id).await.map(|it| Json::of(&it)),
-            Wish::Readmit => self.scheduler.readmit_worker(self.id).await.map(|it| Json::of(&it)),
+        let asked = match action {
+            DrainAction::Drain => {
+                self.scheduler.drain_worker(self.id).await.map(|it| Json::of(&it))
+            }
+            DrainAction::Readmit => {
+                self.scheduler.readmit_worker(self.id).await.map(|it| Json::of(&it))
+            }
         };
         let answer =
             asked.map_err(|error| Failure::work(format!("{shown}: {}", failure(error))))?;
-        let line = match wish {
-            Wish::Drain => format!(
+        let line = match action {
+            DrainAction::Drain => format!(
                 "{shown} gets nothing more, and is removed when it has finished what it has; {}",
-                again(self.roster, self.id)
+                readmit_hint(self.roster, self.id)
             ),
-            Wish::Readmit => format!("{shown} is used again as soon as it is there"),
+            DrainAction::Readmit => format!("{shown} is used again as soon as it is there"),
         };
-        Ok(Done { answer, line })
+        Ok(ActionOutcome { answer, line })
     }
 }
 
 /// Why there is nothing to do.
-fn senseless(roster: &Roster, id: WorkerId, place: Place, wish: Wish) -> Option<String> {
+fn no_op_reason(
+    roster: &Roster,
+    id: WorkerId,
+    membership: Membership,
+    action: DrainAction,
+) -> Option<String> {
     let shown = roster.short(id);
-    match (wish, place) {
-        (Wish::Drain, Place::Removed) => {
-            Some(format!("{shown} is removed already; {}", again(roster, id)))
+    match (action, membership) {
+        (DrainAction::Drain, Membership::Removed) => {
+            Some(format!("{shown} is removed already; {}", readmit_hint(roster, id)))
         }
-        (Wish::Readmit, Place::Used) => {
+        (DrainAction::Readmit, Membership::Active) => {
             Some(format!("{shown} is not removed; `hypha workers` shows how it does"))
         }
         // Draining again does no harm.
-        (Wish::Drain, _) | (Wish::Readmit, _) => None,
+        (DrainAction::Drain, _) | (DrainAction::Readmit, _) => None,
     }
 }
 
 /// How to have a worker again.
-pub(super) fn again(roster: &Roster, id: WorkerId) -> String {
+pub(super) fn readmit_hint(roster: &Roster, id: WorkerId) -> String {
     format!("`hypha readmit {}` takes it again", roster.handle(id))
 }
 
@@ -141,7 +154,7 @@ mod tests {
     #[derive(Parser)]
     struct Arguments {
         #[command(flatten)]
-        which: Which,
+        selection: WorkerSelection,
     }
 
     /// The scheduler refuses all that it is asked, and the test sees what that was.
@@ -167,7 +180,7 @@ mod tests {
         let scheduler = Scheduler::connect(&address, None).unwrap();
         let drain = async |workers: &[&str]| {
             let arguments = Arguments::parse_from([&["drain"], workers].concat());
-            let outcome = each(&scheduler, &arguments.which, Wish::Drain).await;
+            let outcome = each(&scheduler, &arguments.selection, DrainAction::Drain).await;
             outcome.unwrap_err().to_string()
         };
         let unknown = drain(&["one", "three"]).await;
@@ -185,16 +198,16 @@ mod tests {
     fn what_is_so_already_is_not_asked_for() {
         let id: WorkerId = "8ebc2130-610d-826e-b5b1-85a378d2ca34".parse().unwrap();
         let roster = roster(json!([{"id": id, "name": "w"}]));
-        let problem = |wish, place| senseless(&roster, id, place, wish);
-        let removed = problem(Wish::Drain, Place::Removed).unwrap();
+        let problem = |action, membership| no_op_reason(&roster, id, membership, action);
+        let removed = problem(DrainAction::Drain, Membership::Removed).unwrap();
         assert_eq!(removed, "w (8ebc2130) is removed already; `hypha readmit w` takes it again");
-        let used = problem(Wish::Readmit, Place::Used).unwrap();
+        let used = problem(DrainAction::Readmit, Membership::Active).unwrap();
         assert_eq!(used, "w (8ebc2130) is not removed; `hypha workers` shows how it does");
-        for place in [Place::Used, Place::Draining] {
-            assert_eq!(problem(Wish::Drain, place), None);
+        for membership in [Membership::Active, Membership::Draining] {
+            assert_eq!(problem(DrainAction::Drain, membership), None);
         }
-        for place in [Place::Draining, Place::Removed] {
-            assert_eq!(problem(Wish::Readmit, place), None);
+        for membership in [Membership::Draining, Membership::Removed] {
+            assert_eq!(problem(DrainAction::Readmit, membership), None);
         }
     }
 }

@@ -5,9 +5,9 @@ use hypha_client::{Explanation, Scheduler, TaskFilter, TaskId, TaskState, Verdic
 use hypha_model::Time;
 use serde_json::{Value, json};
 
-use super::reach::{Reach, block_on, failure};
+use super::connection::{ConnectionArguments, block_on, failure};
 use super::roster::Roster;
-use super::show::failed_try;
+use super::show::failed_attempt;
 use super::text::{clean, count, cut, now};
 use crate::scheduler::table;
 use crate::usage::{Failure, print};
@@ -20,17 +20,17 @@ pub(crate) struct Explain {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    connection: ConnectionArguments,
 }
 
 pub(super) fn run(explain: &Explain) -> Result<(), Failure> {
-    let scheduler = explain.reach.connect()?;
+    let scheduler = explain.connection.connect()?;
     block_on(async {
         let found = scheduler.explain(explain.id).await.map_err(failure)?;
         if explain.json {
             return print(&format!("{:#}\n", json!(found)));
         }
-        let roster = Roster::ask(&scheduler).await;
+        let roster = Roster::fetch(&scheduler).await;
         let guessed = is_guessed(&scheduler, &found, &roster).await;
         print(&lines(&found, guessed.as_deref(), &roster, now()))
     })
@@ -65,7 +65,7 @@ fn lines(found: &Explanation, guessed: Option<&str>, roster: &Roster, now: Time)
         (summary, status) => format!("{id} {status}: {summary}\n"),
     };
     for one in found.failures() {
-        text += &format!("failed try {}\n", failed_try(&one, roster, now));
+        text += &format!("failed attempt {}\n", failed_attempt(&one, roster, now));
     }
     if let Some(decision) = found.more.get("decision").filter(|decision| decision.is_object()) {
         text += &format!("decided by {}\n", decided_by(decision));
@@ -195,7 +195,7 @@ and 3 more workers
     }
 
     #[test]
-    fn whoever_was_drained_is_named_where_nobody_takes_a_task() {
+    fn a_drained_worker_is_named_where_no_worker_takes_a_task() {
         let (used, gone) =
             ("01890000-0000-7000-8000-000000000002", "01890000-0000-7000-8000-000000000003");
         let roster = roster(json!({
@@ -242,7 +242,7 @@ and 3 more workers
     }
 
     #[test]
-    fn a_task_that_has_ended_says_so_once_with_the_tries_that_failed() {
+    fn an_ended_task_is_shown_once_with_its_failed_attempts() {
         let worker = "01890000-0000-7000-8000-000000000002";
         let text = explained(json!({
             "status": "completed", "attempts": 2,
@@ -252,7 +252,7 @@ and 3 more workers
         }));
         let expected = "\
 task-01890000-0000-7000-8000-000000000001 completed after 2 attempts, the last on worker-1 (01890000)
-failed try 1 on worker-1 (01890000), 7s ago: it was lost
+failed attempt 1 on worker-1 (01890000), 7s ago: it was lost
 ";
         assert_eq!(text, expected);
     }

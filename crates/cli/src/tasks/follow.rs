@@ -9,8 +9,8 @@ use hypha_client::{
 };
 use serde::Serialize;
 
+use super::connection::{failure, retry_while_unavailable};
 use super::pieces::Pieces;
-use super::reach::{failure, patiently};
 use super::roster::Roster;
 use super::text::{clean, cut};
 use super::waiting;
@@ -23,28 +23,30 @@ const FIRST_WAIT: Duration = Duration::from_secs(2);
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// Waits for the end of a task, however long that takes, and says what it waits for.
-pub(super) async fn to_its_end(scheduler: &Scheduler, id: TaskId) -> Result<TaskStatus, Failure> {
+pub(super) async fn wait_for_end(scheduler: &Scheduler, id: TaskId) -> Result<TaskStatus, Failure> {
     let mut wait = FIRST_WAIT;
-    let mut said = Said::default();
+    let mut said = StatusReporter::default();
     loop {
-        let task = patiently(async || scheduler.wait(id, wait).await).await.map_err(failure)?;
+        let task = retry_while_unavailable(async || scheduler.wait(id, wait).await)
+            .await
+            .map_err(failure)?;
         if task.has_ended() {
             return Ok(task);
         }
-        said.how_it_is(scheduler, &task).await;
+        said.report(scheduler, &task).await;
         wait = MAX_WAIT;
     }
 }
 
 /// What was said of a task that is waited for: nothing is said twice.
 #[derive(Default)]
-struct Said {
+struct StatusReporter {
     line: String,
     advised: bool,
 }
 
-impl Said {
-    async fn how_it_is(&mut self, scheduler: &Scheduler, task: &TaskStatus) {
+impl StatusReporter {
+    async fn report(&mut self, scheduler: &Scheduler, task: &TaskStatus) {
         let line = waiting::line(scheduler, task).await;
         if line != self.line {
             eprintln!("{} is {line}", task.id);
@@ -59,7 +61,7 @@ impl Said {
 }
 
 /// Who is told what happens to a task.
-pub(super) trait Viewer {
+pub(super) trait EventViewer {
     /// Something has happened.
     fn see(&mut self, event: &Event) -> Result<(), Failure>;
 
@@ -70,42 +72,43 @@ pub(super) trait Viewer {
     }
 }
 
-const LOST: &str = "connection lost, trying again";
+const LOST: &str = "connection lost, reconnecting";
 
 /// Submits a task and shows what happens to it from the beginning. Returns the task as it ended.
-pub(super) async fn submitted(
+pub(super) async fn submit_and_follow(
     scheduler: &Scheduler,
     task: Task,
-    viewer: &mut dyn Viewer,
+    viewer: &mut dyn EventViewer,
 ) -> Result<TaskStatus, Failure> {
     let mut events = scheduler.submit_and_follow(task.clone()).await.map_err(failure)?;
     let first = events.next().await.and_then(Result::ok);
     if let Some(first) = first
         && let Some(id) = first.task().map(|task| task.id)
     {
-        return to_the_end(scheduler, id, (events, Some(first)), viewer).await;
+        return follow_to_end(scheduler, id, (events, Some(first)), viewer).await;
     }
     // Under the same key it is the same task, if it was taken at all.
     viewer.lost()?;
-    let task = patiently(async || scheduler.submit_task(task.clone()).await).await;
-    waited_for(scheduler, task.map_err(failure)?.id, viewer).await
+    let task = retry_while_unavailable(async || scheduler.submit_task(task.clone()).await).await;
+    wait_without_events(scheduler, task.map_err(failure)?.id, viewer).await
 }
 
 /// Shows what happens to a task from now on. Returns the task as it ended.
-pub(super) async fn as_it_happens(
+pub(super) async fn follow_events(
     scheduler: &Scheduler,
     id: TaskId,
-    viewer: &mut dyn Viewer,
+    viewer: &mut dyn EventViewer,
 ) -> Result<TaskStatus, Failure> {
-    let events = patiently(async || scheduler.events(id).await).await.map_err(failure)?;
-    to_the_end(scheduler, id, (events, None), viewer).await
+    let events =
+        retry_while_unavailable(async || scheduler.events(id).await).await.map_err(failure)?;
+    follow_to_end(scheduler, id, (events, None), viewer).await
 }
 
-async fn to_the_end(
+async fn follow_to_end(
     scheduler: &Scheduler,
     id: TaskId,
     (mut events, mut first): (Events, Option<Event>),
-    viewer: &mut dyn Viewer,
+    viewer: &mut dyn EventViewer,
 ) -> Result<TaskStatus, Failure> {
     let mut queued = false;
     loop {
@@ -121,7 +124,7 @@ async fn to_the_end(
         }
     }
     viewer.lost()?;
-    waited_for(scheduler, id, viewer).await
+    wait_without_events(scheduler, id, viewer).await
 }
 
 /// The next event. Nothing comes of a task that nobody takes: then its silence is explained, once.
@@ -139,24 +142,24 @@ async fn next(
         && let Ok(task) = scheduler.task(id).await
         && task.status == TaskState::Queued
     {
-        Said::default().how_it_is(scheduler, &task).await;
+        StatusReporter::default().report(scheduler, &task).await;
     }
     next.await
 }
 
 /// The end of a task whose events are lost, which is the last that is shown of it.
-async fn waited_for(
+async fn wait_without_events(
     scheduler: &Scheduler,
     id: TaskId,
-    viewer: &mut dyn Viewer,
+    viewer: &mut dyn EventViewer,
 ) -> Result<TaskStatus, Failure> {
-    let task = to_its_end(scheduler, id).await?;
+    let task = wait_for_end(scheduler, id).await?;
     viewer.see(&Event { kind: EventKind::State(task.status), data: Json::of(&task) })?;
     Ok(task)
 }
 
 /// A person: pieces of the result go to standard output, the rest to standard error.
-pub(super) struct People {
+pub(super) struct TerminalViewer {
     roster: Roster,
     /// Of the attempt that is under way.
     pieces: Pieces,
@@ -165,9 +168,9 @@ pub(super) struct People {
     begun: bool,
 }
 
-impl People {
-    pub(super) fn new(roster: Roster) -> People {
-        People { roster, pieces: Pieces::default(), missed: false, begun: false }
+impl TerminalViewer {
+    pub(super) fn new(roster: Roster) -> TerminalViewer {
+        TerminalViewer { roster, pieces: Pieces::default(), missed: false, begun: false }
     }
 
     /// Ends what was printed in pieces; whether that was all of the result.
@@ -193,7 +196,7 @@ impl People {
     }
 }
 
-impl Viewer for People {
+impl EventViewer for TerminalViewer {
     fn see(&mut self, event: &Event) -> Result<(), Failure> {
         if !std::mem::replace(&mut self.begun, true) {
             self.begin(event);
@@ -228,9 +231,9 @@ impl Viewer for People {
 }
 
 /// A program: each event is a line of JSON.
-pub(super) struct Programs;
+pub(super) struct JsonViewer;
 
-impl Viewer for Programs {
+impl EventViewer for JsonViewer {
     fn see(&mut self, event: &Event) -> Result<(), Failure> {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -325,7 +328,7 @@ mod tests {
             (vec![state(TaskState::Queued), text(), delayed()], false),
             (vec![state(TaskState::Running), text(), delayed(), text()], true),
         ] {
-            let mut people = People::new(Roster::default());
+            let mut people = TerminalViewer::new(Roster::default());
             events.iter().for_each(|event| people.see(event).unwrap());
             assert_eq!(people.finish().unwrap(), whole, "{events:?}");
             if whole {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use hypha_client::{Event, Json, Scheduler, TaskFilter, TaskId, TaskState, TaskStatus, WorkerId};
 
-use super::follow::{Programs, Viewer, as_it_happens, line};
-use super::reach::{Reach, block_on, failure};
+use super::connection::{ConnectionArguments, block_on, failure};
+use super::follow::{EventViewer, JsonViewer, follow_events, line};
 use super::result;
-use super::roster::{Place, Roster};
+use super::roster::{Membership, Roster};
 use super::show::{details, lines};
 use super::text::now;
 use super::waiting;
@@ -54,11 +54,11 @@ pub(crate) struct Tasks {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    connection: ConnectionArguments,
 }
 
 pub(super) fn run(tasks: &Tasks) -> Result<(), Failure> {
-    let scheduler = tasks.reach.connect()?;
+    let scheduler = tasks.connection.connect()?;
     block_on(async {
         match tasks.id {
             Some(id) if tasks.result => result::print_raw(&scheduler, id).await,
@@ -91,7 +91,10 @@ impl Tasks {
             // One that is gone still has its tasks.
             Ok(id) => Ok(Some(id)),
             Err(_) => {
-                match Roster::ask(scheduler).await.find(given, &[Place::Used, Place::Draining]) {
+                match Roster::fetch(scheduler)
+                    .await
+                    .find(given, &[Membership::Active, Membership::Draining])
+                {
                     Ok((id, _)) => Ok(Some(id)),
                     Err(failure) => Err(Failure::usage(format!("--worker: {failure}"))),
                 }
@@ -151,17 +154,17 @@ impl Tasks {
 
 async fn follow(scheduler: &Scheduler, id: TaskId, json: bool) -> Result<(), Failure> {
     if json {
-        return as_it_happens(scheduler, id, &mut Programs).await.map(|_| ());
+        return follow_events(scheduler, id, &mut JsonViewer).await.map(|_| ());
     }
-    let mut lines = Lines(Roster::ask(scheduler).await);
-    let task = as_it_happens(scheduler, id, &mut lines).await?;
+    let mut lines = LineViewer(Roster::fetch(scheduler).await);
+    let task = follow_events(scheduler, id, &mut lines).await?;
     print(&format!("\n{}", described(scheduler, &task).await))
 }
 
 /// Every event but the last as a line.
-struct Lines(Roster);
+struct LineViewer(Roster);
 
-impl Viewer for Lines {
+impl EventViewer for LineViewer {
     fn see(&mut self, event: &Event) -> Result<(), Failure> {
         match event.is_last() {
             true => Ok(()),
@@ -171,7 +174,7 @@ impl Viewer for Lines {
 }
 
 async fn described(scheduler: &Scheduler, task: &TaskStatus) -> String {
-    let roster = Roster::ask(scheduler).await;
+    let roster = Roster::fetch(scheduler).await;
     // Of one that is tried again, the time and the failures are told by themselves.
     let why = match task.delayed_until() {
         Some(_) => None,

@@ -2,16 +2,18 @@
 
 use std::io::IsTerminal;
 
-use hypha_client::{ClientError, Download, Json, MAX_ANSWER_BYTES, Scheduler, TaskId, TaskStatus};
+use hypha_client::{
+    ClientError, Download, Json, MAX_RESPONSE_BYTES, Scheduler, TaskId, TaskStatus,
+};
 
-use super::reach::{failure, patiently};
+use super::connection::{failure, retry_while_unavailable};
 use super::show;
 use super::text::{bytes, cut_saying};
 use crate::usage::{Failure, print, print_bytes};
 
 /// A JSON text is read as a whole before it is printed as the text that it is. What is larger is printed as it is
 /// written.
-const MAX_TEXT_BYTES: usize = MAX_ANSWER_BYTES;
+const MAX_TEXT_BYTES: usize = MAX_RESPONSE_BYTES;
 /// Bytes that are looked at for a line that shows some hundred characters; more than that is not fetched.
 const MAX_SHOWN_BYTES: usize = 1 << 20;
 
@@ -24,7 +26,8 @@ pub(super) async fn print_readable(
         return print(&show::result(&task.result));
     }
     let id = task.id;
-    let mut download = patiently(async || scheduler.result(id).await).await.map_err(failure)?;
+    let mut download =
+        retry_while_unavailable(async || scheduler.result(id).await).await.map_err(failure)?;
     let kind = Kind::of(&download);
     if kind == Kind::Json {
         return print(&show::result(&task.result));
@@ -90,10 +93,10 @@ pub(super) async fn in_short(scheduler: &Scheduler, task: &TaskStatus) -> Option
 /// smaller ones; as it is where it is larger than fits in memory.
 pub(super) async fn fetched(scheduler: &Scheduler, task: &TaskStatus) -> Result<Json, ClientError> {
     match task.large_result() {
-        Some(large) if large <= MAX_ANSWER_BYTES as u64 => {}
+        Some(large) if large <= MAX_RESPONSE_BYTES as u64 => {}
         _ => return Ok(task.result.clone()),
     }
-    let bytes = scheduler.result(task.id).await?.bytes(MAX_ANSWER_BYTES).await?;
+    let bytes = scheduler.result(task.id).await?.bytes(MAX_RESPONSE_BYTES).await?;
     let json = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
     Ok(json.unwrap_or_else(|| Json::of_bytes(&bytes)))
 }

@@ -17,7 +17,7 @@ const MIN_ID_CHARS: usize = 4;
 /// Models that are named where one is missing; a person with more of them knows where to look.
 const MAX_MODELS: usize = 12;
 /// Workers that are named in one sentence; `hypha workers` has the others.
-const MAX_MEANT: usize = 4;
+const MAX_NAMED_WORKERS: usize = 4;
 
 /// The workers, if the scheduler said who they are.
 #[derive(Default)]
@@ -27,8 +27,8 @@ pub(super) struct Roster {
 
 /// Where a worker is on its way in and out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    Used,
+pub(super) enum Membership {
+    Active,
     /// It finishes what it has.
     Draining,
     Removed,
@@ -38,12 +38,12 @@ pub(super) enum Place {
 struct Entry<'a> {
     id: WorkerId,
     name: Option<&'a str>,
-    place: Place,
+    membership: Membership,
 }
 
 impl Roster {
     /// A scheduler that does not say leaves ids without names: no reason to fail.
-    pub(super) async fn ask(scheduler: &Scheduler) -> Roster {
+    pub(super) async fn fetch(scheduler: &Scheduler) -> Roster {
         Roster { list: scheduler.worker_list().await.ok() }
     }
 
@@ -79,21 +79,26 @@ impl Roster {
 
     /// The worker with this name, or with an id that begins like this. Where several fit, it is one of those that are
     /// in one of the `likely` places.
-    pub(super) fn find(&self, given: &str, likely: &[Place]) -> Result<(WorkerId, Place), Failure> {
-        let mut found: Vec<_> = self.entries().filter(|worker| worker.is_meant(given)).collect();
-        if found.iter().any(|worker| likely.contains(&worker.place)) {
-            found.retain(|worker| likely.contains(&worker.place));
+    pub(super) fn find(
+        &self,
+        given: &str,
+        likely: &[Membership],
+    ) -> Result<(WorkerId, Membership), Failure> {
+        let mut found: Vec<_> = self.entries().filter(|worker| worker.matches(given)).collect();
+        if found.iter().any(|worker| likely.contains(&worker.membership)) {
+            found.retain(|worker| likely.contains(&worker.membership));
         }
         let shown = cut(&clean(given), MAX_NAME_CHARS);
         match found.as_slice() {
-            [worker] => Ok((worker.id, worker.place)),
+            [worker] => Ok((worker.id, worker.membership)),
             [] => Err(Failure::usage(format!(
                 "there is no worker `{shown}`; `hypha workers` lists them"
             ))),
             several => {
                 let ids: Vec<_> = several.iter().map(|worker| worker.id.to_string()).collect();
-                let shown_ids = ids.iter().take(MAX_MEANT).cloned().collect::<Vec<_>>().join(", ");
-                let more = match ids.len().saturating_sub(MAX_MEANT) {
+                let shown_ids =
+                    ids.iter().take(MAX_NAMED_WORKERS).cloned().collect::<Vec<_>>().join(", ");
+                let more = match ids.len().saturating_sub(MAX_NAMED_WORKERS) {
                     0 => String::new(),
                     more => format!(" or {more} more"),
                 };
@@ -105,17 +110,19 @@ impl Roster {
     /// What to call a worker on a command line, so that no other is meant.
     pub(super) fn handle(&self, id: WorkerId) -> String {
         let name = self.entry(id).and_then(|worker| worker.name).filter(|name| is_plain(name));
-        let alone = |given: &String| self.entries().filter(|it| it.is_meant(given)).count() <= 1;
+        let alone = |given: &String| self.entries().filter(|it| it.matches(given)).count() <= 1;
         let mut handles = name.map(str::to_owned).into_iter().chain([short_id(id)]);
         handles.find(alone).unwrap_or_else(|| id.to_string())
     }
 
     /// Who was drained, and how to have them again; nothing if nobody was.
     pub(super) fn drained(&self) -> Option<String> {
-        let gone: Vec<_> = self.entries().filter(|it| it.place != Place::Used).collect();
-        let mut shown: Vec<_> = gone.iter().take(MAX_MEANT).map(|it| self.short(it.id)).collect();
-        if gone.len() > MAX_MEANT {
-            shown.push(format!("{} more", gone.len() - MAX_MEANT));
+        let gone: Vec<_> =
+            self.entries().filter(|it| it.membership != Membership::Active).collect();
+        let mut shown: Vec<_> =
+            gone.iter().take(MAX_NAMED_WORKERS).map(|it| self.short(it.id)).collect();
+        if gone.len() > MAX_NAMED_WORKERS {
+            shown.push(format!("{} more", gone.len() - MAX_NAMED_WORKERS));
         }
         let (verb, which, them) = match gone.as_slice() {
             [] => return None,
@@ -166,19 +173,23 @@ impl Roster {
 
     fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         let used = |worker: &'_ WorkerStatus| match worker.removed_at {
-            Some(_) => Place::Draining,
-            None => Place::Used,
+            Some(_) => Membership::Draining,
+            None => Membership::Active,
         };
         let workers = self.list.iter().flat_map(|list| &list.workers);
         let removed = self.list.iter().flat_map(|list| &list.removed);
-        workers.map(move |it| Entry { id: it.id, name: it.name.as_deref(), place: used(it) }).chain(
-            removed.map(|it| Entry { id: it.id, name: it.name.as_deref(), place: Place::Removed }),
-        )
+        workers
+            .map(move |it| Entry { id: it.id, name: it.name.as_deref(), membership: used(it) })
+            .chain(removed.map(|it| Entry {
+                id: it.id,
+                name: it.name.as_deref(),
+                membership: Membership::Removed,
+            }))
     }
 }
 
 impl Entry<'_> {
-    fn is_meant(&self, given: &str) -> bool {
+    fn matches(&self, given: &str) -> bool {
         let prefix = given.len() >= MIN_ID_CHARS && self.id.to_string().starts_with(given);
         prefix || self.name == Some(given)
     }
@@ -281,9 +292,9 @@ pub(super) mod tests {
     #[test]
     fn a_worker_is_found_by_its_name_or_the_start_of_its_id() {
         let found = |given: &str| {
-            three().find(given, &[Place::Used]).map_err(|failure| failure.to_string())
+            three().find(given, &[Membership::Active]).map_err(|failure| failure.to_string())
         };
-        let first = Ok((id("8ebc2130-610d-826e-b5b1-85a378d2ca34"), Place::Used));
+        let first = Ok((id("8ebc2130-610d-826e-b5b1-85a378d2ca34"), Membership::Active));
         assert_eq!(
             (found("worker-1"), found("8ebc"), found("8ebc2130-61")),
             (first.clone(), first.clone(), first)
@@ -295,17 +306,17 @@ pub(super) mod tests {
 
     #[test]
     fn a_name_that_several_have_is_the_one_that_makes_sense() {
-        let found = |given: &str, likely: &[Place]| {
+        let found = |given: &str, likely: &[Membership]| {
             let found = some_removed().find(given, likely).map_err(|failure| failure.to_string());
-            found.map(|(id, place)| (short_id(id), place))
+            found.map(|(id, membership)| (short_id(id), membership))
         };
-        let gone = [Place::Draining, Place::Removed];
-        let of = |id: &str, place| Ok((id.to_owned(), place));
-        assert_eq!(found("twin", &[Place::Used]), of("8ebc2130", Place::Used));
-        assert_eq!(found("twin", &gone), of("8ebc0000", Place::Removed));
-        assert_eq!(found("8ebc", &gone), of("8ebc0000", Place::Removed));
-        assert_eq!(found("drains", &[Place::Used]), of("87225d8e", Place::Draining));
-        assert_eq!(found("9999", &[Place::Used]), of("99990000", Place::Removed));
+        let gone = [Membership::Draining, Membership::Removed];
+        let of = |id: &str, membership| Ok((id.to_owned(), membership));
+        assert_eq!(found("twin", &[Membership::Active]), of("8ebc2130", Membership::Active));
+        assert_eq!(found("twin", &gone), of("8ebc0000", Membership::Removed));
+        assert_eq!(found("8ebc", &gone), of("8ebc0000", Membership::Removed));
+        assert_eq!(found("drains", &[Membership::Active]), of("87225d8e", Membership::Draining));
+        assert_eq!(found("9999", &[Membership::Active]), of("99990000", Membership::Removed));
         let two = found("twin", &[]).unwrap_err();
         assert!(two.contains("8ebc2130-") && two.ends_with("; give its id"), "{two}");
         let many: Vec<_> = (10..20)
@@ -316,7 +327,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn whoever_was_drained_is_told_with_the_command_that_takes_it_again() {
+    fn a_drained_worker_is_shown_with_the_command_that_readmits_it() {
         let handle = |text: &str| some_removed().handle(id(text));
         assert_eq!(handle("87225d8e-096a-85be-af13-91cf1c588886"), "drains");
         assert_eq!(handle("8ebc0000-610d-826e-b5b1-85a378d2ca34"), "8ebc0000");

@@ -1,6 +1,6 @@
 //! One task, and many, as text.
 
-use hypha_client::{FailedTry, Json, TaskState, TaskStatus, Timestamp};
+use hypha_client::{FailedAttempt, Json, TaskState, TaskStatus, Timestamp};
 use hypha_model::{Span, Time};
 
 use super::roster::Roster;
@@ -15,7 +15,7 @@ pub(super) fn lines(tasks: &[TaskStatus], now: Time) -> String {
     if tasks.is_empty() {
         return "no tasks\n".to_owned();
     }
-    let header = ["task", "status", "model", "submitted", "took", "tries"];
+    let header = ["task", "status", "model", "submitted", "took", "attempts"];
     let mut rows = vec![header.map(str::to_owned)];
     for task in tasks {
         rows.push([
@@ -56,12 +56,12 @@ pub(super) fn details(
     line("started", at(&task.started_at));
     line("finished", at(&task.finished_at));
     line("took", run_time(task));
-    line("tries", Some(task.attempts.to_string()));
+    line("attempts", Some(task.attempts.to_string()));
     line("waiting", why);
     let next = task.delayed_until();
-    line("next try", next.map(|at| format!("{at} (in {})", took(at.time().since(now)))));
+    line("next attempt", next.map(|at| format!("{at} (in {})", took(at.time().since(now)))));
     let failures = task.failures();
-    failures.iter().for_each(|one| line("failed try", Some(failed_try(one, roster, now))));
+    failures.iter().for_each(|one| line("failure", Some(failed_attempt(one, roster, now))));
     line("last error", task.last_error().filter(|_| failures.is_empty()).map(str::to_owned));
     line("error", task.error.clone());
     line("error kind", task.error_kind.map(|kind| kind.to_string()));
@@ -75,7 +75,7 @@ pub(super) fn details(
 }
 
 /// A try that failed: `1 on worker-1 (8ebc2130), 12s ago: the worker has lost it`.
-pub(super) fn failed_try(failed: &FailedTry, roster: &Roster, now: Time) -> String {
+pub(super) fn failed_attempt(failed: &FailedAttempt, roster: &Roster, now: Time) -> String {
     let worker = failed.worker.map_or(String::new(), |id| format!(" on {}", roster.short(id)));
     let at = failed.at.as_ref().map_or(String::new(), |at| format!(", {}", ago(now, at)));
     let reason = match failed.reason.is_empty() {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_that_failed_are_told_with_their_workers() {
+    fn failed_attempts_are_shown_with_their_workers() {
         let id = "8ebc2130-610d-826e-b5b1-85a378d2ca34";
         let roster = roster(json!([{"id": id, "name": "worker-1"}]));
         let failures = json!([
@@ -200,8 +200,8 @@ mod tests {
         let task = task(json!({"worker": id, "failures": failures, "last_error": "it was lost"}));
         let text = details(&task, None, None, &roster, now());
         let tries = "\
-failed try   1 on worker-1 (8ebc2130), 3s ago: it was lost
-failed try   2: no reason is known
+failure      1 on worker-1 (8ebc2130), 3s ago: it was lost
+failure      2: no reason is known
 ";
         assert!(text.contains(tries) && !text.contains("last error"), "{text}");
         assert!(text.contains(&format!("worker       worker-1 ({id})\n")), "{text}");

@@ -8,8 +8,8 @@ use hypha_client::{Json, Scheduler, Task, TaskInput, TaskState, TaskStatus};
 use serde_json::{Map, Value, json};
 
 use super::batch;
-use super::follow::{People, Programs, submitted, to_its_end};
-use super::reach::{Reach, block_on, failure};
+use super::connection::{ConnectionArguments, block_on, failure};
+use super::follow::{JsonViewer, TerminalViewer, submit_and_follow, wait_for_end};
 use super::roster::Roster;
 use super::{result, show};
 use crate::usage::{Failure, print, read_text};
@@ -27,7 +27,7 @@ pub(crate) struct Submit {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    connection: ConnectionArguments,
 }
 
 #[derive(Args)]
@@ -127,11 +127,11 @@ pub(super) struct Batch {
 
 pub(super) fn run(submit: &Submit) -> Result<(), Failure> {
     if let (Some(file), Some(out)) = (&submit.batch.batch, &submit.batch.out) {
-        return batch::run(&submit.batch, file, out, &submit.reach.connect()?, submit.json);
+        return batch::run(&submit.batch, file, out, &submit.connection.connect()?, submit.json);
     }
     let (one, json) = (&submit.one, submit.json);
     let task = one.task()?;
-    let scheduler = submit.reach.connect()?;
+    let scheduler = submit.connection.connect()?;
     block_on(async {
         let ended = match (one.stream, one.wait) {
             (true, _) => streamed(&scheduler, task, json).await,
@@ -160,7 +160,7 @@ async fn waited_for(scheduler: &Scheduler, task: Task, json: bool) -> Result<(),
     if !json {
         eprintln!("{id} submitted");
     }
-    let task = to_its_end(scheduler, id).await?;
+    let task = wait_for_end(scheduler, id).await?;
     if json {
         print(&format!("{:#}\n", Json::of(&task)))?;
     }
@@ -170,13 +170,13 @@ async fn waited_for(scheduler: &Scheduler, task: Task, json: bool) -> Result<(),
 /// The same, and shows what happens meanwhile.
 async fn streamed(scheduler: &Scheduler, task: Task, json: bool) -> Result<(), Failure> {
     if json {
-        let task = submitted(scheduler, task, &mut Programs).await?;
+        let task = submit_and_follow(scheduler, task, &mut JsonViewer).await?;
         // The last event was the task.
         return finish(scheduler, &task, true).await;
     }
     // Before the task begins: asked afterwards, it would hide what happens first.
-    let mut people = People::new(Roster::ask(scheduler).await);
-    let task = submitted(scheduler, task, &mut people).await?;
+    let mut people = TerminalViewer::new(Roster::fetch(scheduler).await);
+    let task = submit_and_follow(scheduler, task, &mut people).await?;
     let printed = people.finish()?;
     finish(scheduler, &task, printed).await
 }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said_before_anything_is_sent() {
+    fn invalid_arguments_are_refused_before_anything_is_sent() {
         for (line, says) in [
             (&["--model=m"][..], "--input"),
             (&["--batch=f"], "--out"),

@@ -34,7 +34,7 @@ pub(super) async fn why(
 /// How a task is that has not ended, with the reason if it waits.
 pub(super) async fn line(scheduler: &Scheduler, task: &TaskStatus) -> String {
     let roster = match task.status {
-        TaskState::Queued => Roster::ask(scheduler).await,
+        TaskState::Queued => Roster::fetch(scheduler).await,
         _ => Roster::default(),
     };
     // What went wrong before says nothing of a try that is under way.

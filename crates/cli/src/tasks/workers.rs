@@ -5,8 +5,8 @@ use hypha_client::{RemovedWorker, WorkerList, WorkerStatus};
 use hypha_model::Time;
 use serde_json::{Value, json};
 
-use super::drain::again;
-use super::reach::{Reach, block_on, failure};
+use super::connection::{ConnectionArguments, block_on, failure};
+use super::drain::readmit_hint;
 use super::roster::{Roster, short_id, shown_name};
 use super::text::{ago, clean, cut, fit, now, took_millis};
 use crate::scheduler::{or_dash, table};
@@ -23,11 +23,11 @@ pub(crate) struct Workers {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    connection: ConnectionArguments,
 }
 
 pub(super) fn run(workers: &Workers) -> Result<(), Failure> {
-    let scheduler = workers.reach.connect()?;
+    let scheduler = workers.connection.connect()?;
     let found = block_on(async { scheduler.worker_list().await.map_err(failure) })?;
     match workers.json {
         true => print(&format!("{:#}\n", all(&found))),
@@ -104,12 +104,12 @@ fn reasons(worker: &WorkerStatus, roster: &Roster) -> Vec<String> {
     let line =
         |what: &str, why: &str| format!("{who}{what}: {}\n", cut(&clean(why), MAX_REASON_CHARS));
     if worker.removed_at.is_some() {
-        return vec![format!("{who}: is being removed; {}\n", again(roster, worker.id))];
+        return vec![format!("{who}: is being removed; {}\n", readmit_hint(roster, worker.id))];
     }
     if let Some(why) = worker.reason() {
         return vec![line("", why)];
     }
-    let alone = worker.executors_left_alone();
+    let alone = worker.suspended_executors();
     alone.iter().map(|(name, why)| line(&format!(", executor {}", clean(name)), why)).collect()
 }
 
@@ -121,7 +121,7 @@ fn removed_line(worker: &RemovedWorker, roster: &Roster, now: Time) -> String {
         true => ", and not found since the scheduler started",
         false => "",
     };
-    format!("{who}: removed{since}{unknown}; {}\n", again(roster, worker.id))
+    format!("{who}: removed{since}{unknown}; {}\n", readmit_hint(roster, worker.id))
 }
 
 fn who(name: Option<&str>, id: String) -> String {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_removed_comes_last_with_what_is_known_and_the_way_back() {
+    fn removed_workers_come_last_with_the_command_that_readmits_them() {
         let id = |n: usize| format!("0189{n:04}-0000-7000-8000-000000000001");
         let at = "2026-01-01T00:00:00.000Z";
         let mut removed = vec![
@@ -211,7 +211,7 @@ worker-2 (01890002): removed 3m ago; `hypha readmit worker-2` takes it again
     }
 
     #[test]
-    fn whoever_is_not_used_has_a_line_with_the_reason() {
+    fn an_unavailable_worker_has_a_line_with_the_reason() {
         let id = "01890000-0000-7000-8000-000000000001";
         let worker = |more: serde_json::Value| -> WorkerStatus {
             let mut json = json!({"id": id, "status": "unavailable"});
@@ -222,7 +222,7 @@ worker-2 (01890002): removed 3m ago; `hypha readmit worker-2` takes it again
         let lost = worker(json!({"name": "w", "reason": "lost at noon", "executors": executors}));
         let part = worker(json!({"executors": executors}));
         let text = lines(used(vec![lost, part]), Time::ZERO);
-        let expected = "\n01890000, executor a: left alone\nw (01890000): lost at noon\n";
+        let expected = "\n01890000, executor a: quarantined\nw (01890000): lost at noon\n";
         assert!(text.ends_with(expected), "{text}");
     }
 }

@@ -20,19 +20,19 @@ use crate::usage::Failure;
 const STOP_TIME: Duration = Duration::from_secs(15);
 
 /// How long after its death a node is started again, the first time; doubled each time.
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
+const RESTART_DELAY: Duration = Duration::from_millis(500);
 
 /// The longest that we wait for that.
-const AGAIN_AT_MOST: Duration = Duration::from_secs(30);
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 
 /// One that ran for this long was well, and is started again soon.
-const WAS_WELL: Duration = Duration::from_secs(30);
+const STABLE_AFTER: Duration = Duration::from_secs(30);
 
 /// Deaths that wait to be noticed; the first is enough.
-const MAX_DEATHS: usize = 16;
+const MAX_QUEUED_EXITS: usize = 16;
 
 /// What a node exits with whose configuration makes no sense.
-const SENSELESS: i32 = 2;
+const EXIT_INVALID_CONFIG: i32 = 2;
 
 /// As much of a node's last line is repeated.
 const MAX_LINE_CHARS: usize = 1_000;
@@ -41,15 +41,15 @@ const MAX_LINE_CHARS: usize = 1_000;
 const LAST_LINES_TIME: Duration = Duration::from_secs(1);
 
 /// How a node ended.
-pub(super) struct Death {
+pub(super) struct NodeExit {
     what: String,
     /// Its last line, if it would end so again.
     final_line: Option<String>,
 }
 
-impl Death {
-    fn new(what: impl Into<String>) -> Death {
-        Death { what: what.into(), final_line: None }
+impl NodeExit {
+    fn new(what: impl Into<String>) -> NodeExit {
+        NodeExit { what: what.into(), final_line: None }
     }
 
     /// What ends `hypha up`.
@@ -76,16 +76,16 @@ impl Child {
     }
 
     /// Runs the node, again and again, until told to stop.
-    async fn live(self, mut stop: watch::Receiver<bool>, deaths: mpsc::Sender<Death>) {
-        let mut pause = AGAIN_AFTER;
+    async fn live(self, mut stop: watch::Receiver<bool>, exits: mpsc::Sender<NodeExit>) {
+        let mut pause = RESTART_DELAY;
         loop {
             let began = tokio::time::Instant::now();
             let ended = self.once(&mut stop).await;
             if *stop.borrow() {
                 return;
             }
-            if began.elapsed() >= WAS_WELL {
-                pause = AGAIN_AFTER;
+            if began.elapsed() >= STABLE_AFTER {
+                pause = RESTART_DELAY;
             }
             let again = ended.final_line.is_none();
             let what = format!("{} {}", self.node.name(), ended.what);
@@ -93,7 +93,7 @@ impl Child {
                 eprintln!("hypha up: {what}; starting it again in {pause:?}");
             }
             // If it is full, there is enough to be noticed.
-            let _ = deaths.try_send(Death { what, ..ended });
+            let _ = exits.try_send(NodeExit { what, ..ended });
             if !again {
                 return;
             }
@@ -101,15 +101,15 @@ impl Child {
                 () = tokio::time::sleep(pause) => {}
                 _ = stop.changed() => return,
             }
-            pause = (2 * pause).min(AGAIN_AT_MOST);
+            pause = (2 * pause).min(MAX_RESTART_DELAY);
         }
     }
 
     /// Runs it once, and says how it ended.
-    async fn once(&self, stop: &mut watch::Receiver<bool>) -> Death {
+    async fn once(&self, stop: &mut watch::Receiver<bool>) -> NodeExit {
         let mut child = match self.spawn() {
             Ok(child) => child,
-            Err(error) => return Death::new(format!("cannot be started: {error}")),
+            Err(error) => return NodeExit::new(format!("cannot be started: {error}")),
         };
         let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         spawn_lines(self.node.name(), child.stdout.take());
@@ -134,12 +134,12 @@ impl Child {
             }
         };
         match ended {
-            Ok(status) if status.code() == Some(SENSELESS) => Death {
+            Ok(status) if status.code() == Some(EXIT_INVALID_CONFIG) => NodeExit {
                 final_line: Some(last_line(last).await),
-                ..Death::new("cannot run as it is configured")
+                ..NodeExit::new("cannot run as it is configured")
             },
-            Ok(status) => Death::new(format!("has ended ({status})")),
-            Err(error) => Death::new(format!("was lost: {error}")),
+            Ok(status) => NodeExit::new(format!("has ended ({status})")),
+            Err(error) => NodeExit::new(format!("was lost: {error}")),
         }
     }
 }
@@ -175,7 +175,7 @@ fn spawn_lines(
 pub(super) struct Children {
     running: JoinSet<()>,
     stop: watch::Sender<bool>,
-    deaths: mpsc::Receiver<Death>,
+    exits: mpsc::Receiver<NodeExit>,
     signals: Signals,
 }
 
@@ -196,7 +196,8 @@ impl Signals {
 impl Children {
     pub(super) fn start(plan: Vec<NodeCommand>) -> Result<Children, Failure> {
         let listen = |kind| {
-            signal(kind).map_err(|error| Failure::work(format!("cannot hear signals: {error}")))
+            signal(kind)
+                .map_err(|error| Failure::work(format!("cannot listen for signals: {error}")))
         };
         let signals = Signals {
             terminate: listen(SignalKind::terminate())?,
@@ -204,24 +205,24 @@ impl Children {
         };
         let (stop, stopping) = watch::channel(false);
         let mut running = JoinSet::new();
-        let (died, deaths) = mpsc::channel(MAX_DEATHS);
+        let (died, exits) = mpsc::channel(MAX_QUEUED_EXITS);
         for node in plan {
             let child = Child { node };
             running.spawn(child.live(stopping.clone(), died.clone()));
         }
-        Ok(Children { running, stop, deaths, signals })
+        Ok(Children { running, stop, exits, signals })
     }
 
     /// Waits for `something`; none if a signal comes first. A node that dies meanwhile would die again: that is an
     /// error.
-    pub(super) async fn meanwhile<T>(
+    pub(super) async fn wait_for<T>(
         &mut self,
         something: impl Future<Output = T>,
     ) -> Result<Option<T>, Failure> {
         tokio::select! {
             done = something => Ok(Some(done)),
             () = self.signals.next() => Ok(None),
-            Some(death) = self.deaths.recv() => Err(death.failure()),
+            Some(exit) = self.exits.recv() => Err(exit.failure()),
         }
     }
 
@@ -230,9 +231,9 @@ impl Children {
         let failed = loop {
             tokio::select! {
                 () = self.signals.next() => break None,
-                Some(death) = self.deaths.recv() => {
-                    if death.final_line.is_some() {
-                        break Some(death.failure());
+                Some(exit) = self.exits.recv() => {
+                    if exit.final_line.is_some() {
+                        break Some(exit.failure());
                     }
                 }
             }

@@ -4,16 +4,16 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
 
-use hypha_local::{GATEWAY, NodeFiles};
+use hypha_local::{GATEWAY_CONFIG, NodeFiles};
 use hypha_model::{NodeRole, SchedulerId};
-use hypha_pki::inspect::{Item, inspect};
+use hypha_pki::inspect::{PemItem, inspect};
 
 use crate::usage::Failure;
 
 /// A gateway, a scheduler and so many workers with built-in models.
 pub(super) fn plan(workers: u16) -> Vec<NodeFiles> {
     let mut nodes = vec![
-        NodeFiles::new("gateway", NodeRole::Gateway, GATEWAY),
+        NodeFiles::new("gateway", NodeRole::Gateway, GATEWAY_CONFIG),
         NodeFiles::new("scheduler", NodeRole::Scheduler, SCHEDULER),
     ];
     nodes.extend((1..=workers).map(|number| {
@@ -48,7 +48,7 @@ pub(super) fn scheduler_id(path: &Path) -> Result<SchedulerId, Failure> {
     let items =
         items.map_err(|error| Failure::work(format!("cannot use {}: {error}", path.display())))?;
     let id = items.iter().find_map(|item| match item {
-        Item::Certificate(facts) if !facts.authority => facts.peer_id(),
+        PemItem::Certificate(parsed) if !parsed.authority => parsed.peer_id(),
         _ => None,
     });
     let id = id.map(|peer| hypha_net::scheduler_id(&peer));

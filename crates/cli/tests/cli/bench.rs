@@ -79,7 +79,7 @@ fn a_queue_survives_a_kill() {
 }
 
 #[test]
-fn sizes_that_make_no_sense_are_refused() {
+fn invalid_sizes_are_refused() {
     let output = crate::command::hypha(&["bench", "submit", "--seconds", "0"]);
     assert_eq!(output.status.code(), Some(2));
     let output = crate::command::hypha(&["bench", "cycle", "--strategy", "best"]);

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::process::PATIENCE;
+use crate::process::WAIT_TIMEOUT;
 
 /// Runs it to its end; one that does not end fails the test.
 #[track_caller]
@@ -16,10 +16,10 @@ pub fn hypha(arguments: &[&str]) -> Output {
     let pid = Pid::from_child(&child);
     let (send, ended) = mpsc::sync_channel(1);
     std::thread::spawn(move || send.send(child.wait_with_output().unwrap()));
-    ended.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+    ended.recv_timeout(WAIT_TIMEOUT).unwrap_or_else(|_| {
         kill_process(pid, Signal::KILL).unwrap();
         let error = String::from_utf8(ended.recv().unwrap().stderr).unwrap();
-        panic!("{arguments:?} still runs after {PATIENCE:?}: {error}");
+        panic!("{arguments:?} still runs after {WAIT_TIMEOUT:?}: {error}");
     })
 }
 

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-use crate::crew::{Crew, builtin};
+use crate::cluster::{Cluster, builtin};
 use crate::http;
-use crate::process::{Node, PATIENCE, wait_until};
+use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
 /// Below those that Linux gives out by itself.
 const PORTS: Range<u16> = 20_000..30_000;
@@ -15,33 +15,33 @@ const PORTS: Range<u16> = 20_000..30_000;
 /// Runs every block of commands of one document, one after the other in one shell.
 #[track_caller]
 fn check(file: &str) {
-    let crew = Crew::start(&format!("example-{file}"), &[&builtin(4), &builtin(4)]);
-    let (_instance, port) = instance(&crew);
+    let cluster = Cluster::start(&format!("example-{file}"), &[&builtin(4), &builtin(4)]);
+    let (_instance, port) = instance(&cluster);
     let blocks = blocks(&read(file), "sh");
     assert!(!blocks.is_empty(), "{file} shows no commands");
     let mut script = "set -eu\n".to_owned();
     for (line, block) in blocks {
         script += &format!("echo 'the commands at line {line}'\n{block}\n");
     }
-    let script = crew.lab.file("script.sh", &(script + "echo 'all were run'\n"));
+    let script = cluster.lab.file("script.sh", &(script + "echo 'all were run'\n"));
     let mut command = Command::new("sh");
-    command.arg(script).env("HYPHA", crew.url()).env("INSTANCE_PORT", port.to_string());
+    command.arg(script).env("HYPHA", cluster.url()).env("INSTANCE_PORT", port.to_string());
     let mut shell = Node::start(file, &mut command);
-    shell.wait_for_line("all were run", PATIENCE);
-    assert!(shell.wait(PATIENCE).success());
+    shell.wait_for_line("all were run", WAIT_TIMEOUT);
+    assert!(shell.wait(WAIT_TIMEOUT).success());
 }
 
 /// The task instance that the documents show.
-fn instance(crew: &Crew) -> (Node, u16) {
+fn instance(cluster: &Cluster) -> (Node, u16) {
     let programs = blocks(&read("task-instance.md"), "python");
     let [(_, program)] = programs.as_slice() else { panic!("not one program: {programs:?}") };
-    let program = crew.lab.file("instance.py", program);
+    let program = cluster.lab.file("instance.py", program);
     let port = free_port();
     let node = Node::start(
         "instance",
         Command::new("python3").args([program.as_str(), &port.to_string(), "demo"]),
     );
-    wait_until("answering", PATIENCE, || {
+    wait_until("answering", WAIT_TIMEOUT, || {
         http::get((Ipv4Addr::LOCALHOST, port).into(), "/status")
             .ok()
             .filter(|(code, _)| *code == 200)

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::crew::{Crew, api, builtin, worker_id};
+use crate::cluster::{Cluster, api, builtin, worker_id};
 use crate::http;
 use crate::interrupted::HeldServer;
-use crate::process::{Node, PATIENCE, wait_until};
+use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
 /// Longer than the test takes.
 const FOREVER_MS: u64 = 600_000;
@@ -22,46 +22,47 @@ const DISK: &str = "size=48m";
 fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room() {
     let large_server = HeldServer::start();
     let keys = builtin(2) + &large_server.as_executor("large");
-    let mut crew = Crew::start("full", &[&keys]);
-    let Some(way) = way_to_mount(&crew.lab.path("")) else {
+    let mut cluster = Cluster::start("full", &[&keys]);
+    let Some(way) = way_to_mount(&cluster.lab.path("")) else {
         // Whoever may make a namespace for a network may make one for mounts.
         let test = "full::a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room";
         eprintln!("SKIPPED: {test}: no small disk can be mounted here [needs: netns]");
         return;
     };
-    let directory = crew.lab.path("scheduler-data");
-    let (member, node) = &mut crew.scheduler;
-    assert!(node.terminate(PATIENCE).success());
+    let directory = cluster.lab.path("scheduler-data");
+    let (member, node) = &mut cluster.scheduler;
+    assert!(node.terminate(WAIT_TIMEOUT).success());
     let run = "exec \"$PROGRAM\" scheduler run -c \"$CONFIG\"";
     let mut command = on_a_disk(way, &directory, run);
     command.env("PROGRAM", env!("CARGO_BIN_EXE_hypha")).env("CONFIG", &member.config);
     *node = Node::start("scheduler", &mut command);
-    crew.wait_for_workers();
+    cluster.wait_for_workers();
 
-    let forever = crew.submit("sleep", &json!({"ms": FOREVER_MS}));
-    crew.wait_for(&forever, "running");
-    let done = crew.submit("echo", &json!("done"));
-    assert_eq!(crew.ended(&done)["result"], "done");
-    let before = counters(&crew);
+    let forever = cluster.submit("sleep", &json!({"ms": FOREVER_MS}));
+    cluster.wait_for(&forever, "running");
+    let done = cluster.submit("echo", &json!("done"));
+    assert_eq!(cluster.ended(&done)["result"], "done");
+    let before = counters(&cluster);
     let server = HeldServer::start();
-    server.register(&crew);
-    let held = crew.submit("held", &json!("kept"));
-    wait_until("asked", PATIENCE, || (server.asked() == 1).then_some(()));
+    server.register(&cluster);
+    let held = cluster.submit("held", &json!("kept"));
+    wait_until("asked", WAIT_TIMEOUT, || (server.asked() == 1).then_some(()));
     // Its result is kept apart.
     let large_input = json!("x".repeat(2 << 20));
-    let large = crew.submit("large", &large_input);
-    wait_until("asked", PATIENCE, || (large_server.asked() == 1).then_some(()));
+    let large = cluster.submit("large", &large_input);
+    wait_until("asked", WAIT_TIMEOUT, || (large_server.asked() == 1).then_some(()));
 
     // Some of them end while there is no room for their results.
     let mut acknowledged: Vec<String> =
-        (0..20).map(|number| crew.submit("sleep", &json!({"ms": 100 + number}))).collect();
+        (0..20).map(|number| cluster.submit("sleep", &json!({"ms": 100 + number}))).collect();
     // The disk is another for us: it is reached through the process that has it.
-    let ballast = PathBuf::from(format!("/proc/{}/root{directory}/ballast", crew.scheduler.1.id()));
+    let ballast =
+        PathBuf::from(format!("/proc/{}/root{directory}/ballast", cluster.scheduler.1.id()));
     fill(&ballast);
     let input = "x".repeat(10_000);
     let task = json!({"model": "echo", "input": input}).to_string();
-    let submit = || http::send(api(&crew.scheduler.1), "POST /api/v1/tasks", "", &task).unwrap();
-    let refused = wait_until("full", PATIENCE, || {
+    let submit = || http::send(api(&cluster.scheduler.1), "POST /api/v1/tasks", "", &task).unwrap();
+    let refused = wait_until("full", WAIT_TIMEOUT, || {
         loop {
             match submit() {
                 (200..300, body) => {
@@ -74,41 +75,41 @@ fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_r
     });
     assert_eq!(refused.0, 503, "{}", refused.1);
     assert!(refused.1.contains("cannot store anything"), "{}", refused.1);
-    assert_eq!(http::get(api(&crew.scheduler.1), "/readyz").unwrap().0, 503);
-    assert_eq!(http::get(api(&crew.scheduler.1), "/healthz").unwrap().0, 200);
+    assert_eq!(http::get(api(&cluster.scheduler.1), "/readyz").unwrap().0, 503);
+    assert_eq!(http::get(api(&cluster.scheduler.1), "/healthz").unwrap().0, 200);
     assert_eq!(submit().0, 503, "not before there is room");
-    assert_eq!(crew.ended(&done)["result"], "done", "what is there can be read");
+    assert_eq!(cluster.ended(&done)["result"], "done", "what is there can be read");
     // A result that cannot be stored, and a worker that joins, while there is no room.
     server.release();
     large_server.release();
-    crew.workers[0].1.wait_for_line("a large result is sent again", PATIENCE);
-    let member = crew.lab.member("worker", "late", &[&crew.gateway_address()], &builtin(1));
+    cluster.workers[0].1.wait_for_line("a large result is sent again", WAIT_TIMEOUT);
+    let member = cluster.lab.member("worker", "late", &[&cluster.gateway_address()], &builtin(1));
     let late = member.start();
-    late.wait_for_line("a scheduler has opened a channel", PATIENCE);
+    late.wait_for_line("a scheduler has opened a channel", WAIT_TIMEOUT);
 
     std::fs::remove_file(&ballast).unwrap();
-    let answer = wait_until("room again", PATIENCE, || Some(submit()).filter(|it| it.0 != 503));
+    let answer = wait_until("room again", WAIT_TIMEOUT, || Some(submit()).filter(|it| it.0 != 503));
     assert!((200..300).contains(&answer.0), "{answer:?}");
     acknowledged.push(id_in(&answer.1));
-    let task = crew.ended(&held);
+    let task = cluster.ended(&held);
     assert_eq!((&task["result"], &task["attempts"]), (&json!("kept"), &json!(1)), "{task}");
-    let task = crew.ended(&large);
+    let task = cluster.ended(&large);
     assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(1)), "{task}");
-    assert_eq!(crew.get(&format!("/api/v1/tasks/{large}/result")), large_input);
+    assert_eq!(cluster.get(&format!("/api/v1/tasks/{large}/result")), large_input);
     let name = worker_id(&late);
-    wait_until("the late worker is used", PATIENCE, || {
-        let workers = crew.get("/api/v1/workers");
+    wait_until("the late worker is used", WAIT_TIMEOUT, || {
+        let workers = cluster.get("/api/v1/workers");
         let mut workers = workers["workers"].as_array()?.iter();
         workers.find(|one| one["id"] == *name && one["status"] != "unavailable").map(drop)
     });
     for id in &acknowledged {
-        let task = crew.ended(id);
+        let task = cluster.ended(id);
         assert_eq!((&task["status"], &task["result"]), (&json!("completed"), &task["input"]));
     }
-    crew.wait_for(&forever, "running");
-    let task = crew.get(&format!("/api/v1/tasks/{forever}"));
+    cluster.wait_for(&forever, "running");
+    let task = cluster.get(&format!("/api/v1/tasks/{forever}"));
     assert_eq!(task["attempts"], 1, "its worker went on with it: {task}");
-    let after = counters(&crew);
+    let after = counters(&cluster);
     for (name, count) in before {
         assert!(after[&name] >= count, "{name} was {count} and is {}", after[&name]);
     }
@@ -147,8 +148,8 @@ fn fill(path: &Path) {
 }
 
 /// Every figure that only grows.
-fn counters(crew: &Crew) -> BTreeMap<String, f64> {
-    let (_, figures) = http::get(api(&crew.scheduler.1), "/metrics").unwrap();
+fn counters(cluster: &Cluster) -> BTreeMap<String, f64> {
+    let (_, figures) = http::get(api(&cluster.scheduler.1), "/metrics").unwrap();
     let counter = |line: &str| {
         let (name, value) = line.split_once(' ')?;
         let grows = name.ends_with("_total") || name.ends_with("_count");

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::process::PATIENCE;
+use crate::process::WAIT_TIMEOUT;
 
 /// A node answers within milliseconds; a machine that is busy with other tests takes longer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -17,19 +17,19 @@ pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
 /// The same for any method, with further lines of the head and a body of JSON. For what may be answered late: the
 /// end of a task, or events to their end.
 pub fn send(address: SocketAddr, line: &str, head: &str, body: &str) -> io::Result<(u16, String)> {
-    exchange(address, PATIENCE, line, head, body)
+    exchange(address, WAIT_TIMEOUT, line, head, body)
 }
 
 /// `line` has the method and the path.
 fn exchange(
     address: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
     line: &str,
     head: &str,
     body: &str,
 ) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIME)?;
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
     let length = body.len();
     // 1.0, so that the answer ends with the connection and has no parts to be put together.
     write!(stream, "{line} HTTP/1.0\r\nHost: {address}\r\n{head}")?;

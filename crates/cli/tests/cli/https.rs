@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::command::{done, failed, hypha};
 use crate::http;
 use crate::lab::Lab;
-use crate::process::{Node, PATIENCE};
+use crate::process::{Node, WAIT_TIMEOUT};
 
 /// A lab whose authority has vouched for `127.0.0.1`, and a scheduler that serves HTTPS with that.
 fn scheduler(test: &str) -> (Lab, String) {
@@ -37,10 +37,10 @@ fn curl(arguments: &[&str]) -> (Option<i32>, String) {
 const NOT_BELIEVED: Option<i32> = Some(60);
 
 #[test]
-fn https_is_served_to_who_verifies_and_nothing_else_is_on_that_port() {
+fn https_is_served_and_plain_http_is_refused() {
     let (lab, config) = scheduler("https");
     let mut node = start(&config);
-    let address = node.wait_for_line("serving the API at https://{}", PATIENCE);
+    let address = node.wait_for_line("serving the API at https://{}", WAIT_TIMEOUT);
     let address: SocketAddr = address.parse().unwrap();
     let url = format!("https://{address}");
     let trust = lab.path("api-trust.pem");
@@ -68,7 +68,7 @@ fn https_is_served_to_who_verifies_and_nothing_else_is_on_that_port() {
     // Whoever speaks without TLS, or talks nonsense, is hung up on, and harms nobody.
     assert!(http::get(address, "/healthz").map_or(true, |(status, _)| status >= 400));
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     stream.write_all(&[0x16, 0x03, 0x01, 0xff, 0xff, 0x01]).unwrap();
     stream.write_all(&[0xff; 1_000]).unwrap();
     let mut answer = Vec::new();
@@ -77,7 +77,7 @@ fn https_is_served_to_who_verifies_and_nothing_else_is_on_that_port() {
     assert!(!answer.starts_with(b"HTTP/"));
     let (code, said) = curl(&["--cacert", &trust, &format!("{url}/readyz")]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(node.terminate(PATIENCE).success());
+    assert!(node.terminate(WAIT_TIMEOUT).success());
 }
 
 /// One line that names the file, before anything is served.
@@ -95,7 +95,7 @@ fn files_that_cannot_be_used_for_https_stop_the_start() {
     for (old, new, expected) in wrong {
         std::fs::write(&config, right.replace(old, &new)).unwrap();
         let mut node = start(&config);
-        assert_eq!(node.wait(PATIENCE).code(), Some(2), "{new}: {}", node.output());
+        assert_eq!(node.wait(WAIT_TIMEOUT).code(), Some(2), "{new}: {}", node.output());
         let output = node.output();
         assert!(!output.contains("serving the API"), "{output}");
         let last = output.lines().last().unwrap();

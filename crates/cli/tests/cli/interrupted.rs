@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use serde_json::json;
 
-use crate::crew::{Crew, api, builtin, call, get};
-use crate::process::{PATIENCE, wait_until};
+use crate::cluster::{Cluster, api, builtin, call, get};
+use crate::process::{WAIT_TIMEOUT, wait_until};
 
 /// A JSON server that holds every answer back until it is told to give them.
 pub struct HeldServer {
@@ -50,8 +50,8 @@ impl HeldServer {
     }
 
     /// Makes it a worker for the model `held`.
-    pub fn register(&self, crew: &Crew) {
-        crew.call(
+    pub fn register(&self, cluster: &Cluster) {
+        cluster.call(
             "POST /api/v1/workers",
             &json!({"url": self.url(), "format": "json", "models": ["held"]}),
         );
@@ -101,66 +101,66 @@ fn answer(stream: TcpStream, (held, changed): &(Mutex<Held>, Condvar)) {
 
 #[test]
 fn a_task_on_a_json_server_survives_kills_of_the_scheduler() {
-    let mut crew = Crew::start_with("interrupted-server", "", &[]);
+    let mut cluster = Cluster::start_with("interrupted-server", "", &[]);
     let server = HeldServer::start();
-    server.register(&crew);
-    let id = crew.submit("held", &json!("kept"));
+    server.register(&cluster);
+    let id = cluster.submit("held", &json!("kept"));
     // As often as attempts are allowed by default.
     for kills in 1..=3 {
-        wait_until("asked", PATIENCE, || (server.asked() >= kills).then_some(()));
-        crew.restart_scheduler();
+        wait_until("asked", WAIT_TIMEOUT, || (server.asked() >= kills).then_some(()));
+        cluster.restart_scheduler();
     }
-    wait_until("asked", PATIENCE, || (server.asked() >= 4).then_some(()));
+    wait_until("asked", WAIT_TIMEOUT, || (server.asked() >= 4).then_some(()));
     server.release();
-    let task = crew.ended(&id);
+    let task = cluster.ended(&id);
     assert_eq!((&task["status"], &task["result"]), (&json!("completed"), &json!("kept")), "{task}");
 }
 
 #[test]
 fn a_graceful_stop_of_the_scheduler_uses_up_no_attempt_either() {
     let only_one = "[scheduler.retry]\nmax_attempts = 2\n";
-    let mut crew = Crew::start_with("interrupted-gently", only_one, &[]);
+    let mut cluster = Cluster::start_with("interrupted-gently", only_one, &[]);
     let server = HeldServer::start();
-    server.register(&crew);
-    let id = crew.submit("held", &json!(1));
+    server.register(&cluster);
+    let id = cluster.submit("held", &json!(1));
     for stops in 1..=3 {
-        wait_until("asked", PATIENCE, || (server.asked() >= stops).then_some(()));
-        let (member, node) = &mut crew.scheduler;
-        assert!(node.terminate(PATIENCE).success());
+        wait_until("asked", WAIT_TIMEOUT, || (server.asked() >= stops).then_some(()));
+        let (member, node) = &mut cluster.scheduler;
+        assert!(node.terminate(WAIT_TIMEOUT).success());
         *node = member.start();
     }
-    wait_until("asked", PATIENCE, || (server.asked() >= 4).then_some(()));
+    wait_until("asked", WAIT_TIMEOUT, || (server.asked() >= 4).then_some(()));
     server.release();
-    assert_eq!(crew.ended(&id)["status"], "completed");
+    assert_eq!(cluster.ended(&id)["status"], "completed");
 }
 
 #[test]
 fn a_large_result_that_the_scheduler_is_not_there_to_take_uses_up_no_attempt() {
     let server = HeldServer::start();
-    let mut crew = Crew::start("interrupted-large", &[&server.as_executor("large")]);
+    let mut cluster = Cluster::start("interrupted-large", &[&server.as_executor("large")]);
     let input = json!("x".repeat(2 << 20));
-    let id = crew.submit("large", &input);
-    wait_until("asked", PATIENCE, || (server.asked() == 1).then_some(()));
-    let (member, node) = &mut crew.scheduler;
+    let id = cluster.submit("large", &input);
+    wait_until("asked", WAIT_TIMEOUT, || (server.asked() == 1).then_some(()));
+    let (member, node) = &mut cluster.scheduler;
     node.signal(rustix::process::Signal::KILL);
-    node.wait(PATIENCE);
+    node.wait(WAIT_TIMEOUT);
     server.release();
-    crew.workers[0].1.wait_for_line("a large result is sent again", PATIENCE);
+    cluster.workers[0].1.wait_for_line("a large result is sent again", WAIT_TIMEOUT);
     *node = member.start();
-    let task = crew.ended(&id);
+    let task = cluster.ended(&id);
     assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(1)), "{task}");
-    assert_eq!(crew.get(&format!("/api/v1/tasks/{id}/result")), input);
+    assert_eq!(cluster.get(&format!("/api/v1/tasks/{id}/result")), input);
 }
 
 /// What a task instance has is asked for, and not run again.
 #[test]
-fn a_task_on_an_instance_is_taken_up_again_after_a_kill_of_the_scheduler() {
+fn a_task_on_an_instance_is_resumed_after_a_scheduler_kill() {
     let keys =
         format!("{}[task_instance]\nbind = \"127.0.0.1:0\"\nmodel = \"sleep\"\n", builtin(1));
-    let crew = Crew::start("interrupted-instance", &[&keys]);
-    let member = crew.lab.member("scheduler", "other", &[], "");
+    let cluster = Cluster::start("interrupted-instance", &[&keys]);
+    let member = cluster.lab.member("scheduler", "other", &[], "");
     let mut other = member.start();
-    let instance = crew.workers[0].1.wait_for_line("a task instance at http://{}", PATIENCE);
+    let instance = cluster.workers[0].1.wait_for_line("a task instance at http://{}", WAIT_TIMEOUT);
     let port = instance.parse::<SocketAddr>().unwrap().port();
     let registered =
         call(api(&other), "POST /ti/register", &json!({"host": "127.0.0.1", "port": port}));
@@ -168,7 +168,7 @@ fn a_task_on_an_instance_is_taken_up_again_after_a_kill_of_the_scheduler() {
     let task = json!({"model_name": "sleep", "task_input": {"ms": 4_000}, "metadata": {}});
     let submitted = call(api(&other), "POST /queue/submit", &task);
     let path = format!("/api/v1/tasks/{}", submitted["task_id"].as_str().unwrap());
-    let began = wait_until("running", PATIENCE, || {
+    let began = wait_until("running", WAIT_TIMEOUT, || {
         let task = get(api(&other), &path);
         (task["status"] == "running").then(|| task["started_at"].clone())
     });
@@ -176,9 +176,9 @@ fn a_task_on_an_instance_is_taken_up_again_after_a_kill_of_the_scheduler() {
     let echo = json!({"model": "sleep", "input": {"ms": 1}});
     call(api(&other), "POST /api/v1/tasks", &echo);
     other.signal(rustix::process::Signal::KILL);
-    other.wait(PATIENCE);
+    other.wait(WAIT_TIMEOUT);
     other = member.start();
-    let task = wait_until("completed", PATIENCE, || {
+    let task = wait_until("completed", WAIT_TIMEOUT, || {
         let task = get(api(&other), &path);
         (task["status"] == "completed").then_some(task)
     });

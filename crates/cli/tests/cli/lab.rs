@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::command::done;
 use crate::hosts::Host;
 use crate::http;
-use crate::process::{Node, PATIENCE};
+use crate::process::{Node, WAIT_TIMEOUT};
 use crate::scratch::Scratch;
 
 const LOOPBACK: &str = "/ip4/127.0.0.1/tcp/0";
@@ -140,13 +140,13 @@ impl Member {
 /// The address that a node listens on, once it does.
 #[track_caller]
 pub fn address(node: &Node) -> String {
-    node.wait_for_line("listening address={}", PATIENCE)
+    node.wait_for_line("listening address={}", WAIT_TIMEOUT)
 }
 
 /// Where a node says how it is.
 #[track_caller]
 pub fn status(node: &Node) -> SocketAddr {
-    node.wait_for_line("metrics at http://{}/metrics", PATIENCE).parse().unwrap()
+    node.wait_for_line("metrics at http://{}/metrics", WAIT_TIMEOUT).parse().unwrap()
 }
 
 /// What a node's `/peers` says of `peer`; null if they are not connected.
@@ -165,5 +165,5 @@ pub fn ask(node: &Node, path: &str) -> (u16, String) {
 /// Ends a node without a word to anybody.
 pub fn kill(mut node: Node) {
     node.signal(Signal::KILL);
-    node.wait(PATIENCE);
+    node.wait(WAIT_TIMEOUT);
 }

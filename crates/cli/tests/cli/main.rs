@@ -2,10 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![allow(unreachable_pub, missing_docs, reason = "nothing leaves a test binary")]
 
-mod away;
 mod bench;
+mod cluster;
 mod command;
-mod crew;
 mod drain;
 mod endings;
 mod examples;
@@ -29,4 +28,5 @@ mod streams;
 mod swarm;
 mod tasks;
 mod traces;
+mod unreachable;
 mod up;

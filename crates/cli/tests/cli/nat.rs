@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::hosts::actor::Browser;
 use crate::hosts::{Host, Mapping, Nat, Topology};
 use crate::lab::{self, Lab, Member};
-use crate::process::{Node, PATIENCE, wait_until};
+use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
 /// The relayed link is had some seconds after the start; a hole takes a few tries.
 const SETTLED: Duration = Duration::from_secs(90);
@@ -56,7 +56,7 @@ impl Network {
         let scheduler = scheduler.start_on(&scheduler_host);
         let worker = worker_member.start_on(&worker_host);
         for node in [&scheduler, &worker] {
-            node.wait_for_line("connected to a gateway", PATIENCE);
+            node.wait_for_line("connected to a gateway", WAIT_TIMEOUT);
         }
         Some(Network {
             _gateway: gateway,
@@ -79,9 +79,9 @@ impl Network {
     }
 
     #[track_caller]
-    fn wait_for_link(&mut self, link: Value, patience: Duration) {
+    fn wait_for_link(&mut self, link: Value, timeout: Duration) {
         let what = format!("linked as {link}");
-        wait_until(&what, patience, || (self.entry()["link"] == link).then_some(()));
+        wait_until(&what, timeout, || (self.entry()["link"] == link).then_some(()));
     }
 }
 
@@ -93,14 +93,14 @@ fn a_relayed_link_becomes_direct_where_holes_can_be_punched() {
     ) else {
         return;
     };
-    let joined = format!("peer joined peer={} role=worker", network.worker_member.peer);
+    let joined = format!("peer connected peer={} role=worker", network.worker_member.peer);
     let joined = network.scheduler.wait_for_line(&joined, SETTLED);
     assert!(joined.ends_with("link=relayed"), "{joined}");
     network.wait_for_link(json!("direct"), SETTLED);
     let address = network.entry()["address"].to_string();
     assert!(address.contains(&network.worker_nat.outer_address().to_string()), "{address}");
     for node in [&network.scheduler, &network.worker] {
-        node.wait_for_line("hole punched: the link is direct", PATIENCE);
+        node.wait_for_line("hole punched: the link is direct", WAIT_TIMEOUT);
     }
 }
 
@@ -112,7 +112,7 @@ fn a_link_stays_relayed_where_no_hole_can_be_punched() {
         return;
     };
     network.worker.wait_for_line("hole punching failed, the link stays relayed", SETTLED);
-    network.scheduler.wait_for_line("a worker answers", PATIENCE);
+    network.scheduler.wait_for_line("a worker answers", WAIT_TIMEOUT);
     let entry = network.entry();
     assert_eq!(entry["link"], "relayed");
     wait_until("pinged again", NOTICED, || {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::crew::{Crew, api};
+use crate::cluster::{Cluster, api};
 use crate::http;
 use crate::programs::program;
 
@@ -16,8 +16,8 @@ fn a_program_s_own_error_reaches_who_speaks_openai_s_protocol() {
         + &script("broken", "echo 'out of ink' >&2; exit 3")
         + &script("greedy", "yes 0123456 | head -c 100000")
         + "[executors.limits]\nresult = '10kB'\n";
-    let crew = Crew::start_with("outcome-openai", NO_RETRIES, &[&workers]);
-    let address = api(&crew.scheduler.1);
+    let cluster = Cluster::start_with("outcome-openai", NO_RETRIES, &[&workers]);
+    let address = api(&cluster.scheduler.1);
     for (model, status, kind, code, words) in [
         ("picky", 400, "invalid_request_error", None, "there is no voice"),
         ("broken", 500, "server_error", Some("program_failed"), "out of ink"),
@@ -32,14 +32,14 @@ fn a_program_s_own_error_reaches_who_speaks_openai_s_protocol() {
             assert_eq!((error["type"].as_str(), error["code"].as_str()), (Some(kind), code));
             assert!(error["message"].as_str().unwrap().contains(words), "{model}: {text}");
         }
-        let task = crew.ended(&crew.submit(model, &json!("x")));
+        let task = cluster.ended(&cluster.submit(model, &json!("x")));
         let expected = match model {
             "picky" => "invalid_input",
             "broken" => "program_failed",
             _ => "limit_exceeded",
         };
         assert_eq!((&task["status"], &task["error_kind"]), (&json!("failed"), &json!(expected)));
-        let shown = crew.hypha(&["tasks", task["id"].as_str().unwrap()]);
+        let shown = cluster.hypha(&["tasks", task["id"].as_str().unwrap()]);
         assert!(shown.contains(&format!("\nerror kind   {expected}\n")), "{shown}");
         let (_, metrics) = http::get(address, "/metrics").unwrap();
         let counted = format!("hypha_scheduler_attempts_failed_total{{kind=\"{expected}\",fault=");
@@ -54,28 +54,28 @@ fn a_result_is_what_it_is_and_a_damaged_one_an_error() {
     const BYTES: usize = 3_000_000;
     let digits = format!("yes 0123456 | head -c {BYTES}");
     let workers = program("digits", "sh", &["-c", &digits], "") + &program("same", "cat", &[], "");
-    let crew = Crew::start_with("outcome-results", NO_RETRIES, &[&workers]);
-    let large = crew.ended(&crew.submit("digits", &Value::Null));
+    let cluster = Cluster::start_with("outcome-results", NO_RETRIES, &[&workers]);
+    let large = cluster.ended(&cluster.submit("digits", &Value::Null));
     assert_eq!(large["result_object"]["bytes"], BYTES, "{large}");
     let id = large["id"].as_str().unwrap();
     let digest = large["result_object"]["digest"].as_str().unwrap();
     assert_eq!(large["result"], json!({"object": digest, "bytes": BYTES}));
     let result = format!("/api/v1/tasks/{id}/result");
-    let get = |path: &str| http::get(api(&crew.scheduler.1), path).unwrap();
+    let get = |path: &str| http::get(api(&cluster.scheduler.1), path).unwrap();
     let whole = "0123456\n".repeat(BYTES / 8);
     assert!(get(&result) == (200, whole.clone()));
 
     // The same task's own name of it, and another task that returns it.
-    let echoed = crew.ended(&crew.submit("same", &large["result"]));
+    let echoed = cluster.ended(&cluster.submit("same", &large["result"]));
     assert_eq!((&echoed["result"], echoed.get("result_object")), (&large["result"], None));
     let id_of_echo = echoed["id"].as_str().unwrap();
     let (status, text) = get(&format!("/api/v1/tasks/{id_of_echo}/result"));
     assert_eq!(status, 200);
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), large["result"]);
-    let printed = crew.hypha(&["tasks", id_of_echo, "--result"]);
+    let printed = cluster.hypha(&["tasks", id_of_echo, "--result"]);
     assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), large["result"]);
 
-    let objects = crew.lab.path("scheduler-data/objects");
+    let objects = cluster.lab.path("scheduler-data/objects");
     let mut files = std::fs::read_dir(&objects).unwrap();
     let file = files.next().unwrap().unwrap().path();
     assert!(files.next().is_none(), "one object");

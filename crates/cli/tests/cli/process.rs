@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::hosts::Host;
 
 /// For what is sure to come: only a broken test waits as long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often an exit is looked for: the standard library cannot wait for one with a deadline.
 const EXIT_POLL: Duration = Duration::from_millis(10);
@@ -27,12 +27,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Waits until `look` returns something.
 #[track_caller]
-pub fn wait_until<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + patience;
+pub fn wait_until<T>(what: &str, timeout: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + timeout;
     loop {
         match look() {
             Some(seen) => return seen,
-            None if Instant::now() >= deadline => panic!("not {what} within {patience:?}"),
+            None if Instant::now() >= deadline => panic!("not {what} within {timeout:?}"),
             None => std::thread::sleep(LOOK_AGAIN),
         }
     }
@@ -79,14 +79,14 @@ impl Node {
     ///
     /// Fails with all that the node has printed, when the time is over or the node has ended.
     #[track_caller]
-    pub fn wait_for_line(&self, pattern: &str, patience: Duration) -> String {
-        self.wait_for_line_after(Mark(0), pattern, patience)
+    pub fn wait_for_line(&self, pattern: &str, timeout: Duration) -> String {
+        self.wait_for_line_after(Mark(0), pattern, timeout)
     }
 
     /// The same among the lines since `mark`: for what happens more than once.
     #[track_caller]
-    pub fn wait_for_line_after(&self, mark: Mark, pattern: &str, patience: Duration) -> String {
-        let deadline = Instant::now() + patience;
+    pub fn wait_for_line_after(&self, mark: Mark, pattern: &str, timeout: Duration) -> String {
+        let deadline = Instant::now() + timeout;
         let mut seen = mark.0;
         let mut lines = self.output.lock();
         let complaint = loop {
@@ -98,7 +98,7 @@ impl Node {
             if lines.open_streams == 0 {
                 break "it closed its output".to_owned();
             } else if now >= deadline {
-                break format!("{patience:?} are over");
+                break format!("{timeout:?} are over");
             }
             lines = self.output.wait(lines, deadline - now);
         };
@@ -131,9 +131,9 @@ impl Node {
 
     /// Sends SIGTERM and waits for the end.
     #[track_caller]
-    pub fn terminate(&mut self, patience: Duration) -> ExitStatus {
+    pub fn terminate(&mut self, timeout: Duration) -> ExitStatus {
         self.signal(Signal::TERM);
-        self.wait(patience)
+        self.wait(timeout)
     }
 
     /// Sends a signal, unless the process has ended.
@@ -146,15 +146,15 @@ impl Node {
 
     /// Waits for the end.
     #[track_caller]
-    pub fn wait(&mut self, patience: Duration) -> ExitStatus {
-        let deadline = Instant::now() + patience;
+    pub fn wait(&mut self, timeout: Duration) -> ExitStatus {
+        let deadline = Instant::now() + timeout;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 self.read_to_the_end();
                 return status;
             }
             if Instant::now() >= deadline {
-                panic!("{} still runs after {patience:?}; {}", self.name, self.shown());
+                panic!("{} still runs after {timeout:?}; {}", self.name, self.shown());
             }
             std::thread::sleep(EXIT_POLL);
         }
@@ -234,9 +234,9 @@ impl Output {
     fn wait<'lines>(
         &self,
         lines: MutexGuard<'lines, Lines>,
-        patience: Duration,
+        timeout: Duration,
     ) -> MutexGuard<'lines, Lines> {
-        self.changed.wait_timeout(lines, patience).unwrap_or_else(PoisonError::into_inner).0
+        self.changed.wait_timeout(lines, timeout).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
@@ -274,25 +274,25 @@ mod tests {
     #[test]
     fn the_real_binary_is_watched_to_its_end() {
         let mut node = Node::hypha("check", &["sim", "check", "--seeds", "3", "--tasks", "10"]);
-        assert_eq!(node.wait_for_line("{} seeds of 10 tasks", PATIENCE), "3");
-        assert!(node.wait(PATIENCE).success());
+        assert_eq!(node.wait_for_line("{} seeds of 10 tasks", WAIT_TIMEOUT), "3");
+        assert!(node.wait(WAIT_TIMEOUT).success());
     }
 
     #[test]
     fn both_streams_are_seen_and_a_mark_hides_the_past() {
         let mut node = shell("echo first; echo second >&2; read go; echo second again");
-        node.wait_for_line("first", PATIENCE);
-        node.wait_for_line("second", PATIENCE);
+        node.wait_for_line("first", WAIT_TIMEOUT);
+        node.wait_for_line("second", WAIT_TIMEOUT);
         let mark = node.mark();
         node.say("go");
-        assert_eq!(node.wait_for_line_after(mark, "second", PATIENCE), "second again");
+        assert_eq!(node.wait_for_line_after(mark, "second", WAIT_TIMEOUT), "second again");
         assert_eq!(node.output().lines().count(), 3, "{}", node.output());
     }
 
     #[test]
     fn a_wait_in_vain_shows_all_output() {
         let node = shell("echo the cause; read go");
-        node.wait_for_line("the cause", PATIENCE);
+        node.wait_for_line("the cause", WAIT_TIMEOUT);
         let text = complaint(|| {
             node.wait_for_line("never", Duration::from_millis(50));
         });
@@ -300,7 +300,7 @@ mod tests {
 
         let ended = shell("echo the cause");
         let text = complaint(|| {
-            ended.wait_for_line("never", PATIENCE);
+            ended.wait_for_line("never", WAIT_TIMEOUT);
         });
         assert!(text.contains("the cause") && text.contains("closed its output"), "{text}");
     }
@@ -308,15 +308,15 @@ mod tests {
     #[test]
     fn terminate_asks_and_then_tells_how_it_ended() {
         let mut polite = shell("trap 'echo bye; exit 7' TERM; echo up; while read x; do :; done");
-        polite.wait_for_line("up", PATIENCE);
-        assert_eq!(polite.terminate(PATIENCE).code(), Some(7));
-        polite.wait_for_line("bye", PATIENCE);
+        polite.wait_for_line("up", WAIT_TIMEOUT);
+        assert_eq!(polite.terminate(WAIT_TIMEOUT).code(), Some(7));
+        polite.wait_for_line("bye", WAIT_TIMEOUT);
 
         let mut rude = shell("exec sleep 1000");
-        assert_eq!(rude.terminate(PATIENCE).signal(), Some(15));
+        assert_eq!(rude.terminate(WAIT_TIMEOUT).signal(), Some(15));
 
         let mut deaf = shell("trap '' TERM; echo up; while read x; do :; done");
-        deaf.wait_for_line("up", PATIENCE);
+        deaf.wait_for_line("up", WAIT_TIMEOUT);
         let text = complaint(|| {
             deaf.terminate(Duration::from_millis(50));
         });
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn a_dropped_node_is_dead() {
         let node = shell("echo up; exec sleep 1000");
-        node.wait_for_line("up", PATIENCE);
+        node.wait_for_line("up", WAIT_TIMEOUT);
         let folder = format!("/proc/{}", node.id());
         assert!(Path::new(&folder).exists());
         drop(node);

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::cluster::Cluster;
 use crate::command::hypha;
-use crate::crew::Crew;
-use crate::process::{PATIENCE, wait_until};
+use crate::process::{WAIT_TIMEOUT, wait_until};
 
 /// One attempt a task: a program that fails once fails again.
 const NO_RETRIES: &str = "[scheduler.retry]\nmax_attempts = 1\n";
@@ -25,9 +25,9 @@ fn a_program_s_output_is_the_result_and_its_complaint_the_error() {
     let upper = program("upper", "tr", &["a-z", "A-Z"], "");
     let fails = "echo a long story >&2; echo 'the very cause' >&2; exit 3";
     let fails = program("fails", "sh", &["-c", fails], "");
-    let crew = Crew::start_with("program-output", NO_RETRIES, &[&(upper + &fails)]);
+    let cluster = Cluster::start_with("program-output", NO_RETRIES, &[&(upper + &fails)]);
     let run = |model: &str| {
-        crew.call("POST /api/v1/tasks?wait=50", &json!({"model": model, "input": "hello"}))
+        cluster.call("POST /api/v1/tasks?wait=50", &json!({"model": model, "input": "hello"}))
     };
     let task = run("upper");
     assert_eq!(
@@ -48,14 +48,14 @@ fn a_result_may_be_as_large_as_the_configuration_says() {
         let digits = format!("yes 0123456 | head -c {BYTES}");
         program("digits", "sh", &["-c", &digits], &format!("[executors.limits]\n{limit}"))
     };
-    let crew = Crew::start_with("program-large", NO_RETRIES, &[&count("")]);
-    let id = crew.submit("digits", &Value::Null);
-    assert_eq!(crew.ended(&id)["status"], "completed");
-    let result = crew.hypha(&["tasks", &id, "--result"]);
+    let cluster = Cluster::start_with("program-large", NO_RETRIES, &[&count("")]);
+    let id = cluster.submit("digits", &Value::Null);
+    assert_eq!(cluster.ended(&id)["status"], "completed");
+    let result = cluster.hypha(&["tasks", &id, "--result"]);
     assert!(result == "0123456\n".repeat(BYTES / 8), "{} bytes", result.len());
 
-    let crew = Crew::start_with("program-larger", NO_RETRIES, &[&count("result = '10MB'")]);
-    let task = crew.ended(&crew.submit("digits", &Value::Null));
+    let cluster = Cluster::start_with("program-larger", NO_RETRIES, &[&count("result = '10MB'")]);
+    let task = cluster.ended(&cluster.submit("digits", &Value::Null));
     assert_eq!(task["status"], "failed", "{task}");
     assert!(task["error"].as_str().unwrap().contains("10000000"), "{task}");
 }
@@ -67,13 +67,13 @@ fn a_cancelled_program_is_ended() {
     let script = format!("echo $$ > '{file}.new'; mv '{file}.new' '{file}'; exec sleep 600");
     let write = format!("write = [{:?}]", kept.path(""));
     let endless = program("endless", "sh", &["-c", &script], &write);
-    let crew = Crew::start_with("program-cancel", NO_RETRIES, &[&endless]);
-    let id = crew.submit("endless", &json!(null));
-    let pid = wait_until("started", PATIENCE, || std::fs::read_to_string(&file).ok());
+    let cluster = Cluster::start_with("program-cancel", NO_RETRIES, &[&endless]);
+    let id = cluster.submit("endless", &json!(null));
+    let pid = wait_until("started", WAIT_TIMEOUT, || std::fs::read_to_string(&file).ok());
     let process = format!("/proc/{}", pid.trim());
     assert!(std::fs::exists(&process).unwrap(), "{process}");
-    assert_eq!(crew.hypha(&["cancel", &id]), format!("{id} cancelled\n"));
-    wait_until("ended", PATIENCE, || (!std::fs::exists(&process).unwrap()).then_some(()));
+    assert_eq!(cluster.hypha(&["cancel", &id]), format!("{id} cancelled\n"));
+    wait_until("ended", WAIT_TIMEOUT, || (!std::fs::exists(&process).unwrap()).then_some(()));
 }
 
 /// The program of the document, with a model that tells which process it is.
@@ -87,10 +87,10 @@ fn a_warm_program_runs_one_task_after_another() {
     let file = kept.file("program.py", &text);
     let more = format!("warm = true\nread = [{file:?}]");
     let warm = program("warm", "python3", &[&file], &more);
-    let crew = Crew::start_with("program-warm", NO_RETRIES, &[&warm]);
+    let cluster = Cluster::start_with("program-warm", NO_RETRIES, &[&warm]);
     let run = || {
         let task =
-            crew.call("POST /api/v1/tasks?wait=50", &json!({"model": "warm", "input": "word"}));
+            cluster.call("POST /api/v1/tasks?wait=50", &json!({"model": "warm", "input": "word"}));
         assert_eq!(task["status"], "completed", "{task}");
         task["result"].as_u64().unwrap_or_else(|| panic!("{task}"))
     };
@@ -107,20 +107,20 @@ fn a_script_s_result_is_shown_as_what_it_is() {
     let words = program("words", "sh", &[&file], &format!("read = [{file:?}]"));
     let text = program("text", "sh", &["-c", "printf 'plain text'"], "");
     let bytes = program("bytes", "sh", &["-c", "printf '\\377\\376'"], "");
-    let crew = Crew::start_with("program-script", NO_RETRIES, &[&(words + &text + &bytes)]);
+    let cluster = Cluster::start_with("program-script", NO_RETRIES, &[&(words + &text + &bytes)]);
     let run = |model: &str| {
-        crew.hypha(&["submit", "--model", model, "--input", "what is a hypha", "--wait"])
+        cluster.hypha(&["submit", "--model", model, "--input", "what is a hypha", "--wait"])
     };
     assert_eq!(run("words"), "{\n  \"words\": 4\n}\n");
     assert_eq!(run("text"), "plain text\n");
-    let task = |model: &str| crew.call("POST /api/v1/tasks?wait=50", &json!({"model": model}));
-    let shown = |task: &Value| crew.hypha(&["tasks", task["id"].as_str().unwrap()]);
+    let task = |model: &str| cluster.call("POST /api/v1/tasks?wait=50", &json!({"model": model}));
+    let shown = |task: &Value| cluster.hypha(&["tasks", task["id"].as_str().unwrap()]);
     let ended = task("text");
     assert_eq!(ended["result"], json!({"base64": "cGxhaW4gdGV4dA=="}), "{ended}");
     assert!(shown(&ended).contains("\nresult       plain text\n"));
     let ended = task("bytes");
     assert!(shown(&ended).contains("\nresult       2 bytes that are no text; `hypha tasks task-"));
     let submit = ["submit", "--model", "bytes", "--input", "", "--wait"];
-    let printed = hypha(&[&submit[..], &["--scheduler", &crew.url()]].concat());
+    let printed = hypha(&[&submit[..], &["--scheduler", &cluster.url()]].concat());
     assert_eq!(printed.stdout, b"\xff\xfe", "not a byte is added");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::crew::{Crew, builtin};
+use crate::cluster::{Cluster, builtin};
 use crate::scratch::Scratch;
 
 /// Some hundred requests take seconds; a machine busy with other tests may need ten times as long.
@@ -24,8 +24,8 @@ fn the_official_client_understands_every_answer() {
     let Some(python) = python("python::the_official_client_understands_every_answer") else {
         return;
     };
-    let crew = Crew::start("python-openai", &[&builtin(2), &builtin(2)]);
-    run(&python, "openai_client.py", &crew.url());
+    let cluster = Cluster::start("python-openai", &[&builtin(2), &builtin(2)]);
+    run(&python, "openai_client.py", &cluster.url());
 }
 
 #[test]
@@ -33,11 +33,11 @@ fn made_up_requests_get_documented_answers() {
     let Some(python) = python("python::made_up_requests_get_documented_answers") else {
         return;
     };
-    let crew = Crew::start_with("python-generated", ONLY_HERE, &[&builtin(2), &builtin(2)]);
-    run(&python, "generated.py", &crew.url());
+    let cluster = Cluster::start_with("python-generated", ONLY_HERE, &[&builtin(2), &builtin(2)]);
+    run(&python, "generated.py", &cluster.url());
     // And the scheduler still does its work.
-    let id = crew.submit("echo", &json!("after all that"));
-    let task = crew.ended(&id);
+    let id = cluster.submit("echo", &json!("after all that"));
+    let task = cluster.ended(&id);
     assert_eq!((&task["status"], &task["result"]), (&json!("completed"), &json!("after all that")));
 }
 

@@ -3,8 +3,8 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::crew::{Crew, api, builtin, call, get};
-use crate::process::{Node, PATIENCE, wait_until};
+use crate::cluster::{Cluster, api, builtin, call, get};
+use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
 /// The parts of schedulers that vanish are free soon.
 const SHORT_LEASES: &str = "lease_ttl = 10\n";
@@ -13,16 +13,16 @@ const FOR_HOURS: u64 = 3_600_000;
 
 #[test]
 fn two_schedulers_share_a_worker() {
-    let mut crew = Crew::start_with("sharing", SHORT_LEASES, &[&builtin(2)]);
+    let mut cluster = Cluster::start_with("sharing", SHORT_LEASES, &[&builtin(2)]);
     let worker = |scheduler: &Node| get(api(scheduler), "/api/v1/workers")["workers"][0].clone();
-    assert_eq!(worker(&crew.scheduler.1)["lease"]["portion"], Value::Null, "alone, it has all");
+    assert_eq!(worker(&cluster.scheduler.1)["lease"]["portion"], Value::Null, "alone, it has all");
 
     let keys = format!("[scheduler]\ndiscovery_interval = 1\n{SHORT_LEASES}");
-    let rival = crew.lab.member("scheduler", "rival", &[&crew.gateway_address()], &keys);
+    let rival = cluster.lab.member("scheduler", "rival", &[&cluster.gateway_address()], &keys);
     let rival = rival.start();
     let slots = |scheduler: &Node| worker(scheduler)["lease"]["portion"]["slots"].clone();
-    wait_until("each has a slot", PATIENCE, || {
-        (slots(&crew.scheduler.1) == json!([1]) && slots(&rival) == json!([1])).then_some(())
+    wait_until("each has a slot", WAIT_TIMEOUT, || {
+        (slots(&cluster.scheduler.1) == json!([1]) && slots(&rival) == json!([1])).then_some(())
     });
 
     let sleep = json!({"model": "sleep", "input": {"ms": FOR_HOURS}});
@@ -30,35 +30,35 @@ fn two_schedulers_share_a_worker() {
         let task = call(api(scheduler), "POST /api/v1/tasks", &sleep);
         task["id"].as_str().unwrap().to_owned()
     };
-    let first: Vec<String> = (0..3).map(|_| submit(&crew.scheduler.1)).collect();
+    let first: Vec<String> = (0..3).map(|_| submit(&cluster.scheduler.1)).collect();
     let others: Vec<String> = (0..2).map(|_| submit(&rival)).collect();
     let running = |scheduler: &Node, tasks: &[String]| {
         let status =
             |id: &String| get(api(scheduler), &format!("/api/v1/tasks/{id}"))["status"].clone();
         tasks.iter().filter(|id| status(id) == "running").count()
     };
-    wait_until("each runs one", PATIENCE, || {
-        let counts = (running(&crew.scheduler.1, &first), running(&rival, &others));
+    wait_until("each runs one", WAIT_TIMEOUT, || {
+        let counts = (running(&cluster.scheduler.1, &first), running(&rival, &others));
         assert!(counts.0 <= 1 && counts.1 <= 1, "more than its part: {counts:?}");
         (counts == (1, 1)).then_some(())
     });
-    let explained = crew.hypha(&["workers"]);
+    let explained = cluster.hypha(&["workers"]);
     assert!(explained.contains("busy"), "{explained}");
 
     // The part of the one that vanishes is free after its lease.
-    crew.scheduler.1.signal(Signal::KILL);
-    crew.scheduler.1.wait(PATIENCE);
-    wait_until("the other has all of it", PATIENCE, || {
+    cluster.scheduler.1.signal(Signal::KILL);
+    cluster.scheduler.1.wait(WAIT_TIMEOUT);
+    wait_until("the other has all of it", WAIT_TIMEOUT, || {
         (running(&rival, &others) == 2).then_some(())
     });
     assert_eq!(worker(&rival)["lease"]["portion"], Value::Null);
 
     // And it gets its part again when it is back and room is there.
     let cancel = format!("DELETE /api/v1/tasks/{}", others[0]);
-    crew.scheduler.1 = crew.scheduler.0.start();
+    cluster.scheduler.1 = cluster.scheduler.0.start();
     call(api(&rival), &cancel, &json!({}));
-    wait_until("it runs one again", PATIENCE, || {
-        (running(&crew.scheduler.1, &first) == 1).then_some(())
+    wait_until("it runs one again", WAIT_TIMEOUT, || {
+        (running(&cluster.scheduler.1, &first) == 1).then_some(())
     });
     assert_eq!(running(&rival, &others), 1);
 }

@@ -63,7 +63,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     refused(&["sim", "compare", "--plot", "no/such/directory/out.svg"], "no/such/directory");
     refused(&["sim", "predict", "--trace", "no-such-file.csv"], "no-such-file.csv");
     refused(&["sim", "predict", "--trace", &good[6..], "--pool", "x"], "pool");
-    refused(&["sim", "check", "--without", "rain"], "not a kind of trouble: use one of loss,");
+    refused(&["sim", "check", "--without", "rain"], "not a fault kind: use one of loss,");
     refused(&["sim", "check", "--tasks", "0"], "--tasks");
     refused(&["sim", "check", "--seeds", "0"], "--seeds");
     refused(&["sim", "check", "--strategy", "best"], "unknown strategy");

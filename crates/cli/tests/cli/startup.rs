@@ -4,10 +4,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::cluster::{Cluster, builtin};
 use crate::command::{done, failed, refused};
-use crate::crew::{Crew, builtin};
 use crate::lab::{self, Lab};
-use crate::process::{Node, PATIENCE};
+use crate::process::{Node, WAIT_TIMEOUT};
 
 /// Runs the member after one line of its configuration was replaced; the new line is expected to
 /// be complained about, with the file and the place.
@@ -86,8 +86,8 @@ fn an_address_that_is_taken_is_a_failure() {
     std::fs::write(&third.config, text.replace("metrics_address = \"127.0.0.1:0\"", &metrics))
         .unwrap();
     let mut node = third.start();
-    assert_eq!(node.wait(PATIENCE).code(), Some(1));
-    node.wait_for_line("cannot listen on metrics_address", PATIENCE);
+    assert_eq!(node.wait(WAIT_TIMEOUT).code(), Some(1));
+    node.wait_for_line("cannot listen on metrics_address", WAIT_TIMEOUT);
 }
 
 /// As a new user does it: certificates, `init`, `run`.
@@ -106,7 +106,7 @@ fn what_init_writes_runs_and_is_never_overwritten() {
     let mut node = Node::hypha("gateway", &["gateway", "run", "-c", &config]);
     assert!(lab::address(&node).starts_with("/ip4/127.0.0.1/tcp/"));
     assert_eq!(lab::ask(&node, "/healthz"), (200, "ok\n".to_owned()));
-    assert!(node.terminate(PATIENCE).success());
+    assert!(node.terminate(WAIT_TIMEOUT).success());
     done(&[&init[..], &["--force"]].concat());
 }
 
@@ -115,7 +115,7 @@ fn the_environment_wins_over_the_file_and_a_flag_over_both() {
     let lab = Lab::new("environment");
     let gateway = lab.member("gateway", "front", &[], "log_format = \"human\"");
     let node = gateway.start_among(&[("HYPHA_LOG_FORMAT", "json")]);
-    let line = node.wait_for_line("\"listening\"", PATIENCE);
+    let line = node.wait_for_line("\"listening\"", WAIT_TIMEOUT);
     let line: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["fields"]["message"], "listening", "{line}");
     for line in node.output().lines() {
@@ -154,14 +154,14 @@ fn every_role_has_a_launcher() {
 
 #[test]
 fn only_a_scheduler_takes_its_memory_in_small_pages() {
-    let crew = Crew::start("small-pages", &[&builtin(1)]);
+    let cluster = Cluster::start("small-pages", &[&builtin(1)]);
     let huge = |node: &Node| {
         let status = std::fs::read_to_string(format!("/proc/{}/status", node.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
         line.map(|value| value.trim().to_owned())
     };
     // Kernels that are older than this line have it neither here nor there.
-    let usual = huge(&crew.workers[0].1);
+    let usual = huge(&cluster.workers[0].1);
     assert_ne!(usual.as_deref(), Some("0"));
-    assert_eq!(huge(&crew.scheduler.1), usual.map(|_| "0".to_owned()));
+    assert_eq!(huge(&cluster.scheduler.1), usual.map(|_| "0".to_owned()));
 }

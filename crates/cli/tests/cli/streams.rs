@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
+use crate::cluster::{Cluster, api, builtin};
 use crate::command::hypha;
-use crate::crew::{Crew, api, builtin};
 use crate::examples::free_port;
 use crate::http;
-use crate::process::{Node, PATIENCE};
+use crate::process::{Node, WAIT_TIMEOUT};
 use crate::programs::program;
 use crate::scratch::Scratch;
 
@@ -83,9 +83,9 @@ fn pieces(fails: &str) -> (Scratch, String) {
     (kept, keys)
 }
 
-fn stream(crew: &Crew, model: &str) -> Node {
+fn stream(cluster: &Cluster, model: &str) -> Node {
     let submit = ["submit", "--model", model, "--input", "hi", "--stream"];
-    Node::hypha("submit", &[&submit[..], &["--scheduler", &crew.url()]].concat())
+    Node::hypha("submit", &[&submit[..], &["--scheduler", &cluster.url()]].concat())
 }
 
 /// What was printed since `line`.
@@ -99,32 +99,32 @@ fn a_server_s_pieces_are_printed_as_they_come() {
     let kept = Scratch::new("stream-server-kept");
     let (file, go) = (kept.file("server.py", SERVER), kept.path("go"));
     let server = Node::start("server", Command::new("python3").args([&file, &go]));
-    let port = server.wait_for_line("port {}", PATIENCE);
+    let port = server.wait_for_line("port {}", WAIT_TIMEOUT);
     let chat = format!(
         "[[executors]]\nname = \"chat\"\nruntime = \"http\"\nmodels = [\"chat\"]\n\
          url = \"http://127.0.0.1:{port}\"\n"
     );
-    let crew = Crew::start("stream-server", &[&chat]);
-    let mut reader = stream(&crew, "chat");
-    let id = reader.wait_for_line("{} submitted", PATIENCE);
+    let cluster = Cluster::start("stream-server", &[&chat]);
+    let mut reader = stream(&cluster, "chat");
+    let id = reader.wait_for_line("{} submitted", WAIT_TIMEOUT);
     // The server waits for a file, and so the task has not ended.
-    reader.wait_for_line("Hello", PATIENCE);
-    let task = crew.get(&format!("/api/v1/tasks/{id}"));
+    reader.wait_for_line("Hello", WAIT_TIMEOUT);
+    let task = cluster.get(&format!("/api/v1/tasks/{id}"));
     assert_eq!((&task["status"], &task["stream"]), (&json!("running"), &json!(true)), "{task}");
     std::fs::write(&go, "").unwrap();
-    assert!(reader.wait(PATIENCE).success());
+    assert!(reader.wait(WAIT_TIMEOUT).success());
     // What it prints about the task goes elsewhere, and is read beside.
     let output = reader.output();
     let words: Vec<&str> = output.lines().filter(|line| ["Hello", "you"].contains(line)).collect();
     assert_eq!(words, ["Hello", "you"], "{output}");
     // All pieces together are the result: the server's own words.
-    let result = crew.hypha(&["tasks", &id, "--result"]);
+    let result = cluster.hypha(&["tasks", &id, "--result"]);
     assert!(result.starts_with("data: {") && result.ends_with("data: [DONE]\n\n"), "{result}");
 
     // In one request from the beginning, as a program would read them.
     let body = json!({"model": "chat", "input": "hi", "stream": true}).to_string();
     let (status, told) =
-        http::send(api(&crew.scheduler.1), "POST /api/v1/tasks", EVENTS, &body).unwrap();
+        http::send(api(&cluster.scheduler.1), "POST /api/v1/tasks", EVENTS, &body).unwrap();
     let names: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
     assert_eq!((status, names[0], names[names.len() - 1]), (200, "queued", "completed"), "{told}");
     assert!(names.contains(&"output"), "{told}");
@@ -133,11 +133,11 @@ fn a_server_s_pieces_are_printed_as_they_come() {
 #[test]
 fn a_result_starts_over_when_its_worker_s_program_fails() {
     let (kept, keys) = pieces("fails");
-    let crew = Crew::start("stream-again", &[&keys]);
-    let mut reader = stream(&crew, "pieces");
-    reader.wait_for_line("first", PATIENCE);
+    let cluster = Cluster::start("stream-again", &[&keys]);
+    let mut reader = stream(&cluster, "pieces");
+    reader.wait_for_line("first", WAIT_TIMEOUT);
     kept.file("go", "");
-    assert!(reader.wait(PATIENCE).success());
+    assert!(reader.wait(WAIT_TIMEOUT).success());
     let output = reader.output();
     let rest = after(&output, "\nfirst\n");
     assert!(rest.starts_with("delayed until "), "{output}");
@@ -150,14 +150,14 @@ fn a_result_starts_over_when_its_worker_s_program_fails() {
 fn a_stream_that_the_scheduler_s_death_cut_off_ends_with_the_whole_result() {
     let (kept, keys) = pieces("never");
     let address = format!("[scheduler.api]\nbind_address = \"127.0.0.1:{}\"\n", free_port());
-    let mut crew = Crew::start_with("stream-lost", &address, &[&keys]);
-    let mut reader = stream(&crew, "pieces");
-    reader.wait_for_line("first", PATIENCE);
-    crew.restart_scheduler();
+    let mut cluster = Cluster::start_with("stream-lost", &address, &[&keys]);
+    let mut reader = stream(&cluster, "pieces");
+    reader.wait_for_line("first", WAIT_TIMEOUT);
+    cluster.restart_scheduler();
     let lost = "hypha: connection lost, trying again; all of the result is printed at its end";
-    reader.wait_for_line(lost, PATIENCE);
+    reader.wait_for_line(lost, WAIT_TIMEOUT);
     kept.file("go", "");
-    assert!(reader.wait(PATIENCE).success());
+    assert!(reader.wait(WAIT_TIMEOUT).success());
     let output = reader.output();
     assert!(after(&output, lost).ends_with("\nfirst\nsecond"), "{output}");
     assert_eq!(output.matches("trying again").count(), 1, "{output}");
@@ -168,8 +168,8 @@ fn a_stream_that_the_scheduler_s_death_cut_off_ends_with_the_whole_result() {
 fn a_task_that_asks_for_no_pieces_gives_none() {
     let (kept, keys) = pieces("none");
     kept.file("go", "");
-    let crew = Crew::start("stream-none", &[&keys]);
-    let address = api(&crew.scheduler.1);
+    let cluster = Cluster::start("stream-none", &[&keys]);
+    let address = api(&cluster.scheduler.1);
     for wanted in [false, true] {
         let body = json!({"model": "pieces", "stream": wanted}).to_string();
         let (_, told) = http::send(address, "POST /api/v1/tasks", EVENTS, &body).unwrap();
@@ -181,16 +181,16 @@ fn a_task_that_asks_for_no_pieces_gives_none() {
 
 #[test]
 fn more_pieces_than_a_channel_holds_leave_the_worker_s_other_tasks_alone() {
-    let crew = Crew::start("stream-many", &[&builtin(4)]);
-    let other = crew.submit("sleep", &json!({"ms": 5_000}));
+    let cluster = Cluster::start("stream-many", &[&builtin(4)]);
+    let other = cluster.submit("sleep", &json!({"ms": 5_000}));
     let text: String = (0..50_000).map(|number| format!("w{number} ")).collect();
-    let file = format!("@{}", crew.lab.file("input.txt", &text));
-    let url = crew.url();
+    let file = format!("@{}", cluster.lab.file("input.txt", &text));
+    let url = cluster.url();
     let submit = ["submit", "--model", "echo", "--input", &file, "--stream", "--scheduler", &url];
     let output = hypha(&submit);
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && !told.contains("lost"), "{told}");
     assert!(output.stdout == format!("\"{text}\"\n").into_bytes(), "{}", output.stdout.len());
-    let other = crew.ended(&other);
+    let other = cluster.ended(&other);
     assert_eq!((&other["status"], &other["attempts"]), (&json!("completed"), &json!(1)), "{other}");
 }

@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
 use crate::lab::{self, Lab};
-use crate::process::PATIENCE;
+use crate::process::WAIT_TIMEOUT;
 
 /// Takes spans over HTTP, by the service that sent them.
 #[derive(Clone, Default)]
@@ -95,12 +95,12 @@ fn a_trace_goes_from_the_scheduler_to_the_worker() {
     let mut worker = worker.start_among(&told);
     let scheduler = lab.member("scheduler", "scheduler", &[&front], "");
     let mut scheduler = scheduler.start_among(&told);
-    scheduler.wait_for_line("a worker answers", PATIENCE);
+    scheduler.wait_for_line("a worker answers", WAIT_TIMEOUT);
     // What is left to send is sent when they stop.
-    assert!(scheduler.terminate(PATIENCE).success());
-    assert!(worker.terminate(PATIENCE).success());
+    assert!(scheduler.terminate(WAIT_TIMEOUT).success());
+    assert!(worker.terminate(WAIT_TIMEOUT).success());
 
-    let greetings = collector.spans("scheduler", "greet a worker");
+    let greetings = collector.spans("scheduler", "check worker health");
     let questions = collector.spans("worker", "question");
     assert!(!greetings.is_empty(), "the scheduler sent no span");
     let continued = |greeting: &Span| {

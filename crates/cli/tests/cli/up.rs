@@ -3,7 +3,7 @@
 use rustix::process::{Pid, Signal};
 
 use crate::command::{done, failed, refused};
-use crate::process::{Node, PATIENCE, wait_until};
+use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 use crate::scratch::Scratch;
 
 /// Two workers; with the gateway and the scheduler four nodes.
@@ -20,7 +20,7 @@ impl Up {
         let flags = ["--dir", directory, "--api", "127.0.0.1:0", "--workers", "2"];
         let node = Node::hypha("up", &[&["up"][..], &flags].concat());
         let line = "hypha is up: 2 workers, at {}";
-        let url = node.wait_for_line(line, PATIENCE);
+        let url = node.wait_for_line(line, WAIT_TIMEOUT);
         Up { node, url }
     }
 
@@ -47,7 +47,7 @@ fn a_whole_network_starts_and_stops_with_one_command() {
     failed(1, &["up", "--dir", &directory, "--api", "127.0.0.1:0"], "another `hypha up` runs in");
     assert_eq!(first.hypha(&["tasks", &id, "--result"]), "\"hello\"");
     let nodes = first.nodes();
-    assert!(first.node.terminate(PATIENCE).success());
+    assert!(first.node.terminate(WAIT_TIMEOUT).success());
     let left: Vec<_> = nodes.into_iter().filter(|pid| runs(*pid)).collect();
     assert!(left.is_empty(), "{left:?} still run");
 
@@ -62,8 +62,8 @@ fn no_node_outlives_the_command_that_was_killed() {
     let mut up = Up::start(&scratch.path("network"));
     let nodes = up.nodes();
     up.node.signal(Signal::KILL);
-    up.node.wait(PATIENCE);
-    wait_until("all ended", PATIENCE, || (!nodes.iter().any(|pid| runs(*pid))).then_some(()));
+    up.node.wait(WAIT_TIMEOUT);
+    wait_until("all ended", WAIT_TIMEOUT, || (!nodes.iter().any(|pid| runs(*pid))).then_some(()));
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn a_slip_in_a_node_s_file_ends_all_with_the_line_that_names_it() {
     let worker = Pid::from_raw(worker.try_into().unwrap()).unwrap();
     rustix::process::kill_process(worker, Signal::KILL).unwrap();
     let line = "hypha: worker-1 cannot run as it is configured: ";
-    let line = up.node.wait_for_line(line, PATIENCE);
+    let line = up.node.wait_for_line(line, WAIT_TIMEOUT);
     assert!(line.contains("network/worker-1.toml:1:1: unknown key `dta_dir`"), "{line}");
-    assert_eq!(up.node.wait(PATIENCE).code(), Some(2));
+    assert_eq!(up.node.wait(WAIT_TIMEOUT).code(), Some(2));
 
     // The scheduler's own is read before anything runs.
     slip("scheduler");

@@ -12,9 +12,9 @@ fn numbered(count: usize) -> Vec<Task> {
 
 /// Accepts everything and returns the input in the metadata, so that outcomes can be told apart.
 async fn echo() -> Stub {
-    Stub::new(|asked, _| {
+    Stub::new(|received, _| {
         let answer = |given: &Value| task("queued", &json!({"input": given["input"]}));
-        let tasks: Vec<_> = asked.body.as_array().unwrap().iter().map(answer).collect();
+        let tasks: Vec<_> = received.body.as_array().unwrap().iter().map(answer).collect();
         reply(202, &json!({"tasks": tasks}))
     })
     .await
@@ -30,10 +30,10 @@ async fn tasks_go_in_few_requests_and_come_back_in_order() {
         assert_eq!(input.to_value()["n"], n);
     }
     let sizes: Vec<_> =
-        stub.asked().iter().map(|asked| asked.body.as_array().unwrap().len()).collect();
+        stub.received().iter().map(|received| received.body.as_array().unwrap().len()).collect();
     assert_eq!(sizes, [1_000, 1_000, 500]);
     assert!(stub.scheduler.submit_tasks(Vec::new()).await.is_empty());
-    assert_eq!(stub.asked().len(), 3, "nothing is asked for nothing");
+    assert_eq!(stub.received().len(), 3, "no request for no tasks");
 }
 
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn large_tasks_go_in_more_requests() {
     let outcomes = stub.scheduler.submit_tasks((0..5).map(|_| large()).collect()).await;
     assert!(outcomes.iter().all(Result::is_ok));
     let sizes: Vec<_> =
-        stub.asked().iter().map(|asked| asked.body.as_array().unwrap().len()).collect();
+        stub.received().iter().map(|received| received.body.as_array().unwrap().len()).collect();
     assert_eq!(sizes, [2, 2, 1]);
 }
 
@@ -56,7 +56,7 @@ async fn the_same_tasks_have_the_same_key_together() {
     let mut unnamed = numbered(3);
     unnamed[1].key = TaskKey::none();
     stub.scheduler.submit_tasks(unnamed).await;
-    let keys: Vec<_> = stub.asked().into_iter().map(|asked| asked.key).collect();
+    let keys: Vec<_> = stub.received().into_iter().map(|received| received.key).collect();
     assert!(keys[0].is_some() && keys[0] == keys[1], "{keys:?}");
     assert_ne!(keys[0], keys[2]);
     assert_eq!(keys[3], None, "what has no key cannot be repeated");
@@ -86,7 +86,7 @@ async fn a_refused_request_is_the_outcome_of_each_of_its_tasks() {
     let stub = Stub::new(move |_, _| reply(401, &refused)).await;
     let outcomes = stub.scheduler.submit_tasks(numbered(2)).await;
     assert_eq!(outcomes.len(), 2);
-    assert!(outcomes.iter().all(|one| one.as_ref().unwrap_err().is_about_the_token()));
+    assert!(outcomes.iter().all(|one| one.as_ref().unwrap_err().is_auth_error()));
     // Where each has a reason, each gets its own.
     let stub = Stub::new(|_, _| {
         let error = |message: &str| json!({"error": {"code": "invalid", "message": message}});

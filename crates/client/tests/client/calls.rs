@@ -31,12 +31,12 @@ async fn a_task_is_submitted_as_the_api_takes_it() {
         .unwrap();
     assert_eq!((submitted.id, submitted.status), (id(), TaskState::Queued));
     assert_eq!(submitted.reason(), Some("no worker"));
-    let asked = &stub.asked()[0];
-    assert_eq!(asked.line, "POST /api/v1/tasks");
-    assert_eq!(asked.key.as_deref(), Some("mine"));
-    assert_eq!(asked.authorization.as_deref(), Some("Bearer hypha_secret"));
+    let received = &stub.received()[0];
+    assert_eq!(received.line, "POST /api/v1/tasks");
+    assert_eq!(received.key.as_deref(), Some("mine"));
+    assert_eq!(received.authorization.as_deref(), Some("Bearer hypha_secret"));
     assert_eq!(
-        asked.body,
+        received.body,
         json!({
             "model": "llama-2-7b",
             "input": "Explain quantum computing",
@@ -49,8 +49,8 @@ async fn a_task_is_submitted_as_the_api_takes_it() {
 
 #[tokio::test]
 async fn a_wait_is_made_of_long_polls() {
-    let stub = Stub::new(|asked, before| {
-        assert!(asked.line.contains("wait="));
+    let stub = Stub::new(|received, before| {
+        assert!(received.line.contains("wait="));
         match before {
             2 => reply(200, &task("completed", &json!({"result": {"n": 1}}))),
             _ => reply(200, &task("running", &json!({"progress": 0.5}))),
@@ -74,8 +74,8 @@ async fn a_wait_is_made_of_long_polls() {
 
 #[tokio::test]
 async fn pages_follow_the_cursor_to_the_end() {
-    let stub = Stub::new(|asked, before| {
-        assert_eq!(asked.line.contains("cursor=a%2Fb"), before == 1, "{}", asked.line);
+    let stub = Stub::new(|received, before| {
+        assert_eq!(received.line.contains("cursor=a%2Fb"), before == 1, "{}", received.line);
         match before {
             0 => reply(200, &json!({"tasks": [task("queued", &json!({}))], "next": "a/b"})),
             _ => reply(200, &json!({"tasks": [], "next": null})),
@@ -104,8 +104,8 @@ async fn pages_follow_the_cursor_to_the_end() {
 }
 
 #[tokio::test]
-async fn the_rest_of_the_calls() {
-    let stub = Stub::new(|asked, _| match asked.line.split_once("/api/v1/").unwrap() {
+async fn cancel_explain_result_workers_and_scheduler_calls() {
+    let stub = Stub::new(|received, _| match received.line.split_once("/api/v1/").unwrap() {
         ("DELETE ", _) => reply(200, &task("cancelled", &json!({}))),
         (_, path) if path.ends_with("explain") => reply(
             200,
@@ -146,15 +146,15 @@ async fn the_rest_of_the_calls() {
     assert_eq!(json!(worker)["health"]["last_seen"], "2026-01-01T00:00:00.000Z");
     assert_eq!(scheduler.scheduler().await.unwrap().more["counts"]["submitted"], 3);
     scheduler.set_strategy(&json!({"name": "fifo"})).await.unwrap();
-    let asked = stub.asked().pop().unwrap();
-    assert_eq!(asked.line, "PUT /api/v1/scheduler");
-    assert_eq!(asked.body, json!({"strategy": {"name": "fifo"}}));
+    let received = stub.received().pop().unwrap();
+    assert_eq!(received.line, "PUT /api/v1/scheduler");
+    assert_eq!(received.body, json!({"strategy": {"name": "fifo"}}));
 }
 
 #[tokio::test]
-async fn workers_are_drained_and_taken_again() {
+async fn workers_are_drained_and_readmitted() {
     let worker = "01890000-0000-7000-8000-000000000002";
-    let stub = Stub::new(move |asked, _| match asked.line.split(' ').next() {
+    let stub = Stub::new(move |received, _| match received.line.split(' ').next() {
         Some("DELETE") => reply(200, &json!({"id": worker, "status": "draining", "x": 1})),
         Some("PUT") => reply(200, &json!({"id": worker})),
         _ => reply(

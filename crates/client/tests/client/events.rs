@@ -54,8 +54,8 @@ async fn events_come_one_by_one_and_end_with_the_task() {
 
 #[tokio::test]
 async fn a_task_is_submitted_and_followed_in_one_request() {
-    let stub = Stub::new(|asked, _| {
-        assert_eq!(asked.accept.as_deref(), Some("text/event-stream"));
+    let stub = Stub::new(|received, _| {
+        assert_eq!(received.accept.as_deref(), Some("text/event-stream"));
         let [first, last] = ["queued", "completed"].map(|status| task(status, &json!({})));
         pieces(vec![
             format!("event: queued\ndata: {first}\n\n"),
@@ -71,9 +71,12 @@ async fn a_task_is_submitted_and_followed_in_one_request() {
     let mut events = stub.scheduler.submit_and_follow(wanted).await.unwrap();
     assert_eq!(events.next().await.unwrap().unwrap().task().unwrap().id, id());
     assert!(events.next().await.unwrap().unwrap().is_last());
-    let asked = &stub.asked()[0];
-    assert_eq!((asked.line.as_str(), asked.key.as_deref()), ("POST /api/v1/tasks", Some("mine")));
-    assert_eq!(asked.body, json!({"model": "echo", "input": "hi", "stream": true}));
+    let received = &stub.received()[0];
+    assert_eq!(
+        (received.line.as_str(), received.key.as_deref()),
+        ("POST /api/v1/tasks", Some("mine"))
+    );
+    assert_eq!(received.body, json!({"model": "echo", "input": "hi", "stream": true}));
 
     let stub =
         Stub::new(|_, _| reply(422, &json!({"error": {"code": "invalid", "message": "no"}}))).await;
@@ -87,6 +90,6 @@ async fn events_that_end_too_early_are_an_error() {
     let mut events = stub.scheduler.events(id()).await.unwrap();
     assert!(events.next().await.unwrap().is_ok());
     let error = events.next().await.unwrap().unwrap_err();
-    assert!(matches!(error, ClientError::Lost { known: true, .. }), "{error}");
+    assert!(matches!(error, ClientError::Lost { safe_to_retry: true, .. }), "{error}");
     assert!(events.next().await.is_none());
 }

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use crate::stub::{Stub, id, reply, task};
 
 #[tokio::test]
-async fn nobody_there_says_so() {
+async fn unreachable_scheduler_is_reported() {
     // Bound and closed: nothing listens there.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -28,9 +28,9 @@ async fn nobody_there_says_so() {
 
 #[tokio::test]
 async fn a_refusal_is_repeated_in_the_scheduler_s_words() {
-    let stub = Stub::new(|asked, _| {
+    let stub = Stub::new(|received, _| {
         let error = json!({"error": {"code": "not_found", "message": "no such task\u{1b}[2J"}});
-        match asked.line.as_str() {
+        match received.line.as_str() {
             line if line.contains("explain") => {
                 let mut busy = reply(429, &error);
                 busy.headers_mut().insert("retry-after", HeaderValue::from_static("7"));
@@ -55,7 +55,7 @@ async fn a_refusal_is_repeated_in_the_scheduler_s_words() {
     assert!(matches!(busy, ClientError::Busy { .. }), "{busy:?}");
     let other = scheduler.scheduler().await.unwrap_err();
     assert!(matches!(other, ClientError::Malformed { .. }), "{other:?}");
-    // An answer is an answer: nothing of this was asked twice.
+    // An answer is an answer: nothing of this was received twice.
     assert_eq!(stub.lines().len(), 4);
 }
 
@@ -82,7 +82,7 @@ async fn breaking(broken: usize) -> (Scheduler, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_tried_again_where_that_does_no_harm() {
+async fn lost_connection_is_retried_only_where_that_is_safe() {
     let count = |requests: &AtomicUsize| requests.load(Ordering::SeqCst);
     let keyed = || Task::new("echo", "x".into());
     let unkeyed = || Task { key: TaskKey::none(), ..keyed() };
@@ -97,7 +97,7 @@ async fn a_lost_connection_is_tried_again_where_that_does_no_harm() {
 
     let (scheduler, requests) = breaking(1).await;
     let error = scheduler.submit_task(unkeyed()).await.unwrap_err();
-    assert!(matches!(error, ClientError::Lost { known: false, .. }), "{error:?}");
+    assert!(matches!(error, ClientError::Lost { safe_to_retry: false, .. }), "{error:?}");
     assert_eq!(count(&requests), 1, "it may have been accepted");
 
     let worker: WorkerId = "01890000-0000-7000-8000-000000000002".parse().unwrap();
@@ -105,13 +105,13 @@ async fn a_lost_connection_is_tried_again_where_that_does_no_harm() {
     let drained = scheduler.drain_worker(worker).await.unwrap_err();
     let readmitted = scheduler.readmit_worker(worker).await.unwrap_err();
     for error in [drained, readmitted] {
-        assert!(matches!(error, ClientError::Lost { known: false, .. }), "{error:?}");
+        assert!(matches!(error, ClientError::Lost { safe_to_retry: false, .. }), "{error:?}");
     }
     assert_eq!(count(&requests), 2, "done a second time it would be refused");
 
     let (scheduler, requests) = breaking(usize::MAX).await;
     let error = scheduler.submit_task(keyed()).await.unwrap_err();
-    assert!(error.may_pass() && matches!(error, ClientError::Lost { .. }), "{error:?}");
+    assert!(error.is_transient() && matches!(error, ClientError::Lost { .. }), "{error:?}");
     assert_eq!(count(&requests), 3, "not for ever");
 }
 
@@ -127,7 +127,7 @@ async fn a_redirect_does_not_carry_the_token_away() {
     .await;
     let error = stub.scheduler.task(id()).await.unwrap_err();
     assert!(matches!(error, ClientError::Refused { status: 307, .. }), "{error:?}");
-    assert!(elsewhere.asked().is_empty());
+    assert!(elsewhere.received().is_empty());
 }
 
 #[tokio::test]

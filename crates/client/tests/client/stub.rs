@@ -1,4 +1,4 @@
-//! A scheduler that answers what it is told to, and remembers what it was asked.
+//! A scheduler that answers what it is told to, and remembers the requests it received.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ pub(crate) const ID: &str = "task-01890000-0000-7000-8000-000000000001";
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) line: String,
     pub(crate) key: Option<String>,
     pub(crate) authorization: Option<String>,
@@ -23,41 +23,41 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
 }
 
-type Answer = Arc<dyn Fn(&Asked, usize) -> Response + Send + Sync>;
+type Responder = Arc<dyn Fn(&ReceivedRequest, usize) -> Response + Send + Sync>;
 
 /// The played scheduler.
 pub(crate) struct Stub {
     pub(crate) scheduler: Scheduler,
     pub(crate) address: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Stub {
     /// Answers each request with what `answer` makes of it and of how many came before.
     pub(crate) async fn new(
-        answer: impl Fn(&Asked, usize) -> Response + Send + Sync + 'static,
+        answer: impl Fn(&ReceivedRequest, usize) -> Response + Send + Sync + 'static,
     ) -> Stub {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::<Mutex<Vec<Asked>>>::default();
-        let answer: Answer = Arc::new(answer);
-        let app = Router::new().fallback(handle).with_state((Arc::clone(&asked), answer));
+        let received = Arc::<Mutex<Vec<ReceivedRequest>>>::default();
+        let answer: Responder = Arc::new(answer);
+        let app = Router::new().fallback(handle).with_state((Arc::clone(&received), answer));
         tokio::spawn(async move { axum::serve(listener, app).await });
         let scheduler = Scheduler::connect(&address, Some("hypha_secret")).unwrap();
-        Stub { scheduler, address, asked }
+        Stub { scheduler, address, received }
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn received(&self) -> Vec<ReceivedRequest> {
+        self.received.lock().unwrap().clone()
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.asked().into_iter().map(|asked| asked.line).collect()
+        self.received().into_iter().map(|received| received.line).collect()
     }
 }
 
 async fn handle(
-    State((all, answer)): State<(Arc<Mutex<Vec<Asked>>>, Answer)>,
+    State((all, answer)): State<(Arc<Mutex<Vec<ReceivedRequest>>>, Responder)>,
     request: Request,
 ) -> Response {
     let (head, body) = request.into_parts();
@@ -67,13 +67,13 @@ async fn handle(
     let line = format!("{} {}", head.method, head.uri);
     let body = to_bytes(body, usize::MAX).await.unwrap();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let asked = Asked { line, key, authorization, accept: header("accept"), body };
+    let received = ReceivedRequest { line, key, authorization, accept: header("accept"), body };
     let before = {
         let mut all = all.lock().unwrap();
-        all.push(asked.clone());
+        all.push(received.clone());
         all.len() - 1
     };
-    answer(&asked, before)
+    answer(&received, before)
 }
 
 pub(crate) fn id() -> TaskId {

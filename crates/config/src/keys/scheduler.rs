@@ -15,15 +15,15 @@ const MAX_RESULT_TTL: Duration = seconds(365 * 86_400);
 /// A million waiting tasks take up to a gigabyte of memory: ten of them are what a large machine has.
 const MAX_QUEUE: u32 = 10_000_000;
 /// More than any pool works on at once; a slip of some zeros is caught.
-const MAX_GIVEN: u32 = 10_000_000;
+const MAX_CONCURRENT_TASKS: u32 = 10_000_000;
 /// A request is held in memory while it is read.
 const MAX_REQUEST: u64 = 1 << 30;
 /// Each attempt is kept with its task, and nothing succeeds the hundredth time.
 const MAX_ATTEMPTS: u32 = 100;
 /// Shorter waits than this would mostly measure the network.
-const SHORTEST: Duration = Duration::from_millis(10);
+const MIN_DURATION: Duration = Duration::from_millis(10);
 /// Farther away than this is nowhere on this planet.
-const FARTHEST: Duration = seconds(60);
+const MAX_LATENCY: Duration = seconds(60);
 /// More than any server takes at once.
 const MAX_CONCURRENCY: u32 = 65_536;
 
@@ -52,9 +52,9 @@ pub(super) const KEYS: &[Key] = &[
 const SCHEDULER: &[Key] = &[
     Key {
         name: "max_concurrent_tasks",
-        kind: Kind::Count { min: 1, max: MAX_GIVEN },
+        kind: Kind::Count { min: 1, max: MAX_CONCURRENT_TASKS },
         preset: Preset::Absent("100"),
-        doc: "How many tasks are in the hands of workers at a time; the rest waits. Without it, as many as \
+        doc: "How many tasks are in flight at a time; the others wait. Without it, as many as \
               the workers take.",
     },
     Key {
@@ -68,7 +68,7 @@ const SCHEDULER: &[Key] = &[
     },
     Key {
         name: "task_timeout",
-        kind: Kind::Seconds { min: SHORTEST, max: MAX_TASK_TIMEOUT },
+        kind: Kind::Seconds { min: MIN_DURATION, max: MAX_TASK_TIMEOUT },
         preset: Preset::Is("300"),
         doc: "Seconds that one attempt at a task may take, if the task does not say.",
     },
@@ -209,7 +209,7 @@ const API: &[Key] = &[
             "[\"127.0.0.0/8\", \"10.0.0.0/8\", \"172.16.0.0/12\", \"192.168.0.0/16\", \"::1/128\", \
              \"fc00::/7\"]",
         ),
-        doc: "The address ranges that task instances may be registered in; the scheduler calls nobody \
+        doc: "The address ranges that task instances may be registered in; the scheduler calls no server \
               elsewhere on a client's word. The default is loopback and the private ranges.",
     },
 ];
@@ -237,7 +237,7 @@ const LOAD_BALANCING: &[Key] = &[
     },
     Key {
         name: "max_network_latency",
-        kind: Kind::Millis { min: Duration::from_micros(1), max: FARTHEST },
+        kind: Kind::Millis { min: Duration::from_micros(1), max: MAX_LATENCY },
         preset: Preset::Absent("100"),
         doc: "Milliseconds: workers whose round trip takes longer are not used.",
     },
@@ -246,13 +246,13 @@ const LOAD_BALANCING: &[Key] = &[
 const FAULT_TOLERANCE: &[Key] = &[
     Key {
         name: "health_check_interval",
-        kind: Kind::Seconds { min: SHORTEST, max: DAY },
+        kind: Kind::Seconds { min: MIN_DURATION, max: DAY },
         preset: Preset::Is("30"),
         doc: "Seconds between two questions to a worker whether it is there.",
     },
     Key {
         name: "health_check_timeout",
-        kind: Kind::Seconds { min: SHORTEST, max: DAY },
+        kind: Kind::Seconds { min: MIN_DURATION, max: DAY },
         preset: Preset::Is("5"),
         doc: "Seconds that its answer may take.",
     },
@@ -260,14 +260,14 @@ const FAULT_TOLERANCE: &[Key] = &[
         name: "max_consecutive_failures",
         kind: Kind::Count { min: 1, max: 1_000 },
         preset: Preset::Is("3"),
-        doc: "After how many failures in a row an executor is given no work for a while, or a worker after how \
+        doc: "After how many failures in a row an executor is quarantined, or a worker after how \
               many losses.",
     },
     Key {
         name: "quarantine",
-        kind: Kind::Seconds { min: SHORTEST, max: DAY },
+        kind: Kind::Seconds { min: MIN_DURATION, max: DAY },
         preset: Preset::Is("30"),
-        doc: "For how many seconds, the first time; doubled each further time, up to 16 times.",
+        doc: "For how many seconds it is quarantined, the first time; doubled each further time, up to 16 times.",
     },
     Key {
         name: "enable_retries",
@@ -348,7 +348,7 @@ const PARAMETERS: &[Key] = &[
         name: "exploration",
         kind: Kind::Number,
         preset: Preset::Is("0.01"),
-        doc: "predictive: how often a worker that was not tried for long is tried although another looks \
+        doc: "predictive: how often a worker that was not used for long gets a task although another looks \
               better, 0 to 1.",
     },
     Key {
@@ -388,7 +388,7 @@ const BACKENDS: &[Key] = &[
         name: "models",
         kind: Kind::Labels,
         preset: Preset::Is("[]"),
-        doc: "The models it serves; with none given, the server is asked.",
+        doc: "The models it serves; without any, the back end is asked for them.",
     },
     Key {
         name: "format",
@@ -412,6 +412,6 @@ const BACKENDS: &[Key] = &[
         name: "health_path",
         kind: Kind::UrlPath,
         preset: Preset::Absent("\"/health\""),
-        doc: "What to ask it for to see that it is well.",
+        doc: "The path of its health check.",
     },
 ];

@@ -204,7 +204,7 @@ const EXECUTORS: &[Key] = &[
         name: "health_path",
         kind: Kind::UrlPath,
         preset: Preset::Absent("\"/health\""),
-        doc: "http: what to ask it for to see that it is well.",
+        doc: "http: the path of its health check.",
     },
     Key {
         name: "api_key_file",
@@ -255,13 +255,13 @@ const LIMITS: &[Key] = &[
         name: "output",
         kind: Kind::Size { min: MIN_SIZE, max: MAX_OUTPUT },
         preset: Preset::Absent("\"16KiB\""),
-        doc: "How much of the end of its output is told when it fails.",
+        doc: "How much of the end of its output is reported when it fails.",
     },
     Key {
         name: "grace",
         kind: Kind::Seconds { min: seconds(0), max: seconds(3_600) },
         preset: Preset::Absent("10"),
-        doc: "Seconds that it has to end by itself once it was told to, before it is killed.",
+        doc: "Seconds that it has to end after it was asked to stop, before it is killed.",
     },
 ];
 

@@ -3,7 +3,7 @@
 use multiaddr::{Multiaddr, Protocol};
 
 use super::{Problem, list};
-use crate::given::Given;
+use crate::sourced_value::SourcedValue;
 
 /// What an address is for, which decides what it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,14 @@ impl AddressUse {
     }
 }
 
-pub(crate) fn addresses(given: &Given, purpose: AddressUse) -> Result<Vec<Multiaddr>, Problem> {
+pub(crate) fn addresses(
+    given: &SourcedValue,
+    purpose: AddressUse,
+) -> Result<Vec<Multiaddr>, Problem> {
     list(given, purpose.list_example(), |item| address(item, purpose))
 }
 
-fn address(given: &Given, purpose: AddressUse) -> Result<Multiaddr, Problem> {
+fn address(given: &SourcedValue, purpose: AddressUse) -> Result<Multiaddr, Problem> {
     let text = given.text().ok_or_else(|| Problem::expected(purpose.example(), given))?;
     let malformed = |_| Problem::new(format!("malformed address: expected {}", purpose.example()));
     let address: Multiaddr = text.parse().map_err(malformed)?;
@@ -70,10 +73,10 @@ fn shape(address: &Multiaddr, purpose: AddressUse) -> Result<(), &'static str> {
         _ => return Err("not an address of a host"),
     };
     if unspecified && !binds {
-        return Err("nobody can dial an unspecified IP address");
+        return Err("an unspecified IP address cannot be dialled");
     }
     match parts.next() {
-        Some(Protocol::Tcp(0)) if !binds => return Err("nobody can dial port 0"),
+        Some(Protocol::Tcp(0)) if !binds => return Err("port 0 cannot be dialled"),
         Some(Protocol::Tcp(_)) => {}
         _ => return Err("not a TCP address"),
     }

@@ -2,7 +2,7 @@
 //! what could not be written otherwise.
 
 use super::Problem;
-use crate::given::Given;
+use crate::sourced_value::SourcedValue;
 
 const ATTRIBUTES: &str = "attributes such as \"service.name=node-1,deployment.environment=test\"";
 const HEADERS: &str = "headers such as \"Authorization=Basic KEY\", with commas between several";
@@ -10,18 +10,22 @@ const HEADERS: &str = "headers such as \"Authorization=Basic KEY\", with commas 
 /// Pairs in the order given.
 pub(crate) type Pairs = Vec<(String, String)>;
 
-pub(crate) fn attributes(given: &Given) -> Result<Pairs, Problem> {
+pub(crate) fn attributes(given: &SourcedValue) -> Result<Pairs, Problem> {
     pairs(given, ATTRIBUTES, |key, _| !key.chars().any(char::is_control))
 }
 
 /// Names and values that HTTP can carry.
-pub(crate) fn headers(given: &Given) -> Result<Pairs, Problem> {
+pub(crate) fn headers(given: &SourcedValue) -> Result<Pairs, Problem> {
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     let printable = |c: char| c == '\t' || c == ' ' || c.is_ascii_graphic();
     pairs(given, HEADERS, |key, value| key.chars().all(token) && value.chars().all(printable))
 }
 
-fn pairs(given: &Given, what: &str, fine: impl Fn(&str, &str) -> bool) -> Result<Pairs, Problem> {
+fn pairs(
+    given: &SourcedValue,
+    what: &str,
+    fine: impl Fn(&str, &str) -> bool,
+) -> Result<Pairs, Problem> {
     let text = given.text().ok_or_else(|| Problem::expected(what, given))?;
     let wrong = || Problem::new(format!("expected {what}"));
     let pair = |part: &str| {
@@ -52,10 +56,10 @@ fn decoded(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::{Origin, Raw};
+    use crate::sourced_value::{Origin, Raw};
 
-    fn text(text: &str) -> Given {
-        Given::new(Raw::Text(text.to_owned()), Origin::Default)
+    fn text(text: &str) -> SourcedValue {
+        SourcedValue::new(Raw::Text(text.to_owned()), Origin::Default)
     }
 
     #[test]

@@ -3,27 +3,27 @@
 use std::collections::BTreeMap;
 
 use super::{PATH, Problem, list, text};
-use crate::given::{Given, Origin, Raw};
+use crate::sourced_value::{Origin, Raw, SourcedValue};
 
 const TEXTS: &str = "a list of texts such as [\"-u\", \"serve.py\"]";
 const PATHS: &str = "a list of paths such as [\"/srv/models\"]";
 const ENVIRONMENT: &str = "a table of texts such as { HF_HUB_OFFLINE = \"1\" }";
 
-pub(crate) fn texts(given: &Given) -> Result<Vec<String>, Problem> {
+pub(crate) fn texts(given: &SourcedValue) -> Result<Vec<String>, Problem> {
     list(given, TEXTS, |item| passable(item).map(str::to_owned))
 }
 
 /// Paths as written, each with where it was: that decides what it is relative to.
-pub(crate) fn paths(given: &Given) -> Result<Vec<(&str, &Origin)>, Problem> {
+pub(crate) fn paths(given: &SourcedValue) -> Result<Vec<(&str, &Origin)>, Problem> {
     let Raw::List(items) = &given.raw else { return Err(Problem::expected(PATHS, given)) };
     let one = |item| text(item, PATH).map_err(|problem| problem.at(item));
     items.iter().map(|item| Ok((one(item)?, &item.origin))).collect()
 }
 
 /// Variables for a program. Values are secrets perhaps: no message repeats one.
-pub(crate) fn environment(given: &Given) -> Result<BTreeMap<String, String>, Problem> {
+pub(crate) fn environment(given: &SourcedValue) -> Result<BTreeMap<String, String>, Problem> {
     let Raw::Table(table) = &given.raw else { return Err(Problem::expected(ENVIRONMENT, given)) };
-    let variable = |(name, (_, value)): (&String, &(Origin, Given))| {
+    let variable = |(name, (_, value)): (&String, &(Origin, SourcedValue))| {
         if name.is_empty() || name.contains(['=', '\0']) {
             let message = "a variable's name is neither empty nor has it an equals sign in it";
             return Err(Problem::new(message).at(value));
@@ -35,7 +35,7 @@ pub(crate) fn environment(given: &Given) -> Result<BTreeMap<String, String>, Pro
 }
 
 /// What the system can hand to a program.
-fn passable(given: &Given) -> Result<&str, Problem> {
+fn passable(given: &SourcedValue) -> Result<&str, Problem> {
     match given.text() {
         Some(text) if text.contains('\0') => Err(Problem::new("a text must not hold a zero byte")),
         Some(text) => Ok(text),

@@ -1,7 +1,7 @@
 //! Addresses of HTTP servers, and paths on them.
 
 use super::Problem;
-use crate::given::Given;
+use crate::sourced_value::SourcedValue;
 
 const PATH: &str = "a path such as \"/health\"";
 
@@ -35,7 +35,7 @@ impl UrlUse {
 }
 
 /// One with a password in it is refused: addresses are logged, headers and files of keys are not.
-pub(crate) fn url(given: &Given, purpose: UrlUse) -> Result<String, Problem> {
+pub(crate) fn url(given: &SourcedValue, purpose: UrlUse) -> Result<String, Problem> {
     let url = given.text().ok_or_else(|| Problem::expected(purpose.example(), given))?;
     let wrong = || Problem::new(format!("expected {}", purpose.example()));
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
@@ -73,7 +73,7 @@ fn names_a_host(authority: &str) -> bool {
 }
 
 /// What is put behind a server's address.
-pub(crate) fn url_path(given: &Given) -> Result<String, Problem> {
+pub(crate) fn url_path(given: &SourcedValue) -> Result<String, Problem> {
     let path = given.text().ok_or_else(|| Problem::expected(PATH, given))?;
     let fine = path.starts_with('/') && path.chars().all(|c| c.is_ascii_graphic() && c != '#');
     if fine { Ok(path.to_owned()) } else { Err(Problem::new(format!("expected {PATH}"))) }
@@ -82,10 +82,10 @@ pub(crate) fn url_path(given: &Given) -> Result<String, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::{Origin, Raw};
+    use crate::sourced_value::{Origin, Raw};
 
-    fn text(text: &str) -> Given {
-        Given::new(Raw::Text(text.to_owned()), Origin::Default)
+    fn text(text: &str) -> SourcedValue {
+        SourcedValue::new(Raw::Text(text.to_owned()), Origin::Default)
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) fn read(
     let retry = section.section("retry")?;
     let older = section.section("fault_tolerance")?;
     let max_attempts = max_attempts(&retry, &older, warnings)?;
-    let (base, max) = pauses(&retry, &older, warnings)?;
+    let (base, max) = backoff_range(&retry, &older, warnings)?;
     Ok(RetryPolicy {
         max_attempts,
         backoff_base: span(base),
@@ -68,7 +68,7 @@ fn max_attempts(
 }
 
 /// The first and the longest pause.
-fn pauses(
+fn backoff_range(
     retry: &Reader<'_>,
     older: &Reader<'_>,
     warnings: &mut Warnings,

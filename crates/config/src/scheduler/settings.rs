@@ -78,7 +78,7 @@ fn preferences(
     Ok(Preferences {
         max_rtt: balancing.optional("max_network_latency", latency)?.map(span),
         prefer_region: region.filter(|_| local).cloned(),
-        max_given: section.optional("max_concurrent_tasks", count)?,
+        max_in_flight: section.optional("max_concurrent_tasks", count)?,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hypha_config::{
-    DataConfig, Diagnostics, Filled, Flags, GatewayConfig, RoleConfig, SchedulerConfig,
+    DataConfig, Diagnostics, Flags, GatewayConfig, RoleConfig, SchedulerConfig, TemplateValues,
     WorkerConfig, template,
 };
 use hypha_model::NodeRole;
@@ -53,7 +53,8 @@ fn mutated() -> impl Strategy<Value = String> {
     let roles = prop::sample::select(NodeRole::ALL.to_vec());
     let edits = prop::collection::vec((any::<prop::sample::Index>(), value()), 0..8);
     (roles, edits).prop_map(|(role, edits)| {
-        let text = template(role, &Filled { name: "x".to_owned(), ..Filled::default() });
+        let text =
+            template(role, &TemplateValues { name: "x".to_owned(), ..TemplateValues::default() });
         let mut lines: Vec<String> =
             text.lines().map(|line| line.strip_prefix('#').unwrap_or(line).to_owned()).collect();
         lines.retain(|line| !line.starts_with(' '));

@@ -108,8 +108,8 @@ fn malformed_addresses() {
         ("/ip4/203.0.113.7", "not a TCP address"),
         ("/ip4/203.0.113.7/udp/4001/quic-v1", "not a TCP address"),
         ("/ip4/203.0.113.777/tcp/4001", "malformed address"),
-        ("/ip4/0.0.0.0/tcp/4001", "nobody can dial an unspecified IP address"),
-        ("/dns4/g/tcp/0", "nobody can dial port 0"),
+        ("/ip4/0.0.0.0/tcp/4001", "an unspecified IP address cannot be dialled"),
+        ("/dns4/g/tcp/0", "port 0 cannot be dialled"),
         ("/dns4/g/tcp/4001/ws", "too much after the port"),
         ("/dns4/g/tcp/4001/p2p/x", "malformed address"),
     ] {

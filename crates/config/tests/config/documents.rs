@@ -1,8 +1,8 @@
 //! Template and schema: made from the table of keys, and as good as they say.
 
 use hypha_config::{
-    DataConfig, Filled, Flags, GatewayConfig, RoleConfig, SchedulerConfig, WorkerConfig, schema,
-    template,
+    DataConfig, Flags, GatewayConfig, RoleConfig, SchedulerConfig, TemplateValues, WorkerConfig,
+    schema, template,
 };
 use hypha_model::NodeRole;
 use serde_json::Value;
@@ -25,13 +25,13 @@ fn load(role: NodeRole, home: &Home, text: &str) -> Result<String, String> {
     }
 }
 
-fn filled() -> Filled {
+fn filled() -> TemplateValues {
     let flags = Flags {
         gateway: vec!["/ip4/127.0.0.1/tcp/4001".into()],
         listen: vec!["/ip4/127.0.0.1/tcp/7".into()],
         ..Flags::default()
     };
-    Filled { name: "x".to_owned(), ..Filled::default() }.with_flags(&flags).unwrap()
+    TemplateValues { name: "x".to_owned(), ..TemplateValues::default() }.with_flags(&flags).unwrap()
 }
 
 fn home_of_x() -> Home {
@@ -350,18 +350,18 @@ fn uncommented(text: &str, which: impl Fn(usize) -> bool) -> String {
 fn names_and_paths_are_quoted() {
     let home = Home::new();
     let name = "a\"b\\c\u{7}\n\u{7f}ä";
-    let filled = Filled {
+    let filled = TemplateValues {
         name: name.to_owned(),
         cert_pem: Some("c.pem".into()),
         key_pem: Some(home.path("k.pem")),
         trust_pem: Some("t.pem".into()),
         crls_pem: Some("r.pem".into()),
-        ..Filled::default()
+        ..TemplateValues::default()
     };
     let text = template(NodeRole::Data, &filled);
     let config: DataConfig = home.load(&text, &[], &Flags::default()).unwrap();
     assert_eq!(config.network.crls_pem, Some(home.path("r.pem")));
-    let unnamed = Filled { name: name.to_owned(), ..Filled::default() };
+    let unnamed = TemplateValues { name: name.to_owned(), ..TemplateValues::default() };
     let fault = load(NodeRole::Data, &home, &template(NodeRole::Data, &unnamed)).unwrap_err();
     assert!(fault.contains("`cert_pem`: there is no file "), "{fault}");
 }

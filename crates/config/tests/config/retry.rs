@@ -52,7 +52,7 @@ fn attempts_win_over_retries() {
 }
 
 #[test]
-fn pauses() {
+fn backoff_times() {
     check("retry_backoff = 'exponential'\n", "", (3, 2, 60), &[]);
     check("retry_backoff = 'exponential'\n", "backoff_base = 5\nbackoff_max = 7\n", (3, 5, 7), &[]);
     check("retry_backoff = 'constant'\n", "", (3, 2, 2), &[]);
@@ -65,7 +65,7 @@ fn pauses() {
 }
 
 #[test]
-fn pauses_that_were_given_win_over_how_they_grow() {
+fn backoff_times_win_over_the_backoff_kind() {
     let warning = "node.toml:22: `backoff_max` wins over `retry_backoff` at line 5";
     check("retry_backoff = 'constant'\n", "backoff_max = 7\n", (3, 2, 7), &[warning]);
     check("retry_backoff = 'constant'\n", "backoff_max = 2\n", (3, 2, 2), &[]);
@@ -114,7 +114,7 @@ fn a_warning_names_variables_as_it_names_lines() {
 }
 
 #[test]
-fn pauses_in_the_wrong_order_are_refused() {
+fn a_backoff_base_above_its_maximum_is_refused() {
     let home = Home::new();
     for (text, expected) in [
         (

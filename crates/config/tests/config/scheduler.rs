@@ -97,7 +97,7 @@ fn the_seed_loads_as_it_stands() {
     let preferences = Preferences {
         max_rtt: Some(Span::from_millis(100)),
         prefer_region: None,
-        max_given: Some(100),
+        max_in_flight: Some(100),
     };
     let strategy = Strategy::PerformanceAware;
     assert_eq!(config.settings, Settings { strategy, preferences, ..Settings::default() });
@@ -171,7 +171,7 @@ fn every_key_arrives() {
     assert_eq!(config.object_store, home.path("d/objects"), "it follows data_dir");
     assert_eq!(config.region.as_ref().unwrap().as_str(), "lab");
     assert_eq!(settings.preferences.prefer_region, config.region);
-    assert_eq!(settings.preferences.max_given, Some(7));
+    assert_eq!(settings.preferences.max_in_flight, Some(7));
     assert_eq!(settings.task_timeout, Span::from_secs(480));
     assert_eq!(config.discovery_interval, Duration::from_secs(9));
     assert_eq!(settings.max_queue, 10);
@@ -300,7 +300,7 @@ fn a_check_gives_the_warnings_too() {
 }
 
 #[test]
-fn who_may_listen_where() {
+fn listening_beyond_loopback_needs_tokens() {
     for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
         assert!(
             good(&format!("[scheduler.api]\nbind_address = '{address}'\n")).warnings.is_empty()
@@ -327,7 +327,7 @@ fn who_may_listen_where() {
 }
 
 #[test]
-fn what_cannot_be_is_said_with_its_line() {
+fn invalid_values_are_reported_with_their_line() {
     fault(
         "[scheduler]\nselection_algorithm = 'best'\n",
         "node.toml:5:23: `scheduler.selection_algorithm`: expected one of \"fifo\", \"priority\", \

@@ -143,7 +143,7 @@ fn each_runtime_has_its_own_keys() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said_with_its_line() {
+fn invalid_executors_are_reported_with_their_line() {
     for (line, problem) in [
         (
             "cmd = 'bin/none'",
@@ -258,7 +258,7 @@ fn a_task_instance_is_off_unless_bound() {
 }
 
 #[test]
-fn what_is_no_task_instance() {
+fn invalid_task_instances_are_refused() {
     for (text, expected) in [
         (
             "bind = '0.0.0.0:8100'\n",

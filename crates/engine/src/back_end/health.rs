@@ -2,11 +2,11 @@
 
 /// What a health check gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Checked {
+pub enum HealthCheck {
     /// The back end is well.
-    Well,
+    Healthy,
     /// No answer in time.
-    Late(String),
+    TimedOut(String),
     /// It cannot be reached, or says that it cannot work.
     Failed(String),
 }
@@ -29,18 +29,20 @@ impl BackEndHealth {
     }
 
     /// A call did not reach the back end: it gets nothing until a health check passes.
-    pub fn missed(&mut self, error: &str) {
+    pub fn call_failed(&mut self, error: &str) {
         self.problem = Some(error.to_owned());
     }
 
     /// A health check has ended while `in_flight` calls were being made. Says whether the back end can be used.
-    pub fn checked(&mut self, checked: Checked, in_flight: usize) -> bool {
+    pub fn checked(&mut self, checked: HealthCheck, in_flight: usize) -> bool {
         match checked {
-            Checked::Well => self.problem = None,
+            HealthCheck::Healthy => self.problem = None,
             // One that is working on our calls is alive, if it cannot do two things at once. But what was wrong before
             // still is: calls would fail without being made.
-            Checked::Late(_) if in_flight > 0 => {}
-            Checked::Late(problem) | Checked::Failed(problem) => self.problem = Some(problem),
+            HealthCheck::TimedOut(_) if in_flight > 0 => {}
+            HealthCheck::TimedOut(problem) | HealthCheck::Failed(problem) => {
+                self.problem = Some(problem)
+            }
         }
         self.problem.is_none()
     }
@@ -51,16 +53,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unreachable_back_end_is_not_well_because_a_check_is_late() {
-        let late = || Checked::Late("late".to_owned());
+    fn a_late_health_check_does_not_make_a_back_end_healthy() {
+        let late = || HealthCheck::TimedOut("late".to_owned());
         let mut health = BackEndHealth::default();
         assert!(health.checked(late(), 1), "it works on a call");
-        health.missed("no connection");
+        health.call_failed("no connection");
         assert!(!health.checked(late(), 1), "calls are not made to it");
         assert_eq!(health.problem(), Some("no connection"));
-        assert!(health.checked(Checked::Well, 0));
+        assert!(health.checked(HealthCheck::Healthy, 0));
         assert!(!health.checked(late(), 0));
-        assert!(!health.checked(Checked::Failed("loading".to_owned()), 1));
+        assert!(!health.checked(HealthCheck::Failed("loading".to_owned()), 1));
         assert_eq!(health.problem(), Some("loading"));
     }
 }

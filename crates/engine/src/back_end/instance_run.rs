@@ -46,7 +46,7 @@ impl InstanceHandle {
     }
 
     /// The handle of this text.
-    pub fn of_text(text: &str) -> InstanceHandle {
+    pub fn from_text(text: &str) -> InstanceHandle {
         match text.split_once(SEPARATOR) {
             Some((id, instance)) => {
                 InstanceHandle { id: id.into(), instance: Some(instance.into()) }
@@ -67,7 +67,7 @@ pub struct RunSettings {
 
 /// What the driver does next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Next {
+pub enum NextAction {
     /// Hand the task over, and tell of it with [`InstanceRun::enqueued`].
     HandOver,
     /// Ask for the result under this id, and tell of it with [`InstanceRun::fetched`].
@@ -80,7 +80,7 @@ pub enum Next {
 
 /// What the scheduler is told meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum RunUpdate {
     /// It runs.
     Started,
     /// It runs, and the instance has it under this id.
@@ -89,9 +89,9 @@ pub enum Progress {
 
 /// What came of handing a task over.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Enqueued {
+pub enum EnqueueOutcome {
     /// The instance has it, under an id of its own if it gave one.
-    Taken(Option<Arc<str>>),
+    Accepted(Option<Arc<str>>),
     /// It has too much to do.
     Busy,
     /// It has not taken it, or did not say so.
@@ -100,24 +100,24 @@ pub enum Enqueued {
 
 /// What an instance says of a task.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Report {
+pub enum InstanceReport {
     /// It is over, after as long as the instance says.
     Ended(Outcome, Option<Span>),
     /// It is done, but the result is not here.
     NoResult,
     /// It is not over.
-    NotYet,
+    Pending,
 }
 
 /// What came of asking for a result.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fetched {
+pub enum FetchOutcome {
     /// The instance knows the task.
-    Report(Report),
+    Report(InstanceReport),
     /// It knows nothing of it, at least not yet.
     Unknown,
     /// It did not answer.
-    Silent,
+    NoAnswer,
     /// Its answer cannot be used, however often it is given.
     Unusable(Outcome),
 }
@@ -136,7 +136,7 @@ pub struct InstanceRun {
     poll_at: Time,
     polled: Option<Time>,
     has_begun: bool,
-    progress: Option<Progress>,
+    progress: Option<RunUpdate>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ enum Phase {
     /// The instance has taken it from us, or knows it.
     Waiting,
     /// It was handed over before a restart, and the instance has said nothing of it since.
-    Presumed,
+    Resumed,
 }
 
 impl InstanceRun {
@@ -157,7 +157,7 @@ impl InstanceRun {
         instance: Option<Arc<str>>,
         settings: RunSettings,
         now: Time,
-    ) -> (InstanceRun, Next) {
+    ) -> (InstanceRun, NextAction) {
         let interval = settings.poll_interval.max(MIN_POLL_INTERVAL);
         let mut run = InstanceRun {
             id: task,
@@ -171,12 +171,12 @@ impl InstanceRun {
             has_begun: false,
             progress: None,
         };
-        let mut next = Next::HandOver;
+        let mut next = NextAction::HandOver;
         if let Some(handle) = resume {
-            next = Next::Fetch(Arc::clone(&handle.id));
-            (run.id, run.instance, run.phase) = (handle.id, handle.instance, Phase::Presumed);
+            next = NextAction::Fetch(Arc::clone(&handle.id));
+            (run.id, run.instance, run.phase) = (handle.id, handle.instance, Phase::Resumed);
         }
-        let next = instance.and_then(|instance| run.seen(&instance)).unwrap_or(next);
+        let next = instance.and_then(|instance| run.instance_seen(&instance)).unwrap_or(next);
         (run, next)
     }
 
@@ -191,27 +191,27 @@ impl InstanceRun {
     }
 
     /// What the scheduler is to be told now. Each thing once.
-    pub fn take_progress(&mut self) -> Option<Progress> {
+    pub fn take_update(&mut self) -> Option<RunUpdate> {
         self.progress.take()
     }
 
     /// What came of handing it over.
-    pub fn enqueued(&mut self, now: Time, enqueued: Enqueued) -> Next {
+    pub fn enqueued(&mut self, now: Time, enqueued: EnqueueOutcome) -> NextAction {
         match enqueued {
-            Enqueued::Taken(own) => {
+            EnqueueOutcome::Accepted(own) => {
                 self.id = own.unwrap_or_else(|| Arc::clone(&self.id));
                 self.phase = Phase::Waiting;
                 self.delegated();
                 self.wait(now)
             }
-            Enqueued::Busy => Next::End(RunEnd::Declined),
-            Enqueued::Failed(outcome) => Next::End(RunEnd::Outcome(outcome, None)),
+            EnqueueOutcome::Busy => NextAction::End(RunEnd::Declined),
+            EnqueueOutcome::Failed(outcome) => NextAction::End(RunEnd::Outcome(outcome, None)),
         }
     }
 
     /// What came of asking for its result.
-    pub fn fetched(&mut self, now: Time, fetched: Fetched) -> Next {
-        if self.polled.is_none() && self.phase == Phase::Presumed {
+    pub fn fetched(&mut self, now: Time, fetched: FetchOutcome) -> NextAction {
+        if self.polled.is_none() && self.phase == Phase::Resumed {
             self.delegated();
         }
         self.polled = Some(now);
@@ -219,22 +219,26 @@ impl InstanceRun {
         let most = MAX_POLL_INTERVAL.max(self.interval);
         self.poll_at = now + pause.max(self.interval).min(most);
         match fetched {
-            Fetched::Report(Report::Ended(outcome, run)) => return self.end(outcome, run),
-            Fetched::Report(Report::NoResult | Report::NotYet) => self.phase = Phase::Waiting,
-            Fetched::Unusable(outcome) => return self.end(outcome, None),
+            FetchOutcome::Report(InstanceReport::Ended(outcome, run)) => {
+                return self.end(outcome, run);
+            }
+            FetchOutcome::Report(InstanceReport::NoResult | InstanceReport::Pending) => {
+                self.phase = Phase::Waiting
+            }
+            FetchOutcome::Unusable(outcome) => return self.end(outcome, None),
             // Whether it is still there is for the health checks to find out.
-            Fetched::Unknown | Fetched::Silent => {}
+            FetchOutcome::Unknown | FetchOutcome::NoAnswer => {}
         }
         self.wait(now)
     }
 
     /// The instance, or somebody, says something of the task; a report if it is proven to be the instance. None if
     /// what is being done goes on.
-    pub fn notified(&mut self, now: Time, report: Option<Report>) -> Option<Next> {
+    pub fn notified(&mut self, now: Time, report: Option<InstanceReport>) -> Option<NextAction> {
         match report {
-            Some(Report::Ended(outcome, run)) => return Some(self.end(outcome, run)),
-            Some(Report::NoResult) => self.poll_at = now,
-            Some(Report::NotYet) | None => {
+            Some(InstanceReport::Ended(outcome, run)) => return Some(self.end(outcome, run)),
+            Some(InstanceReport::NoResult) => self.poll_at = now,
+            Some(InstanceReport::Pending) | None => {
                 let soonest = self.polled.map_or(now, |last| last + HINT_INTERVAL);
                 self.poll_at = self.poll_at.min(soonest);
             }
@@ -243,7 +247,7 @@ impl InstanceRun {
     }
 
     /// The instance says what it calls itself. None if what is being done goes on.
-    pub fn seen(&mut self, instance: &Arc<str>) -> Option<Next> {
+    pub fn instance_seen(&mut self, instance: &Arc<str>) -> Option<NextAction> {
         let known = self.instance.get_or_insert_with(|| Arc::clone(instance));
         if known == instance {
             return None;
@@ -254,41 +258,41 @@ impl InstanceRun {
                 None
             }
             // It was lost while nobody was there to see it: that is nobody's failure.
-            Phase::Presumed => Some(Next::End(RunEnd::Declined)),
+            Phase::Resumed => Some(NextAction::End(RunEnd::Declined)),
             Phase::Waiting => {
-                let error = "the task instance was started anew and has lost the task";
+                let error = "the task instance was restarted and has lost the task";
                 let outcome = Outcome::Failed(TaskError::new(FailureKind::BackendFailed, error));
-                Some(Next::End(RunEnd::Outcome(outcome, None)))
+                Some(NextAction::End(RunEnd::Outcome(outcome, None)))
             }
         }
     }
 
     /// The time has come that was waited for, or at which the run ends.
-    pub fn woke(&mut self, now: Time) -> Next {
+    pub fn woke(&mut self, now: Time) -> NextAction {
         self.wait(now)
     }
 
-    fn wait(&self, now: Time) -> Next {
+    fn wait(&self, now: Time) -> NextAction {
         match (now >= self.ends, self.phase) {
-            (true, Phase::Presumed) => Next::End(RunEnd::Declined),
-            (true, _) => Next::End(RunEnd::Outcome(Outcome::TimedOut, None)),
-            (false, _) if now >= self.poll_at => Next::Fetch(Arc::clone(&self.id)),
-            (false, _) => Next::Wait(self.poll_at.min(self.ends)),
+            (true, Phase::Resumed) => NextAction::End(RunEnd::Declined),
+            (true, _) => NextAction::End(RunEnd::Outcome(Outcome::TimedOut, None)),
+            (false, _) if now >= self.poll_at => NextAction::Fetch(Arc::clone(&self.id)),
+            (false, _) => NextAction::Wait(self.poll_at.min(self.ends)),
         }
     }
 
-    fn end(&mut self, outcome: Outcome, run: Option<Span>) -> Next {
+    fn end(&mut self, outcome: Outcome, run: Option<Span>) -> NextAction {
         if !self.has_begun {
             self.has_begun = true;
-            self.progress = Some(Progress::Started);
+            self.progress = Some(RunUpdate::Started);
         }
-        Next::End(RunEnd::Outcome(outcome, run))
+        NextAction::End(RunEnd::Outcome(outcome, run))
     }
 
     fn delegated(&mut self) {
         self.has_begun = true;
         let (id, instance) = (Arc::clone(&self.id), self.instance.clone());
-        self.progress = Some(Progress::Delegated(InstanceHandle { id, instance }));
+        self.progress = Some(RunUpdate::Delegated(InstanceHandle { id, instance }));
     }
 }
 
@@ -304,21 +308,21 @@ mod tests {
         START + Span::from_secs(seconds)
     }
 
-    fn resumed(instance: Option<&str>) -> (InstanceRun, Next) {
+    fn resumed(instance: Option<&str>) -> (InstanceRun, NextAction) {
         let handle = InstanceHandle { id: "own/7".into(), instance: Some("one".into()) };
-        let handle = InstanceHandle::of_text(&handle.to_text());
+        let handle = InstanceHandle::from_text(&handle.to_text());
         InstanceRun::new("task".into(), Some(handle), instance.map(Arc::from), SETTINGS, START)
     }
 
-    fn declined() -> Next {
-        Next::End(RunEnd::Declined)
+    fn declined() -> NextAction {
+        NextAction::End(RunEnd::Declined)
     }
 
     #[test]
     fn a_handle_keeps_the_id_and_the_life_of_the_instance() {
         for (id, instance) in [("own/7", None), ("own/7", Some("one")), ("", Some(""))] {
             let handle = InstanceHandle { id: id.into(), instance: instance.map(Arc::from) };
-            assert_eq!(InstanceHandle::of_text(&handle.to_text()), handle);
+            assert_eq!(InstanceHandle::from_text(&handle.to_text()), handle);
         }
         let odd = InstanceHandle { id: "a\u{1f}b".into(), instance: Some("one".into()) };
         assert_eq!(&*odd.to_text(), "a\u{1f}b");
@@ -327,13 +331,13 @@ mod tests {
     #[test]
     fn what_an_instance_says_nothing_of_is_waited_for_and_never_handed_over_again() {
         let (mut run, mut next) = resumed(None);
-        assert_eq!(next, Next::Fetch("own/7".into()));
-        assert_eq!(run.seen(&"one".into()), None, "it is the same");
+        assert_eq!(next, NextAction::Fetch("own/7".into()));
+        assert_eq!(run.instance_seen(&"one".into()), None, "it is the same");
         let mut now = START;
         while next != declined() {
             next = match next {
-                Next::Fetch(_) => run.fetched(now, Fetched::Unknown),
-                Next::Wait(until) => {
+                NextAction::Fetch(_) => run.fetched(now, FetchOutcome::Unknown),
+                NextAction::Wait(until) => {
                     now = until;
                     run.woke(now)
                 }
@@ -342,8 +346,8 @@ mod tests {
         }
         assert_eq!(now, at(60), "nobody's failure, and not before its time is over");
         let (mut run, _) = resumed(None);
-        run.fetched(at(1), Fetched::Report(Report::NotYet));
-        let timed_out = Next::End(RunEnd::Outcome(Outcome::TimedOut, None));
+        run.fetched(at(1), FetchOutcome::Report(InstanceReport::Pending));
+        let timed_out = NextAction::End(RunEnd::Outcome(Outcome::TimedOut, None));
         assert_eq!(run.woke(at(60)), timed_out, "the instance had it");
     }
 
@@ -352,28 +356,34 @@ mod tests {
         let (_, next) = resumed(Some("two"));
         assert_eq!(next, declined());
         let (mut run, _) = resumed(None);
-        run.fetched(at(1), Fetched::Silent);
-        assert_eq!(run.seen(&"two".into()), Some(declined()));
+        run.fetched(at(1), FetchOutcome::NoAnswer);
+        assert_eq!(run.instance_seen(&"two".into()), Some(declined()));
         let (mut run, _) = resumed(None);
-        run.fetched(at(1), Fetched::Report(Report::NotYet));
-        let next = run.seen(&"two".into());
+        run.fetched(at(1), FetchOutcome::Report(InstanceReport::Pending));
+        let next = run.instance_seen(&"two".into());
         assert!(
-            matches!(next, Some(Next::End(RunEnd::Outcome(Outcome::Failed(_), None)))),
+            matches!(next, Some(NextAction::End(RunEnd::Outcome(Outcome::Failed(_), None)))),
             "it was lost while we waited: {next:?}"
         );
     }
 
     #[test]
-    fn a_hint_has_a_run_polled_for_soon_and_not_too_often() {
+    fn an_unproven_notification_polls_soon_and_not_too_often() {
         let (mut run, next) = InstanceRun::new("task".into(), None, None, SETTINGS, START);
-        assert_eq!(next, Next::HandOver);
+        assert_eq!(next, NextAction::HandOver);
         assert_eq!(run.notified(START, None), None, "it is being handed over");
-        assert_eq!(run.enqueued(START, Enqueued::Taken(None)), Next::Fetch("task".into()));
+        assert_eq!(
+            run.enqueued(START, EnqueueOutcome::Accepted(None)),
+            NextAction::Fetch("task".into())
+        );
         let handle = InstanceHandle { id: "task".into(), instance: None };
-        assert_eq!(run.take_progress(), Some(Progress::Delegated(handle)));
-        assert_eq!(run.fetched(START, Fetched::Unknown), Next::Wait(at(1)));
+        assert_eq!(run.take_update(), Some(RunUpdate::Delegated(handle)));
+        assert_eq!(run.fetched(START, FetchOutcome::Unknown), NextAction::Wait(at(1)));
         let soon = START + HINT_INTERVAL;
-        assert_eq!(run.notified(START, None), Some(Next::Wait(soon)));
-        assert_eq!(run.notified(START, Some(Report::NoResult)), Some(Next::Fetch("task".into())));
+        assert_eq!(run.notified(START, None), Some(NextAction::Wait(soon)));
+        assert_eq!(
+            run.notified(START, Some(InstanceReport::NoResult)),
+            Some(NextAction::Fetch("task".into()))
+        );
     }
 }

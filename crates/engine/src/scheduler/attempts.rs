@@ -5,9 +5,9 @@ use std::sync::Arc;
 use hypha_model::{
     AttemptId, Fence, Payload, Refusal, Set, Span, TaskSpec, TaskState, Time, WorkerId,
 };
-use hypha_placement::{Ending, MAX_PREFETCH_PER_SLOT, Slot, TaskRef};
+use hypha_placement::{AttemptEnd, MAX_PREFETCH_PER_SLOT, TaskRef, WorkerSlot};
 
-use super::failed::Failure;
+use super::failure::Failure;
 use super::recover::{NOT_BACK, NOT_FOUND};
 use super::workers::WorkerState;
 use super::{Attempt, Effect, Notice, Scheduler, SchedulerStep, Task};
@@ -42,7 +42,7 @@ impl Task {
 
     /// When an attempt that has been acknowledged and not begun is given up. What may wait before it on
     /// the worker takes as long as this task may, or as long as tasks usually may.
-    fn turn_comes_by(&self, acknowledged: Time, usual: Span) -> Time {
+    fn must_begin_by(&self, acknowledged: Time, usual: Span) -> Time {
         let turns = 1 + MAX_PREFETCH_PER_SLOT as u64;
         acknowledged + self.timeout(usual).max(usual).times(turns)
     }
@@ -50,19 +50,19 @@ impl Task {
 
 impl Attempt {
     /// When it began if it has run for `elapsed`: not before it was handed over, whatever the worker says.
-    fn begun_before(&self, now: Time, elapsed: Span) -> Time {
-        self.given.max(now - elapsed)
+    fn started_before(&self, now: Time, elapsed: Span) -> Time {
+        self.dispatched_at.max(now - elapsed)
     }
 }
 
 impl Scheduler {
     /// Placement has tied the task to a worker; it is not handed over yet.
-    pub(super) fn bound(&mut self, task: TaskRef, slot: Slot, step: &mut SchedulerStep) {
+    pub(super) fn bind(&mut self, task: TaskRef, slot: WorkerSlot, step: &mut SchedulerStep) {
         let Some(worker) = self.placement.worker_id(slot) else { return };
         let Some(entry) = self.task_mut(task) else { return };
         entry.state = TaskState::Scheduled;
         let (task, stored) = (entry.accepted.id, entry.stored);
-        Effect::Notice { task, notice: Notice::Scheduled(worker) }.of_task(stored, step);
+        Effect::Notice { task, notice: Notice::Scheduled(worker) }.send_for_task(stored, step);
     }
 
     /// Hands the task to a worker.
@@ -70,7 +70,7 @@ impl Scheduler {
         &mut self,
         now: Time,
         task: TaskRef,
-        slot: Slot,
+        slot: WorkerSlot,
         step: &mut SchedulerStep,
     ) {
         let fence = self.next_fence();
@@ -84,23 +84,23 @@ impl Scheduler {
             fence,
             worker,
             slot: Some(slot),
-            given: now,
+            dispatched_at: now,
             sent: now,
             started: None,
-            begun: None,
+            run_started: None,
             acknowledged: None,
             resends: 0,
         });
         let (attempt, stored) = (entry.attempt_id(), entry.stored);
         if stored {
-            step.persist(Record::Attempted { attempt, fence, worker, at: now });
+            step.persist(Record::AttemptDispatched { attempt, fence, worker, at: now });
         }
         if newly_bound {
             let notice = Notice::Scheduled(worker);
-            Effect::Notice { task: attempt.task, notice }.of_task(stored, step);
+            Effect::Notice { task: attempt.task, notice }.send_for_task(stored, step);
         }
         self.send_dispatch(task, step);
-        self.arm(task);
+        self.arm_task(task);
     }
 
     fn send_dispatch(&mut self, task: TaskRef, step: &mut SchedulerStep) {
@@ -116,10 +116,10 @@ impl Scheduler {
             fence: current.fence,
             spec: self.spec_for(task, entry, worker),
             timeout: entry.timeout(self.settings.task_timeout),
-            interactive: !entry.stored && !self.is(Mutant::PatientRequests),
-            resume: entry.handle.clone().filter(|_| !self.is(Mutant::UnaskedResume)),
+            interactive: !entry.stored && !self.is(Mutant::QueuedInteractive),
+            resume: entry.handle.clone().filter(|_| !self.is(Mutant::BlindRedispatch)),
         }));
-        Effect::ToWorker { worker: current.worker, message }.of_task(entry.stored, step);
+        Effect::ToWorker { worker: current.worker, message }.send_for_task(entry.stored, step);
     }
 
     /// What the worker is told to run. It takes the first of its executors that would do, so where that is left alone
@@ -127,8 +127,9 @@ impl Scheduler {
     fn spec_for(&self, task: TaskRef, entry: &Task, worker: &WorkerState) -> Arc<TaskSpec> {
         let spec = &entry.accepted.spec;
         let first = spec.requirement.executors_of(&worker.worker).next();
-        let alone = first.is_some_and(|first| worker.blames.rests(first));
-        let used = self.placement.executor_of(task).filter(|used| alone && Some(*used) != first);
+        let is_suspended = first.is_some_and(|first| worker.streaks.is_suspended(first));
+        let used =
+            self.placement.executor_of(task).filter(|used| is_suspended && Some(*used) != first);
         match used.and_then(|used| worker.worker.executors.get(used)) {
             Some(executor) => {
                 let mut spec = TaskSpec::clone(spec);
@@ -140,18 +141,18 @@ impl Scheduler {
     }
 
     /// The time at which a task wants attention if nothing else happens.
-    pub(super) fn arm(&mut self, task: TaskRef) {
+    pub(super) fn arm_task(&mut self, task: TaskRef) {
         let Some(entry) = self.task(task) else { return };
         let attempt = match entry.current {
             // The worker stops an attempt in time by itself; this is for the case that it does not.
             Some(current) if current.slot.is_none() => Some(current.sent + self.settings.lease_ttl),
-            Some(current) => Some(match (current.acknowledged, current.begun) {
+            Some(current) => Some(match (current.acknowledged, current.run_started) {
                 (None, _) => self.answer_due(current.sent),
                 (Some(_), Some(begun)) => {
                     self.answer_due(begun + entry.timeout(self.settings.task_timeout))
                 }
                 (Some(at), None) => {
-                    let turn = entry.turn_comes_by(at, self.settings.task_timeout);
+                    let turn = entry.must_begin_by(at, self.settings.task_timeout);
                     turn.max(self.answer_due(Time::ZERO))
                 }
             }),
@@ -182,80 +183,80 @@ impl Scheduler {
         let Some(current) = entry.current else {
             if entry.not_before > Time::ZERO && entry.not_before <= now {
                 entry.not_before = Time::ZERO;
-                self.wait(task);
+                self.enqueue(task);
             }
-            return self.arm(task);
+            return self.arm_task(task);
         };
-        let turn_comes_by =
-            current.acknowledged.map(|at| entry.turn_comes_by(at, usual)).unwrap_or(Time::MAX);
+        let must_begin_by =
+            current.acknowledged.map(|at| entry.must_begin_by(at, usual)).unwrap_or(Time::MAX);
         let is_due = |at: Time| self.answer_due(at) <= now;
-        let lost = |reason: &str| Some(Failure::Worker(reason.to_owned()));
-        let failure = match (current.slot, current.acknowledged, current.begun) {
+        let lost = |reason: &str| Some(Failure::WorkerLost(reason.to_owned()));
+        let failure = match (current.slot, current.acknowledged, current.run_started) {
             (None, ..) if current.sent + lease_ttl <= now => Some(Failure::Interrupted(NOT_BACK)),
             (Some(slot), None, _) if is_due(current.sent) => {
-                let silent = self.is_silent_since(now, slot, current.sent, step);
-                let hands_on = silent && self.can_hand_on(task, slot);
+                let silent = self.check_silent_since(now, slot, current.sent, step);
+                let reassigns = silent && self.can_reassign(task, slot);
                 let Some(entry) = self.task_mut(task) else { return };
                 if entry.current.is_none_or(|it| it.fence != current.fence) {
                     return;
                 }
-                if hands_on {
-                    Some(Failure::Unanswered)
+                if reassigns {
+                    Some(Failure::Unacknowledged)
                 } else if current.resends < MAX_RESENDS {
                     entry.current =
                         Some(Attempt { resends: current.resends + 1, sent: now, ..current });
                     self.send_dispatch(task, step);
                     None
                 } else {
-                    lost("the worker does not take it")
+                    lost("the worker does not acknowledge the attempt")
                 }
             }
             (Some(_), Some(_), Some(begun)) if is_due(begun + timeout) => {
                 Some(Failure::Timeout(timeout))
             }
-            (Some(_), Some(_), None) if turn_comes_by <= now && is_due(Time::ZERO) => {
-                lost("the worker took it and did not begin")
+            (Some(_), Some(_), None) if must_begin_by <= now && is_due(Time::ZERO) => {
+                lost("the worker acknowledged the attempt and did not start it")
             }
             _ => None,
         };
         match failure {
             Some(failure) => self.attempt_failed(now, task, failure, step),
-            None => self.arm(task),
+            None => self.arm_task(task),
         }
     }
 
     /// Takes back what a worker that is late was given and has not acknowledged, if others could run it.
-    pub(super) fn hand_on_unacknowledged(
+    pub(super) fn reassign_unacknowledged(
         &mut self,
         now: Time,
-        slot: Slot,
+        slot: WorkerSlot,
         step: &mut SchedulerStep,
     ) {
-        self.fail_attempts(now, self.placement.given_to(slot), Failure::Unanswered, step);
+        self.fail_attempts(now, self.placement.dispatched_to(slot), Failure::Unacknowledged, step);
     }
 
     /// Whether an attempt may still be given up because its worker is late.
-    pub(super) fn is_unanswered(&self, reference: TaskRef, current: &Attempt) -> bool {
+    pub(super) fn is_reassignable(&self, reference: TaskRef, current: &Attempt) -> bool {
         current.slot.is_some_and(|slot| {
             let state = self.workers.get(slot.0 as usize).and_then(Option::as_ref);
-            state.is_some_and(|state| state.late) && self.can_hand_on(reference, slot)
+            state.is_some_and(|state| state.is_unresponsive) && self.can_reassign(reference, slot)
         })
     }
 
     /// Whether a task that was given to a worker may be given to another instead: as far as we know it has not begun,
     /// and who wants no second try gets none.
-    fn can_hand_on(&self, reference: TaskRef, slot: Slot) -> bool {
+    fn can_reassign(&self, reference: TaskRef, slot: WorkerSlot) -> bool {
         let not_begun = |task: &Task| {
             !task.has_output && task.current.is_some_and(|current| current.acknowledged.is_none())
         };
         self.settings.retry.retry_on_worker_failure
             && self.task(reference).is_some_and(not_begun)
-            && self.placement.another_could_run(reference, slot)
+            && self.placement.can_run_elsewhere(reference, slot)
     }
 
     /// The task of a live attempt: it is with this worker, its number is the task's last, and its token is
     /// the one it was given.
-    fn live(
+    fn live_attempt(
         &mut self,
         worker: WorkerId,
         attempt: AttemptId,
@@ -277,7 +278,7 @@ impl Scheduler {
         (task.current, task.last) = (None, Some(current));
         let attempt = task.attempt_id();
         if current.slot.is_none() {
-            self.no_longer_unmet(current.worker, reference);
+            self.remove_unreconciled(current.worker, reference);
         }
         Some((attempt, current))
     }
@@ -290,7 +291,7 @@ impl Scheduler {
         fence: Fence,
     ) {
         self.plan_wanted = false;
-        if let Some((_, task)) = self.live(worker, attempt, fence)
+        if let Some((_, task)) = self.live_attempt(worker, attempt, fence)
             && let Some(current) = &mut task.current
         {
             current.acknowledged.get_or_insert(now);
@@ -307,7 +308,7 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) {
         self.plan_wanted = false;
-        let Some((_, task)) = self.live(worker, attempt, fence) else { return };
+        let Some((_, task)) = self.live_attempt(worker, attempt, fence) else { return };
         task.handle = Some(Arc::clone(&handle));
         if let Some(current) = &mut task.current {
             current.acknowledged.get_or_insert(now);
@@ -318,19 +319,14 @@ impl Scheduler {
     }
 
     /// Hands an attempt over again that its worker has forgotten.
-    pub(super) fn hand_over_again(
-        &mut self,
-        now: Time,
-        reference: TaskRef,
-        step: &mut SchedulerStep,
-    ) {
+    pub(super) fn redispatch(&mut self, now: Time, reference: TaskRef, step: &mut SchedulerStep) {
         let Some(task) = self.task_mut(reference) else { return };
         if let Some(current) = &mut task.current {
             (current.sent, current.acknowledged, current.resends) = (now, None, 0);
-            current.begun = None;
+            current.run_started = None;
         }
         self.send_dispatch(reference, step);
-        self.arm(reference);
+        self.arm_task(reference);
     }
 
     /// An attempt has been running for `elapsed`.
@@ -345,11 +341,11 @@ impl Scheduler {
         self.plan_wanted = false;
         let grace = self.settings.health_check_timeout;
         let usual = self.settings.task_timeout;
-        let Some((reference, task)) = self.live(worker, attempt, fence) else { return };
+        let Some((reference, task)) = self.live_attempt(worker, attempt, fence) else { return };
         let Some(current) = &mut task.current else { return };
         current.acknowledged.get_or_insert(now);
-        let since = current.begun_before(now, elapsed);
-        current.begun.get_or_insert(since);
+        let since = current.started_before(now, elapsed);
+        current.run_started.get_or_insert(since);
         if current.started.is_some() {
             return;
         }
@@ -364,9 +360,9 @@ impl Scheduler {
         if stored {
             self.note_attempt(now, (attempt.task, fence), (Some(since), None), step);
         }
-        self.placement.begin(reference, now);
+        self.placement.mark_started(reference, now);
         if due_too_late {
-            self.arm(reference);
+            self.arm_task(reference);
         }
     }
 
@@ -379,17 +375,17 @@ impl Scheduler {
     ) {
         self.plan_wanted = false;
         let permille = permille.min(1_000);
-        if let Some((_, task)) = self.live(worker, attempt, fence)
+        if let Some((_, task)) = self.live_attempt(worker, attempt, fence)
             && permille > task.progress_permille
         {
             task.progress_permille = permille;
             let notice = Notice::Progress(permille);
-            Effect::Notice { task: attempt.task, notice }.of_task(task.stored, step);
+            Effect::Notice { task: attempt.task, notice }.send_for_task(task.stored, step);
         }
     }
 
     /// The first piece of a result has come: it is passed on, and not kept. Those behind it pass by the machine.
-    pub(super) fn produced(
+    pub(super) fn output_received(
         &mut self,
         worker: WorkerId,
         (attempt, fence): (AttemptId, Fence),
@@ -397,10 +393,10 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) {
         self.plan_wanted = false;
-        if let Some((_, task)) = self.live(worker, attempt, fence) {
+        if let Some((_, task)) = self.live_attempt(worker, attempt, fence) {
             task.has_output = true;
             let (task, notice) = (attempt.task, Notice::Output(piece));
-            step.send_at_once(Effect::Streams { task, worker, fence });
+            step.send_at_once(Effect::ForwardOutput { task, worker, fence });
             step.send_at_once(Effect::Notice { task, notice });
         }
     }
@@ -413,7 +409,7 @@ impl Scheduler {
         refusal: Refusal,
         step: &mut SchedulerStep,
     ) {
-        if let Some((reference, task)) = self.live(worker, attempt, fence) {
+        if let Some((reference, task)) = self.live_attempt(worker, attempt, fence) {
             let failure = match task.handle {
                 // It was asked for after a restart.
                 Some(_) => Failure::Interrupted(NOT_FOUND),
@@ -434,25 +430,25 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) {
         let message = ToWorker::Recorded { attempt, fence };
-        let live = self.live(worker, attempt, fence);
+        let live = self.live_attempt(worker, attempt, fence);
         let stored = live.as_ref().is_none_or(|(_, task)| task.stored);
-        Effect::ToWorker { worker, message }.of_task(stored, step);
+        Effect::ToWorker { worker, message }.send_for_task(stored, step);
         let Some((reference, task)) = live else {
             self.counts.late_results += 1;
             self.plan_wanted = false;
             return;
         };
         // It cannot have run for longer than we know of it, whatever the worker says.
-        let run = task.current.map_or(run, |current| run.min(now.since(current.given)));
+        let run = task.current.map_or(run, |current| run.min(now.since(current.dispatched_at)));
         if let Some(current) = &mut task.current {
             // That it began may have been lost, told to an earlier life, or not been worth a message.
             current.started.get_or_insert(now - run);
         }
         match outcome {
-            Outcome::Completed { result } if result.is_sound() => {
+            Outcome::Completed { result } if result.digest_matches() => {
                 self.learn(now, reference, run);
                 if !self.is(Mutant::LeakedBacklog) {
-                    self.placement.finish(reference, Ending::Completed(run), now);
+                    self.placement.finish(reference, AttemptEnd::Completed(run), now);
                 }
                 self.take_attempt(reference);
                 let end = (Some(result), None);
@@ -466,18 +462,18 @@ impl Scheduler {
                 let timeout = self.task(reference).map_or(usual, |task| task.timeout(usual));
                 self.attempt_failed(now, reference, Failure::Timeout(timeout), step);
             }
-            Outcome::Unreached { error } => {
+            Outcome::Unreachable { error } => {
                 let error = error.chars().take(MAX_ERROR_CHARS).collect();
                 let slot = self.task(reference).and_then(|task| task.current?.slot);
                 let executor = self.placement.executor_of(reference);
                 // First, so that it is not counted among those who would take the task.
                 if let (Some(slot), Some(executor)) = (slot, executor) {
-                    self.unreached(now, slot, executor);
+                    self.mark_unreachable(now, slot, executor);
                 }
-                self.attempt_failed(now, reference, Failure::Unreached(error), step);
+                self.attempt_failed(now, reference, Failure::Unreachable(error), step);
             }
             Outcome::Failed(error) => {
-                let failure = Failure::Run(error.cut(MAX_ERROR_CHARS));
+                let failure = Failure::RunFailed(error.truncated(MAX_ERROR_CHARS));
                 self.attempt_failed(now, reference, failure, step);
             }
         }
@@ -489,17 +485,17 @@ impl Scheduler {
         let Some(slot) = task.current.and_then(|current| current.slot) else { return };
         let Some(query) = self.placement.query(reference).copied() else { return };
         let Some(Some(worker)) = self.workers.get_mut(slot.0 as usize) else { return };
-        worker.changed = true;
-        let key = worker.predict;
+        worker.is_unsaved = true;
+        let key = worker.predictor_key;
         self.predictor.observe(&query, key, run);
         self.counts.learned_since_save += 1;
-        self.tell_factor(now, slot);
+        self.update_factor(now, slot);
         // What is usual has changed a little, and with it what is thought of those who do as usual.
         for _ in 0..FACTORS_A_COMPLETION.min(self.workers.len()) {
             self.next_factor = (self.next_factor + 1) % self.workers.len();
-            self.tell_factor(now, Slot(self.next_factor as u32));
+            self.update_factor(now, WorkerSlot(self.next_factor as u32));
         }
-        self.absolve(now, slot, self.placement.executor_of(reference));
+        self.clear_failures(now, slot, self.placement.executor_of(reference));
     }
 
     /// A worker says, in answer to a heartbeat sent at `sent`, what it has. Messages that stopped an attempt
@@ -508,14 +504,14 @@ impl Scheduler {
         &mut self,
         now: Time,
         worker: WorkerId,
-        slot: Slot,
+        slot: WorkerSlot,
         (sent, holding): (Time, &[(AttemptId, Fence)]),
         step: &mut SchedulerStep,
     ) {
         let mut held = Set::default();
         let mut void = Vec::new();
         for (attempt, fence) in holding.iter().copied() {
-            if self.live(worker, attempt, fence).is_some() {
+            if self.live_attempt(worker, attempt, fence).is_some() {
                 held.insert(fence);
             } else {
                 void.push((attempt, fence));
@@ -529,8 +525,8 @@ impl Scheduler {
             })
         };
         let lost: Vec<TaskRef> =
-            self.placement.given_to(slot).into_iter().filter(is_lost).collect();
-        let failure = Failure::Worker("the worker has lost it".to_owned());
+            self.placement.dispatched_to(slot).into_iter().filter(is_lost).collect();
+        let failure = Failure::WorkerLost("the worker no longer has the attempt".to_owned());
         self.fail_attempts(now, lost, failure, step);
     }
 

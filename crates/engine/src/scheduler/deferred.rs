@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use hypha_model::{Fence, Time, Worker, WorkerId};
-use hypha_placement::{Slot, TaskRef};
+use hypha_placement::{TaskRef, WorkerSlot};
 
-use super::failed::Failure;
+use super::failure::Failure;
 use super::{Scheduler, SchedulerStep};
 use crate::record::Record;
 
@@ -28,9 +28,9 @@ pub(super) struct Deferred {
     /// Attempts that give no result, each with its token.
     attempts: VecDeque<(IntoIter<(TaskRef, Fence)>, Failure)>,
     /// Workers that are not used, and to which tasks are bound.
-    bound: BTreeSet<Slot>,
+    bound: BTreeSet<WorkerSlot>,
     /// Tasks that are bound to a worker some of whose executors are not used any more.
-    stranded: BTreeMap<Slot, IntoIter<TaskRef>>,
+    unschedulable: BTreeMap<WorkerSlot, IntoIter<TaskRef>>,
     /// Workers that describe themselves anew, and still have something of the old description.
     described: BTreeMap<WorkerId, Arc<Worker>>,
     /// How far the tasks have been put into the order of a new strategy.
@@ -43,15 +43,15 @@ pub(super) struct Deferred {
 
 impl Deferred {
     pub(super) fn is_empty(&self) -> bool {
-        let Deferred { attempts, bound, stranded, described, reordered, saved, keys } = self;
-        let no_tasks = attempts.is_empty() && bound.is_empty() && stranded.is_empty();
+        let Deferred { attempts, bound, unschedulable, described, reordered, saved, keys } = self;
+        let no_tasks = attempts.is_empty() && bound.is_empty() && unschedulable.is_empty();
         no_tasks && described.is_empty() && reordered.is_none() && saved.is_none() && !keys
     }
 }
 
 impl Scheduler {
     /// Goes on with what was too much for the steps before.
-    pub(super) fn go_on(&mut self, now: Time, step: &mut SchedulerStep) {
+    pub(super) fn continue_deferred(&mut self, now: Time, step: &mut SchedulerStep) {
         // Whatever else this step had to do, there is an end to it.
         self.budget = self.budget.max(1);
         while self.budget > 0
@@ -62,18 +62,16 @@ impl Scheduler {
         while self.budget > 0
             && let Some(slot) = self.deferred.bound.pop_first()
         {
-            if self
-                .workers
-                .get(slot.0 as usize)
-                .is_some_and(|state| state.as_ref().is_some_and(|state| state.unused().is_some()))
-            {
+            if self.workers.get(slot.0 as usize).is_some_and(|state| {
+                state.as_ref().is_some_and(|state| state.unavailability().is_some())
+            }) {
                 self.release_bound(now, slot);
             }
         }
         while self.budget > 0
-            && let Some((slot, tasks)) = self.deferred.stranded.pop_first()
+            && let Some((slot, tasks)) = self.deferred.unschedulable.pop_first()
         {
-            self.release_stranded(now, slot, tasks);
+            self.release_unschedulable(now, slot, tasks);
         }
         if self.budget > 0
             && let Some((_, worker)) = self.deferred.described.pop_first()
@@ -123,11 +121,13 @@ impl Scheduler {
             let current = self.task(reference).and_then(|task| task.current);
             // It may have ended meanwhile, and its number may be another task's.
             let Some(current) = current.filter(|current| current.fence == fence) else { continue };
-            if matches!(failure, Failure::Unanswered) && !self.is_unanswered(reference, &current) {
+            if matches!(failure, Failure::Unacknowledged)
+                && !self.is_reassignable(reference, &current)
+            {
                 continue;
             }
             self.attempt_failed(now, reference, failure.clone(), step);
-            failure = failure.counted();
+            failure = failure.already_counted();
         }
         if !attempts.as_slice().is_empty() {
             self.deferred.attempts.push_back((attempts, failure));
@@ -135,7 +135,7 @@ impl Scheduler {
     }
 
     /// Takes what is only bound to a worker away from it, to be decided anew.
-    pub(super) fn release_bound(&mut self, now: Time, slot: Slot) {
+    pub(super) fn release_bound(&mut self, now: Time, slot: WorkerSlot) {
         let released = self.placement.release_bound(slot, self.budget, now);
         self.released(&released);
         if self.placement.has_bound(slot) {
@@ -144,28 +144,33 @@ impl Scheduler {
     }
 
     /// Takes what is bound to a worker and has no executor there that is used away from it.
-    pub(super) fn release_stranded(&mut self, now: Time, slot: Slot, mut tasks: IntoIter<TaskRef>) {
+    pub(super) fn release_unschedulable(
+        &mut self,
+        now: Time,
+        slot: WorkerSlot,
+        mut tasks: IntoIter<TaskRef>,
+    ) {
         let part: Vec<TaskRef> = tasks.by_ref().take(self.budget).collect();
         self.budget -= part.len();
         for task in part {
-            if self.placement.release_stranded(task, slot, now)
+            if self.placement.release_unschedulable(task, slot, now)
                 && let Some(task) = self.task_mut(task)
             {
                 task.unbind();
             }
         }
         if !tasks.as_slice().is_empty() {
-            self.deferred.stranded.insert(slot, tasks);
+            self.deferred.unschedulable.insert(slot, tasks);
         }
     }
 
     /// A worker describes itself anew, and is entered as soon as nothing is left of what it was.
-    pub(super) fn enter_later(&mut self, worker: Arc<Worker>) {
+    pub(super) fn defer_replacement(&mut self, worker: Arc<Worker>) {
         self.deferred.described.insert(worker.id, worker);
     }
 
     /// A worker is what it was before it described itself anew.
-    pub(super) fn enter_no_more(&mut self, worker: WorkerId) {
+    pub(super) fn cancel_replacement(&mut self, worker: WorkerId) {
         self.deferred.described.remove(&worker);
     }
 
@@ -195,8 +200,8 @@ impl Scheduler {
                 return;
             }
             let Some(worker) = &mut self.workers[slot] else { continue };
-            if std::mem::take(&mut worker.changed)
-                && let Some(health) = self.placement.health(Slot(slot as u32))
+            if std::mem::take(&mut worker.is_unsaved)
+                && let Some(health) = self.placement.health(WorkerSlot(slot as u32))
             {
                 self.budget -= 1;
                 let worker = Arc::clone(&worker.worker);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hypha_market::HeldLease;
 use hypha_model::{Epoch, LeaseId, Time, Worker, WorkerId};
-use hypha_placement::Slot;
+use hypha_placement::WorkerSlot;
 
-use super::failed::Failure;
+use super::failure::Failure;
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::message::ToWorker;
 use crate::record::Record;
@@ -15,26 +15,26 @@ use crate::record::Record;
 /// one that was removed first may be found again. More are removed by stopping them, or by revoking their certificates.
 const MAX_REMOVED: usize = 10_000;
 /// Why attempts of a worker that leaves in order are tried elsewhere.
-const GAVE_BACK: &str = "the worker was stopped, and gave it back";
+const GAVE_BACK: &str = "the worker stopped and returned the attempt";
 
 /// A worker that was removed.
-pub(super) struct Removed {
+pub(super) struct RemovedWorker {
     pub(super) at: Time,
     /// What it says of itself: nobody finds it again while it stays connected. Not known after a restart, until it is
     /// found.
-    pub(super) seen: Option<Arc<Worker>>,
+    pub(super) description: Option<Arc<Worker>>,
 }
 
-impl Removed {
-    pub(super) fn at(at: Time) -> Removed {
-        Removed { at, seen: None }
+impl RemovedWorker {
+    pub(super) fn at(at: Time) -> RemovedWorker {
+        RemovedWorker { at, description: None }
     }
 }
 
 impl Scheduler {
     /// A life of a worker ends, or has ended, in order. What it gives back is tried elsewhere, and counts against
     /// nobody.
-    pub(super) fn left(
+    pub(super) fn worker_left(
         &mut self,
         now: Time,
         worker: WorkerId,
@@ -42,7 +42,7 @@ impl Scheduler {
         waits_for: Option<LeaseId>,
         step: &mut SchedulerStep,
     ) {
-        let again_at = now + self.settings.health_check_interval;
+        let retry_at = now + self.settings.health_check_interval;
         if let Some(lease) = waits_for {
             let message = ToWorker::ReleaseLease { lease, epoch };
             step.send(Effect::ToWorker { worker, message });
@@ -54,17 +54,17 @@ impl Scheduler {
             return;
         }
         if held.is_some() {
-            state.lose(now, "it was stopped");
+            state.mark_lost(now, "it was stopped");
             // It says when it is back; until then there is nobody to ask.
-            state.lease = HeldLease::wanted(now, again_at);
+            state.lease = HeldLease::request_at(now, retry_at);
             self.placement.set_available(slot, false, now);
         } else if waits_for.is_some() {
             // Its answer to our request may still come, and grants what has ended.
-            state.lease = HeldLease::wanted(now, again_at);
+            state.lease = HeldLease::request_at(now, retry_at);
         }
         self.fail_all_of(now, slot, Failure::Returned(GAVE_BACK), step);
-        let unmet = self.unmet.remove(&worker).unwrap_or_default();
-        self.fail_attempts(now, unmet, Failure::Returned(GAVE_BACK), step);
+        let unreconciled = self.unreconciled.remove(&worker).unwrap_or_default();
+        self.fail_attempts(now, unreconciled, Failure::Returned(GAVE_BACK), step);
         self.arm_worker(slot);
     }
 
@@ -76,13 +76,13 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
-        let (has_lease, seen) = (state.lease().is_some(), Some(Arc::clone(&state.worker)));
+        let (has_lease, description) = (state.lease().is_some(), Some(Arc::clone(&state.worker)));
         match self.removed.get_mut(&worker) {
             // Somebody asks again while it finishes: that does not remove it later than it was.
-            Some(removed) => removed.seen = seen,
+            Some(removed) => removed.description = description,
             None => {
                 self.make_room_for_removed(step);
-                self.removed.insert(worker, Removed { at: now, seen });
+                self.removed.insert(worker, RemovedWorker { at: now, description });
                 step.persist(Record::WorkerRemoved { worker, at: now });
             }
         }
@@ -113,7 +113,7 @@ impl Scheduler {
     ) -> bool {
         let Some(removed) = self.readmit(worker, step) else { return false };
         let known = self.state_of(worker).map(|(_, state)| Arc::clone(&state.worker));
-        if let Some(worker) = removed.seen.or(known) {
+        if let Some(worker) = removed.description.or(known) {
             self.worker_found(now, worker, step);
         }
         true
@@ -124,14 +124,14 @@ impl Scheduler {
         &mut self,
         worker: WorkerId,
         step: &mut SchedulerStep,
-    ) -> Option<Removed> {
+    ) -> Option<RemovedWorker> {
         let removed = self.removed.remove(&worker)?;
         step.persist(Record::WorkerReadmitted(worker));
         Some(removed)
     }
 
     /// The worker finishes what it has, and is forgotten then.
-    pub(super) fn drain(&mut self, slot: Slot) {
+    pub(super) fn drain(&mut self, slot: WorkerSlot) {
         if let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) {
             state.draining = true;
             self.draining.insert(slot);
@@ -143,13 +143,14 @@ impl Scheduler {
         if self.draining.is_empty() {
             return;
         }
-        let idle = |slot: &&Slot| {
+        let idle = |slot: &&WorkerSlot| {
             // After a restart, what it was given is not known to be with it before it says so.
             let worker = self.placement.worker_id(**slot);
-            let is_unmet = worker.is_some_and(|worker| self.unmet.contains_key(&worker));
-            self.placement.has_nothing(**slot) && !is_unmet
+            let is_unreconciled =
+                worker.is_some_and(|worker| self.unreconciled.contains_key(&worker));
+            self.placement.is_idle(**slot) && !is_unreconciled
         };
-        let drained: Vec<Slot> = self.draining.iter().filter(idle).copied().collect();
+        let drained: Vec<WorkerSlot> = self.draining.iter().filter(idle).copied().collect();
         for slot in drained {
             if let Some(Some(state)) = self.workers.get(slot.0 as usize)
                 && let Some((lease, epoch)) = state.lease()

@@ -2,7 +2,7 @@
 //! lets others have their turn before the next.
 
 use hypha_model::{TaskId, Time, WorkerId};
-use hypha_placement::{ExplainedPart, Slot, TaskRef, WorkerView};
+use hypha_placement::{ExplanationPart, TaskRef, WorkerSlot, WorkerView};
 
 use super::{LeaseView, Scheduler, TaskView};
 
@@ -20,7 +20,7 @@ pub struct Part<T> {
     /// What was read.
     pub items: Vec<T>,
     /// Where the next part begins; `None` if this was the last.
-    pub next: Option<Slot>,
+    pub next: Option<WorkerSlot>,
 }
 
 impl Scheduler {
@@ -39,15 +39,19 @@ impl Scheduler {
     }
 
     /// What workers say to a task that has not ended, from the slot `from` on.
-    pub fn explain_part(&self, id: TaskId, from: Slot, now: Time) -> Option<ExplainedPart> {
+    pub fn explain_part(&self, id: TaskId, from: WorkerSlot, now: Time) -> Option<ExplanationPart> {
         let reference = *self.by_id.get(&id)?;
         self.placement.explain_part(reference, &self.predictor, now, from, WORKERS_PER_PART)
     }
 
     /// Workers with their leases, from the slot `from` on.
-    pub fn workers_part(&self, from: Slot, now: Time) -> Part<(WorkerView, Option<LeaseView>)> {
-        let (slots, next) = self.placement.slots_from(from, WORKERS_PER_PART);
-        let view = |slot: Slot| {
+    pub fn workers_part(
+        &self,
+        from: WorkerSlot,
+        now: Time,
+    ) -> Part<(WorkerView, Option<LeaseView>)> {
+        let (slots, next) = self.placement.worker_slots_from(from, WORKERS_PER_PART);
+        let view = |slot: WorkerSlot| {
             let state = self.workers.get(slot.0 as usize)?.as_ref()?;
             Some((self.placement.view(slot, now)?, state.lease_view()))
         };
@@ -56,10 +60,10 @@ impl Scheduler {
 
     /// The tasks that are bound or given to a worker, or to any, from the slot `from` on; in no order. They may be many,
     /// so they are looked at in parts ([`Scheduler::placed`]), and may have ended by then.
-    pub fn placed_part(&self, worker: Option<WorkerId>, from: Slot) -> Part<TaskRef> {
+    pub fn placed_part(&self, worker: Option<WorkerId>, from: WorkerSlot) -> Part<TaskRef> {
         let (slots, next) = match worker {
             Some(worker) => (self.slot_of.get(&worker).copied().into_iter().collect(), None),
-            None => self.placement.slots_from(from, WORKERS_PER_PART),
+            None => self.placement.worker_slots_from(from, WORKERS_PER_PART),
         };
         let mut items = Vec::new();
         for slot in slots {
@@ -67,7 +71,7 @@ impl Scheduler {
                 return Part { items, next: Some(slot) };
             }
             items.extend(self.placement.bound_to(slot));
-            items.extend(self.placement.given_to(slot));
+            items.extend(self.placement.dispatched_to(slot));
         }
         Part { items, next }
     }

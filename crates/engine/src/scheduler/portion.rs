@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use hypha_market::{Portion, heartbeat_interval};
 use hypha_model::{Epoch, LeaseId, Requirement, Span, Time, Worker, WorkerId};
-use hypha_placement::{Slot, TaskRef};
+use hypha_placement::{TaskRef, WorkerSlot};
 
-use super::failed::Failure;
+use super::failure::Failure;
 use super::{Scheduler, SchedulerStep, Settings, Task, WorkerState};
 
 impl Scheduler {
     /// The lease of a worker covers this from now on; all of it if nothing is said.
-    pub(super) fn covers(
+    pub(super) fn set_portion(
         &mut self,
         now: Time,
-        slot: Slot,
+        slot: WorkerSlot,
         portion: Option<Portion>,
         step: &mut SchedulerStep,
     ) {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
-        let portion = portion.map(|portion| Arc::new(portion.of(&state.worker)));
+        let portion = portion.map(|portion| Arc::new(portion.clamped_to(&state.worker)));
         if state.portion == portion {
             return;
         }
@@ -38,8 +38,8 @@ impl Scheduler {
         self.update_availability(now, slot);
         // What was bound to it is decided anew: it may not fit any more.
         self.release_bound(now, slot);
-        for reference in self.placement.given_to(slot) {
-            if self.waits_in_vain(slot, reference) {
+        for reference in self.placement.dispatched_to(slot) {
+            if self.exceeds_portion(slot, reference) {
                 let returned = Failure::Returned("other schedulers hold too much of the worker");
                 self.attempt_failed(now, reference, returned, step);
             }
@@ -47,12 +47,12 @@ impl Scheduler {
     }
 
     /// Whether a task waits on a worker for more than is leased of it.
-    fn waits_in_vain(&self, slot: Slot, reference: TaskRef) -> bool {
+    fn exceeds_portion(&self, slot: WorkerSlot, reference: TaskRef) -> bool {
         let state = self.workers.get(slot.0 as usize).and_then(Option::as_ref);
         let refuses = |(state, task): (&WorkerState, &Task)| {
             let needs = &task.accepted.spec.requirement;
             let portion = state.portion.as_ref();
-            portion.is_some_and(|portion| portion.refuses(&state.worker, needs).is_some())
+            portion.is_some_and(|portion| portion.refusal_for(&state.worker, needs).is_some())
         };
         let waits = |task: &&Task| task.current.is_some_and(|current| current.started.is_none());
         state.zip(self.task(reference).filter(waits)).is_some_and(refuses)
@@ -75,10 +75,10 @@ impl Scheduler {
     }
 
     /// What the first task needs that waits although the worker could run it, if not all of the worker is leased.
-    pub(super) fn short_of(&self, slot: Slot) -> Option<Arc<Requirement>> {
+    pub(super) fn demand_on(&self, slot: WorkerSlot) -> Option<Arc<Requirement>> {
         let state = self.workers.get(slot.0 as usize)?.as_ref()?;
         state.portion.as_ref()?;
-        let requirement = self.placement.first_waiting_for(slot, &state.worker)?;
+        let requirement = self.placement.oldest_requirement_for(slot, &state.worker)?;
         Some(Arc::new(requirement.clone()))
     }
 }

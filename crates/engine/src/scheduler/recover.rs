@@ -1,24 +1,25 @@
 //! A new life of a scheduler, from what the earlier ones made durable.
 
 use hypha_model::{
-    AttemptId, Fence, LargeMap, Map, Pages, Rng, SchedulerId, TaskState, Time, WorkerId,
+    AttemptId, Fence, Map, PagedSlab, Rng, SchedulerId, ShardedMap, TaskState, Time, WorkerId,
 };
-use hypha_placement::{Placement, Slot};
+use hypha_placement::{Placement, WorkerSlot};
 use hypha_predict::Predictor;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::deferred::Deferred;
-use super::failed::Failure;
-use super::leave::Removed;
+use super::failure::Failure;
+use super::leave::RemovedWorker;
 use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings, TaskRef};
 use crate::record::{FailedAttempt, Image, Record};
 
 /// Why an attempt of an earlier life is void: its worker lost the lease meanwhile, never got it, or died.
-const NOT_HELD: &str = "the scheduler was restarted and the worker does not have it";
+const NOT_HELD: &str = "the scheduler was restarted and the worker no longer has the attempt";
 /// The same, if the worker's back end had it.
-pub(super) const NOT_FOUND: &str = "the scheduler was restarted and the back end does not have it";
+pub(super) const NOT_FOUND: &str =
+    "the scheduler was restarted and the back end no longer has the attempt";
 /// The same, if the worker grants no lease for as long as one holds.
-pub(super) const NOT_BACK: &str = "the scheduler was restarted and the worker did not come back";
+pub(super) const NOT_BACK: &str = "the scheduler was restarted and the worker did not reconnect";
 
 impl Scheduler {
     /// A scheduler that goes on where `image` ends. Attempts that were under way are kept until their
@@ -49,16 +50,20 @@ impl Scheduler {
             placement: Placement::new(strategy, preferences, rng.next_u64()),
             rng,
             last_id: image.last_id,
-            tasks: Pages::default(),
-            by_id: LargeMap::default(),
+            tasks: PagedSlab::default(),
+            by_id: ShardedMap::default(),
             by_tenant: BTreeMap::new(),
             by_key: BTreeMap::new(),
             old_keys: VecDeque::new(),
             workers: Vec::new(),
             slot_of: Map::default(),
-            unmet: BTreeMap::new(),
+            unreconciled: BTreeMap::new(),
             draining: BTreeSet::new(),
-            removed: image.removed.into_iter().map(|(id, at)| (id, Removed::at(at))).collect(),
+            removed: image
+                .removed
+                .into_iter()
+                .map(|(id, at)| (id, RemovedWorker::at(at)))
+                .collect(),
             agenda: BTreeSet::new(),
             fences: 0,
             requests: 0,
@@ -72,7 +77,7 @@ impl Scheduler {
             budget: 0,
             settings,
         };
-        if scheduler.is(crate::Mutant::SilentRefusal) {
+        if scheduler.is(crate::Mutant::UnexplainedWait) {
             scheduler.placement.mutate_silent_refusals();
         }
         if scheduler.is(crate::Mutant::NoReservations) {
@@ -84,14 +89,14 @@ impl Scheduler {
         }
         for (worker, health) in image.workers.into_values() {
             let removed = scheduler.removed.contains_key(&worker.id);
-            let slot = scheduler.enter_worker(now, worker, health, step);
+            let slot = scheduler.add_worker(now, worker, health, step);
             if removed {
                 scheduler.drain(slot);
             }
         }
         // What is usual is known when all are there.
         for slot in 0..scheduler.workers.len() {
-            scheduler.tell_factor(now, Slot(slot as u32));
+            scheduler.update_factor(now, WorkerSlot(slot as u32));
         }
         for task in image.tasks.into_values() {
             scheduler.recover_task(now, task);
@@ -120,14 +125,14 @@ impl Scheduler {
         let not_before = stored.not_before.min(now + self.settings.retry.backoff_max);
         // The predictor meets tasks in the order of their ids, also those that wait later.
         self.predictor.query(&stored.accepted.spec);
-        let reference = self.enter(stored.accepted, true);
+        let reference = self.add_task(stored.accepted, true);
         let Some(task) = self.task_mut(reference) else { return };
         if stored.attempts > 0 {
             task.attempts = stored.attempts;
             task.failures = stored.failures;
             for FailedAttempt { worker, .. } in &*stored.failed {
-                if !task.tried.contains(worker) {
-                    task.tried.push(*worker);
+                if !task.failed_on.contains(worker) {
+                    task.failed_on.push(*worker);
                 }
             }
             task.failed = stored.failed;
@@ -136,10 +141,10 @@ impl Scheduler {
                 fence: current.fence,
                 worker: current.worker,
                 slot: None,
-                given: current.given.min(now),
+                dispatched_at: current.dispatched_at.min(now),
                 sent: now,
                 started: current.started.map(|started| started.min(now)),
-                begun: current.started.map(|started| started.min(now)),
+                run_started: current.started.map(|started| started.min(now)),
                 acknowledged: Some(now),
                 resends: 0,
             });
@@ -150,21 +155,21 @@ impl Scheduler {
                     Some(_) => TaskState::Running,
                     None => TaskState::Scheduled,
                 };
-                self.unmet.entry(worker).or_default().push(reference);
+                self.unreconciled.entry(worker).or_default().push(reference);
             }
             None if not_before > now => task.not_before = not_before,
-            None => self.wait(reference),
+            None => self.enqueue(reference),
         }
-        self.arm(reference);
+        self.arm_task(reference);
     }
 
     /// A worker has granted a lease and says what it still has. What it has of ours goes on; what it was
     /// given by an earlier life and has not is tried again, and uses up no attempt; what it has and should not, it is told to forget.
-    pub(super) fn meet_again(
+    pub(super) fn reconcile_after_grant(
         &mut self,
         now: Time,
         worker: WorkerId,
-        slot: Slot,
+        slot: WorkerSlot,
         holding: &[(AttemptId, Fence)],
         step: &mut SchedulerStep,
     ) {
@@ -180,21 +185,21 @@ impl Scheduler {
                 })
             });
             match ours {
-                Some(reference) => self.take_up(now, reference, slot),
+                Some(reference) => self.resume_attempt(now, reference, slot),
                 None => void.push((*attempt, *fence)),
             }
         }
         self.cancel_all(worker, &void, step);
         let mut lost = Vec::new();
-        for reference in self.unmet.remove(&worker).unwrap_or_default() {
+        for reference in self.unreconciled.remove(&worker).unwrap_or_default() {
             let current = self.task(reference).and_then(|task| task.current);
             if current.is_none_or(|current| current.slot.is_some()) {
                 continue;
             }
             if self.task(reference).is_some_and(|task| task.handle.is_some()) {
                 // The worker has forgotten it, but its back end may not have.
-                self.take_up(now, reference, slot);
-                self.hand_over_again(now, reference, step);
+                self.resume_attempt(now, reference, slot);
+                self.redispatch(now, reference, step);
             } else {
                 lost.push(reference);
             }
@@ -203,24 +208,24 @@ impl Scheduler {
     }
 
     /// An attempt of an earlier life goes on at its worker.
-    fn take_up(&mut self, now: Time, reference: TaskRef, slot: Slot) {
-        self.wait(reference);
+    fn resume_attempt(&mut self, now: Time, reference: TaskRef, slot: WorkerSlot) {
+        self.enqueue(reference);
         self.placement.adopt(reference, slot, &self.predictor, now);
         let Some(task) = self.task_mut(reference) else { return };
         let Some(current) = &mut task.current else { return };
         current.slot = Some(slot);
         if current.started.is_some() {
             task.state = TaskState::Running;
-            self.placement.begin(reference, now);
+            self.placement.mark_started(reference, now);
         }
     }
 
     /// The attempt of a task is void before its worker was met again.
-    pub(super) fn no_longer_unmet(&mut self, worker: WorkerId, reference: TaskRef) {
-        if let Some(tasks) = self.unmet.get_mut(&worker) {
+    pub(super) fn remove_unreconciled(&mut self, worker: WorkerId, reference: TaskRef) {
+        if let Some(tasks) = self.unreconciled.get_mut(&worker) {
             tasks.retain(|task| *task != reference);
             if tasks.is_empty() {
-                self.unmet.remove(&worker);
+                self.unreconciled.remove(&worker);
             }
         }
     }
@@ -237,7 +242,7 @@ mod tests {
     use crate::{Command, NewTask, SchedulerEvent};
 
     #[test]
-    fn tasks_that_were_never_tried_take_no_room_for_tries() {
+    fn tasks_without_attempts_take_no_memory_for_history() {
         let now = Time::from_micros(1_000_000);
         let mut step = SchedulerStep::default();
         let id = SchedulerId::new(now, &mut Rng::new(1));
@@ -245,7 +250,7 @@ mod tests {
             Scheduler::recover(id, Settings::default(), image, 1, now, step)
         };
         let untried = |scheduler: &Scheduler| {
-            scheduler.tasks.iter().filter(|task| task.tries.is_none()).count()
+            scheduler.tasks.iter().filter(|task| task.history.is_none()).count()
         };
         let mut scheduler = life(Image::default(), &mut step);
         let spec = Arc::new(TaskSpec::default());
@@ -253,14 +258,14 @@ mod tests {
             NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
         let command = Command::SubmitTasks(vec![new; 10]);
         let mut batch: Batch<Scheduler, ()> = Batch::from(step);
-        batch.tell(&mut scheduler, now, SchedulerEvent::Asked(command));
+        batch.step_event(&mut scheduler, now, SchedulerEvent::CommandReceived(command));
         let ids: Vec<TaskId> = scheduler.tasks.iter().map(|task| task.accepted.id).collect();
         for id in &ids {
             assert!(scheduler.task_view(*id, now).is_some());
         }
-        batch.tell(&mut scheduler, now, SchedulerEvent::Woke);
+        batch.step_event(&mut scheduler, now, SchedulerEvent::Woke);
         let command = Command::SetStrategy(hypha_placement::Strategy::Fifo);
-        batch.tell(&mut scheduler, now, SchedulerEvent::Asked(command));
+        batch.step_event(&mut scheduler, now, SchedulerEvent::CommandReceived(command));
         assert_eq!(untried(&scheduler), 10);
 
         let mut image = Image::default();

@@ -35,7 +35,7 @@ pub struct Settings {
     /// How often what was learned is saved.
     pub save_interval: Span,
     /// The least pause between two plans that nothing but time asks for.
-    pub least_pause: Span,
+    pub min_plan_interval: Span,
     /// The most items of one kind that a step handles, such as attempts of a worker that goes: at up to ten microseconds
     /// each, others wait for some milliseconds at most. At least 1; the rest is done in steps that follow at once.
     pub items_per_step: usize,
@@ -74,7 +74,7 @@ impl Default for Settings {
             forget_worker_after: Span::from_secs(3_600),
             key_ttl: Span::from_secs(24 * 3_600),
             save_interval: Span::from_secs(30),
-            least_pause: Span::from_millis(1),
+            min_plan_interval: Span::from_millis(1),
             items_per_step: 256,
             mutant: None,
         }
@@ -90,7 +90,7 @@ impl Settings {
         self.health_check_timeout = self.health_check_timeout.max(least);
         self.lease_ttl = self.lease_ttl.max(least);
         self.save_interval = self.save_interval.max(least);
-        self.least_pause = self.least_pause.max(least);
+        self.min_plan_interval = self.min_plan_interval.max(least);
         self.items_per_step = self.items_per_step.max(1);
         self.forget_worker_after = self.forget_worker_after.max(self.lease_ttl);
         self
@@ -112,7 +112,7 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// The pause after `failures` failures: doubled each time, bounded, and between half and all of that
     /// by `jitter` (0 to 1), so that tasks which failed together do not come back together.
-    pub(super) fn pause(&self, failures: u32, jitter: f64) -> Span {
+    pub(super) fn backoff(&self, failures: u32, jitter: f64) -> Span {
         let doublings = failures.saturating_sub(1).min(32);
         let pause = self.backoff_base.times(1 << doublings).min(self.backoff_max);
         pause.mul_f64(0.5 + 0.5 * jitter)
@@ -124,12 +124,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_bound_and_spread() {
+    fn backoff_doubles_up_to_the_bound_with_jitter() {
         let policy = RetryPolicy::default();
         let longest: Vec<u64> =
-            (1..8).map(|n| policy.pause(n, 1.0).as_micros() / 1_000_000).collect();
+            (1..8).map(|n| policy.backoff(n, 1.0).as_micros() / 1_000_000).collect();
         assert_eq!(longest, [2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(policy.pause(3, 0.0), Span::from_secs(4));
-        assert_eq!(policy.pause(u32::MAX, 1.0), Span::from_secs(60));
+        assert_eq!(policy.backoff(3, 0.0), Span::from_secs(4));
+        assert_eq!(policy.backoff(u32::MAX, 1.0), Span::from_secs(60));
     }
 }

@@ -6,7 +6,7 @@ use hypha_model::Time;
 use super::{Scheduler, SchedulerStep};
 
 /// Why attempts are void whose leases ran out meanwhile.
-pub(super) const STALLED: &str = "the scheduler did not run for a while and the lease ran out";
+pub(super) const STALLED: &str = "the scheduler stalled and the lease expired";
 
 impl Scheduler {
     /// Looks whether this step comes much later than it was wanted. If so, what is due is done first: no lease that

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use hypha_model::{
     FailureKind, TaskError, TaskId, TaskResult, TaskSpec, TaskState, Time, Worker, WorkerId,
 };
-use hypha_placement::{Ending, Strategy, StrategyError, TaskRef, Ticket};
-use hypha_predict::{LookupTable, Mode, NoTable};
+use hypha_placement::{AttemptEnd, PlacementRequest, Strategy, StrategyError, TaskRef};
+use hypha_predict::{LookupTable, Mode, NoLookupTable};
 
 use super::{Effect, Notice, Scheduler, SchedulerStep, Task};
 use crate::message::ToWorker;
@@ -55,13 +55,13 @@ pub struct NewTask {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// For each task, in the order of the request.
-    Submitted(Vec<Result<Submitted, Reject>>),
+    Submitted(Vec<Result<Submitted, SubmitRejection>>),
     /// The state of the task after the request; `None` if it is not among those that have not ended.
     Cancelled(Option<TaskState>),
     /// The strategy is in use.
     StrategySet(Result<(), StrategyError>),
     /// The mode is in use.
-    ModeSet(Result<(), NoTable>),
+    ModeSet(Result<(), NoLookupTable>),
     /// The table is in use.
     TableSet,
     /// The worker is known.
@@ -85,7 +85,7 @@ pub struct Submitted {
 
 /// Why a task was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reject {
+pub enum SubmitRejection {
     /// There are `max_queue` tasks already.
     QueueFull {
         /// When to try again, in seconds.
@@ -103,7 +103,7 @@ pub enum Reject {
 }
 
 impl Scheduler {
-    pub(super) fn asked(&mut self, now: Time, command: Command, step: &mut SchedulerStep) {
+    pub(super) fn handle_command(&mut self, now: Time, command: Command, step: &mut SchedulerStep) {
         let mut stored = true;
         let reply = match command {
             Command::SubmitTasks(tasks) => {
@@ -147,7 +147,7 @@ impl Scheduler {
         now: Time,
         task: NewTask,
         step: &mut SchedulerStep,
-    ) -> Result<Submitted, Reject> {
+    ) -> Result<Submitted, SubmitRejection> {
         let key = task.idempotency_key.clone().map(|key| (task.spec.tenant.clone(), key));
         if let Some(key) = &key {
             self.forget_old_keys(now);
@@ -159,13 +159,13 @@ impl Scheduler {
         }
         if self.by_id.len() >= self.settings.max_queue {
             self.counts.rejected += 1;
-            return Err(Reject::QueueFull { retry_after_s: self.retry_after_s() });
+            return Err(SubmitRejection::QueueFull { retry_after_s: self.retry_after_s() });
         }
         if let (Some(tenant), Some(quota)) = (&task.spec.tenant, task.quota) {
             let open = self.open_tasks_of(tenant);
             if open >= quota {
                 self.counts.rejected += 1;
-                return Err(Reject::OverQuota { open, quota });
+                return Err(SubmitRejection::OverQuota { open, quota });
             }
         }
         let accepted = Arc::new(AcceptedTask {
@@ -177,22 +177,22 @@ impl Scheduler {
             bind_at_once: task.bind_at_once,
         });
         let id = accepted.id;
-        let reference = self.enter(Arc::clone(&accepted), task.stored);
-        self.wait(reference);
+        let reference = self.add_task(Arc::clone(&accepted), task.stored);
+        self.enqueue(reference);
         let before_plan = step.mark();
         let mut worker = None;
         if task.bind_at_once {
-            self.carry_out_plan(now, step);
+            self.execute_plan(now, step);
             worker = self.worker_of(reference);
             if worker.is_none() {
                 self.remove(reference);
-                self.placement.finish(reference, Ending::Withdrawn, now);
+                self.placement.finish(reference, AttemptEnd::Withdrawn, now);
                 self.counts.rejected += 1;
-                return Err(Reject::NoWorker);
+                return Err(SubmitRejection::NoWorker);
             }
         }
-        let lost = self.is(Mutant::LostPersist) && id.uuid().as_bytes()[15] < 16;
-        if (task.stored || self.is(Mutant::StoredRequest)) && !lost {
+        let lost = self.is(Mutant::LostAccept) && id.uuid().as_bytes()[15] < 16;
+        if (task.stored || self.is(Mutant::StoredInteractive)) && !lost {
             // Before what the plan made of it: a store applies records in order.
             step.persist_before(before_plan, Record::Accepted(accepted));
         }
@@ -200,24 +200,24 @@ impl Scheduler {
             self.by_key.insert(key, id);
         }
         self.counts.submitted += 1;
-        self.arm(reference);
+        self.arm_task(reference);
         Ok(Submitted { task: id, worker, repeated: false })
     }
 
     /// No two have the same moment: the store has them by it.
     fn next_id(&mut self, now: Time) -> TaskId {
-        let id = TaskId::behind(self.last_id, now, &mut self.rng);
+        let id = TaskId::after(self.last_id, now, &mut self.rng);
         self.last_id = Some(id);
         id
     }
 
     /// Gives a task its place among those that have not ended.
-    pub(super) fn enter(&mut self, accepted: Arc<AcceptedTask>, stored: bool) -> TaskRef {
+    pub(super) fn add_task(&mut self, accepted: Arc<AcceptedTask>, stored: bool) -> TaskRef {
         let id = accepted.id;
         if let Some(tenant) = &accepted.spec.tenant {
             *self.by_tenant.entry(tenant.clone()).or_default() += 1;
         }
-        let task = Task { accepted, stored, state: TaskState::Queued, due: None, tries: None };
+        let task = Task { accepted, stored, state: TaskState::Queued, due: None, history: None };
         let at = self.tasks.vacant();
         self.tasks.insert(at, task);
         let reference = TaskRef(at as u32);
@@ -226,17 +226,21 @@ impl Scheduler {
     }
 
     /// Lets placement decide about a task.
-    pub(super) fn wait(&mut self, reference: TaskRef) {
+    pub(super) fn enqueue(&mut self, reference: TaskRef) {
         let Some(task) = self.tasks.get(reference.0 as usize) else { return };
-        let ticket = Ticket {
+        let request = PlacementRequest {
             spec: Arc::clone(&task.accepted.spec),
             query: self.predictor.query(&task.accepted.spec),
             submitted: task.accepted.submitted,
             bind_at_once: task.accepted.bind_at_once,
-            interactive: !task.stored && !self.is(Mutant::PatientRequests),
-            tried: task.tried.iter().filter_map(|id| self.slot_of.get(id).copied()).collect(),
+            interactive: !task.stored && !self.is(Mutant::QueuedInteractive),
+            failed_on: task
+                .failed_on
+                .iter()
+                .filter_map(|id| self.slot_of.get(id).copied())
+                .collect(),
         };
-        self.placement.arrive(reference, ticket, &self.predictor);
+        self.placement.arrive(reference, request, &self.predictor);
     }
 
     /// Takes a task off the list of those that have not ended.
@@ -264,11 +268,11 @@ impl Scheduler {
 
     /// Tells the worker to stop what it runs for a task, and takes the task from it.
     pub(super) fn stop_attempt(&mut self, now: Time, reference: TaskRef, step: &mut SchedulerStep) {
-        self.placement.finish(reference, Ending::Withdrawn, now);
+        self.placement.finish(reference, AttemptEnd::Withdrawn, now);
         let stored = self.task(reference).is_none_or(|task| task.stored);
         if let Some((attempt, current)) = self.take_attempt(reference) {
             let message = ToWorker::Cancel { attempt, fence: current.fence };
-            Effect::ToWorker { worker: current.worker, message }.of_task(stored, step);
+            Effect::ToWorker { worker: current.worker, message }.send_for_task(stored, step);
         }
     }
 
@@ -320,7 +324,7 @@ impl Scheduler {
             step.persist(Record::Finished(Arc::clone(&finished)));
         }
         let notice = Notice::Ended { accepted: task.accepted, finished };
-        Effect::Notice { task: id, notice }.of_task(task.stored, step);
+        Effect::Notice { task: id, notice }.send_for_task(task.stored, step);
     }
 
     fn worker_of(&self, reference: TaskRef) -> Option<WorkerId> {

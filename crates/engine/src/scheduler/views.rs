@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use hypha_model::{FailureKind, Name, Span, TaskId, TaskState, Time, Worker, WorkerId};
 use hypha_placement::{
-    Explanation, Slot, Statistics, Strategy, TaskRef, WaitingReasons, WorkerView,
+    Explanation, Statistics, Strategy, TaskRef, WaitingReasons, WorkerSlot, WorkerView,
 };
 use hypha_predict::Mode;
 use serde::Serialize;
 
-use super::leave::Removed;
+use super::leave::RemovedWorker;
 use super::{LeaseView, Scheduler};
 use crate::record::{AcceptedTask, FailedAttempts};
 
@@ -102,7 +102,7 @@ impl Counts {
 
 /// A worker that was removed and has nothing left, to be read.
 #[derive(Clone, Debug)]
-pub struct RemovedView {
+pub struct RemovedWorkerView {
     /// The worker.
     pub id: WorkerId,
     /// When it was removed.
@@ -194,12 +194,12 @@ impl Scheduler {
     }
 
     /// The workers that were removed and have nothing left, the latest first.
-    pub fn removed_workers(&self) -> Vec<RemovedView> {
+    pub fn removed_workers(&self) -> Vec<RemovedWorkerView> {
         let gone = self.removed.iter().filter(|(id, _)| !self.slot_of.contains(id));
-        let view = |(id, it): (&WorkerId, &Removed)| RemovedView {
+        let view = |(id, it): (&WorkerId, &RemovedWorker)| RemovedWorkerView {
             id: *id,
             at: it.at,
-            worker: it.seen.clone(),
+            worker: it.description.clone(),
         };
         let mut views: Vec<_> = gone.map(view).collect();
         views.sort_by_key(|view| std::cmp::Reverse(view.at));
@@ -209,7 +209,7 @@ impl Scheduler {
     /// All workers, with their leases. Where others wait for the scheduler, read them in parts
     /// ([`Scheduler::workers_part`]).
     pub fn workers(&self, now: Time) -> Vec<(WorkerView, Option<LeaseView>)> {
-        let (mut all, mut next) = (Vec::new(), Some(Slot(0)));
+        let (mut all, mut next) = (Vec::new(), Some(WorkerSlot(0)));
         while let Some(from) = next {
             let part = self.workers_part(from, now);
             all.extend(part.items);
@@ -245,7 +245,7 @@ impl Scheduler {
     }
 
     /// Counts on from where an earlier machine of the same process ended.
-    pub fn count_on_from(&mut self, earlier: &Counts) {
+    pub fn continue_counts(&mut self, earlier: &Counts) {
         self.counts = *earlier;
     }
 
@@ -274,7 +274,7 @@ impl Scheduler {
         }
         for (slot, state) in self.workers.iter().enumerate() {
             if let Some(state) = state {
-                self.check_blames(Slot(slot as u32), state)?;
+                self.check_suspensions(WorkerSlot(slot as u32), state)?;
             }
         }
         if open == 0 && self.placement.waiting() != 0 {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use hypha_market::{Ask, HeldLease, Portion};
+use hypha_market::{HeldLease, LeaseRequest, Portion};
 use hypha_model::{AttemptId, Epoch, Fence, LeaseId, RefusalKind, Span, Time, Worker, WorkerId};
-use hypha_placement::{Health, Slot};
+use hypha_placement::{Health, WorkerSlot};
 use hypha_predict::WorkerKey;
 use serde::Serialize;
 
-use super::blame::Blames;
-use super::failed::Failure;
+use super::failure::Failure;
+use super::quarantine::FailureStreaks;
 use super::stall::STALLED;
 use super::{Due, Effect, Scheduler, SchedulerStep};
 use crate::message::{FromWorker, ToWorker};
@@ -18,16 +18,16 @@ use crate::record::Record;
 /// A worker that the scheduler knows.
 pub(super) struct WorkerState {
     pub(super) worker: Arc<Worker>,
-    pub(super) predict: WorkerKey,
+    pub(super) predictor_key: WorkerKey,
     /// Its record has changed since it was last saved.
-    pub(super) changed: bool,
-    pub(super) blames: Blames,
+    pub(super) is_unsaved: bool,
+    pub(super) streaks: FailureStreaks,
     /// It lost attempts, and has said nothing since.
     pub(super) loss_counted: bool,
     /// When it last said something.
-    pub(super) heard: Time,
+    pub(super) last_heard: Time,
     /// It owes an answer, and has said nothing since it was asked: nothing new is given to it until it does.
-    pub(super) late: bool,
+    pub(super) is_unresponsive: bool,
     pub(super) lease: HeldLease,
     /// What the lease covers; all of the worker if there is none.
     pub(super) portion: Option<Arc<Portion>>,
@@ -61,12 +61,12 @@ pub struct LeaseView {
 
 impl WorkerState {
     /// Whether it may be given tasks.
-    fn is_usable(&self) -> bool {
-        self.unused().is_none()
+    fn is_available(&self) -> bool {
+        self.unavailability().is_none()
     }
 
     /// Notes that it cannot be relied on, and since when. One that was never leased cannot be lost.
-    pub(super) fn lose(&mut self, now: Time, reason: &'static str) {
+    pub(super) fn mark_lost(&mut self, now: Time, reason: &'static str) {
         if self.lost.is_none() {
             self.lost = Some(Lost { since: now, reason: Some(reason) });
         }
@@ -91,8 +91,8 @@ impl Scheduler {
     ) {
         if let Some(removed) = self.removed.get_mut(&worker.id) {
             let id = worker.id;
-            removed.seen = Some(worker);
-            return self.ask_at_once(now, id, step);
+            removed.description = Some(worker);
+            return self.request_lease_now(now, id, step);
         }
         if let Some(slot) = self.slot_of.get(&worker.id).copied() {
             let Some(Some(known)) = self.workers.get_mut(slot.0 as usize) else { return };
@@ -101,50 +101,50 @@ impl Scheduler {
                 let was_replaced = std::mem::take(&mut known.replaced);
                 if was_draining || was_replaced {
                     self.draining.remove(&slot);
-                    self.enter_no_more(worker.id);
+                    self.cancel_replacement(worker.id);
                     self.update_availability(now, slot);
                 }
-                return self.ask_at_once(now, worker.id, step);
+                return self.request_lease_now(now, worker.id, step);
             }
             // It says something new of itself: a new worker in the old one's place, with its record.
             let old = Arc::clone(&known.worker);
             known.replaced = true;
             self.placement.set_available(slot, false, now);
-            let returned = Failure::Returned("the worker describes itself anew");
+            let returned = Failure::Returned("the worker changed its description");
             self.fail_all_of(now, slot, returned, step);
-            if !self.placement.has_nothing(slot) {
-                return self.enter_later(worker);
+            if !self.placement.is_idle(slot) {
+                return self.defer_replacement(worker);
             }
             let health = self.placement.health(slot).unwrap_or_default();
-            let blames = self.forget_worker(now, slot, step);
+            let streaks = self.forget_worker(now, slot, step);
             let record = health.clone();
             step.persist(Record::Worker { worker: Arc::clone(&worker), health: record });
-            let slot = self.enter_worker(now, worker, health, step);
-            return self.inherit(now, slot, blames, &old);
+            let slot = self.add_worker(now, worker, health, step);
+            return self.inherit_streaks(now, slot, streaks, &old);
         }
         let health = Health::default();
         step.persist(Record::Worker { worker: Arc::clone(&worker), health });
-        self.enter_worker(now, worker, Health::default(), step);
+        self.add_worker(now, worker, Health::default(), step);
     }
 
     /// A worker is seen again: do not wait for the next try to lease it. One that was removed may have something to
     /// finish.
-    fn ask_at_once(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
+    fn request_lease_now(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
         if let Some((slot, state)) = self.state_of(worker) {
-            if let HeldLease::Requested { again_at, .. } = &mut state.lease {
-                *again_at = now;
+            if let HeldLease::Requested { retry_at, .. } = &mut state.lease {
+                *retry_at = now;
             }
             self.worker_due(now, slot, step);
         }
     }
 
-    pub(super) fn enter_worker(
+    pub(super) fn add_worker(
         &mut self,
         now: Time,
         worker: Arc<Worker>,
         health: Health,
         step: &mut SchedulerStep,
-    ) -> Slot {
+    ) -> WorkerSlot {
         let predict = self.predictor.add_worker(worker.id, worker.hardware.as_ref());
         let hardware = self.predictor.hardware(worker.hardware.as_ref());
         let slot = self.placement.add_worker(Arc::clone(&worker), predict, hardware, health, now);
@@ -154,14 +154,14 @@ impl Scheduler {
             self.workers.resize_with(slot.0 as usize + 1, || None);
         }
         self.workers[slot.0 as usize] = Some(WorkerState {
-            blames: Blames::none(&worker),
+            streaks: FailureStreaks::none(&worker),
             worker,
-            predict,
-            changed: false,
+            predictor_key: predict,
+            is_unsaved: false,
             loss_counted: false,
-            heard: now,
-            late: false,
-            lease: HeldLease::wanted(now, now),
+            last_heard: now,
+            is_unresponsive: false,
+            lease: HeldLease::request_at(now, now),
             portion: None,
             draining: false,
             replaced: false,
@@ -173,31 +173,38 @@ impl Scheduler {
     }
 
     /// Tells placement what the predictor thinks of a worker's speed.
-    pub(super) fn tell_factor(&mut self, now: Time, slot: Slot) {
+    pub(super) fn update_factor(&mut self, now: Time, slot: WorkerSlot) {
         if let Some(Some(state)) = self.workers.get(slot.0 as usize) {
-            self.placement.set_factor(slot, self.predictor.factor(state.predict), now);
+            self.placement.set_factor(slot, self.predictor.factor(state.predictor_key), now);
         }
     }
 
-    pub(super) fn worker_said(
+    pub(super) fn handle_worker_message(
         &mut self,
         now: Time,
         worker: WorkerId,
         message: FromWorker,
         step: &mut SchedulerStep,
     ) {
-        let was_late = self.heard_of(now, worker);
+        let was_unresponsive = self.note_heard(now, worker);
         match message {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
                 let granted = (lease, epoch, ttl, portion);
-                self.granted(now, worker, request, granted, &holding, step);
+                self.lease_granted(now, worker, request, granted, &holding, step);
             }
             FromWorker::LeaseRefused { request, refusal } => {
                 self.plan_wanted = false;
                 self.lease_refused(now, worker, request, refusal.kind);
             }
             FromWorker::Alive { lease, epoch, nonce, portion, holding } => {
-                self.alive(now, worker, (lease, epoch), (nonce, portion), &holding, step);
+                self.heartbeat_answered(
+                    now,
+                    worker,
+                    (lease, epoch),
+                    (nonce, portion),
+                    &holding,
+                    step,
+                );
             }
             FromWorker::RenewEarly { lease, epoch } => {
                 self.plan_wanted = false;
@@ -225,7 +232,7 @@ impl Scheduler {
                 self.progressed(worker, (attempt, fence), permille, step);
             }
             FromWorker::Output { attempt, fence, piece } => {
-                self.produced(worker, (attempt, fence), piece, step);
+                self.output_received(worker, (attempt, fence), piece, step);
             }
             FromWorker::Refused { attempt, fence, refusal } => {
                 self.refused(now, worker, (attempt, fence), refusal, step);
@@ -233,45 +240,47 @@ impl Scheduler {
             FromWorker::Finished { attempt, fence, run, outcome } => {
                 self.finished(now, worker, (attempt, fence), run, outcome, step);
             }
-            FromWorker::Away { executors } => self.said_away(now, worker, &executors),
-            FromWorker::Left { epoch, lease } => self.left(now, worker, epoch, lease, step),
+            FromWorker::Unreachable { executors } => {
+                self.executors_unreachable(now, worker, &executors)
+            }
+            FromWorker::Left { epoch, lease } => self.worker_left(now, worker, epoch, lease, step),
         }
         // Whatever it said, it may be given tasks again.
-        self.plan_wanted |= was_late;
+        self.plan_wanted |= was_unresponsive;
     }
 
     /// Notes that a worker has said something. Says whether it was late with it.
-    fn heard_of(&mut self, now: Time, worker: WorkerId) -> bool {
+    fn note_heard(&mut self, now: Time, worker: WorkerId) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
         state.loss_counted = false;
-        state.heard = now;
-        let was_late = std::mem::take(&mut state.late);
-        if was_late {
+        state.last_heard = now;
+        let was_unresponsive = std::mem::take(&mut state.is_unresponsive);
+        if was_unresponsive {
             self.update_availability(now, slot);
         }
-        was_late
+        was_unresponsive
     }
 
     /// What a worker was told at `sent` was not answered in time: says whether it has been silent since. Such a worker
     /// is late. It is asked at once whether it is there, and whatever does not run there goes to others meanwhile.
-    pub(super) fn is_silent_since(
+    pub(super) fn check_silent_since(
         &mut self,
         now: Time,
-        slot: Slot,
+        slot: WorkerSlot,
         sent: Time,
         step: &mut SchedulerStep,
     ) -> bool {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return false };
-        if state.heard > sent {
+        if state.last_heard > sent {
             // Something was lost on the way.
             return false;
         }
-        if std::mem::replace(&mut state.late, true) {
+        if std::mem::replace(&mut state.is_unresponsive, true) {
             return true;
         }
         let keeps_bound = state.draining;
         let asks = match &mut state.lease {
-            HeldLease::Held { open: None, missed, next, .. } => {
+            HeldLease::Held { unanswered: None, missed, next, .. } => {
                 // What it did not answer counts as a heartbeat that it did not.
                 (*missed, *next) = ((*missed).max(1), now);
                 true
@@ -279,7 +288,7 @@ impl Scheduler {
             _ => false,
         };
         self.update_availability(now, slot);
-        self.hand_on_unacknowledged(now, slot, step);
+        self.reassign_unacknowledged(now, slot, step);
         if !keeps_bound {
             self.release_bound(now, slot);
         }
@@ -289,7 +298,7 @@ impl Scheduler {
         true
     }
 
-    fn granted(
+    fn lease_granted(
         &mut self,
         now: Time,
         worker: WorkerId,
@@ -313,21 +322,22 @@ impl Scheduler {
             return self.lease_refused(now, worker, answered, RefusalKind::TooSlow);
         }
         state.lost = None;
-        state.lease = HeldLease::Held { lease, epoch, ttl, until, open: None, missed: 0, next };
-        self.placement.saw(slot, Some(now.since(sent)), now);
-        self.covers(now, slot, portion, step);
-        self.meet_again(now, worker, slot, holding, step);
-        self.found_well(now, slot, sent);
+        state.lease =
+            HeldLease::Held { lease, epoch, ttl, until, unanswered: None, missed: 0, next };
+        self.placement.record_contact(slot, Some(now.since(sent)), now);
+        self.set_portion(now, slot, portion, step);
+        self.reconcile_after_grant(now, worker, slot, holding, step);
+        self.mark_reachable(now, slot, sent);
         self.update_availability(now, slot);
         self.arm_worker(slot);
         step.send_at_once(Effect::WorkerLeased(worker));
     }
 
-    pub(super) fn update_availability(&mut self, now: Time, slot: Slot) {
+    pub(super) fn update_availability(&mut self, now: Time, slot: WorkerSlot) {
         if let Some(Some(state)) = self.workers.get(slot.0 as usize) {
-            match state.draining && !state.late && state.lease().is_some() {
+            match state.draining && !state.is_unresponsive && state.lease().is_some() {
                 true => self.placement.drain(slot, now),
-                false => self.placement.set_available(slot, state.is_usable(), now),
+                false => self.placement.set_available(slot, state.is_available(), now),
             }
         }
     }
@@ -336,19 +346,19 @@ impl Scheduler {
     fn lease_refused(&mut self, now: Time, worker: WorkerId, answered: u64, why: RefusalKind) {
         let look_at = now + self.settings.health_check_timeout;
         if let Some((slot, state)) = self.state_of(worker)
-            && let HeldLease::Requested { request, again_at, refused, .. } = &mut state.lease
+            && let HeldLease::Requested { request, retry_at, refused, .. } = &mut state.lease
             && *request == answered
         {
             *refused = Some(why);
             if why == RefusalKind::Unavailable {
                 // What it stands for is away, and most who are away are back soon.
-                *again_at = (*again_at).min(look_at);
+                *retry_at = (*retry_at).min(look_at);
                 self.arm_worker(slot);
             }
         }
     }
 
-    fn alive(
+    fn heartbeat_answered(
         &mut self,
         now: Time,
         worker: WorkerId,
@@ -359,15 +369,15 @@ impl Scheduler {
     ) {
         let Some((slot, state)) = self.state_of(worker) else { return };
         let Some(sent) = state.lease.renewed(named, answered) else { return };
-        self.placement.saw(slot, Some(now.since(sent)), now);
-        self.covers(now, slot, portion, step);
-        self.found_well(now, slot, sent);
+        self.placement.record_contact(slot, Some(now.since(sent)), now);
+        self.set_portion(now, slot, portion, step);
+        self.mark_reachable(now, slot, sent);
         self.arm_worker(slot);
         self.reconcile(now, worker, slot, (sent, holding), step);
     }
 
     /// A worker's time has come: ask for a lease, send a heartbeat, or give it up.
-    pub(super) fn worker_due(&mut self, now: Time, slot: Slot, step: &mut SchedulerStep) {
+    pub(super) fn worker_due(&mut self, now: Time, slot: WorkerSlot, step: &mut SchedulerStep) {
         let (interval, timeout) =
             (self.settings.health_check_interval, self.settings.health_check_timeout);
         let next_request = self.next_request();
@@ -380,71 +390,72 @@ impl Scheduler {
         let mut missed_since = None;
         if let Some(Lost { since, .. }) = state.lost
             && since + self.settings.forget_worker_after <= now
-            && self.has_given_up(now, slot, "the worker is gone", step)
+            && self.take_back_all(now, slot, "the worker has been lost for too long", step)
         {
             self.forget_worker(now, slot, step);
             step.send(Effect::WorkerForgotten(id));
             return;
         }
-        self.end_pauses(now, slot);
+        self.end_quarantines(now, slot);
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         match &mut state.lease {
-            HeldLease::Requested { again_at, .. } => {
-                if *again_at <= now {
+            HeldLease::Requested { retry_at, .. } => {
+                if *retry_at <= now {
                     // Rarer and rarer, up to the interval of heartbeats.
-                    state.lease.ask(now, next_request, (timeout, interval));
+                    state.lease.request_sent(now, next_request, (timeout, interval));
                     let ttl = self.settings.lease_ttl;
-                    let ask = Ask { request: next_request, ttl, ..Ask::default() };
+                    let ask =
+                        LeaseRequest { request: next_request, ttl, ..LeaseRequest::default() };
                     let message = ToWorker::RequestLease(ask);
                     step.send(Effect::ToWorker { worker: id, message });
                 }
             }
-            HeldLease::Held { lease, epoch, ttl, until, open, missed, next } => {
+            HeldLease::Held { lease, epoch, ttl, until, unanswered, missed, next } => {
                 if *until <= now {
                     let until = *until;
                     return self.lease_ran_out(now, id, until, step);
                 }
-                if let Some((_, sent)) = *open
+                if let Some((_, sent)) = *unanswered
                     && sent.max(resumed) + timeout <= now
                 {
                     *missed += 1;
-                    *open = None;
+                    *unanswered = None;
                     missed_since = Some(sent);
                     // A missed heartbeat is repeated at once.
                     *next = now;
                     if *missed >= self.settings.max_consecutive_failures {
-                        return self.worker_lost(now, id, "the worker does not answer", step);
+                        return self.worker_lost(now, id, "the worker is unresponsive", step);
                     }
                 }
-                if open.is_none() && *next <= now {
-                    *open = Some((next_request, now));
+                if unanswered.is_none() && *next <= now {
+                    *unanswered = Some((next_request, now));
                     let (lease, epoch, nonce, ttl) = (*lease, *epoch, next_request, *ttl);
                     let is_part = state.portion.is_some();
                     *next = now + self.settings.renewal_interval(ttl, is_part);
-                    let short_of = self.short_of(slot);
-                    let message = ToWorker::Heartbeat { lease, epoch, nonce, short_of };
+                    let demand = self.demand_on(slot);
+                    let message = ToWorker::Heartbeat { lease, epoch, nonce, demand };
                     step.send(Effect::ToWorker { worker: id, message });
                 }
             }
         }
         self.arm_worker(slot);
         if let Some(sent) = missed_since {
-            self.is_silent_since(now, slot, sent, step);
+            self.check_silent_since(now, slot, sent, step);
         }
     }
 
-    pub(super) fn arm_worker(&mut self, slot: Slot) {
+    pub(super) fn arm_worker(&mut self, slot: WorkerSlot) {
         let (timeout, resumed) = (self.settings.health_check_timeout, self.resumed);
         let forget_after = self.settings.forget_worker_after;
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         let mut at = match state.lease {
-            HeldLease::Requested { again_at, .. } => again_at,
-            HeldLease::Held { until, open: Some((_, sent)), .. } => {
+            HeldLease::Requested { retry_at, .. } => retry_at,
+            HeldLease::Held { until, unanswered: Some((_, sent)), .. } => {
                 until.min(sent.max(resumed) + timeout)
             }
-            HeldLease::Held { until, open: None, next, .. } => until.min(next),
+            HeldLease::Held { until, unanswered: None, next, .. } => until.min(next),
         };
-        if let Some(end) = state.blames.next_end() {
+        if let Some(end) = state.streaks.next_end() {
             at = at.min(end);
         }
         if let Some(Lost { since, .. }) = state.lost {
@@ -464,8 +475,8 @@ impl Scheduler {
         reason: &'static str,
         step: &mut SchedulerStep,
     ) {
-        let Some(slot) = self.lose_lease(now, worker, reason) else { return };
-        self.fail_all_of(now, slot, Failure::Worker(reason.to_owned()), step);
+        let Some(slot) = self.drop_lease(now, worker, reason) else { return };
+        self.fail_all_of(now, slot, Failure::WorkerLost(reason.to_owned()), step);
         self.worker_due(now, slot, step);
     }
 
@@ -478,61 +489,66 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) {
         if !self.ran_out_in_stall(until) {
-            return self.worker_lost(now, worker, "the lease has run out", step);
+            return self.worker_lost(now, worker, "the lease has expired", step);
         }
-        let Some(slot) = self.lose_lease(now, worker, STALLED) else { return };
+        let Some(slot) = self.drop_lease(now, worker, STALLED) else { return };
         self.fail_all_of(now, slot, Failure::Interrupted(STALLED), step);
         self.worker_due(now, slot, step);
     }
 
     /// Forgets a worker's lease, to ask for a new one.
-    fn lose_lease(&mut self, now: Time, worker: WorkerId, reason: &'static str) -> Option<Slot> {
+    fn drop_lease(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        reason: &'static str,
+    ) -> Option<WorkerSlot> {
         let (slot, state) = self.state_of(worker)?;
         let had_lease = state.lease().is_some();
-        state.lose(now, reason);
-        state.lease = HeldLease::wanted(now, now);
+        state.mark_lost(now, reason);
+        state.lease = HeldLease::request_at(now, now);
         self.placement.set_available(slot, false, now);
         self.counts.leases_lost += u64::from(had_lease);
         Some(slot)
     }
 
     /// Takes back what a worker has that is to be forgotten. Says whether nothing is left.
-    fn has_given_up(
+    fn take_back_all(
         &mut self,
         now: Time,
-        slot: Slot,
+        slot: WorkerSlot,
         reason: &'static str,
         step: &mut SchedulerStep,
     ) -> bool {
-        if !self.placement.has_nothing(slot) && self.deferred.is_empty() {
+        if !self.placement.is_idle(slot) && self.deferred.is_empty() {
             self.placement.set_available(slot, false, now);
-            self.fail_all_of(now, slot, Failure::Worker(reason.to_owned()), step);
+            self.fail_all_of(now, slot, Failure::WorkerLost(reason.to_owned()), step);
         }
-        self.placement.has_nothing(slot)
+        self.placement.is_idle(slot)
     }
 
     /// Forgets a worker that has nothing.
     pub(super) fn forget_worker(
         &mut self,
         now: Time,
-        slot: Slot,
+        slot: WorkerSlot,
         step: &mut SchedulerStep,
-    ) -> Blames {
+    ) -> FailureStreaks {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize).map(Option::take) else {
-            return Blames::default();
+            return FailureStreaks::default();
         };
         if let Some(due) = state.due {
             self.agenda.remove(&(due, Due::Worker(slot)));
         }
         self.draining.remove(&slot);
         self.slot_of.remove(&state.worker.id);
-        self.predictor.forget_worker(state.predict);
+        self.predictor.forget_worker(state.predictor_key);
         self.placement.remove_worker(slot, now);
         step.persist(Record::WorkerForgotten(state.worker.id));
-        state.blames
+        state.streaks
     }
 
-    pub(super) fn state_of(&mut self, worker: WorkerId) -> Option<(Slot, &mut WorkerState)> {
+    pub(super) fn state_of(&mut self, worker: WorkerId) -> Option<(WorkerSlot, &mut WorkerState)> {
         let slot = *self.slot_of.get(&worker)?;
         Some((slot, self.workers.get_mut(slot.0 as usize)?.as_mut()?))
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hypha_machine::{BoxFuture, Done, Journal, Recover};
+use hypha_machine::{BoxFuture, CommitCallback, Journal, Recover};
 use hypha_model::{Name, TaskId, Time};
 
 use super::{Filter, Page, SchedulerStore};
@@ -31,7 +31,7 @@ impl StoreFailure {
 }
 
 /// Takes a store of any kind.
-pub fn any<S>(store: S) -> AnyStore
+pub fn erase_store<S>(store: S) -> AnyStore
 where
     S: SchedulerStore<Error: fmt::Display> + 'static,
 {
@@ -43,7 +43,7 @@ struct Any<S>(S);
 impl<S: SchedulerStore<Error: fmt::Display>> Journal<Record> for Any<S> {
     type Error = StoreFailure;
 
-    fn commit(&self, records: Vec<Record>, done: Done<StoreFailure>) {
+    fn commit(&self, records: Vec<Record>, done: CommitCallback<StoreFailure>) {
         let done = move |result: Result<(), S::Error>| done(result.map_err(StoreFailure::of));
         self.0.commit(records, Box::new(done));
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use hypha_market::{Answer, Ask, Granted};
+use hypha_market::{LeaseDecision, LeaseGrant, LeaseRequest};
 use hypha_model::{Epoch, LeaseId, Refusal, RefusalKind, Requirement, SchedulerId, Span, Time};
 
-use super::{Phase, RunId, WorkerMachine, WorkerStep, say, say_at_once};
+use super::{RunId, RunPhase, WorkerMachine, WorkerStep, send_message, send_message_at_once};
 use crate::message::FromWorker;
 use crate::mutant::Mutant;
 
@@ -17,49 +17,49 @@ impl WorkerMachine {
         &mut self,
         now: Time,
         from: SchedulerId,
-        mut ask: Ask,
+        mut ask: LeaseRequest,
         step: &mut WorkerStep,
     ) {
         let request = ask.request;
         ask.ttl = ask.ttl.min(MAX_TTL);
         let answer = match self.is_leaving {
-            true => Answer::Refused(RefusalKind::Unavailable),
+            true => LeaseDecision::Refused(RefusalKind::Unavailable),
             false => self.book.request(now, from, &ask, || LeaseId::new(now, &mut self.rng)),
         };
         match answer {
-            Answer::Granted(granted) => self.say_granted(now, from, request, granted, step),
-            Answer::Refused(kind) => {
-                let refusal = Refusal::plain(kind);
-                say_at_once(step, from, FromWorker::LeaseRefused { request, refusal });
+            LeaseDecision::Granted(granted) => self.send_grant(now, from, request, granted, step),
+            LeaseDecision::Refused(kind) => {
+                let refusal = Refusal::without_amount(kind);
+                send_message_at_once(step, from, FromWorker::LeaseRefused { request, refusal });
             }
-            Answer::Overtaken => {}
+            LeaseDecision::Superseded => {}
         }
         self.choose_executors(from);
-        self.ask_for_early_renewals(now, step);
+        self.request_early_renewals(now, step);
     }
 
-    fn say_granted(
+    fn send_grant(
         &mut self,
         now: Time,
         to: SchedulerId,
         request: u64,
-        Granted { lease, ttl, portion }: Granted,
+        LeaseGrant { lease, ttl, portion }: LeaseGrant,
         step: &mut WorkerStep,
     ) {
-        self.say_last_left(to, step);
-        if !self.away.is_empty() {
-            self.say_away(to, step);
+        self.send_last_left(to, step);
+        if !self.unreachable.is_empty() {
+            self.send_unreachable(to, step);
         }
-        let (epoch, holding) = (self.epoch, self.held_for(to));
+        let (epoch, holding) = (self.epoch, self.holding_for(to));
         let granted = FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding };
-        say(step, to, granted);
+        send_message(step, to, granted);
         for (run, state) in &self.runs {
-            if let Phase::Running { since } = state.phase
+            if let RunPhase::Running { since } = state.phase
                 && run.scheduler == to
             {
                 let (attempt, fence) = (state.dispatch.attempt, run.fence);
                 let message = FromWorker::Running { attempt, fence, elapsed: now.since(since) };
-                say(step, to, message);
+                send_message(step, to, message);
             }
         }
     }
@@ -69,25 +69,29 @@ impl WorkerMachine {
         now: Time,
         from: SchedulerId,
         (lease, epoch): (LeaseId, Epoch),
-        (nonce, short_of): (u64, Option<Arc<Requirement>>),
+        (nonce, demand): (u64, Option<Arc<Requirement>>),
         step: &mut WorkerStep,
     ) {
-        let named = self.named(from, lease, epoch);
-        if named && self.is_leaving {
-            return self.say_left(from, step);
+        let is_held = self.holds_lease(from, lease, epoch);
+        if is_held && self.is_leaving {
+            return self.send_left(from, step);
         }
-        let renewed = named.then(|| self.book.renew(now, from, lease, short_of)).flatten();
-        let Some(Granted { portion, .. }) = renewed else {
-            return say_at_once(step, from, FromWorker::LeaseUnknown { lease, epoch });
+        let renewed = is_held.then(|| self.book.renew(now, from, lease, demand)).flatten();
+        let Some(LeaseGrant { portion, .. }) = renewed else {
+            return send_message_at_once(step, from, FromWorker::LeaseUnknown { lease, epoch });
         };
-        self.has_heard(from);
-        if !self.away.is_empty() {
-            self.say_away(from, step);
+        self.note_left_heard(from);
+        if !self.unreachable.is_empty() {
+            self.send_unreachable(from, step);
         }
         self.choose_executors(from);
-        let holding = self.held_for(from);
-        say_at_once(step, from, FromWorker::Alive { lease, epoch, nonce, portion, holding });
-        self.ask_for_early_renewals(now, step);
+        let holding = self.holding_for(from);
+        send_message_at_once(
+            step,
+            from,
+            FromWorker::Alive { lease, epoch, nonce, portion, holding },
+        );
+        self.request_early_renewals(now, step);
     }
 
     /// Chooses executors anew for what waits under a lease that covers something else now. What it does not cover any
@@ -103,14 +107,14 @@ impl WorkerMachine {
     }
 
     /// Tells holders whose leases would cover something else to renew them.
-    pub(super) fn ask_for_early_renewals(&mut self, now: Time, step: &mut WorkerStep) {
+    pub(super) fn request_early_renewals(&mut self, now: Time, step: &mut WorkerStep) {
         let epoch = self.epoch;
         for (holder, lease) in self.book.early_renewals(now) {
-            say_at_once(step, holder, FromWorker::RenewEarly { lease, epoch });
+            send_message_at_once(step, holder, FromWorker::RenewEarly { lease, epoch });
         }
     }
 
-    pub(super) fn end_leases_in_time(&mut self, now: Time, step: &mut WorkerStep) {
+    pub(super) fn expire_leases(&mut self, now: Time, step: &mut WorkerStep) {
         while let Some(holder) = self.book.expired(now) {
             self.end_lease(now, holder, step);
         }
@@ -127,6 +131,6 @@ impl WorkerMachine {
             }
             self.queues.remove(&holder);
         }
-        self.ask_for_early_renewals(now, step);
+        self.request_early_renewals(now, step);
     }
 }

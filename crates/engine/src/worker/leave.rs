@@ -2,12 +2,12 @@
 
 use hypha_model::SchedulerId;
 
-use super::{Leaving, Phase, RunId, WorkerMachine, WorkerRecord, WorkerStep, say};
+use super::{Leaving, RunId, RunPhase, WorkerMachine, WorkerRecord, WorkerStep, send_message};
 use crate::message::FromWorker;
 
 impl WorkerMachine {
     /// Whom the worker is leaving: those that have not released their leases.
-    pub fn leaves(&self) -> impl Iterator<Item = SchedulerId> {
+    pub fn unreleased_holders(&self) -> impl Iterator<Item = SchedulerId> {
         self.book.holders().filter(|_| self.is_leaving)
     }
 
@@ -24,33 +24,33 @@ impl WorkerMachine {
         let runs: Vec<RunId> = self.runs.keys().copied().collect();
         for id in runs {
             match self.runs.get(&id).map(|run| &run.phase) {
-                Some(Phase::Ended { .. }) => self.report_end(id, step),
+                Some(RunPhase::Ended { .. }) => self.report_end(id, step),
                 _ => self.stop(id, false, step),
             }
         }
         for holder in holders {
-            self.say_left(holder, step);
+            self.send_left(holder, step);
         }
     }
 
     /// Says to the holder of a lease that this life ends.
-    pub(super) fn say_left(&self, to: SchedulerId, step: &mut WorkerStep) {
+    pub(super) fn send_left(&self, to: SchedulerId, step: &mut WorkerStep) {
         if let Some((lease, _)) = self.book.lease_of(to) {
-            say(step, to, FromWorker::Left { epoch: self.epoch, lease: Some(lease) });
+            send_message(step, to, FromWorker::Left { epoch: self.epoch, lease: Some(lease) });
         }
     }
 
     /// Says to a holder of a lease of the last life that it ended in order: it may have been down then.
-    pub(super) fn say_last_left(&self, to: SchedulerId, step: &mut WorkerStep) {
+    pub(super) fn send_last_left(&self, to: SchedulerId, step: &mut WorkerStep) {
         if let Some(Leaving { epoch, holders }) = &self.left
             && holders.contains(&to)
         {
-            say(step, to, FromWorker::Left { epoch: *epoch, lease: None });
+            send_message(step, to, FromWorker::Left { epoch: *epoch, lease: None });
         }
     }
 
     /// A scheduler relies on a lease of this life: it has heard how the last one ended.
-    pub(super) fn has_heard(&mut self, holder: SchedulerId) {
+    pub(super) fn note_left_heard(&mut self, holder: SchedulerId) {
         if let Some(left) = &mut self.left {
             left.holders.retain(|other| *other != holder);
         }

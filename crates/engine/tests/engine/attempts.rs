@@ -12,14 +12,14 @@ use crate::harness::*;
 #[test]
 fn a_hand_over_carries_lease_epoch_and_fence_and_is_durable_in_the_same_step() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
-    let dispatch = &given.dispatch;
+    let dispatch = &assignment.dispatch;
     assert_eq!((dispatch.lease, dispatch.epoch), (lease.lease, lease.epoch));
     assert_eq!(dispatch.timeout, rig.settings.task_timeout);
     assert!(rig.steps[0].persist.iter().any(|record| matches!(record,
-        Record::Attempted { attempt, fence, worker, .. }
-            if (*attempt, *fence, *worker) == (dispatch.attempt, dispatch.fence, given.worker))));
+        Record::AttemptDispatched { attempt, fence, worker, .. }
+            if (*attempt, *fence, *worker) == (dispatch.attempt, dispatch.fence, assignment.worker))));
     assert_eq!(rig.stored(id).current.as_ref().unwrap().fence, dispatch.fence);
 }
 
@@ -37,36 +37,39 @@ fn fences_grow_within_a_life_and_over_lives() {
 #[test]
 fn what_is_not_acknowledged_is_sent_again_then_tried_elsewhere() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     for resend in 1..=3 {
         rig.wait(secs(5));
         assert_eq!(rig.dispatches().len(), 1, "resend {resend}");
-        assert_eq!(rig.dispatches()[0].dispatch.fence, given.dispatch.fence);
+        assert_eq!(rig.dispatches()[0].dispatch.fence, assignment.dispatch.fence);
     }
     rig.wait(secs(5));
-    assert!(rig.dispatches().is_empty() && rig.is_cancelled(&given));
-    assert_eq!(rig.view(id).last_error.unwrap(), "the worker does not take it");
+    assert!(rig.dispatches().is_empty() && rig.is_cancelled(&assignment));
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker does not acknowledge the attempt");
     assert_eq!(rig.stored(id).failures, 1);
 }
 
 #[test]
 fn what_is_acknowledged_may_wait_for_its_turn_but_not_for_ever() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
-    rig.accept(&given);
+    let (id, assignment) = rig.dispatched(task());
+    rig.accept(&assignment);
     rig.wait(secs(3_600));
     assert!(rig.dispatches().is_empty() && rig.view(id).last_error.is_none());
     rig.wait(secs(65 * 300 - 3_600));
-    assert_eq!(rig.view(id).last_error.unwrap(), "the worker took it and did not begin");
+    assert_eq!(
+        rig.view(id).last_error.unwrap(),
+        "the worker acknowledged the attempt and did not start it"
+    );
 }
 
 #[test]
 fn progress_never_goes_back() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    rig.start(&assignment);
     assert_eq!(rig.notices(id), [Notice::Running]);
-    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     let mut seen = Vec::new();
     for permille in [100, 50, 100, 700, 60_000, 3] {
         rig.say(1, FromWorker::Progress { attempt, fence, permille });
@@ -89,20 +92,20 @@ fn only_the_live_attempt_of_its_own_worker_counts() {
     for (what, from, lie) in lies {
         let mut rig = Rig::with_workers(&[1, 2]);
         rig.submit(task());
-        let given = rig.dispatches()[0].clone();
-        let id = given.dispatch.attempt.task;
+        let assignment = rig.dispatches()[0].clone();
+        let id = assignment.dispatch.attempt.task;
         // The liar is whoever is not the worker.
         let from = if from == 9 {
             9
         } else if from == 1 {
-            given.n()
+            assignment.n()
         } else {
-            3 - given.n()
+            3 - assignment.n()
         };
-        let mut dispatch = (*given.dispatch).clone();
+        let mut dispatch = (*assignment.dispatch).clone();
         lie(&mut dispatch);
         let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-        let refusal = Refusal::plain(RefusalKind::Busy);
+        let refusal = Refusal::without_amount(RefusalKind::Busy);
         let messages = [
             FromWorker::Started { attempt, fence },
             FromWorker::Progress { attempt, fence, permille: 5 },
@@ -116,7 +119,7 @@ fn only_the_live_attempt_of_its_own_worker_counts() {
         }
         assert!(rig.told(from).contains(&ToWorker::Recorded { attempt, fence }), "{what}");
         assert_eq!(rig.scheduler.counts().late_results, 2, "{what}");
-        rig.finish(&given);
+        rig.finish(&assignment);
         assert_eq!(rig.ended(id).state, TaskState::Completed, "{what}");
     }
 }
@@ -124,28 +127,28 @@ fn only_the_live_attempt_of_its_own_worker_counts() {
 #[test]
 fn a_result_is_recorded_once() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    rig.start(&assignment);
     rig.now = rig.now + secs(1);
-    rig.finish(&given);
+    rig.finish(&assignment);
     let ended = rig.ended(id).clone();
     assert_eq!((ended.state, ended.attempts), (TaskState::Completed, 1));
     assert_eq!((ended.worker, ended.started), (Some(worker_id(1)), Some(START)));
     assert_eq!(ended.result.unwrap().payload().unwrap(), &Payload::from(&b"42"[..]));
-    rig.finish(&given);
+    rig.finish(&assignment);
     assert_eq!((rig.ends(), rig.scheduler.counts().late_results), (0, 1));
-    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     assert_eq!(rig.told(1), [ToWorker::Recorded { attempt, fence }], "the worker may forget it");
 }
 
 #[test]
 fn a_result_that_is_not_what_its_digest_says_is_tried_again() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     let digest = Payload::from(&b"42"[..]).digest();
     let result = TaskResult::Inline { payload: Payload::from(&b"41"[..]), digest };
     let outcome = Outcome::Completed { result };
-    rig.finish_with(&given, outcome);
+    rig.finish_with(&assignment, outcome);
     assert_eq!(rig.ends(), 0);
     assert_eq!(rig.view(id).last_error.unwrap(), "the result does not match its digest");
     assert_eq!(rig.stored(id).failures, 1);
@@ -171,9 +174,9 @@ fn failures_are_retried_as_the_policy_says() {
     for (what, retry, outcome, again) in cases {
         let mut rig = Rig::new(Settings { retry, ..Settings::default() });
         rig.join(1);
-        let (id, given) = rig.dispatched(task());
-        rig.start(&given);
-        rig.finish_with(&given, outcome);
+        let (id, assignment) = rig.dispatched(task());
+        rig.start(&assignment);
+        rig.finish_with(&assignment, outcome);
         assert_eq!(rig.ends() == 0, again, "{what}");
         if again {
             assert_eq!(rig.stored(id).failures, 1, "{what}");
@@ -187,7 +190,7 @@ fn failures_are_retried_as_the_policy_says() {
 }
 
 #[test]
-fn pauses_double_spread_and_end_with_the_last_attempt() {
+fn backoff_doubles_with_jitter_and_ends_with_the_last_attempt() {
     let retry = RetryPolicy { max_attempts: 8, ..RetryPolicy::default() };
     // No quarantine: the worker must be there for each attempt.
     let settings = Settings { retry, max_consecutive_failures: 100, ..Settings::default() };
@@ -195,17 +198,17 @@ fn pauses_double_spread_and_end_with_the_last_attempt() {
     let mut rig = Rig::new(settings);
     rig.join(1);
     for _ in 0..2 {
-        let (id, mut given) = rig.dispatched(task());
+        let (id, mut assignment) = rig.dispatched(task());
         let mut own = Vec::new();
         for _ in 1..8 {
-            rig.finish_with(&given, failed(true));
+            rig.finish_with(&assignment, failed(true));
             let until = rig.view(id).not_before.unwrap();
             own.push(until.since(rig.now).as_secs_f64());
             assert!(rig.notices(id).iter().any(|notice| matches!(notice, Notice::Delayed { .. })));
             rig.wait(until.since(rig.now));
-            given = rig.dispatches()[0].clone();
+            assignment = rig.dispatches()[0].clone();
         }
-        rig.finish_with(&given, failed(true));
+        rig.finish_with(&assignment, failed(true));
         assert_eq!((rig.ended(id).state, rig.ended(id).attempts), (TaskState::Failed, 8));
         pauses.push(own);
     }
@@ -222,26 +225,26 @@ fn pauses_double_spread_and_end_with_the_last_attempt() {
 fn a_retry_goes_elsewhere_first() {
     for refused in [false, true] {
         let mut rig = Rig::with_workers(&[1, 2]);
-        let (_, given) = rig.dispatched(task());
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        let (_, assignment) = rig.dispatched(task());
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         if refused {
-            let refusal = Refusal::plain(RefusalKind::Busy);
-            rig.say(given.n(), FromWorker::Refused { attempt, fence, refusal });
+            let refusal = Refusal::without_amount(RefusalKind::Busy);
+            rig.say(assignment.n(), FromWorker::Refused { attempt, fence, refusal });
         } else {
-            rig.finish_with(&given, failed(true));
+            rig.finish_with(&assignment, failed(true));
         }
         rig.wait(secs(2));
-        assert_eq!(rig.dispatches()[0].n(), 3 - given.n(), "refused: {refused}");
+        assert_eq!(rig.dispatches()[0].n(), 3 - assignment.n(), "refused: {refused}");
     }
 }
 
 #[test]
 fn refusals_use_up_no_attempts_but_end_some_day() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, mut given) = rig.dispatched(task());
+    let (id, mut assignment) = rig.dispatched(task());
     for refusals in 1..=100 {
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
-        let refusal = Refusal::plain(RefusalKind::Busy);
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+        let refusal = Refusal::without_amount(RefusalKind::Busy);
         rig.say(1, FromWorker::Refused { attempt, fence, refusal });
         if refusals == 100 {
             break;
@@ -250,7 +253,7 @@ fn refusals_use_up_no_attempts_but_end_some_day() {
         assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, 0);
         let pause = rig.view(id).not_before.unwrap().since(rig.now);
         rig.wait(pause);
-        given = rig.dispatches()[0].clone();
+        assignment = rig.dispatches()[0].clone();
     }
     let error = TaskError::new(FailureKind::Refused, "refused by the worker: busy");
     assert_eq!(rig.ended(id).error, Some(error));
@@ -259,14 +262,17 @@ fn refusals_use_up_no_attempts_but_end_some_day() {
 #[test]
 fn a_failure_after_a_refusal_counts() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
-    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
-    rig.say(1, FromWorker::Refused { attempt, fence, refusal: Refusal::plain(RefusalKind::Busy) });
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+    rig.say(
+        1,
+        FromWorker::Refused { attempt, fence, refusal: Refusal::without_amount(RefusalKind::Busy) },
+    );
+    rig.start(&assignment);
     assert_eq!(rig.view(id).state, TaskState::Queued, "what was refused cannot start");
     rig.wait(secs(2));
-    let given = rig.dispatches()[0].clone();
-    rig.finish_with(&given, failed(false));
+    let assignment = rig.dispatches()[0].clone();
+    rig.finish_with(&assignment, failed(false));
     assert_eq!((rig.ended(id).state, rig.ended(id).attempts), (TaskState::Failed, 2));
     let error = TaskError::new(FailureKind::InvalidInput, "out of memory");
     assert_eq!(rig.ended(id).error, Some(error));
@@ -277,16 +283,16 @@ fn a_failure_after_a_refusal_counts() {
 fn the_scheduler_ends_an_attempt_that_its_worker_does_not() {
     for accepted_long_before in [false, true] {
         let mut rig = Rig::with_workers(&[1]);
-        let (id, given) = rig.dispatched(with_spec(|spec| spec.timeout = Some(secs(50))));
+        let (id, assignment) = rig.dispatched(with_spec(|spec| spec.timeout = Some(secs(50))));
         if accepted_long_before {
-            rig.accept(&given);
+            rig.accept(&assignment);
             rig.wait(secs(100));
         }
-        rig.start(&given);
+        rig.start(&assignment);
         rig.wait(secs(54));
         assert_eq!(rig.view(id).state, TaskState::Running);
         rig.wait(secs(1));
-        assert!(rig.is_cancelled(&given), "accepted long before: {accepted_long_before}");
+        assert!(rig.is_cancelled(&assignment), "accepted long before: {accepted_long_before}");
         assert_eq!(rig.view(id).last_error.unwrap(), "it took longer than 50.00 s");
     }
 }
@@ -295,8 +301,8 @@ fn the_scheduler_ends_an_attempt_that_its_worker_does_not() {
 fn when_a_run_began_is_known_from_its_end_too() {
     let mut rig = Rig::with_workers(&[1]);
     for (run, began) in [(secs(3), secs(2)), (Span::MAX, Span::ZERO)] {
-        let (id, given) = rig.dispatched(task());
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        let (id, assignment) = rig.dispatched(task());
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         let at = rig.now;
         rig.now = rig.now + secs(5);
         rig.say(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
@@ -307,13 +313,13 @@ fn when_a_run_began_is_known_from_its_end_too() {
 #[test]
 fn long_errors_and_forged_times_are_bounded() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     let error = "é".repeat(1_000_000);
-    rig.finish_with(&given, Outcome::Failed(TaskError::new(FailureKind::InvalidInput, error)));
+    rig.finish_with(&assignment, Outcome::Failed(TaskError::new(FailureKind::InvalidInput, error)));
     assert_eq!(rig.ended(id).error.as_ref().unwrap().message.chars().count(), 2_000);
     for run in [Span::MAX, Span::ZERO] {
-        let (_, given) = rig.dispatched(task());
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        let (_, assignment) = rig.dispatched(task());
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         rig.now = rig.now + secs(2);
         rig.say(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
         let health = rig.scheduler.workers(rig.now)[0].0.health.clone();
@@ -332,16 +338,16 @@ fn a_worker_that_lost_an_attempt_or_kept_a_void_one_is_set_right() {
     rig.workers.get_mut(&worker_id(1)).unwrap().holding = vec![stray];
     rig.wait(secs(30));
     assert!(rig.told(1).contains(&ToWorker::Cancel { attempt: stray.0, fence: stray.1 }));
-    assert_eq!(rig.view(id).last_error.unwrap(), "the worker has lost it");
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker no longer has the attempt");
     assert_eq!(rig.stored(id).failures, 1);
 }
 
 #[test]
 fn a_worker_that_claims_absurdly_much_is_not_answered_with_as_much() {
     let mut rig = Rig::with_workers(&[1]);
-    let (_, given) = rig.dispatched(task());
-    rig.accept(&given);
-    let attempt = given.dispatch.attempt;
+    let (_, assignment) = rig.dispatched(task());
+    rig.accept(&assignment);
+    let attempt = assignment.dispatch.attempt;
     let many = (0..50_000).map(|n| (attempt, hypha_model::Fence(n))).collect();
     rig.workers.get_mut(&worker_id(1)).unwrap().holding = many;
     rig.wait(secs(30));
@@ -357,8 +363,8 @@ fn stolen_tasks_move_and_are_handed_over() {
     rig.join(1);
     let ids: Vec<_> = (0..8).map(|_| rig.submit(task())).collect();
     rig.join(2);
-    let moved: Vec<Given> = rig.dispatches();
-    assert!(!moved.is_empty() && moved.iter().all(|given| given.n() == 2), "{moved:?}");
+    let moved: Vec<Assignment> = rig.dispatches();
+    assert!(!moved.is_empty() && moved.iter().all(|assignment| assignment.n() == 2), "{moved:?}");
     assert!(rig.scheduler.counts().stolen >= moved.len() as u64);
     assert!(rig.notices(moved[0].dispatch.attempt.task).contains(&Notice::Scheduled(worker_id(2))));
     for id in ids {
@@ -371,15 +377,15 @@ fn stolen_tasks_move_and_are_handed_over() {
 #[test]
 fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
     let mut rig = Rig::with_workers(&[1, 2]);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     assert!(rig.view(id).failed.is_empty());
     let at = rig.now;
     let long = format!("no memory {}", "€".repeat(3_000));
     let long = Outcome::Failed(TaskError::new(FailureKind::ProgramFailed, long));
-    rig.finish_with(&given, long.clone());
+    rig.finish_with(&assignment, long.clone());
     let tries = rig.view(id).failed;
     let kept: Vec<_> = tries.iter().map(|one| (one.number, one.worker, one.at)).collect();
-    assert_eq!(kept, [(1, given.worker, at)]);
+    assert_eq!(kept, [(1, assignment.worker, at)]);
     assert!(tries[0].reason.starts_with("no memory €") && tries[0].reason.chars().count() == 500);
     assert_eq!(rig.stored(id).failed, tries);
     rig.restart();
@@ -388,7 +394,7 @@ fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
 
     rig.wait(secs(4));
     let second = rig.dispatches()[0].clone();
-    assert_ne!(second.worker, given.worker, "elsewhere first, also after a restart");
+    assert_ne!(second.worker, assignment.worker, "elsewhere first, also after a restart");
     rig.finish_with(&second, failed(true));
     rig.wait(secs(4));
     let third = rig.dispatches()[0].clone();
@@ -398,13 +404,13 @@ fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
     assert_eq!(reasons, [500, "out of memory".len(), 500]);
     assert_eq!(ended.error.as_ref().unwrap().message.chars().count(), 2_000, "the last one whole");
 
-    let (id, given) = rig.dispatched(task());
-    rig.finish_with(&given, failed(true));
+    let (id, assignment) = rig.dispatched(task());
+    rig.finish_with(&assignment, failed(true));
     rig.wait(secs(4));
     let second = rig.dispatches()[0].clone();
     rig.finish(&second);
     assert_eq!(rig.ended(id).state, TaskState::Completed);
-    assert_eq!(rig.ended(id).failed[0].worker, given.worker);
+    assert_eq!(rig.ended(id).failed[0].worker, assignment.worker);
 }
 
 /// Each way to fail has its kind, which is counted and kept with the attempt.
@@ -416,18 +422,18 @@ fn what_went_wrong_has_a_kind_to_the_end() {
     let corrupt = Outcome::Completed { result };
     let mut cases = vec![
         (Outcome::TimedOut, FailureKind::TimedOut),
-        (Outcome::Unreached { error: "why".to_owned() }, FailureKind::BackendUnreachable),
+        (Outcome::Unreachable { error: "why".to_owned() }, FailureKind::BackendUnreachable),
         (corrupt, FailureKind::CorruptResult),
     ];
     // What only the scheduler can find is not believed of a worker.
     for kind in FailureKind::ALL {
-        let found = if kind.is_of_run() { kind } else { FailureKind::WorkerFailed };
+        let found = if kind.is_run_outcome() { kind } else { FailureKind::WorkerFailed };
         cases.push((say(kind), found));
     }
     for (outcome, kind) in cases {
         let mut rig = Rig::with_workers(&[1]);
-        let (id, given) = rig.dispatched(task());
-        rig.finish_with(&given, outcome);
+        let (id, assignment) = rig.dispatched(task());
+        rig.finish_with(&assignment, outcome);
         let failed = match rig.ends() {
             0 => rig.view(id).failed,
             _ => {
@@ -436,7 +442,7 @@ fn what_went_wrong_has_a_kind_to_the_end() {
             }
         };
         assert_eq!(failed.last().unwrap().kind, kind);
-        assert_eq!(rig.ends() == 0, kind.retry(), "{kind}");
+        assert_eq!(rig.ends() == 0, kind.is_retryable(), "{kind}");
         let counted: Vec<_> =
             rig.scheduler.counts().failures.iter().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counted, [(kind, 1)]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_engine::scheduler::{TASKS_PER_PART, Unused};
+use hypha_engine::scheduler::{TASKS_PER_PART, Unavailability};
 use hypha_engine::{Command, Record, SchedulerEvent, Settings};
 use hypha_machine::Machine;
 use hypha_model::{Span, TaskId, TaskState};
@@ -25,11 +25,11 @@ fn join(rig: &mut Rig, n: u8, concurrency: u32) {
 }
 
 /// Ten tasks that a worker runs at once.
-fn ten_running(rig: &mut Rig) -> Vec<Given> {
+fn ten_running(rig: &mut Rig) -> Vec<Assignment> {
     join(rig, 1, 10);
-    let given: Vec<Given> = (0..10).map(|_| rig.dispatched(task()).1).collect();
-    given.iter().for_each(|given| rig.start(given));
-    given
+    let assignment: Vec<Assignment> = (0..10).map(|_| rig.dispatched(task()).1).collect();
+    assignment.iter().for_each(|assignment| rig.start(assignment));
+    assignment
 }
 
 fn requeued(rig: &Rig) -> usize {
@@ -54,19 +54,19 @@ fn rest(rig: &mut Rig, count: impl Fn(&Rig) -> usize) -> Vec<usize> {
 #[test]
 fn attempts_of_a_worker_that_goes_are_given_up_in_parts() {
     let mut rig = rig(Strategy::Fifo);
-    let given = ten_running(&mut rig);
+    let assignment = ten_running(&mut rig);
     rig.silence(1);
     rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
     assert_eq!(requeued(&rig), PER_STEP);
-    let unused = rig.scheduler.why_unused(worker_id(1), None);
-    assert!(matches!(unused, Some(Unused::Lost { .. })), "out of use at once: {unused:?}");
+    let unused = rig.scheduler.unavailability_of(worker_id(1), None);
+    assert!(matches!(unused, Some(Unavailability::Lost { .. })), "out of use at once: {unused:?}");
     assert!(has_rest(&rig));
 
     // What has not had its turn is still valid: its result counts.
-    let valid = |rig: &Rig, given: &&Given| {
-        rig.view(given.dispatch.attempt.task).state == TaskState::Running
+    let valid = |rig: &Rig, assignment: &&Assignment| {
+        rig.view(assignment.dispatch.attempt.task).state == TaskState::Running
     };
-    let last = given.iter().rfind(|given| valid(&rig, given)).unwrap().clone();
+    let last = assignment.iter().rfind(|assignment| valid(&rig, assignment)).unwrap().clone();
     rig.finish(&last);
     assert_eq!(rig.ended(last.dispatch.attempt.task).state, TaskState::Completed);
 
@@ -79,11 +79,11 @@ fn attempts_of_a_worker_that_goes_are_given_up_in_parts() {
 #[test]
 fn a_worker_that_is_leased_anew_stops_what_has_not_been_given_up() {
     let mut rig = rig(Strategy::Fifo);
-    let given = ten_running(&mut rig);
+    let assignment = ten_running(&mut rig);
     // It answers at once, and says that it has all of them.
     rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
     assert!(rig.scheduler.lease_of(worker_id(1)).is_some());
-    assert!(given.iter().all(|given| rig.is_cancelled(given)));
+    assert!(assignment.iter().all(|assignment| rig.is_cancelled(assignment)));
     rest(&mut rig, requeued);
     assert_eq!(rig.scheduler.counts().retried, 10);
     rig.wait(secs(5));

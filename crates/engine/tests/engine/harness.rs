@@ -6,8 +6,9 @@ use std::sync::Arc;
 use hypha_engine::record::{FinishedTask, StoredTask};
 use hypha_engine::scheduler::TaskView;
 use hypha_engine::{
-    Ask, Command, Dispatch, Effect, FromWorker, Image, NewTask, Notice, Outcome, Record, Reject,
-    Reply, Scheduler, SchedulerEvent, SchedulerStep, Settings, Submitted, ToWorker,
+    Command, Dispatch, Effect, FromWorker, Image, LeaseRequest, NewTask, Notice, Outcome, Record,
+    Reply, Scheduler, SchedulerEvent, SchedulerStep, Settings, SubmitRejection, Submitted,
+    ToWorker,
 };
 use hypha_machine::{Apply, Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
@@ -70,7 +71,7 @@ where
     M: Machine<Record: Clone>,
     I: Apply<M::Record>,
 {
-    let reply_at_once = batch.ask(machine, now, event, ()).map(|((), reply)| reply);
+    let reply_at_once = batch.step_request(machine, now, event, ()).map(|((), reply)| reply);
     Committed { reply_at_once, ..commit(batch, disk) }
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct Script {
     pub(crate) silent: bool,
     pub(crate) holding: Vec<(AttemptId, Fence)>,
     /// Its executors whose back ends are away.
-    pub(crate) away: Vec<Name>,
+    pub(crate) unreachable: Vec<Name>,
 }
 
 impl Rig {
@@ -141,18 +142,18 @@ impl Rig {
     }
 
     pub(crate) fn say(&mut self, worker: u8, message: FromWorker) {
-        self.event(SchedulerEvent::WorkerSaid { worker: worker_id(worker), message });
+        self.event(SchedulerEvent::WorkerMessageReceived { worker: worker_id(worker), message });
     }
 
     pub(crate) fn ask(&mut self, command: Command) -> Reply {
-        self.event(SchedulerEvent::Asked(command));
+        self.event(SchedulerEvent::CommandReceived(command));
         let replies = self.steps.iter().flat_map(|step| [&step.reply, &step.reply_at_once]);
         let replies: Vec<&Reply> = replies.flatten().collect();
         assert_eq!(replies.len(), 1, "one reply for each request");
         replies[0].clone()
     }
 
-    pub(crate) fn try_submit(&mut self, task: NewTask) -> Result<Submitted, Reject> {
+    pub(crate) fn try_submit(&mut self, task: NewTask) -> Result<Submitted, SubmitRejection> {
         match self.ask(Command::SubmitTasks(vec![task])) {
             Reply::Submitted(answers) => answers[0],
             other => panic!("{other:?} is no answer to a submit"),
@@ -164,11 +165,11 @@ impl Rig {
     }
 
     /// Submits, and expects the task to be handed over at once.
-    pub(crate) fn dispatched(&mut self, task: NewTask) -> (TaskId, Given) {
+    pub(crate) fn dispatched(&mut self, task: NewTask) -> (TaskId, Assignment) {
         let id = self.submit(task);
-        let given = self.dispatches();
-        assert_eq!(given.len(), 1, "handed over at once");
-        (id, given[0].clone())
+        let assignment = self.dispatches();
+        assert_eq!(assignment.len(), 1, "handed over at once");
+        (id, assignment[0].clone())
     }
 
     /// The worker is found, and grants the lease that it is asked for.
@@ -217,19 +218,19 @@ impl Rig {
         self.sent().filter_map(told).collect()
     }
 
-    pub(crate) fn dispatches(&self) -> Vec<Given> {
-        let given = |effect: &Effect| match effect {
+    pub(crate) fn dispatches(&self) -> Vec<Assignment> {
+        let assignment = |effect: &Effect| match effect {
             Effect::ToWorker { worker, message: ToWorker::Dispatch(dispatch) } => {
-                Some(Given { worker: *worker, dispatch: Arc::clone(dispatch) })
+                Some(Assignment { worker: *worker, dispatch: Arc::clone(dispatch) })
             }
             _ => None,
         };
-        self.sent().filter_map(given).collect()
+        self.sent().filter_map(assignment).collect()
     }
 
-    pub(crate) fn is_cancelled(&self, given: &Given) -> bool {
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
-        self.told(given.n()).contains(&ToWorker::Cancel { attempt, fence })
+    pub(crate) fn is_cancelled(&self, assignment: &Assignment) -> bool {
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+        self.told(assignment.n()).contains(&ToWorker::Cancel { attempt, fence })
     }
 
     pub(crate) fn notices(&self, id: TaskId) -> Vec<Notice> {
@@ -257,26 +258,26 @@ impl Rig {
         self.persisted().filter(|record| matches!(record, Record::Finished(_))).count()
     }
 
-    pub(crate) fn finish(&mut self, given: &Given) {
-        self.finish_with(given, completed());
+    pub(crate) fn finish(&mut self, assignment: &Assignment) {
+        self.finish_with(assignment, completed());
     }
 
-    pub(crate) fn finish_with(&mut self, given: &Given, outcome: Outcome) {
-        let fence = given.dispatch.fence;
-        if let Some(script) = self.workers.get_mut(&given.worker) {
+    pub(crate) fn finish_with(&mut self, assignment: &Assignment, outcome: Outcome) {
+        let fence = assignment.dispatch.fence;
+        if let Some(script) = self.workers.get_mut(&assignment.worker) {
             script.holding.retain(|(_, held)| *held != fence);
         }
-        self.say(given.n(), given.finished(outcome));
+        self.say(assignment.n(), assignment.finished(outcome));
     }
 
-    pub(crate) fn accept(&mut self, given: &Given) {
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
-        self.say(given.n(), FromWorker::Accepted { attempt, fence });
+    pub(crate) fn accept(&mut self, assignment: &Assignment) {
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+        self.say(assignment.n(), FromWorker::Accepted { attempt, fence });
     }
 
-    pub(crate) fn start(&mut self, given: &Given) {
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
-        self.say(given.n(), FromWorker::Started { attempt, fence });
+    pub(crate) fn start(&mut self, assignment: &Assignment) {
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+        self.say(assignment.n(), FromWorker::Started { attempt, fence });
     }
 
     pub(crate) fn silence(&mut self, n: u8) {
@@ -310,11 +311,11 @@ impl Rig {
                 let Effect::ToWorker { worker, message } = effect else { continue };
                 let Some(script) = self.workers.get_mut(&worker) else { continue };
                 if let Some(message) = script.says_first(&message) {
-                    self.step(SchedulerEvent::WorkerSaid { worker, message });
+                    self.step(SchedulerEvent::WorkerMessageReceived { worker, message });
                 }
                 let Some(script) = self.workers.get_mut(&worker) else { continue };
                 if let Some(message) = script.answer(message, self.now, &mut self.rng) {
-                    self.step(SchedulerEvent::WorkerSaid { worker, message });
+                    self.step(SchedulerEvent::WorkerMessageReceived { worker, message });
                 }
             }
             at += 1;
@@ -326,8 +327,8 @@ impl Script {
     /// As long as one of its executors is away, a worker says so before it says that it is there.
     fn says_first(&self, message: &ToWorker) -> Option<FromWorker> {
         let asked = matches!(message, ToWorker::RequestLease(_) | ToWorker::Heartbeat { .. });
-        (asked && !self.silent && !self.away.is_empty())
-            .then(|| FromWorker::Away { executors: self.away.clone() })
+        (asked && !self.silent && !self.unreachable.is_empty())
+            .then(|| FromWorker::Unreachable { executors: self.unreachable.clone() })
     }
 
     fn answer(&mut self, message: ToWorker, now: Time, rng: &mut Rng) -> Option<FromWorker> {
@@ -336,7 +337,7 @@ impl Script {
         }
         let holding = self.holding.clone();
         match message {
-            ToWorker::RequestLease(Ask { request, ttl, .. }) => {
+            ToWorker::RequestLease(LeaseRequest { request, ttl, .. }) => {
                 let (lease, epoch) = (LeaseId::new(now, rng), Epoch(1));
                 Some(FromWorker::LeaseGranted {
                     request,
@@ -367,12 +368,12 @@ impl Script {
 
 /// An attempt in the hands of a worker.
 #[derive(Clone, Debug)]
-pub(crate) struct Given {
+pub(crate) struct Assignment {
     pub(crate) worker: WorkerId,
     pub(crate) dispatch: Arc<Dispatch>,
 }
 
-impl Given {
+impl Assignment {
     pub(crate) fn n(&self) -> u8 {
         self.worker.uuid().as_bytes()[15]
     }

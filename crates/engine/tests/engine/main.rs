@@ -2,17 +2,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests fail by panicking, too
 
 mod attempts;
-mod blame;
 mod deferred;
 mod harness;
+mod interactive;
 mod memory;
 mod noise;
+mod quarantine;
 mod recovery;
 mod sharing;
 mod stages;
 mod stall;
 mod submit;
-mod unreached;
-mod unstored;
+mod unreachable;
 mod worker_machine;
 mod workers;

@@ -16,7 +16,7 @@ const IN_ONE_REQUEST: usize = 1_000;
 const FEW: usize = 10_000;
 
 fn ask(scheduler: &mut Scheduler, batch: &mut Batch<Scheduler, ()>, command: Command) -> Reply {
-    batch.ask(scheduler, START, SchedulerEvent::Asked(command), ());
+    batch.step_request(scheduler, START, SchedulerEvent::CommandReceived(command), ());
     let Ok(mut released) = batch.seal().write(&mut MemoryDisk::<Nothing>::default());
     let (_, reply) = released.replies.pop().expect("every request has its reply");
     reply

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use hypha_engine::{
-    Ask, Command, Dispatch, Effect, FromWorker, Image, Leaving, NewTask, Outcome, RetryPolicy, Run,
-    RunId, Said, Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker, WorkerEffect,
-    WorkerEvent, WorkerImage, WorkerMachine, WorkerStep,
+    Command, Dispatch, Effect, FromWorker, Image, LeaseRequest, Leaving, NewTask, Outcome,
+    OutgoingMessage, RetryPolicy, RunCommand, RunId, Scheduler, SchedulerEvent, SchedulerStep,
+    Settings, ToWorker, WorkerEffect, WorkerEvent, WorkerImage, WorkerMachine, WorkerStep,
 };
 use hypha_machine::{Batch, MemoryDisk};
 use hypha_model::{
@@ -76,7 +76,7 @@ impl Noise {
     fn outcome(&mut self) -> Outcome {
         match self.rng.below(6) {
             0 => Outcome::TimedOut,
-            3 => Outcome::Unreached { error: "é\0".repeat(2_000) },
+            3 => Outcome::Unreachable { error: "é\0".repeat(2_000) },
             1 => {
                 let kind = self.rng.below(FailureKind::ALL.len() as u64) as usize;
                 let error = TaskError::new(FailureKind::ALL[kind], "é\0".repeat(2_000));
@@ -106,7 +106,7 @@ impl Noise {
         match self.rng.below(17) {
             16 => {
                 let names = ["test", "other"].map(name);
-                FromWorker::Away { executors: names[self.rng.below(2) as usize..].to_vec() }
+                FromWorker::Unreachable { executors: names[self.rng.below(2) as usize..].to_vec() }
             }
             0..=3 => {
                 let (request, ttl) = (self.number(), self.span());
@@ -212,20 +212,20 @@ fn a_scheduler_survives_any_message_in_any_state() {
             now = noise.later(now);
             let worker_at = noise.rng.below(4) as u8;
             let event = match noise.rng.below(13) {
-                12 => SchedulerEvent::WorkerRelinked(worker_id(worker_at)),
+                12 => SchedulerEvent::WorkerReconnected(worker_id(worker_at)),
                 0 => SchedulerEvent::WorkerFound(Arc::new(described(worker_at, &mut noise.rng))),
                 1 => SchedulerEvent::WorkerDisconnected(worker_id(worker_at)),
-                2 | 3 => SchedulerEvent::Asked(noise.command()),
+                2 | 3 => SchedulerEvent::CommandReceived(noise.command()),
                 4 | 5 => SchedulerEvent::Woke,
                 _ => {
                     let message = noise.worker_message();
-                    SchedulerEvent::WorkerSaid { worker: worker_id(worker_at), message }
+                    SchedulerEvent::WorkerMessageReceived { worker: worker_id(worker_at), message }
                 }
             };
             if noise.rng.chance(0.01) {
                 (scheduler, batch) = recover(&disk.image, now);
             }
-            batch.ask(&mut scheduler, now, event, ());
+            batch.step_request(&mut scheduler, now, event, ());
             if let Err(error) = scheduler.check(now) {
                 panic!("seed {seed}, event {at}: {error}");
             }
@@ -239,7 +239,9 @@ fn a_scheduler_survives_any_message_in_any_state() {
             for effect in send.into_iter().chain(at_once) {
                 let Effect::ToWorker { message, .. } = effect else { continue };
                 match message {
-                    ToWorker::RequestLease(Ask { request, .. }) => noise.numbers.push(request),
+                    ToWorker::RequestLease(LeaseRequest { request, .. }) => {
+                        noise.numbers.push(request)
+                    }
                     ToWorker::Heartbeat { nonce, .. } => noise.numbers.push(nonce),
                     ToWorker::Dispatch(d) => noise.attempts.push((d.attempt, d.fence)),
                     _ => {}
@@ -278,12 +280,12 @@ fn a_worker_survives_any_message_in_any_state() {
             let (attempt, fence) = noise.attempt();
             let (lease, epoch) = noise.lease();
             let message = match noise.rng.below(12) {
-                0 => ToWorker::RequestLease(Ask {
+                0 => ToWorker::RequestLease(LeaseRequest {
                     request: noise.number(),
                     ttl: noise.span(),
-                    ..Ask::default()
+                    ..LeaseRequest::default()
                 }),
-                1 => ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None },
+                1 => ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None },
                 2 => ToWorker::Cancel { attempt, fence },
                 3 => ToWorker::Recorded { attempt, fence },
                 4 if noise.rng.chance(0.1) => ToWorker::ReleaseLease { lease, epoch },
@@ -313,18 +315,18 @@ fn a_worker_survives_any_message_in_any_state() {
                 0 => WorkerEvent::Woke,
                 1 => WorkerEvent::Progressed { id, permille: u16::MAX },
                 2 | 3 => WorkerEvent::Ended { id, outcome: noise.outcome(), run: None },
-                4 if noise.rng.chance(0.001) => WorkerEvent::AskedToLeave,
-                _ => WorkerEvent::SchedulerSaid { scheduler, message },
+                4 if noise.rng.chance(0.001) => WorkerEvent::LeaveRequested,
+                _ => WorkerEvent::SchedulerMessageReceived { scheduler, message },
             };
-            batch.tell(&mut machine, now, event);
+            batch.step_event(&mut machine, now, event);
             if let Err(error) = machine.check() {
                 panic!("seed {seed}, event {at}: {error}");
             }
             let committed = commit(&mut batch, &mut disk);
             for effect in committed.at_once.into_iter().chain(committed.send) {
                 match effect {
-                    WorkerEffect::Run(Run::Start { id, .. }) => runs.push(id),
-                    WorkerEffect::Say(Said {
+                    WorkerEffect::Run(RunCommand::Start { id, .. }) => runs.push(id),
+                    WorkerEffect::Send(OutgoingMessage {
                         message: FromWorker::LeaseGranted { lease, epoch, .. },
                         ..
                     }) => noise.leases.push((lease, epoch)),

@@ -15,16 +15,16 @@ fn strategy_mode_predictor_and_health_come_back() {
     // One is much slower than the other.
     let both = [rig.dispatched(task()).1, rig.dispatched(task()).1];
     rig.now = rig.now + secs(1);
-    for given in both {
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
-        let run = Span::from_millis(if given.n() == 1 { 10 } else { 900 });
-        rig.say(given.n(), FromWorker::Finished { attempt, fence, run, outcome: completed() });
+    for assignment in both {
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+        let run = Span::from_millis(if assignment.n() == 1 { 10 } else { 900 });
+        rig.say(assignment.n(), FromWorker::Finished { attempt, fence, run, outcome: completed() });
     }
     rig.ask(Command::SetStrategy(Strategy::BestFit));
     let table = LookupTable::from_csv("model,mean_ms,error_ms\n*,1500,10\n").unwrap();
     assert_eq!(
         rig.ask(Command::SetMode(Mode::LookupTable)),
-        Reply::ModeSet(Err(hypha_predict::NoTable))
+        Reply::ModeSet(Err(hypha_predict::NoLookupTable))
     );
     rig.ask(Command::SetTable(table));
     assert_eq!(rig.ask(Command::SetMode(Mode::LookupTable)), Reply::ModeSet(Ok(())));
@@ -47,7 +47,7 @@ fn strategy_mode_predictor_and_health_come_back() {
 #[test]
 fn an_attempt_whose_worker_never_comes_back_is_tried_elsewhere() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     rig.silence(1);
     rig.restart();
     rig.join(2);
@@ -61,34 +61,34 @@ fn an_attempt_whose_worker_never_comes_back_is_tried_elsewhere() {
     assert_eq!(rig.dispatches()[0].n(), 2);
     assert_eq!(
         rig.view(id).last_error.unwrap(),
-        "the scheduler was restarted and the worker did not come back"
+        "the scheduler was restarted and the worker did not reconnect"
     );
     // It comes back after all, with the void attempt.
     rig.workers.get_mut(&worker_id(1)).unwrap().holding =
-        vec![(given.dispatch.attempt, given.dispatch.fence)];
+        vec![(assignment.dispatch.attempt, assignment.dispatch.fence)];
     rig.join(1);
-    assert!(rig.is_cancelled(&given));
-    rig.finish(&given);
+    assert!(rig.is_cancelled(&assignment));
+    rig.finish(&assignment);
     assert_eq!(rig.ends(), 0);
 }
 
 #[test]
 fn a_result_that_comes_before_the_lease_is_taken() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     rig.silence(1);
     rig.restart();
-    rig.finish(&given);
+    rig.finish(&assignment);
     assert_eq!(rig.ended(id).state, TaskState::Completed);
     rig.join(1);
     assert_eq!(rig.scheduler.counts().retried, 0);
 }
 
 #[test]
-fn a_pause_goes_on_over_a_restart() {
+fn a_backoff_continues_after_a_restart() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
-    rig.finish_with(&given, failed(true));
+    let (id, assignment) = rig.dispatched(task());
+    rig.finish_with(&assignment, failed(true));
     let until = rig.view(id).not_before.unwrap();
     rig.restart();
     assert_eq!(rig.view(id).not_before, Some(until));
@@ -100,8 +100,8 @@ fn a_pause_goes_on_over_a_restart() {
 #[test]
 fn a_clock_that_was_set_back_does_not_prolong_a_backoff() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
-    rig.finish_with(&given, failed(true));
+    let (id, assignment) = rig.dispatched(task());
+    rig.finish_with(&assignment, failed(true));
     rig.now = rig.now - secs(3_600);
     rig.restart();
     let longest = rig.settings.retry.backoff_max;
@@ -137,18 +137,18 @@ fn an_answer_to_the_last_life_is_not_taken_for_one_to_this() {
 fn an_attempt_that_runs_over_a_restart_runs_since_it_began() {
     for (elapsed, expected) in [(secs(4), secs(4)), (secs(1_000), secs(5))] {
         let mut rig = Rig::with_workers(&[1]);
-        let (id, given) = rig.dispatched(task());
-        rig.start(&given);
+        let (id, assignment) = rig.dispatched(task());
+        rig.start(&assignment);
         rig.now = rig.now + secs(5);
         rig.restart();
         assert_eq!(rig.view(id).state, TaskState::Scheduled);
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         rig.say(1, FromWorker::Running { attempt, fence, elapsed });
         let view = rig.view(id);
         assert_eq!(view.state, TaskState::Running);
         let since = rig.now - expected;
         assert_eq!(view.started, Some(since), "not before it was handed over");
-        rig.finish(&given);
+        rig.finish(&assignment);
         assert_eq!(rig.ended(id).started, Some(since));
     }
 }
@@ -156,10 +156,10 @@ fn an_attempt_that_runs_over_a_restart_runs_since_it_began() {
 #[test]
 fn an_attempt_that_nobody_saw_begin_began_its_run_before_its_end() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     rig.now = rig.now + secs(5);
     rig.restart();
-    rig.finish(&given);
+    rig.finish(&assignment);
     assert_eq!(rig.ended(id).started, Some(rig.now - Span::from_millis(10)));
 }
 
@@ -184,8 +184,8 @@ fn a_removed_worker_stays_removed_over_a_restart_until_it_is_registered() {
 fn a_worker_that_finishes_what_it_has_does_so_over_a_restart() {
     for comes_back in [true, false] {
         let mut rig = Rig::with_workers(&[1]);
-        let (id, given) = rig.dispatched(task());
-        rig.start(&given);
+        let (id, assignment) = rig.dispatched(task());
+        rig.start(&assignment);
         rig.ask(Command::RemoveWorker(worker_id(1)));
         rig.silence(1);
         rig.restart();
@@ -196,13 +196,13 @@ fn a_worker_that_finishes_what_it_has_does_so_over_a_restart() {
             rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
             assert!(rig.scheduler.lease_of(worker_id(1)).is_some(), "to finish, leased at once");
             assert!(rig.dispatches().is_empty(), "and given nothing more");
-            rig.finish(&given);
+            rig.finish(&assignment);
             assert_eq!(rig.ended(id).state, TaskState::Completed);
         } else {
             rig.wait(secs(121));
             assert_eq!(
                 rig.view(id).last_error.unwrap(),
-                "the scheduler was restarted and the worker did not come back"
+                "the scheduler was restarted and the worker did not reconnect"
             );
         }
         assert!(rig.disk.image.workers.is_empty(), "then it is forgotten");
@@ -251,56 +251,56 @@ fn a_removed_worker_of_the_swarm_is_taken_again_at_once() {
     assert_eq!(rig.dispatched(task()).1.n(), 1);
     // While it has something to finish it goes on with more.
     let mut rig = Rig::with_workers(&[1]);
-    let (_, given) = rig.dispatched(task());
+    let (_, assignment) = rig.dispatched(task());
     rig.ask(Command::RemoveWorker(worker_id(1)));
     rig.ask(Command::ReadmitWorker(worker_id(1)));
-    rig.finish(&given);
+    rig.finish(&assignment);
     assert_eq!(rig.dispatched(task()).1.n(), 1);
 }
 
 #[test]
 fn counts_go_on_where_an_earlier_machine_ended() {
     let mut rig = Rig::with_workers(&[1]);
-    let (_, given) = rig.dispatched(task());
-    rig.finish(&given);
+    let (_, assignment) = rig.dispatched(task());
+    rig.finish(&assignment);
     let counts = *rig.scheduler.counts();
     rig.restart();
     assert_eq!(rig.scheduler.counts().completed, 0);
-    rig.scheduler.count_on_from(&counts);
+    rig.scheduler.continue_counts(&counts);
     rig.join(1);
-    let (_, given) = rig.dispatched(task());
-    rig.finish(&given);
+    let (_, assignment) = rig.dispatched(task());
+    rig.finish(&assignment);
     assert_eq!((rig.scheduler.counts().submitted, rig.scheduler.counts().completed), (2, 2));
 }
 
 #[test]
 fn the_moment_at_which_an_attempt_began_is_stored_and_never_changes() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     rig.wait(Span::from_millis(250));
-    rig.start(&given);
+    rig.start(&assignment);
     let began = rig.view(id).started.unwrap();
     assert_eq!(rig.persisted().count(), 0, "it waits for the next commit");
     rig.wait(secs(2));
     assert_eq!(rig.stored(id).current.as_ref().unwrap().started, Some(began), "or for a second");
     rig.workers.get_mut(&worker_id(1)).unwrap().holding =
-        vec![(given.dispatch.attempt, given.dispatch.fence)];
+        vec![(assignment.dispatch.attempt, assignment.dispatch.fence)];
     rig.restart();
     assert_eq!((rig.view(id).started, rig.view(id).state), (Some(began), TaskState::Running));
     // The worker's own account of it is some milliseconds off.
-    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     rig.say(1, FromWorker::Running { attempt, fence, elapsed: Span::from_millis(2_003) });
     assert_eq!(rig.view(id).started, Some(began));
-    rig.finish(&given);
+    rig.finish(&assignment);
     assert_eq!(rig.ended(id).started, Some(began));
 }
 
 #[test]
 fn what_a_back_end_has_is_asked_for_after_a_restart_and_not_run_again() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
-    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+    rig.start(&assignment);
     rig.say(1, FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
     rig.wait(secs(2));
     assert_eq!(rig.stored(id).current.as_ref().unwrap().handle.as_deref(), Some("own/7"));
@@ -317,12 +317,12 @@ fn what_a_back_end_has_is_asked_for_after_a_restart_and_not_run_again() {
 }
 
 /// An attempt that a back end has, and a restart after which the scheduler asks for it.
-fn resumed(settings: Settings, outage: Span) -> (Rig, TaskId, Given) {
+fn resumed(settings: Settings, outage: Span) -> (Rig, TaskId, Assignment) {
     let mut rig = Rig::new(settings);
     rig.join(1);
-    let (id, given) = rig.dispatched(task());
-    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+    rig.start(&assignment);
     rig.say(1, FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
     rig.wait(secs(2));
     rig.workers.get_mut(&worker_id(1)).unwrap().holding.clear();
@@ -347,8 +347,8 @@ fn an_outage_does_not_count_against_the_time_of_an_attempt_that_a_back_end_has()
 
 #[test]
 fn what_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
-    let refusal = Refusal::plain(RefusalKind::Busy);
-    let refused = |again: &Given| {
+    let refusal = Refusal::without_amount(RefusalKind::Busy);
+    let refused = |again: &Assignment| {
         let (attempt, fence) = (again.dispatch.attempt, again.dispatch.fence);
         FromWorker::Refused { attempt, fence, refusal }
     };
@@ -363,17 +363,19 @@ fn what_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
     let ended = rig.ended(id);
     assert_eq!(ended.state, TaskState::Failed);
     let error = ended.error.as_ref().unwrap().to_string();
-    assert!(error.starts_with("lost: ") && error.contains("the back end does not have it"));
+    assert!(
+        error.starts_with("lost: ") && error.contains("the back end no longer has the attempt")
+    );
 }
 
 #[test]
 fn what_is_said_of_a_void_attempt_is_not_kept() {
     let mut rig = Rig::with_workers(&[1, 2]);
-    let (id, given) = rig.dispatched(task());
-    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
-    rig.start(&given);
-    rig.say(given.n(), FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
-    rig.finish_with(&given, failed(true));
+    let (id, assignment) = rig.dispatched(task());
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+    rig.start(&assignment);
+    rig.say(assignment.n(), FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
+    rig.finish_with(&assignment, failed(true));
     let current = loop {
         rig.wait(Span::from_millis(100));
         if let Some(current) = rig.stored(id).current.clone() {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use hypha_engine::scheduler::Unused;
-use hypha_engine::{Ask, FromWorker, NewTask, Portion, Settings, ToWorker};
+use hypha_engine::scheduler::Unavailability;
+use hypha_engine::{FromWorker, LeaseRequest, NewTask, Portion, Settings, ToWorker};
 use hypha_model::{Epoch, LeaseId, Requirement, Rng, Span, TaskSpec, TaskState};
 
 use crate::harness::*;
@@ -26,23 +26,23 @@ fn half(slots: u32) -> Portion {
 }
 
 /// A scheduler that holds a part of worker 1.
-struct Shared {
+struct SharedWorkerRig {
     rig: Rig,
     lease: LeaseId,
 }
 
-impl Shared {
-    fn new(portion: Option<Portion>) -> Shared {
+impl SharedWorkerRig {
+    fn new(portion: Option<Portion>) -> SharedWorkerRig {
         let mut rig = Rig::new(Settings::default());
         rig.event(hypha_engine::SchedulerEvent::WorkerFound(Arc::new(worker(1))));
         let request = rig.told(1).iter().find_map(|told| match told {
-            ToWorker::RequestLease(Ask { request, .. }) => Some(*request),
+            ToWorker::RequestLease(LeaseRequest { request, .. }) => Some(*request),
             _ => None,
         });
         let (lease, ttl) = (LeaseId::new(rig.now, &mut Rng::new(9)), secs(120));
         let (request, epoch, holding) = (request.unwrap(), Epoch(1), Vec::new());
         rig.say(1, FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding });
-        Shared { rig, lease }
+        SharedWorkerRig { rig, lease }
     }
 
     /// The next heartbeat, and what it says that is short.
@@ -53,7 +53,7 @@ impl Shared {
 
     fn last_heartbeat(&self) -> Option<(u64, Option<Arc<Requirement>>)> {
         self.rig.told(1).iter().rev().find_map(|told| match told {
-            ToWorker::Heartbeat { nonce, short_of, .. } => Some((*nonce, short_of.clone())),
+            ToWorker::Heartbeat { nonce, demand, .. } => Some((*nonce, demand.clone())),
             _ => None,
         })
     }
@@ -66,32 +66,33 @@ impl Shared {
 
 #[test]
 fn a_scheduler_gives_a_worker_no_more_than_its_part_runs() {
-    let mut shared = Shared::new(Some(half(1)));
+    let mut shared = SharedWorkerRig::new(Some(half(1)));
     let large = shared.rig.submit(needs(6 << 30));
     assert_eq!(shared.rig.dispatches().len(), 0, "half of the worker is too small");
     shared.rig.submit(needs(3 << 30));
     assert_eq!(shared.rig.dispatches().len(), 1);
-    let state =
-        |shared: &Shared| shared.rig.scheduler.task_view(large, shared.rig.now).unwrap().state;
+    let state = |shared: &SharedWorkerRig| {
+        shared.rig.scheduler.task_view(large, shared.rig.now).unwrap().state
+    };
     assert_eq!(state(&shared), TaskState::Queued);
     let wanted = Requirement { memory_bytes: 6 << 30, ..Requirement::default() };
-    let why = shared.rig.scheduler.why_unused(worker_id(1), Some(&wanted));
-    assert_eq!(why, Some(Unused::LeasedToOthers));
+    let why = shared.rig.scheduler.unavailability_of(worker_id(1), Some(&wanted));
+    assert_eq!(why, Some(Unavailability::LeasedToOthers));
 
     // It says so, sooner than it would otherwise say that it is there, and is given more.
-    let (nonce, short_of) = shared.heartbeat(Settings::default().health_check_timeout);
-    assert_eq!(short_of.unwrap().memory_bytes, 6 << 30);
+    let (nonce, demand) = shared.heartbeat(Settings::default().health_check_timeout);
+    assert_eq!(demand.unwrap().memory_bytes, 6 << 30);
     shared.renew(nonce, None);
     assert_eq!(shared.rig.scheduler.lease_of(worker_id(1)).unwrap().portion, None);
-    assert_eq!(shared.rig.scheduler.why_unused(worker_id(1), Some(&wanted)), None);
+    assert_eq!(shared.rig.scheduler.unavailability_of(worker_id(1), Some(&wanted)), None);
 }
 
 #[test]
 fn what_waits_on_a_worker_for_more_than_is_leased_is_taken_back_and_costs_no_attempt() {
-    let mut shared = Shared::new(None);
+    let mut shared = SharedWorkerRig::new(None);
     let large = shared.rig.submit(needs(6 << 30));
-    let given = shared.rig.dispatches();
-    let (attempt, fence) = (given[0].dispatch.attempt, given[0].dispatch.fence);
+    let assignment = shared.rig.dispatches();
+    let (attempt, fence) = (assignment[0].dispatch.attempt, assignment[0].dispatch.fence);
     shared.rig.say(1, FromWorker::Accepted { attempt, fence });
     let (lease, epoch) = (shared.lease, Epoch(1));
     shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
@@ -108,27 +109,27 @@ fn what_waits_on_a_worker_for_more_than_is_leased_is_taken_back_and_costs_no_att
 
 #[test]
 fn a_worker_of_which_nothing_is_leased_gets_nothing() {
-    let mut shared = Shared::new(Some(Portion::nothing(&worker(1))));
+    let mut shared = SharedWorkerRig::new(Some(Portion::empty(&worker(1))));
     shared.rig.submit(task());
     assert_eq!(shared.rig.dispatches().len(), 0);
-    let why = shared.rig.scheduler.why_unused(worker_id(1), None);
-    assert_eq!(why, Some(Unused::LeasedToOthers));
-    let (nonce, short_of) = shared.heartbeat(Settings::default().health_check_timeout);
-    assert!(short_of.is_some());
+    let why = shared.rig.scheduler.unavailability_of(worker_id(1), None);
+    assert_eq!(why, Some(Unavailability::LeasedToOthers));
+    let (nonce, demand) = shared.heartbeat(Settings::default().health_check_timeout);
+    assert!(demand.is_some());
     shared.renew(nonce, Some(half(1)));
     assert_eq!(shared.rig.dispatches().len(), 1, "as soon as it has a part");
 }
 
 #[test]
 fn a_lease_is_renewed_at_once_when_the_worker_asks_for_that() {
-    let mut shared = Shared::new(None);
+    let mut shared = SharedWorkerRig::new(None);
     assert!(shared.last_heartbeat().is_none());
     let (lease, epoch) = (shared.lease, Epoch(1));
     shared.rig.say(1, FromWorker::RenewEarly { lease, epoch: Epoch(2) });
     assert!(shared.last_heartbeat().is_none(), "another life's lease");
     shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
-    let (nonce, short_of) = shared.last_heartbeat().expect("at once");
-    assert_eq!(short_of, None, "with all of the worker nothing is short");
+    let (nonce, demand) = shared.last_heartbeat().expect("at once");
+    assert_eq!(demand, None, "with all of the worker nothing is short");
     // What changes while the answer travels is not missed.
     shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
     shared.renew(nonce, Some(half(1)));
@@ -138,7 +139,7 @@ fn a_lease_is_renewed_at_once_when_the_worker_asks_for_that() {
 #[test]
 fn what_a_peer_says_of_parts_is_not_believed_beyond_what_the_worker_has() {
     let boast = Portion { memory_bytes: u64::MAX, slots: vec![1_000; 9], ..half(1) };
-    let shared = Shared::new(Some(boast));
+    let shared = SharedWorkerRig::new(Some(boast));
     let portion = shared.rig.scheduler.lease_of(worker_id(1)).unwrap().portion.unwrap();
     assert_eq!((portion.memory_bytes, portion.slots[0]), (8 << 30, 1));
 }

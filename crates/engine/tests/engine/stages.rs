@@ -27,7 +27,7 @@ pub(crate) const STAGES: [Stage; 6] = [
 ];
 
 /// A scheduler whose last task is in this stage, and the attempt if there is one.
-fn bring(stage: Stage, task_in_stage: NewTask) -> (Rig, hypha_model::TaskId, Option<Given>) {
+fn bring(stage: Stage, task_in_stage: NewTask) -> (Rig, hypha_model::TaskId, Option<Assignment>) {
     let mut rig = Rig::early();
     if stage == Stage::Queued {
         let id = rig.submit(task_in_stage);
@@ -41,34 +41,34 @@ fn bring(stage: Stage, task_in_stage: NewTask) -> (Rig, hypha_model::TaskId, Opt
         assert_eq!((rig.view(id).state, rig.view(id).attempts), (TaskState::Scheduled, 0));
         return (rig, id, None);
     }
-    let (id, given) = rig.dispatched(task_in_stage);
+    let (id, assignment) = rig.dispatched(task_in_stage);
     match stage {
-        Stage::Acknowledged => rig.accept(&given),
-        Stage::Running => rig.start(&given),
+        Stage::Acknowledged => rig.accept(&assignment),
+        Stage::Running => rig.start(&assignment),
         Stage::WaitingForRetry => {
-            rig.finish_with(&given, failed(true));
+            rig.finish_with(&assignment, failed(true));
             assert!(rig.view(id).not_before.is_some());
             return (rig, id, None);
         }
         _ => {}
     }
-    (rig, id, Some(given))
+    (rig, id, Some(assignment))
 }
 
 #[test]
 fn a_task_is_cancelled_in_every_stage() {
     for stage in STAGES {
-        let (mut rig, id, given) = bring(stage, task());
+        let (mut rig, id, assignment) = bring(stage, task());
         let reply = rig.ask(Command::CancelTask(id));
         assert_eq!(reply, Reply::Cancelled(Some(TaskState::Cancelled)), "{stage:?}");
         assert_eq!(rig.ends(), 1, "{stage:?}");
         assert_eq!(rig.ended(id).state, TaskState::Cancelled, "{stage:?}");
-        let Some(given) = given else { continue };
-        assert!(rig.is_cancelled(&given), "{stage:?}: the worker is told");
-        assert_eq!(rig.ended(id).worker, Some(given.worker), "{stage:?}");
+        let Some(assignment) = assignment else { continue };
+        assert!(rig.is_cancelled(&assignment), "{stage:?}: the worker is told");
+        assert_eq!(rig.ended(id).worker, Some(assignment.worker), "{stage:?}");
         assert_eq!(rig.ended(id).started.is_some(), stage == Stage::Running, "{stage:?}");
         // The result comes although nobody wants it any more.
-        rig.finish(&given);
+        rig.finish(&assignment);
         assert_eq!((rig.ends(), rig.scheduler.counts().late_results), (0, 1), "{stage:?}");
         assert_eq!(rig.ask(Command::CancelTask(id)), Reply::Cancelled(None), "{stage:?}");
     }
@@ -77,15 +77,15 @@ fn a_task_is_cancelled_in_every_stage() {
 #[test]
 fn a_task_expires_in_every_stage() {
     for stage in STAGES {
-        let (mut rig, id, given) = bring(stage, with_deadline(1));
+        let (mut rig, id, assignment) = bring(stage, with_deadline(1));
         rig.wait(hypha_model::Span::from_millis(999));
         assert_eq!(rig.ends(), 0, "{stage:?}");
         rig.wait(hypha_model::Span::from_millis(1));
         assert_eq!(rig.ended(id).state, TaskState::Expired, "{stage:?}");
         assert!(rig.ended(id).error.as_ref().unwrap().message.starts_with("the deadline passed"));
-        if let Some(given) = given {
-            assert!(rig.is_cancelled(&given), "{stage:?}: the worker is told");
-            rig.finish(&given);
+        if let Some(assignment) = assignment {
+            assert!(rig.is_cancelled(&assignment), "{stage:?}: the worker is told");
+            rig.finish(&assignment);
             assert_eq!((rig.ends(), rig.scheduler.counts().late_results), (0, 1), "{stage:?}");
         }
         assert_eq!(rig.scheduler.counts().expired, 1, "{stage:?}");
@@ -96,15 +96,15 @@ fn a_task_expires_in_every_stage() {
 fn a_change_of_strategy_loses_nothing_in_any_stage() {
     for stage in STAGES {
         for strategy in [Strategy::Predictive(Predictive::default()), Strategy::FirstFit] {
-            let (mut rig, id, given) = bring(stage, task());
+            let (mut rig, id, assignment) = bring(stage, task());
             let reply = rig.ask(Command::SetStrategy(strategy));
             assert_eq!(reply, Reply::StrategySet(Ok(())));
             assert!(rig.persisted().any(|record| matches!(record, Record::Strategy(_))));
             let view = rig.view(id);
             let bound = view.worker.is_some();
             assert_eq!(view.state == TaskState::Queued, !bound, "{stage:?}: {:?}", view.state);
-            assert_eq!(given.is_some(), bound, "{stage:?}");
-            finish_all(&mut rig, given);
+            assert_eq!(assignment.is_some(), bound, "{stage:?}");
+            finish_all(&mut rig, assignment);
             assert_eq!(rig.ended(id).state, TaskState::Completed, "{stage:?}");
         }
     }
@@ -114,7 +114,7 @@ fn a_change_of_strategy_loses_nothing_in_any_stage() {
 fn a_restart_loses_nothing_in_any_stage() {
     for stage in STAGES {
         for still_has_it in [true, false] {
-            let (mut rig, id, given) = bring(stage, task());
+            let (mut rig, id, assignment) = bring(stage, task());
             let not_before = rig.view(id).not_before;
             if !still_has_it {
                 rig.workers.values_mut().for_each(|script| script.holding.clear());
@@ -122,20 +122,20 @@ fn a_restart_loses_nothing_in_any_stage() {
             rig.restart();
             let view = rig.view(id);
             let waits = view.not_before.is_some();
-            match (given, still_has_it) {
-                (Some(given), true) => {
-                    assert_eq!(view.worker, Some(given.worker), "{stage:?}");
-                    assert!(!rig.is_cancelled(&given), "{stage:?}");
+            match (assignment, still_has_it) {
+                (Some(assignment), true) => {
+                    assert_eq!(view.worker, Some(assignment.worker), "{stage:?}");
+                    assert!(!rig.is_cancelled(&assignment), "{stage:?}");
                     assert_eq!(view.attempts, 1, "{stage:?}: it goes on, nobody begins it anew");
                     let worker = rig.scheduler.workers(rig.now)[0].0.clone();
                     assert_eq!((worker.in_flight, worker.queued), (1, 0), "{stage:?}");
-                    rig.finish(&given);
+                    rig.finish(&assignment);
                     assert_eq!(rig.ends(), 1, "{stage:?}");
                 }
-                (Some(given), false) => {
-                    assert!(waits, "{stage:?}: tried again, after a pause");
+                (Some(assignment), false) => {
+                    assert!(waits, "{stage:?}: retried after a backoff");
                     assert_eq!(rig.stored(id).failures, 0, "{stage:?}: no attempt is used up");
-                    rig.finish(&given);
+                    rig.finish(&assignment);
                     assert_eq!(rig.ends(), 0, "{stage:?}: the attempt is void");
                 }
                 (None, _) => assert_eq!(view.not_before, not_before, "{stage:?}"),
@@ -147,15 +147,15 @@ fn a_restart_loses_nothing_in_any_stage() {
 }
 
 /// Finishes whatever is handed over until nothing is open.
-fn finish_all(rig: &mut Rig, first: Option<Given>) {
-    if let Some(given) = first {
-        rig.finish(&given);
+fn finish_all(rig: &mut Rig, first: Option<Assignment>) {
+    if let Some(assignment) = first {
+        rig.finish(&assignment);
     }
     if rig.workers.is_empty() {
         rig.join(1);
     }
     for _ in 0..100 {
-        let mut given = rig.dispatches();
+        let mut assignment = rig.dispatches();
         // What the worker had before the call counts as well.
         for (worker, script) in rig.workers.clone() {
             for (attempt, fence) in script.holding {
@@ -170,10 +170,10 @@ fn finish_all(rig: &mut Rig, first: Option<Given>) {
                     timeout: secs(1),
                     resume: None,
                 };
-                given.push(Given { worker, dispatch: std::sync::Arc::new(dispatch) });
+                assignment.push(Assignment { worker, dispatch: std::sync::Arc::new(dispatch) });
             }
         }
-        given.iter().for_each(|given| rig.finish(given));
+        assignment.iter().for_each(|assignment| rig.finish(assignment));
         if rig.scheduler.open_tasks() == 0 {
             return;
         }

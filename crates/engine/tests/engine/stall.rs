@@ -19,8 +19,8 @@ fn with_attempts(max_attempts: u32) -> Rig {
 fn a_lease_that_runs_out_in_a_stall_uses_up_no_attempt() {
     for stalled in [true, false] {
         let mut rig = with_attempts(3);
-        let (id, given) = rig.dispatched(task());
-        rig.start(&given);
+        let (id, assignment) = rig.dispatched(task());
+        rig.start(&assignment);
         rig.silence(1);
         if stalled {
             rig.now = rig.now + LONG;
@@ -36,21 +36,21 @@ fn a_lease_that_runs_out_in_a_stall_uses_up_no_attempt() {
 #[test]
 fn a_task_that_allows_one_attempt_is_lost_with_a_lease_that_runs_out_in_a_stall() {
     let mut rig = with_attempts(1);
-    let (id, given) = rig.dispatched(task());
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    rig.start(&assignment);
     rig.now = rig.now + LONG;
     rig.wait(secs(1));
     assert_eq!(rig.ended(id).state, TaskState::Failed);
     let error = rig.ended(id).error.as_ref().unwrap();
     assert!(error.message.starts_with("lost: the scheduler did not run"), "{error}");
-    assert!(rig.is_cancelled(&given) || rig.workers[&given.worker].holding.is_empty());
+    assert!(rig.is_cancelled(&assignment) || rig.workers[&assignment.worker].holding.is_empty());
 }
 
 /// The answers may be there and not have been heard.
 #[test]
 fn answers_that_are_due_in_a_stall_have_as_long_again() {
     let mut rig = with_attempts(3);
-    let (id, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
     rig.silence(1);
     // Long enough for an acknowledgement, a heartbeat and a run, and shorter than the lease holds.
     rig.now = rig.now + secs(60);
@@ -58,22 +58,22 @@ fn answers_that_are_due_in_a_stall_have_as_long_again() {
     assert_eq!(rig.dispatches().len(), 0, "it is not repeated at once");
     rig.wait(secs(4));
     assert_eq!(rig.scheduler.counts().retried, 0);
-    rig.accept(&given);
+    rig.accept(&assignment);
     rig.wait(secs(1));
-    assert_eq!((rig.view(id).attempts, rig.view(id).worker), (1, Some(given.worker)));
-    assert!(rig.scheduler.lease_of(given.worker).is_some());
+    assert_eq!((rig.view(id).attempts, rig.view(id).worker), (1, Some(assignment.worker)));
+    assert!(rig.scheduler.lease_of(assignment.worker).is_some());
 }
 
 #[test]
 fn a_run_whose_time_passes_in_a_stall_may_still_report_its_end() {
     let mut rig = with_attempts(3);
     let timeout = secs(50);
-    let (id, given) = rig.dispatched(with_spec(|spec| spec.timeout = Some(timeout)));
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(with_spec(|spec| spec.timeout = Some(timeout)));
+    rig.start(&assignment);
     rig.now = rig.now + secs(80);
     rig.event(SchedulerEvent::Woke);
     rig.wait(secs(1));
-    rig.finish(&given);
+    rig.finish(&assignment);
     assert_eq!(rig.ended(id).state, TaskState::Completed);
 }
 

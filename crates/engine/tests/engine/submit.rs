@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_engine::{Command, NewTask, Record, Reject, Reply, Settings};
+use hypha_engine::{Command, NewTask, Record, Reply, Settings, SubmitRejection};
 use hypha_model::{Span, TaskState};
 
 use crate::harness::*;
@@ -13,7 +13,9 @@ fn a_task_is_durable_before_anything_else_and_then_answered() {
     let id = rig.submit(task());
     let step = &rig.steps[0];
     assert!(matches!(&step.persist[0], Record::Accepted(accepted) if accepted.id == id));
-    assert!(matches!(&step.persist[1], Record::Attempted { attempt, .. } if attempt.task == id));
+    assert!(
+        matches!(&step.persist[1], Record::AttemptDispatched { attempt, .. } if attempt.task == id)
+    );
     assert!(matches!(step.reply, Some(Reply::Submitted(_))));
 }
 
@@ -39,7 +41,7 @@ fn ids_grow_in_the_order_of_submits_whatever_the_clock_does() {
 #[test]
 fn a_repeated_key_returns_the_first_task() {
     let mut rig = Rig::with_workers(&[1]);
-    let (first, given) = rig.dispatched(keyed("a"));
+    let (first, assignment) = rig.dispatched(keyed("a"));
     let again = |rig: &mut Rig| {
         let answer = rig.try_submit(keyed("a")).unwrap();
         assert!(
@@ -51,7 +53,7 @@ fn a_repeated_key_returns_the_first_task() {
     assert_eq!(again(&mut rig), (true, true), "while it runs");
     assert_eq!(rig.try_submit(keyed("a")).unwrap().worker, Some(worker_id(1)));
     assert_ne!(rig.submit(keyed("b")), first, "another key");
-    rig.finish(&given);
+    rig.finish(&assignment);
     assert_eq!(again(&mut rig), (true, true), "after its end");
     rig.restart();
     assert_eq!(again(&mut rig), (true, true), "after a restart");
@@ -79,8 +81,8 @@ fn keys_are_the_tenant_s_own() {
 #[test]
 fn an_expired_key_does_not_take_its_successor_along_over_a_restart() {
     let mut rig = Rig::with_workers(&[1]);
-    let (first, given) = rig.dispatched(keyed("a"));
-    rig.finish(&given);
+    let (first, assignment) = rig.dispatched(keyed("a"));
+    rig.finish(&assignment);
     rig.now = rig.now + rig.settings.key_ttl;
     let second = rig.submit(keyed("a"));
     assert_ne!(first, second);
@@ -112,7 +114,7 @@ fn a_batch_is_answered_one_by_one() {
         answers.iter().map(|answer| answer.ok().map(|submitted| submitted.repeated)).collect();
     assert_eq!(seen, [Some(false), Some(true), Some(false), None, Some(true)]);
     assert_eq!(answers[0].unwrap().task, answers[1].unwrap().task);
-    assert!(matches!(answers[3], Err(Reject::QueueFull { retry_after_s: 1..=60 })));
+    assert!(matches!(answers[3], Err(SubmitRejection::QueueFull { retry_after_s: 1..=60 })));
     assert_eq!((rig.disk.image.tasks.len(), rig.scheduler.counts().rejected), (2, 1));
 }
 
@@ -131,7 +133,7 @@ fn a_quota_counts_what_has_not_ended_of_a_tenant() {
         let spec = with_spec(|spec| spec.tenant = Some(name(tenant))).spec;
         NewTask { spec, quota: Some(2), ..task }
     };
-    let over = Err(Reject::OverQuota { open: 2, quota: 2 });
+    let over = Err(SubmitRejection::OverQuota { open: 2, quota: 2 });
     let mut rig = Rig::with_workers(&[1]);
     let first = rig.submit(of("acme", keyed("a")));
     rig.unstored = 1;
@@ -157,7 +159,7 @@ fn a_quota_counts_what_has_not_ended_of_a_tenant() {
 fn what_is_bound_at_once_names_its_worker_or_leaves_no_trace() {
     let mut rig = Rig::new(Settings::default());
     let keyed = NewTask { idempotency_key: Some(Arc::from("a")), ..bound_at_once() };
-    assert_eq!(rig.try_submit(keyed.clone()), Err(Reject::NoWorker));
+    assert_eq!(rig.try_submit(keyed.clone()), Err(SubmitRejection::NoWorker));
     assert_eq!((rig.persisted().count(), rig.scheduler.open_tasks()), (0, 0));
     rig.join(1);
     let first = rig.try_submit(keyed).unwrap();
@@ -196,11 +198,11 @@ fn a_task_that_waits_has_a_reason() {
 #[test]
 fn statistics_and_health_count_what_was_done() {
     let mut rig = Rig::with_workers(&[1]);
-    let (_, given) = rig.dispatched(task());
-    rig.start(&given);
-    rig.finish(&given);
-    let (_, given) = rig.dispatched(task());
-    rig.finish_with(&given, failed(true));
+    let (_, assignment) = rig.dispatched(task());
+    rig.start(&assignment);
+    rig.finish(&assignment);
+    let (_, assignment) = rig.dispatched(task());
+    rig.finish_with(&assignment, failed(true));
     let mut impossible = task();
     let mut spec = (*impossible.spec).clone();
     spec.requirement.memory_bytes = u64::MAX;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hypha_engine::{
-    Ask, Dispatch, FromWorker, Leaving, Outcome, Run, RunId, ToWorker, WorkerEffect, WorkerEvent,
-    WorkerImage, WorkerMachine, WorkerRecord, WorkerStep,
+    Dispatch, FromWorker, LeaseRequest, Leaving, Outcome, RunCommand, RunId, ToWorker,
+    WorkerEffect, WorkerEvent, WorkerImage, WorkerMachine, WorkerRecord, WorkerStep,
 };
 use hypha_machine::{Batch, Machine, MemoryDisk};
 use hypha_model::{
@@ -61,11 +61,18 @@ impl Rig {
     }
 
     fn say(&mut self, n: u8, message: ToWorker) {
-        self.event(WorkerEvent::SchedulerSaid { scheduler: scheduler(n), message });
+        self.event(WorkerEvent::SchedulerMessageReceived { scheduler: scheduler(n), message });
     }
 
     fn request(&mut self, n: u8, request: u64, ttl: u64) -> Option<LeaseId> {
-        self.say(n, ToWorker::RequestLease(Ask { request, ttl: secs(ttl), ..Ask::default() }));
+        self.say(
+            n,
+            ToWorker::RequestLease(LeaseRequest {
+                request,
+                ttl: secs(ttl),
+                ..LeaseRequest::default()
+            }),
+        );
         self.sent().into_iter().find_map(|message| match message {
             FromWorker::LeaseGranted { lease, .. } => Some(lease),
             _ => None,
@@ -98,31 +105,31 @@ impl Rig {
 
     fn sent(&self) -> Vec<FromWorker> {
         let said = |effect: &WorkerEffect| match effect {
-            WorkerEffect::Say(said) => Some(said.message.clone()),
+            WorkerEffect::Send(said) => Some(said.message.clone()),
             WorkerEffect::Run(_) => None,
         };
         self.step.at_once.iter().chain(&self.step.send).filter_map(said).collect()
     }
 
-    fn runs(&self) -> impl Iterator<Item = &Run> {
+    fn runs(&self) -> impl Iterator<Item = &RunCommand> {
         self.step.at_once.iter().chain(&self.step.send).filter_map(|effect| match effect {
             WorkerEffect::Run(run) => Some(run),
-            WorkerEffect::Say(_) => None,
+            WorkerEffect::Send(_) => None,
         })
     }
 
     fn started(&self) -> Vec<RunId> {
-        let started = |run: &Run| match run {
-            Run::Start { id, .. } => Some(*id),
-            Run::Stop(_) => None,
+        let started = |run: &RunCommand| match run {
+            RunCommand::Start { id, .. } => Some(*id),
+            RunCommand::Stop(_) => None,
         };
         self.runs().filter_map(started).collect()
     }
 
     fn stopped(&self) -> Vec<RunId> {
-        let stopped = |run: &Run| match run {
-            Run::Stop(id) => Some(*id),
-            Run::Start { .. } => None,
+        let stopped = |run: &RunCommand| match run {
+            RunCommand::Stop(id) => Some(*id),
+            RunCommand::Start { .. } => None,
         };
         self.runs().filter_map(stopped).collect()
     }
@@ -153,14 +160,14 @@ fn a_lease_is_bounded_renewed_and_given_back() {
     );
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     rig.now = rig.now + secs(599);
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 5, short_of: None });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 5, demand: None });
     assert_eq!(
         rig.sent(),
         [FromWorker::Alive { lease, epoch, nonce: 5, portion: None, holding: vec![] }]
     );
     assert_eq!(rig.machine.lease_of(scheduler(1)).unwrap().1, rig.now + secs(600));
     for (n, epoch) in [(2, Epoch(7)), (1, Epoch(6))] {
-        rig.say(n, ToWorker::Heartbeat { lease, epoch, nonce: 6, short_of: None });
+        rig.say(n, ToWorker::Heartbeat { lease, epoch, nonce: 6, demand: None });
         assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
         rig.say(n, ToWorker::ReleaseLease { lease, epoch });
         assert!(rig.machine.lease_of(scheduler(1)).is_some(), "not theirs to give back");
@@ -306,7 +313,7 @@ fn a_run_that_its_back_end_gives_back_as_its_time_ends_is_refused_and_not_lost()
     rig.wake(secs(10));
     assert_eq!(rig.stopped(), [run]);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     let [FromWorker::Alive { holding, .. }] = &rig.sent()[..] else { panic!("{:?}", rig.sent()) };
     assert_eq!(holding[..], [(attempt(1), Fence(1))], "there is more to be heard of it");
     rig.event(WorkerEvent::Declined { id: run });
@@ -386,7 +393,7 @@ fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
     let result = rig.sent();
     let runs = rig.dispatch(2);
     rig.dispatch(3);
-    rig.event(WorkerEvent::AskedToLeave);
+    rig.event(WorkerEvent::LeaveRequested);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     let left = FromWorker::Left { epoch, lease: Some(lease) };
     assert_eq!(
@@ -395,21 +402,21 @@ fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
     );
     assert_eq!(rig.sent(), [&result[..], std::slice::from_ref(&left)].concat(), "results go first");
     assert_eq!(rig.stopped(), [runs]);
-    assert!(rig.machine.leaves().eq([scheduler(1)]));
+    assert!(rig.machine.unreleased_holders().eq([scheduler(1)]));
 
-    rig.event(WorkerEvent::AskedToLeave);
+    rig.event(WorkerEvent::LeaveRequested);
     assert!(rig.sent().is_empty() && rig.step.persist.is_empty(), "once is enough");
     rig.dispatch(4);
     assert_eq!((rig.sent(), rig.started()), (vec![left.clone()], vec![]), "it is said again");
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     assert_eq!(rig.sent(), [left]);
     rig.event(WorkerEvent::Ended { id: runs, outcome: completed(), run: None });
     assert!(rig.sent().is_empty() && rig.started().is_empty(), "it was given back");
 
     rig.say(1, ToWorker::ReleaseLease { lease, epoch });
-    assert_eq!(rig.machine.leaves().next(), None, "the holder knows");
+    assert_eq!(rig.machine.unreleased_holders().next(), None, "the holder knows");
     assert_eq!(rig.request(1, 2, 100), None);
-    let refusal = Refusal::plain(RefusalKind::Unavailable);
+    let refusal = Refusal::without_amount(RefusalKind::Unavailable);
     assert_eq!(rig.sent(), [FromWorker::LeaseRefused { request: 2, refusal }]);
 }
 
@@ -436,27 +443,28 @@ fn a_new_life_tells_the_holder_how_the_last_one_ended_until_it_has_heard() {
 
 /// As long as the back end of an executor is away, whoever holds the lease is told with each answer.
 #[test]
-fn the_holder_is_told_which_executors_are_away() {
+fn the_holder_is_told_which_executors_are_unreachable() {
     let mut rig = Rig::leased();
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
-    let away = FromWorker::Away { executors: vec![worker(1).executors[0].name.clone()] };
+    let unreachable =
+        FromWorker::Unreachable { executors: vec![worker(1).executors[0].name.clone()] };
     let alive = |nonce| FromWorker::Alive { lease, epoch, nonce, portion: None, holding: vec![] };
-    rig.event(WorkerEvent::Looked { executor: 0, well: false });
-    assert_eq!(rig.sent(), std::slice::from_ref(&away));
-    rig.event(WorkerEvent::Looked { executor: 0, well: false });
+    rig.event(WorkerEvent::BackEndChecked { executor: 0, is_healthy: false });
+    assert_eq!(rig.sent(), std::slice::from_ref(&unreachable));
+    rig.event(WorkerEvent::BackEndChecked { executor: 0, is_healthy: false });
     assert_eq!(rig.sent(), [], "no news");
-    rig.event(WorkerEvent::Looked { executor: 9, well: false });
+    rig.event(WorkerEvent::BackEndChecked { executor: 9, is_healthy: false });
     assert_eq!(rig.sent(), [], "there is none");
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
-    assert_eq!(rig.sent(), [away.clone(), alive(1)], "in this order");
-    rig.say(2, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
+    assert_eq!(rig.sent(), [unreachable.clone(), alive(1)], "in this order");
+    rig.say(2, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }], "nobody else");
     rig.request(1, 2, 100);
-    assert_eq!(rig.sent()[0], away);
+    assert_eq!(rig.sent()[0], unreachable);
     assert!(matches!(rig.sent()[1], FromWorker::LeaseGranted { .. }));
-    rig.event(WorkerEvent::Looked { executor: 0, well: true });
-    assert_eq!(rig.sent(), [FromWorker::Away { executors: vec![] }], "at once");
-    rig.event(WorkerEvent::Looked { executor: 0, well: true });
+    rig.event(WorkerEvent::BackEndChecked { executor: 0, is_healthy: true });
+    assert_eq!(rig.sent(), [FromWorker::Unreachable { executors: vec![] }], "at once");
+    rig.event(WorkerEvent::BackEndChecked { executor: 0, is_healthy: true });
     assert_eq!(rig.sent(), [], "no news");
     rig.request(1, 3, 100);
     assert!(matches!(rig.sent()[..], [FromWorker::LeaseGranted { .. }]));
@@ -525,9 +533,9 @@ fn shared() -> (Rig, LeaseId) {
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [0]);
     assert!(rig.sent().contains(&FromWorker::RenewEarly { lease, epoch }), "room is made for it");
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, short_of: None });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     assert!(rig.sent().contains(&FromWorker::RenewEarly { lease: second, epoch }));
-    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 1, short_of: None });
+    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 1, demand: None });
     (rig, second)
 }
 
@@ -547,12 +555,12 @@ fn two_schedulers_share_a_worker_and_neither_gets_more_than_its_part() {
     // When the first has vanished, the second has all of it after the time of the lease.
     let epoch = Epoch(7);
     rig.now = rig.now + secs(99);
-    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, short_of: None });
+    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, demand: None });
     assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [1]);
     rig.wake(secs(1));
     assert_eq!(rig.stopped(), [first], "its lease has ended");
     rig.event(WorkerEvent::Ended { id: first, outcome: completed(), run: None });
-    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 3, short_of: None });
+    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 3, demand: None });
     assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [2]);
 }
 
@@ -568,16 +576,16 @@ fn what_waits_and_is_not_covered_any_more_does_not_begin() {
     rig.say(1, ToWorker::Dispatch(Arc::new(waits)));
     // The other one needs most of the memory, and has waited longer than a turn.
     let large = Requirement { memory_bytes: 6 << 30, ..Requirement::default() };
-    let short_of = Some(Arc::new(large));
-    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, short_of });
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 2, short_of: None });
+    let demand = Some(Arc::new(large));
+    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, demand });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 2, demand: None });
     assert_eq!(rig.stopped(), [], "what runs goes on");
     let id = |fence| RunId { scheduler: scheduler(1), fence: Fence(fence) };
     rig.event(WorkerEvent::Ended { id: id(1), outcome: completed(), run: None });
     assert_eq!(rig.started(), []);
     // It begins when the lease has grown again.
     rig.say(2, ToWorker::ReleaseLease { lease: second, epoch });
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 3, short_of: None });
+    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 3, demand: None });
     assert_eq!(rig.started(), [id(2)]);
 }
 
@@ -585,11 +593,11 @@ fn what_waits_and_is_not_covered_any_more_does_not_begin() {
 fn a_worker_that_leaves_tells_all_who_hold_a_part() {
     let (mut rig, second) = shared();
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
-    rig.event(WorkerEvent::AskedToLeave);
+    rig.event(WorkerEvent::LeaveRequested);
     let holders = vec![scheduler(1), scheduler(2)];
     assert_eq!(rig.step.persist, [WorkerRecord::Left(Leaving { epoch, holders })]);
     let left = |lease| FromWorker::Left { epoch, lease: Some(lease) };
     assert_eq!(rig.sent(), [left(lease), left(second)]);
     rig.say(1, ToWorker::ReleaseLease { lease, epoch });
-    assert!(rig.machine.leaves().eq([scheduler(2)]));
+    assert!(rig.machine.unreleased_holders().eq([scheduler(2)]));
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use hypha_engine::{Ask, Command, FromWorker, Record, Reply, SchedulerEvent, Settings, ToWorker};
+use hypha_engine::{
+    Command, FromWorker, LeaseRequest, Record, Reply, SchedulerEvent, Settings, ToWorker,
+};
 use hypha_model::{
     AttemptId, Epoch, FailureKind, Fence, LeaseId, Payload, Refusal, RefusalKind, Rng, Span,
     TaskId, TaskState,
@@ -18,7 +20,7 @@ fn found(rig: &mut Rig, n: u8) -> u64 {
 
 fn request(rig: &Rig, n: u8) -> Option<u64> {
     rig.told(n).iter().rev().find_map(|told| match told {
-        ToWorker::RequestLease(Ask { request, .. }) => Some(*request),
+        ToWorker::RequestLease(LeaseRequest { request, .. }) => Some(*request),
         _ => None,
     })
 }
@@ -46,7 +48,7 @@ fn a_worker_gets_nothing_before_its_lease_and_only_the_newest_request_counts() {
     assert!(second > first);
     grant(&mut rig, 1, first, secs(120));
     assert_eq!((rig.scheduler.lease_of(worker_id(1)), rig.dispatches().len()), (None, 0), "late");
-    let refusal = Refusal::plain(RefusalKind::Busy);
+    let refusal = Refusal::without_amount(RefusalKind::Busy);
     rig.say(1, FromWorker::LeaseRefused { request: second, refusal });
     rig.wait(secs(30));
     let third = request(&rig, 1).expect("a refusal is not for ever");
@@ -79,21 +81,21 @@ fn a_lease_that_is_not_renewed_runs_out() {
     let settings = Settings { max_consecutive_failures: 100, ..Settings::default() };
     let mut rig = Rig::new(settings);
     rig.join(1);
-    let (id, given) = rig.dispatched(task());
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    rig.start(&assignment);
     rig.silence(1);
     rig.wait(secs(95));
     assert!(rig.scheduler.lease_of(worker_id(1)).is_some());
     rig.wait(secs(1));
     assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
-    assert_eq!(rig.view(id).last_error.unwrap(), "the lease has run out");
+    assert_eq!(rig.view(id).last_error.unwrap(), "the lease has expired");
 }
 
 #[test]
 fn missed_heartbeats_are_repeated_and_then_the_worker_is_lost() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    rig.start(&assignment);
     rig.silence(1);
     rig.wait(secs(30));
     assert_eq!(heartbeats(&rig, 1), 1);
@@ -103,8 +105,11 @@ fn missed_heartbeats_are_repeated_and_then_the_worker_is_lost() {
     assert_eq!(heartbeats(&rig, 1), 1, "the second miss");
     assert_eq!(rig.view(id).state, TaskState::Running);
     rig.wait(secs(5));
-    assert_eq!(rig.view(id).last_error.unwrap(), "the worker does not answer");
-    assert!(rig.is_cancelled(&given) && request(&rig, 1).is_some(), "a new lease is asked for");
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker is unresponsive");
+    assert!(
+        rig.is_cancelled(&assignment) && request(&rig, 1).is_some(),
+        "a new lease is asked for"
+    );
     assert_eq!(rig.scheduler.counts().leases_lost, 1);
     // An answer in between is enough, and misses before it do not count any more.
     let mut rig = Rig::with_workers(&[1]);
@@ -127,22 +132,22 @@ fn one_task_after_the_other_goes_to_equal_workers_in_turn() {
     let mut counts = [0; 2];
     for at in 0..40 {
         rig.now = rig.now + secs(1);
-        let (_, given) = rig.dispatched(task());
-        rig.start(&given);
+        let (_, assignment) = rig.dispatched(task());
+        rig.start(&assignment);
         // Quick, slow, and anything between.
         rig.now = rig.now + Span::from_millis(50 + 37 * (at * 7 % 10));
-        counts[usize::from(given.n() - 1)] += 1;
-        let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+        counts[usize::from(assignment.n() - 1)] += 1;
+        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         let run = Span::from_millis(50 + 37 * (at * 7 % 10));
         let outcome = completed();
-        rig.say(given.n(), FromWorker::Finished { attempt, fence, run, outcome });
+        rig.say(assignment.n(), FromWorker::Finished { attempt, fence, run, outcome });
     }
     assert!(counts.iter().all(|count| (15..=25).contains(count)), "{counts:?}");
 }
 
 /// A frozen process keeps its connections and says nothing. With the seed's times: 5 s for an answer, three of them.
 #[test]
-fn a_worker_that_does_not_answer_a_task_is_late_and_others_get_it() {
+fn a_worker_that_does_not_acknowledge_is_unresponsive_and_others_get_the_task() {
     let mut rig = Rig::with_workers(&[1, 2]);
     let (running, frozen) = rig.dispatched(task());
     rig.start(&frozen);
@@ -150,18 +155,24 @@ fn a_worker_that_does_not_answer_a_task_is_late_and_others_get_it() {
     let other = 3 - frozen.n();
     // Its slot is in use: the next one goes to the other, which ends it, and so do those that follow.
     for _ in 0..3 {
-        let (_, given) = rig.dispatched(task());
-        assert_eq!(given.n(), other);
-        rig.finish(&given);
+        let (_, assignment) = rig.dispatched(task());
+        assert_eq!(assignment.n(), other);
+        rig.finish(&assignment);
     }
     // Busy as it is, the other gets one, and the frozen one the next: bound to it, under an early strategy.
     rig.ask(Command::SetStrategy(Strategy::RoundRobin));
-    let given: Vec<Given> = (0..2).map(|_| rig.dispatched(task()).1).collect();
-    let [lost] = &given.iter().filter(|given| given.n() == frozen.n()).collect::<Vec<_>>()[..]
+    let assignment: Vec<Assignment> = (0..2).map(|_| rig.dispatched(task()).1).collect();
+    let [lost] = &assignment
+        .iter()
+        .filter(|assignment| assignment.n() == frozen.n())
+        .collect::<Vec<_>>()[..]
     else {
-        panic!("each got one: {given:?}");
+        panic!("each got one: {assignment:?}");
     };
-    given.iter().filter(|given| given.n() == other).for_each(|given| rig.start(given));
+    assignment
+        .iter()
+        .filter(|assignment| assignment.n() == other)
+        .for_each(|assignment| rig.start(assignment));
     rig.wait(secs(4));
     assert_eq!(heartbeats(&rig, frozen.n()), 0);
     rig.wait(secs(1));
@@ -181,7 +192,7 @@ fn a_worker_that_does_not_answer_a_task_is_late_and_others_get_it() {
     assert_eq!(rig.view(running).state, TaskState::Running);
     assert!(rig.scheduler.lease_of(frozen.worker).is_some());
     rig.wait(secs(1));
-    assert_eq!(rig.view(running).last_error.unwrap(), "the worker does not answer");
+    assert_eq!(rig.view(running).last_error.unwrap(), "the worker is unresponsive");
     assert_eq!(rig.scheduler.lease_of(frozen.worker), None);
     let failed = |rig: &Rig| {
         let workers = rig.scheduler.workers(rig.now);
@@ -192,16 +203,16 @@ fn a_worker_that_does_not_answer_a_task_is_late_and_others_get_it() {
 }
 
 #[test]
-fn a_late_worker_gets_tasks_again_when_it_says_anything() {
+fn an_unresponsive_worker_gets_tasks_again_after_any_message() {
     for late_by in ["a task", "a heartbeat"] {
         let mut wide = worker(1);
         wide.executors[0].concurrency = 2;
         let mut rig = Rig::new(Settings::default());
         rig.workers.entry(worker_id(1)).or_default();
         rig.event(SchedulerEvent::WorkerFound(Arc::new(wide)));
-        let (id, given) = rig.dispatched(task());
+        let (id, assignment) = rig.dispatched(task());
         if late_by == "a heartbeat" {
-            rig.start(&given);
+            rig.start(&assignment);
             rig.wait(secs(29));
         }
         rig.silence(1);
@@ -209,14 +220,14 @@ fn a_late_worker_gets_tasks_again_when_it_says_anything() {
         let next = rig.submit(task());
         assert_eq!(rig.view(next).worker, None, "late with {late_by}");
         assert_eq!(rig.view(id).worker, Some(worker_id(1)), "there is nobody else");
-        rig.accept(&given);
+        rig.accept(&assignment);
         assert_eq!(rig.view(next).worker, Some(worker_id(1)), "late with {late_by}");
         assert_eq!(rig.scheduler.counts().leases_lost, 0);
     }
 }
 
 #[test]
-fn a_worker_that_speaks_is_not_late_because_of_one_lost_message() {
+fn one_lost_message_does_not_make_a_worker_unresponsive() {
     let mut rig = Rig::early();
     [1, 2].iter().for_each(|n| rig.join(*n));
     let (_, first) = rig.dispatched(task());
@@ -234,14 +245,14 @@ fn a_worker_that_speaks_is_not_late_because_of_one_lost_message() {
 }
 
 #[test]
-fn what_wants_no_second_try_or_nobody_else_can_run_stays_with_a_late_worker() {
+fn tasks_without_retry_or_other_workers_stay_with_an_unresponsive_worker() {
     let retry = hypha_engine::RetryPolicy { retry_on_worker_failure: false, ..Default::default() };
     let mut rig = Rig::new(Settings { retry, ..Settings::default() });
     [1, 2].iter().for_each(|n| rig.join(*n));
-    let (_, given) = rig.dispatched(task());
-    rig.silence(given.n());
+    let (_, assignment) = rig.dispatched(task());
+    rig.silence(assignment.n());
     rig.wait(secs(5));
-    assert_eq!(rig.dispatches()[0].dispatch.fence, given.dispatch.fence, "sent again");
+    assert_eq!(rig.dispatches()[0].dispatch.fence, assignment.dispatch.fence, "sent again");
 
     // Another is there, with another model.
     let mut rig = Rig::new(Settings::default());
@@ -252,23 +263,23 @@ fn what_wants_no_second_try_or_nobody_else_can_run_stays_with_a_late_worker() {
         rig.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
     }
     let wants = with_spec(|spec| spec.requirement.model = Some(name("special")));
-    let (_, given) = rig.dispatched(wants);
-    assert_eq!(given.n(), 2);
+    let (_, assignment) = rig.dispatched(wants);
+    assert_eq!(assignment.n(), 2);
     rig.silence(2);
     rig.wait(secs(5));
-    assert!(!rig.is_cancelled(&given));
-    assert!(rig.dispatches().iter().any(|again| again.dispatch.fence == given.dispatch.fence));
+    assert!(!rig.is_cancelled(&assignment));
+    assert!(rig.dispatches().iter().any(|again| again.dispatch.fence == assignment.dispatch.fence));
 }
 
 /// It answers heartbeats and loses what it is given: each time counts.
 #[test]
-fn a_worker_that_swallows_tasks_is_left_alone_after_some() {
+fn a_worker_that_loses_tasks_is_quarantined() {
     let mut rig = Rig::with_workers(&[1, 2]);
     let swallows = 1;
     for _ in 0..20 {
-        for given in rig.dispatches() {
-            if given.n() != swallows {
-                rig.finish(&given);
+        for assignment in rig.dispatches() {
+            if assignment.n() != swallows {
+                rig.finish(&assignment);
             }
         }
         let id = rig.submit(task());
@@ -277,14 +288,14 @@ fn a_worker_that_swallows_tasks_is_left_alone_after_some() {
             continue;
         }
         rig.wait(secs(5) + Span::from_millis(10));
-        let again = rig.dispatches().iter().find(|given| given.n() == 2).cloned();
+        let again = rig.dispatches().iter().find(|assignment| assignment.n() == 2).cloned();
         rig.finish(&again.expect("the other gets it"));
     }
     assert_eq!(rig.scheduler.counts().quarantines, 1);
 }
 
 #[test]
-fn a_late_worker_that_is_to_be_removed_still_gets_what_is_bound_to_it() {
+fn an_unresponsive_draining_worker_still_gets_its_bound_tasks() {
     let mut rig = Rig::early();
     rig.join(1);
     let tasks: Vec<TaskId> = (0..3).map(|_| rig.submit(task())).collect();
@@ -293,11 +304,11 @@ fn a_late_worker_that_is_to_be_removed_still_gets_what_is_bound_to_it() {
     rig.wait(secs(6));
     assert_eq!(rig.view(tasks[2]).worker, Some(worker_id(1)), "nobody else takes it");
     rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
-    let mut given = rig.dispatches();
-    assert_eq!(given.len(), 2);
-    while let Some(next) = given.pop() {
+    let mut assignment = rig.dispatches();
+    assert_eq!(assignment.len(), 2);
+    while let Some(next) = assignment.pop() {
         rig.finish(&next);
-        given.extend(rig.dispatches());
+        assignment.extend(rig.dispatches());
     }
     for task in tasks {
         assert_eq!(rig.ended(task).state, TaskState::Completed);
@@ -305,10 +316,10 @@ fn a_late_worker_that_is_to_be_removed_still_gets_what_is_bound_to_it() {
 }
 
 #[test]
-fn a_worker_that_disowns_its_lease_or_hangs_up_loses_its_tasks() {
+fn a_worker_that_denies_its_lease_or_disconnects_loses_its_tasks() {
     for hangs_up in [true, false] {
         let mut rig = Rig::with_workers(&[1]);
-        let (id, given) = rig.dispatched(task());
+        let (id, assignment) = rig.dispatched(task());
         rig.silence(1);
         let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
         let wrong = FromWorker::LeaseUnknown { lease: lease.lease, epoch: Epoch(9) };
@@ -321,7 +332,7 @@ fn a_worker_that_disowns_its_lease_or_hangs_up_loses_its_tasks() {
             rig.say(1, FromWorker::LeaseUnknown { lease, epoch });
         }
         assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
-        assert!(rig.is_cancelled(&given) && rig.view(id).last_error.is_some());
+        assert!(rig.is_cancelled(&assignment) && rig.view(id).last_error.is_some());
     }
 }
 
@@ -340,13 +351,13 @@ fn a_worker_that_dies_fails_once_whatever_it_had() {
         rig.workers.entry(worker_id(1)).or_default().silent = false;
         rig.event(SchedulerEvent::WorkerFound(Arc::clone(&many)));
         assert_eq!(health(&rig), (true, death - 1), "leased at once in its next life");
-        let given: Vec<Given> = (0..8).map(|_| rig.dispatched(task()).1).collect();
-        given.iter().for_each(|given| rig.start(given));
+        let assignment: Vec<Assignment> = (0..8).map(|_| rig.dispatched(task()).1).collect();
+        assignment.iter().for_each(|assignment| rig.start(assignment));
         rig.silence(1);
         rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
         assert_eq!(health(&rig), (false, death));
-        given.iter().for_each(|given| {
-            rig.ask(Command::CancelTask(given.dispatch.attempt.task));
+        assignment.iter().for_each(|assignment| {
+            rig.ask(Command::CancelTask(assignment.dispatch.attempt.task));
         });
         rig.workers.clear();
     }
@@ -358,14 +369,14 @@ fn a_worker_that_dies_fails_once_whatever_it_had() {
     rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
     assert_eq!(rig.scheduler.counts().quarantines, 1);
     rig.event(SchedulerEvent::WorkerFound(many));
-    assert_eq!(health(&rig), (false, 3), "left alone for a while");
+    assert_eq!(health(&rig), (false, 3), "quarantined");
     rig.wait(secs(30));
     assert_eq!(health(&rig), (true, 3), "and no longer");
 }
 
 /// One that takes nothing and says nothing is lost as one that hangs up is.
 #[test]
-fn what_a_silent_worker_does_not_take_is_one_failure_until_it_speaks() {
+fn unacknowledged_attempts_of_a_silent_worker_count_once() {
     let mut rig = Rig::early();
     rig.join(1);
     rig.silence(1);
@@ -386,19 +397,19 @@ fn once() -> Settings {
 fn a_connection_that_is_replaced_by_another_costs_no_attempt() {
     let mut rig = Rig::new(once());
     rig.join(1);
-    let (id, given) = rig.dispatched(task());
-    rig.start(&given);
-    rig.event(SchedulerEvent::WorkerRelinked(worker_id(1)));
+    let (id, assignment) = rig.dispatched(task());
+    rig.start(&assignment);
+    rig.event(SchedulerEvent::WorkerReconnected(worker_id(1)));
     let asked = rig.told(1);
     assert!(matches!(asked[..], [ToWorker::Heartbeat { .. }]), "asked at once: {asked:?}");
     assert_eq!((rig.view(id).state, rig.view(id).attempts), (TaskState::Running, 1));
 
     // Pieces of output are said once, and some may be missing.
-    let (attempt, fence) = (given.dispatch.attempt, given.dispatch.fence);
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     let piece = Payload::from(&b"piece"[..]);
     rig.say(1, FromWorker::Output { attempt, fence, piece });
-    rig.event(SchedulerEvent::WorkerRelinked(worker_id(1)));
-    assert!(rig.is_cancelled(&given));
+    rig.event(SchedulerEvent::WorkerReconnected(worker_id(1)));
+    assert!(rig.is_cancelled(&assignment));
     assert_eq!((rig.stored(id).failures, rig.stored(id).failed.len()), (0, 1));
     rig.wait(Span::from_millis(10));
     let again = rig.dispatches().pop().unwrap();
@@ -410,11 +421,11 @@ fn a_connection_that_is_replaced_by_another_costs_no_attempt() {
 fn a_new_life_behind_a_connection_that_was_replaced_has_lost_what_the_last_one_had() {
     let mut rig = Rig::new(Settings::default());
     rig.join(1);
-    let (id, given) = rig.dispatched(task());
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    rig.start(&assignment);
     let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
     rig.silence(1);
-    rig.event(SchedulerEvent::WorkerRelinked(worker_id(1)));
+    rig.event(SchedulerEvent::WorkerReconnected(worker_id(1)));
     rig.say(1, FromWorker::LeaseUnknown { lease: lease.lease, epoch: lease.epoch });
     assert_eq!(rig.stored(id).failures, 1);
 }
@@ -423,8 +434,8 @@ fn a_new_life_behind_a_connection_that_was_replaced_has_lost_what_the_last_one_h
 fn a_worker_that_is_stopped_in_order_costs_no_attempt() {
     let mut rig = Rig::new(Settings { strategy: Strategy::RoundRobin, ..once() });
     rig.join(1);
-    let (id, given) = rig.dispatched(task());
-    rig.start(&given);
+    let (id, assignment) = rig.dispatched(task());
+    rig.start(&assignment);
     let (waits, _) = rig.dispatched(task());
     let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
     let left = FromWorker::Left { epoch: lease.epoch, lease: Some(lease.lease) };
@@ -437,11 +448,11 @@ fn a_worker_that_is_stopped_in_order_costs_no_attempt() {
     let workers = rig.scheduler.workers(rig.now);
     assert_eq!((workers[0].0.health.failed, rig.scheduler.counts().leases_lost), (0, 0));
     for id in [id, waits] {
-        assert_eq!(rig.view(id).last_error.unwrap(), "the worker was stopped, and gave it back");
+        assert_eq!(rig.view(id).last_error.unwrap(), "the worker stopped and returned the attempt");
     }
     rig.join(2);
     rig.wait(Span::from_millis(10));
-    assert_eq!(rig.dispatches().len(), 2, "nothing is wrong with them: no long pause");
+    assert_eq!(rig.dispatches().len(), 2, "nothing is wrong with them: no backoff");
     assert_eq!(rig.stored(id).failures, 0);
 
     // Its next life is used at once; a word of the last one, come late, takes nothing from it.
@@ -487,8 +498,8 @@ fn a_worker_that_was_stopped_while_the_scheduler_was_down_costs_no_attempt() {
     for in_order in [true, false] {
         let mut rig = Rig::new(once());
         rig.join(1);
-        let (id, given) = rig.dispatched(task());
-        rig.start(&given);
+        let (id, assignment) = rig.dispatched(task());
+        rig.start(&assignment);
         rig.silence(1);
         rig.restart();
         if in_order {
@@ -511,25 +522,27 @@ fn a_worker_that_was_stopped_while_the_scheduler_was_down_costs_no_attempt() {
 /// How the last attempt of a worker that is to be removed may end.
 #[test]
 fn a_removed_worker_finishes_what_it_has_and_is_forgotten() {
-    type End = fn(&mut Rig, &Given);
+    type End = fn(&mut Rig, &Assignment);
     let ends: [(&str, End); 4] = [
-        ("finished", |rig, given| rig.finish(given)),
-        ("failed", |rig, given| rig.finish_with(given, failed(true))),
-        ("cancelled", |rig, given| {
-            rig.ask(Command::CancelTask(given.dispatch.attempt.task));
+        ("finished", |rig, assignment| rig.finish(assignment)),
+        ("failed", |rig, assignment| rig.finish_with(assignment, failed(true))),
+        ("cancelled", |rig, assignment| {
+            rig.ask(Command::CancelTask(assignment.dispatch.attempt.task));
         }),
-        ("lost", |rig, given| rig.event(SchedulerEvent::WorkerDisconnected(given.worker))),
+        ("lost", |rig, assignment| {
+            rig.event(SchedulerEvent::WorkerDisconnected(assignment.worker))
+        }),
     ];
     for (what, end) in ends {
         let mut rig = Rig::with_workers(&[1]);
-        let (_, given) = rig.dispatched(task());
-        rig.start(&given);
+        let (_, assignment) = rig.dispatched(task());
+        rig.start(&assignment);
         assert_eq!(rig.ask(Command::RemoveWorker(worker_id(1))), Reply::WorkerRemoved(true));
         let waiting = rig.submit(task());
         assert_eq!(rig.view(waiting).state, TaskState::Queued, "{what}: nothing more is given");
         let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
         rig.silence(1);
-        end(&mut rig, &given);
+        end(&mut rig, &assignment);
         assert!(rig.disk.image.workers.is_empty(), "{what}");
         assert!(rig.scheduler.workers(rig.now).is_empty(), "{what}");
         let release = ToWorker::ReleaseLease { lease: lease.lease, epoch: lease.epoch };
@@ -546,8 +559,8 @@ fn removed_workers_are_told_with_when_that_was_the_latest_first() {
         let views = rig.scheduler.removed_workers().into_iter();
         views.map(|view| (view.id, view.at, view.worker.map(|worker| worker.id))).collect()
     };
-    let (_, given) = rig.dispatched(task());
-    let (busy, idle) = match given.worker == worker_id(1) {
+    let (_, assignment) = rig.dispatched(task());
+    let (busy, idle) = match assignment.worker == worker_id(1) {
         true => (worker_id(1), worker_id(2)),
         false => (worker_id(2), worker_id(1)),
     };
@@ -560,7 +573,7 @@ fn removed_workers_are_told_with_when_that_was_the_latest_first() {
     rig.wait(secs(1));
     assert_eq!(rig.ask(Command::RemoveWorker(busy)), Reply::WorkerRemoved(true));
     assert_eq!(rig.scheduler.removed_at(busy), Some(first), "asking again changes nothing");
-    rig.finish(&given);
+    rig.finish(&assignment);
     assert_eq!(told(&rig), [(idle, second, Some(idle)), (busy, first, Some(busy))]);
     rig.restart();
     assert_eq!(told(&rig), [(idle, second, None), (busy, first, None)], "not found since");
@@ -586,14 +599,14 @@ fn an_idle_worker_is_removed_at_once_and_its_late_grant_is_given_back() {
 fn a_removed_worker_comes_back_when_it_is_registered_and_not_when_it_is_found() {
     for registered in [false, true] {
         let mut rig = Rig::with_workers(&[1]);
-        let (_, given) = rig.dispatched(task());
+        let (_, assignment) = rig.dispatched(task());
         rig.ask(Command::RemoveWorker(worker_id(1)));
         rig.submit(task());
         rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
         if registered {
             rig.ask(Command::RegisterWorker(Arc::new(worker(1))));
         }
-        rig.finish(&given);
+        rig.finish(&assignment);
         assert_eq!(rig.dispatches().len(), usize::from(registered), "registered: {registered}");
         rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
         assert_eq!(rig.scheduler.workers(rig.now).len(), usize::from(registered));
@@ -603,13 +616,13 @@ fn a_removed_worker_comes_back_when_it_is_registered_and_not_when_it_is_found() 
 #[test]
 fn a_worker_that_describes_itself_anew_takes_its_old_one_s_place() {
     let mut rig = Rig::with_workers(&[1]);
-    let (id, given) = rig.dispatched(task());
-    rig.finish_with(&given, failed(true));
-    let (other, given) = rig.dispatched(task());
+    let (id, assignment) = rig.dispatched(task());
+    rig.finish_with(&assignment, failed(true));
+    let (other, assignment) = rig.dispatched(task());
     let mut anew = worker(1);
     anew.capacity.cpu_milli = 1_000;
     rig.event(SchedulerEvent::WorkerFound(Arc::new(anew.clone())));
-    assert!(rig.is_cancelled(&given), "what ran on it is tried again");
+    assert!(rig.is_cancelled(&assignment), "what ran on it is tried again");
     let workers = rig.scheduler.workers(rig.now);
     assert_eq!(workers.len(), 1);
     assert_eq!(*workers[0].0.worker, anew);
@@ -643,15 +656,15 @@ fn what_was_learned_is_saved_now_and_then() {
     };
     rig.wait(secs(60));
     assert_eq!(saves(&rig), (0, 0), "nothing was learned");
-    let (_, given) = rig.dispatched(task());
-    rig.finish(&given);
+    let (_, assignment) = rig.dispatched(task());
+    rig.finish(&assignment);
     rig.wait(secs(30));
     assert_eq!(saves(&rig), (1, 1));
     assert_eq!(rig.disk.image.workers[&worker_id(1)].1.completed, 1);
-    let (_, given) = rig.dispatched(task());
-    rig.finish_with(&given, failed(false));
-    let (id, given) = rig.dispatched(task());
-    rig.finish_with(&given, failed(true));
+    let (_, assignment) = rig.dispatched(task());
+    rig.finish_with(&assignment, failed(false));
+    let (id, assignment) = rig.dispatched(task());
+    rig.finish_with(&assignment, failed(true));
     rig.ask(Command::CancelTask(id));
     rig.wait(secs(30));
     assert_eq!(saves(&rig), (0, 1), "a failure teaches nothing about run times");
@@ -665,7 +678,7 @@ fn settings_of_zero_do_not_stop_time() {
         health_check_timeout: Span::ZERO,
         lease_ttl: Span::ZERO,
         save_interval: Span::ZERO,
-        least_pause: Span::ZERO,
+        min_plan_interval: Span::ZERO,
         quarantine: Span::ZERO,
         forget_worker_after: Span::ZERO,
         key_ttl: Span::ZERO,
@@ -681,18 +694,18 @@ fn settings_of_zero_do_not_stop_time() {
 #[test]
 fn what_is_bound_to_a_worker_that_is_removed_is_run_by_it() {
     let mut rig = Rig::with_workers(&[1]);
-    let mut given = Vec::new();
+    let mut assignment = Vec::new();
     let mut submit = || {
         let task = rig.submit(bound_at_once());
-        given.extend(rig.dispatches());
+        assignment.extend(rig.dispatches());
         task
     };
     let tasks = [submit(), submit(), submit()];
     rig.ask(Command::RemoveWorker(worker_id(1)));
     assert!(rig.try_submit(bound_at_once()).is_err(), "nothing new");
-    while let Some(next) = given.pop() {
+    while let Some(next) = assignment.pop() {
         rig.finish(&next);
-        given.extend(rig.dispatches());
+        assignment.extend(rig.dispatches());
     }
     for task in tasks {
         assert_eq!(rig.ended(task).state, TaskState::Completed);

@@ -1,26 +1,26 @@
-//! The job that a program has at hand, and its answer so far.
+//! The attempt that a program has at hand, and its answer so far.
 
 use axum::body::Bytes;
 use hypha_model::Payload;
 use tokio::sync::mpsc;
 
-use crate::Job;
-use crate::running::Reports;
+use crate::Attempt;
+use crate::running::RunReporter;
 
-pub(crate) struct Current {
-    pub(super) job: String,
+pub(crate) struct CurrentAttempt {
+    pub(super) attempt: String,
     pub(super) model: String,
     pub(super) stream: bool,
     pub(super) input: Payload,
-    reports: Reports,
+    reporter: RunReporter,
     taken: bool,
     pieces: Option<Vec<u8>>,
-    answer: Option<Answer>,
+    answer: Option<ProgramAnswer>,
 }
 
-/// What a program says came of its job.
+/// What a program says came of its attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ProgramAnswer {
     Result(Payload),
     Failure(String),
     /// The input cannot be used, here or elsewhere.
@@ -31,14 +31,14 @@ pub(crate) enum Answer {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLarge;
 
-impl Current {
-    pub(super) fn new(job: &Job, reports: Reports) -> Current {
-        Current {
-            job: job.id.to_string(),
-            model: job.model.to_string(),
-            stream: job.stream,
-            input: job.input.clone(),
-            reports,
+impl CurrentAttempt {
+    pub(super) fn new(attempt: &Attempt, reporter: RunReporter) -> CurrentAttempt {
+        CurrentAttempt {
+            attempt: attempt.id.to_string(),
+            model: attempt.model.to_string(),
+            stream: attempt.stream,
+            input: attempt.input.clone(),
+            reporter,
             taken: false,
             pieces: None,
             answer: None,
@@ -51,9 +51,9 @@ impl Current {
     }
 
     /// What came of it, and where it was to report to.
-    pub(crate) fn into_parts(self) -> (Option<Answer>, Reports) {
-        let pieces = self.pieces.map(|bytes| Answer::Result(Payload::from(bytes)));
-        (self.answer.or(pieces), self.reports)
+    pub(crate) fn into_parts(self) -> (Option<ProgramAnswer>, RunReporter) {
+        let pieces = self.pieces.map(|bytes| ProgramAnswer::Result(Payload::from(bytes)));
+        (self.answer.or(pieces), self.reporter)
     }
 
     /// Whether the program has said that it is done with it.
@@ -65,23 +65,23 @@ impl Current {
         self.taken = true;
     }
 
-    pub(super) fn answer(&mut self, answer: Answer) {
+    pub(super) fn answer(&mut self, answer: ProgramAnswer) {
         self.answer = Some(answer);
     }
 
     /// The pieces so far are all; whether there were any.
     pub(super) fn finish_pieces(&mut self) -> bool {
         let Some(bytes) = self.pieces.take() else { return false };
-        self.answer = Some(Answer::Result(Payload::from(bytes)));
+        self.answer = Some(ProgramAnswer::Result(Payload::from(bytes)));
         true
     }
 
     pub(super) fn permille(&self) -> u16 {
-        *self.reports.progress.borrow()
+        *self.reporter.progress.borrow()
     }
 
     pub(super) fn progress(&self, permille: u16) {
-        self.reports.progress.send_replace(permille);
+        self.reporter.progress.send_replace(permille);
     }
 
     /// Keeps a piece for the result; where it is to be sent as well, if somebody listens.
@@ -96,6 +96,6 @@ impl Current {
         }
         pieces.extend_from_slice(piece);
         let heard = self.stream && !piece.is_empty();
-        Ok(heard.then(|| self.reports.output.clone()))
+        Ok(heard.then(|| self.reporter.output.clone()))
     }
 }

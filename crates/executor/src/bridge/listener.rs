@@ -15,32 +15,32 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// each may hold a result.
 const MAX_CONNECTIONS: usize = 8;
 
-pub(super) struct Bounded {
+pub(super) struct BoundedListener {
     listener: UnixListener,
     permits: Arc<Semaphore>,
 }
 
 /// A connection that counts until it is dropped.
-pub(super) struct Counted {
+pub(super) struct CountedConnection {
     stream: UnixStream,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Bounded {
-    pub(super) fn new(listener: UnixListener) -> Bounded {
-        Bounded { listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
+impl BoundedListener {
+    pub(super) fn new(listener: UnixListener) -> BoundedListener {
+        BoundedListener { listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
     }
 }
 
-impl Listener for Bounded {
-    type Io = Counted;
+impl Listener for BoundedListener {
+    type Io = CountedConnection;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Counted, SocketAddr) {
+    async fn accept(&mut self) -> (CountedConnection, SocketAddr) {
         // The semaphore is never closed, so there always is a permit in the end.
         let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (Counted { stream, _permit: permit }, address)
+        (CountedConnection { stream, _permit: permit }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -48,7 +48,7 @@ impl Listener for Bounded {
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -58,7 +58,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -10,19 +10,19 @@ pub(super) fn document() -> Value {
     let header = || json!({ "schema": { "type": "string" } });
     json!({
         "openapi": "3.1.0",
-        "info": { "title": "Hypha job bridge", "version": "1" },
-        "security": [{ "job": [] }],
-        "components": { "securitySchemes": { "job": { "type": "http", "scheme": "bearer" } } },
+        "info": { "title": "Hypha attempt bridge", "version": "1" },
+        "security": [{ "attempt": [] }],
+        "components": { "securitySchemes": { "attempt": { "type": "http", "scheme": "bearer" } } },
         "paths": {
             "/v1/input": { "get": {
-                "summary": "What the job was given",
+                "summary": "What the attempt was given",
                 "responses": { "200": { "description": "the input", "content": bytes } }
             } },
             "/v1/status": { "get": {
-                "summary": "Where the job stands",
+                "summary": "Where the attempt stands",
                 "responses": { "200": { "description": "the status", "content": {
                     "application/json": { "schema": { "type": "object", "properties": {
-                        "job": { "type": "string" },
+                        "attempt": { "type": "string" },
                         "model": { "type": "string" },
                         "stream": { "type": "boolean" },
                         "input_bytes": { "type": "integer" },
@@ -58,23 +58,23 @@ pub(super) fn document() -> Value {
                 }
             } },
             "/v1/failure": { "post": {
-                "summary": "What went wrong, instead of a result: the task may be tried elsewhere",
+                "summary": "What went wrong, instead of a result: the task may be retried elsewhere",
                 "requestBody": { "required": true, "content": text },
                 "responses": done("noted")
             } },
             "/v1/refusal": { "post": {
-                "summary": "What is wrong with the input, instead of a result: it is not tried again",
+                "summary": "What is wrong with the input, instead of a result: the task is not retried",
                 "requestBody": { "required": true, "content": text },
                 "responses": done("noted")
             } },
             "/v1/next": { "get": {
-                "summary": "Waits for a job and returns its input; the output of the last one is complete",
+                "summary": "Waits for an attempt and returns its input; the output of the last one is complete",
                 "responses": {
                     "200": { "description": "the input", "content": bytes, "headers": {
-                        "hypha-job": header(), "hypha-model": header(), "hypha-stream": header()
+                        "hypha-attempt": header(), "hypha-model": header(), "hypha-stream": header()
                     } },
                     "204": { "description": "none yet: ask again" },
-                    "409": { "description": "the job at hand has no answer yet" },
+                    "409": { "description": "the attempt at hand has no answer yet" },
                     "410": { "description": "there will be none: end" }
                 }
             } }

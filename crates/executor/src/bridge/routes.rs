@@ -14,18 +14,18 @@ use hypha_model::Payload;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::current::{Answer, Current, TooLarge};
-use super::{Jobs, Shared, openapi};
+use super::current::{CurrentAttempt, ProgramAnswer, TooLarge};
+use super::{BridgeMode, Shared, openapi};
 use crate::running::MAX_PERMILLE;
 
-/// Names the job: in the answer of `/v1/next`, and in requests that must not be taken for another job's.
-const JOB: HeaderName = HeaderName::from_static("hypha-job");
-/// The model of the job that `/v1/next` hands over.
+/// Names the attempt: in the answer of `/v1/next`, and in requests that must not be taken for another attempt's.
+const ATTEMPT: HeaderName = HeaderName::from_static("hypha-attempt");
+/// The model of the attempt that `/v1/next` hands over.
 const MODEL: HeaderName = HeaderName::from_static("hypha-model");
-/// Whether somebody listens to the output of that job.
+/// Whether somebody listens to the output of that attempt.
 const STREAM: HeaderName = HeaderName::from_static("hypha-stream");
 /// How long `/v1/next` waits. Less than the minute after which many clients give up by themselves.
-const NEXT_WITHIN: Duration = Duration::from_secs(25);
+const NEXT_TIMEOUT: Duration = Duration::from_secs(25);
 /// A message for a person, not a log.
 const MAX_FAILURE_BYTES: usize = 16 * 1024;
 /// One piece of output travels to the scheduler as a whole. Half of what a message to it holds (16 MiB), so that what
@@ -38,10 +38,10 @@ struct Progress {
     permille: u16,
 }
 
-type Refused = (StatusCode, Json<serde_json::Value>);
-type Answered = Result<StatusCode, Refused>;
+type ErrorResponse = (StatusCode, Json<serde_json::Value>);
+type StatusResult = Result<StatusCode, ErrorResponse>;
 
-pub(super) fn all(shared: Arc<Shared>) -> Router {
+pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/input", get(input))
         .route("/v1/status", get(status))
@@ -52,9 +52,14 @@ pub(super) fn all(shared: Arc<Shared>) -> Router {
         .route("/v1/refusal", post(refusal))
         .route("/v1/next", get(next))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }))
-        .fallback(|| async { refused(StatusCode::NOT_FOUND, "no such route: see /openapi.json") })
+        .fallback(|| async {
+            error_response(StatusCode::NOT_FOUND, "no such route: see /openapi.json")
+        })
         .method_not_allowed_fallback(|| async {
-            refused(StatusCode::METHOD_NOT_ALLOWED, "not with this method: see /openapi.json")
+            error_response(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "not with this method: see /openapi.json",
+            )
         })
         .layer(DefaultBodyLimit::max(shared.result_bytes))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), authorised))
@@ -67,7 +72,7 @@ async fn authorised(State(shared): State<Arc<Shared>>, request: Request, next: N
     // Comparing two of these digests takes the same time whatever they hold.
     match token {
         Some(token) if blake3::hash(token.as_bytes()) == shared.token => next.run(request).await,
-        _ => refused(
+        _ => error_response(
             StatusCode::UNAUTHORIZED,
             "send `Authorization: Bearer` with the secret in HYPHA_BRIDGE_TOKEN",
         )
@@ -75,17 +80,20 @@ async fn authorised(State(shared): State<Arc<Shared>>, request: Request, next: N
     }
 }
 
-async fn input(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Result<Vec<u8>, Refused> {
-    at_hand(&shared, &headers, |current| Ok(current.input.bytes().to_vec()))
+async fn input(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+) -> Result<Vec<u8>, ErrorResponse> {
+    with_current(&shared, &headers, |current| Ok(current.input.bytes().to_vec()))
 }
 
 async fn status(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
-) -> Result<Json<serde_json::Value>, Refused> {
-    at_hand(&shared, &headers, |current| {
+) -> Result<Json<serde_json::Value>, ErrorResponse> {
+    with_current(&shared, &headers, |current| {
         Ok(Json(json!({
-            "job": current.job,
+            "attempt": current.attempt,
             "model": current.model,
             "stream": current.stream,
             "input_bytes": current.input.bytes().len(),
@@ -99,16 +107,18 @@ async fn progress(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     Body(body): Body,
-) -> Answered {
+) -> StatusResult {
     match serde_json::from_slice(&body) {
         Ok(Progress { permille: permille @ 0..=MAX_PERMILLE }) => {
-            at_hand(&shared, &headers, |current| {
+            with_current(&shared, &headers, |current| {
                 current.progress(permille);
                 Ok(StatusCode::NO_CONTENT)
             })
         }
-        Ok(_) => Err(refused(StatusCode::UNPROCESSABLE_ENTITY, "`permille` is at most 1000")),
-        Err(error) => Err(refused(StatusCode::BAD_REQUEST, &error.to_string())),
+        Ok(_) => {
+            Err(error_response(StatusCode::UNPROCESSABLE_ENTITY, "`permille` is at most 1000"))
+        }
+        Err(error) => Err(error_response(StatusCode::BAD_REQUEST, &error.to_string())),
     }
 }
 
@@ -116,16 +126,19 @@ async fn output(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     Body(piece): Body,
-) -> Answered {
+) -> StatusResult {
     if piece.len() > MAX_PIECE_BYTES {
         let why = format!(
             "a piece is at most {MAX_PIECE_BYTES} bytes: post several, or send all of it to PUT /v1/result"
         );
-        return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &why));
+        return Err(error_response(StatusCode::PAYLOAD_TOO_LARGE, &why));
     }
-    let listener = unanswered(&shared, &headers, |current| {
+    let listener = with_unanswered(&shared, &headers, |current| {
         current.append(&piece, shared.result_bytes).map_err(|TooLarge| {
-            refused(StatusCode::PAYLOAD_TOO_LARGE, "all pieces together are larger than a result")
+            error_response(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "all pieces together are larger than a result",
+            )
         })
     })?;
     if let Some(listener) = listener {
@@ -139,42 +152,45 @@ async fn result(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     Body(body): Body,
-) -> Answered {
-    answer(&shared, &headers, Answer::Result(Payload::from(&body[..])))
+) -> StatusResult {
+    answer(&shared, &headers, ProgramAnswer::Result(Payload::from(&body[..])))
 }
 
 async fn failure(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     Body(body): Body,
-) -> Answered {
-    answer(&shared, &headers, Answer::Failure(reason(&body)?))
+) -> StatusResult {
+    answer(&shared, &headers, ProgramAnswer::Failure(reason(&body)?))
 }
 
 async fn refusal(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     Body(body): Body,
-) -> Answered {
-    answer(&shared, &headers, Answer::Refusal(reason(&body)?))
+) -> StatusResult {
+    answer(&shared, &headers, ProgramAnswer::Refusal(reason(&body)?))
 }
 
-fn reason(body: &Bytes) -> Result<String, Refused> {
+fn reason(body: &Bytes) -> Result<String, ErrorResponse> {
     if body.len() > MAX_FAILURE_BYTES {
-        return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "say it shorter, in 16 KiB"));
+        return Err(error_response(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "the message is too long: at most 16 KiB",
+        ));
     }
     Ok(String::from_utf8_lossy(body).into_owned())
 }
 
 async fn next(State(shared): State<Arc<Shared>>) -> Response {
-    let waited = tokio::time::sleep(NEXT_WITHIN);
+    let waited = tokio::time::sleep(NEXT_TIMEOUT);
     tokio::pin!(waited);
     loop {
         let arrived = shared.arrived.notified();
         tokio::pin!(arrived);
-        // Listening begins before the look, so that no job falls between the two.
+        // Listening begins before the look, so that no attempt falls between the two.
         arrived.as_mut().enable();
-        if let Some(response) = next_now(&shared) {
+        if let Some(response) = try_next(&shared) {
             return response;
         }
         tokio::select! {
@@ -184,39 +200,43 @@ async fn next(State(shared): State<Arc<Shared>>) -> Response {
     }
 }
 
-/// What there is to say to a program that asks for a job; none if it has to wait.
-fn next_now(shared: &Shared) -> Option<Response> {
+/// What there is to say to a program that asks for an attempt; none if it has to wait.
+fn try_next(shared: &Shared) -> Option<Response> {
     let mut current = shared.current();
     let Some(current) = current.as_mut() else {
-        return (shared.jobs == Jobs::One).then(over);
+        return (shared.mode == BridgeMode::Single).then(no_more_attempts);
     };
     if !current.is_taken() {
         current.take();
         let stream = if current.stream { "true" } else { "false" };
-        let about =
-            [(JOB, current.job.as_str()), (MODEL, current.model.as_str()), (STREAM, stream)];
+        let about = [
+            (ATTEMPT, current.attempt.as_str()),
+            (MODEL, current.model.as_str()),
+            (STREAM, stream),
+        ];
         return Some((about, current.input.bytes().to_vec()).into_response());
     }
-    if shared.jobs == Jobs::One {
-        return Some(over());
+    if shared.mode == BridgeMode::Single {
+        return Some(no_more_attempts());
     }
-    // Asking for another job says that this one is done.
+    // Asking for another attempt says that this one is done.
     if !current.is_answered() {
         if !current.finish_pieces() {
-            let why = "the job at hand has no answer yet: send its result, output or failure first";
-            return Some(refused(StatusCode::CONFLICT, why).into_response());
+            let why =
+                "the attempt at hand has no answer yet: send its result, output or failure first";
+            return Some(error_response(StatusCode::CONFLICT, why).into_response());
         }
         shared.answered.notify_waiters();
     }
     None
 }
 
-fn over() -> Response {
-    refused(StatusCode::GONE, "there is no other job: end yourself").into_response()
+fn no_more_attempts() -> Response {
+    error_response(StatusCode::GONE, "there is no other attempt: exit").into_response()
 }
 
-fn answer(shared: &Shared, headers: &HeaderMap, answer: Answer) -> Answered {
-    unanswered(shared, headers, |current| {
+fn answer(shared: &Shared, headers: &HeaderMap, answer: ProgramAnswer) -> StatusResult {
+    with_unanswered(shared, headers, |current| {
         current.answer(answer);
         Ok(())
     })?;
@@ -224,35 +244,39 @@ fn answer(shared: &Shared, headers: &HeaderMap, answer: Answer) -> Answered {
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Does something with the job at hand that has no answer yet. A process of one job may change its mind: the
+/// Does something with the attempt at hand that has no answer yet. A process of one attempt may change its mind: the
 /// answer counts when the process ends.
-fn unanswered<T>(
+fn with_unanswered<T>(
     shared: &Shared,
     headers: &HeaderMap,
-    then: impl FnOnce(&mut Current) -> Result<T, Refused>,
-) -> Result<T, Refused> {
-    at_hand(shared, headers, |current| {
-        if current.is_answered() && shared.jobs == Jobs::OneAfterAnother {
-            return Err(refused(StatusCode::CONFLICT, "this job was answered already"));
+    then: impl FnOnce(&mut CurrentAttempt) -> Result<T, ErrorResponse>,
+) -> Result<T, ErrorResponse> {
+    with_current(shared, headers, |current| {
+        if current.is_answered() && shared.mode == BridgeMode::Sequential {
+            return Err(error_response(StatusCode::CONFLICT, "this attempt was answered already"));
         }
         then(current)
     })
 }
 
-fn at_hand<T>(
+fn with_current<T>(
     shared: &Shared,
     headers: &HeaderMap,
-    then: impl FnOnce(&mut Current) -> Result<T, Refused>,
-) -> Result<T, Refused> {
+    then: impl FnOnce(&mut CurrentAttempt) -> Result<T, ErrorResponse>,
+) -> Result<T, ErrorResponse> {
     let mut current = shared.current();
     // What a warm program has not asked for yet is not its business: it may still be answering the one before.
-    let taken = |current: &&mut Current| shared.jobs == Jobs::One || current.is_taken();
+    let taken =
+        |current: &&mut CurrentAttempt| shared.mode == BridgeMode::Single || current.is_taken();
     let Some(current) = current.as_mut().filter(taken) else {
-        return Err(refused(StatusCode::CONFLICT, "there is no job at hand: ask /v1/next for one"));
+        return Err(error_response(
+            StatusCode::CONFLICT,
+            "there is no attempt at hand: ask /v1/next for one",
+        ));
     };
-    match headers.get(JOB) {
-        Some(job) if job.as_bytes() != current.job.as_bytes() => {
-            Err(refused(StatusCode::CONFLICT, "another job is at hand"))
+    match headers.get(ATTEMPT) {
+        Some(attempt) if attempt.as_bytes() != current.attempt.as_bytes() => {
+            Err(error_response(StatusCode::CONFLICT, "another attempt is at hand"))
         }
         _ => then(current),
     }
@@ -262,9 +286,9 @@ fn at_hand<T>(
 struct Body(Bytes);
 
 impl FromRequest<Arc<Shared>> for Body {
-    type Rejection = Refused;
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Body, Refused> {
+    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Body, ErrorResponse> {
         Bytes::from_request(request, shared).await.map(Body).map_err(|problem| {
             let why = match problem.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => {
@@ -275,11 +299,11 @@ impl FromRequest<Arc<Shared>> for Body {
                 }
                 _ => problem.body_text(),
             };
-            refused(problem.status(), &why)
+            error_response(problem.status(), &why)
         })
     }
 }
 
-fn refused(status: StatusCode, why: &str) -> Refused {
+fn error_response(status: StatusCode, why: &str) -> ErrorResponse {
     (status, Json(json!({ "error": why })))
 }

@@ -1,46 +1,46 @@
 //! `echo` in the shape of OpenAI's answers: what was said last is said again, one word a token.
 
 use axum::body::Bytes;
-use hypha_model::{AttemptId, Form, Name, Payload};
+use hypha_model::{AttemptId, InputKind, Name, Payload};
 use serde_json::{Value, json};
 
-use crate::outcome::JobError;
+use crate::outcome::RunError;
 
 /// How many numbers an embedding has: enough to look like one.
 const DIMENSIONS: usize = 8;
 
 /// The answer to a body of one of OpenAI's routes, and its events if a stream was asked for.
 pub(super) fn echo(
-    form: Form,
+    form: InputKind,
     id: AttemptId,
     model: &Name,
     input: &Payload,
-) -> Result<(Payload, Vec<Bytes>), JobError> {
+) -> Result<(Payload, Vec<Bytes>), RunError> {
     let body: Value = serde_json::from_slice(input.bytes())
-        .map_err(|error| JobError::Input(error.to_string()))?;
-    let text = said(form, &body)?;
+        .map_err(|error| RunError::Input(error.to_string()))?;
+    let text = last_text(form, &body)?;
     let created = id.task.uuid().get_timestamp().map_or(0, |time| time.to_unix().0);
     let tokens = text.split_whitespace().count();
     let usage =
         json!({ "prompt_tokens": tokens, "completion_tokens": tokens, "total_tokens": 2 * tokens });
     let head = |object: &str| json!({ "id": id.to_string(), "object": object, "created": created, "model": model.as_str() });
     let (answer, events) = match form {
-        Form::Chat => {
+        InputKind::Chat => {
             let message = json!({ "role": "assistant", "content": text });
             let choice = json!({ "index": 0, "message": message, "finish_reason": "stop" });
             let piece = |word: &str| json!({ "index": 0, "delta": { "role": "assistant", "content": word }, "finish_reason": null });
             let last = json!({ "index": 0, "delta": {}, "finish_reason": "stop" });
             let events = events(&text, head("chat.completion.chunk"), piece, last);
-            (with(head("chat.completion"), choice, usage), events)
+            (completion(head("chat.completion"), choice, usage), events)
         }
-        Form::Completion => {
+        InputKind::Completion => {
             let choice = |word: &str, finish: Value| json!({ "index": 0, "text": word, "logprobs": null, "finish_reason": finish });
             let piece = |word: &str| choice(word, Value::Null);
             let last = choice("", json!("stop"));
             let events = events(&text, head("text_completion"), piece, last);
-            (with(head("text_completion"), choice(&text, json!("stop")), usage), events)
+            (completion(head("text_completion"), choice(&text, json!("stop")), usage), events)
         }
-        Form::Embedding | Form::Task => {
+        InputKind::Embedding | InputKind::Task => {
             let texts = match body["input"].as_array() {
                 Some(several) => several.iter().filter_map(Value::as_str).collect(),
                 None => vec![text.as_str()],
@@ -57,14 +57,14 @@ pub(super) fn echo(
 }
 
 /// What was said last: the content of the last message, the prompt, or the input.
-fn said(form: Form, body: &Value) -> Result<String, JobError> {
+fn last_text(form: InputKind, body: &Value) -> Result<String, RunError> {
     let (place, found) = match form {
-        Form::Chat => {
+        InputKind::Chat => {
             let last = body["messages"].as_array().and_then(|messages| messages.last());
             ("messages", last.map(|message| &message["content"]))
         }
-        Form::Completion => ("prompt", body.get("prompt")),
-        Form::Embedding | Form::Task => ("input", body.get("input")),
+        InputKind::Completion => ("prompt", body.get("prompt")),
+        InputKind::Embedding | InputKind::Task => ("input", body.get("input")),
     };
     let text = match found {
         Some(Value::String(text)) => Some(text.clone()),
@@ -75,10 +75,10 @@ fn said(form: Form, body: &Value) -> Result<String, JobError> {
         }
         _ => None,
     };
-    text.ok_or_else(|| JobError::Input(format!("there is no text in `{place}`")))
+    text.ok_or_else(|| RunError::Input(format!("there is no text in `{place}`")))
 }
 
-fn with(mut head: Value, choice: Value, usage: Value) -> Value {
+fn completion(mut head: Value, choice: Value, usage: Value) -> Value {
     head["choices"] = json!([choice]);
     head["usage"] = usage;
     head
@@ -106,7 +106,7 @@ fn numbers(text: &str) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn ask(form: Form, body: Value) -> Result<(Value, String), JobError> {
+    fn ask(form: InputKind, body: Value) -> Result<(Value, String), RunError> {
         let task = hypha_model::TaskId::from_uuid(uuid::Uuid::nil());
         let input = Payload::from(body.to_string().into_bytes());
         let (answer, events) =
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn the_last_message_is_repeated() {
         let body = json!({ "messages": [{ "role": "system", "content": "x" }, { "role": "user", "content": "a b" }] });
-        let (answer, events) = ask(Form::Chat, body).unwrap();
+        let (answer, events) = ask(InputKind::Chat, body).unwrap();
         assert_eq!(answer["choices"][0]["message"]["content"], "a b");
         assert_eq!(answer["usage"]["total_tokens"], 4);
         assert_eq!(events.matches("data: ").count(), 4, "{events}");
@@ -127,12 +127,12 @@ mod tests {
 
     #[test]
     fn prompts_and_embeddings_too() {
-        let (answer, _) = ask(Form::Completion, json!({ "prompt": ["a", "b"] })).unwrap();
+        let (answer, _) = ask(InputKind::Completion, json!({ "prompt": ["a", "b"] })).unwrap();
         assert_eq!(answer["choices"][0]["text"], "a b");
-        let (answer, events) = ask(Form::Embedding, json!({ "input": "a" })).unwrap();
+        let (answer, events) = ask(InputKind::Embedding, json!({ "input": "a" })).unwrap();
         assert_eq!(answer["data"][0]["embedding"].as_array().unwrap().len(), DIMENSIONS);
         assert!(events.is_empty());
-        let (answer, _) = ask(Form::Embedding, json!({ "input": ["a", "b"] })).unwrap();
+        let (answer, _) = ask(InputKind::Embedding, json!({ "input": ["a", "b"] })).unwrap();
         assert_eq!(answer["data"].as_array().unwrap().len(), 2);
         assert_ne!(answer["data"][0]["embedding"], answer["data"][1]["embedding"]);
     }
@@ -140,12 +140,12 @@ mod tests {
     #[test]
     fn a_body_without_text_is_refused() {
         for (form, body) in [
-            (Form::Chat, json!({})),
-            (Form::Chat, json!({ "messages": [] })),
-            (Form::Completion, json!({ "prompt": 7 })),
-            (Form::Embedding, json!([])),
+            (InputKind::Chat, json!({})),
+            (InputKind::Chat, json!({ "messages": [] })),
+            (InputKind::Completion, json!({ "prompt": 7 })),
+            (InputKind::Embedding, json!([])),
         ] {
-            assert!(matches!(ask(form, body), Err(JobError::Input(_))));
+            assert!(matches!(ask(form, body), Err(RunError::Input(_))));
         }
     }
 }

@@ -12,12 +12,12 @@ const THREADS_PER_PROCESS: u64 = 16;
 /// The period that `cpu.max` is reckoned by; the kernel's own default.
 const CPU_PERIOD_MICROS: u64 = 100_000;
 /// A group cannot be removed until the last of its dead is gone.
-const REMOVE_WITHIN: Duration = Duration::from_secs(1);
-const REMOVE_EVERY: Duration = Duration::from_millis(5);
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(1);
+const REMOVE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Where a program's group is to be made and what it may use.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct CgroupSpec {
     pub(crate) path: PathBuf,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) processes: u64,
@@ -37,7 +37,7 @@ pub(super) fn enter(path: &Path) -> io::Result<()> {
 }
 
 impl Cgroup {
-    pub(crate) fn make(plan: &Plan) -> io::Result<Cgroup> {
+    pub(crate) fn make(plan: &CgroupSpec) -> io::Result<Cgroup> {
         fs::create_dir(&plan.path)?;
         // From here on it is removed again if a limit cannot be set.
         let mut cgroup = Cgroup { path: plan.path.clone(), memory_bytes: None };
@@ -68,7 +68,7 @@ impl Cgroup {
     }
 
     /// If the kernel ended something here for want of memory: what was used at most, and the limit.
-    pub(super) fn ran_out(&self) -> Option<(u64, u64)> {
+    pub(super) fn oom_kill(&self) -> Option<(u64, u64)> {
         let limit = self.memory_bytes?;
         let events = fs::read_to_string(self.path.join("memory.events")).ok()?;
         let killed = events.lines().filter_map(|line| line.strip_prefix("oom_kill "));
@@ -91,13 +91,13 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        let give_up = Instant::now() + REMOVE_WITHIN;
+        let give_up = Instant::now() + REMOVE_TIMEOUT;
         while let Err(error) = fs::remove_dir(&self.path) {
             // What stays is swept when a worker starts.
             if error.kind() != io::ErrorKind::ResourceBusy || Instant::now() >= give_up {
                 return;
             }
-            std::thread::sleep(REMOVE_EVERY);
+            std::thread::sleep(REMOVE_RETRY_INTERVAL);
         }
     }
 }
@@ -106,8 +106,13 @@ impl Drop for Cgroup {
 mod tests {
     use super::*;
 
-    fn plan(root: &Path) -> Plan {
-        Plan { path: root.join("job"), memory_bytes: Some(1_000_000), processes: 10, cpus: Some(2) }
+    fn plan(root: &Path) -> CgroupSpec {
+        CgroupSpec {
+            path: root.join("attempt"),
+            memory_bytes: Some(1_000_000),
+            processes: 10,
+            cpus: Some(2),
+        }
     }
 
     #[test]
@@ -128,9 +133,9 @@ mod tests {
         let cgroup = Cgroup::make(&plan(root.path())).unwrap();
         let check = |events: &str, expected| {
             fs::write(cgroup.path.join("memory.events"), events).unwrap();
-            assert_eq!(cgroup.ran_out(), expected, "{events}");
+            assert_eq!(cgroup.oom_kill(), expected, "{events}");
         };
-        assert_eq!(cgroup.ran_out(), None);
+        assert_eq!(cgroup.oom_kill(), None);
         check("low 0\nhigh 0\nmax 7\noom 0\noom_kill 0\noom_group_kill 0\n", None);
         check("low 0\noom 1\noom_kill 3\noom_group_kill 1\n", Some((1_000_000, 1_000_000)));
         fs::write(cgroup.path.join("memory.peak"), "1000001\n").unwrap();
@@ -141,13 +146,13 @@ mod tests {
     fn a_group_that_cannot_be_limited_does_not_stay() {
         let root = tempfile::tempdir().unwrap();
         let mut plan = plan(root.path());
-        plan.path = root.path().join("missing").join("job");
+        plan.path = root.path().join("missing").join("attempt");
         assert!(Cgroup::make(&plan).is_err());
-        plan.path = root.path().join("job");
+        plan.path = root.path().join("attempt");
         plan.memory_bytes = None;
         plan.processes = 1;
         let cgroup = Cgroup::make(&plan).unwrap();
-        assert!(!cgroup.limits_memory() && cgroup.ran_out().is_none());
+        assert!(!cgroup.limits_memory() && cgroup.oom_kill().is_none());
         // The kernel's own files vanish with their group.
         fs::remove_file(cgroup.path.join("pids.max")).unwrap();
         fs::remove_file(cgroup.path.join("cpu.max")).unwrap();

@@ -18,7 +18,7 @@ use rustix::thread::{
 };
 use thiserror::Error;
 
-use super::{LAUNCH_VARIABLE, Launch, cgroup};
+use super::{LAUNCH_VARIABLE, LaunchSpec, cgroup};
 use crate::process::Confinement;
 
 /// What programs of any kind need to read. Of `/etc` only what is no secret: a node's keys may lie there.
@@ -54,7 +54,7 @@ const SYSTEM_READ: &[&str] = &[
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 ];
-/// Devices without a state that one job could leave to another.
+/// Devices without a state that one attempt could leave to another.
 const PLAIN_DEVICES: &[&str] =
     &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 /// What the GPU's driver calls its devices begins so.
@@ -105,9 +105,9 @@ pub(super) fn become_program() -> ConfineError {
 }
 
 /// Each step needs rights that a later one gives up.
-fn prepare() -> Result<Launch, ConfineError> {
+fn prepare() -> Result<LaunchSpec, ConfineError> {
     let text = std::env::var_os(LAUNCH_VARIABLE).ok_or(ConfineError::NoLaunch)?;
-    let launch: Launch = serde_json::from_slice(text.as_encoded_bytes())?;
+    let launch: LaunchSpec = serde_json::from_slice(text.as_encoded_bytes())?;
     if let Some(path) = &launch.cgroup {
         // First of all: what is used from here on counts.
         cgroup::enter(path)
@@ -138,14 +138,14 @@ fn pin(cpus: &[usize]) -> Result<(), ConfineError> {
     sched_setaffinity(None, &set).map_err(|error| failed("keep to the given CPUs", error))
 }
 
-fn limit(launch: &Launch) -> Result<(), ConfineError> {
+fn limit(launch: &LaunchSpec) -> Result<(), ConfineError> {
     let set = |resource, most: u64| {
         // A limit may be lowered by anyone and raised by few: never ask for more than there is.
         let most = rustix::process::getrlimit(resource).maximum.map_or(most, |max| most.min(max));
         let both = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, both).map_err(|error| failed("limit resources", error))
     };
-    // A core file would hold what the job was given.
+    // A core file would hold what the attempt was given.
     set(Resource::Core, 0)?;
     set(Resource::Nofile, launch.open_files)?;
     if let Some(bytes) = launch.file_bytes {
@@ -158,7 +158,7 @@ fn limit(launch: &Launch) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// A worker that runs as root must not lend that to its jobs. Without new privileges, none comes back by exec.
+/// A worker that runs as root must not lend that to its attempts. Without new privileges, none comes back by exec.
 fn drop_capabilities() -> Result<(), ConfineError> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -167,7 +167,7 @@ fn drop_capabilities() -> Result<(), ConfineError> {
         .map_err(|error| failed("drop capabilities", error))
 }
 
-fn confine_files(launch: &Launch) -> Result<(), ConfineError> {
+fn confine_files(launch: &LaunchSpec) -> Result<(), ConfineError> {
     let required = launch.confinement == Confinement::Required;
     let least = if required { CompatLevel::HardRequirement } else { CompatLevel::BestEffort };
     let program: Vec<&Path> = named_file(&launch.command).into_iter().collect();

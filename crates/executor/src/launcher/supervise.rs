@@ -14,26 +14,29 @@ use rustix::process::{
 use thiserror::Error;
 
 use super::cgroup::Cgroup;
-use super::{BECOME, Ending, LAUNCH_VARIABLE, Launch, Order, Report, THIS_PROGRAM, tree};
+use super::{
+    EXEC_STAGE, ExitReason, LAUNCH_VARIABLE, LaunchSpec, Report, SupervisorRequest, THIS_PROGRAM,
+    tree,
+};
 
 /// Between two looks at memory. A look walks `/proc`, about 2 ms on a machine with 200 processes: a fiftieth of
-/// a core for each job.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// a core for each attempt.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// A look that takes long, among thousands of processes, is taken less often, so that it costs no more.
-const LOOK_SHARE: u32 = 50;
+const SAMPLE_COST_FACTOR: u32 = 50;
 /// But never less often than this: a program that grows must not fill the machine first.
-const LOOK_AT_LAST: Duration = Duration::from_secs(1);
+const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two rounds of killing: what was killed needs a moment to be gone.
-const KILL_EVERY: Duration = Duration::from_millis(2);
+const KILL_INTERVAL: Duration = Duration::from_millis(2);
 /// A process in the middle of a device's work cannot be killed; what waits for it must not wait for ever.
-const KILL_FOR: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Error)]
 enum SuperviseError {
     #[error("cannot talk to the node: {0}")]
     Node(io::Error),
-    #[error("the order cannot be read: {0}")]
-    Order(#[from] serde_json::Error),
+    #[error("the request cannot be read: {0}")]
+    Request(#[from] serde_json::Error),
     #[error("cannot adopt orphans: {0}")]
     Adopt(rustix::io::Errno),
     #[error("cannot open the input: {0}")]
@@ -42,7 +45,7 @@ enum SuperviseError {
     Start(io::Error),
     #[error("cannot watch the program: {0}")]
     Watch(rustix::io::Errno),
-    #[error("some of the program's processes could not be killed in {} s", KILL_FOR.as_secs())]
+    #[error("some of the program's processes could not be killed in {} s", KILL_TIMEOUT.as_secs())]
     Unkillable,
 }
 
@@ -57,13 +60,13 @@ pub(super) fn main() -> ExitCode {
     if matches!(sent, Ok(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn supervise(node: &UnixStream) -> Result<Ending, SuperviseError> {
+fn supervise(node: &UnixStream) -> Result<ExitReason, SuperviseError> {
     let mut line = String::new();
     // The node sends nothing after the order, so nothing but its end can be lost in this buffer.
     BufReader::new(node).read_line(&mut line).map_err(SuperviseError::Node)?;
-    let order: Order = serde_json::from_str(&line)?;
+    let request: SupervisorRequest = serde_json::from_str(&line)?;
     set_child_subreaper(Some(getpid())).map_err(SuperviseError::Adopt)?;
-    let cgroup = order.cgroup.as_ref().and_then(|plan| match Cgroup::make(plan) {
+    let cgroup = request.cgroup.as_ref().and_then(|plan| match Cgroup::make(plan) {
         Ok(cgroup) => Some(cgroup),
         Err(error) => {
             // The limits hold all the same: they are watched below.
@@ -71,35 +74,35 @@ fn supervise(node: &UnixStream) -> Result<Ending, SuperviseError> {
             None
         }
     });
-    let main = start(&order, cgroup.as_ref())?;
-    let ending = watch(node, main, &order, cgroup.as_ref());
+    let main = start(&request, cgroup.as_ref())?;
+    let exit_reason = watch(node, main, &request, cgroup.as_ref());
     // Whatever came of it, and also if the watching itself failed, nothing stays.
     let gone = kill_all(main, cgroup.as_ref());
-    let ending = ending?;
+    let exit_reason = exit_reason?;
     if !gone {
         return Err(SuperviseError::Unkillable);
     }
-    let ran_out = cgroup.as_ref().and_then(Cgroup::ran_out);
-    Ok(match (ending, ran_out) {
+    let oom_kill = cgroup.as_ref().and_then(Cgroup::oom_kill);
+    Ok(match (exit_reason, oom_kill) {
         // The kernel ended it without asking us.
         (
-            Ending::Exited { code: 1.. } | Ending::Signalled { .. },
+            ExitReason::Exited { code: 1.. } | ExitReason::Signalled { .. },
             Some((used_bytes, limit_bytes)),
-        ) => Ending::Memory { used_bytes, limit_bytes },
-        (ending, _) => ending,
+        ) => ExitReason::Memory { used_bytes, limit_bytes },
+        (exit_reason, _) => exit_reason,
     })
 }
 
-fn start(order: &Order, cgroup: Option<&Cgroup>) -> Result<Pid, SuperviseError> {
-    let input = File::open(&order.input).map_err(SuperviseError::Input)?;
+fn start(request: &SupervisorRequest, cgroup: Option<&Cgroup>) -> Result<Pid, SuperviseError> {
+    let input = File::open(&request.input).map_err(SuperviseError::Input)?;
     // The arguments before the stage are the node's way to this code, e.g. its subcommand.
-    let mut way: Vec<_> = std::env::args_os().skip(1).collect();
-    way.pop();
+    let mut launcher_args: Vec<_> = std::env::args_os().skip(1).collect();
+    launcher_args.pop();
     let group = cgroup.map(|cgroup| cgroup.path().to_owned());
-    let launch = Launch { cgroup: group, ..order.launch.clone() };
+    let launch = LaunchSpec { cgroup: group, ..request.launch.clone() };
     let child = Command::new(THIS_PROGRAM)
-        .args(way)
-        .arg(BECOME)
+        .args(launcher_args)
+        .arg(EXEC_STAGE)
         .env_clear()
         .env(LAUNCH_VARIABLE, serde_json::to_string(&launch)?)
         .stdin(Stdio::from(input))
@@ -114,44 +117,45 @@ fn start(order: &Order, cgroup: Option<&Cgroup>) -> Result<Pid, SuperviseError> 
 fn watch(
     node: &UnixStream,
     main: Pid,
-    order: &Order,
+    request: &SupervisorRequest,
     cgroup: Option<&Cgroup>,
-) -> Result<Ending, SuperviseError> {
+) -> Result<ExitReason, SuperviseError> {
     let memory_bytes = match cgroup {
         // The kernel counts better: a page that two processes share counts once.
         Some(cgroup) if cgroup.limits_memory() => None,
-        _ => order.memory_bytes,
+        _ => request.memory_bytes,
     };
     let program = pidfd_open(main, PidfdFlags::empty()).map_err(SuperviseError::Watch)?;
     let mut stop_by: Option<Instant> = None;
     let mut ended = false;
-    let mut look_every = LOOK_EVERY;
+    let mut sample_interval = SAMPLE_INTERVAL;
     loop {
         let left = match stop_by {
-            Some(by) => by.saturating_duration_since(Instant::now()).min(LOOK_EVERY),
-            None => look_every,
+            Some(by) => by.saturating_duration_since(Instant::now()).min(SAMPLE_INTERVAL),
+            None => sample_interval,
         };
         let node_spoke =
             wait_for(stop_by.is_none().then_some(node), (!ended).then_some(&program), left)?;
         if let Some(status) = tree::reap(main) {
             ended = true;
             if stop_by.is_none() {
-                return Ok(ending_of(status));
+                return Ok(exit_reason_of(status));
             }
         }
         let looked = Instant::now();
-        let members = tree::members();
-        look_every = (looked.elapsed() * LOOK_SHARE).clamp(LOOK_EVERY, LOOK_AT_LAST);
+        let descendants = tree::descendants();
+        sample_interval =
+            (looked.elapsed() * SAMPLE_COST_FACTOR).clamp(SAMPLE_INTERVAL, MAX_SAMPLE_INTERVAL);
         if let Some(by) = stop_by {
-            if members.is_empty() || Instant::now() >= by {
-                return Ok(Ending::Stopped);
+            if descendants.is_empty() || Instant::now() >= by {
+                return Ok(ExitReason::Stopped);
             }
         } else if node_spoke {
             // The node has nothing to say after its order: it closed its half, or it is no more.
-            stop_by = Some(Instant::now() + Duration::from_millis(order.grace_ms));
-            tree::signal(&members, Signal::TERM);
+            stop_by = Some(Instant::now() + Duration::from_millis(request.grace_ms));
+            tree::signal(&descendants, Signal::TERM);
         }
-        if let Some(over) = over_limit(&members, memory_bytes, order.processes) {
+        if let Some(over) = over_limit(&descendants, memory_bytes, request.processes) {
             return Ok(over);
         }
     }
@@ -180,22 +184,22 @@ fn wait_for(
 }
 
 fn over_limit(
-    members: &[tree::Member],
+    descendants: &[tree::ProcessInfo],
     memory_bytes: Option<u64>,
     processes: u64,
-) -> Option<Ending> {
-    let used_bytes = tree::resident_bytes(members);
+) -> Option<ExitReason> {
+    let used_bytes = tree::resident_bytes(descendants);
     if let Some(limit_bytes) = memory_bytes.filter(|limit| used_bytes > *limit) {
-        return Some(Ending::Memory { used_bytes, limit_bytes });
+        return Some(ExitReason::Memory { used_bytes, limit_bytes });
     }
-    let count = members.len() as u64;
-    (count > processes).then_some(Ending::Processes { count, limit: processes })
+    let count = descendants.len() as u64;
+    (count > processes).then_some(ExitReason::Processes { count, limit: processes })
 }
 
-fn ending_of(status: WaitStatus) -> Ending {
+fn exit_reason_of(status: WaitStatus) -> ExitReason {
     match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => Ending::Exited { code },
-        (None, signal) => Ending::Signalled { signal: signal.unwrap_or(0) },
+        (Some(code), _) => ExitReason::Exited { code },
+        (None, signal) => ExitReason::Signalled { signal: signal.unwrap_or(0) },
     }
 }
 
@@ -205,19 +209,19 @@ fn kill_all(main: Pid, cgroup: Option<&Cgroup>) -> bool {
     if let Some(cgroup) = cgroup {
         cgroup.kill();
     }
-    let give_up = Instant::now() + KILL_FOR;
+    let give_up = Instant::now() + KILL_TIMEOUT;
     loop {
         tree::reap(main);
-        let members = tree::members();
-        if members.is_empty() {
+        let descendants = tree::descendants();
+        if descendants.is_empty() {
             tree::reap(main);
             return true;
         }
         if Instant::now() >= give_up {
             return false;
         }
-        tree::signal(&members, Signal::STOP);
-        tree::signal(&members, Signal::KILL);
-        std::thread::sleep(KILL_EVERY);
+        tree::signal(&descendants, Signal::STOP);
+        tree::signal(&descendants, Signal::KILL);
+        std::thread::sleep(KILL_INTERVAL);
     }
 }

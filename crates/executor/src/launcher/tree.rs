@@ -9,34 +9,34 @@ use rustix::process::{
 
 /// One process. Its start time tells it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct ProcessInfo {
     pid: i32,
     parent: i32,
     started: u64,
     zombie: bool,
     /// Whether its first thread has ended, which then shows no memory.
-    headless: bool,
+    leader_exited: bool,
     resident_pages: u64,
 }
 
 /// All that descends from this process and still lives. Orphans count: they were adopted.
-pub(super) fn members() -> Vec<Member> {
+pub(super) fn descendants() -> Vec<ProcessInfo> {
     let me = rustix::process::getpid().as_raw_nonzero().get();
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let all: Vec<Member> = numbers.filter_map(read).collect();
-    below(me, &all)
+    let all: Vec<ProcessInfo> = numbers.filter_map(read).collect();
+    descendants_of(me, &all)
 }
 
 /// What they use together. A page that two of them share counts twice: a bound on what they hold, not a bill.
-pub(super) fn resident_bytes(members: &[Member]) -> u64 {
-    let pages: u64 = members.iter().map(|member| member.resident_pages).sum();
+pub(super) fn resident_bytes(descendants: &[ProcessInfo]) -> u64 {
+    let pages: u64 = descendants.iter().map(|member| member.resident_pages).sum();
     pages.saturating_mul(rustix::param::page_size() as u64)
 }
 
-/// Sends `signal` to each of `members` that is still the same process.
-pub(super) fn signal(members: &[Member], signal: Signal) {
-    for member in members {
+/// Sends `signal` to each of `descendants` that is still the same process.
+pub(super) fn signal(descendants: &[ProcessInfo], signal: Signal) {
+    for member in descendants {
         let Some(pid) = Pid::from_raw(member.pid) else { continue };
         // First hold on to the process, then look whether it is still the one that was meant.
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
@@ -58,8 +58,8 @@ pub(super) fn reap(main: Pid) -> Option<WaitStatus> {
     of_main
 }
 
-fn below(root: i32, all: &[Member]) -> Vec<Member> {
-    let mut children: BTreeMap<i32, Vec<Member>> = BTreeMap::new();
+fn descendants_of(root: i32, all: &[ProcessInfo]) -> Vec<ProcessInfo> {
+    let mut children: BTreeMap<i32, Vec<ProcessInfo>> = BTreeMap::new();
     for member in all {
         children.entry(member.parent).or_default().push(*member);
     }
@@ -80,9 +80,9 @@ fn below(root: i32, all: &[Member]) -> Vec<Member> {
     found
 }
 
-fn read(pid: i32) -> Option<Member> {
+fn read(pid: i32) -> Option<ProcessInfo> {
     let mut member = parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
-    if member.headless {
+    if member.leader_exited {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
         let stats =
             threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok());
@@ -93,16 +93,16 @@ fn read(pid: i32) -> Option<Member> {
 }
 
 /// The fields after the name, which is in brackets and may itself contain any of them.
-fn parse(stat: &str) -> Option<Member> {
+fn parse(stat: &str) -> Option<ProcessInfo> {
     let pid = stat.split(' ').next()?.parse().ok()?;
     let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().collect();
     let ended = matches!(*fields.first()?, "Z" | "X");
     let threads: i64 = fields.get(17)?.parse().ok()?;
-    Some(Member {
+    Some(ProcessInfo {
         pid,
         // The first thread may end before the others: it looks like a zombie, and the process lives.
         zombie: ended && threads <= 1,
-        headless: ended && threads > 1,
+        leader_exited: ended && threads > 1,
         parent: fields.get(1)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
         resident_pages: fields.get(21)?.parse().ok()?,
@@ -125,11 +125,11 @@ mod tests {
 
     #[test]
     fn a_process_lives_while_one_of_its_threads_does() {
-        let check = |state, threads, zombie, headless| {
+        let check = |state, threads, zombie, leader_exited| {
             let stat =
                 format!("7 (a) {state} 3 7 7 0 -1 0 1 2 3 4 5 6 7 8 20 0 {threads} 0 999 0 0 0");
             let member = parse(&stat).unwrap();
-            assert_eq!((member.zombie, member.headless), (zombie, headless), "{stat}");
+            assert_eq!((member.zombie, member.leader_exited), (zombie, leader_exited), "{stat}");
         };
         check("S", 2, false, false);
         check("Z", 1, true, false);
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn descendants_are_found_at_any_depth_and_others_left_alone() {
-        let member = |pid, parent, zombie| Member {
+        let member = |pid, parent, zombie| ProcessInfo {
             pid,
             parent,
             zombie,
-            headless: false,
+            leader_exited: false,
             started: 0,
             resident_pages: u64::from(pid.unsigned_abs()),
         };
@@ -154,7 +154,7 @@ mod tests {
             member(10, 1, false),
             member(20, 1, false),
         ];
-        let found = below(10, &all);
+        let found = descendants_of(10, &all);
         assert_eq!(found, [member(12, 11, false)]);
     }
 

@@ -1,8 +1,8 @@
-//! Whether the kernel's control groups (version 2) can be used for jobs, and where.
+//! Whether the kernel's control groups (version 2) can be used for attempts, and where.
 //!
 //! A group that has groups with limits below it may hold no process of its own. So the worker moves itself into a
-//! group beside its jobs, which is only right where it is the only process: in a service or scope that was
-//! delegated to it. Anywhere else jobs are watched instead.
+//! group beside its attempts, which is only right where it is the only process: in a service or scope that was
+//! delegated to it. Anywhere else attempts are watched instead.
 
 use std::fs;
 use std::io;
@@ -12,21 +12,21 @@ use std::sync::OnceLock;
 use thiserror::Error;
 
 use super::Directory;
-use crate::launcher::cgroup::{Cgroup, Plan};
+use crate::launcher::cgroup::{Cgroup, CgroupSpec};
 
 /// Where the worker goes. A service manager may also start it there.
-const OF_WORKER: &str = "hypha-worker";
-/// What groups of jobs are named, before the name of the work directory.
+const WORKER_GROUP: &str = "hypha-worker";
+/// What groups of attempts are named, before the name of the work directory.
 const PREFIX: &str = "hypha-";
 /// What cannot be done without.
-const NEEDED: [&str; 2] = ["memory", "pids"];
+const REQUIRED_CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// What is used where there is one.
-const WELCOME: &str = "cpu";
-/// More than any job has, to try whether a limit can be set.
+const OPTIONAL_CONTROLLER: &str = "cpu";
+/// More than any attempt has, to try whether a limit can be set.
 const TRIAL_BYTES: u64 = 1 << 40;
 
 #[derive(Debug, Error)]
-enum NoCgroups {
+enum CgroupsUnavailable {
     #[error("cgroup v2 is not mounted")]
     NotMounted,
     #[error("cgroup v2 has no `{0}` controller here")]
@@ -37,34 +37,35 @@ enum NoCgroups {
     Io { what: &'static str, error: io::Error },
 }
 
-/// The group that jobs' groups are made in. Looked for once in the life of a process, since it moves the process.
+/// The group that attempts' groups are made in. Looked for once in the life of a process, since it moves the process.
 pub(super) fn detected() -> Option<PathBuf> {
     static DETECTED: OnceLock<Option<PathBuf>> = OnceLock::new();
     let detected = DETECTED.get_or_init(|| match detect() {
         Ok(root) => {
-            tracing::info!(group = %root.display(), "jobs are limited by cgroup v2");
+            tracing::info!(group = %root.display(), "attempts are limited by cgroup v2");
             Some(root)
         }
         Err(why) => {
-            tracing::info!(%why, "jobs are limited by watching them: no cgroup v2 to use");
+            tracing::info!(%why, "attempts are limited by watching them: no cgroup v2 to use");
             None
         }
     });
     detected.clone()
 }
 
-/// The group of the job that works in `directory`.
-pub(super) fn of_job(root: &Path, directory: &Directory) -> PathBuf {
+/// The group of the attempt that works in `directory`.
+pub(super) fn attempt_group(root: &Path, directory: &Directory) -> PathBuf {
     let name = directory.path().file_name().unwrap_or_default();
     root.join(format!("{PREFIX}{}", name.to_string_lossy()))
 }
 
-fn detect() -> Result<PathBuf, NoCgroups> {
+fn detect() -> Result<PathBuf, CgroupsUnavailable> {
     let read = |path| {
-        fs::read_to_string(path).map_err(|error| NoCgroups::Io { what: "read /proc", error })
+        fs::read_to_string(path)
+            .map_err(|error| CgroupsUnavailable::Io { what: "read /proc", error })
     };
     let own = own_group(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)
-        .ok_or(NoCgroups::NotMounted)?;
+        .ok_or(CgroupsUnavailable::NotMounted)?;
     prepare(&own, std::process::id())
 }
 
@@ -85,29 +86,29 @@ fn own_group(mounts: &str, groups: &str) -> Option<PathBuf> {
     })
 }
 
-/// Makes `own`, the group of process `pid`, or the one above it, ready for the groups of jobs.
-fn prepare(own: &Path, pid: u32) -> Result<PathBuf, NoCgroups> {
-    let failed = |what| move |error| NoCgroups::Io { what, error };
-    let moved = own.file_name().is_some_and(|name| name == OF_WORKER);
+/// Makes `own`, the group of process `pid`, or the one above it, ready for the groups of attempts.
+fn prepare(own: &Path, pid: u32) -> Result<PathBuf, CgroupsUnavailable> {
+    let failed = |what| move |error| CgroupsUnavailable::Io { what, error };
+    let moved = own.file_name().is_some_and(|name| name == WORKER_GROUP);
     let root = if moved { own.parent().unwrap_or(own) } else { own };
     let controllers = fs::read_to_string(root.join("cgroup.controllers"))
         .map_err(failed("read its controllers"))?;
     let has = |name: &str| controllers.split_whitespace().any(|controller| controller == name);
-    if let Some(missing) = NEEDED.into_iter().find(|name| !has(name)) {
-        return Err(NoCgroups::NoController(missing));
+    if let Some(missing) = REQUIRED_CONTROLLERS.into_iter().find(|name| !has(name)) {
+        return Err(CgroupsUnavailable::NoController(missing));
     }
     let here =
         fs::read_to_string(root.join("cgroup.procs")).map_err(failed("read its processes"))?;
     let alone = here.split_whitespace().all(|other| other.parse() == Ok(pid));
     if !alone {
-        return Err(NoCgroups::NotAlone(root.to_owned()));
+        return Err(CgroupsUnavailable::NotAlone(root.to_owned()));
     }
-    let leaf = root.join(OF_WORKER);
+    let leaf = root.join(WORKER_GROUP);
     if !moved {
         make(&leaf).map_err(failed("make a group"))?;
         fs::write(leaf.join("cgroup.procs"), pid.to_string()).map_err(failed("move the worker"))?;
     }
-    limit_jobs(root, has(WELCOME)).inspect_err(|_| {
+    enable_limits(root, has(OPTIONAL_CONTROLLER)).inspect_err(|_| {
         if !moved {
             // As it was found. If that fails too, the worker runs as well where it is.
             let _ = fs::write(root.join("cgroup.procs"), pid.to_string());
@@ -125,22 +126,22 @@ fn make(path: &Path) -> io::Result<()> {
 }
 
 /// Lets groups below `root` have limits, sweeps those of an earlier life, and tries one.
-fn limit_jobs(root: &Path, cpu: bool) -> Result<(), NoCgroups> {
+fn enable_limits(root: &Path, cpu: bool) -> Result<(), CgroupsUnavailable> {
     let control = root.join("cgroup.subtree_control");
-    let wanted = NEEDED.map(|name| format!("+{name}")).join(" ");
+    let wanted = REQUIRED_CONTROLLERS.map(|name| format!("+{name}")).join(" ");
     fs::write(&control, wanted)
-        .map_err(|error| NoCgroups::Io { what: "limit groups below it", error })?;
+        .map_err(|error| CgroupsUnavailable::Io { what: "limit groups below it", error })?;
     if cpu {
         // Affinity does without.
-        let _ = fs::write(&control, format!("+{WELCOME}"));
+        let _ = fs::write(&control, format!("+{OPTIONAL_CONTROLLER}"));
     }
     for entry in fs::read_dir(root).into_iter().flatten().filter_map(Result::ok) {
-        if entry.file_name().to_string_lossy().starts_with(&format!("{PREFIX}job-")) {
+        if entry.file_name().to_string_lossy().starts_with(&format!("{PREFIX}run-")) {
             // One that is still being ended by its supervisor is not empty, and stays.
             let _ = fs::remove_dir(entry.path());
         }
     }
-    let trial = Plan {
+    let trial = CgroupSpec {
         path: root.join(format!("{PREFIX}trial-{}", std::process::id())),
         memory_bytes: Some(TRIAL_BYTES),
         processes: 1,
@@ -148,7 +149,7 @@ fn limit_jobs(root: &Path, cpu: bool) -> Result<(), NoCgroups> {
     };
     Cgroup::make(&trial)
         .map(drop)
-        .map_err(|error| NoCgroups::Io { what: "limit a group below it", error })
+        .map_err(|error| CgroupsUnavailable::Io { what: "limit a group below it", error })
 }
 
 #[cfg(test)]
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn a_worker_that_is_alone_makes_room_for_its_jobs() {
         let fake = Fake::new("cpu io memory pids\n", "7\n");
-        let stale = fake.0.path().join("hypha-job-0123456789abcdef");
+        let stale = fake.0.path().join("hypha-run-0123456789abcdef");
         fs::create_dir(&stale).unwrap();
         assert_eq!(prepare(fake.0.path(), 7).unwrap(), fake.0.path());
         assert_eq!(fake.read("hypha-worker/cgroup.procs"), "7");
@@ -201,7 +202,7 @@ mod tests {
     #[test]
     fn a_worker_that_was_moved_before_stays_where_it_is() {
         let fake = Fake::new("memory pids\n", "");
-        let leaf = fake.0.path().join(OF_WORKER);
+        let leaf = fake.0.path().join(WORKER_GROUP);
         fs::create_dir(&leaf).unwrap();
         assert_eq!(prepare(&leaf, 7).unwrap(), fake.0.path());
         assert_eq!(fake.read("cgroup.subtree_control"), "+memory +pids");
@@ -214,7 +215,7 @@ mod tests {
             let why = prepare(fake.0.path(), 7).unwrap_err().to_string();
             assert!(why.contains(expected), "{why}");
             assert!(!fake.0.path().join("cgroup.subtree_control").exists());
-            assert!(!fake.0.path().join(OF_WORKER).exists());
+            assert!(!fake.0.path().join(WORKER_GROUP).exists());
         };
         check(&Fake::new("cpu memory pids\n", "7\n8\n"), "not alone");
         check(&Fake::new("cpu memory pids\n", "17\n"), "not alone");

@@ -1,4 +1,4 @@
-//! The directory that a job works in: its own, and gone after it.
+//! The directory that an attempt works in: its own, and gone after it.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -12,7 +12,7 @@ use crate::bridge::MAX_SOCKET_PATH_BYTES;
 
 /// What work directories are named, before a random part. Not after the attempt: an attempt may come back while its
 /// last run is still being ended, and the path of a socket must be short.
-const PREFIX: &str = "job-";
+const PREFIX: &str = "run-";
 /// Enough that no two directories of one worker meet.
 const RANDOM_BYTES: usize = 8;
 /// The socket of the bridge in it.
@@ -87,7 +87,7 @@ impl Directory {
         &self.path
     }
 
-    /// What the job is given.
+    /// What the attempt is given.
     pub(super) fn input(&self) -> PathBuf {
         self.path.join("input")
     }
@@ -122,7 +122,7 @@ fn is_ours(name: &str) -> bool {
 
 fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_dir_all(path) {
-        tracing::warn!(path = %path.display(), %error, "a work directory stays");
+        tracing::warn!(path = %path.display(), %error, "a work directory could not be removed");
     }
 }
 
@@ -133,13 +133,13 @@ mod tests {
     #[test]
     fn only_work_directories_are_swept() {
         let root = tempfile::tempdir().unwrap();
-        let left_over = root.path().join("job-0123456789abcdef");
+        let left_over = root.path().join("run-0123456789abcdef");
         std::fs::create_dir_all(left_over.join("deep")).unwrap();
-        std::fs::create_dir(root.path().join("job-offers")).unwrap();
+        std::fs::create_dir(root.path().join("run-offers")).unwrap();
         std::fs::write(root.path().join("notes"), "mine").unwrap();
         let (_, lock) = open_root(root.path()).unwrap();
         assert!(!left_over.exists());
-        assert!(root.path().join("job-offers").exists() && root.path().join("notes").exists());
+        assert!(root.path().join("run-offers").exists() && root.path().join("notes").exists());
         assert!(matches!(open_root(root.path()), Err(RootError::InUse)));
         drop(lock);
         open_root(root.path()).unwrap();

@@ -21,17 +21,17 @@ pub(super) struct Output {
 }
 
 /// Readers of both pipes.
-pub(super) struct Gathering {
+pub(super) struct OutputReaders {
     stdout: JoinHandle<()>,
     stderr: JoinHandle<()>,
-    written: Written,
+    captured: CapturedOutput,
 }
 
 /// What was gathered so far.
 #[derive(Clone)]
-pub(super) struct Written {
-    stdout: Arc<Mutex<Kept>>,
-    stderr: Arc<Mutex<Kept>>,
+pub(super) struct CapturedOutput {
+    stdout: Arc<Mutex<CaptureBuffer>>,
+    stderr: Arc<Mutex<CaptureBuffer>>,
     tail_bytes: usize,
 }
 
@@ -40,66 +40,66 @@ pub(super) enum Stdout {
     /// It is the result, up to this size; beyond it, this is told.
     Result(usize, CancellationToken),
     /// Its end is kept, as that of standard error.
-    Chatter,
+    Log,
 }
 
 /// The whole of a stream or its end, within a bound.
 #[derive(Default)]
-struct Kept {
+struct CaptureBuffer {
     whole: Option<Vec<u8>>,
     tail: VecDeque<u8>,
 }
 
 /// Reads on to the end whatever happens, so that a program never stands still before a full pipe.
-pub(super) fn gather(
+pub(super) fn capture(
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
     role: Stdout,
     tail_bytes: usize,
-) -> Gathering {
+) -> OutputReaders {
     let (whole_bytes, too_large) = match role {
         Stdout::Result(bytes, too_large) => (Some(bytes), too_large),
-        Stdout::Chatter => (None, CancellationToken::new()),
+        Stdout::Log => (None, CancellationToken::new()),
     };
     let kept = |whole: Option<usize>| {
-        let kept = Kept { whole: whole.map(|_| Vec::new()), tail: VecDeque::new() };
+        let kept = CaptureBuffer { whole: whole.map(|_| Vec::new()), tail: VecDeque::new() };
         Arc::new(Mutex::new(kept))
     };
-    let written = Written { stdout: kept(whole_bytes), stderr: kept(None), tail_bytes };
-    let of_stdout = Arc::clone(&written.stdout);
-    let of_stderr = Arc::clone(&written.stderr);
-    Gathering {
+    let captured = CapturedOutput { stdout: kept(whole_bytes), stderr: kept(None), tail_bytes };
+    let of_stdout = Arc::clone(&captured.stdout);
+    let of_stderr = Arc::clone(&captured.stderr);
+    OutputReaders {
         stdout: tokio::spawn(async move {
             let bytes = whole_bytes.unwrap_or(0);
-            keep(stdout, &of_stdout, bytes, tail_bytes, || too_large.cancel()).await;
+            read_pipe(stdout, &of_stdout, bytes, tail_bytes, || too_large.cancel()).await;
         }),
         stderr: tokio::spawn(async move {
-            keep(stderr, &of_stderr, 0, tail_bytes, || {}).await;
+            read_pipe(stderr, &of_stderr, 0, tail_bytes, || {}).await;
         }),
-        written,
+        captured,
     }
 }
 
-impl Gathering {
+impl OutputReaders {
     /// A way to look at it while it goes on.
-    pub(super) fn written(&self) -> Written {
-        self.written.clone()
+    pub(super) fn captured(&self) -> CapturedOutput {
+        self.captured.clone()
     }
 
-    /// What was gathered. `patience` is for pipes that something unkillable still holds.
-    pub(super) async fn finish(self, patience: Duration) -> Output {
+    /// What was gathered. `time_limit` is for pipes that something unkillable still holds.
+    pub(super) async fn finish(self, time_limit: Duration) -> Output {
         for mut reader in [self.stdout, self.stderr] {
-            if tokio::time::timeout(patience, &mut reader).await.is_err() {
+            if tokio::time::timeout(time_limit, &mut reader).await.is_err() {
                 reader.abort();
             }
         }
-        self.written.output()
+        self.captured.output()
     }
 }
 
-impl Written {
-    /// Begins anew: what was written for one job is not shown with another.
-    pub(super) fn forget(&self) {
+impl CapturedOutput {
+    /// Begins anew: what was written for one attempt is not shown with another.
+    pub(super) fn clear_tails(&self) {
         for kept in [&self.stdout, &self.stderr] {
             lock(kept).tail.clear();
         }
@@ -123,16 +123,16 @@ impl Written {
     }
 }
 
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+fn lock(kept: &Mutex<CaptureBuffer>) -> MutexGuard<'_, CaptureBuffer> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn keep(
+async fn read_pipe(
     pipe: Option<impl AsyncRead + Unpin>,
-    kept: &Mutex<Kept>,
+    kept: &Mutex<CaptureBuffer>,
     whole_bytes: usize,
     tail_bytes: usize,
-    outgrown: impl Fn(),
+    on_overflow: impl Fn(),
 ) {
     let Some(mut pipe) = pipe else { return };
     let mut buffer = vec![0; READ_BYTES];
@@ -147,7 +147,7 @@ async fn keep(
             Some(whole) => {
                 push_tail(&mut kept.tail, &whole, tail_bytes);
                 push_tail(&mut kept.tail, bytes, tail_bytes);
-                outgrown();
+                on_overflow();
             }
             None => push_tail(&mut kept.tail, bytes, tail_bytes),
         }
@@ -169,8 +169,9 @@ mod tests {
     async fn the_whole_is_kept_up_to_the_bound_and_the_end_beyond_it() {
         let check = async |given: &'static [u8], whole: Option<&[u8]>, tail: &[u8]| {
             let told = std::cell::Cell::new(0);
-            let kept = Mutex::new(Kept { whole: Some(Vec::new()), ..Kept::default() });
-            keep(Some(given), &kept, 4, 3, || told.set(told.get() + 1)).await;
+            let kept =
+                Mutex::new(CaptureBuffer { whole: Some(Vec::new()), ..CaptureBuffer::default() });
+            read_pipe(Some(given), &kept, 4, 3, || told.set(told.get() + 1)).await;
             let kept = kept.into_inner().unwrap();
             assert_eq!(kept.whole.as_deref(), whole);
             assert_eq!(Vec::from(kept.tail), tail);

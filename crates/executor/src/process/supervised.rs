@@ -10,58 +10,58 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 
-use super::output::{self, Gathering, Output, Stdout, Written};
-use super::{House, RunError};
-use crate::launcher::{Ending, Order, Report, SUPERVISE};
-use crate::outcome::JobError;
+use super::output::{self, CapturedOutput, Output, OutputReaders, Stdout};
+use super::{ProcessError, ProcessState};
+use crate::launcher::{ExitReason, Report, SUPERVISE_STAGE, SupervisorRequest};
+use crate::outcome::RunError;
 
 /// More than the supervisor takes to kill what it can: a node waits no longer for one that hangs.
 const SUPERVISOR_SLACK: Duration = Duration::from_secs(15);
 /// A report is one short line; no supervisor of ours sends more.
 const MAX_REPORT_BYTES: u64 = 64 * 1024;
 /// Pipes are closed when their last holder is gone, which the supervisor saw to; it is not waited for longer.
-const PIPES_CLOSE_WITHIN: Duration = Duration::from_secs(5);
+const PIPE_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A program that was started. If it is dropped, the supervisor ends the program by itself.
-pub(super) struct Supervised {
+pub(super) struct SupervisedProgram {
     supervisor: Child,
     node: UnixStream,
-    order: Order,
-    gathering: Gathering,
+    request: SupervisorRequest,
+    readers: OutputReaders,
 }
 
 /// How a program ended. Nothing of it is left.
-pub(super) struct Ended<W> {
-    pub(super) ending: Ending,
+pub(super) struct ProgramEnd<W> {
+    pub(super) exit_reason: ExitReason,
     /// Why it was told to stop, if it was.
     pub(super) stopped: Option<W>,
     pub(super) output: Output,
 }
 
-impl Supervised {
+impl SupervisedProgram {
     pub(super) fn start(
-        house: &House,
-        order: Order,
+        state: &ProcessState,
+        request: SupervisorRequest,
         stdout: Stdout,
-    ) -> Result<Supervised, RunError> {
-        let (mut supervisor, node) = spawn(house).map_err(RunError::Start)?;
+    ) -> Result<SupervisedProgram, ProcessError> {
+        let (mut supervisor, node) = spawn(state).map_err(ProcessError::Start)?;
         let (out, err) = (supervisor.stdout.take(), supervisor.stderr.take());
-        let gathering = output::gather(out, err, stdout, house.config.limits.output_bytes);
-        Ok(Supervised { supervisor, node, order, gathering })
+        let readers = output::capture(out, err, stdout, state.config.limits.output_bytes);
+        Ok(SupervisedProgram { supervisor, node, request, readers })
     }
 
-    pub(super) fn written(&self) -> Written {
-        self.gathering.written()
+    pub(super) fn captured(&self) -> CapturedOutput {
+        self.readers.captured()
     }
 
     /// Sees the program through until it ends by itself, or until `stop` says that it must.
-    pub(super) async fn attend<W>(
+    pub(super) async fn supervise<W>(
         mut self,
         stop: impl Future<Output = W>,
-    ) -> Result<Ended<W>, RunError> {
+    ) -> Result<ProgramEnd<W>, ProcessError> {
         let (mut reports, mut orders) = self.node.into_split();
         // A supervisor that is gone already says why in its report, or by not sending one.
-        let _ = give(&mut orders, &self.order).await;
+        let _ = send_request(&mut orders, &self.request).await;
         let report = report(&mut reports);
         tokio::pin!(report);
         let (report, stopped) = tokio::select! {
@@ -69,8 +69,8 @@ impl Supervised {
             why = stop => {
                 // Closing our half is the message.
                 drop(orders);
-                let patience = Duration::from_millis(self.order.grace_ms) + SUPERVISOR_SLACK;
-                let report = tokio::time::timeout(patience, report).await;
+                let time_limit = Duration::from_millis(self.request.grace_ms) + SUPERVISOR_SLACK;
+                let report = tokio::time::timeout(time_limit, report).await;
                 (report.unwrap_or_else(|_| Err("it did not stop in time".to_owned())), Some(why))
             }
         };
@@ -80,51 +80,51 @@ impl Supervised {
         }
         // It has reported or was killed: this only collects it.
         let _ = self.supervisor.wait().await;
-        let output = self.gathering.finish(PIPES_CLOSE_WITHIN).await;
-        Ok(Ended { ending: report.map_err(RunError::Supervisor)?, stopped, output })
+        let output = self.readers.finish(PIPE_CLOSE_TIMEOUT).await;
+        Ok(ProgramEnd { exit_reason: report.map_err(ProcessError::Supervisor)?, stopped, output })
     }
 }
 
 /// The exit code of a program that says that its input is at fault: `EX_DATAERR` of `sysexits.h`.
-const BAD_INPUT: i32 = 65;
+const EXIT_BAD_INPUT: i32 = 65;
 
 /// Why a program that ended so has no result; none if it ended well.
-pub(super) fn error_of(ending: Ending) -> Option<JobError> {
-    match ending {
-        Ending::Exited { code: 0 } => None,
-        Ending::Exited { code: BAD_INPUT } => {
-            Some(JobError::Input(format!("the program ended with exit code {BAD_INPUT}")))
+pub(super) fn run_error_of(exit_reason: ExitReason) -> Option<RunError> {
+    match exit_reason {
+        ExitReason::Exited { code: 0 } => None,
+        ExitReason::Exited { code: EXIT_BAD_INPUT } => {
+            Some(RunError::Input(format!("the program ended with exit code {EXIT_BAD_INPUT}")))
         }
-        Ending::Exited { code } => Some(JobError::Exit(code)),
-        Ending::Signalled { signal } => Some(JobError::Signal(signal)),
-        Ending::Memory { used_bytes, limit_bytes } => {
-            Some(JobError::Memory { used_bytes, limit_bytes })
+        ExitReason::Exited { code } => Some(RunError::Exit(code)),
+        ExitReason::Signalled { signal } => Some(RunError::Signal(signal)),
+        ExitReason::Memory { used_bytes, limit_bytes } => {
+            Some(RunError::Memory { used_bytes, limit_bytes })
         }
-        Ending::Processes { count, limit } => Some(JobError::Processes { count, limit }),
+        ExitReason::Processes { count, limit } => Some(RunError::Processes { count, limit }),
         // Nobody told it to stop: its supervisor lost sight of us.
-        Ending::Stopped => Some(JobError::Worker("the supervisor stopped it".to_owned())),
+        ExitReason::Stopped => Some(RunError::Worker("the supervisor stopped it".to_owned())),
     }
 }
 
-fn spawn(house: &House) -> io::Result<(Child, UnixStream)> {
+fn spawn(state: &ProcessState) -> io::Result<(Child, UnixStream)> {
     let (node, supervisor) = std::os::unix::net::UnixStream::pair()?;
     node.set_nonblocking(true)?;
-    let launcher = &house.config.launcher;
+    let launcher = &state.config.launcher;
     let child = Command::new(&launcher.program)
         .args(&launcher.args)
-        .arg(SUPERVISE)
+        .arg(SUPERVISE_STAGE)
         .env_clear()
         .stdin(Stdio::from(OwnedFd::from(supervisor)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // A signal from the terminal is for the node, which then ends its jobs in order.
+        // A signal from the terminal is for the node, which then ends its attempts in order.
         .process_group(0)
         .spawn()?;
     Ok((child, UnixStream::from_std(node)?))
 }
 
-async fn give(orders: &mut OwnedWriteHalf, order: &Order) -> io::Result<()> {
-    let mut line = serde_json::to_vec(order)?;
+async fn send_request(orders: &mut OwnedWriteHalf, request: &SupervisorRequest) -> io::Result<()> {
+    let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     orders.write_all(&line).await
 }

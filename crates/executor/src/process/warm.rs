@@ -1,8 +1,8 @@
-//! Processes that are kept warm: started once, then fed one job after another over their bridge.
+//! Processes that are kept warm: started once, then fed one attempt after another over their bridge.
 //!
-//! A process is kept for one model and one choice of devices, CPUs and memory: that of the job it was started for.
-//! A job that another choice was made for gets another process, and one that lies idle makes room for it. So what
-//! the ledger decided always holds. A job cannot be taken back from a program, so cancelling it ends the process.
+//! A process is kept for one model and one choice of devices, CPUs and memory: that of the attempt it was started for.
+//! An attempt that another choice was made for gets another process, and one that lies idle makes room for it. So what
+//! the ledger decided always holds. An attempt cannot be taken back from a program, so cancelling it ends the process.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -13,46 +13,46 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::order::{memory_limit, order};
-use super::output::{Stdout, Written};
-use super::supervised::{Ended, Supervised, error_of};
-use super::{Directory, House, RunError};
-use crate::Job;
-use crate::bridge::{Answer, Bridge, Jobs};
-use crate::outcome::{Failure, JobError, Outcome};
-use crate::running::Reins;
+use super::output::{CapturedOutput, Stdout};
+use super::supervised::{ProgramEnd, SupervisedProgram, run_error_of};
+use super::supervisor_request::{memory_limit, supervisor_request};
+use super::{Directory, ProcessError, ProcessState};
+use crate::Attempt;
+use crate::bridge::{Bridge, BridgeMode, ProgramAnswer};
+use crate::outcome::{RunError, RunFailure, RunOutcome};
+use crate::running::RunControl;
 
 /// All processes of one executor.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// One for each job that has a process or is about to.
+    /// One for each attempt that has a process or is about to.
     slots: Semaphore,
-    /// Those without a job, the one that was used last at the back.
-    idle: Mutex<VecDeque<Kept>>,
+    /// Those without an attempt, the one that was used last at the back.
+    idle: Mutex<VecDeque<WarmProcess>>,
 }
 
-struct Kept {
-    kind: Kind,
+struct WarmProcess {
+    key: WarmKey,
     bridge: Bridge,
-    written: Written,
-    ended: JoinHandle<Result<Ended<()>, RunError>>,
+    captured: CapturedOutput,
+    ended: JoinHandle<Result<ProgramEnd<()>, ProcessError>>,
     stop: CancellationToken,
     _stopping: DropGuard,
 }
 
 /// What a process was started for.
 #[derive(Debug, PartialEq, Eq)]
-struct Kind {
+struct WarmKey {
     model: Name,
     devices: Vec<u32>,
     cpus: Vec<usize>,
     memory_bytes: Option<u64>,
 }
 
-/// A process for a job.
-struct Found {
-    kept: Kept,
-    /// Whether it has had a job before.
+/// A process for an attempt.
+struct Acquired {
+    process: WarmProcess,
+    /// Whether it has had an attempt before.
     used: bool,
 }
 
@@ -67,142 +67,150 @@ impl Pool {
         self.idle().clear();
     }
 
-    fn idle(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+    fn idle(&self) -> MutexGuard<'_, VecDeque<WarmProcess>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One that fits, or those that have to go before one may be started.
-    fn choose(&self, kind: &Kind) -> Result<Kept, Vec<Kept>> {
+    fn take_matching(&self, key: &WarmKey) -> Result<WarmProcess, Vec<WarmProcess>> {
         let mut idle = self.idle();
-        idle.retain(|kept| !kept.ended.is_finished());
-        if let Some(at) = idle.iter().rposition(|kept| kept.kind == *kind) {
+        idle.retain(|process| !process.ended.is_finished());
+        if let Some(at) = idle.iter().rposition(|process| process.key == *key) {
             return idle.remove(at).ok_or_else(Vec::new);
         }
-        // Every slot that is free may have one idle process: the others are of jobs.
+        // Every slot that is free may have one idle process: the others are of attempts.
         let over = idle.len().saturating_sub(self.slots.available_permits());
         Err(idle.drain(..over).collect())
     }
 
-    /// For the next job. In one step with the slot, so that none is counted twice.
-    fn give_back(&self, kept: Kept, slot: SemaphorePermit<'_>) {
+    /// For the next attempt. In one step with the slot, so that none is counted twice.
+    fn release(&self, process: WarmProcess, slot: SemaphorePermit<'_>) {
         let mut idle = self.idle();
-        idle.push_back(kept);
+        idle.push_back(process);
         drop(slot);
     }
 }
 
 pub(super) async fn run(
-    house: &House,
+    state: &ProcessState,
     pool: &Pool,
-    job: Job,
-    reins: Reins,
-) -> Result<Outcome, RunError> {
-    let Reins { mut reports, cancel } = reins;
+    attempt: Attempt,
+    control: RunControl,
+) -> Result<RunOutcome, ProcessError> {
+    let RunControl { mut reporter, cancel } = control;
     let Some(Ok(slot)) = cancel.run_until_cancelled(pool.slots.acquire()).await else {
-        return Ok(Outcome::Cancelled);
+        return Ok(RunOutcome::Cancelled);
     };
     loop {
-        let Some(found) = cancel.run_until_cancelled(find(house, pool, &job)).await else {
-            return Ok(Outcome::Cancelled);
+        let Some(found) = cancel.run_until_cancelled(acquire(state, pool, &attempt)).await else {
+            return Ok(RunOutcome::Cancelled);
         };
-        let Found { mut kept, used } = found?;
-        kept.bridge.give(&job, reports);
+        let Acquired { mut process, used } = found?;
+        process.bridge.set_current(&attempt, reporter);
         let ended = tokio::select! {
-            () = kept.bridge.answered() => None,
-            ended = &mut kept.ended => Some(ended),
+            () = process.bridge.wait_answered() => None,
+            ended = &mut process.ended => Some(ended),
             () = cancel.cancelled() => {
-                kept.stop().await;
-                return Ok(Outcome::Cancelled);
+                process.stop().await;
+                return Ok(RunOutcome::Cancelled);
             }
         };
-        let Some(current) = kept.bridge.take() else {
-            return Err(RunError::Supervisor("its job was lost".to_owned()));
+        let Some(current) = process.bridge.take() else {
+            return Err(ProcessError::Supervisor("its attempt was lost".to_owned()));
         };
         let (taken, complete) = (current.is_taken(), current.is_answered());
         let (answer, returned) = current.into_parts();
         // Pieces of one that died are half a result, which is none.
         match (ended, answer.filter(|_| complete)) {
             (None, Some(answer)) => {
-                let outcome = answered(answer, &kept);
-                pool.give_back(kept, slot);
+                let outcome = answered(answer, &process);
+                pool.release(process, slot);
                 return Ok(outcome);
             }
             // It has answered and ended at once.
-            (_, Some(answer)) => return Ok(answered(answer, &kept)),
-            // It ended between two jobs, before it knew of this one.
-            (Some(_), None) if used && !taken => reports = returned,
-            (Some(ended), None) => return died(ended),
-            (None, None) => return Err(RunError::Supervisor("its answer was lost".to_owned())),
+            (_, Some(answer)) => return Ok(answered(answer, &process)),
+            // It ended between two attempts, before it knew of this one.
+            (Some(_), None) if used && !taken => reporter = returned,
+            (Some(ended), None) => return exit_outcome(ended),
+            (None, None) => return Err(ProcessError::Supervisor("its answer was lost".to_owned())),
         }
     }
 }
 
-fn answered(answer: Answer, kept: &Kept) -> Outcome {
+fn answered(answer: ProgramAnswer, process: &WarmProcess) -> RunOutcome {
     let error = match answer {
-        Answer::Result(payload) => return Outcome::Completed { payload },
-        Answer::Failure(why) => JobError::Reported(why),
-        Answer::Refusal(why) => JobError::Input(why),
+        ProgramAnswer::Result(payload) => return RunOutcome::Completed { payload },
+        ProgramAnswer::Failure(why) => RunError::Reported(why),
+        ProgramAnswer::Refusal(why) => RunError::Input(why),
     };
-    Outcome::Failed(Failure { error, output: kept.written.tail() })
+    RunOutcome::Failed(RunFailure { error, output: process.captured.tail() })
 }
 
-fn died(
-    ended: Result<Result<Ended<()>, RunError>, tokio::task::JoinError>,
-) -> Result<Outcome, RunError> {
-    let ended = ended.map_err(|error| RunError::Supervisor(error.to_string()))??;
+fn exit_outcome(
+    ended: Result<Result<ProgramEnd<()>, ProcessError>, tokio::task::JoinError>,
+) -> Result<RunOutcome, ProcessError> {
+    let ended = ended.map_err(|error| ProcessError::Supervisor(error.to_string()))??;
     if ended.stopped.is_some() {
-        // Only the executor's own end stops one that has a job, besides the job's cancelling.
-        return Ok(Outcome::Cancelled);
+        // Only the executor's own end stops one that has an attempt, besides the attempt's cancelling.
+        return Ok(RunOutcome::Cancelled);
     }
-    let error = error_of(ended.ending).unwrap_or(JobError::NoResult);
-    Ok(Outcome::Failed(Failure { error, output: ended.output.tail }))
+    let error = run_error_of(ended.exit_reason).unwrap_or(RunError::NoResult);
+    Ok(RunOutcome::Failed(RunFailure { error, output: ended.output.tail }))
 }
 
-async fn find(house: &House, pool: &Pool, job: &Job) -> Result<Found, RunError> {
-    let kind = Kind {
-        model: job.model.clone(),
-        devices: job.devices.clone(),
-        cpus: job.cpus.clone(),
-        memory_bytes: memory_limit(house, job),
+async fn acquire(
+    state: &ProcessState,
+    pool: &Pool,
+    attempt: &Attempt,
+) -> Result<Acquired, ProcessError> {
+    let key = WarmKey {
+        model: attempt.model.clone(),
+        devices: attempt.devices.clone(),
+        cpus: attempt.cpus.clone(),
+        memory_bytes: memory_limit(state, attempt),
     };
-    match pool.choose(&kind) {
-        Ok(kept) => {
-            kept.written.forget();
-            Ok(Found { kept, used: true })
+    match pool.take_matching(&key) {
+        Ok(process) => {
+            process.captured.clear_tails();
+            Ok(Acquired { process, used: true })
         }
         Err(to_go) => {
             // Gone before the new one starts: both may not fit on the device.
-            for kept in to_go {
-                kept.stop().await;
+            for process in to_go {
+                process.stop().await;
             }
-            Ok(Found { kept: start(house, job, kind).await?, used: false })
+            Ok(Acquired { process: start(state, attempt, key).await?, used: false })
         }
     }
 }
 
-async fn start(house: &House, job: &Job, kind: Kind) -> Result<Kept, RunError> {
-    let config = &house.config;
+async fn start(
+    state: &ProcessState,
+    attempt: &Attempt,
+    key: WarmKey,
+) -> Result<WarmProcess, ProcessError> {
+    let config = &state.config;
     let nothing = Payload::default();
     let directory =
-        Directory::make(&config.work_root, &nothing).await.map_err(RunError::Directory)?;
-    let jobs = Jobs::OneAfterAnother;
+        Directory::make(&config.work_root, &nothing).await.map_err(ProcessError::Directory)?;
+    let mode = BridgeMode::Sequential;
     let bridge =
-        Bridge::open(&directory, jobs, config.limits.result_bytes).map_err(RunError::Bridge)?;
-    let order = order(house, job, jobs, &directory, &bridge);
-    let program = Supervised::start(house, order, Stdout::Chatter)?;
-    let written = program.written();
+        Bridge::open(&directory, mode, config.limits.result_bytes).map_err(ProcessError::Bridge)?;
+    let request = supervisor_request(state, attempt, mode, &directory, &bridge);
+    let program = SupervisedProgram::start(state, request, Stdout::Log)?;
+    let captured = program.captured();
     // Also stopped by the executor's end, whoever holds it then.
-    let stop = house.stopping.child_token();
+    let stop = state.stopping.child_token();
     let stopped = stop.clone();
-    let ended = house.tasks.spawn(async move {
-        let ended = program.attend(stopped.cancelled()).await;
+    let ended = state.tasks.spawn(async move {
+        let ended = program.supervise(stopped.cancelled()).await;
         directory.remove().await;
         ended
     });
-    Ok(Kept { kind, bridge, written, ended, _stopping: stop.clone().drop_guard(), stop })
+    Ok(WarmProcess { key, bridge, captured, ended, _stopping: stop.clone().drop_guard(), stop })
 }
 
-impl Kept {
+impl WarmProcess {
     async fn stop(self) {
         self.stop.cancel();
         // How it ended is of no interest any more.
@@ -210,8 +218,8 @@ impl Kept {
     }
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for WarmProcess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Kept").field("kind", &self.kind).finish_non_exhaustive()
+        f.debug_struct("WarmProcess").field("key", &self.key).finish_non_exhaustive()
     }
 }

@@ -3,9 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use hypha_executor::{Event, JobError, Outcome};
+use hypha_executor::{RunError, RunEvent, RunOutcome};
 
-use crate::support::{Bench, CALL, eventually, failure, job, text, within};
+use crate::support::{Bench, CALL, attempt, eventually, failure, text, within};
 
 fn bench(script: &str) -> Bench {
     Bench::new(&format!("{CALL}{script}"))
@@ -17,7 +17,7 @@ async fn input_and_result_can_go_over_the_bridge() {
         "echo noise; call GET /v1/input > got; echo -n ' and back' >> got; \
          call PUT /v1/result --data-binary @got",
     );
-    assert_eq!(text(&bench.run(job("m", "there")).await), "there and back");
+    assert_eq!(text(&bench.run(attempt("m", "there")).await), "there and back");
 }
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn progress_and_status_are_seen() {
         r#"call POST /v1/progress -d '{"permille": 250}'; call GET /v1/status > status; sleep 1000"#,
     );
     let executor = bench.executor();
-    let running = executor.start(job("m", "12345"));
+    let running = executor.start(attempt("m", "12345"));
     let directory = bench.directory().await;
     let mut progress = running.progress();
     assert_eq!(*within(progress.wait_for(|permille| *permille > 0)).await.unwrap(), 250);
@@ -39,7 +39,7 @@ async fn progress_and_status_are_seen() {
     let mode = std::fs::metadata(directory.join("bridge")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     running.cancel();
-    assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+    assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
 }
 
 /// A piece that no message could carry is refused, and those before it count.
@@ -50,8 +50,8 @@ async fn a_piece_that_is_too_large_is_told_so() {
          head -c 8388609 /dev/zero > more; call POST /v1/output --data-binary @more >&2; exit 1",
     );
     bench.config.limits.result_bytes = 64 << 20;
-    let failure = failure(bench.run(job("m", "")).await);
-    assert_eq!(failure.error, JobError::Exit(1));
+    let failure = failure(bench.run(attempt("m", "")).await);
+    assert_eq!(failure.error, RunError::Exit(1));
     let told =
         "a piece is at most 8388608 bytes: post several, or send all of it to PUT /v1/result";
     assert_eq!(failure.output.matches("413").count(), 1, "{}", failure.output);
@@ -63,8 +63,8 @@ async fn the_bridge_refuses_what_is_wrong() {
     let check = async |script: &str, expected: &str| {
         let mut bench = bench(&format!("{script} >&2; exit 1"));
         bench.config.limits.result_bytes = 1_000;
-        let failure = failure(bench.run(job("m", "")).await);
-        assert_eq!(failure.error, JobError::Exit(1));
+        let failure = failure(bench.run(attempt("m", "")).await);
+        assert_eq!(failure.error, RunError::Exit(1));
         assert!(failure.output.contains(expected), "{script}: {}", failure.output);
     };
     check("HYPHA_BRIDGE_TOKEN=guess; call GET /v1/input", "401").await;
@@ -82,7 +82,7 @@ async fn the_bridge_refuses_what_is_wrong() {
         "larger than a result",
     )
     .await;
-    check("call GET /v1/input -H 'Hypha-Job: another'", "another job").await;
+    check("call GET /v1/input -H 'Hypha-Attempt: another'", "another attempt").await;
     check("head -c 600 /dev/zero > half; call GET /v1/next; call GET /v1/next", "410").await;
     check("call GET /v2", "no such route").await;
     check("call DELETE /v1/result", "405").await;
@@ -92,10 +92,10 @@ async fn the_bridge_refuses_what_is_wrong() {
 #[tokio::test]
 async fn a_program_can_say_what_went_wrong() {
     let bench = bench("echo on the way >&2; call POST /v1/failure -d 'out of tokens'; exit 9");
-    let failure = failure(bench.run(job("m", "")).await);
-    assert_eq!(failure.error, JobError::Reported("out of tokens".to_owned()));
+    let failure = failure(bench.run(attempt("m", "")).await);
+    assert_eq!(failure.error, RunError::Reported("out of tokens".to_owned()));
     assert_eq!(failure.output, "on the way\n");
-    assert!(failure.error.kind().retry());
+    assert!(failure.error.kind().is_retryable());
 }
 
 #[tokio::test]
@@ -104,9 +104,9 @@ async fn a_program_can_say_that_its_input_is_at_fault() {
         ("call POST /v1/refusal -d 'no such language'; exit 9", "no such language"),
         ("exit 65", "the program ended with exit code 65"),
     ] {
-        let failure = failure(bench(script).run(job("m", "")).await);
-        assert_eq!(failure.error, JobError::Input(why.to_owned()));
-        assert!(!failure.error.kind().retry());
+        let failure = failure(bench(script).run(attempt("m", "")).await);
+        assert_eq!(failure.error, RunError::Input(why.to_owned()));
+        assert!(!failure.error.kind().is_retryable());
     }
 }
 
@@ -116,12 +116,12 @@ async fn pieces_arrive_while_the_program_runs_and_make_up_the_result() {
         "call POST /v1/output -d one; until [ -e go ]; do sleep 0.02; done; call POST /v1/output -d two",
     );
     let executor = bench.executor();
-    let mut job = job("m", "");
-    job.stream = true;
-    let mut running = executor.start(job);
-    assert_eq!(within(running.next()).await, Some(Event::Output("one".into())));
+    let mut attempt = attempt("m", "");
+    attempt.stream = true;
+    let mut running = executor.start(attempt);
+    assert_eq!(within(running.next()).await, Some(RunEvent::Output("one".into())));
     std::fs::write(bench.directory().await.join("go"), "").unwrap();
-    assert_eq!(within(running.next()).await, Some(Event::Output("two".into())));
+    assert_eq!(within(running.next()).await, Some(RunEvent::Output("two".into())));
     assert_eq!(within(running.next()).await, None);
     assert_eq!(text(&within(running.outcome()).await), "onetwo");
 }
@@ -140,9 +140,9 @@ fn many_pieces() -> Bench {
 async fn a_program_waits_for_a_slow_reader() {
     let bench = many_pieces();
     let executor = bench.executor();
-    let mut job = job("m", "");
-    job.stream = true;
-    let mut running = executor.start(job);
+    let mut attempt = attempt("m", "");
+    attempt.stream = true;
+    let mut running = executor.start(attempt);
     let sent = bench.directory().await.join("sent");
     let count = || std::fs::read_to_string(&sent).unwrap_or_default().lines().count();
     eventually("as many as may wait are sent", || (count() >= 16).then_some(())).await;
@@ -152,7 +152,7 @@ async fn a_program_waits_for_a_slow_reader() {
         assert_eq!(count(), 16);
     }
     for expected in 0..MANY_PIECES {
-        let piece = Event::Output(format!("{expected}.").into());
+        let piece = RunEvent::Output(format!("{expected}.").into());
         assert_eq!(within(running.next()).await, Some(piece));
     }
     assert_eq!(within(running.next()).await, None);
@@ -162,23 +162,23 @@ async fn a_program_waits_for_a_slow_reader() {
 #[tokio::test]
 async fn a_stream_that_nobody_reads_holds_nothing_up() {
     let bench = many_pieces();
-    let mut wanted = job("m", "");
+    let mut wanted = attempt("m", "");
     wanted.stream = true;
     assert!(text(&bench.run(wanted).await).ends_with("38.39."));
-    assert!(text(&bench.run(job("m", "")).await).ends_with("38.39."));
+    assert!(text(&bench.run(attempt("m", "")).await).ends_with("38.39."));
 }
 
 #[tokio::test]
 async fn a_program_that_waits_for_its_reader_can_be_cancelled() {
     let bench = many_pieces();
     let executor = bench.executor();
-    let mut job = job("m", "");
-    job.stream = true;
-    let mut running = executor.start(job);
+    let mut attempt = attempt("m", "");
+    attempt.stream = true;
+    let mut running = executor.start(attempt);
     assert!(within(running.next()).await.is_some());
     running.cancel();
     // Ends also while pieces wait, and the reader is told.
     while within(running.next()).await.is_some() {}
-    assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+    assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
     bench.assert_empty();
 }

@@ -1,11 +1,11 @@
 //! What is built in.
 
-use hypha_executor::{Event, Executor, JobError, Outcome};
+use hypha_executor::{Executor, RunError, RunEvent, RunOutcome};
 
-use crate::support::{failure, job, text, within};
+use crate::support::{attempt, failure, text, within};
 
-async fn run(model: &str, input: &str) -> Outcome {
-    within(Executor::Builtin.start(job(model, input)).outcome()).await
+async fn run(model: &str, input: &str) -> RunOutcome {
+    within(Executor::Builtin.start(attempt(model, input)).outcome()).await
 }
 
 #[tokio::test]
@@ -15,35 +15,35 @@ async fn echo_returns_its_input() {
 
 #[tokio::test]
 async fn echo_streams_words_if_asked_to() {
-    let mut running = Executor::Builtin.start(job("echo", "in words"));
+    let mut running = Executor::Builtin.start(attempt("echo", "in words"));
     assert_eq!(running.next().await, None);
-    let mut wanted = job("echo", "in words");
+    let mut wanted = attempt("echo", "in words");
     wanted.stream = true;
     let mut running = Executor::Builtin.start(wanted);
-    assert_eq!(running.next().await, Some(Event::Output("in ".into())));
-    assert_eq!(running.next().await, Some(Event::Output("words".into())));
+    assert_eq!(running.next().await, Some(RunEvent::Output("in ".into())));
+    assert_eq!(running.next().await, Some(RunEvent::Output("words".into())));
     assert_eq!(running.next().await, None);
     assert_eq!(text(&running.outcome().await), "in words");
 }
 
 /// No runtime: nothing of one is needed.
 #[test]
-fn what_needs_no_waiting_is_done_at_once() {
-    let outcome = Executor::Builtin.run_at_once(&job("echo", "quick")).unwrap();
+fn immediate_models_run_at_once() {
+    let outcome = Executor::Builtin.run_at_once(&attempt("echo", "quick")).unwrap();
     assert_eq!(text(&outcome), "quick");
-    let mut streamed = job("echo", "quick");
+    let mut streamed = attempt("echo", "quick");
     streamed.stream = true;
     assert_eq!(Executor::Builtin.run_at_once(&streamed), None);
-    assert_eq!(Executor::Builtin.run_at_once(&job("sleep", r#"{"ms": 0}"#)), None);
-    assert_eq!(Executor::Builtin.run_at_once(&job("nothing", "")), None);
+    assert_eq!(Executor::Builtin.run_at_once(&attempt("sleep", r#"{"ms": 0}"#)), None);
+    assert_eq!(Executor::Builtin.run_at_once(&attempt("nothing", "")), None);
 }
 
 #[tokio::test]
 async fn progress_is_told_as_it_comes() {
-    let mut running = Executor::Builtin.start(job("sleep", r#"{"ms": 20}"#));
+    let mut running = Executor::Builtin.start(attempt("sleep", r#"{"ms": 20}"#));
     let mut last = 0;
     while let Some(event) = within(running.next()).await {
-        let Event::Progress(permille) = event else { panic!("{event:?}") };
+        let RunEvent::Progress(permille) = event else { panic!("{event:?}") };
         assert!(permille > last, "{permille} after {last}");
         last = permille;
     }
@@ -52,19 +52,19 @@ async fn progress_is_told_as_it_comes() {
 
 #[tokio::test]
 async fn sleep_reports_progress_and_ends() {
-    let running = Executor::Builtin.start(job("sleep", r#"{"ms": 20}"#));
+    let running = Executor::Builtin.start(attempt("sleep", r#"{"ms": 20}"#));
     let progress = running.progress();
     assert_eq!(text(&within(running.outcome()).await), r#"{"ms": 20}"#);
     assert_eq!(*progress.borrow(), 1_000);
 }
 
 #[tokio::test]
-async fn what_runs_can_be_cancelled() {
+async fn builtin_models_can_be_cancelled() {
     let check = async |model, input| {
-        let running = Executor::Builtin.start(job(model, input));
+        let running = Executor::Builtin.start(attempt(model, input));
         let canceller = running.canceller();
         canceller.cancel();
-        assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+        assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
     };
     check("sleep", r#"{"ms": 3600000}"#).await;
     check("sleep", r#"{"ms": 18446744073709551615}"#).await;
@@ -93,8 +93,8 @@ async fn bad_input_is_refused_for_good() {
         ("llama", "{}", "llama"),
     ] {
         let error = failure(run(model, input).await).error;
-        assert!(matches!(error, JobError::Input(_) | JobError::UnknownModel(_)), "{error}");
-        assert!(!error.kind().retry(), "{error}");
+        assert!(matches!(error, RunError::Input(_) | RunError::UnknownModel(_)), "{error}");
+        assert!(!error.kind().is_retryable(), "{error}");
         let text = error.to_string();
         assert!(text.contains(says) && text.len() < 250, "{text}");
     }

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use hypha_executor::Event;
+use hypha_executor::RunEvent;
 
-use crate::support::{Bench, job, text, within};
+use crate::support::{Bench, attempt, text, within};
 
 const DOCUMENT: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/executors.md"));
@@ -31,7 +31,7 @@ fn python() -> Bench {
 #[tokio::test]
 async fn the_shell_script_counts_words() {
     let bench = Bench::new(block("sh"));
-    assert_eq!(text(&bench.run(job("m", "one two three")).await), "{\"words\": 3}");
+    assert_eq!(text(&bench.run(attempt("m", "one two three")).await), "{\"words\": 3}");
 }
 
 #[tokio::test]
@@ -40,14 +40,14 @@ async fn the_python_program_runs_warm_and_streams() {
     bench.config.warm = NonZeroUsize::new(1);
     let executor = bench.executor();
     for _ in 0..2 {
-        let mut job = job("upper", "one two");
-        job.stream = true;
-        let mut running = executor.start(job);
-        assert_eq!(within(running.next()).await, Some(Event::Output("ONE ".into())));
-        assert_eq!(within(running.next()).await, Some(Event::Output("TWO ".into())));
+        let mut attempt = attempt("upper", "one two");
+        attempt.stream = true;
+        let mut running = executor.start(attempt);
+        assert_eq!(within(running.next()).await, Some(RunEvent::Output("ONE ".into())));
+        assert_eq!(within(running.next()).await, Some(RunEvent::Output("TWO ".into())));
         assert_eq!(text(&within(running.outcome()).await), "ONE TWO");
     }
-    let nothing = executor.start(job("upper", ""));
+    let nothing = executor.start(attempt("upper", ""));
     assert_eq!(text(&within(nothing.outcome()).await), "");
     within(executor.stop()).await;
     bench.assert_empty();
@@ -55,5 +55,5 @@ async fn the_python_program_runs_warm_and_streams() {
 
 #[tokio::test]
 async fn the_python_program_also_runs_once() {
-    assert_eq!(text(&python().run(job("upper", "once")).await), "ONCE");
+    assert_eq!(text(&python().run(attempt("upper", "once")).await), "ONCE");
 }

@@ -1,4 +1,4 @@
-//! Jobs that behave, and jobs that do not.
+//! Attempts that behave, and attempts that do not.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use hypha_executor::{JobError, OpenError, Outcome, Process};
+use hypha_executor::{OpenError, Process, RunError, RunOutcome};
 
-use crate::support::{Bench, eventually, failure, job, lives, pids, text, within};
+use crate::support::{Bench, attempt, eventually, failure, lives, pids, text, within};
 
 #[tokio::test]
 async fn input_goes_in_and_output_comes_out() {
     let bench = Bench::new("tr a-z A-Z");
-    assert_eq!(text(&bench.run(job("m", "hello")).await), "HELLO");
+    assert_eq!(text(&bench.run(attempt("m", "hello")).await), "HELLO");
     bench.assert_empty();
 }
 
 #[tokio::test]
-async fn the_environment_is_clean_and_says_what_the_job_is() {
+async fn environment_is_clean_and_names_the_attempt() {
     let mut bench = Bench::new("env; pwd");
     bench.config.environment.insert("MINE".to_owned(), "yes".to_owned());
     bench.config.environment.insert("HOME".to_owned(), "/elsewhere".to_owned());
-    let mut job = job("llama", "");
-    job.devices = vec![1, 3];
-    let text = text(&bench.run(job).await);
+    let mut attempt = attempt("llama", "");
+    attempt.devices = vec![1, 3];
+    let text = text(&bench.run(attempt).await);
     let lines: Vec<&str> = text.lines().collect();
     for expected in ["MINE=yes", "CUDA_VISIBLE_DEVICES=1,3", "HYPHA_MODEL=llama"] {
         assert!(lines.contains(&expected), "{expected} is missing in {text}");
@@ -29,7 +29,7 @@ async fn the_environment_is_clean_and_says_what_the_job_is() {
     assert!(lines.contains(&format!("HOME={directory}").as_str()), "{text}");
     let directory = std::path::Path::new(directory);
     assert_eq!(directory.parent().unwrap().file_name().unwrap(), "work", "{text}");
-    assert!(directory.file_name().unwrap().to_str().unwrap().starts_with("job-"), "{text}");
+    assert!(directory.file_name().unwrap().to_str().unwrap().starts_with("run-"), "{text}");
     // The test runner's own environment has these.
     assert!(!text.contains("CARGO") && !text.contains("HYPHA_LAUNCH"), "{text}");
 }
@@ -37,9 +37,9 @@ async fn the_environment_is_clean_and_says_what_the_job_is() {
 #[tokio::test]
 async fn cpus_are_kept_to() {
     let bench = Bench::new("grep Cpus_allowed_list /proc/self/status");
-    let mut job = job("m", "");
-    job.cpus = vec![0];
-    assert_eq!(text(&bench.run(job).await).trim(), "Cpus_allowed_list:\t0");
+    let mut attempt = attempt("m", "");
+    attempt.cpus = vec![0];
+    assert_eq!(text(&bench.run(attempt).await).trim(), "Cpus_allowed_list:\t0");
 }
 
 #[tokio::test]
@@ -48,26 +48,26 @@ async fn a_failure_has_its_code_and_the_end_of_its_output() {
         "echo out; i=0; while [ $i -lt 3000 ]; do echo line $i >&2; i=$((i+1)); done; exit 3",
     );
     bench.config.limits.output_bytes = 100;
-    let failure = failure(bench.run(job("m", "")).await);
-    assert_eq!(failure.error, JobError::Exit(3));
+    let failure = failure(bench.run(attempt("m", "")).await);
+    assert_eq!(failure.error, RunError::Exit(3));
     assert!(failure.output.ends_with("line 2999\n"), "{}", failure.output);
     assert_eq!(failure.output.len(), 100);
-    assert!(failure.error.kind().retry());
+    assert!(failure.error.kind().is_retryable());
     bench.assert_empty();
 }
 
 #[tokio::test]
 async fn a_failure_without_errors_shows_what_it_printed() {
-    let failure = failure(Bench::new("echo only this; kill -ABRT $$").run(job("m", "")).await);
-    assert_eq!((failure.error, failure.output.as_str()), (JobError::Signal(6), "only this\n"));
+    let failure = failure(Bench::new("echo only this; kill -ABRT $$").run(attempt("m", "")).await);
+    assert_eq!((failure.error, failure.output.as_str()), (RunError::Signal(6), "only this\n"));
 }
 
 #[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
     let mut bench = Bench::new("");
     bench.config.command = "no-such-program".into();
-    let failure = failure(bench.run(job("m", "")).await);
-    assert_eq!(failure.error, JobError::Exit(127));
+    let failure = failure(bench.run(attempt("m", "")).await);
+    assert_eq!(failure.error, RunError::Exit(127));
     assert!(failure.output.contains("cannot start `no-such-program`"), "{}", failure.output);
 }
 
@@ -75,10 +75,10 @@ async fn a_program_that_is_not_there_is_named() {
 async fn a_lost_launcher_is_the_workers_fault() {
     let mut bench = Bench::new("true");
     bench.config.launcher.program = "/no/such/launcher".into();
-    let missing = failure(bench.run(job("m", "")).await);
-    assert!(matches!(missing.error, JobError::Worker(_)) && missing.error.kind().retry());
+    let missing = failure(bench.run(attempt("m", "")).await);
+    assert!(matches!(missing.error, RunError::Worker(_)) && missing.error.kind().is_retryable());
     bench.config.launcher.program = "/bin/true".into();
-    let mute = failure(bench.run(job("m", "")).await);
+    let mute = failure(bench.run(attempt("m", "")).await);
     assert!(mute.error.to_string().contains("without a report"), "{}", mute.error);
     bench.assert_empty();
 }
@@ -87,25 +87,25 @@ async fn a_lost_launcher_is_the_workers_fault() {
 async fn a_result_that_is_too_large_ends_the_program() {
     let mut bench = Bench::new("echo $$ > pid; trap 'exit 0' TERM; while :; do echo more; done");
     bench.config.limits.result_bytes = 1_000;
-    let failure = failure(bench.run(job("m", "")).await);
-    assert_eq!(failure.error, JobError::ResultTooLarge { limit_bytes: 1_000 });
+    let failure = failure(bench.run(attempt("m", "")).await);
+    assert_eq!(failure.error, RunError::ResultTooLarge { limit_bytes: 1_000 });
     assert!(failure.output.len() <= bench.config.limits.output_bytes);
-    assert!(!failure.error.kind().retry());
+    assert!(!failure.error.kind().is_retryable());
 }
 
 #[tokio::test]
-async fn what_forks_and_leaves_its_session_is_gone_after_cancel() {
+async fn daemonised_children_are_killed_on_cancel() {
     let bench = Bench::new(
         "setsid sh -c 'sh -c \"echo \\$\\$ >> pids; exec sleep 1000\" & \
          echo $$ >> pids; exec sleep 1000' & echo $$ >> pids; exec sleep 1000",
     );
     let executor = bench.executor();
-    let running = executor.start(job("m", ""));
+    let running = executor.start(attempt("m", ""));
     let file = bench.directory().await.join("pids");
     let pids = pids(&file, 3).await;
     assert!(pids.iter().all(|pid| lives(*pid)));
     running.cancel();
-    assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+    assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
     // Not even a zombie: each was reaped before the outcome came.
     assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
     bench.assert_empty();
@@ -114,12 +114,12 @@ async fn what_forks_and_leaves_its_session_is_gone_after_cancel() {
 #[tokio::test]
 async fn an_orphan_of_a_program_that_ended_well_does_not_stay() {
     let bench = Bench::new("setsid sleep 1000 > /dev/null 2>&1 & echo $!");
-    let pid: u32 = text(&bench.run(job("m", "")).await).trim().parse().unwrap();
+    let pid: u32 = text(&bench.run(attempt("m", "")).await).trim().parse().unwrap();
     assert!(!lives(pid));
 }
 
 #[tokio::test]
-async fn what_ignores_term_is_killed_after_the_grace() {
+async fn program_that_ignores_sigterm_is_killed_after_the_grace_period() {
     let mut bench =
         Bench::new("trap 'echo asked >> asked' TERM; echo $$ > pids; while :; do sleep 0.02; done");
     let kept = bench.root.path().join("kept");
@@ -130,33 +130,33 @@ async fn what_ignores_term_is_killed_after_the_grace() {
     // Enough for a loaded machine to run the trap in.
     bench.config.limits.grace = Duration::from_secs(2);
     let executor = bench.executor();
-    let running = executor.start(job("m", ""));
+    let running = executor.start(attempt("m", ""));
     let file = bench.directory().await.join("pids");
     let pids = pids(&file, 1).await;
     running.cancel();
-    assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+    assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
     assert!(!lives(pids[0]));
     assert_eq!(std::fs::read_to_string(kept.join("asked")).unwrap(), "asked\n");
 }
 
 #[tokio::test]
-async fn what_ends_itself_when_asked_is_not_waited_for() {
+async fn program_that_stops_on_sigterm_is_not_waited_for() {
     let mut bench = Bench::new("trap 'exit 0' TERM; echo $$ > pids; while :; do sleep 0.02; done");
     // Longer than the test's patience: it passes only if the grace is not sat out.
     bench.config.limits.grace = Duration::from_secs(3_600);
     let executor = bench.executor();
-    let running = executor.start(job("m", ""));
+    let running = executor.start(attempt("m", ""));
     let file = bench.directory().await.join("pids");
     pids(&file, 1).await;
     running.cancel();
-    assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+    assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
 }
 
 #[tokio::test]
-async fn dropping_a_job_ends_it() {
+async fn dropping_an_attempt_ends_it() {
     let bench = Bench::new("echo $$ > pids; exec sleep 1000");
     let executor = bench.executor();
-    let running = executor.start(job("m", ""));
+    let running = executor.start(attempt("m", ""));
     let directory = bench.directory().await;
     let pids = pids(&directory.join("pids"), 1).await;
     drop(running);
@@ -164,34 +164,34 @@ async fn dropping_a_job_ends_it() {
 }
 
 #[tokio::test]
-async fn stopping_the_executor_ends_all_of_its_jobs() {
+async fn stopping_the_executor_ends_all_attempts() {
     let mut bench =
         Bench::new("echo $$ >> KEPT; setsid sleep 1000 & echo $! >> KEPT; exec sleep 1000");
     let kept = bench.keep();
     let executor = bench.executor();
-    let all = [executor.start(job("m", "")), executor.start(job("m", ""))];
+    let all = [executor.start(attempt("m", "")), executor.start(attempt("m", ""))];
     let pids = pids(&kept, 4).await;
     within(executor.stop()).await;
     assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
     bench.assert_empty();
     for running in all {
-        assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+        assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
     }
-    let late = executor.start(job("m", ""));
-    assert_eq!(within(late.outcome()).await, Outcome::Cancelled);
+    let late = executor.start(attempt("m", ""));
+    assert_eq!(within(late.outcome()).await, RunOutcome::Cancelled);
 }
 
 #[tokio::test]
-async fn dropping_the_executor_ends_all_of_its_jobs() {
+async fn dropping_the_executor_ends_all_attempts() {
     let mut bench = Bench::new("echo $$ >> KEPT; exec sleep 1000");
     let kept = bench.keep();
     let executor = bench.executor();
-    let running = executor.start(job("m", ""));
+    let running = executor.start(attempt("m", ""));
     let pids = pids(&kept, 1).await;
     drop(executor.clone());
     assert!(lives(pids[0]));
     drop(executor);
-    assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+    assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
     assert!(!lives(pids[0]));
     bench.assert_empty();
 }
@@ -211,9 +211,9 @@ async fn a_directory_whose_sockets_would_have_no_name_is_refused() {
     let mut bench = Bench::new("tr a-z A-Z");
     let taken = bench.root.path().canonicalize().unwrap().as_os_str().len();
     // With what is made below it, the name of the socket is just as long as it may be.
-    let most = 107 - "/job-0123456789abcdef/bridge".len();
+    let most = 107 - "/run-0123456789abcdef/bridge".len();
     bench.config.work_root = bench.root.path().join("x".repeat(most - taken - 1));
-    assert_eq!(text(&bench.run(job("m", "fits")).await), "FITS");
+    assert_eq!(text(&bench.run(attempt("m", "fits")).await), "FITS");
     bench.config.work_root = bench.root.path().join("x".repeat(most - taken));
     let refused = Process::open(bench.config.clone());
     assert!(matches!(refused, Err(OpenError::TooLong { .. })), "{refused:?}");
@@ -227,7 +227,7 @@ fn a_worker_that_vanishes_leaves_nothing_running() {
     let life = runtime();
     let entered = life.enter();
     let executor = bench.executor();
-    let running = executor.start(job("m", ""));
+    let running = executor.start(attempt("m", ""));
     let file = life.block_on(bench.directory()).join("pids");
     let pids = life.block_on(pids(&file, 2));
     drop(entered);

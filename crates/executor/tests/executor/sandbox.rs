@@ -1,8 +1,8 @@
 //! What a program cannot do.
 
-use hypha_executor::JobError;
+use hypha_executor::RunError;
 
-use crate::support::{Bench, failure, job, text};
+use crate::support::{Bench, attempt, failure, text};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -12,7 +12,7 @@ async fn nothing_is_written_outside_the_work_directory() {
     let outside = bench.root.path().join("outside");
     let script = format!("echo in > inside && cat inside; echo out > {}", outside.display());
     bench.config.args[1] = script;
-    let failure = failure(bench.run(job("m", "")).await);
+    let failure = failure(bench.run(attempt("m", "")).await);
     assert!(failure.output.contains("Permission denied"), "{}", failure.output);
     assert!(!outside.exists());
 }
@@ -23,17 +23,17 @@ async fn nothing_is_read_that_was_not_allowed() {
     let secret = bench.root.path().join("node.key");
     std::fs::write(&secret, "the key").unwrap();
     bench.config.args[1] = format!("cat {}", secret.display());
-    let refused = failure(bench.run(job("m", "")).await);
+    let refused = failure(bench.run(attempt("m", "")).await);
     assert!(refused.output.contains("Permission denied"), "{}", refused.output);
     bench.config.read = vec![secret];
-    assert_eq!(text(&bench.run(job("m", "")).await), "the key");
+    assert_eq!(text(&bench.run(attempt("m", "")).await), "the key");
 }
 
 #[tokio::test]
-async fn another_job_and_its_input_are_out_of_reach() {
+async fn other_attempts_and_their_inputs_are_inaccessible() {
     let bench = Bench::new("echo $$ > pids; exec sleep 1000");
     let executor = bench.executor();
-    let running = executor.start(job("m", "private"));
+    let running = executor.start(attempt("m", "private"));
     let directory = bench.directory().await;
     let pids = crate::support::pids(&directory.join("pids"), 1).await;
     let mut other = Bench::new("");
@@ -43,7 +43,7 @@ async fn another_job_and_its_input_are_out_of_reach() {
         pids[0],
         pids[0],
     );
-    let failure = failure(other.run(job("m", "")).await);
+    let failure = failure(other.run(attempt("m", "")).await);
     assert!(!failure.output.contains("private") && !failure.output.contains("TOKEN"));
     assert_eq!(failure.output.matches("ermission denied").count(), 2, "{}", failure.output);
     assert!(failure.output.contains("not permitted"), "{}", failure.output);
@@ -54,7 +54,7 @@ async fn another_job_and_its_input_are_out_of_reach() {
 #[tokio::test]
 async fn no_privileges_are_held_or_gained() {
     let bench = Bench::new("grep -E 'CapEff|CapPrm|NoNewPrivs' /proc/self/status; ulimit -c");
-    let text = text(&bench.run(job("m", "")).await);
+    let text = text(&bench.run(attempt("m", "")).await);
     let values: Vec<&str> = text.split_whitespace().filter(|word| !word.ends_with(':')).collect();
     assert_eq!(values, ["0000000000000000", "0000000000000000", "1", "0"]);
 }
@@ -64,14 +64,14 @@ async fn memory_is_summed_over_the_tree() {
     // Each holds 60 MiB: one fits, both do not.
     let eater = "head -c 60M /dev/zero | tail -c 60M | sleep 1000";
     let bench = Bench::new(&format!("{eater} & {eater}"));
-    let mut job = job("m", "");
-    job.memory_bytes = Some(100 * MIB);
-    let failure = failure(bench.run(job).await);
-    let JobError::Memory { used_bytes, limit_bytes } = failure.error else {
+    let mut attempt = attempt("m", "");
+    attempt.memory_bytes = Some(100 * MIB);
+    let failure = failure(bench.run(attempt).await);
+    let RunError::Memory { used_bytes, limit_bytes } = failure.error else {
         panic!("{:?}", failure.error)
     };
     assert!(used_bytes > limit_bytes && limit_bytes == 100 * MIB);
-    assert!(!failure.error.kind().retry());
+    assert!(!failure.error.kind().is_retryable());
     bench.assert_empty();
 }
 
@@ -79,20 +79,20 @@ async fn memory_is_summed_over_the_tree() {
 async fn files_and_processes_are_bounded() {
     let mut bench = Bench::new("head -c 100000 /dev/zero > large");
     bench.config.limits.file_bytes = Some(1_000);
-    let file = failure(bench.run(job("m", "")).await);
+    let file = failure(bench.run(attempt("m", "")).await);
     assert!(file.output.contains("File"), "{file:?}");
 
     let mut bench = Bench::new("for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; wait");
     bench.config.limits.processes = 5;
-    let many = failure(bench.run(job("m", "")).await);
-    assert!(matches!(many.error, JobError::Processes { limit: 5, .. }), "{many:?}");
+    let many = failure(bench.run(attempt("m", "")).await);
+    assert!(matches!(many.error, RunError::Processes { limit: 5, .. }), "{many:?}");
 }
 
 #[tokio::test]
-async fn what_never_stops_forking_is_gone_all_the_same() {
+async fn fork_bomb_is_killed() {
     let mut bench = Bench::new("while :; do setsid sh -c 'sleep 1000 & sleep 1000' & done");
     bench.config.limits.processes = 20;
-    let many = failure(bench.run(job("m", "")).await);
-    assert!(matches!(many.error, JobError::Processes { limit: 20, .. }), "{many:?}");
+    let many = failure(bench.run(attempt("m", "")).await);
+    assert!(matches!(many.error, RunError::Processes { limit: 20, .. }), "{many:?}");
     bench.assert_empty();
 }

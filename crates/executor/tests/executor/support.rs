@@ -1,16 +1,17 @@
-//! Jobs of one shell script each.
+//! Attempts of one shell script each.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hypha_executor::{
-    Confinement, Executor, Failure, Job, Launcher, Limits, Outcome, Process, ProcessConfig,
+    Attempt, Confinement, Executor, Launcher, Limits, Process, ProcessConfig, RunFailure,
+    RunOutcome,
 };
 use hypha_model::{AttemptId, Payload, TaskId};
 use uuid::Uuid;
 
 /// Longer than anything here takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An executor of shell scripts with a directory of its own.
 pub(crate) struct Bench {
@@ -53,16 +54,16 @@ impl Bench {
         file
     }
 
-    pub(crate) async fn run(&self, job: Job) -> Outcome {
-        within(self.executor().start(job).outcome()).await
+    pub(crate) async fn run(&self, attempt: Attempt) -> RunOutcome {
+        within(self.executor().start(attempt).outcome()).await
     }
 
-    /// Where the only job works.
+    /// Where the only attempt works.
     pub(crate) async fn directory(&self) -> PathBuf {
         eventually("a work directory is made", || self.directories().pop()).await
     }
 
-    /// Nothing of any job is left.
+    /// Nothing of any attempt is left.
     pub(crate) fn assert_empty(&self) {
         assert_eq!(self.directories(), <[PathBuf; 0]>::default());
         assert_eq!(zombies(), <[u32; 0]>::default());
@@ -105,9 +106,9 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-pub(crate) fn job(model: &str, input: &str) -> Job {
-    Job {
-        form: hypha_model::Form::Task,
+pub(crate) fn attempt(model: &str, input: &str) -> Attempt {
+    Attempt {
+        form: hypha_model::InputKind::Task,
         id: AttemptId { task: TaskId::from_uuid(Uuid::from_u128(7)), number: 1 },
         model: model.parse().unwrap(),
         input: Payload::from(input.as_bytes()),
@@ -120,16 +121,16 @@ pub(crate) fn job(model: &str, input: &str) -> Job {
 
 /// `call METHOD ROUTE [curl's arguments]` in a script.
 pub(crate) const CALL: &str = r#"call() { m=$1; r=$2; shift 2; curl -sS --fail-with-body -X $m \
-    --unix-socket "$HYPHA_BRIDGE" -H "Authorization: Bearer $HYPHA_BRIDGE_TOKEN" "$@" http://job$r; }
+    --unix-socket "$HYPHA_BRIDGE" -H "Authorization: Bearer $HYPHA_BRIDGE_TOKEN" "$@" http://attempt$r; }
 "#;
 
 pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
+    tokio::time::timeout(TIMEOUT, what).await.expect("it takes too long")
 }
 
 /// Waits until `probe` gives something.
 pub(crate) async fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = probe() {
             return found;
@@ -153,16 +154,16 @@ pub(crate) fn lives(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-pub(crate) fn text(outcome: &Outcome) -> String {
+pub(crate) fn text(outcome: &RunOutcome) -> String {
     match outcome {
-        Outcome::Completed { payload } => String::from_utf8(payload.bytes().to_vec()).unwrap(),
+        RunOutcome::Completed { payload } => String::from_utf8(payload.bytes().to_vec()).unwrap(),
         other => panic!("no result: {other:?}"),
     }
 }
 
-pub(crate) fn failure(outcome: Outcome) -> Failure {
+pub(crate) fn failure(outcome: RunOutcome) -> RunFailure {
     match outcome {
-        Outcome::Failed(failure) => failure,
+        RunOutcome::Failed(failure) => failure,
         other => panic!("not failed: {other:?}"),
     }
 }

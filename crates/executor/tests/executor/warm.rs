@@ -2,9 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use hypha_executor::{Event, Executor, Job, JobError, Outcome};
+use hypha_executor::{Attempt, Executor, RunError, RunEvent, RunOutcome};
 
-use crate::support::{Bench, CALL, eventually, failure, job, lives, pids, text, within};
+use crate::support::{Bench, CALL, attempt, eventually, failure, lives, pids, text, within};
 
 /// Does what its input says, and writes to `KEPT` who it is once it starts.
 const SCRIPT: &str = r#"
@@ -37,24 +37,25 @@ fn bench(processes: usize) -> (Bench, std::path::PathBuf) {
     (bench, kept)
 }
 
-async fn run(executor: &Executor, job: Job) -> Outcome {
-    within(executor.start(job).outcome()).await
+async fn run(executor: &Executor, attempt: Attempt) -> RunOutcome {
+    within(executor.start(attempt).outcome()).await
 }
 
 async fn pid(executor: &Executor, input: &str) -> u32 {
-    text(&run(executor, job("m", input)).await).parse().unwrap()
+    text(&run(executor, attempt("m", input)).await).parse().unwrap()
 }
 
 #[tokio::test]
-async fn one_process_serves_one_job_after_another() {
+async fn warm_process_serves_attempts_one_after_another() {
     let (bench, kept) = bench(1);
     let executor = bench.executor();
     let first = pid(&executor, "a").await;
     assert_eq!(pid(&executor, "b").await, first);
     assert_eq!(pids(&kept, 1).await, [first]);
-    let head = text(&run(&executor, job("m", "head")).await).to_lowercase();
-    let id = job("m", "").id.to_string();
-    for expected in [format!("hypha-job: {id}"), "hypha-model: m".into(), "hypha-stream: f".into()]
+    let head = text(&run(&executor, attempt("m", "head")).await).to_lowercase();
+    let id = attempt("m", "").id.to_string();
+    for expected in
+        [format!("hypha-attempt: {id}"), "hypha-model: m".into(), "hypha-stream: f".into()]
     {
         assert!(head.contains(&expected), "{head}");
     }
@@ -64,10 +65,10 @@ async fn one_process_serves_one_job_after_another() {
 }
 
 #[tokio::test]
-async fn jobs_at_once_get_a_process_each_and_more_wait() {
+async fn concurrent_attempts_get_a_process_each_and_more_wait() {
     let (bench, kept) = bench(2);
     let executor = bench.executor();
-    let all: Vec<_> = (0..5).map(|_| executor.start(job("m", "wait"))).collect();
+    let all: Vec<_> = (0..5).map(|_| executor.start(attempt("m", "wait"))).collect();
     let started = pids(&kept, 2).await;
     std::fs::write(format!("{}.go", kept.display()), "").unwrap();
     for running in all {
@@ -78,41 +79,41 @@ async fn jobs_at_once_get_a_process_each_and_more_wait() {
 }
 
 #[tokio::test]
-async fn one_that_dies_fails_its_job_and_is_started_again() {
+async fn warm_process_that_dies_fails_its_attempt_and_is_restarted() {
     let (bench, _) = bench(1);
     let executor = bench.executor();
     let first = pid(&executor, "private").await;
-    let died = failure(run(&executor, job("m", "die")).await);
-    assert_eq!(died.error, JobError::Exit(3));
-    // And nothing of what was written for another job.
+    let died = failure(run(&executor, attempt("m", "die")).await);
+    assert_eq!(died.error, RunError::Exit(3));
+    // And nothing of what was written for another attempt.
     assert_eq!(died.output, "last words\n");
     assert!(!lives(first));
     assert_ne!(pid(&executor, "a").await, first);
-    let half = failure(run(&executor, job("m", "half")).await);
-    assert_eq!(half.error, JobError::Exit(4));
-    let left = failure(run(&executor, job("m", "leave")).await);
-    assert_eq!(left.error, JobError::NoResult);
-    let forgot = failure(run(&executor, job("m", "forget")).await);
+    let half = failure(run(&executor, attempt("m", "half")).await);
+    assert_eq!(half.error, RunError::Exit(4));
+    let left = failure(run(&executor, attempt("m", "leave")).await);
+    assert_eq!(left.error, RunError::NoResult);
+    let forgot = failure(run(&executor, attempt("m", "forget")).await);
     assert!(forgot.output.contains("no answer yet"), "{forgot:?}");
 }
 
 #[tokio::test]
-async fn one_that_cannot_start_fails_its_job() {
+async fn warm_process_that_cannot_start_fails_its_attempt() {
     let (mut bench, _) = bench(1);
     bench.config.args[1] = "echo no such model >&2; exit 5".to_owned();
-    let failed = failure(bench.run(job("m", "")).await);
-    assert_eq!((failed.error, failed.output.as_str()), (JobError::Exit(5), "no such model\n"));
+    let failed = failure(bench.run(attempt("m", "")).await);
+    assert_eq!((failed.error, failed.output.as_str()), (RunError::Exit(5), "no such model\n"));
     bench.assert_empty();
 }
 
 #[tokio::test]
-async fn one_that_died_between_two_jobs_fails_none() {
+async fn warm_process_that_died_while_idle_fails_no_attempt() {
     let (bench, _) = bench(1);
     let executor = bench.executor();
     let idle = pid(&executor, "a").await;
     let killed = std::process::Command::new("kill").args(["-KILL", &idle.to_string()]).status();
     assert!(killed.unwrap().success());
-    // Until then, what it has left running may still take a job.
+    // Until then, what it has left running may still take an attempt.
     eventually("it is noticed", || bench.is_empty().then_some(())).await;
     let another = pid(&executor, "once").await;
     assert_ne!(another, idle);
@@ -121,24 +122,24 @@ async fn one_that_died_between_two_jobs_fails_none() {
 }
 
 #[tokio::test]
-async fn cancelling_a_job_ends_its_process_and_all_that_it_started() {
+async fn cancelling_an_attempt_ends_its_process_tree() {
     let (bench, kept) = bench(1);
     let executor = bench.executor();
     let first = pid(&executor, "a").await;
-    let running = executor.start(job("m", "hang"));
+    let running = executor.start(attempt("m", "hang"));
     let both = pids(&kept, 2).await;
     assert!(both.contains(&first) && both.iter().all(|pid| lives(*pid)));
     running.cancel();
-    assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+    assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
     assert!(both.iter().all(|pid| !lives(*pid)));
     bench.assert_empty();
     assert_ne!(pid(&executor, "b").await, first);
     // One that still waits for a process needs none to be cancelled.
-    let busy = executor.start(job("m", "hang"));
+    let busy = executor.start(attempt("m", "hang"));
     pids(&kept, 4).await;
-    let waiting = executor.start(job("m", "c"));
+    let waiting = executor.start(attempt("m", "c"));
     waiting.cancel();
-    assert_eq!(within(waiting.outcome()).await, Outcome::Cancelled);
+    assert_eq!(within(waiting.outcome()).await, RunOutcome::Cancelled);
     drop(busy);
 }
 
@@ -147,32 +148,32 @@ async fn a_reported_failure_does_not_cost_the_process() {
     let (bench, _) = bench(1);
     let executor = bench.executor();
     let first = pid(&executor, "a").await;
-    let failed = failure(run(&executor, job("m", "fail")).await);
-    assert_eq!(failed.error, JobError::Reported("not this one".to_owned()));
+    let failed = failure(run(&executor, attempt("m", "fail")).await);
+    assert_eq!(failed.error, RunError::Reported("not this one".to_owned()));
     assert_eq!(pid(&executor, "b").await, first);
 }
 
 #[tokio::test]
-async fn pieces_are_the_result_once_the_next_job_is_asked_for() {
+async fn pieces_are_the_result_once_the_next_attempt_is_requested() {
     let (bench, _) = bench(1);
     let executor = bench.executor();
-    assert_eq!(text(&run(&executor, job("m", "pieces")).await), "ab");
-    let mut streamed = job("m", "pieces");
+    assert_eq!(text(&run(&executor, attempt("m", "pieces")).await), "ab");
+    let mut streamed = attempt("m", "pieces");
     streamed.stream = true;
     let mut running = executor.start(streamed);
-    assert_eq!(within(running.next()).await, Some(Event::Output("a".into())));
-    assert_eq!(within(running.next()).await, Some(Event::Output("b".into())));
+    assert_eq!(within(running.next()).await, Some(RunEvent::Output("a".into())));
+    assert_eq!(within(running.next()).await, Some(RunEvent::Output("b".into())));
     assert_eq!(within(running.next()).await, None);
     assert_eq!(text(&within(running.outcome()).await), "ab");
 }
 
 #[tokio::test]
-async fn a_second_answer_is_never_taken_for_the_next_job() {
+async fn second_answer_is_never_taken_for_the_next_attempt() {
     let (bench, _) = bench(1);
     let executor = bench.executor();
     // The second is there before the first is answered: when a second answer comes, it waits to be asked for.
-    let twice = executor.start(job("m", "twice"));
-    let next = executor.start(job("m", "pieces"));
+    let twice = executor.start(attempt("m", "twice"));
+    let next = executor.start(attempt("m", "pieces"));
     assert_eq!(text(&within(twice.outcome()).await), "first");
     assert_eq!(text(&within(next.outcome()).await), "ab");
 }
@@ -182,9 +183,9 @@ async fn devices_are_those_the_process_was_started_with() {
     let (bench, kept) = bench(1);
     let executor = bench.executor();
     let on = async |device: u32| {
-        let mut job = job("m", "devices");
-        job.devices = vec![device];
-        let text = text(&run(&executor, job).await);
+        let mut attempt = attempt("m", "devices");
+        attempt.devices = vec![device];
+        let text = text(&run(&executor, attempt).await);
         let (pid, devices) = text.split_once(' ').unwrap();
         assert_eq!(devices, device.to_string());
         pid.parse::<u32>().unwrap()
@@ -194,7 +195,7 @@ async fn devices_are_those_the_process_was_started_with() {
     // There is room for one: it goes before the other starts.
     let second = on(1).await;
     assert!(!lives(first));
-    let another_model = text(&run(&executor, job("other", "devices")).await);
+    let another_model = text(&run(&executor, attempt("other", "devices")).await);
     assert!(!another_model.starts_with(&second.to_string()) && !lives(second));
     pids(&kept, 3).await;
 }
@@ -204,24 +205,24 @@ async fn idle_processes_of_two_kinds_live_beside_each_other() {
     let (bench, kept) = bench(2);
     let executor = bench.executor();
     for _ in 0..3 {
-        run(&executor, job("one", "a")).await;
-        run(&executor, job("two", "a")).await;
+        run(&executor, attempt("one", "a")).await;
+        run(&executor, attempt("two", "a")).await;
     }
     let both = pids(&kept, 2).await;
     // A third kind takes the place of the one that was not used for longest.
-    run(&executor, job("three", "a")).await;
+    run(&executor, attempt("three", "a")).await;
     assert!(!lives(both[0]) && lives(both[1]));
 }
 
 #[tokio::test]
-async fn dropping_the_executor_ends_what_is_warm() {
+async fn dropping_the_executor_ends_warm_processes() {
     let (bench, kept) = bench(2);
     let executor = bench.executor();
     pid(&executor, "a").await;
-    let busy = executor.start(job("m", "hang"));
+    let busy = executor.start(attempt("m", "hang"));
     let two = pids(&kept, 2).await;
     drop(executor);
-    assert_eq!(within(busy.outcome()).await, Outcome::Cancelled);
+    assert_eq!(within(busy.outcome()).await, RunOutcome::Cancelled);
     eventually("all end", || two.iter().all(|pid| !lives(*pid)).then_some(())).await;
 }
 
@@ -230,22 +231,22 @@ async fn stopping_waits_until_nothing_is_left() {
     let (bench, kept) = bench(2);
     let executor = bench.executor();
     let idle = pid(&executor, "a").await;
-    let busy = [executor.start(job("m", "hang")), executor.start(job("m", "hang"))];
+    let busy = [executor.start(attempt("m", "hang")), executor.start(attempt("m", "hang"))];
     let all = pids(&kept, 4).await;
     assert!(all.contains(&idle));
     within(executor.stop()).await;
     assert!(all.iter().all(|pid| !lives(*pid)));
     bench.assert_empty();
     for running in busy {
-        assert_eq!(within(running.outcome()).await, Outcome::Cancelled);
+        assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
     }
-    assert_eq!(run(&executor, job("m", "a")).await, Outcome::Cancelled);
+    assert_eq!(run(&executor, attempt("m", "a")).await, RunOutcome::Cancelled);
 }
 
 #[tokio::test]
-async fn a_program_for_warmth_also_runs_once() {
+async fn warm_program_also_runs_once() {
     let (mut bench, kept) = bench(1);
     bench.config.warm = None;
-    let by: u32 = text(&bench.run(job("m", "a")).await).parse().unwrap();
+    let by: u32 = text(&bench.run(attempt("m", "a")).await).parse().unwrap();
     assert_eq!(pids(&kept, 1).await, [by]);
 }

@@ -62,9 +62,9 @@ impl Rig {
         Rig { book: LeaseBook::new(Arc::clone(&worker)), worker, asked: 0 }
     }
 
-    fn ask(&mut self, now: Time, holder: u128, ask: Ask) -> Answer {
+    fn ask(&mut self, now: Time, holder: u128, ask: LeaseRequest) -> LeaseDecision {
         self.asked += 1;
-        let ask = Ask { request: self.asked, ttl: TTL, ..ask };
+        let ask = LeaseRequest { request: self.asked, ttl: TTL, ..ask };
         let id = LeaseId::new(now, &mut Rng::new(self.asked));
         let answer = self.book.request(now, scheduler(holder), &ask, || id);
         self.book.check().unwrap();
@@ -72,21 +72,16 @@ impl Rig {
     }
 
     fn lease(&mut self, now: Time, holder: u128) -> LeaseId {
-        match self.ask(now, holder, Ask::default()) {
-            Answer::Granted(granted) => granted.lease,
+        match self.ask(now, holder, LeaseRequest::default()) {
+            LeaseDecision::Granted(granted) => granted.lease,
             other => panic!("{other:?}"),
         }
     }
 
     /// Renews, and says how many slots and whole GPUs the lease covers.
-    fn renew(
-        &mut self,
-        now: Time,
-        holder: u128,
-        short_of: Option<Arc<Requirement>>,
-    ) -> (u32, usize) {
+    fn renew(&mut self, now: Time, holder: u128, demand: Option<Arc<Requirement>>) -> (u32, usize) {
         let (id, _) = self.book.lease_of(scheduler(holder)).unwrap();
-        let granted = self.book.renew(now, scheduler(holder), id, short_of).unwrap();
+        let granted = self.book.renew(now, scheduler(holder), id, demand).unwrap();
         self.book.check().unwrap();
         let portion = granted.portion.unwrap_or_else(|| Portion::whole(&self.worker));
         let gpus = portion.devices.iter().filter(|device| device.milli_gpu == 1_000).count();
@@ -100,9 +95,11 @@ fn one_alone_holds_all_and_shares_when_another_asks() {
     rig.lease(at(0), 1);
     assert_eq!(rig.renew(at(1), 1, None), (4, 2));
     // All is held: the second has a lease of nothing, until the first renews.
-    let granted = rig.ask(at(2), 2, Ask::default());
-    let Answer::Granted(Granted { portion: Some(portion), .. }) = granted else { panic!() };
-    assert!(portion.is_nothing());
+    let granted = rig.ask(at(2), 2, LeaseRequest::default());
+    let LeaseDecision::Granted(LeaseGrant { portion: Some(portion), .. }) = granted else {
+        panic!()
+    };
+    assert!(portion.is_empty());
     assert_eq!(rig.book.early_renewals(at(2)).len(), 1, "the first is asked to renew");
     assert_eq!(rig.renew(at(3), 1, None), (2, 1));
     assert_eq!(rig.renew(at(3), 2, None), (2, 1));
@@ -171,7 +168,7 @@ fn two_who_need_the_same_gpu_take_turns() {
     assert_eq!(rig.renew(at(3), 2, gpu()).1, 0);
     // The first has it for a turn, then the other.
     assert_eq!(rig.renew(at(4), 1, gpu()).1, 1);
-    assert_eq!(rig.book.wake_at(at(4)), Some(at(0) + TURN));
+    assert_eq!(rig.book.wake_at(at(4)), Some(at(0) + TURN_DURATION));
     assert_eq!(rig.renew(at(10), 1, gpu()).1, 0);
     assert_eq!(rig.renew(at(11), 2, gpu()).1, 1);
     assert_eq!(rig.renew(at(12), 2, gpu()).1, 1, "it has its turn");
@@ -187,22 +184,22 @@ fn two_who_need_the_same_gpu_take_turns() {
 fn a_lease_that_cannot_have_its_least_is_refused_and_room_is_made_for_it() {
     let mut rig = Rig::new(worker(2, 4));
     rig.lease(at(0), 1);
-    let role = Ask { least: gpu(), wish: gpu(), ..Ask::default() };
-    assert_eq!(rig.ask(at(1), 2, role.clone()), Answer::Refused(RefusalKind::Busy));
+    let role = LeaseRequest { minimum: gpu(), maximum: gpu(), ..LeaseRequest::default() };
+    assert_eq!(rig.ask(at(1), 2, role.clone()), LeaseDecision::Refused(RefusalKind::Busy));
     assert_eq!(rig.renew(at(2), 1, gpu()).1, 1, "room is made at the next renewal");
-    let Answer::Granted(granted) = rig.ask(at(3), 2, role.clone()) else { panic!() };
+    let LeaseDecision::Granted(granted) = rig.ask(at(3), 2, role.clone()) else { panic!() };
     assert_eq!(granted.portion.unwrap().slots, [1]);
     // What is promised is not taken away, whoever needs it.
     let both = Some(Arc::new(Requirement { min_gpus: 2, ..Requirement::default() }));
     assert_eq!(rig.renew(at(20), 1, both.clone()).1, 1);
     assert_eq!(rig.renew(at(25), 2, None).1, 1);
     // One that is refused keeps what it had, and what nobody could have is not waited for.
-    let more = Ask { least: both, ..role };
-    assert_eq!(rig.ask(at(26), 2, more), Answer::Refused(RefusalKind::Busy));
+    let more = LeaseRequest { minimum: both, ..role };
+    assert_eq!(rig.ask(at(26), 2, more), LeaseDecision::Refused(RefusalKind::Busy));
     assert_eq!(rig.renew(at(27), 2, None).1, 1);
     let cores = Requirement { cpu_milli: 9_000, ..Requirement::default() };
-    let impossible = Ask { least: Some(Arc::new(cores)), ..Ask::default() };
-    assert_eq!(rig.ask(at(28), 3, impossible), Answer::Refused(RefusalKind::Cpu));
+    let impossible = LeaseRequest { minimum: Some(Arc::new(cores)), ..LeaseRequest::default() };
+    assert_eq!(rig.ask(at(28), 3, impossible), LeaseDecision::Refused(RefusalKind::Cpu));
     assert!(rig.book.waiting.is_empty());
 }
 
@@ -210,14 +207,20 @@ fn a_lease_that_cannot_have_its_least_is_refused_and_room_is_made_for_it() {
 fn a_request_that_was_overtaken_is_not_answered() {
     let mut rig = Rig::new(worker(0, 1));
     let first = rig.lease(at(0), 1);
-    let ask = Ask { request: 7, ttl: TTL, ..Ask::default() };
+    let ask = LeaseRequest { request: 7, ttl: TTL, ..LeaseRequest::default() };
     let id = LeaseId::new(at(1), &mut Rng::new(77));
-    assert!(matches!(rig.book.request(at(1), scheduler(1), &ask, || id), Answer::Granted(_)));
+    assert!(matches!(
+        rig.book.request(at(1), scheduler(1), &ask, || id),
+        LeaseDecision::Granted(_)
+    ));
     assert!(!rig.book.holds(scheduler(1), first) && rig.book.holds(scheduler(1), id));
     let again = rig.book.request(at(1), scheduler(1), &ask, || first);
-    assert!(matches!(again, Answer::Granted(Granted { lease, .. }) if lease == id), "granted once");
-    let old = Ask { request: 6, ..ask };
-    assert_eq!(rig.book.request(at(1), scheduler(1), &old, || first), Answer::Overtaken);
+    assert!(
+        matches!(again, LeaseDecision::Granted(LeaseGrant { lease, .. }) if lease == id),
+        "granted once"
+    );
+    let old = LeaseRequest { request: 6, ..ask };
+    assert_eq!(rig.book.request(at(1), scheduler(1), &old, || first), LeaseDecision::Superseded);
 }
 
 #[test]
@@ -226,8 +229,14 @@ fn holders_are_bounded() {
     for holder in 1..=MAX_HOLDERS as u128 {
         rig.lease(at(0), holder);
     }
-    assert_eq!(rig.ask(at(0), 1_000, Ask::default()), Answer::Refused(RefusalKind::Busy));
-    assert!(matches!(rig.ask(at(0), 1, Ask::default()), Answer::Granted(_)), "it has one");
+    assert_eq!(
+        rig.ask(at(0), 1_000, LeaseRequest::default()),
+        LeaseDecision::Refused(RefusalKind::Busy)
+    );
+    assert!(
+        matches!(rig.ask(at(0), 1, LeaseRequest::default()), LeaseDecision::Granted(_)),
+        "it has one"
+    );
 }
 
 /// Whatever holders do, the sums hold; and when nothing new happens, what each holds settles.
@@ -257,15 +266,19 @@ fn whatever_happens_the_book_adds_up_and_settles() {
             let holder = 1 + u128::from(rng.below(4));
             match rng.below(6) {
                 0 => {
-                    let (least, wish) = (wants(&mut rng), wants(&mut rng));
-                    let least = least.filter(|_| rng.chance(0.3));
-                    let _ = rig.ask(now, holder, Ask { least, wish, ..Ask::default() });
+                    let (minimum, maximum) = (wants(&mut rng), wants(&mut rng));
+                    let minimum = minimum.filter(|_| rng.chance(0.3));
+                    let _ = rig.ask(
+                        now,
+                        holder,
+                        LeaseRequest { minimum, maximum, ..LeaseRequest::default() },
+                    );
                 }
                 1 => rig.book.release(scheduler(holder)),
                 2 | 3 => {
-                    let short_of = wants(&mut rng);
+                    let demand = wants(&mut rng);
                     if let Some((id, _)) = rig.book.lease_of(scheduler(holder)) {
-                        let _ = rig.book.renew(now, scheduler(holder), id, short_of);
+                        let _ = rig.book.renew(now, scheduler(holder), id, demand);
                     }
                 }
                 4 => {
@@ -291,7 +304,7 @@ fn whatever_happens_the_book_adds_up_and_settles() {
         for key in runs {
             rig.book.end(key, 0);
         }
-        rig.book.changed();
+        rig.book.allow_early_renewals();
         let mut rounds = 0;
         loop {
             let due = rig.book.early_renewals(now);
@@ -301,8 +314,8 @@ fn whatever_happens_the_book_adds_up_and_settles() {
             rounds += 1;
             assert!(rounds < u32::from(MAX_EARLY_RENEWALS), "seed {seed} does not settle: {due:?}");
             for (holder, id) in due {
-                let short_of = rig.book.leases[&holder].terms.short_of.clone();
-                rig.book.renew(now, holder, id, short_of).unwrap();
+                let demand = rig.book.leases[&holder].terms.demand.clone();
+                rig.book.renew(now, holder, id, demand).unwrap();
                 rig.book.check().unwrap();
             }
         }

@@ -49,16 +49,16 @@ fn check(worker: &Worker, claims: &[Claim<'_>], expected: &[(u64, u64, usize, u3
 #[test]
 fn one_alone_gets_all_of_it() {
     let worker = worker(2, 4);
-    let nothing = Portion::nothing(&worker);
-    let claim = Claim { holds: &nothing, least: None, wish: None, need: None };
+    let nothing = Portion::empty(&worker);
+    let claim = Claim { holds: &nothing, minimum: None, maximum: None, demand: None };
     assert_eq!(divide(&worker, &[claim]), [Portion::whole(&worker)]);
 }
 
 #[test]
 fn what_nobody_needs_is_divided_evenly() {
     let worker = worker(2, 4);
-    let nothing = Portion::nothing(&worker);
-    let claim = Claim { holds: &nothing, least: None, wish: None, need: None };
+    let nothing = Portion::empty(&worker);
+    let claim = Claim { holds: &nothing, minimum: None, maximum: None, demand: None };
     check(&worker, &[claim, claim], &[(4_000, 50, 1, 2), (4_000, 50, 1, 2)]);
     check(&worker, &[claim; 3], &[(2_667, 34, 1, 2), (2_667, 33, 1, 1), (2_666, 33, 0, 1)]);
 }
@@ -66,10 +66,10 @@ fn what_nobody_needs_is_divided_evenly() {
 #[test]
 fn those_for_whom_tasks_wait_get_what_the_others_do_not_need() {
     let worker = worker(2, 4);
-    let nothing = Portion::nothing(&worker);
-    let idle = Claim { holds: &nothing, least: None, wish: None, need: None };
+    let nothing = Portion::empty(&worker);
+    let idle = Claim { holds: &nothing, minimum: None, maximum: None, demand: None };
     let small = needs(1_000, 1, 0);
-    let pressed = Claim { need: Some(&small), ..idle };
+    let pressed = Claim { demand: Some(&small), ..idle };
     check(&worker, &[pressed, idle], &[(8_000, 100, 2, 4), (0, 0, 0, 0)]);
     check(&worker, &[pressed, pressed], &[(4_000, 50, 1, 2), (4_000, 50, 1, 2)]);
 }
@@ -77,9 +77,9 @@ fn those_for_whom_tasks_wait_get_what_the_others_do_not_need() {
 #[test]
 fn a_task_that_needs_more_than_half_is_not_starved_by_halves() {
     let worker = worker(1, 4);
-    let nothing = Portion::nothing(&worker);
+    let nothing = Portion::empty(&worker);
     let large = needs(6_000, 70, 1);
-    let claim = Claim { holds: &nothing, least: None, wish: None, need: Some(&large) };
+    let claim = Claim { holds: &nothing, minimum: None, maximum: None, demand: Some(&large) };
     // The second has its turn later.
     check(&worker, &[claim, claim], &[(6_000, 70, 1, 2), (2_000, 30, 0, 2)]);
 }
@@ -87,10 +87,10 @@ fn a_task_that_needs_more_than_half_is_not_starved_by_halves() {
 #[test]
 fn a_promise_is_kept_and_a_wish_is_not_exceeded() {
     let worker = worker(2, 4);
-    let (nothing, whole) = (Portion::nothing(&worker), Portion::whole(&worker));
+    let (nothing, whole) = (Portion::empty(&worker), Portion::whole(&worker));
     let (role, large) = (needs(3_000, 30, 1), needs(6_000, 80, 2));
-    let job = Claim { holds: &whole, least: Some(&role), wish: Some(&role), need: None };
-    let pressed = Claim { holds: &nothing, least: None, wish: None, need: Some(&large) };
+    let job = Claim { holds: &whole, minimum: Some(&role), maximum: Some(&role), demand: None };
+    let pressed = Claim { holds: &nothing, minimum: None, maximum: None, demand: Some(&large) };
     // It would need all GPUs, but one is promised, whoever goes first.
     check(&worker, &[pressed, job], &[(5_000, 70, 1, 3), (3_000, 30, 1, 1)]);
     check(&worker, &[job, pressed], &[(3_000, 30, 1, 1), (5_000, 70, 1, 3)]);
@@ -100,14 +100,14 @@ fn a_promise_is_kept_and_a_wish_is_not_exceeded() {
 fn gpus_stay_where_they_are_if_that_is_as_fair() {
     let worker = worker(4, 4);
     let holds = |devices: &[usize]| {
-        let mut portion = Portion::nothing(&worker);
+        let mut portion = Portion::empty(&worker);
         for at in devices {
             portion.devices[*at] = Portion::whole(&worker).devices[*at];
         }
         portion
     };
     let (a, b) = (holds(&[1, 3]), holds(&[0, 2]));
-    let claim = |holds| Claim { holds, least: None, wish: None, need: None };
+    let claim = |holds| Claim { holds, minimum: None, maximum: None, demand: None };
     let parts = divide(&worker, &[claim(&a), claim(&b)]);
     assert_eq!((&parts[0].devices, &parts[1].devices), (&a.devices, &b.devices));
 }
@@ -115,11 +115,11 @@ fn gpus_stay_where_they_are_if_that_is_as_fair() {
 #[test]
 fn a_share_of_a_gpu_is_given_to_those_who_need_one() {
     let worker = worker(1, 4);
-    let nothing = Portion::nothing(&worker);
+    let nothing = Portion::empty(&worker);
     let half = Requirement { milli_gpu: 500, gpu_memory_bytes: 30, ..needs(0, 0, 1) };
-    let claim = Claim { holds: &nothing, least: None, wish: None, need: Some(&half) };
+    let claim = Claim { holds: &nothing, minimum: None, maximum: None, demand: Some(&half) };
     let parts = divide(&worker, &[claim, claim]);
-    assert!(parts.iter().all(|part| part.refuses(&worker, &half).is_none()), "{parts:?}");
+    assert!(parts.iter().all(|part| part.refusal_for(&worker, &half).is_none()), "{parts:?}");
 }
 
 prop_compose! {
@@ -142,22 +142,22 @@ proptest! {
         wanted in prop::collection::vec((prop::option::of(requirement()), prop::option::of(requirement())), 1..5),
     ) {
         let worker = worker(gpus, slots);
-        let nothing = Portion::nothing(&worker);
+        let nothing = Portion::empty(&worker);
         let claims: Vec<Claim<'_>> = wanted
             .iter()
-            .map(|(wish, need)| Claim { holds: &nothing, least: None, wish: wish.as_ref(), need: need.as_ref() })
+            .map(|(maximum, need)| Claim { holds: &nothing, minimum: None, maximum: maximum.as_ref(), demand: need.as_ref() })
             .collect();
         let parts = divide(&worker, &claims);
         let sum = parts.iter().fold(nothing.clone(), |sum, part| sum.plus(part));
         let whole = Portion::whole(&worker);
         prop_assert!(whole.covers(&sum), "{parts:?}");
-        if claims.iter().any(|claim| claim.wish.is_none()) {
+        if claims.iter().any(|claim| claim.maximum.is_none()) {
             prop_assert_eq!(&sum, &whole);
         }
-        let first = claims.iter().position(|claim| claim.need.is_some());
-        if let Some((at, need)) = first.and_then(|at| Some((at, claims[at].need?))) {
-            let possible = whole.refuses(&worker, need).is_none();
-            prop_assert_eq!(parts[at].refuses(&worker, need).is_none(), possible);
+        let first = claims.iter().position(|claim| claim.demand.is_some());
+        if let Some((at, need)) = first.and_then(|at| Some((at, claims[at].demand?))) {
+            let possible = whole.refusal_for(&worker, need).is_none();
+            prop_assert_eq!(parts[at].refusal_for(&worker, need).is_none(), possible);
         }
     }
 }

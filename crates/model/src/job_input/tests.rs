@@ -81,10 +81,10 @@ fn secrets_are_not_shown() {
 }
 
 #[test]
-fn what_is_spoilt_is_named() {
+fn invalid_fields_are_named() {
     // A line of the seed, what stands there instead, and the beginning of the message.
     let cases = [
-        ("num_workers = 4", "num_workers = 0", "resources.num_workers: `0` trains nothing"),
+        ("num_workers = 4", "num_workers = 0", "resources.num_workers: `0` is invalid"),
         ("num_workers = 4", "num_workers = -4", "resources.num_workers: `-4` is negative"),
         (
             "num_workers = 4",
@@ -115,10 +115,10 @@ fn what_is_spoilt_is_named() {
             "momentum = 1",
             "outer_optimizer.momentum: `1` is not from 0 to below 1",
         ),
-        ("\"model.safetensors\"", "\"../x\"", "model.filenames: `../x` leads elsewhere"),
-        ("\"model.safetensors\"", "\"/etc/x\"", "model.filenames: `/etc/x` leads elsewhere"),
+        ("\"model.safetensors\"", "\"../x\"", "model.filenames: `../x` is an invalid path"),
+        ("\"model.safetensors\"", "\"/etc/x\"", "model.filenames: `/etc/x` is an invalid path"),
         ("[\"preprocessor_config.json\"]", "[]", "preprocessor.filenames: `0` files were given"),
-        ("\"owner/repo\"", "\"owner/../x\"", "model.repository: `owner/../x` leads elsewhere"),
+        ("\"owner/repo\"", "\"owner/../x\"", "model.repository: `owner/../x` is an invalid path"),
         ("\"vision-classification\"", "\"gpt\"", "model.type: `gpt` is not a model type"),
         ("\"imagenet\"", "7", "dataset.dataset: `7` is not a text"),
     ];

@@ -179,7 +179,7 @@ fn compare(ledger: &Ledger<u8>, naive: &Naive, seed: u64) {
         },
         "seed {seed}"
     );
-    assert_eq!(ledger.booked(), naive.live.len(), "seed {seed}");
+    assert_eq!(ledger.booking_count(), naive.live.len(), "seed {seed}");
     for (key, _, devices) in &naive.live {
         assert_eq!(ledger.devices_of(*key), Some(devices.as_slice()), "seed {seed}");
     }
@@ -250,7 +250,7 @@ fn utilisation_is_a_part_of_the_worker() {
 }
 
 #[test]
-fn a_worker_that_boasts_does_not_overflow_the_ledger() {
+fn overstated_capacity_does_not_overflow_the_ledger() {
     let boast =
         Device { model: "A100".parse().unwrap(), memory_bytes: u64::MAX, milli_gpu: u32::MAX };
     let capacity = Capacity {
@@ -279,7 +279,9 @@ fn check_sees_what_does_not_add_up() {
     };
     let booking = |ledger: &mut Ledger<u8>| ledger.bookings.remove(&1).unwrap();
     assert!(broken(|l| l.booked.cpu_milli += 1).starts_with("sums do not add up"));
-    assert!(broken(|l| l.slots[0].booked_memory_bytes += 1).starts_with("GPUs do not add up"));
+    assert!(
+        broken(|l| l.device_entries[0].booked_memory_bytes += 1).starts_with("GPUs do not add up")
+    );
     assert!(broken(|l| l.booked.gpu_memory_bytes += 1).starts_with("sums do not add up"));
     assert!(broken(|l| l.bookings.clear()).starts_with("sums do not add up"));
     for (hurt, expected) in [

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Ledger, Slot, Sums};
+use super::{DeviceEntry, Ledger, Sums};
 use crate::resource::WHOLE_GPU;
 
 /// What is free now, in the amounts that an index over workers needs.
@@ -43,7 +43,7 @@ pub struct Utilisation {
 
 /// What an operator is shown of a worker's resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Statistics {
+pub struct LedgerStatistics {
     /// Bookings.
     pub booked: usize,
     /// GPUs.
@@ -68,8 +68,8 @@ impl<K: Ord + Copy> Ledger<K> {
             storage_bytes: total.storage_bytes.saturating_sub(booked.storage_bytes),
             ..Free::default()
         };
-        for slot in &self.slots {
-            let (memory_bytes, milli_gpu) = (slot.free_memory_bytes(), slot.free_milli_gpu());
+        for entry in &self.device_entries {
+            let (memory_bytes, milli_gpu) = (entry.free_memory_bytes(), entry.free_milli_gpu());
             free.whole_gpus += u32::from(milli_gpu >= WHOLE_GPU);
             free.greatest_gpu_memory_bytes = free.greatest_gpu_memory_bytes.max(memory_bytes);
             free.greatest_milli_gpu = free.greatest_milli_gpu.max(milli_gpu);
@@ -92,11 +92,11 @@ impl<K: Ord + Copy> Ledger<K> {
     }
 
     /// What an operator is shown.
-    pub fn statistics(&self) -> Statistics {
-        let available = self.slots.iter().filter(|slot| slot.booked_milli_gpu == 0);
-        Statistics {
-            booked: self.booked(),
-            total_gpus: self.slots.len() as u32,
+    pub fn statistics(&self) -> LedgerStatistics {
+        let available = self.device_entries.iter().filter(|entry| entry.booked_milli_gpu == 0);
+        LedgerStatistics {
+            booked: self.booking_count(),
+            total_gpus: self.device_entries.len() as u32,
             available_gpus: available.count() as u32,
             gpu_memory_total_bytes: self.total.gpu_memory_bytes,
             gpu_memory_available_bytes: self.free().gpu_memory_bytes,
@@ -107,29 +107,36 @@ impl<K: Ord + Copy> Ledger<K> {
     /// What is booked, as a capacity; the GPUs in order, as memory and share.
     pub fn in_use(&self) -> (u64, u64, u64, impl Iterator<Item = (u64, u32)>) {
         let booked = &self.booked;
-        let devices =
-            self.slots.iter().map(|slot| (slot.booked_memory_bytes, slot.booked_milli_gpu));
+        let devices = self
+            .device_entries
+            .iter()
+            .map(|entry| (entry.booked_memory_bytes, entry.booked_milli_gpu));
         (booked.cpu_milli, booked.memory_bytes, booked.storage_bytes, devices)
     }
 
     /// Whether more is booked than there is: it was resized since.
     pub fn is_overbooked(&self) -> bool {
         let (booked, total) = (&self.booked, &self.total);
-        let over = |slot: &Slot| {
-            slot.booked_memory_bytes > slot.memory_bytes || slot.booked_milli_gpu > slot.milli_gpu
+        let over = |entry: &DeviceEntry| {
+            entry.booked_memory_bytes > entry.memory_bytes
+                || entry.booked_milli_gpu > entry.milli_gpu
         };
         booked.cpu_milli > total.cpu_milli
             || booked.memory_bytes > total.memory_bytes
             || booked.storage_bytes > total.storage_bytes
-            || self.slots.iter().any(over)
+            || self.device_entries.iter().any(over)
     }
 
     /// Adds every booking up, without trusting any running sum, and compares. For the simulator and for tests. Whether
     /// it is more than there is tells [`Ledger::is_overbooked`].
     pub fn check(&self) -> Result<(), String> {
         let mut sums = Sums::default();
-        let empty = |slot: &Slot| Slot { booked_memory_bytes: 0, booked_milli_gpu: 0, ..*slot };
-        let mut slots: Vec<Slot> = self.slots.iter().map(empty).collect();
+        let empty = |entry: &DeviceEntry| DeviceEntry {
+            booked_memory_bytes: 0,
+            booked_milli_gpu: 0,
+            ..*entry
+        };
+        let mut device_entries: Vec<DeviceEntry> = self.device_entries.iter().map(empty).collect();
         for (nth, booking) in self.bookings.values().enumerate() {
             sums.add(booking);
             if !booking.devices.is_sorted_by(|a, b| a < b) {
@@ -137,13 +144,13 @@ impl<K: Ord + Copy> Ledger<K> {
             }
             for at in &booking.devices {
                 let missing = || format!("booking {nth} has a GPU that is not there: {at}");
-                let slot = slots.get_mut(*at as usize).ok_or_else(missing)?;
-                slot.booked_memory_bytes += booking.gpu_memory_bytes;
-                slot.booked_milli_gpu += booking.milli_gpu;
+                let entry = device_entries.get_mut(*at as usize).ok_or_else(missing)?;
+                entry.booked_memory_bytes += booking.gpu_memory_bytes;
+                entry.booked_milli_gpu += booking.milli_gpu;
             }
         }
         same("sums", &self.booked, &sums)?;
-        same("GPUs", &*self.slots, slots.as_slice())
+        same("GPUs", &*self.device_entries, device_entries.as_slice())
     }
 }
 

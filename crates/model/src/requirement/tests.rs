@@ -100,7 +100,7 @@ fn the_first_executor_that_would_do_is_found() {
         };
         let worker = lab();
         let found = needs.executor_of(&worker).map(|executor| executor.name.as_str());
-        assert_eq!(found, expected.map_err(Refusal::plain), "{needs:?}");
+        assert_eq!(found, expected.map_err(Refusal::without_amount), "{needs:?}");
         assert_eq!(needs.satisfied_by(&worker).err(), found.err(), "{needs:?}");
     }
     use ExecutorClass::{Aggregate, Inference, Train};
@@ -120,14 +120,14 @@ fn the_first_executor_that_would_do_is_found() {
 fn a_missing_executor_is_said_before_missing_resources() {
     let needs =
         Requirement { class: ExecutorClass::Aggregate, cpu_milli: 9_000, ..Requirement::default() };
-    assert_eq!(needs.satisfied_by(&lab()), Err(Refusal::plain(Executor)));
+    assert_eq!(needs.satisfied_by(&lab()), Err(Refusal::without_amount(Executor)));
 }
 
 #[test]
 fn refusals_read_well_and_kinds_are_in_order() {
     let refusal = Refusal { kind: Gpus, needed: 2, present: 1 };
     assert_eq!(refusal.to_string(), "too few GPUs (needs 2, has 1)");
-    assert_eq!(Refusal::plain(Busy).to_string(), "busy");
+    assert_eq!(Refusal::without_amount(Busy).to_string(), "busy");
     // Counts by reason are arrays over the kinds: each must be at the place of its number.
     for (at, kind) in RefusalKind::ALL.into_iter().enumerate() {
         assert_eq!(kind as usize, at, "{kind:?}");

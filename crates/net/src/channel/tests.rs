@@ -6,7 +6,7 @@ use futures::{AsyncReadExt as _, AsyncWriteExt as _, poll};
 use hypha_model::{Payload, Span};
 use hypha_pki::issue::{self, Authority, Validity};
 use hypha_pki::{Material, Pki};
-use hypha_wire::dispatch::{Attempt, Order, Orders, Report, Reports, Tasks};
+use hypha_wire::dispatch::{AttemptKey, Order, Orders, Report, Reports, TaskProtocol};
 use hypha_wire::frame::LENGTH_BYTES;
 use libp2p::Multiaddr;
 use prometheus_client::registry::Registry;
@@ -45,12 +45,12 @@ impl Lab {
             external: Vec::new(),
             gateways: Vec::new(),
             excluded: Vec::new(),
-            excluded_as_given: false,
+            excluded_is_configured: false,
             relay_circuit: false,
             relay: None,
             bulk_listen: Vec::new(),
             bulk_external: Vec::new(),
-            limits: Limits::of_node(),
+            limits: Limits::for_node(),
         };
         let (net, mut events) = Net::start(settings, pki, None, &mut Registry::default()).unwrap();
         let address = loop {
@@ -75,32 +75,32 @@ struct Pair {
     lab: Lab,
     worker: Net,
     address: Multiaddr,
-    channels: mpsc::Receiver<Taken<Tasks>>,
+    channels: mpsc::Receiver<AcceptedChannel<TaskProtocol>>,
     scheduler: Net,
-    opened: Opened<Tasks>,
-    channel: Taken<Tasks>,
+    opened: OpenedChannel<TaskProtocol>,
+    channel: AcceptedChannel<TaskProtocol>,
 }
 
 impl Pair {
     async fn new() -> Pair {
         let lab = Lab::new();
         let (worker, address) = lab.node(NodeRole::Worker).await;
-        let mut channels = worker.channels::<Tasks>().unwrap();
+        let mut channels = worker.accept_channels::<TaskProtocol>().unwrap();
         let scheduler = lab.scheduler(&address).await;
-        let opened = scheduler.open_channel::<Tasks>(worker.own()).await.unwrap();
+        let opened = scheduler.open_channel::<TaskProtocol>(worker.own()).await.unwrap();
         let channel = within(channels.recv()).await.unwrap();
         assert_eq!(channel.peer, scheduler.own());
         Pair { lab, worker, address, channels, scheduler, opened, channel }
     }
 
     /// Another scheduler's stream, bare, and the worker's end of it.
-    async fn bare(&mut self) -> (Stream, Taken<Tasks>, Net) {
+    async fn bare(&mut self) -> (Stream, AcceptedChannel<TaskProtocol>, Net) {
         let rogue = self.lab.scheduler(&self.address).await;
         let (stream, channel) = self.bare_of(&rogue).await;
         (stream, channel, rogue)
     }
 
-    async fn bare_of(&mut self, rogue: &Net) -> (Stream, Taken<Tasks>) {
+    async fn bare_of(&mut self, rogue: &Net) -> (Stream, AcceptedChannel<TaskProtocol>) {
         let mut stream = open(rogue, self.worker.own()).await;
         let channel = within(self.channels.recv()).await.unwrap();
         assert_eq!(channel.peer, rogue.own());
@@ -122,7 +122,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 }
 
 async fn open(net: &Net, peer: PeerId) -> Stream {
-    within(net.shared.streams.clone().open_stream(peer, StreamProtocol::new(Tasks::NAME)))
+    within(net.shared.streams.clone().open_stream(peer, StreamProtocol::new(TaskProtocol::NAME)))
         .await
         .unwrap()
 }
@@ -142,13 +142,13 @@ fn orders(request: u64) -> Orders {
 }
 
 fn reports(request: u64) -> Reports {
-    let refusal = hypha_model::Refusal::plain(hypha_model::RefusalKind::Busy);
+    let refusal = hypha_model::Refusal::without_amount(hypha_model::RefusalKind::Busy);
     Reports { reports: vec![Report::LeaseRefused { request, refusal }], skipped: 0 }
 }
 
 fn large(bytes: usize) -> Reports {
     let task = hypha_model::TaskId::from_uuid(uuid::Uuid::nil());
-    let attempt = Attempt { task, number: 1, fence: 1 };
+    let attempt = AttemptKey { task, number: 1, fence: 1 };
     let piece = Payload::from(vec![7; bytes]);
     Reports { reports: vec![Report::Output { attempt, piece }], skipped: 0 }
 }
@@ -178,13 +178,13 @@ async fn bytes_that_are_no_message_end_the_channel_they_came_on() {
         stream.flush().await.unwrap();
         let error = within(channel.reader.next()).await.unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
-        assert!(channel.reader.frames.held() <= LENGTH_BYTES, "it is not gathered");
+        assert!(channel.reader.frames.buffered_bytes() <= LENGTH_BYTES, "it is not gathered");
         pair.still_works().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_frame_keeps_nobody_else_waiting() {
+async fn half_a_frame_blocks_no_other_channel() {
     let mut pair = Pair::new().await;
     let (mut stream, mut channel, _rogue) = pair.bare().await;
     let whole = frame(&orders(1));
@@ -206,7 +206,7 @@ async fn half_a_frame_keeps_nobody_else_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_who_does_not_read_keeps_nobody_else_waiting() {
+async fn a_peer_that_does_not_read_blocks_no_other_channel() {
     let mut pair = Pair::new().await;
     let (stream, mut channel, _rogue) = pair.bare().await;
     let sending = tokio::spawn(async move {
@@ -268,11 +268,11 @@ async fn a_writer_keeps_little_of_a_large_message() {
     let (sent, read) = tokio::join!(pair.channel.writer.send(&message), pair.opened.reader.next());
     sent.unwrap();
     assert_eq!(read.unwrap(), Some(message));
-    assert!(pair.channel.writer.buffer.capacity() <= KEPT_BYTES);
+    assert!(pair.channel.writer.buffer.capacity() <= RETAINED_BYTES);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_scheduler_has_a_few_channels_at_once() {
+async fn channels_of_one_scheduler_are_limited() {
     let mut pair = Pair::new().await;
     let rogue = pair.lab.scheduler(&pair.address).await;
     let mut held = Vec::new();
@@ -284,28 +284,28 @@ async fn one_scheduler_has_a_few_channels_at_once() {
     // The end, or a reset: no greeting in any case.
     let _ = within(one_more.read_to_end(&mut rest)).await;
     assert_eq!(rest, [0; 0]);
-    let error = rogue.open_channel::<Tasks>(pair.worker.own()).await.err().unwrap();
+    let error = rogue.open_channel::<TaskProtocol>(pair.worker.own()).await.err().unwrap();
     assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     assert!(pair.channels.try_recv().is_err());
     pair.still_works().await;
     // Others are not counted, and what is closed counts no more.
     let (_stream, _channel, _other) = pair.bare().await;
     held.pop();
-    let opened = within(rogue.open_channel::<Tasks>(pair.worker.own())).await;
+    let opened = within(rogue.open_channel::<TaskProtocol>(pair.worker.own())).await;
     assert!(opened.is_ok(), "{:?}", opened.err());
     drop(held);
     pair.still_works().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_was_dropped_on_the_way_is_opened_again() {
+async fn a_dropped_stream_is_opened_again() {
     let lab = Lab::new();
     let (worker, address) = lab.node(NodeRole::Worker).await;
     let scheduler = lab.scheduler(&address).await;
     let mut streams =
-        worker.shared.streams.clone().accept(StreamProtocol::new(Tasks::NAME)).unwrap();
+        worker.shared.streams.clone().accept(StreamProtocol::new(TaskProtocol::NAME)).unwrap();
     let dropping = tokio::spawn(async move {
-        for _ in 1..TRIES {
+        for _ in 1..MAX_OPEN_ATTEMPTS {
             drop(streams.next().await.unwrap());
         }
         let (_, mut stream) = streams.next().await.unwrap();
@@ -313,34 +313,35 @@ async fn a_stream_that_was_dropped_on_the_way_is_opened_again() {
         stream.flush().await.unwrap();
         (streams, stream)
     });
-    let opened = within(scheduler.open_channel::<Tasks>(worker.own())).await;
+    let opened = within(scheduler.open_channel::<TaskProtocol>(worker.own())).await;
     assert!(opened.is_ok(), "{:?}", opened.err());
     drop(within(dropping).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_workers_are_given_channels() {
+async fn channels_are_opened_to_workers_only() {
     let lab = Lab::new();
     for role in [NodeRole::Data, NodeRole::Scheduler, NodeRole::Gateway] {
         let (other, address) = lab.node(role).await;
         let scheduler = lab.scheduler(&address).await;
-        let error = scheduler.open_channel::<Tasks>(other.own()).await.err().unwrap();
+        let error = scheduler.open_channel::<TaskProtocol>(other.own()).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
         // One that pretends.
-        let _taken = other.shared.streams.clone().accept(StreamProtocol::new(Tasks::NAME)).unwrap();
-        let error = scheduler.open_channel::<Tasks>(other.own()).await.err().unwrap();
+        let _taken =
+            other.shared.streams.clone().accept(StreamProtocol::new(TaskProtocol::NAME)).unwrap();
+        let error = scheduler.open_channel::<TaskProtocol>(other.own()).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_takes_channels_may_stop_and_begin_again() {
+async fn accepting_channels_can_stop_and_start_again() {
     let mut pair = Pair::new().await;
-    assert!(pair.worker.channels::<Tasks>().is_err(), "one at a time");
+    assert!(pair.worker.accept_channels::<TaskProtocol>().is_err(), "one at a time");
     pair.channels.close();
     let until = Instant::now() + DEADLINE;
     let mut channels = loop {
-        match pair.worker.channels::<Tasks>() {
+        match pair.worker.accept_channels::<TaskProtocol>() {
             Ok(channels) => break channels,
             Err(error) => assert!(Instant::now() < until, "{error}"),
         }
@@ -348,7 +349,8 @@ async fn whoever_takes_channels_may_stop_and_begin_again() {
     };
     // Those that were taken go on.
     pair.still_works().await;
-    let opened = within(pair.scheduler.open_channel::<Tasks>(pair.worker.own())).await.unwrap();
+    let opened =
+        within(pair.scheduler.open_channel::<TaskProtocol>(pair.worker.own())).await.unwrap();
     assert!(within(channels.recv()).await.is_some());
     drop(opened);
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use hypha_model::capability::listings_of;
 use hypha_model::{CapabilityQuery, Name};
-use hypha_wire::record::{DatasetRecord, Farewell, Signed, SignedKind, WorkerRecord};
-use hypha_wire::shelf::Shelf;
+use hypha_wire::record::{DatasetRecord, Farewell, SignedKind, SignedRecord, WorkerRecord};
+use hypha_wire::record_set::RecordSet;
 use hypha_wire::worker::Worker as WireWorker;
 use hypha_wire::{Message, decode, encode};
 use libp2p::kad::{
@@ -17,30 +17,30 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::sync::oneshot;
 
 use super::Driver;
-use crate::figures::Source;
 use crate::handle::{FoundDataset, FoundWorker, Publication, worker_id};
-use crate::rate::Buckets;
-use crate::shelves::{Kept, MAX_PER_AUTHOR, dataset_key, worker_key, worker_keys};
-use crate::statement::{Statement, Verified, author_of, sign, unix_ms};
+use crate::metrics::RecordSource;
+use crate::rate::RateLimiter;
+use crate::record_sets::{InsertOutcome, MAX_PER_AUTHOR, dataset_key, worker_key, worker_keys};
+use crate::statement::{Statement, VerifiedStatement, author_of, sign, unix_ms};
 
 /// A record is refreshed three times before it would end, so that two lost refreshes do no harm.
 const REFRESHES_PER_TTL: u32 = 3;
 
 /// After a change, publishing waits this long for the next: at start addresses come one by one.
-const SETTLE: Duration = Duration::from_millis(300);
+const PUBLISH_DELAY: Duration = Duration::from_millis(300);
 /// The same once something is published: it still leads here, so there is no hurry.
-const SETTLE_AGAIN: Duration = Duration::from_secs(3);
+const REPUBLISH_DELAY: Duration = Duration::from_secs(3);
 
 /// How long a search may take. Servers that have died are asked too, and would hold it up for ten seconds.
-const SEARCH_TIME: Duration = Duration::from_secs(4);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Searches under way at once; more are answered with nothing, which callers take for "try again".
 const MAX_SEARCHES: usize = 256;
 
 /// Records that a peer may put in a second, and at once: a worker on all its lists, and again after a change.
 const PUTS_PER_SECOND: u32 = 100;
-const PUTS_AT_ONCE: u32 = 1_024;
-const MAX_PUTTERS: usize = 16_384;
+const PUT_BURST: u32 = 1_024;
+const MAX_PUT_PEERS: usize = 16_384;
 
 /// Farewells that are remembered: longer than the records that they end.
 const MAX_FAREWELLS: usize = 8_192;
@@ -58,19 +58,19 @@ pub(super) struct Directory {
     searches: HashMap<u64, Search>,
     queries: HashMap<QueryId, u64>,
     next_search: u64,
-    puts: Buckets<PeerId>,
+    puts: RateLimiter<PeerId>,
 }
 
 struct Search {
-    open: HashSet<QueryId>,
+    open_queries: HashSet<QueryId>,
     /// The servers that answered each query.
     answered: HashMap<QueryId, HashSet<PeerId>>,
-    found: HashMap<PeerId, Arc<Verified>>,
+    found: HashMap<PeerId, Arc<VerifiedStatement>>,
     until: Instant,
-    wanted: Wanted,
+    target: SearchTarget,
 }
 
-enum Wanted {
+enum SearchTarget {
     Workers { query: CapabilityQuery, reply: oneshot::Sender<Vec<FoundWorker>> },
     Dataset { name: Name, reply: oneshot::Sender<Vec<FoundDataset>> },
 }
@@ -86,20 +86,20 @@ impl Directory {
             searches: HashMap::new(),
             queries: HashMap::new(),
             next_search: 0,
-            puts: Buckets::new(PUTS_PER_SECOND, PUTS_AT_ONCE, MAX_PUTTERS),
+            puts: RateLimiter::new(PUTS_PER_SECOND, PUT_BURST, MAX_PUT_PEERS),
         }
     }
 
     /// What was published no longer says how to reach this node.
     pub(super) fn addresses_changed(&mut self) {
         if self.publication.is_some() {
-            let settle = if self.announced { SETTLE_AGAIN } else { SETTLE };
-            self.next_publish = Some(Instant::now() + settle);
+            let delay = if self.announced { REPUBLISH_DELAY } else { PUBLISH_DELAY };
+            self.next_publish = Some(Instant::now() + delay);
         }
     }
 
     /// What `author` said up to `sequence` is void, whoever still repeats it.
-    pub(super) fn remember_farewell(&mut self, author: PeerId, sequence: u64) {
+    pub(super) fn record_farewell(&mut self, author: PeerId, sequence: u64) {
         if self.farewells.len() >= MAX_FAREWELLS {
             self.farewells.clear();
         }
@@ -107,7 +107,7 @@ impl Directory {
     }
 
     /// Whether the author has said farewell since.
-    pub(super) fn has_left(&self, verified: &Verified) -> bool {
+    pub(super) fn has_left(&self, verified: &VerifiedStatement) -> bool {
         let farewell = self.farewells.get(&author_of(verified));
         farewell.is_some_and(|farewell| verified.statement.sequence() <= *farewell)
     }
@@ -150,11 +150,11 @@ impl Driver {
         &self,
         publication: &Publication,
         sequence: u64,
-    ) -> Vec<(Vec<RecordKey>, Signed)> {
-        let current = self.gatekeeper.current();
+    ) -> Vec<(Vec<RecordKey>, SignedRecord)> {
+        let credentials = self.gatekeeper.credentials();
         let own = self.own();
         let peer = own.to_bytes();
-        let organisation = current.pki.own().organisation.clone();
+        let organisation = credentials.pki.own().organisation.clone();
         let bytes = |list: Vec<Multiaddr>| -> Vec<Vec<u8>> {
             list.into_iter().take(MAX_ADDRESSES).map(|one| one.to_vec()).collect()
         };
@@ -176,7 +176,7 @@ impl Driver {
                     bulk_addresses,
                 };
                 let keys = listings_of(worker).iter().map(|one| worker_key(one, &own)).collect();
-                records.push((keys, sign(&current.pki, SignedKind::Worker, &record)));
+                records.push((keys, sign(&credentials.pki, SignedKind::Worker, &record)));
             }
             Publication::Datasets { names, ttl } => {
                 for name in names {
@@ -192,12 +192,12 @@ impl Driver {
                         addresses: addresses.clone(),
                         bulk_addresses: bulk_addresses.clone(),
                     };
-                    let signed = sign(&current.pki, SignedKind::Dataset, &record);
+                    let signed = sign(&credentials.pki, SignedKind::Dataset, &record);
                     records.push((vec![dataset_key(name)], signed));
                 }
             }
         }
-        let signed = |(mut keys, signed): (Vec<RecordKey>, Result<Signed, _>)| {
+        let signed = |(mut keys, signed): (Vec<RecordKey>, Result<SignedRecord, _>)| {
             if keys.len() > MAX_PER_AUTHOR {
                 tracing::warn!("listed under {MAX_PER_AUTHOR} of {} names only", keys.len());
                 keys.truncate(MAX_PER_AUTHOR);
@@ -215,13 +215,13 @@ impl Driver {
 
     /// The gateways of this node hold all that it publishes: they are the first to be asked, over a connection that
     /// is there. The servers closest to the key hold it too, for those who know other gateways.
-    fn put(&mut self, key: RecordKey, signed: &Signed, sequence: u64, ttl: Duration) {
+    fn put(&mut self, key: RecordKey, signed: &SignedRecord, sequence: u64, ttl: Duration) {
         let own = self.own();
         let gateways = self.connected_gateways();
         let Ok(value) = encode(signed) else { return };
         let until = Instant::now() + ttl;
         let kad = &mut self.swarm.behaviour_mut().kad;
-        kad.store_mut().keep(key.clone(), own, sequence, until, signed.clone());
+        kad.store_mut().insert(key.clone(), own, sequence, until, signed.clone());
         let record = Record { key, value, publisher: None, expires: Some(until) };
         if !gateways.is_empty() {
             kad.put_record_to(record.clone(), gateways.into_iter(), Quorum::One);
@@ -237,16 +237,16 @@ impl Driver {
         reply: oneshot::Sender<Vec<FoundWorker>>,
     ) {
         let keys: Vec<_> = query.listings().iter().flat_map(worker_keys).collect();
-        self.search(keys, Wanted::Workers { query, reply });
+        self.search(keys, SearchTarget::Workers { query, reply });
     }
 
     pub(super) fn find_dataset(&mut self, name: Name, reply: oneshot::Sender<Vec<FoundDataset>>) {
-        self.search(vec![dataset_key(&name)], Wanted::Dataset { name, reply });
+        self.search(vec![dataset_key(&name)], SearchTarget::Dataset { name, reply });
     }
 
-    fn search(&mut self, keys: Vec<RecordKey>, wanted: Wanted) {
+    fn search(&mut self, keys: Vec<RecordKey>, target: SearchTarget) {
         if self.directory.searches.len() >= MAX_SEARCHES {
-            tracing::warn!("{MAX_SEARCHES} searches are under way, one is dropped");
+            tracing::warn!("{MAX_SEARCHES} searches are in flight, one is dropped");
             return;
         }
         let id = self.directory.next_search;
@@ -254,40 +254,45 @@ impl Driver {
         let kad = &mut self.swarm.behaviour_mut().kad;
         let open: HashSet<_> = keys.into_iter().map(|key| kad.get_record(key)).collect();
         self.directory.queries.extend(open.iter().map(|query| (*query, id)));
-        let until = Instant::now() + SEARCH_TIME;
-        let search =
-            Search { open, answered: HashMap::new(), found: HashMap::new(), until, wanted };
+        let until = Instant::now() + SEARCH_TIMEOUT;
+        let search = Search {
+            open_queries: open,
+            answered: HashMap::new(),
+            found: HashMap::new(),
+            until,
+            target,
+        };
         self.directory.searches.insert(id, search);
     }
 
-    pub(super) fn finish_late_searches(&mut self, now: Instant) {
-        let late: Vec<_> = self
+    pub(super) fn finish_expired_searches(&mut self, now: Instant) {
+        let expired: Vec<_> = self
             .directory
             .searches
             .iter()
             .filter(|(_, search)| search.until <= now)
             .map(|(id, _)| *id)
             .collect();
-        late.into_iter().for_each(|id| self.finish_search(id));
+        expired.into_iter().for_each(|id| self.finish_search(id));
     }
 
     fn finish_search(&mut self, id: u64) {
         let Some(search) = self.directory.searches.remove(&id) else { return };
-        for query in search.open {
+        for query in search.open_queries {
             self.directory.queries.remove(&query);
             if let Some(mut query) = self.swarm.behaviour_mut().kad.query_mut(&query) {
                 query.finish();
             }
         }
-        match search.wanted {
-            Wanted::Workers { query, reply } => {
+        match search.target {
+            SearchTarget::Workers { query, reply } => {
                 let mut found: Vec<_> =
                     search.found.values().filter_map(|verified| found_worker(verified)).collect();
                 found.retain(|found| query.satisfied_by(&found.worker));
                 found.sort_by_key(|found| found.peer);
                 let _ = reply.send(found);
             }
-            Wanted::Dataset { name, reply } => {
+            SearchTarget::Dataset { name, reply } => {
                 let found = search.found.values().filter_map(|verified| found_dataset(verified));
                 let mut found: Vec<_> = found.filter(|found| found.name == name).collect();
                 found.sort_by_key(|found| found.peer);
@@ -300,15 +305,15 @@ impl Driver {
         match event {
             kad::Event::OutboundQueryProgressed { id, result, step, .. } => {
                 if let QueryResult::GetRecord(Ok(GetRecordOk::FoundRecord(found))) = result {
-                    self.on_shelf(id, &found.record.value);
-                    found.peer.into_iter().for_each(|server| self.on_answer(id, server));
+                    self.on_record_set(id, &found.record.value);
+                    found.peer.into_iter().for_each(|server| self.on_server_response(id, server));
                 }
                 if step.last
                     && let Some(search) = self.directory.queries.remove(&id)
-                    && let Some(open) = self.directory.searches.get_mut(&search)
+                    && let Some(state) = self.directory.searches.get_mut(&search)
                 {
-                    open.open.remove(&id);
-                    if open.open.is_empty() {
+                    state.open_queries.remove(&id);
+                    if state.open_queries.is_empty() {
                         self.finish_search(search);
                     }
                 }
@@ -321,7 +326,7 @@ impl Driver {
     }
 
     /// Gateways hold everything, so when all of them have answered there is nothing left to ask.
-    fn on_answer(&mut self, query: QueryId, server: PeerId) {
+    fn on_server_response(&mut self, query: QueryId, server: PeerId) {
         let gateways = self.connected_gateways();
         let Some(search) = self.directory.queries.get(&query) else { return };
         let Some(search) = self.directory.searches.get_mut(search) else { return };
@@ -335,14 +340,14 @@ impl Driver {
         }
     }
 
-    fn on_shelf(&mut self, query: QueryId, bytes: &[u8]) {
+    fn on_record_set(&mut self, query: QueryId, bytes: &[u8]) {
         let Some(id) = self.directory.queries.get(&query).copied() else { return };
-        let Ok(shelf) = decode::<Shelf>(bytes) else {
-            return self.count_refused(Source::Directory);
+        let Ok(record_set) = decode::<RecordSet>(bytes) else {
+            return self.count_refused(RecordSource::Directory);
         };
-        let current = self.gatekeeper.current();
-        for entry in shelf.entries.iter().filter(|entry| entry.remaining_ms > 0) {
-            match self.verifier.verify(&current.pki, &entry.signed) {
+        let credentials = self.gatekeeper.credentials();
+        for entry in record_set.entries.iter().filter(|entry| entry.remaining_ms > 0) {
+            match self.verifier.verify(&credentials.pki, &entry.signed) {
                 Ok(verified) if self.directory.has_left(&verified) => {}
                 Ok(verified) => {
                     let Some(search) = self.directory.searches.get_mut(&id) else { return };
@@ -352,9 +357,9 @@ impl Driver {
                         *newest = verified;
                     }
                 }
-                Err(doubt) => {
-                    tracing::debug!("a record in the directory is not believed: {doubt}");
-                    self.count_refused(Source::Directory);
+                Err(error) => {
+                    tracing::debug!("rejected a record of the directory: {error}");
+                    self.count_refused(RecordSource::Directory);
                 }
             }
         }
@@ -362,39 +367,41 @@ impl Driver {
 
     fn on_put(&mut self, source: PeerId, record: &Record) {
         let accepted = self.directory.puts.take(source, Instant::now())
-            && record.value.len() <= Signed::MAX_BYTES
-            && self.keep_record(record);
+            && record.value.len() <= SignedRecord::MAX_BYTES
+            && self.store_record(record);
         if !accepted {
-            tracing::debug!(%source, "a record was not kept");
-            self.count_refused(Source::Directory);
+            tracing::debug!(%source, "a record was not stored");
+            self.count_refused(RecordSource::Directory);
         }
     }
 
-    fn keep_record(&mut self, record: &Record) -> bool {
-        let Ok(signed) = decode::<Signed>(&record.value) else { return false };
-        let current = self.gatekeeper.current();
-        let Ok(verified) = self.verifier.verify(&current.pki, &signed) else { return false };
+    fn store_record(&mut self, record: &Record) -> bool {
+        let Ok(signed) = decode::<SignedRecord>(&record.value) else { return false };
+        let credentials = self.gatekeeper.credentials();
+        let Ok(verified) = self.verifier.verify(&credentials.pki, &signed) else { return false };
         let author = author_of(&verified);
         if self.directory.has_left(&verified) {
             return true;
         }
         let belongs = match &verified.statement {
-            Statement::Worker(said) => said.worker(worker_id(&author)).is_ok_and(|worker| {
+            Statement::Worker(content) => content.worker(worker_id(&author)).is_ok_and(|worker| {
                 listings_of(&worker).iter().any(|one| worker_key(one, &author) == record.key)
             }),
-            Statement::Dataset(said) => {
-                said.name.parse().is_ok_and(|name| dataset_key(&name) == record.key)
+            Statement::Dataset(content) => {
+                content.name.parse().is_ok_and(|name| dataset_key(&name) == record.key)
             }
             Statement::Farewell(_) => false,
         };
         let until = Instant::now() + verified.statement.ttl();
         let sequence = verified.statement.sequence();
         let store = self.swarm.behaviour_mut().kad.store_mut();
-        belongs && store.keep(record.key.clone(), author, sequence, until, signed) != Kept::Full
+        belongs
+            && store.insert(record.key.clone(), author, sequence, until, signed)
+                != InsertOutcome::Full
     }
 
     /// Tells everyone that what this node published is void.
-    pub(super) fn say_farewell(&mut self) {
+    pub(super) fn publish_farewell(&mut self) {
         if self.directory.publication.take().is_none() {
             return;
         }
@@ -403,19 +410,19 @@ impl Driver {
             sequence: self.directory.next_sequence(),
             issued_unix_ms: unix_ms(),
         };
-        let current = self.gatekeeper.current();
-        match sign(&current.pki, SignedKind::Farewell, &farewell) {
+        let credentials = self.gatekeeper.credentials();
+        match sign(&credentials.pki, SignedKind::Farewell, &farewell) {
             Ok(signed) => drop(self.gossip(&signed)),
-            Err(error) => tracing::warn!("cannot say farewell: {error}"),
+            Err(error) => tracing::warn!("cannot publish the farewell: {error}"),
         }
     }
 
-    pub(super) fn count_refused(&self, source: Source) {
-        self.figures.refused_records.get_or_create(&source.labels()).inc();
+    pub(super) fn count_refused(&self, source: RecordSource) {
+        self.metrics.refused_records.get_or_create(&source.labels()).inc();
     }
 }
 
-pub(super) fn found_worker(verified: &Verified) -> Option<FoundWorker> {
+pub(super) fn found_worker(verified: &VerifiedStatement) -> Option<FoundWorker> {
     let Statement::Worker(record) = &verified.statement else { return None };
     let peer = author_of(verified);
     Some(FoundWorker {
@@ -429,7 +436,7 @@ pub(super) fn found_worker(verified: &Verified) -> Option<FoundWorker> {
     })
 }
 
-fn found_dataset(verified: &Verified) -> Option<FoundDataset> {
+fn found_dataset(verified: &VerifiedStatement) -> Option<FoundDataset> {
     let Statement::Dataset(record) = &verified.statement else { return None };
     Some(FoundDataset {
         peer: author_of(verified),

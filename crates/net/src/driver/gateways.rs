@@ -10,19 +10,19 @@ use libp2p::swarm::ConnectionId;
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::{Multiaddr, PeerId};
 
-use super::kept::pause;
+use super::persistent::backoff;
 use super::{Driver, NetEvent};
 use crate::handle::Reachability;
 
 /// The longest pause between two tries to reach a gateway: after it restarts, all are back well within 30 s.
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const MAX_BACKOFF: Duration = Duration::from_secs(8);
 
 /// How long a dial may take before it counts as failed, whatever the transport says.
-const DIAL_TIME: Duration = Duration::from_secs(15);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// After the first gateway answered, how long to wait for probes and reservations before saying how this node is
 /// reached. Probes run every five seconds.
-const SETTLED_AFTER: Duration = Duration::from_secs(12);
+const REACHABILITY_SETTLE_TIME: Duration = Duration::from_secs(12);
 
 pub(super) struct Gateways {
     gateways: Vec<Gateway>,
@@ -32,14 +32,14 @@ pub(super) struct Gateways {
 
 struct Gateway {
     address: Multiaddr,
-    state: State,
+    state: GatewayState,
     failures: u32,
     /// The listener that stands for a slot at this gateway, and when to ask for one next.
     reservation: Option<ListenerId>,
     next_reservation: Instant,
 }
 
-enum State {
+enum GatewayState {
     Waiting { until: Instant },
     Dialling { connection: ConnectionId, since: Instant },
     Connected { peer: PeerId },
@@ -50,7 +50,7 @@ impl Gateways {
         let now = Instant::now();
         let gateway = |address: &Multiaddr| Gateway {
             address: address.clone(),
-            state: State::Waiting { until: now },
+            state: GatewayState::Waiting { until: now },
             failures: 0,
             reservation: None,
             next_reservation: now,
@@ -68,11 +68,11 @@ impl Driver {
     pub(super) fn dial_gateways(&mut self, now: Instant) {
         for index in 0..self.gateways.gateways.len() {
             match self.gateways.gateways[index].state {
-                State::Waiting { until } if until <= now => self.dial_gateway(index, now),
-                State::Dialling { since, .. } if since + DIAL_TIME <= now => {
+                GatewayState::Waiting { until } if until <= now => self.dial_gateway(index, now),
+                GatewayState::Dialling { since, .. } if since + DIAL_TIMEOUT <= now => {
                     self.gateway_failed(index, "no answer");
                 }
-                State::Connected { peer } => self.reserve(index, peer, now),
+                GatewayState::Connected { peer } => self.update_reservation(index, peer, now),
                 _ => {}
             }
         }
@@ -80,23 +80,23 @@ impl Driver {
 
     fn dial_gateway(&mut self, index: usize, now: Instant) {
         let address = self.gateways.gateways[index].address.clone();
-        self.allow_names_of(&address);
+        self.allow_resolved_addresses(&address);
         let options = DialOpts::from(address);
         let connection = options.connection_id();
         let known = options.get_peer_id();
         if let Some(peer) = known
             && self.swarm.behaviour().peers.link(&peer).is_some()
         {
-            return self.gateway_is(index, peer);
+            return self.confirm_gateway(index, peer);
         }
-        self.gateways.gateways[index].state = State::Dialling { connection, since: now };
+        self.gateways.gateways[index].state = GatewayState::Dialling { connection, since: now };
         if let Err(error) = self.swarm.dial(options) {
-            self.gateway_failed(index, &super::with_causes(&error));
+            self.gateway_failed(index, &super::root_cause(&error));
         }
     }
 
     /// A configured name is dialled whatever it stands for. Resolved again at each dial, since it may change.
-    fn allow_names_of(&self, address: &Multiaddr) {
+    fn allow_resolved_addresses(&self, address: &Multiaddr) {
         let host = address.iter().find_map(|part| match part {
             Protocol::Dns(name) | Protocol::Dns4(name) | Protocol::Dns6(name) => {
                 Some(name.into_owned())
@@ -107,7 +107,7 @@ impl Driver {
             let guard = self.guard.clone();
             tokio::spawn(async move {
                 if let Ok(found) = tokio::net::lookup_host((host.as_str(), 0)).await {
-                    found.for_each(|address| guard.configure(address.ip()));
+                    found.for_each(|address| guard.allow_configured(address.ip()));
                 }
             });
         }
@@ -120,44 +120,44 @@ impl Driver {
         endpoint: &ConnectedPoint,
     ) {
         let dialled = self.gateways.gateways.iter().position(|gateway| {
-            matches!(gateway.state, State::Dialling { connection: ours, .. } if ours == connection)
+            matches!(gateway.state, GatewayState::Dialling { connection: ours, .. } if ours == connection)
         });
         if let (Some(index), ConnectedPoint::Dialer { .. }) = (dialled, endpoint) {
-            self.gateway_is(index, peer);
+            self.confirm_gateway(index, peer);
         }
     }
 
-    fn gateway_is(&mut self, index: usize, peer: PeerId) {
+    fn confirm_gateway(&mut self, index: usize, peer: PeerId) {
         let address = self.gateways.gateways[index].address.clone();
-        let role = self.gatekeeper.met(&peer).map(|met| met.certificate.role);
+        let role = self.gatekeeper.admitted(&peer).map(|admitted| admitted.certificate.role);
         if role != Some(NodeRole::Gateway) {
-            let role = role.map_or("stranger", NodeRole::as_str);
+            let role = role.map_or("node of unknown role", NodeRole::as_str);
             self.gateway_failed(index, &format!("the node there is a {role}, not a gateway"));
             return;
         }
         let now = Instant::now();
         let gateway = &mut self.gateways.gateways[index];
-        gateway.state = State::Connected { peer };
+        gateway.state = GatewayState::Connected { peer };
         gateway.failures = 0;
         gateway.next_reservation = now;
         self.gateways.first_connected.get_or_insert(now);
         let plain: Multiaddr =
             address.iter().filter(|part| !matches!(part, Protocol::P2p(_))).collect();
-        self.update_routes();
+        self.update_routing_table();
         let behaviour = self.swarm.behaviour_mut();
-        behaviour.peers.keep(peer);
+        behaviour.peers.keep_alive(peer);
         behaviour.kad.add_address(&peer, plain);
         if let Err(error) = behaviour.kad.bootstrap() {
-            tracing::debug!("cannot look for more of the network yet: {error}");
+            tracing::debug!("cannot bootstrap the directory yet: {error}");
         }
         self.directory.addresses_changed();
-        self.outbox.push(NetEvent::Gateway(address, Some(peer)));
-        self.reserve(index, peer, now);
+        self.outbox.push(NetEvent::GatewayChanged(address, Some(peer)));
+        self.update_reservation(index, peer, now);
     }
 
     pub(super) fn on_gateway_failed(&mut self, connection: ConnectionId, problem: &str) {
         let dialled = self.gateways.gateways.iter().position(|gateway| {
-            matches!(gateway.state, State::Dialling { connection: ours, .. } if ours == connection)
+            matches!(gateway.state, GatewayState::Dialling { connection: ours, .. } if ours == connection)
         });
         if let Some(index) = dialled {
             self.gateway_failed(index, problem);
@@ -166,29 +166,29 @@ impl Driver {
 
     fn gateway_failed(&mut self, index: usize, problem: &str) {
         let gateway = &mut self.gateways.gateways[index];
-        let pause = pause(gateway.failures).min(LONGEST_PAUSE);
+        let backoff = backoff(gateway.failures).min(MAX_BACKOFF);
         // The first failure and then each doubling: enough to notice, too little to fill a log.
         if gateway.failures == 0 || gateway.failures.is_power_of_two() {
-            tracing::warn!(gateway = %gateway.address, "cannot reach the gateway, trying again: {problem}");
+            tracing::warn!(gateway = %gateway.address, "the gateway is unreachable, retrying: {problem}");
         }
         gateway.failures = gateway.failures.saturating_add(1);
-        gateway.state = State::Waiting { until: Instant::now() + pause };
+        gateway.state = GatewayState::Waiting { until: Instant::now() + backoff };
     }
 
-    pub(super) fn on_gateway_left(&mut self, peer: &PeerId) {
+    pub(super) fn on_gateway_disconnected(&mut self, peer: &PeerId) {
         let now = Instant::now();
         for gateway in &mut self.gateways.gateways {
-            if matches!(gateway.state, State::Connected { peer: ours } if ours == *peer) {
-                tracing::warn!(gateway = %gateway.address, "lost the gateway, connecting again");
-                gateway.state = State::Waiting { until: now };
-                self.outbox.push(NetEvent::Gateway(gateway.address.clone(), None));
+            if matches!(gateway.state, GatewayState::Connected { peer: ours } if ours == *peer) {
+                tracing::warn!(gateway = %gateway.address, "lost the gateway, reconnecting");
+                gateway.state = GatewayState::Waiting { until: now };
+                self.outbox.push(NetEvent::GatewayChanged(gateway.address.clone(), None));
             }
         }
-        self.update_routes();
+        self.update_routing_table();
     }
 
     /// Holds a slot at a gateway while this node cannot be reached directly, and gives it back when it can.
-    fn reserve(&mut self, index: usize, peer: PeerId, now: Instant) {
+    fn update_reservation(&mut self, index: usize, peer: PeerId, now: Instant) {
         let wanted = self.settings.relay_circuit
             && self.settings.role != NodeRole::Gateway
             && !self.settings.listen.is_empty()
@@ -200,7 +200,7 @@ impl Driver {
                 self.swarm.remove_listener(listener);
             }
             None if wanted && gateway.next_reservation <= now => {
-                gateway.next_reservation = now + LONGEST_PAUSE;
+                gateway.next_reservation = now + MAX_BACKOFF;
                 let circuit = gateway
                     .address
                     .iter()
@@ -209,7 +209,9 @@ impl Driver {
                     .collect();
                 match self.swarm.listen_on(circuit) {
                     Ok(listener) => gateway.reservation = Some(listener),
-                    Err(error) => tracing::warn!("cannot reserve a slot at the gateway: {error}"),
+                    Err(error) => {
+                        tracing::warn!("cannot make a relay reservation at the gateway: {error}")
+                    }
                 }
             }
             _ => {}
@@ -226,7 +228,7 @@ impl Driver {
             Some(gateway) => {
                 gateway.reservation = None;
                 if let Some(error) = error {
-                    tracing::info!(gateway = %gateway.address, "lost the slot at the gateway, asking again: {error}");
+                    tracing::info!(gateway = %gateway.address, "lost the relay reservation at the gateway, requesting another: {error}");
                 }
             }
             None => {
@@ -249,7 +251,7 @@ impl Driver {
             .cloned()
             .collect();
         let since = self.gateways.first_connected;
-        let settled = since.is_some_and(|since| now >= since + SETTLED_AFTER);
+        let settled = since.is_some_and(|since| now >= since + REACHABILITY_SETTLE_TIME);
         let reached = match (public.is_empty(), relayed.is_empty()) {
             (false, _) if is_gateway && self.settings.external.is_empty() => {
                 Reachability::Assumed(public)
@@ -266,7 +268,7 @@ impl Driver {
             .is_some_and(|known| std::mem::discriminant(known) == std::mem::discriminant(&reached));
         if !same_kind {
             *known = Some(reached.clone());
-            self.outbox.push(NetEvent::Reached(reached));
+            self.outbox.push(NetEvent::ReachabilityChanged(reached));
         }
     }
 
@@ -277,7 +279,7 @@ impl Driver {
 
     pub(super) fn connected_gateways(&self) -> Vec<PeerId> {
         let connected = |gateway: &Gateway| match gateway.state {
-            State::Connected { peer } => Some(peer),
+            GatewayState::Connected { peer } => Some(peer),
             _ => None,
         };
         self.gateways.gateways.iter().filter_map(connected).collect()

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use hypha_wire::record::Signed;
+use hypha_wire::record::SignedRecord;
 use hypha_wire::{decode, encode};
 use libp2p::PeerId;
 use libp2p::gossipsub::{Event, MessageAcceptance, PublishError};
@@ -10,9 +10,9 @@ use libp2p::gossipsub::{Event, MessageAcceptance, PublishError};
 use super::Driver;
 use super::directory::found_worker;
 use crate::behaviour::topic;
-use crate::figures::Source;
 use crate::handle::NetEvent;
-use crate::rate::Buckets;
+use crate::metrics::RecordSource;
+use crate::rate::RateLimiter;
 use crate::statement::{Statement, author_of};
 
 /// Messages that an author may send in a second, and at once: it announces itself and changes now and then.
@@ -20,30 +20,30 @@ const PER_AUTHOR: (u32, u32) = (1, 20);
 /// Messages that a neighbour may pass on: a gateway passes on everyone's, also when all come back at once.
 const PER_NEIGHBOUR: (u32, u32) = (200, 4_000);
 /// Authors and neighbours whose rates are remembered.
-const MAX_RATES: usize = 16_384;
+const MAX_RATED_PEERS: usize = 16_384;
 
 pub(super) struct Gossip {
-    authors: Buckets<PeerId>,
-    neighbours: Buckets<PeerId>,
+    authors: RateLimiter<PeerId>,
+    neighbours: RateLimiter<PeerId>,
 }
 
 impl Gossip {
     pub(super) fn new() -> Gossip {
         Gossip {
-            authors: Buckets::new(PER_AUTHOR.0, PER_AUTHOR.1, MAX_RATES),
-            neighbours: Buckets::new(PER_NEIGHBOUR.0, PER_NEIGHBOUR.1, MAX_RATES),
+            authors: RateLimiter::new(PER_AUTHOR.0, PER_AUTHOR.1, MAX_RATED_PEERS),
+            neighbours: RateLimiter::new(PER_NEIGHBOUR.0, PER_NEIGHBOUR.1, MAX_RATED_PEERS),
         }
     }
 }
 
 impl Driver {
     /// Sends `signed` to everyone; whether there was anyone to send it to.
-    pub(super) fn gossip(&mut self, signed: &Signed) -> bool {
+    pub(super) fn gossip(&mut self, signed: &SignedRecord) -> bool {
         let Ok(bytes) = encode(signed) else { return false };
         match self.swarm.behaviour_mut().gossip.publish(topic(), bytes) {
             Ok(_) | Err(PublishError::Duplicate) => true,
             Err(error) => {
-                tracing::debug!("nobody to gossip to yet: {error}");
+                tracing::debug!("no peers to gossip to yet: {error}");
                 false
             }
         }
@@ -51,9 +51,9 @@ impl Driver {
 
     pub(super) fn on_gossip(&mut self, event: Event) {
         let Event::Message { propagation_source, message_id, message } = event else { return };
-        let acceptance = self.judge(propagation_source, &message.data);
+        let acceptance = self.validate_gossip(propagation_source, &message.data);
         if !matches!(acceptance, MessageAcceptance::Accept) {
-            self.count_refused(Source::Gossip);
+            self.count_refused(RecordSource::Gossip);
         }
         self.swarm.behaviour_mut().gossip.report_message_validation_result(
             &message_id,
@@ -64,19 +64,19 @@ impl Driver {
 
     /// What is wrong with the bytes is the neighbour's fault, who should not have passed it on; what is merely too
     /// much or too old is not.
-    fn judge(&mut self, neighbour: PeerId, bytes: &[u8]) -> MessageAcceptance {
+    fn validate_gossip(&mut self, neighbour: PeerId, bytes: &[u8]) -> MessageAcceptance {
         let now = Instant::now();
         if !self.gossip.neighbours.take(neighbour, now) {
             return MessageAcceptance::Ignore;
         }
-        let Ok(signed) = decode::<Signed>(bytes) else { return MessageAcceptance::Reject };
-        let current = self.gatekeeper.current();
-        let verified = match self.verifier.verify(&current.pki, &signed) {
+        let Ok(signed) = decode::<SignedRecord>(bytes) else { return MessageAcceptance::Reject };
+        let credentials = self.gatekeeper.credentials();
+        let verified = match self.verifier.verify(&credentials.pki, &signed) {
             Ok(verified) => verified,
-            Err(doubt) => {
-                tracing::debug!(%neighbour, "gossip is not believed: {doubt}");
-                return match doubt {
-                    crate::statement::Doubt::Age(_) => MessageAcceptance::Ignore,
+            Err(error) => {
+                tracing::debug!(%neighbour, "rejected gossip: {error}");
+                return match error {
+                    crate::statement::StatementError::Age(_) => MessageAcceptance::Ignore,
                     _ => MessageAcceptance::Reject,
                 };
             }
@@ -94,9 +94,9 @@ impl Driver {
                 MessageAcceptance::Accept
             }
             Statement::Farewell(farewell) => {
-                self.directory.remember_farewell(author, farewell.sequence);
+                self.directory.record_farewell(author, farewell.sequence);
                 let store = self.swarm.behaviour_mut().kad.store_mut();
-                store.say_farewell(&author, farewell.sequence);
+                store.apply_farewell(&author, farewell.sequence);
                 self.outbox.push(NetEvent::NodeLeft(author));
                 MessageAcceptance::Accept
             }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use tokio::sync::mpsc;
 
-use crate::figures::Figures;
 use crate::handle::NetEvent;
+use crate::metrics::Metrics;
 
 /// Events held back beyond the channel's own: a burst of a few thousand peers that come at once.
 const MAX_WAITING: usize = 8_192;
@@ -14,18 +14,18 @@ const MAX_WAITING: usize = 8_192;
 pub(super) struct Outbox {
     events: mpsc::Sender<NetEvent>,
     waiting: VecDeque<NetEvent>,
-    figures: Figures,
+    metrics: Metrics,
 }
 
 impl Outbox {
-    pub(super) fn new(events: mpsc::Sender<NetEvent>, figures: Figures) -> Outbox {
-        Outbox { events, waiting: VecDeque::new(), figures }
+    pub(super) fn new(events: mpsc::Sender<NetEvent>, metrics: Metrics) -> Outbox {
+        Outbox { events, waiting: VecDeque::new(), metrics }
     }
 
     pub(super) fn push(&mut self, event: NetEvent) {
         if self.waiting.len() >= MAX_WAITING {
             self.waiting.pop_front();
-            self.figures.lost_events.inc();
+            self.metrics.lost_events.inc();
         }
         self.waiting.push_back(event);
     }

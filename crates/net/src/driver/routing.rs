@@ -16,23 +16,23 @@ use super::Driver;
 const MAX_SERVERS: usize = 512;
 
 #[derive(Default)]
-pub(super) struct Servers {
-    met: HashMap<PeerId, Vec<Multiaddr>>,
+pub(super) struct DirectoryServers {
+    known: HashMap<PeerId, Vec<Multiaddr>>,
 }
 
 impl Driver {
     /// `peer` serves the directory at these addresses; none means that it does not.
-    pub(super) fn on_server(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
+    pub(super) fn on_directory_server(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
         if addresses.is_empty() {
-            self.servers.met.remove(&peer);
+            self.servers.known.remove(&peer);
             self.swarm.behaviour_mut().kad.remove_peer(&peer);
             return;
         }
-        if self.servers.met.len() < MAX_SERVERS || self.servers.met.contains_key(&peer) {
-            self.servers.met.insert(peer, addresses.clone());
+        if self.servers.known.len() < MAX_SERVERS || self.servers.known.contains_key(&peer) {
+            self.servers.known.insert(peer, addresses.clone());
         }
         let is_gateway = self.role_of(&peer) == Some(NodeRole::Gateway);
-        if is_gateway || self.routes_by_itself() {
+        if is_gateway || self.has_lost_all_gateways() {
             let kad = &mut self.swarm.behaviour_mut().kad;
             for address in addresses {
                 kad.add_address(&peer, address);
@@ -41,9 +41,9 @@ impl Driver {
     }
 
     /// A gateway came or went: queries begin there, or with whom this node has met.
-    pub(super) fn update_routes(&mut self) {
-        let alone = self.routes_by_itself();
-        for (peer, addresses) in &self.servers.met {
+    pub(super) fn update_routing_table(&mut self) {
+        let alone = self.has_lost_all_gateways();
+        for (peer, addresses) in &self.servers.known {
             if self.role_of(peer) == Some(NodeRole::Gateway) {
                 continue;
             }
@@ -58,11 +58,11 @@ impl Driver {
         }
     }
 
-    fn routes_by_itself(&self) -> bool {
+    fn has_lost_all_gateways(&self) -> bool {
         self.settings.role != NodeRole::Gateway && self.connected_gateways().is_empty()
     }
 
     fn role_of(&self, peer: &PeerId) -> Option<NodeRole> {
-        self.gatekeeper.met(peer).map(|met| met.certificate.role)
+        self.gatekeeper.admitted(peer).map(|admitted| admitted.certificate.role)
     }
 }

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hypha_bulk::Discard;
+use hypha_bulk::DiscardSink;
 use hypha_model::NodeRole;
-use hypha_net::{Bulk, BulkLimits, Carrier, Header, Incoming, Outgoing, PeerId};
+use hypha_net::{Bulk, BulkCarrier, BulkLimits, Header, Incoming, Outgoing, PeerId};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -39,10 +39,10 @@ fn rounds() -> usize {
 /// Faults are noticed soon, so that a test does not take long; the defaults suit slow links.
 fn limits() -> BulkLimits {
     BulkLimits {
-        open_within: Duration::from_secs(2),
-        stall_after: Duration::from_millis(700),
-        backoff_most: Duration::from_millis(500),
-        tries: 60,
+        open_timeout: Duration::from_secs(2),
+        stall_timeout: Duration::from_millis(700),
+        backoff_max: Duration::from_millis(500),
+        max_attempts: 60,
         ..BulkLimits::default()
     }
 }
@@ -78,14 +78,14 @@ async fn pair(ping: Duration, proxied: bool) -> (Side, Side, Option<Proxy>) {
     let proxy =
         if proxied { Some(Proxy::start(&address, bytes() as u64 * 2, STALL).await) } else { None };
     let address = proxy.as_ref().map_or(address, |proxy| proxy.address());
-    second.node.net.keep(first.node.id(), vec![address]).await;
+    second.node.net.add_persistent_peer(first.node.id(), vec![address]).await;
     second.node.joined(first.node.id()).await;
     first.node.joined(second.node.id()).await;
     (first, second, proxy)
 }
 
 /// Sends several at once both ways, and checks that each arrives whole.
-async fn exchange(first: &mut Side, second: &mut Side, carrier: Carrier, round: usize) {
+async fn exchange(first: &mut Side, second: &mut Side, carrier: BulkCarrier, round: usize) {
     let mut sending = JoinSet::new();
     let directions =
         [(first.bulk.clone(), second.node.id()), (second.bulk.clone(), first.node.id())];
@@ -135,12 +135,12 @@ async fn send(bulk: Bulk, to: PeerId, tag: usize) {
 
 async fn accept(offer: Incoming) {
     let tag = offer.header().round.unwrap() as usize;
-    let received = offer.accept(Discard).await.unwrap();
+    let received = offer.accept(DiscardSink).await.unwrap();
     let sent = blake3::hash(&content(tag));
     assert_eq!(received.digest.0, *sent.as_bytes(), "transfer {tag} arrived changed");
 }
 
-async fn many_rounds(carrier: Carrier, ping: Duration) {
+async fn many_rounds(carrier: BulkCarrier, ping: Duration) {
     let (mut first, mut second, _) = pair(ping, false).await;
     for round in 0..rounds() {
         exchange(&mut first, &mut second, carrier, round).await;
@@ -149,13 +149,13 @@ async fn many_rounds(carrier: Carrier, ping: Duration) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_at_once_both_ways_on_connections_of_their_own() {
-    many_rounds(Carrier::Dedicated, Duration::from_secs(15)).await;
+    many_rounds(BulkCarrier::Dedicated, Duration::from_secs(15)).await;
 }
 
 /// Frequent pings provoke what stalls yamux: transfers must get through all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_at_once_both_ways_on_streams_with_frequent_pings() {
-    many_rounds(Carrier::Stream, Duration::from_millis(20)).await;
+    many_rounds(BulkCarrier::Stream, Duration::from_millis(20)).await;
 }
 
 /// The peer connection stalls, and breaks, in the middle of transfers; they go on behind what was verified.
@@ -163,7 +163,7 @@ async fn several_at_once_both_ways_on_streams_with_frequent_pings() {
 async fn transfers_survive_stalls_and_lost_connections() {
     let (mut first, mut second, proxy) = pair(Duration::from_secs(15), true).await;
     for round in 0..rounds().min(2) {
-        exchange(&mut first, &mut second, Carrier::Stream, round).await;
+        exchange(&mut first, &mut second, BulkCarrier::Stream, round).await;
     }
     let faults = proxy.unwrap().faults();
     assert!(faults >= 4, "{faults} faults show too little");

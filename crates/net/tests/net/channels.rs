@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hypha_model::{
-    Digest, Form, LeaseId, Metadata, NodeRole, Payload, Requirement, Rng, TaskId, Time,
+    Digest, InputKind, LeaseId, Metadata, NodeRole, Payload, Requirement, Rng, TaskId, Time,
 };
-use hypha_net::{Channel, ChannelReader, ChannelWriter, Multiaddr, Net, Opened, PeerId, Taken};
+use hypha_net::{
+    AcceptedChannel, Channel, ChannelReader, ChannelWriter, Multiaddr, Net, OpenedChannel, PeerId,
+};
 use hypha_pki::Reloader;
-use hypha_wire::dispatch::{Attempt, Order, Orders, Report, Reports, Tasks, Work};
-use hypha_wire::{Message, Protocol};
+use hypha_wire::dispatch::{
+    AttemptKey, DispatchBody, Order, Orders, Report, Reports, TaskProtocol,
+};
+use hypha_wire::{ChannelProtocol, Message};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -28,32 +32,36 @@ const CHANNELS_EACH: usize = 3;
 const ROUNDS: usize = 5;
 
 /// A worker that takes channels.
-struct Desk {
+struct WorkerFixture {
     lab: Lab,
     node: Node,
     address: Multiaddr,
-    channels: mpsc::Receiver<Taken<Tasks>>,
+    channels: mpsc::Receiver<AcceptedChannel<TaskProtocol>>,
 }
 
-impl Desk {
-    async fn new() -> Desk {
+impl WorkerFixture {
+    async fn new() -> WorkerFixture {
         let lab = Lab::new();
         let node = lab.node(NodeRole::Worker, &[]).await;
         let address = node.listening().await;
-        let channels = node.net.channels::<Tasks>().unwrap();
-        Desk { lab, node, address, channels }
+        let channels = node.net.accept_channels::<TaskProtocol>().unwrap();
+        WorkerFixture { lab, node, address, channels }
     }
 
     /// A node that is connected to the worker.
-    async fn visitor(&self, role: NodeRole) -> Node {
+    async fn connected_node(&self, role: NodeRole) -> Node {
         let node = self.lab.node(role, &[]).await;
         node.net.dial(self.address.clone()).await.unwrap();
         node
     }
 
     /// A channel from `scheduler`, and the worker's end of it.
-    async fn channel(&mut self, scheduler: &Node) -> (Opened<Tasks>, Taken<Tasks>) {
-        let opened = within(scheduler.net.open_channel::<Tasks>(self.node.id())).await.unwrap();
+    async fn channel(
+        &mut self,
+        scheduler: &Node,
+    ) -> (OpenedChannel<TaskProtocol>, AcceptedChannel<TaskProtocol>) {
+        let opened =
+            within(scheduler.net.open_channel::<TaskProtocol>(self.node.id())).await.unwrap();
         let channel = within(self.channels.recv()).await.unwrap();
         assert_eq!(channel.peer, scheduler.id());
         (opened, channel)
@@ -64,13 +72,13 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, future).await.expect("it takes too long")
 }
 
-fn attempt(fence: u64) -> Attempt {
+fn attempt(fence: u64) -> AttemptKey {
     let task = TaskId::new(Time::from_micros(fence), &mut Rng::new(fence));
-    Attempt { task, number: 1, fence }
+    AttemptKey { task, number: 1, fence }
 }
 
 fn work(fence: u64, input: Payload) -> Order {
-    let work = Work {
+    let work = DispatchBody {
         lease: LeaseId::new(Time::ZERO, &mut Rng::new(1)),
         epoch: 1,
         attempt: attempt(fence),
@@ -79,7 +87,7 @@ fn work(fence: u64, input: Payload) -> Order {
         input,
         metadata: Metadata::default(),
         tenant: None,
-        form: Form::Task,
+        form: InputKind::Task,
         stream: false,
         interactive: false,
         resume: None,
@@ -125,10 +133,10 @@ async fn ends<M: Message>(reader: &mut ChannelReader<M>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_flow_both_ways_in_order() {
-    let mut desk = Desk::new().await;
-    let scheduler = desk.visitor(NodeRole::Scheduler).await;
+    let mut fixture = WorkerFixture::new().await;
+    let scheduler = fixture.connected_node(NodeRole::Scheduler).await;
     let (Channel { writer: mut to_worker, reader: mut from_worker, .. }, mut channel) =
-        desk.channel(&scheduler).await;
+        fixture.channel(&scheduler).await;
     within(async {
         tokio::join!(
             write(&mut to_worker, orders),
@@ -147,10 +155,10 @@ async fn messages_flow_both_ways_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_inputs_and_results_pass() {
-    let mut desk = Desk::new().await;
-    let scheduler = desk.visitor(NodeRole::Scheduler).await;
+    let mut fixture = WorkerFixture::new().await;
+    let scheduler = fixture.connected_node(NodeRole::Scheduler).await;
     let (Channel { writer: mut to_worker, reader: mut from_worker, .. }, mut channel) =
-        desk.channel(&scheduler).await;
+        fixture.channel(&scheduler).await;
     let mut bytes = vec![0; 10 << 20];
     blake3::Hasher::new().update(b"large").finalize_xof().fill(&mut bytes);
     let payload = Payload::from(bytes);
@@ -170,30 +178,31 @@ async fn large_inputs_and_results_pass() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_schedulers_open_channels() {
-    let mut desk = Desk::new().await;
+    let mut fixture = WorkerFixture::new().await;
     for role in [NodeRole::Worker, NodeRole::Data, NodeRole::Gateway] {
-        let visitor = desk.visitor(role).await;
-        let opened = within(visitor.net.open_channel::<Tasks>(desk.node.id())).await;
+        let connected_node = fixture.connected_node(role).await;
+        let opened =
+            within(connected_node.net.open_channel::<TaskProtocol>(fixture.node.id())).await;
         let error = opened.err().unwrap();
         // It was refused at once each time, not left waiting.
         assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{role}: {error}");
-        assert!(desk.channels.try_recv().is_err(), "a {role} has a channel");
-        assert!(visitor.healthy(desk.node.id()).await);
+        assert!(fixture.channels.try_recv().is_err(), "a {role} has a channel");
+        assert!(connected_node.healthy(fixture.node.id()).await);
     }
-    let scheduler = desk.visitor(NodeRole::Scheduler).await;
-    desk.channel(&scheduler).await;
+    let scheduler = fixture.connected_node(NodeRole::Scheduler).await;
+    fixture.channel(&scheduler).await;
 }
 
 /// Another protocol, between other roles.
 struct Slices;
 
-impl Protocol for Slices {
+impl ChannelProtocol for Slices {
     const NAME: &'static str = "/hypha/test-slices/1";
     const OPENER: NodeRole = NodeRole::Worker;
-    const TAKER: NodeRole = NodeRole::Data;
+    const ACCEPTOR: NodeRole = NodeRole::Data;
 
     type FromOpener = Reports;
-    type FromTaker = Orders;
+    type FromAcceptor = Orders;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,13 +210,13 @@ async fn a_channel_is_for_the_roles_and_messages_of_its_protocol() {
     let lab = Lab::new();
     let data = lab.node(NodeRole::Data, &[]).await;
     let address = data.listening().await;
-    let mut channels = data.net.channels::<Slices>().unwrap();
-    let visitor = async |role| {
+    let mut channels = data.net.accept_channels::<Slices>().unwrap();
+    let connected_node = async |role| {
         let node = lab.node(role, &[]).await;
         node.net.dial(address.clone()).await.unwrap();
         node
     };
-    let worker = visitor(NodeRole::Worker).await;
+    let worker = connected_node(NodeRole::Worker).await;
     let mut opened = within(worker.net.open_channel::<Slices>(data.id())).await.unwrap();
     let mut taken = within(channels.recv()).await.unwrap();
     assert_eq!((opened.peer, taken.peer), (data.id(), worker.id()));
@@ -216,21 +225,21 @@ async fn a_channel_is_for_the_roles_and_messages_of_its_protocol() {
     taken.writer.send(&orders(2)).await.unwrap();
     assert_eq!(within(opened.reader.next()).await.unwrap(), Some(orders(2)));
 
-    let scheduler = visitor(NodeRole::Scheduler).await;
+    let scheduler = connected_node(NodeRole::Scheduler).await;
     assert!(within(scheduler.net.open_channel::<Slices>(data.id())).await.is_err());
-    let error = within(scheduler.net.open_channel::<Tasks>(data.id())).await.err().unwrap();
+    let error = within(scheduler.net.open_channel::<TaskProtocol>(data.id())).await.err().unwrap();
     assert!(error.to_string().ends_with("it is no worker"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn channels_opened_at_once_by_several_schedulers_all_get_through() {
-    let desk = Desk::new().await;
-    let worker = desk.node.id();
+    let fixture = WorkerFixture::new().await;
+    let worker = fixture.node.id();
     let mut schedulers = Vec::new();
     for _ in 0..SCHEDULERS {
-        schedulers.push(desk.visitor(NodeRole::Scheduler).await);
+        schedulers.push(fixture.connected_node(NodeRole::Scheduler).await);
     }
-    let mut channels = desk.channels;
+    let mut channels = fixture.channels;
     // Whatever comes is answered with the number that it brought, as long as it lasts.
     let lasting = Arc::new(AtomicUsize::new(0));
     let counted = lasting.clone();
@@ -273,7 +282,7 @@ async fn channels_opened_at_once_by_several_schedulers_all_get_through() {
 
 /// Opens a channel, says one thing, and hears the same.
 async fn exchange(net: Net, worker: PeerId, fence: u64) {
-    let opened = net.open_channel::<Tasks>(worker).await;
+    let opened = net.open_channel::<TaskProtocol>(worker).await;
     assert!(opened.is_ok(), "{:?}", opened.err());
     let Channel { writer: mut orders, reader: mut reports, .. } = opened.unwrap();
     let cancel = Orders { orders: vec![Order::Cancel(attempt(fence))], skipped: 0 };
@@ -284,13 +293,13 @@ async fn exchange(net: Net, worker: PeerId, fence: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_the_connection_ends_both_readers() {
-    let mut desk = Desk::new().await;
-    let scheduler = desk.visitor(NodeRole::Scheduler).await;
-    let bystander = desk.visitor(NodeRole::Scheduler).await;
+    let mut fixture = WorkerFixture::new().await;
+    let scheduler = fixture.connected_node(NodeRole::Scheduler).await;
+    let bystander = fixture.connected_node(NodeRole::Scheduler).await;
     let (Channel { writer: _to_worker, reader: mut from_worker, .. }, mut channel) =
-        desk.channel(&scheduler).await;
+        fixture.channel(&scheduler).await;
     let (Channel { writer: _to_too, reader: mut from_too, .. }, mut channel_too) =
-        desk.channel(&bystander).await;
+        fixture.channel(&bystander).await;
     scheduler.net.stop().await;
     within(async { tokio::join!(ends(&mut channel.reader), ends(&mut from_worker)) }).await;
     // And it can be told from the writers, sooner or later.
@@ -298,9 +307,9 @@ async fn the_end_of_the_connection_ends_both_readers() {
 
     channel_too.writer.send(&reports(1)).await.unwrap();
     assert_eq!(within(from_too.next()).await.unwrap(), Some(reports(1)));
-    desk.node.net.stop().await;
+    fixture.node.net.stop().await;
     within(async { tokio::join!(ends(&mut from_too), ends(&mut channel_too.reader)) }).await;
-    assert!(within(bystander.net.open_channel::<Tasks>(desk.node.id())).await.is_err());
+    assert!(within(bystander.net.open_channel::<TaskProtocol>(fixture.node.id())).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -310,23 +319,24 @@ async fn a_scheduler_that_is_revoked_loses_its_channel() {
     let (pki, reloader) = Reloader::load(files.clone()).unwrap();
     let settings_of_worker = settings(NodeRole::Worker, &[]);
     let node = Node::try_start(settings_of_worker, pki, Some(reloader), answer_health).unwrap();
-    let (address, channels) = (node.listening().await, node.net.channels::<Tasks>().unwrap());
-    let mut desk = Desk { lab, node, address, channels };
+    let (address, channels) =
+        (node.listening().await, node.net.accept_channels::<TaskProtocol>().unwrap());
+    let mut fixture = WorkerFixture { lab, node, address, channels };
 
-    let issued = desk.lab.issue(NodeRole::Scheduler);
-    let revoked = Node::start(settings(NodeRole::Scheduler, &[]), desk.lab.pki_of(&issued));
-    revoked.net.dial(desk.address.clone()).await.unwrap();
-    let bystander = desk.visitor(NodeRole::Scheduler).await;
+    let issued = fixture.lab.issue(NodeRole::Scheduler);
+    let revoked = Node::start(settings(NodeRole::Scheduler, &[]), fixture.lab.pki_of(&issued));
+    revoked.net.dial(fixture.address.clone()).await.unwrap();
+    let bystander = fixture.connected_node(NodeRole::Scheduler).await;
     let (Channel { writer: mut to_worker, reader: mut from_worker, .. }, mut channel) =
-        desk.channel(&revoked).await;
+        fixture.channel(&revoked).await;
     let (Channel { writer: mut to_too, reader: _from_too, .. }, mut channel_too) =
-        desk.channel(&bystander).await;
+        fixture.channel(&bystander).await;
 
-    std::fs::write(files.crls_pem.clone().unwrap(), desk.lab.revoke(&issued)).unwrap();
+    std::fs::write(files.crls_pem.clone().unwrap(), fixture.lab.revoke(&issued)).unwrap();
     within(async { tokio::join!(ends(&mut channel.reader), ends(&mut from_worker)) }).await;
     within(async { while to_worker.send(&orders(0)).await.is_ok() {} }).await;
-    assert!(within(revoked.net.open_channel::<Tasks>(desk.node.id())).await.is_err());
-    assert!(desk.channels.try_recv().is_err());
+    assert!(within(revoked.net.open_channel::<TaskProtocol>(fixture.node.id())).await.is_err());
+    assert!(fixture.channels.try_recv().is_err());
 
     to_too.send(&orders(1)).await.unwrap();
     assert_eq!(within(channel_too.reader.next()).await.unwrap(), Some(orders(1)));
@@ -335,16 +345,20 @@ async fn a_scheduler_that_is_revoked_loses_its_channel() {
 /// Nobody takes them: they wait, and their schedulers know no different.
 #[tokio::test(flavor = "multi_thread")]
 async fn channels_that_nobody_takes_hold_up_nothing_else() {
-    let desk = Desk::new().await;
+    let fixture = WorkerFixture::new().await;
     let mut opened = Vec::new();
     for _ in 0..SCHEDULERS {
-        let scheduler = desk.visitor(NodeRole::Scheduler).await;
+        let scheduler = fixture.connected_node(NodeRole::Scheduler).await;
         for _ in 0..4 {
-            opened.push(within(scheduler.net.open_channel::<Tasks>(desk.node.id())).await.unwrap());
+            opened.push(
+                within(scheduler.net.open_channel::<TaskProtocol>(fixture.node.id()))
+                    .await
+                    .unwrap(),
+            );
         }
         let deadline = Duration::from_secs(10);
         let asked = hypha_wire::request::RequestBody::Health;
-        scheduler.net.ask(desk.node.id(), asked, deadline, None).await.unwrap();
+        scheduler.net.request(fixture.node.id(), asked, deadline, None).await.unwrap();
     }
     assert_eq!(opened.len(), SCHEDULERS * 4);
 }

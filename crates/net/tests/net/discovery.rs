@@ -88,7 +88,7 @@ async fn a_hundred_workers_are_found_by_what_they_offer() {
     let (polite, _) = workers.remove(7);
     polite.net.stop().await;
     schedulers[0]
-        .heard("the farewell", |event| {
+        .wait_for_event("the farewell", |event| {
             matches!(event, NetEvent::NodeLeft(id) if *id == polite.id()).then_some(())
         })
         .await;

@@ -7,8 +7,8 @@ use hypha_model::capability::listings_of;
 use hypha_model::{CapabilityQuery, Listing, NodeRole};
 use hypha_net::{NetEvent, PeerId};
 use hypha_pki::Pki;
-use hypha_wire::record::{DatasetRecord, Farewell, Signed, SignedKind, WorkerRecord};
-use hypha_wire::shelf::{Shelf, ShelfEntry};
+use hypha_wire::record::{DatasetRecord, Farewell, SignedKind, SignedRecord, WorkerRecord};
+use hypha_wire::record_set::{RecordSet, RecordSetEntry};
 use hypha_wire::worker::Worker as WireWorker;
 use hypha_wire::{Message, encode};
 
@@ -38,7 +38,7 @@ impl Stage {
     }
 
     fn refused(&self, source: &str) -> u64 {
-        self.gateway.figure(&format!("hypha_net_records_refused_total{{source=\"{source}\"}}"))
+        self.gateway.metric(&format!("hypha_net_records_refused_total{{source=\"{source}\"}}"))
     }
 
     async fn found(&self) -> Vec<(PeerId, u64)> {
@@ -93,7 +93,7 @@ impl Stage {
             ("garbage", vec![0xc1; 300]),
             ("nothing", vec![1]),
             ("a newer version", [&[9], &of(pki)[1..]].concat()),
-            ("too many bytes", [of(pki).as_slice(), &vec![0; Signed::MAX_BYTES]].concat()),
+            ("too many bytes", [of(pki).as_slice(), &vec![0; SignedRecord::MAX_BYTES]].concat()),
         ]
     }
 }
@@ -135,9 +135,9 @@ fn dataset(pki: &Pki) -> DatasetRecord {
     }
 }
 
-fn sign<M: Message>(pki: &Pki, kind: SignedKind, message: &M) -> Signed {
+fn sign<M: Message>(pki: &Pki, kind: SignedKind, message: &M) -> SignedRecord {
     let payload = encode(message).unwrap();
-    Signed {
+    SignedRecord {
         kind,
         signature: pki.sign(kind.context(), &payload),
         chain: pki.own_chain().iter().map(|one| one.to_vec()).collect(),
@@ -155,7 +155,7 @@ async fn forged_gossip_is_not_passed_on_and_true_gossip_of_the_same_peer_is() {
     let mut believed = Vec::new();
     for (what, bytes) in stage.forgeries() {
         // Bytes beyond a message's bound do not even get as far as a judgement.
-        let judged = bytes.len() <= Signed::MAX_BYTES;
+        let judged = bytes.len() <= SignedRecord::MAX_BYTES;
         let before = stage.refused("gossip");
         stage.rogue.gossip(bytes).await;
         if judged {
@@ -217,7 +217,7 @@ async fn forged_records_are_not_kept_and_do_no_harm_to_true_ones() {
         eventually("it is refused", || async { stage.refused("directory") == before + 1 }).await;
     }
     assert_eq!(stage.found().await, [(own, 100)]);
-    assert_eq!(stage.gateway.figure("hypha_net_records "), 1);
+    assert_eq!(stage.gateway.metric("hypha_net_records "), 1);
 
     // An older one changes nothing, a newer one counts.
     stage.put(signed(&stage.pki, 99)).await;
@@ -247,8 +247,9 @@ async fn a_server_that_lies_is_believed_only_what_others_signed() {
         sign(&honest, SignedKind::Worker, &old),
     ];
     let entries = forged.into_iter().chain([worker]);
-    let entries = entries.map(|signed| ShelfEntry { remaining_ms: MINUTE_MS, signed }).collect();
-    liar.serve(list_key(&Listing::All, 0), encode(&Shelf { entries }).unwrap()).await;
+    let entries =
+        entries.map(|signed| RecordSetEntry { remaining_ms: MINUTE_MS, signed }).collect();
+    liar.serve(list_key(&Listing::All, 0), encode(&RecordSet { entries }).unwrap()).await;
     liar.serve(list_key(&Listing::All, 1), vec![0xc1; 50]).await;
 
     let settings = settings(NodeRole::Scheduler, &[liar.listening().await]);
@@ -262,7 +263,7 @@ async fn a_server_that_lies_is_believed_only_what_others_signed() {
         found.len() == 1
     })
     .await;
-    assert!(seeker.figure("hypha_net_records_refused") >= 4);
+    assert!(seeker.metric("hypha_net_records_refused") >= 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -298,7 +299,7 @@ async fn a_farewell_is_believed_of_its_author_alone_and_only_while_it_is_fresh()
     stage.rogue.gossip(encode(&own_farewell).unwrap()).await;
     let left =
         |event: &NetEvent| matches!(event, NetEvent::NodeLeft(id) if *id == own).then_some(());
-    stage.scheduler.heard("the farewell", left).await;
+    stage.scheduler.wait_for_event("the farewell", left).await;
     eventually("the rogue is gone", || async {
         stage.found().await.iter().all(|(peer, _)| *peer != own)
     })

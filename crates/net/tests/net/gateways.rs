@@ -50,8 +50,9 @@ async fn all_come_back_to_a_gateway_that_restarts() {
     first.net.stop().await;
     let nodes = || workers.iter().chain([&scheduler]);
     for node in nodes() {
-        let lost = |event: &NetEvent| matches!(event, NetEvent::Gateway(_, None)).then_some(());
-        node.heard("the loss of the gateway", lost).await;
+        let lost =
+            |event: &NetEvent| matches!(event, NetEvent::GatewayChanged(_, None)).then_some(());
+        node.wait_for_event("the loss of the gateway", lost).await;
     }
     let mut again = settings(NodeRole::Gateway, &[]);
     again.listen = vec![address];
@@ -72,8 +73,8 @@ async fn all_come_back_to_a_gateway_that_restarts() {
     eventually("all are found again", || async { found(&scheduler).await == everyone }).await;
     let second = second.into_inner().unwrap().unwrap();
     assert_eq!(second.id(), first.id());
-    // Figures are taken now and then.
-    let counted = || async { second.figure("hypha_net_records ") >= 9 };
+    // Metrics are taken now and then.
+    let counted = || async { second.metric("hypha_net_records ") >= 9 };
     eventually("the gateway counts its records", counted).await;
 }
 
@@ -98,13 +99,13 @@ async fn of_two_gateways_the_loss_of_one_is_not_noticed() {
     scheduler.has_gateway(2).await;
     let listings = hypha_model::capability::listings_of(&plain_worker(scheduler.id())).len() as u64;
     eventually("each gateway holds both workers, on all their lists", || async {
-        both.iter().all(|gateway| gateway.figure("hypha_net_records ") >= 2 * listings)
+        both.iter().all(|gateway| gateway.metric("hypha_net_records ") >= 2 * listings)
     })
     .await;
     assert_eq!(found(&scheduler).await, ids(&workers));
     let records = CapabilityQuery::default();
     for record in scheduler.net.get_records_matching(records).await {
-        scheduler.net.keep(record.peer, record.addresses).await;
+        scheduler.net.add_persistent_peer(record.peer, record.addresses).await;
         scheduler.joined(record.peer).await;
     }
 
@@ -114,8 +115,8 @@ async fn of_two_gateways_the_loss_of_one_is_not_noticed() {
     for worker in &workers {
         assert!(scheduler.healthy(worker.id()).await);
     }
-    let lost = |event: &NetEvent| matches!(event, NetEvent::Gateway(_, None)).then_some(());
-    scheduler.heard("the loss of the gateway", lost).await;
+    let lost = |event: &NetEvent| matches!(event, NetEvent::GatewayChanged(_, None)).then_some(());
+    scheduler.wait_for_event("the loss of the gateway", lost).await;
     // What is published now is found too, also by one who comes now and knows both addresses.
     let newcomer = lab.node(NodeRole::Worker, &both).await;
     publish(&newcomer).await;
@@ -126,7 +127,7 @@ async fn of_two_gateways_the_loss_of_one_is_not_noticed() {
     }
     for worker in &workers {
         assert!(scheduler.healthy(worker.id()).await);
-        let left = |event: &NetEvent| matches!(event, NetEvent::PeerLeft(id) if *id == worker.id());
+        let left = |event: &NetEvent| matches!(event, NetEvent::PeerDisconnected(id) if *id == worker.id());
         assert_eq!(scheduler.count(left), 0, "links between nodes outlive a gateway");
     }
 }
@@ -155,8 +156,8 @@ async fn a_worker_at_a_gateways_address_is_no_gateway() {
     misled.joined(worker.id()).await;
     // A second look, some tries later.
     eventually("it keeps trying", || async { log.text().matches(expected).count() > 1 }).await;
-    assert_eq!(misled.count(|event| matches!(event, NetEvent::Gateway(..))), 0);
-    assert_eq!(worker.figure("hypha_net_records "), 0, "nothing is put to it");
+    assert_eq!(misled.count(|event| matches!(event, NetEvent::GatewayChanged(..))), 0);
+    assert_eq!(worker.metric("hypha_net_records "), 0, "nothing is put to it");
     assert!(misled.healthy(worker.id()).await, "it is a peer like any other");
 }
 

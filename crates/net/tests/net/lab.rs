@@ -8,11 +8,11 @@ use hypha_model::{
     Capacity, Device, Executor, ExecutorClass, Money, NodeRole, Worker, resource::WHOLE_GPU,
 };
 use hypha_net::{
-    Limits, Multiaddr, Net, NetEvent, PeerId, Question, RelayLimits, Settings, StartError,
+    Limits, Multiaddr, Net, NetEvent, PeerId, PeerRequest, RelayLimits, Settings, StartError,
     multiaddr::Protocol, worker_id,
 };
-use hypha_pki::issue::{self, Authority, Issued, Validity};
-use hypha_pki::{Files, Material, Pki, Reloader};
+use hypha_pki::issue::{self, Authority, IssuedCertificate, Validity};
+use hypha_pki::{CertificateFiles, Material, Pki, Reloader};
 use hypha_wire::request::{Health, RequestBody, ResponseBody};
 use prometheus_client::registry::Registry;
 use tempfile::TempDir;
@@ -41,19 +41,19 @@ impl Lab {
         Lab { root, ca }
     }
 
-    pub(crate) fn issue(&self, role: NodeRole) -> Issued {
+    pub(crate) fn issue(&self, role: NodeRole) -> IssuedCertificate {
         issue::node(&self.ca, "node", role, &[], validity()).unwrap()
     }
 
-    pub(crate) fn revoke(&self, issued: &Issued) -> String {
+    pub(crate) fn revoke(&self, issued: &IssuedCertificate) -> String {
         issue::revoke(&self.ca, None, &[&issued.cert_pem], SystemTime::now()).unwrap().crl_pem
     }
 
-    pub(crate) fn material(&self, issued: &Issued, crls: Option<&str>) -> Material {
+    pub(crate) fn material(&self, issued: &IssuedCertificate, crls: Option<&str>) -> Material {
         Material::from_pem(&issued.cert_pem, &issued.key_pem, &self.root.cert_pem(), crls)
     }
 
-    pub(crate) fn pki_of(&self, issued: &Issued) -> Pki {
+    pub(crate) fn pki_of(&self, issued: &IssuedCertificate) -> Pki {
         Pki::from_material(&self.material(issued, None), SystemTime::now()).unwrap()
     }
 
@@ -72,7 +72,7 @@ impl Lab {
     }
 
     /// The files of a node, in a directory that ends with the test.
-    pub(crate) fn files(&self, issued: &Issued) -> (TempDir, Files) {
+    pub(crate) fn files(&self, issued: &IssuedCertificate) -> (TempDir, CertificateFiles) {
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = directory.path().join(name);
@@ -80,7 +80,7 @@ impl Lab {
             path
         };
         let empty = issue::empty_crl(&self.ca, SystemTime::now()).unwrap();
-        let files = Files {
+        let files = CertificateFiles {
             cert_pem: file("cert.pem", &issued.cert_pem),
             key_pem: file("key.pem", &issued.key_pem),
             trust_pem: file("trust.pem", &self.root.cert_pem()),
@@ -121,7 +121,7 @@ pub(crate) fn settings(role: NodeRole, gateways: &[Multiaddr]) -> Settings {
         external: Vec::new(),
         gateways: gateways.to_vec(),
         excluded: Vec::new(),
-        excluded_as_given: false,
+        excluded_is_configured: false,
         relay_circuit: true,
         relay: is_gateway.then_some(RelayLimits {
             max_reservations: 1_024,
@@ -134,19 +134,19 @@ pub(crate) fn settings(role: NodeRole, gateways: &[Multiaddr]) -> Settings {
         }),
         bulk_listen: Vec::new(),
         bulk_external: Vec::new(),
-        limits: if is_gateway { Limits::of_gateway() } else { Limits::of_node() },
+        limits: if is_gateway { Limits::for_gateway() } else { Limits::for_node() },
     }
 }
 
-/// A node that remembers what it heard, and answers health questions unless told otherwise.
+/// A node that remembers what it heard, and answers health requests unless told otherwise.
 pub(crate) struct Node {
     pub(crate) net: Net,
     registry: Registry,
-    heard: Arc<Heard>,
+    log: Arc<EventLog>,
 }
 
 #[derive(Default)]
-struct Heard {
+struct EventLog {
     events: Mutex<Vec<NetEvent>>,
     more: Notify,
 }
@@ -160,13 +160,13 @@ impl Node {
         settings: Settings,
         pki: Pki,
         reloader: Option<Reloader>,
-        answer: impl FnMut(Question) + Send + 'static,
+        answer: impl FnMut(PeerRequest) + Send + 'static,
     ) -> Result<Node, StartError> {
         let mut registry = Registry::default();
         let (net, events) = Net::start(settings, pki, reloader, &mut registry)?;
-        let heard = Arc::new(Heard::default());
-        tokio::spawn(listen(events, heard.clone(), answer));
-        Ok(Node { net, registry, heard })
+        let log = Arc::new(EventLog::default());
+        tokio::spawn(listen(events, log.clone(), answer));
+        Ok(Node { net, registry, log })
     }
 
     pub(crate) fn id(&self) -> PeerId {
@@ -174,12 +174,16 @@ impl Node {
     }
 
     /// The first event for which `wanted` has a value, waiting for it if need be.
-    pub(crate) async fn heard<T>(&self, what: &str, wanted: impl Fn(&NetEvent) -> Option<T>) -> T {
-        self.heard_times(1, what, wanted).await
+    pub(crate) async fn wait_for_event<T>(
+        &self,
+        what: &str,
+        wanted: impl Fn(&NetEvent) -> Option<T>,
+    ) -> T {
+        self.wait_for_nth_event(1, what, wanted).await
     }
 
     /// The same for the event that is the `times`-th of its kind.
-    pub(crate) async fn heard_times<T>(
+    pub(crate) async fn wait_for_nth_event<T>(
         &self,
         times: usize,
         what: &str,
@@ -187,22 +191,22 @@ impl Node {
     ) -> T {
         let until = Instant::now() + DEADLINE;
         loop {
-            let more = self.heard.more.notified();
+            let more = self.log.more.notified();
             if let Some(found) =
-                self.heard.events.lock().unwrap().iter().filter_map(&wanted).nth(times - 1)
+                self.log.events.lock().unwrap().iter().filter_map(&wanted).nth(times - 1)
             {
                 return found;
             }
             let left = until.saturating_duration_since(Instant::now());
             if tokio::time::timeout(left, more).await.is_err() {
-                panic!("{what} was not heard; heard: {:#?}", self.heard.events.lock().unwrap());
+                panic!("{what} was not heard; heard: {:#?}", self.log.events.lock().unwrap());
             }
         }
     }
 
     /// How often something was heard so far.
     pub(crate) fn count(&self, wanted: impl Fn(&NetEvent) -> bool) -> usize {
-        self.heard.events.lock().unwrap().iter().filter(|event| wanted(event)).count()
+        self.log.events.lock().unwrap().iter().filter(|event| wanted(event)).count()
     }
 
     pub(crate) async fn listening(&self) -> Multiaddr {
@@ -210,36 +214,38 @@ impl Node {
             NetEvent::Listening(address) => Some(address.clone()),
             _ => None,
         };
-        self.heard("a listener", listening).await
+        self.wait_for_event("a listener", listening).await
     }
 
     pub(crate) async fn joined(&self, peer: PeerId) {
         let joined = |event: &NetEvent| {
-            matches!(event, NetEvent::PeerJoined(joined) if joined.id == peer).then_some(())
+            matches!(event, NetEvent::PeerConnected(joined) if joined.id == peer).then_some(())
         };
-        self.heard("a peer that joined", joined).await;
+        self.wait_for_event("a peer that joined", joined).await;
     }
 
     pub(crate) async fn left(&self, peer: PeerId) {
-        let left =
-            |event: &NetEvent| matches!(event, NetEvent::PeerLeft(id) if *id == peer).then_some(());
-        self.heard("a peer that left", left).await;
+        let left = |event: &NetEvent| {
+            matches!(event, NetEvent::PeerDisconnected(id) if *id == peer).then_some(())
+        };
+        self.wait_for_event("a peer that left", left).await;
     }
 
     /// Waits until a gateway was reached as often as `times`.
     pub(crate) async fn has_gateway(&self, times: usize) {
         let gateway =
-            |event: &NetEvent| matches!(event, NetEvent::Gateway(_, Some(_))).then_some(());
-        self.heard_times(times, "a gateway", gateway).await;
+            |event: &NetEvent| matches!(event, NetEvent::GatewayChanged(_, Some(_))).then_some(());
+        self.wait_for_nth_event(times, "a gateway", gateway).await;
     }
 
     pub(crate) async fn healthy(&self, peer: PeerId) -> bool {
-        let asked = self.net.ask(peer, RequestBody::Health, Duration::from_secs(10), None).await;
+        let asked =
+            self.net.request(peer, RequestBody::Health, Duration::from_secs(10), None).await;
         matches!(asked, Ok(ResponseBody::Health(health)) if health.ready)
     }
 
-    /// The sum of the figures whose name and labels begin so.
-    pub(crate) fn figure(&self, name: &str) -> u64 {
+    /// The sum of the metrics whose name and labels begin so.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
         let lines = text.lines().filter(|line| line.starts_with(name));
@@ -247,22 +253,22 @@ impl Node {
     }
 }
 
-pub(crate) fn answer_health(question: Question) {
+pub(crate) fn answer_health(request: PeerRequest) {
     let health = Health { ready: true, ..Health::default() };
-    let _ = question.answer.send(ResponseBody::Health(health));
+    let _ = request.responder.send(ResponseBody::Health(health));
 }
 
 async fn listen(
     mut events: mpsc::Receiver<NetEvent>,
-    heard: Arc<Heard>,
-    mut answer: impl FnMut(Question),
+    log: Arc<EventLog>,
+    mut answer: impl FnMut(PeerRequest),
 ) {
     while let Some(event) = events.recv().await {
         match event {
-            NetEvent::Asked(question) => answer(question),
+            NetEvent::RequestReceived(request) => answer(request),
             event => {
-                heard.events.lock().unwrap().push(event);
-                heard.more.notify_waiters();
+                log.events.lock().unwrap().push(event);
+                log.more.notify_waiters();
             }
         }
     }

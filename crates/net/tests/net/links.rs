@@ -51,16 +51,16 @@ async fn a_worker_that_nobody_can_dial_is_reached_through_the_gateway() {
     .await;
     let found = addresses_of_worker().await;
     assert!(found.iter().any(|address| !is_circuit(address)), "the direct one is known too");
-    scheduler.net.keep(worker.id(), found).await;
+    scheduler.net.add_persistent_peer(worker.id(), found).await;
     for (node, other) in [(&scheduler, &worker), (&worker, &scheduler)] {
         let link = |event: &NetEvent| match event {
-            NetEvent::PeerJoined(peer) if peer.id == other.id() => Some(peer.link),
+            NetEvent::PeerConnected(peer) if peer.id == other.id() => Some(peer.link),
             _ => None,
         };
-        assert_eq!(node.heard("the other", link).await, Link::Relayed);
+        assert_eq!(node.wait_for_event("the other", link).await, Link::Relayed);
         assert!(node.healthy(other.id()).await);
     }
-    let of_worker = |node: &Node| node.figure("hypha_net_peers{role=\"worker\",link=\"relayed\"}");
+    let of_worker = |node: &Node| node.metric("hypha_net_peers{role=\"worker\",link=\"relayed\"}");
     assert_eq!(of_worker(&scheduler), 1);
 }
 
@@ -79,10 +79,10 @@ async fn addresses_that_others_tell_are_filtered_and_configured_ones_are_not() {
     let reachable = other.listening().await;
 
     // A peer's addresses are dialled at once, so when one has led there the other was left out.
-    node.net.keep(other.id(), vec![excluded.clone(), reachable]).await;
+    node.net.add_persistent_peer(other.id(), vec![excluded.clone(), reachable]).await;
     node.joined(other.id()).await;
     assert!(trap.accept().is_err(), "an excluded address was dialled");
-    node.net.keep(PeerId::random(), vec![excluded.clone()]).await;
+    node.net.add_persistent_peer(PeerId::random(), vec![excluded.clone()]).await;
     assert!(node.healthy(other.id()).await);
     assert!(trap.accept().is_err(), "an excluded address was dialled");
 

@@ -11,6 +11,6 @@ mod gateways;
 mod lab;
 mod links;
 mod proxy;
-mod questions;
 mod refusals;
+mod requests;
 mod rogue;

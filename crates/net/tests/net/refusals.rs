@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use hypha_model::NodeRole;
 use hypha_net::{Limits, Multiaddr, NetEvent, PeerId, StartError, multiaddr::Protocol};
-use hypha_pki::issue::{self, Issued, Validity};
+use hypha_pki::issue::{self, IssuedCertificate, Validity};
 use hypha_pki::{Material, Pki, Reloader};
 use rcgen::{CertificateParams, DnType};
 use rustls::client::ResolvesClientCert;
@@ -26,42 +26,44 @@ const EXPELLED_WITHIN: Duration = Duration::from_secs(20);
 type Spoil = fn(&mut CertificateParams);
 
 /// The node that others try to get into.
-struct Door {
+struct TargetNode {
     lab: Lab,
     node: Node,
     address: Multiaddr,
 }
 
-impl Door {
-    async fn new() -> Door {
+impl TargetNode {
+    async fn new() -> TargetNode {
         let lab = Lab::new();
         let pki = lab.pki(NodeRole::Gateway);
-        Door::open(lab, pki, Limits::of_gateway()).await
+        TargetNode::open(lab, pki, Limits::for_gateway()).await
     }
 
     /// Where one is not let in.
-    async fn revoking(revoked: impl FnOnce(&Lab) -> (String, Issued)) -> (Door, Issued) {
+    async fn revoking(
+        revoked: impl FnOnce(&Lab) -> (String, IssuedCertificate),
+    ) -> (TargetNode, IssuedCertificate) {
         let lab = Lab::new();
         let (crl, issued) = revoked(&lab);
         let material = lab.material(&lab.issue(NodeRole::Gateway), Some(&crl));
         let pki = Pki::from_material(&material, SystemTime::now()).unwrap();
-        (Door::open(lab, pki, Limits::of_gateway()).await, issued)
+        (TargetNode::open(lab, pki, Limits::for_gateway()).await, issued)
     }
 
-    async fn open(lab: Lab, pki: Pki, limits: Limits) -> Door {
+    async fn open(lab: Lab, pki: Pki, limits: Limits) -> TargetNode {
         let mut settings = settings(NodeRole::Gateway, &[]);
         settings.limits = limits;
         let node = Node::start(settings, pki);
         let address = node.listening().await;
-        Door { lab, node, address }
+        TargetNode { lab, node, address }
     }
 
     fn refused(&self) -> u64 {
-        self.node.figure("hypha_net_connections_refused")
+        self.node.metric("hypha_net_connections_refused")
     }
 
     fn let_in(&self) -> usize {
-        self.node.count(|event| matches!(event, NetEvent::PeerJoined(_)))
+        self.node.count(|event| matches!(event, NetEvent::PeerConnected(_)))
     }
 
     fn socket(&self) -> SocketAddr {
@@ -118,43 +120,43 @@ fn worker_at(lab: &Lab, validity: Validity, then: SystemTime) -> Pki {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_of_another_authority() {
-    let (door, other) = (Door::new().await, Lab::new());
+    let (target_node, other) = (TargetNode::new().await, Lab::new());
     // It trusts our root too, so only our side objects.
     let issued = other.issue(NodeRole::Worker);
-    let both = other.root.cert_pem() + &door.lab.root.cert_pem();
+    let both = other.root.cert_pem() + &target_node.lab.root.cert_pem();
     let material = Material::from_pem(&issued.cert_pem, &issued.key_pem, &both, None);
     let pki = Pki::from_material(&material, SystemTime::now()).unwrap();
-    door.refuses(pki, "UnknownCA", "not issued under a root that is trusted").await;
+    target_node.refuses(pki, "UnknownCA", "not issued under a root that is trusted").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_that_has_expired() {
-    let door = Door::new().await;
+    let target_node = TargetNode::new().await;
     let now = SystemTime::now();
     let past = Validity { not_before: now - 3 * DAY, not_after: now - DAY };
-    let pki = worker_at(&door.lab, past, now - 2 * DAY);
-    door.refuses(pki, "CertificateExpired", "has expired").await;
+    let pki = worker_at(&target_node.lab, past, now - 2 * DAY);
+    target_node.refuses(pki, "CertificateExpired", "has expired").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_that_is_not_valid_yet() {
-    let door = Door::new().await;
+    let target_node = TargetNode::new().await;
     let now = SystemTime::now();
     let soon = Validity { not_before: now + DAY / 4, not_after: now + DAY / 2 };
-    let pki = worker_at(&door.lab, soon, now + DAY / 3);
+    let pki = worker_at(&target_node.lab, soon, now + DAY / 3);
     // TLS has one word for both.
-    door.refuses(pki, "CertificateExpired", "not valid yet").await;
+    target_node.refuses(pki, "CertificateExpired", "not valid yet").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_that_was_revoked() {
-    let (door, issued) = Door::revoking(|lab| {
+    let (target_node, issued) = TargetNode::revoking(|lab| {
         let issued = lab.issue(NodeRole::Worker);
         (lab.revoke(&issued), issued)
     })
     .await;
-    let pki = door.lab.pki_of(&issued);
-    door.refuses(pki, "CertificateRevoked", "was revoked").await;
+    let pki = target_node.lab.pki_of(&issued);
+    target_node.refuses(pki, "CertificateRevoked", "was revoked").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,7 +181,7 @@ async fn a_certificate_that_is_revoked_while_its_holder_is_connected() {
     std::fs::write(files.crls_pem.unwrap(), lab.revoke(&issued)).unwrap();
     let left = tokio::time::timeout(EXPELLED_WITHIN, gateway.left(worker.id())).await;
     assert!(left.is_ok(), "it is still connected");
-    assert_eq!(gateway.figure("hypha_net_peers_expelled"), 1);
+    assert_eq!(gateway.metric("hypha_net_peers_expelled"), 1);
     // It tries to come back all the time, since this is its gateway, and is told why it cannot.
     worker.left(gateway.id()).await;
     let error = worker.net.dial(address).await.unwrap_err();
@@ -188,14 +190,15 @@ async fn a_certificate_that_is_revoked_while_its_holder_is_connected() {
     assert!(connected.iter().all(|peer| peer.id != worker.id()));
 
     assert!(bystander.healthy(gateway.id()).await);
-    let lost = |event: &NetEvent| matches!(event, NetEvent::PeerLeft(id) if *id == bystander.id());
+    let lost =
+        |event: &NetEvent| matches!(event, NetEvent::PeerDisconnected(id) if *id == bystander.id());
     assert_eq!(gateway.count(lost), 0, "a bystander stays connected");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_that_break_our_rules_though_not_those_of_tls() {
-    let door = Door::new().await;
-    let odd = |spoil: Spoil| odd_certificate(&door.lab.ca, spoil);
+    let target_node = TargetNode::new().await;
+    let odd = |spoil: Spoil| odd_certificate(&target_node.lab.ca, spoil);
     let cases: [(Spoil, &str); 4] = [
         (|leaf| leaf.subject_alt_names.truncate(1), "has no role"),
         (|leaf| leaf.subject_alt_names.push(role_name("scheduler")), "more than one role"),
@@ -210,17 +213,20 @@ async fn certificates_that_break_our_rules_though_not_those_of_tls() {
         ),
     ];
     for (spoil, told) in cases {
-        door.refuses_certificate(odd(spoil), told).await;
+        target_node.refuses_certificate(odd(spoil), told).await;
     }
     // That the certificates are refused for these reasons alone.
-    let pki = Arc::new(door.lab.pki(NodeRole::Worker));
-    Rogue::with_certificate(&pki, Some(odd(|_| ()))).dial(door.address.clone()).await.unwrap();
+    let pki = Arc::new(target_node.lab.pki(NodeRole::Worker));
+    Rogue::with_certificate(&pki, Some(odd(|_| ())))
+        .dial(target_node.address.clone())
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_certificate() {
-    let door = Door::new().await;
-    door.refuses_certificate(Arc::new(Nothing), "CertificateRequired").await;
+    let target_node = TargetNode::new().await;
+    target_node.refuses_certificate(Arc::new(Nothing), "CertificateRequired").await;
 }
 
 #[tokio::test]
@@ -241,27 +247,27 @@ async fn a_certificate_for_another_role_than_the_node_runs_as() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn somebody_else_at_the_address() {
-    let door = Door::new().await;
+    let target_node = TargetNode::new().await;
     let other = PeerId::random();
-    let wrong: Multiaddr = door
+    let wrong: Multiaddr = target_node
         .address
         .iter()
         .filter(|part| !matches!(part, Protocol::P2p(_)))
         .chain([Protocol::P2p(other)])
         .collect();
-    let dialler = door.lab.node(NodeRole::Worker, &[]).await;
+    let dialler = target_node.lab.node(NodeRole::Worker, &[]).await;
     let error = dialler.net.dial(wrong).await.unwrap_err();
-    assert!(error.contains(&door.node.id().to_string()), "it says who is there: {error}");
+    assert!(error.contains(&target_node.node.id().to_string()), "it says who is there: {error}");
     assert!(dialler.net.peers().await.is_empty());
-    door.still_serves().await;
+    target_node.still_serves().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_that_are_no_handshake_and_connections_that_say_nothing() {
     let lab = Lab::new();
     let pki = lab.pki(NodeRole::Gateway);
-    let short = Limits { handshake_timeout: Duration::from_millis(500), ..Limits::of_gateway() };
-    let door = Door::open(lab, pki, short).await;
+    let short = Limits { handshake_timeout: Duration::from_millis(500), ..Limits::for_gateway() };
+    let target_node = TargetNode::open(lab, pki, short).await;
     let tls = b"\x13/multistream/1.0.0\n\x0d/hypha/tls/1\n";
     let cases: [&[u8]; 6] = [
         b"",
@@ -272,9 +278,9 @@ async fn bytes_that_are_no_handshake_and_connections_that_say_nothing() {
         &[tls.as_slice(), &[0x5a; 2_000]].concat(),
         tls,
     ];
-    let before = door.refused();
+    let before = target_node.refused();
     for bytes in cases {
-        let mut stream = TcpStream::connect(door.socket()).await.unwrap();
+        let mut stream = TcpStream::connect(target_node.socket()).await.unwrap();
         let _ = stream.write_all(bytes).await;
         // The node hangs up by itself: the end of the stream, or a reset.
         let mut answer = Vec::new();
@@ -282,16 +288,16 @@ async fn bytes_that_are_no_handshake_and_connections_that_say_nothing() {
         assert!(ended.is_ok(), "still open after {bytes:?}");
     }
     let all = before + cases.len() as u64;
-    eventually("each is counted", || async { door.refused() >= all }).await;
-    door.still_serves().await;
+    eventually("each is counted", || async { target_node.refused() >= all }).await;
+    target_node.still_serves().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_from_one_address_keeps_nobody_else_out() {
-    let door = Door::new().await;
-    let friend = door.lab.node(NodeRole::Worker, &[&door.node]).await;
+    let target_node = TargetNode::new().await;
+    let friend = target_node.lab.node(NodeRole::Worker, &[&target_node.node]).await;
     friend.has_gateway(1).await;
-    let target = door.socket();
+    let target = target_node.socket();
     let mut flood = tokio::task::JoinSet::new();
     for _ in 0..500 {
         flood.spawn(async move {
@@ -303,9 +309,9 @@ async fn a_flood_from_one_address_keeps_nobody_else_out() {
         });
     }
     // While it lasts.
-    assert!(friend.healthy(door.node.id()).await);
-    door.still_serves().await;
+    assert!(friend.healthy(target_node.node.id()).await);
+    target_node.still_serves().await;
     flood.join_all().await;
-    eventually("all were refused", || async { door.refused() >= 500 }).await;
-    door.still_serves().await;
+    eventually("all were refused", || async { target_node.refused() >= 500 }).await;
+    target_node.still_serves().await;
 }

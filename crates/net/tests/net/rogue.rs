@@ -36,17 +36,17 @@ use crate::lab::{Lab, eventually, loopback, validity};
 const LARGE: usize = 1 << 20;
 
 /// What is done to the swarm of a rogue, by the task that owns it.
-type Deed = Box<dyn FnOnce(&mut Swarm<Behaviour>) + Send>;
+type SwarmAction = Box<dyn FnOnce(&mut Swarm<Behaviour>) + Send>;
 
 pub(crate) struct Rogue {
-    deeds: mpsc::Sender<Deed>,
+    actions: mpsc::Sender<SwarmAction>,
     streams: libp2p_stream::Control,
-    seen: Arc<Mutex<Seen>>,
+    state: Arc<Mutex<RogueState>>,
 }
 
 /// How its dials ended, and where it listens.
 #[derive(Default)]
-struct Seen {
+struct RogueState {
     dials: Vec<(ConnectionId, Result<PeerId, String>)>,
     listening: Option<Multiaddr>,
 }
@@ -82,10 +82,10 @@ impl Rogue {
             .with_idle_connection_timeout(Duration::from_secs(600));
         let mut swarm = Swarm::new(transport, behaviour, own, config);
         swarm.listen_on(loopback()).unwrap();
-        let (deeds, done) = mpsc::channel(64);
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        tokio::spawn(run(swarm, done, seen.clone()));
-        Rogue { deeds, streams, seen }
+        let (actions, done) = mpsc::channel(64);
+        let state = Arc::new(Mutex::new(RogueState::default()));
+        tokio::spawn(run(swarm, done, state.clone()));
+        Rogue { actions, streams, state }
     }
 
     /// Connects, or says why it was not let in.
@@ -94,15 +94,15 @@ impl Rogue {
         let id = options.connection_id();
         self.act(move |swarm| swarm.dial(options).unwrap()).await;
         let end = || {
-            let seen = self.seen.lock().unwrap();
-            seen.dials.iter().find(|(dialled, _)| *dialled == id).map(|(_, end)| end.clone())
+            let state = self.state.lock().unwrap();
+            state.dials.iter().find(|(dialled, _)| *dialled == id).map(|(_, end)| end.clone())
         };
         eventually("the rogue's dial ends", || async { end().is_some() }).await;
         end().unwrap()
     }
 
     pub(crate) async fn listening(&self) -> Multiaddr {
-        let address = || self.seen.lock().unwrap().listening.clone();
+        let address = || self.state.lock().unwrap().listening.clone();
         eventually("the rogue listens", || async { address().is_some() }).await;
         address().unwrap()
     }
@@ -164,11 +164,11 @@ impl Rogue {
 
     async fn act<T: Send + 'static>(
         &self,
-        deed: impl FnOnce(&mut Swarm<Behaviour>) -> T + Send + 'static,
+        action: impl FnOnce(&mut Swarm<Behaviour>) -> T + Send + 'static,
     ) -> T {
         let (reply, done) = oneshot::channel();
-        let deed: Deed = Box::new(move |swarm| drop(reply.send(deed(swarm))));
-        assert!(self.deeds.send(deed).await.is_ok(), "the rogue has stopped");
+        let action: SwarmAction = Box::new(move |swarm| drop(reply.send(action(swarm))));
+        assert!(self.actions.send(action).await.is_ok(), "the rogue has stopped");
         done.await.unwrap()
     }
 }
@@ -259,27 +259,31 @@ fn topic() -> gossipsub::IdentTopic {
     gossipsub::IdentTopic::new("hypha/worker")
 }
 
-async fn run(mut swarm: Swarm<Behaviour>, mut deeds: mpsc::Receiver<Deed>, seen: Arc<Mutex<Seen>>) {
+async fn run(
+    mut swarm: Swarm<Behaviour>,
+    mut actions: mpsc::Receiver<SwarmAction>,
+    state: Arc<Mutex<RogueState>>,
+) {
     loop {
         let event = tokio::select! {
-            deed = deeds.recv() => match deed {
-                Some(deed) => {
-                    deed(&mut swarm);
+            action = actions.recv() => match action {
+                Some(action) => {
+                    action(&mut swarm);
                     continue;
                 }
                 None => return,
             },
             event = swarm.select_next_some() => event,
         };
-        let mut seen = seen.lock().unwrap();
+        let mut state = state.lock().unwrap();
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
-                seen.dials.push((connection_id, Ok(peer_id)));
+                state.dials.push((connection_id, Ok(peer_id)));
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
-                seen.dials.push((connection_id, Err(format!("{error:?} {error}"))));
+                state.dials.push((connection_id, Err(format!("{error:?} {error}"))));
             }
-            SwarmEvent::NewListenAddr { address, .. } => seen.listening = Some(address),
+            SwarmEvent::NewListenAddr { address, .. } => state.listening = Some(address),
             _ => {}
         }
     }

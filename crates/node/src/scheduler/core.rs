@@ -4,68 +4,79 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use hypha_api::{Accepted, Answer, Unavailable, Watch};
-use hypha_driver::Shared;
+use hypha_api::{ServiceFuture, ServiceUnavailable, SubmitResult, Watch};
+use hypha_driver::SharedMachine;
 use hypha_engine::store::AnyStore;
 use hypha_engine::{Command, FromWorker, NewTask, Reply, Scheduler, SchedulerEvent, SchedulerStep};
 use hypha_model::{TaskId, Time, WorkerId};
 use tokio::sync::oneshot;
 
-use super::carrier::{Requester, SchedulerCarrier, SchedulerMachine};
+use super::effects::{Requester, SchedulerEffectHandler, SchedulerMachine};
 
 /// See the head of this file.
-pub(crate) struct Core {
+pub(crate) struct SchedulerCore {
     pub(super) machine: Arc<SchedulerMachine>,
 }
 
-impl Core {
+impl SchedulerCore {
     pub(super) fn new(
         scheduler: Scheduler,
         step: SchedulerStep,
         store: AnyStore,
-        carrier: SchedulerCarrier,
-    ) -> Core {
-        let machine = Arc::new(Shared::new(scheduler, step, store, carrier));
-        machine.carrier().serve(&machine);
-        Core { machine }
+        handler: SchedulerEffectHandler,
+    ) -> SchedulerCore {
+        let machine = Arc::new(SharedMachine::new(scheduler, step, store, handler));
+        machine.handler().set_machine(&machine);
+        SchedulerCore { machine }
     }
 
     /// Something happened.
-    pub(crate) fn tell(&self, event: SchedulerEvent) {
-        self.machine.tell([event]);
+    pub(crate) fn handle_event(&self, event: SchedulerEvent) {
+        self.machine.step_events([event]);
     }
 
     /// A worker said some things. If the store fails they are lost: workers repeat what was not recorded.
-    pub(crate) fn worker_said(&self, worker: WorkerId, said: impl Iterator<Item = FromWorker>) {
-        let carrier = self.machine.carrier();
+    pub(crate) fn handle_worker_messages(
+        &self,
+        worker: WorkerId,
+        said: impl Iterator<Item = FromWorker>,
+    ) {
+        let handler = self.machine.handler();
         let unseen = said.filter_map(|message| match message {
             // Only the first piece of a stream concerns the machine.
             FromWorker::Output { attempt, fence, piece } => {
-                let piece = carrier.pass_on(worker, fence, piece)?;
+                let piece = handler.forward_output(worker, fence, piece)?;
                 Some(FromWorker::Output { attempt, fence, piece })
             }
             other => Some(other),
         });
-        self.machine.tell(unseen.map(|message| SchedulerEvent::WorkerSaid { worker, message }));
+        self.machine.step_events(
+            unseen.map(|message| SchedulerEvent::WorkerMessageReceived { worker, message }),
+        );
     }
 
     /// Asks the machine; the answer comes when it is durable.
-    pub(super) fn ask(&self, command: Command) -> Answer<Reply> {
+    pub(super) fn execute(&self, command: Command) -> ServiceFuture<Reply> {
         let (answer, answered) = oneshot::channel();
-        let event = SchedulerEvent::Asked(command);
-        let give = |requester: Requester, reply| requester.answer(reply, |_, _| Vec::new()).give();
-        self.machine.ask(event, Requester::Command(answer), give);
+        let event = SchedulerEvent::CommandReceived(command);
+        let give =
+            |requester: Requester, reply| requester.into_reply(reply, |_, _| Vec::new()).send();
+        self.machine.request(event, Requester::Command(answer), give);
         answered.map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
     }
 
     /// Submits, and watches without missing anything.
-    pub(super) fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> Answer<Vec<Accepted>> {
+    pub(super) fn submit(
+        &self,
+        tasks: Vec<NewTask>,
+        watch: bool,
+    ) -> ServiceFuture<Vec<SubmitResult>> {
         if !tasks.iter().any(|task| task.stored) {
             return ready(self.submit_unstored(tasks, watch)).boxed();
         }
         let (answer, answered) = oneshot::channel();
-        let event = SchedulerEvent::Asked(Command::SubmitTasks(tasks));
-        self.machine.ask_with_next_commit(event, Requester::Submit { answer, watch });
+        let event = SchedulerEvent::CommandReceived(Command::SubmitTasks(tasks));
+        self.machine.request_with_next_commit(event, Requester::Submit { answer, watch });
         answered.map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
     }
 
@@ -74,21 +85,22 @@ impl Core {
         &self,
         tasks: Vec<NewTask>,
         watch: bool,
-    ) -> Result<Vec<Accepted>, Unavailable> {
-        let event = SchedulerEvent::Asked(Command::SubmitTasks(tasks));
-        let accepted = self.machine.ask(event, Requester::OnTheLine, |_, reply| match reply {
-            Reply::Submitted(answers) => Some(self.machine.carrier().accept(answers, watch)),
-            _ => None,
-        });
+    ) -> Result<Vec<SubmitResult>, ServiceUnavailable> {
+        let event = SchedulerEvent::CommandReceived(Command::SubmitTasks(tasks));
+        let accepted =
+            self.machine.request(event, Requester::Synchronous, |_, reply| match reply {
+                Reply::Submitted(answers) => Some(self.machine.handler().accept(answers, watch)),
+                _ => None,
+            });
         accepted.flatten().ok_or_else(|| {
             let stopped = self.stopped();
-            Unavailable(stopped.unwrap_or_else(|| "the scheduler did not answer".to_owned()))
+            ServiceUnavailable(stopped.unwrap_or_else(|| "the scheduler did not answer".to_owned()))
         })
     }
 
     /// Watches a task from now on.
     pub(super) fn watch(&self, task: TaskId) -> Watch {
-        self.machine.carrier().watch(task)
+        self.machine.handler().watch(task)
     }
 
     /// Looks at the machine.
@@ -97,10 +109,10 @@ impl Core {
     }
 
     /// Waits until this worker has granted a lease.
-    pub(super) async fn leased(&self, worker: WorkerId) {
+    pub(super) async fn wait_for_lease(&self, worker: WorkerId) {
         loop {
             // Before the look: a grant that comes in between is told.
-            let granted = self.machine.carrier().leased.notified();
+            let granted = self.machine.handler().leased.notified();
             if self.read(|scheduler, _| scheduler.lease_of(worker).is_some()) {
                 return;
             }
@@ -110,7 +122,7 @@ impl Core {
 
     /// The time that the machine goes by.
     pub(super) fn now(&self) -> Time {
-        hypha_driver::Carrier::now(self.machine.carrier())
+        hypha_driver::EffectHandler::now(self.machine.handler())
     }
 
     /// Why nothing is acknowledged at present.
@@ -119,34 +131,34 @@ impl Core {
     }
 }
 
-pub(super) fn stopping() -> Unavailable {
-    Unavailable("the scheduler is stopping".to_owned())
+pub(super) fn stopping() -> ServiceUnavailable {
+    ServiceUnavailable("the scheduler is stopping".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::{OnceLock, Weak};
 
-    use hypha_engine::{Ask, Image, Notice, Settings, ToWorker};
+    use hypha_engine::{Image, LeaseRequest, Notice, Settings, ToWorker};
     use hypha_model::{
         Capacity, Epoch, Executor, ExecutorClass, LeaseId, Money, Payload, Rng, SchedulerId,
         TaskSpec, Worker,
     };
 
-    use super::super::carrier::Transport;
-    use super::super::figures::Figures;
+    use super::super::effects::Transport;
+    use super::super::metrics::SchedulerMetrics;
     use super::*;
     use crate::clock::Clock;
 
     /// A worker that answers within the call that brings it a message: no other can be faster.
     #[derive(Clone, Default)]
-    struct Instantly(Arc<OnceLock<Weak<Core>>>);
+    struct InstantWorker(Arc<OnceLock<Weak<SchedulerCore>>>);
 
-    impl Transport for Instantly {
+    impl Transport for InstantWorker {
         fn send(&self, worker: WorkerId, message: ToWorker) {
             let Some(core) = self.0.get().and_then(Weak::upgrade) else { return };
             let answers = match message {
-                ToWorker::RequestLease(Ask { request, ttl, .. }) => {
+                ToWorker::RequestLease(LeaseRequest { request, ttl, .. }) => {
                     let lease = LeaseId::new(Time::ZERO, &mut Rng::new(1));
                     let (epoch, holding) = (Epoch(1), Vec::new());
                     vec![FromWorker::LeaseGranted {
@@ -171,17 +183,17 @@ mod tests {
             };
             answers
                 .into_iter()
-                .for_each(|answer| core.worker_said(worker, std::iter::once(answer)));
+                .for_each(|answer| core.handle_worker_messages(worker, std::iter::once(answer)));
         }
 
         fn forget(&self, _: WorkerId) {}
-        fn retire(&self, _: WorkerId) {}
+        fn mark_removed(&self, _: WorkerId) {}
 
-        fn known(&self) -> Vec<Arc<Worker>> {
+        fn registered_workers(&self) -> Vec<Arc<Worker>> {
             Vec::new()
         }
 
-        fn connected(&self) -> Vec<Arc<Worker>> {
+        fn connected_workers(&self) -> Vec<Arc<Worker>> {
             Vec::new()
         }
     }
@@ -209,14 +221,14 @@ mod tests {
         let (mut step, clock) = (SchedulerStep::default(), Clock::new());
         let (id, settings) = (SchedulerId::LOCAL, Settings::default());
         let machine = Scheduler::recover(id, settings, Image::default(), 1, clock.now(), &mut step);
-        let figures = Figures::new(&mut prometheus_client::registry::Registry::default());
-        let transport = Instantly::default();
-        let carrier = SchedulerCarrier::new(clock, figures, Box::new(transport.clone()));
-        let core = Arc::new(Core::new(machine, step, store, carrier));
+        let metrics = SchedulerMetrics::new(&mut prometheus_client::registry::Registry::default());
+        let transport = InstantWorker::default();
+        let handler = SchedulerEffectHandler::new(clock, metrics, Box::new(transport.clone()));
+        let core = Arc::new(SchedulerCore::new(machine, step, store, handler));
         transport.0.set(Arc::downgrade(&core)).unwrap();
         core.machine.start();
-        core.tell(SchedulerEvent::WorkerFound(Arc::new(worker())));
-        let leased = core.leased(worker().id);
+        core.handle_event(SchedulerEvent::WorkerFound(Arc::new(worker())));
+        let leased = core.wait_for_lease(worker().id);
         tokio::time::timeout(std::time::Duration::from_secs(20), leased).await.unwrap();
         let spec = Arc::new(TaskSpec { stream: true, ..TaskSpec::default() });
         let task =

@@ -11,9 +11,9 @@ const MAX_NAMES: usize = 100_000;
 /// The names. They outlive the connection, so that a task still tells where it was, and end when the scheduler
 /// forgets the worker.
 #[derive(Default)]
-pub(super) struct Names(Mutex<HashMap<WorkerId, String>>);
+pub(super) struct WorkerNames(Mutex<HashMap<WorkerId, String>>);
 
-impl Names {
+impl WorkerNames {
     pub(super) fn put(&self, worker: WorkerId, name: &str) {
         let mut names = self.lock();
         if names.len() < MAX_NAMES || names.contains_key(&worker) {

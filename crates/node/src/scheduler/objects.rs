@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use hypha_api::{Object, ObjectError, Unavailable};
+use hypha_api::{Object, ObjectError, ServiceUnavailable};
 use hypha_bulk::{FileSink, Sink};
 use hypha_engine::{FromWorker, Outcome};
 use hypha_model::{Digest, Digester, NodeRole, ObjectRef, TaskId, TaskResult};
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::NodeError;
-use crate::object::KIND;
+use crate::object::RESULT_TRANSFER_KIND;
 
 /// A result above this is not taken: a task is no way to move a data set.
 const MAX_BYTES: u64 = 16 << 30;
@@ -55,9 +55,11 @@ impl Objects {
         }
     }
 
-    async fn take(&self, offer: Incoming, of_worker: bool) {
+    async fn take(&self, offer: Incoming, is_worker: bool) {
         let header = offer.header();
-        let Some(digest) = header.digest.filter(|_| of_worker && header.kind == KIND) else {
+        let Some(digest) =
+            header.digest.filter(|_| is_worker && header.kind == RESULT_TRANSFER_KIND)
+        else {
             return offer.refuse("this scheduler takes only results of tasks, from workers").await;
         };
         if header.length > MAX_BYTES {
@@ -66,7 +68,7 @@ impl Objects {
         // Which attempt of the task it was does not matter: the bytes are what the digest says.
         let task = header.name.split('#').next().and_then(|task| task.parse().ok());
         let Some(task) = task else {
-            return offer.refuse("a result is named by its attempt").await;
+            return offer.refuse("the name of a result must be its attempt").await;
         };
         let path = self.path(task, &Digest::from_bytes(digest.0));
         let (length, from) = (header.length, offer.peer().as_str().to_owned());
@@ -85,13 +87,13 @@ impl Objects {
             }
         };
         if let Err(problem) = taken {
-            tracing::warn!(from, "a large result was not taken: {problem}");
+            tracing::warn!(from, "a large result was not stored: {problem}");
         }
     }
 
     /// Workers of the previous version name an object by JSON in the place of the result. It is meant so if this object
     /// has arrived for this very task; otherwise it only looks like it.
-    pub(super) async fn recognise(&self, message: &mut FromWorker) {
+    pub(super) async fn resolve_object_ref(&self, message: &mut FromWorker) {
         let FromWorker::Finished { attempt, outcome: Outcome::Completed { result }, .. } = message
         else {
             return;
@@ -117,7 +119,7 @@ impl Objects {
             false => self.path(task, &object.digest),
         };
         let failed = |error: io::Error| {
-            ObjectError::Unavailable(Unavailable(format!("the object store fails: {error}")))
+            ObjectError::Unavailable(ServiceUnavailable(format!("the object store fails: {error}")))
         };
         let checked = path.clone();
         let checking = tokio::task::spawn_blocking(move || open_checked(&checked, &object));
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_is_given_to_its_task_and_only_as_it_was() {
+    async fn object_is_served_only_to_its_task_and_only_if_intact() {
         let directory = tempfile::tempdir().unwrap();
         let objects = Objects::open(directory.path()).unwrap();
         let bytes: Vec<u8> = (0..3 * PIECE_BYTES + 1).map(|at| at as u8).collect();
@@ -250,7 +252,7 @@ mod tests {
 
     /// A worker of the previous version names an object by JSON; so may any program.
     #[tokio::test]
-    async fn only_what_has_arrived_for_the_task_is_recognised_as_its_object() {
+    async fn object_reference_counts_only_if_the_object_arrived_for_the_task() {
         let directory = tempfile::tempdir().unwrap();
         let objects = Objects::open(directory.path()).unwrap();
         let digest = Payload::from(&b"large"[..]).digest();
@@ -265,7 +267,7 @@ mod tests {
             let outcome = Outcome::Completed { result: Payload::from(json.into_bytes()).into() };
             let (attempt, fence) = (AttemptId { task, number: 1 }, Fence(1));
             let mut message = FromWorker::Finished { attempt, fence, run: Span::ZERO, outcome };
-            objects.recognise(&mut message).await;
+            objects.resolve_object_ref(&mut message).await;
             let is_object = matches!(
                 message,
                 FromWorker::Finished {

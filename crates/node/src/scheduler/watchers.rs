@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 
-use hypha_api::{Watch, Watched, watch};
+use hypha_api::{Watch, WatchSender, watch_channel};
 use hypha_engine::Notice;
 use hypha_model::{Fence, Payload, TaskId, WorkerId};
 
 /// Watched tasks that are kept without looking whether anybody still listens.
-const FEW_TASKS: usize = 1_024;
+const MIN_SWEEP_TASKS: usize = 1_024;
 
 /// See the head of this file.
 #[derive(Default)]
 pub(super) struct Watchers {
-    by_task: HashMap<TaskId, Vec<Watched>>,
+    by_task: HashMap<TaskId, Vec<WatchSender>>,
     /// Attempts that stream, by their tokens, and the token of each task that does.
     streams: HashMap<Fence, (WorkerId, TaskId)>,
     streaming: HashMap<TaskId, Fence>,
@@ -24,20 +24,20 @@ pub(super) struct Watchers {
 impl Watchers {
     pub(super) fn add(&mut self, task: TaskId) -> Watch {
         self.sweep();
-        let (watched, watch) = watch();
+        let (watched, watch) = watch_channel();
         self.by_task.entry(task).or_default().push(watched);
         watch
     }
 
     /// What the attempt with this token gives goes to those who watch the task.
-    pub(super) fn stream(&mut self, task: TaskId, worker: WorkerId, fence: Fence) {
+    pub(super) fn start_stream(&mut self, task: TaskId, worker: WorkerId, fence: Fence) {
         self.end_stream(task);
         self.streams.insert(fence, (worker, task));
         self.streaming.insert(task, fence);
     }
 
     /// Passes a piece on, if its attempt streams.
-    pub(super) fn pass_on(
+    pub(super) fn forward_output(
         &mut self,
         worker: WorkerId,
         fence: Fence,
@@ -64,7 +64,7 @@ impl Watchers {
             self.end_stream(task);
         }
         let Some(watched) = self.by_task.get_mut(&task) else { return };
-        watched.retain(|one| one.tell(notice.clone()));
+        watched.retain(|one| one.send(notice.clone()));
         if watched.is_empty() || matches!(notice, Notice::Ended { .. }) {
             self.by_task.remove(&task);
         }
@@ -77,11 +77,11 @@ impl Watchers {
     }
 
     fn sweep(&mut self) {
-        if self.by_task.len() < self.sweep_at.max(FEW_TASKS) {
+        if self.by_task.len() < self.sweep_at.max(MIN_SWEEP_TASKS) {
             return;
         }
         self.by_task.retain(|_, watched| {
-            watched.retain(Watched::is_watched);
+            watched.retain(WatchSender::has_watcher);
             !watched.is_empty()
         });
         // Twice what is left, so that a sweep costs little for each watch.
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn pieces_pass_by_the_machine_while_their_attempt_streams() {
+    async fn streamed_pieces_bypass_the_machine() {
         let mut rng = Rng::new(1);
         let task = TaskId::new(Time::ZERO, &mut rng);
         let worker = WorkerId::new(Time::ZERO, &mut rng);
@@ -104,21 +104,27 @@ mod tests {
         let mut watchers = Watchers::default();
         let mut watch = watchers.add(task);
         assert!(
-            watchers.pass_on(worker, Fence(1), piece("a")).is_some(),
+            watchers.forward_output(worker, Fence(1), piece("a")).is_some(),
             "the machine sees the first"
         );
-        watchers.stream(task, worker, Fence(1));
-        assert!(watchers.pass_on(worker, Fence(1), piece("b")).is_none());
+        watchers.start_stream(task, worker, Fence(1));
+        assert!(watchers.forward_output(worker, Fence(1), piece("b")).is_none());
         match watch.next().await {
             Some(Notice::Output(given)) => assert_eq!(given, piece("b")),
             other => panic!("{other:?}"),
         }
         let elsewhere = WorkerId::new(Time::ZERO, &mut rng);
-        assert!(watchers.pass_on(elsewhere, Fence(1), piece("c")).is_some(), "not its attempt");
-        watchers.stream(task, worker, Fence(2));
-        assert!(watchers.pass_on(worker, Fence(1), piece("d")).is_some(), "void by now");
+        assert!(
+            watchers.forward_output(elsewhere, Fence(1), piece("c")).is_some(),
+            "not its attempt"
+        );
+        watchers.start_stream(task, worker, Fence(2));
+        assert!(watchers.forward_output(worker, Fence(1), piece("d")).is_some(), "void by now");
         watchers.notify(task, &Notice::Scheduled(worker));
-        assert!(watchers.pass_on(worker, Fence(2), piece("e")).is_some(), "given to another");
+        assert!(
+            watchers.forward_output(worker, Fence(2), piece("e")).is_some(),
+            "given to another"
+        );
         assert!(watchers.streams.is_empty() && watchers.streaming.is_empty());
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use hypha_engine::FromWorker;
-use hypha_net::{Taken, scheduler_id};
-use hypha_wire::dispatch::Tasks;
+use hypha_net::{AcceptedChannel, scheduler_id};
+use hypha_wire::dispatch::TaskProtocol;
 use tokio::sync::mpsc;
 
-use super::driver::Event;
+use super::host::WorkerInput;
 use super::runners::Runners;
-use crate::channel::{MAX_WAITING, carry};
+use crate::channel::{MAX_QUEUED_MESSAGES, exchange_messages};
 
 /// Where messages for a scheduler go.
 pub(super) struct Outbox {
@@ -20,32 +20,36 @@ pub(super) struct Outbox {
 
 /// Serves channels as they come.
 pub(super) async fn serve(
-    mut channels: mpsc::Receiver<Taken<Tasks>>,
-    events: mpsc::Sender<Event>,
+    mut channels: mpsc::Receiver<AcceptedChannel<TaskProtocol>>,
+    events: mpsc::Sender<WorkerInput>,
     runners: Arc<Runners>,
 ) {
     let mut number = 0;
     while let Some(channel) = channels.recv().await {
         number += 1;
-        runners.know(scheduler_id(&channel.peer), channel.peer);
+        runners.add_scheduler(scheduler_id(&channel.peer), channel.peer);
         tokio::spawn(serve_one(channel, number, events.clone()));
     }
 }
 
-async fn serve_one(channel: Taken<Tasks>, number: u64, events: mpsc::Sender<Event>) {
+async fn serve_one(
+    channel: AcceptedChannel<TaskProtocol>,
+    number: u64,
+    events: mpsc::Sender<WorkerInput>,
+) {
     let peer = channel.peer;
     let scheduler = scheduler_id(&peer);
-    let (messages, waiting) = mpsc::channel(MAX_WAITING);
-    let opened = Event::Opened(scheduler, Outbox { number, messages });
+    let (messages, waiting) = mpsc::channel(MAX_QUEUED_MESSAGES);
+    let opened = WorkerInput::ChannelOpened(scheduler, Outbox { number, messages });
     if events.send(opened).await.is_err() {
         return;
     }
     tracing::info!(%peer, %scheduler, "a scheduler has opened a channel");
-    let take = |said| {
-        let sent = events.send(Event::Said(scheduler, said));
+    let take = |received| {
+        let sent = events.send(WorkerInput::Received(scheduler, received));
         async { sent.await.is_ok() }
     };
-    let why = carry(channel, waiting, take).await;
+    let why = exchange_messages(channel, waiting, take).await;
     tracing::info!(%peer, %scheduler, "a scheduler's channel has ended: {why}");
-    let _ = events.send(Event::Closed(scheduler, number)).await;
+    let _ = events.send(WorkerInput::ChannelClosed(scheduler, number)).await;
 }

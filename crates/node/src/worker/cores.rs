@@ -22,7 +22,7 @@ impl Cores {
         cores
     }
 
-    pub(super) fn give_back(&mut self, cores: &[usize]) {
+    pub(super) fn release(&mut self, cores: &[usize]) {
         for core in cores {
             self.used[*core] -= 1;
         }
@@ -41,7 +41,7 @@ mod tests {
         let first = cores.take(2);
         assert_eq!(first, [0, 1]);
         assert_eq!(cores.take(2), [2, 3]);
-        cores.give_back(&first);
+        cores.release(&first);
         assert_eq!(cores.take(1), [0]);
         assert_eq!(cores.take(2), [1, 0]);
     }

@@ -10,14 +10,14 @@ use hypha_model::{Epoch, SchedulerId};
 const FILE: &str = "epoch";
 
 /// The last life that ended in order, and the schedulers that held its leases.
-const LEFT: &str = "left";
+const LEFT_FILE: &str = "left";
 
 /// The last life; that before the first if there is no file.
 pub(super) fn read(directory: &Path) -> io::Result<Epoch> {
     match fs::read_to_string(directory.join(FILE)) {
         Ok(text) => text.trim().parse().map(Epoch).map_err(|_| {
             let path = directory.join(FILE);
-            io::Error::other(format!("{} holds no number; remove it", path.display()))
+            io::Error::other(format!("{} does not hold a number; remove it", path.display()))
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Epoch(0)),
         Err(error) => Err(error),
@@ -26,12 +26,12 @@ pub(super) fn read(directory: &Path) -> io::Result<Epoch> {
 
 /// Writes it so that it is there, whole, also after a power cut.
 pub(super) fn write(directory: &Path, epoch: Epoch) -> io::Result<()> {
-    put(directory, FILE, &epoch.0.to_string())
+    write_atomically(directory, FILE, &epoch.0.to_string())
 }
 
 /// The last life that ended in order. A file that cannot be read costs attempts, not the worker's start.
 pub(super) fn read_left(directory: &Path) -> Option<Leaving> {
-    let text = fs::read_to_string(directory.join(LEFT)).ok()?;
+    let text = fs::read_to_string(directory.join(LEFT_FILE)).ok()?;
     let mut words = text.split_whitespace();
     let epoch = Epoch(words.next()?.parse().ok()?);
     let holders: Option<Vec<SchedulerId>> = words.map(|holder| holder.parse().ok()).collect();
@@ -41,10 +41,10 @@ pub(super) fn read_left(directory: &Path) -> Option<Leaving> {
 /// Writes that this life ends in order.
 pub(super) fn write_left(directory: &Path, left: &Leaving) -> io::Result<()> {
     let holders: Vec<String> = left.holders.iter().map(ToString::to_string).collect();
-    put(directory, LEFT, &format!("{} {}", left.epoch.0, holders.join(" ")))
+    write_atomically(directory, LEFT_FILE, &format!("{} {}", left.epoch.0, holders.join(" ")))
 }
 
-fn put(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+fn write_atomically(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
     let mut file = File::create(&new)?;
     writeln!(file, "{text}")?;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_is_found_again_and_nonsense_is_named() {
+    fn epoch_is_read_back_and_an_invalid_file_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(read(directory.path()).unwrap(), Epoch(0));
         write(directory.path(), Epoch(41)).unwrap();
@@ -68,7 +68,7 @@ mod tests {
         assert!(read(directory.path()).unwrap_err().to_string().contains("holds no number"));
     }
     #[test]
-    fn an_end_in_order_is_found_again_and_nonsense_is_none() {
+    fn graceful_leave_is_read_back_and_an_invalid_file_is_ignored() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(read_left(directory.path()), None);
         let holder = |last: char| format!("00000000-0000-7000-8000-0000000000a{last}").parse();
@@ -79,7 +79,7 @@ mod tests {
             assert_eq!(read_left(directory.path()), Some(left));
         }
         for nonsense in ["", "7", "7 x", "x 00000000-0000-7000-8000-0000000000aa"] {
-            fs::write(directory.path().join(LEFT), nonsense).unwrap();
+            fs::write(directory.path().join(LEFT_FILE), nonsense).unwrap();
             assert_eq!(read_left(directory.path()), None, "{nonsense}");
         }
     }

@@ -8,32 +8,32 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hypha_api::{
-    Enqueue, Enqueued, Instance, InstanceHealth, InstanceResult, InstanceStage, InstanceStatus,
-    Refused,
+    EnqueueError, EnqueueRequest, EnqueueResponse, Instance, InstanceHealth, InstanceResult,
+    InstanceStatus, InstanceTaskState,
 };
-use hypha_backends::{Answer, Format, Server, ServerConfig, default_networks};
+use hypha_backends::{BackEnd, BackEndSettings, CallOutcome, Format, default_networks};
 use hypha_engine::{Dispatch, FromWorker, Outcome, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, Fence, Form, LeaseId, Name, Payload, Requirement, Rng, SchedulerId, Span,
-    TaskId, TaskResult, TaskSpec, Worker,
+    AttemptId, Epoch, Fence, InputKind, LeaseId, Name, Payload, Requirement, Rng, SchedulerId,
+    Span, TaskId, TaskResult, TaskSpec, Worker,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::driver::Event;
+use super::host::WorkerInput;
 use crate::clock::Clock;
 
 /// Results that are kept to be fetched, the oldest forgotten first.
 const MAX_RESULTS: usize = 10_000;
 
 /// How long one task may run: the scheduler's default.
-const TIMEOUT: Span = Span::from_secs(300);
+const TASK_TIMEOUT: Span = Span::from_secs(300);
 
 /// How often a callback is tried; the scheduler polls as well.
-const CALLBACK_TRIES: u32 = 3;
+const CALLBACK_ATTEMPTS: u32 = 3;
 
 /// The pause between two tries.
-const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
+const CALLBACK_BACKOFF: Duration = Duration::from_secs(1);
 
 /// When a refused scheduler should try again, in seconds.
 const RETRY_AFTER_S: u32 = 1;
@@ -43,36 +43,36 @@ pub(super) struct LocalInstance {
     worker: Arc<Worker>,
     model: Name,
     clock: Clock,
-    events: mpsc::Sender<Event>,
-    state: Arc<Mutex<State>>,
+    events: mpsc::Sender<WorkerInput>,
+    state: Arc<Mutex<InstanceState>>,
 }
 
-struct State {
+struct InstanceState {
     rng: Rng,
     fences: u64,
-    tasks: HashMap<String, Entry>,
+    tasks: HashMap<String, TaskEntry>,
     by_fence: HashMap<u64, String>,
     /// Names of tasks that are done, in the order of their ends.
     done: VecDeque<String>,
 }
 
-struct Entry {
-    stage: InstanceStage,
+struct TaskEntry {
+    stage: InstanceTaskState,
     callback: Option<String>,
-    /// Who waits to hear whether it was taken.
-    taken: Option<oneshot::Sender<Result<(), Refused>>>,
+    /// Who waits to hear whether it was admitted.
+    admitted: Option<oneshot::Sender<Result<(), EnqueueError>>>,
 }
 
 impl LocalInstance {
-    /// What the machine says to the instance comes through `said`.
+    /// What the machine says to the instance comes through `messages`.
     pub(super) fn start(
         worker: Arc<Worker>,
         model: Name,
         clock: Clock,
-        events: mpsc::Sender<Event>,
-        said: mpsc::Receiver<FromWorker>,
+        events: mpsc::Sender<WorkerInput>,
+        messages: mpsc::Receiver<FromWorker>,
     ) -> LocalInstance {
-        let state = State {
+        let state = InstanceState {
             rng: Rng::new(rand::random()),
             fences: 0,
             tasks: HashMap::new(),
@@ -81,35 +81,35 @@ impl LocalInstance {
         };
         let state = Arc::new(Mutex::new(state));
         let instance = LocalInstance { worker, model, clock, events, state };
-        tokio::spawn(instance.clone().hear(said));
+        tokio::spawn(instance.clone().receive(messages));
         instance
     }
 
-    async fn hear(self, mut said: mpsc::Receiver<FromWorker>) {
-        while let Some(message) = said.recv().await {
-            self.heard(message);
+    async fn receive(self, mut messages: mpsc::Receiver<FromWorker>) {
+        while let Some(message) = messages.recv().await {
+            self.on_message(message);
         }
     }
 
-    fn heard(&self, message: FromWorker) {
+    fn on_message(&self, message: FromWorker) {
         let mut state = self.lock();
         match message {
-            FromWorker::Accepted { fence, .. } => state.taken(fence, Ok(())),
+            FromWorker::Accepted { fence, .. } => state.admitted(fence, Ok(())),
             FromWorker::Started { fence, .. } => {
-                state.taken(fence, Ok(()));
+                state.admitted(fence, Ok(()));
                 if let Some(entry) = state.entry(fence) {
-                    entry.stage = InstanceStage::Running;
+                    entry.stage = InstanceTaskState::Running;
                 }
             }
             FromWorker::Refused { fence, .. } => {
-                let refused = Refused::QueueFull { retry_after_s: RETRY_AFTER_S };
-                state.taken(fence, Err(refused));
+                let refused = EnqueueError::QueueFull { retry_after_s: RETRY_AFTER_S };
+                state.admitted(fence, Err(refused));
                 state.forget(fence);
             }
             FromWorker::Finished { attempt, fence, run, outcome } => {
                 let ended = state.ended(fence, run, outcome);
                 drop(state);
-                self.tell(ToWorker::Recorded { attempt, fence });
+                self.send(ToWorker::Recorded { attempt, fence });
                 if let Some((Some(callback), result)) = ended {
                     tokio::spawn(notify(callback, self.worker.id.to_string(), result));
                 }
@@ -120,30 +120,30 @@ impl LocalInstance {
     }
 
     /// Beside whoever calls: the loop that takes it may be waiting for us.
-    fn tell(&self, message: ToWorker) {
+    fn send(&self, message: ToWorker) {
         let events = self.events.clone();
         tokio::spawn(async move {
-            let _ = events.send(Event::Said(SchedulerId::LOCAL, vec![message])).await;
+            let _ = events.send(WorkerInput::Received(SchedulerId::LOCAL, vec![message])).await;
         });
     }
 
-    fn begin(&self, task: Enqueue) -> Begun {
+    fn admit(&self, task: EnqueueRequest) -> Admission {
         let now = self.clock.now();
         let mut state = self.lock();
         let id = TaskId::new(now, &mut state.rng);
         let name = task.task_id.unwrap_or_else(|| id.to_string());
         if let Some(known) = state.tasks.get_mut(&name)
-            && matches!(known.stage, InstanceStage::Queued | InstanceStage::Running)
+            && matches!(known.stage, InstanceTaskState::Queued | InstanceTaskState::Running)
         {
             known.callback = task.callback_url;
-            return Begun { name, dispatch: None };
+            return Admission { name, dispatch: None };
         }
         state.fences += 1;
         let fence = state.fences;
-        let (taken, told) = oneshot::channel();
-        let (stage, callback) = (InstanceStage::Queued, task.callback_url);
+        let (admitted, admission) = oneshot::channel();
+        let (stage, callback) = (InstanceTaskState::Queued, task.callback_url);
         state.done.retain(|done| *done != name);
-        state.tasks.insert(name.clone(), Entry { stage, callback, taken: Some(taken) });
+        state.tasks.insert(name.clone(), TaskEntry { stage, callback, admitted: Some(admitted) });
         state.by_fence.insert(fence, name.clone());
         let requirement = Requirement { model: Some(self.model.clone()), ..Default::default() };
         let dispatch = Dispatch {
@@ -157,32 +157,32 @@ impl LocalInstance {
                 metadata: task.metadata,
                 ..TaskSpec::default()
             }),
-            timeout: TIMEOUT,
+            timeout: TASK_TIMEOUT,
             interactive: false,
             resume: None,
         };
-        Begun { name, dispatch: Some((dispatch, told)) }
+        Admission { name, dispatch: Some((dispatch, admission)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InstanceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct Begun {
+struct Admission {
     name: String,
     /// None if it is under way already.
-    dispatch: Option<(Dispatch, oneshot::Receiver<Result<(), Refused>>)>,
+    dispatch: Option<(Dispatch, oneshot::Receiver<Result<(), EnqueueError>>)>,
 }
 
-impl State {
-    fn entry(&mut self, fence: Fence) -> Option<&mut Entry> {
+impl InstanceState {
+    fn entry(&mut self, fence: Fence) -> Option<&mut TaskEntry> {
         self.tasks.get_mut(self.by_fence.get(&fence.0)?)
     }
 
-    fn taken(&mut self, fence: Fence, outcome: Result<(), Refused>) {
-        if let Some(taken) = self.entry(fence).and_then(|entry| entry.taken.take()) {
-            let _ = taken.send(outcome);
+    fn admitted(&mut self, fence: Fence, outcome: Result<(), EnqueueError>) {
+        if let Some(admitted) = self.entry(fence).and_then(|entry| entry.admitted.take()) {
+            let _ = admitted.send(outcome);
         }
     }
 
@@ -202,17 +202,17 @@ impl State {
         let entry = self.tasks.get_mut(&name)?;
         entry.stage = match outcome {
             Outcome::Completed { result: TaskResult::Inline { payload, .. } } => {
-                InstanceStage::Completed { result: payload, run }
+                InstanceTaskState::Completed { result: payload, run }
             }
             // What this surface asked for is never sent away.
             Outcome::Completed { result: TaskResult::Object(_) } => {
-                InstanceStage::Failed { error: "the result is not here".to_owned(), run }
+                InstanceTaskState::Failed { error: "the result was sent elsewhere".to_owned(), run }
             }
-            Outcome::Failed(error) => InstanceStage::Failed { error: error.to_string(), run },
-            Outcome::Unreached { error } => InstanceStage::Failed { error, run },
+            Outcome::Failed(error) => InstanceTaskState::Failed { error: error.to_string(), run },
+            Outcome::Unreachable { error } => InstanceTaskState::Failed { error, run },
             Outcome::TimedOut => {
-                let error = format!("it took longer than {TIMEOUT}");
-                InstanceStage::Failed { error, run }
+                let error = format!("it took longer than {TASK_TIMEOUT}");
+                InstanceTaskState::Failed { error, run }
             }
         };
         let result = InstanceResult { task_id: name.clone(), stage: entry.stage.clone() };
@@ -226,7 +226,7 @@ impl State {
         Some((callback, result))
     }
 
-    fn open(&self) -> u32 {
+    fn open_tasks(&self) -> u32 {
         u32::try_from(self.by_fence.len()).unwrap_or(u32::MAX)
     }
 }
@@ -238,25 +238,28 @@ impl Instance for LocalInstance {
             instance_id: self.worker.id.to_string(),
             model_type: self.model.to_string(),
             replicas_running: serves.map(|one| one.concurrency).fold(0, u32::saturating_add),
-            queue_size: self.lock().open(),
+            queue_size: self.lock().open_tasks(),
             status: InstanceHealth::Running,
         }
     }
 
-    fn enqueue(&self, task: Enqueue) -> BoxFuture<'static, Result<Enqueued, Refused>> {
+    fn enqueue(
+        &self,
+        task: EnqueueRequest,
+    ) -> BoxFuture<'static, Result<EnqueueResponse, EnqueueError>> {
         let this = self.clone();
         async move {
-            let Begun { name, dispatch } = this.begin(task);
-            if let Some((dispatch, told)) = dispatch {
-                let stopping = || Refused::Unavailable("the worker is stopping".to_owned());
+            let Admission { name, dispatch } = this.admit(task);
+            if let Some((dispatch, admission)) = dispatch {
+                let stopping = || EnqueueError::Unavailable("the worker is stopping".to_owned());
                 let message = ToWorker::Dispatch(Arc::new(dispatch));
-                let said = Event::Said(SchedulerId::LOCAL, vec![message]);
-                this.events.send(said).await.map_err(|_| stopping())?;
-                told.await.map_err(|_| stopping())??;
+                let messages = WorkerInput::Received(SchedulerId::LOCAL, vec![message]);
+                this.events.send(messages).await.map_err(|_| stopping())?;
+                admission.await.map_err(|_| stopping())??;
             }
-            Ok(Enqueued {
+            Ok(EnqueueResponse {
                 task_id: name,
-                queue_size: this.lock().open(),
+                queue_size: this.lock().open_tasks(),
                 enqueue_time: this.clock.now().as_secs_f64(),
             })
         }
@@ -277,33 +280,35 @@ impl Instance for LocalInstance {
 /// not be made to fetch any address.
 async fn notify(callback: String, instance: String, done: InstanceResult) {
     let body = Payload::from(notification(&instance, done).to_string().into_bytes());
-    let config = ServerConfig {
+    let config = BackEndSettings {
         allowed_networks: Some(default_networks().into()),
-        ..ServerConfig::new(callback, Format::Json)
+        ..BackEndSettings::new(callback, Format::Json)
     };
-    let server = match Server::new(config) {
+    let server = match BackEnd::new(config) {
         Ok(server) => server,
         Err(error) => return tracing::debug!("a callback address cannot be used: {error}"),
     };
-    for attempt in 1..=CALLBACK_TRIES {
-        match server.start(None, Form::Task, &body, false).answer().await {
-            Answer::Completed { .. } => return,
-            Answer::Failed(error) => tracing::debug!(attempt, "a callback failed: {error}"),
-            Answer::Unreached { error } => tracing::debug!(attempt, "a callback failed: {error}"),
+    for attempt in 1..=CALLBACK_ATTEMPTS {
+        match server.start(None, InputKind::Task, &body, false).outcome().await {
+            CallOutcome::Completed { .. } => return,
+            CallOutcome::Failed(error) => tracing::debug!(attempt, "a callback failed: {error}"),
+            CallOutcome::Unreachable { error } => {
+                tracing::debug!(attempt, "a callback failed: {error}")
+            }
         }
-        tokio::time::sleep(CALLBACK_PAUSE).await;
+        tokio::time::sleep(CALLBACK_BACKOFF).await;
     }
 }
 
 fn notification(instance: &str, done: InstanceResult) -> Value {
     let mut body = json!({ "task_id": done.task_id, "instance_id": instance });
     let (status, run, result, error) = match done.stage {
-        InstanceStage::Completed { result, run } => {
+        InstanceTaskState::Completed { result, run } => {
             let shown = serde_json::from_slice(result.bytes()).ok();
             ("completed", run, shown, None)
         }
-        InstanceStage::Failed { error, run } => ("failed", run, None, Some(error)),
-        InstanceStage::Queued | InstanceStage::Running => return body,
+        InstanceTaskState::Failed { error, run } => ("failed", run, None, Some(error)),
+        InstanceTaskState::Queued | InstanceTaskState::Running => return body,
     };
     body["status"] = json!(status);
     body["execution_time"] = json!(run.as_millis_f64());

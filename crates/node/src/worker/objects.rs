@@ -10,10 +10,10 @@ use hypha_model::{FailureKind, ObjectRef, Payload, SchedulerId, TaskError, TaskR
 use hypha_net::{Bulk, Header, Outgoing, PeerId, SendError, Sent};
 use tokio_util::sync::CancellationToken;
 
-use crate::object::KIND;
+use crate::object::RESULT_TRANSFER_KIND;
 
 /// Before a result is sent again that the scheduler could not take: most are back, or have room again, within seconds.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const RESEND_DELAY: Duration = Duration::from_secs(1);
 
 pub(super) struct Uploads {
     bulk: Bulk,
@@ -27,7 +27,7 @@ impl Uploads {
     }
 
     /// A scheduler is known by this id.
-    pub(super) fn know(&self, id: SchedulerId, peer: PeerId) {
+    pub(super) fn add_scheduler(&self, id: SchedulerId, peer: PeerId) {
         self.schedulers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, peer);
     }
 
@@ -36,7 +36,7 @@ impl Uploads {
     }
 
     /// The outcome as it fits into a message. What the worker's own surface asked for stays as it is.
-    pub(super) async fn shrink(
+    pub(super) async fn upload_if_large(
         &self,
         id: RunId,
         dispatch: &Dispatch,
@@ -54,12 +54,12 @@ impl Uploads {
             known.get(&id.scheduler).copied()
         };
         let Some(peer) = peer else { return outcome };
-        let bytes = Bytes::from_owner(Owned(payload.clone()));
+        let bytes = Bytes::from_owner(PayloadBytes(payload.clone()));
         let object = ObjectRef { digest: *digest, bytes: bytes.len() as u64, by_digest: false };
         let header = Header {
             job: None,
             round: None,
-            kind: KIND.to_owned(),
+            kind: RESULT_TRANSFER_KIND.to_owned(),
             name: dispatch.attempt.to_string(),
             length: object.bytes,
             digest: Some(hypha_wire::bulk::Digest(*digest.as_bytes())),
@@ -96,15 +96,15 @@ impl Uploads {
             tracing::warn!(attempt = header.name, "a large result is sent again: {error}");
             tokio::select! {
                 () = cancel.cancelled() => return Err(error),
-                () = tokio::time::sleep(AGAIN_AFTER) => {}
+                () = tokio::time::sleep(RESEND_DELAY) => {}
             }
         }
     }
 }
 
-struct Owned(Payload);
+struct PayloadBytes(Payload);
 
-impl AsRef<[u8]> for Owned {
+impl AsRef<[u8]> for PayloadBytes {
     fn as_ref(&self) -> &[u8] {
         self.0.bytes()
     }

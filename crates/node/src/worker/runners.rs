@@ -3,12 +3,11 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hypha_backends::Answer;
+use hypha_backends::CallOutcome;
 use hypha_config::{ExecutorConfig, ProgramConfig, Runtime, ServerConfig};
 use hypha_engine::{Dispatch, Outcome, RunId};
 use hypha_executor::{
-    Confinement, Event as Told, Executor, Job, Launcher, Limits, Outcome as JobOutcome, Process,
-    ProcessConfig,
+    Attempt, Confinement, Executor, Launcher, Limits, Process, ProcessConfig, RunEvent, RunOutcome,
 };
 use hypha_model::{FailureKind, Name, SchedulerId, TaskError};
 use hypha_net::PeerId;
@@ -17,14 +16,14 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::cores::Cores;
-use super::driver::Event;
-use super::flow::Flow;
+use super::host::WorkerInput;
+use super::monitored::MonitoredBackEnd;
 use super::objects::Uploads;
-use super::watched::Watched;
+use super::piece_batcher::PieceBatcher;
 use crate::NodeError;
 
 /// The subcommand of this program that starts tasks' programs.
-pub const LAUNCHER: &str = "launch-task";
+pub const LAUNCHER_SUBCOMMAND: &str = "launch-task";
 
 /// All executors, in the order of the configuration.
 pub(super) struct Runners {
@@ -34,14 +33,14 @@ pub(super) struct Runners {
 }
 
 struct Runner {
-    kind: Kind,
+    kind: RunnerKind,
     /// The model of a task that names none.
     model: Name,
 }
 
-enum Kind {
+enum RunnerKind {
     Local(Executor),
-    Server(Watched),
+    Http(MonitoredBackEnd),
 }
 
 /// Stops a run.
@@ -63,20 +62,25 @@ impl Runners {
         executors: &[ExecutorConfig],
         data_dir: &Path,
         uploads: Uploads,
-        events: &mpsc::Sender<Event>,
+        events: &mpsc::Sender<WorkerInput>,
     ) -> Result<Runners, NodeError> {
         let runners = executors
             .iter()
             .enumerate()
             .map(|(at, config)| {
                 let kind = match &config.runtime {
-                    Runtime::Builtin => Kind::Local(Executor::Builtin),
+                    Runtime::Builtin => RunnerKind::Local(Executor::Builtin),
                     Runtime::Process(program) => {
-                        Kind::Local(Executor::Process(process(config, program, data_dir)?))
+                        RunnerKind::Local(Executor::Process(process(config, program, data_dir)?))
                     }
                     Runtime::Http(server) => {
-                        let server = self::server(server)?;
-                        Kind::Server(Watched::start(server, at, config.name.clone(), events))
+                        let server = self::back_end(server)?;
+                        RunnerKind::Http(MonitoredBackEnd::start(
+                            server,
+                            at,
+                            config.name.clone(),
+                            events,
+                        ))
                     }
                 };
                 let model = config.models.first().unwrap_or(&config.name).clone();
@@ -87,20 +91,20 @@ impl Runners {
     }
 
     /// A scheduler is known by this id: large results go to it.
-    pub(super) fn know(&self, id: SchedulerId, peer: PeerId) {
-        self.uploads.know(id, peer);
+    pub(super) fn add_scheduler(&self, id: SchedulerId, peer: PeerId) {
+        self.uploads.add_scheduler(id, peer);
     }
 
     /// The outcome of what takes no time.
     pub(super) fn run_at_once(&self, executor: usize, dispatch: &Dispatch) -> Option<Outcome> {
         let runner = self.runners.get(executor)?;
-        let Kind::Local(local) = &runner.kind else { return None };
+        let RunnerKind::Local(local) = &runner.kind else { return None };
         if dispatch.spec.stream {
             return None;
         }
-        let job = runner.job(dispatch, Vec::new(), Vec::new());
-        match local.run_at_once(&job)? {
-            JobOutcome::Completed { payload } if self.uploads.is_large(&payload) => None,
+        let attempt = runner.attempt(dispatch, Vec::new(), Vec::new());
+        match local.run_at_once(&attempt)? {
+            RunOutcome::Completed { payload } if self.uploads.is_large(&payload) => None,
             outcome => Some(outcome_of(outcome)),
         }
     }
@@ -112,28 +116,28 @@ impl Runners {
         executor: usize,
         dispatch: Arc<Dispatch>,
         devices: Vec<u32>,
-        events: mpsc::Sender<Event>,
+        events: mpsc::Sender<WorkerInput>,
     ) -> Stopper {
         let cancel = CancellationToken::new();
         let stopper = Stopper(cancel.clone());
         tokio::spawn(async move {
             let outcome = match self.runners.get(executor).map(|runner| (&runner.kind, runner)) {
                 None => failed("the worker has no such executor"),
-                Some((Kind::Local(local), runner)) => {
+                Some((RunnerKind::Local(local), runner)) => {
                     let cpus = self.take_cores(&dispatch);
-                    let job = runner.job(&dispatch, devices, cpus.clone());
-                    let outcome = run(local, job, id, &events, &cancel).await;
-                    self.give_back(&cpus);
+                    let attempt = runner.attempt(&dispatch, devices, cpus.clone());
+                    let outcome = run(local, attempt, id, &events, &cancel).await;
+                    self.release(&cpus);
                     outcome
                 }
-                Some((Kind::Server(watched), runner)) => match watched.problem() {
+                Some((RunnerKind::Http(monitored), runner)) => match monitored.problem() {
                     // Nothing was tried, and whoever gave it hears when the server is well again.
-                    Some(problem) => Outcome::Unreached { error: problem },
-                    None => call(watched, runner, &dispatch, id, &events, &cancel).await,
+                    Some(problem) => Outcome::Unreachable { error: problem },
+                    None => call(monitored, runner, &dispatch, id, &events, &cancel).await,
                 },
             };
-            let outcome = self.uploads.shrink(id, &dispatch, outcome, &cancel).await;
-            let _ = events.send(Event::Ended(id, outcome)).await;
+            let outcome = self.uploads.upload_if_large(id, &dispatch, outcome, &cancel).await;
+            let _ = events.send(WorkerInput::Ended(id, outcome)).await;
         });
         stopper
     }
@@ -141,7 +145,7 @@ impl Runners {
     /// Ends everything that runs.
     pub(super) async fn stop(&self) {
         for runner in &self.runners {
-            if let Kind::Local(local) = &runner.kind {
+            if let RunnerKind::Local(local) = &runner.kind {
                 local.stop().await;
             }
         }
@@ -153,15 +157,15 @@ impl Runners {
         cores.take(usize::try_from(wanted).unwrap_or(usize::MAX))
     }
 
-    fn give_back(&self, taken: &[usize]) {
-        self.cores.lock().unwrap_or_else(PoisonError::into_inner).give_back(taken);
+    fn release(&self, taken: &[usize]) {
+        self.cores.lock().unwrap_or_else(PoisonError::into_inner).release(taken);
     }
 }
 
 impl Runner {
-    fn job(&self, dispatch: &Dispatch, devices: Vec<u32>, cpus: Vec<usize>) -> Job {
+    fn attempt(&self, dispatch: &Dispatch, devices: Vec<u32>, cpus: Vec<usize>) -> Attempt {
         let requirement = &dispatch.spec.requirement;
-        Job {
+        Attempt {
             id: dispatch.attempt,
             model: requirement.model.as_ref().unwrap_or(&self.model).clone(),
             input: dispatch.spec.input.clone(),
@@ -176,14 +180,14 @@ impl Runner {
 
 async fn run(
     executor: &Executor,
-    job: Job,
+    attempt: Attempt,
     id: RunId,
-    events: &mpsc::Sender<Event>,
+    events: &mpsc::Sender<WorkerInput>,
     cancel: &CancellationToken,
 ) -> Outcome {
-    let mut running = executor.start(job);
+    let mut running = executor.start(attempt);
     let canceller = running.canceller();
-    let mut flow = Flow::new(id, events);
+    let mut batcher = PieceBatcher::new(id, events);
     loop {
         tokio::select! {
             // In this order: what is held goes when nothing more is at hand.
@@ -193,17 +197,17 @@ async fn run(
                 break;
             }
             told = running.next() => match told {
-                Some(Told::Progress(permille)) => {
-                    flow.flush().await;
-                    let _ = events.send(Event::Progressed(id, permille)).await;
+                Some(RunEvent::Progress(permille)) => {
+                    batcher.flush().await;
+                    let _ = events.send(WorkerInput::Progressed(id, permille)).await;
                 }
-                Some(Told::Output(piece)) => flow.add(&piece).await,
+                Some(RunEvent::Output(piece)) => batcher.add(&piece).await,
                 None => break,
             },
-            () = std::future::ready(()), if flow.holds() => flow.flush().await,
+            () = std::future::ready(()), if batcher.has_pending() => batcher.flush().await,
         }
     }
-    flow.flush().await;
+    batcher.flush().await;
     let ended = running.outcome();
     tokio::pin!(ended);
     let outcome = tokio::select! {
@@ -217,37 +221,37 @@ async fn run(
 }
 
 async fn call(
-    watched: &Watched,
+    monitored: &MonitoredBackEnd,
     runner: &Runner,
     dispatch: &Dispatch,
     id: RunId,
-    events: &mpsc::Sender<Event>,
+    events: &mpsc::Sender<WorkerInput>,
     cancel: &CancellationToken,
 ) -> Outcome {
     let spec = &dispatch.spec;
     let model = spec.requirement.model.as_ref().unwrap_or(&runner.model);
     let calling = async {
-        let mut call = watched.server.start(Some(model), spec.form, &spec.input, spec.stream);
+        let mut call = monitored.back_end.start(Some(model), spec.form, &spec.input, spec.stream);
         if spec.stream {
-            let mut flow = Flow::new(id, events);
+            let mut batcher = PieceBatcher::new(id, events);
             loop {
                 tokio::select! {
                     biased;
                     piece = call.next() => match piece {
-                        Some(piece) => flow.add(&piece).await,
+                        Some(piece) => batcher.add(&piece).await,
                         None => break,
                     },
-                    () = std::future::ready(()), if flow.holds() => flow.flush().await,
+                    () = std::future::ready(()), if batcher.has_pending() => batcher.flush().await,
                 }
             }
-            flow.flush().await;
+            batcher.flush().await;
         }
-        match call.answer().await {
-            Answer::Completed { payload } => Outcome::Completed { result: payload.into() },
-            Answer::Failed(error) => Outcome::Failed(error),
-            Answer::Unreached { error } => {
-                watched.was_not_reached(&error).await;
-                Outcome::Unreached { error }
+        match call.outcome().await {
+            CallOutcome::Completed { payload } => Outcome::Completed { result: payload.into() },
+            CallOutcome::Failed(error) => Outcome::Failed(error),
+            CallOutcome::Unreachable { error } => {
+                monitored.mark_unreachable(&error).await;
+                Outcome::Unreachable { error }
             }
         }
     };
@@ -258,11 +262,11 @@ async fn call(
     }
 }
 
-fn outcome_of(outcome: JobOutcome) -> Outcome {
+fn outcome_of(outcome: RunOutcome) -> Outcome {
     match outcome {
-        JobOutcome::Completed { payload } => Outcome::Completed { result: payload.into() },
-        JobOutcome::Failed(failure) => Outcome::Failed(failure.into()),
-        JobOutcome::Cancelled => failed(STOPPED),
+        RunOutcome::Completed { payload } => Outcome::Completed { result: payload.into() },
+        RunOutcome::Failed(failure) => Outcome::Failed(failure.into()),
+        RunOutcome::Cancelled => failed(STOPPED),
     }
 }
 
@@ -293,7 +297,7 @@ fn process(
     };
     let concurrency = usize::try_from(config.concurrency).unwrap_or(usize::MAX);
     let process = ProcessConfig {
-        launcher: Launcher::this_program(LAUNCHER),
+        launcher: Launcher::this_program(LAUNCHER_SUBCOMMAND),
         command: program.cmd.clone(),
         args: program.args.clone(),
         environment: program.environment.0.clone(),
@@ -310,14 +314,14 @@ fn process(
     Process::open(process).map_err(NodeError::failed)
 }
 
-fn server(config: &ServerConfig) -> Result<hypha_backends::Server, NodeError> {
-    let server = hypha_backends::ServerConfig {
+fn back_end(config: &ServerConfig) -> Result<hypha_backends::BackEnd, NodeError> {
+    let server = hypha_backends::BackEndSettings {
         health_path: config.health_path.clone(),
         api_key: config.api_key_file.as_deref().map(crate::settings::secret).transpose()?,
-        ..hypha_backends::ServerConfig::new(
+        ..hypha_backends::BackEndSettings::new(
             config.url.clone(),
             crate::settings::format_of(config.format),
         )
     };
-    hypha_backends::Server::new(server).map_err(NodeError::configuration)
+    hypha_backends::BackEnd::new(server).map_err(NodeError::configuration)
 }

@@ -12,14 +12,14 @@ use rustls::pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
 use super::{IssueError, Validity};
-use crate::facts::Facts;
 use crate::key::Key;
+use crate::parsed::ParsedCertificate;
 use crate::{check_organisation, date, pem};
 
 /// A certificate authority: its certificate and its key.
 pub struct Authority {
     certificate: CertificateDer<'static>,
-    facts: Facts,
+    parsed: ParsedCertificate,
     organisation: String,
     key: Key,
 }
@@ -45,7 +45,7 @@ pub fn organisation(
         return Err(IssueError::NotRoot);
     }
     let key = Key::generate();
-    let parameters = parameters(organisation, "CA", &key, 0, root.within(validity)?);
+    let parameters = parameters(organisation, "CA", &key, 0, root.clamp_validity(validity)?);
     let certificate = parameters.signed_by(&key, &root.issuer()?)?;
     Authority::new(certificate.into(), key)
 }
@@ -61,18 +61,18 @@ impl Authority {
     }
 
     fn new(certificate: CertificateDer<'static>, key: Key) -> Result<Authority, IssueError> {
-        let facts = Facts::parse(&certificate).map_err(IssueError::BadAuthority)?;
-        if !facts.authority {
-            let what = format!("`{}` may not issue certificates", facts.subject.escape_debug());
+        let parsed = ParsedCertificate::parse(&certificate).map_err(IssueError::BadAuthority)?;
+        if !parsed.authority {
+            let what = format!("`{}` may not issue certificates", parsed.subject.escape_debug());
             return Err(IssueError::BadAuthority(what));
         }
-        if facts.public_key != Some(key.public().into()) {
+        if parsed.public_key != Some(key.public().into()) {
             return Err(IssueError::KeyMismatch);
         }
-        let [organisation] = facts.organisations.as_slice() else {
+        let [organisation] = parsed.organisations.as_slice() else {
             return Err(IssueError::BadAuthority("it does not name one organisation".to_owned()));
         };
-        Ok(Authority { organisation: organisation.clone(), certificate, facts, key })
+        Ok(Authority { organisation: organisation.clone(), certificate, parsed, key })
     }
 
     /// Whose it is.
@@ -82,7 +82,7 @@ impl Authority {
 
     /// Whether it is a root, which is trusted for its own sake.
     pub fn is_root(&self) -> bool {
-        self.facts.self_issued
+        self.parsed.self_issued
     }
 
     /// Its certificate.
@@ -108,12 +108,12 @@ impl Authority {
     }
 
     /// A certificate is worth nothing once its issuer has expired: it should say so itself.
-    pub(super) fn within(&self, validity: Validity) -> Result<Validity, IssueError> {
-        let not_after = validity.not_after.min(self.facts.not_after);
-        if validity.not_before >= not_after || validity.not_after < self.facts.not_before {
+    pub(super) fn clamp_validity(&self, validity: Validity) -> Result<Validity, IssueError> {
+        let not_after = validity.not_after.min(self.parsed.not_after);
+        if validity.not_before >= not_after || validity.not_after < self.parsed.not_before {
             return Err(IssueError::AuthorityNotValid {
-                from: date::utc(self.facts.not_before),
-                until: date::utc(self.facts.not_after),
+                from: date::format_utc(self.parsed.not_before),
+                until: date::format_utc(self.parsed.not_after),
             });
         }
         Ok(Validity { not_after, ..validity })
@@ -130,15 +130,16 @@ fn parameters(
     // The key in the name: lists are looked up by their issuer's name, so a second authority of the
     // same organisation must not be mistaken for the first.
     let mark = HEXLOWER.encode(key.der_bytes().get(..4).unwrap_or_default());
-    let mut parameters = dated(validity);
-    parameters.distinguished_name = name(organisation, &format!("{organisation} {kind} {mark}"));
+    let mut parameters = base_parameters(validity);
+    parameters.distinguished_name =
+        distinguished_name(organisation, &format!("{organisation} {kind} {mark}"));
     parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(authorities_below));
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     parameters
 }
 
 /// The order is the usual one, from the larger to the smaller.
-pub(super) fn name(organisation: &str, common_name: &str) -> DistinguishedName {
+pub(super) fn distinguished_name(organisation: &str, common_name: &str) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::OrganizationName, organisation);
     name.push(DnType::CommonName, common_name);
@@ -146,7 +147,7 @@ pub(super) fn name(organisation: &str, common_name: &str) -> DistinguishedName {
 }
 
 /// What every certificate has.
-pub(super) fn dated(validity: Validity) -> CertificateParams {
+pub(super) fn base_parameters(validity: Validity) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.not_before = whole_seconds(validity.not_before).into();
     parameters.not_after = whole_seconds(validity.not_after).into();

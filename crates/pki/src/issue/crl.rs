@@ -11,8 +11,8 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::{Authority, IssueError, Validity, authority};
-use crate::facts::common_name;
-use crate::revocation::CrlFacts;
+use crate::parsed::common_name;
+use crate::revocation::ParsedCrl;
 use crate::{date, pem};
 
 /// When a list says that its successor is due. Nobody here refuses an old list: a network must not
@@ -49,14 +49,14 @@ pub fn revoke(
     let mut number = 0;
     let mut entries = Vec::new();
     for der in lists(existing.unwrap_or_default())? {
-        let facts = CrlFacts::parse(&der).map_err(IssueError::BadRevocationList)?;
-        if facts.issuer_der != subject {
+        let parsed = ParsedCrl::parse(&der).map_err(IssueError::BadRevocationList)?;
+        if parsed.issuer_der != subject {
             others.push_str(&pem::encode("X509 CRL", &der));
             continue;
         }
-        number = number.max(facts.number);
+        number = number.max(parsed.number);
         for entry in kept_entries(authority, &der)? {
-            add(&mut entries, entry);
+            add_entry(&mut entries, entry);
         }
     }
 
@@ -71,7 +71,7 @@ pub fn revoke(
             reason_code: None,
             invalidity_date: None,
         };
-        let known = !add(&mut entries, entry);
+        let known = !add_entry(&mut entries, entry);
         if known { &mut outcome.already } else { &mut outcome.revoked }.push(hex);
     }
 
@@ -90,7 +90,7 @@ pub fn revoke(
 }
 
 /// Whether it is new.
-fn add(entries: &mut Vec<RevokedCertParams>, entry: RevokedCertParams) -> bool {
+fn add_entry(entries: &mut Vec<RevokedCertParams>, entry: RevokedCertParams) -> bool {
     let new = entries.iter().all(|other| other.serial_number != entry.serial_number);
     if new {
         entries.push(entry);

@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 use super::{Authority, IssueError, Validity, authority};
 use crate::certificate::{Certificate, ROLE_URI_PREFIX, SHARED_NAME};
-use crate::facts::Facts;
 use crate::key::Key;
+use crate::parsed::ParsedCertificate;
 use crate::{check_node_name, pem};
 
 /// The most names that a node can have besides its own: with the longest names, what a verifier
@@ -19,7 +19,7 @@ use crate::{check_node_name, pem};
 const MAX_NAMES: usize = 32;
 
 /// A node's certificate and key.
-pub struct Issued {
+pub struct IssuedCertificate {
     /// The certificate, then that of its issuer unless that is a root.
     pub cert_pem: String,
     /// The private key.
@@ -35,7 +35,7 @@ pub fn node(
     role: NodeRole,
     names: &[String],
     validity: Validity,
-) -> Result<Issued, IssueError> {
+) -> Result<IssuedCertificate, IssueError> {
     issue(authority, Key::generate(), name, role, names, validity)
 }
 
@@ -47,7 +47,7 @@ pub fn renew(
     role: NodeRole,
     names: &[String],
     validity: Validity,
-) -> Result<Issued, IssueError> {
+) -> Result<IssuedCertificate, IssueError> {
     let key = Key::from_pem(key_pem.as_bytes()).ok_or(IssueError::BadKey)?;
     issue(authority, key, name, role, names, validity)
 }
@@ -59,13 +59,13 @@ fn issue(
     role: NodeRole,
     names: &[String],
     validity: Validity,
-) -> Result<Issued, IssueError> {
+) -> Result<IssuedCertificate, IssueError> {
     check_node_name(name)?;
     if names.len() > MAX_NAMES {
         return Err(IssueError::TooManyNames(MAX_NAMES));
     }
-    let mut parameters = authority::dated(authority.within(validity)?);
-    parameters.distinguished_name = authority::name(authority.organisation(), name);
+    let mut parameters = authority::base_parameters(authority.clamp_validity(validity)?);
+    parameters.distinguished_name = authority::distinguished_name(authority.organisation(), name);
     parameters.is_ca = IsCa::ExplicitNoCa;
     parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     parameters.extended_key_usages =
@@ -73,15 +73,15 @@ fn issue(
     parameters.subject_alt_names = alternative_names(name, role, names)?;
     let certificate = parameters.signed_by(&key, &authority.issuer()?)?;
 
-    let facts = Facts::parse(certificate.der()).map_err(IssueError::BadCertificate)?;
+    let parsed = ParsedCertificate::parse(certificate.der()).map_err(IssueError::BadCertificate)?;
     let mut cert_pem = pem::encode("CERTIFICATE", certificate.der()).to_string();
     if !authority.is_root() {
         cert_pem.push_str(&authority.cert_pem());
     }
-    Ok(Issued {
+    Ok(IssuedCertificate {
         cert_pem,
         key_pem: key.to_pem(),
-        certificate: Certificate::from_facts(facts)
+        certificate: Certificate::from_parsed(parsed)
             .map_err(|reason| IssueError::BadCertificate(reason.to_string()))?,
     })
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use hypha_pki::issue::Validity;
-use hypha_pki::{Pki, Rejected};
+use hypha_pki::{CertificateRejection, Pki};
 use rustls::{
     ClientConfig, ClientConnection, Connection, HandshakeKind, ServerConfig, ServerConnection,
 };
@@ -21,7 +21,7 @@ struct Outcome {
     server_error: Option<rustls::Error>,
 }
 
-fn shake(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Outcome {
+fn handshake(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Outcome {
     let client = ClientConnection::new(client, Pki::server_name()).unwrap();
     let mut outcome = Outcome {
         client: client.into(),
@@ -49,8 +49,8 @@ fn carry(from: &mut Connection, to: &mut Connection, error: &mut Option<rustls::
     }
 }
 
-fn reason(error: &Option<rustls::Error>) -> Option<Rejected> {
-    Rejected::from_tls(error.as_ref()?)
+fn reason(error: &Option<rustls::Error>) -> Option<CertificateRejection> {
+    CertificateRejection::from_tls(error.as_ref()?)
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn two_nodes_of_two_organisations_talk() {
     let world = World::new();
     let (a, b) =
         (world.pki(&world.node(&world.acme, "a")), world.pki(&world.node(&world.beta, "b")));
-    let mut outcome = shake(a.client_config(ALPN), b.server_config(ALPN));
+    let mut outcome = handshake(a.client_config(ALPN), b.server_config(ALPN));
     assert!(outcome.client_error.is_none() && outcome.server_error.is_none());
     assert!(!outcome.client.is_handshaking() && !outcome.server.is_handshaking());
     assert_eq!(outcome.server.alpn_protocol(), Some(ALPN[0]));
@@ -96,8 +96,8 @@ fn a_second_connection_is_verified_like_the_first() {
     eager_server.send_tls13_tickets = 2;
     let (eager_client, eager_server) = (Arc::new(eager_client), Arc::new(eager_server));
     let second = |client: &Arc<ClientConfig>, server: &Arc<ServerConfig>| {
-        shake(Arc::clone(client), Arc::clone(server));
-        let outcome = shake(Arc::clone(client), Arc::clone(server));
+        handshake(Arc::clone(client), Arc::clone(server));
+        let outcome = handshake(Arc::clone(client), Arc::clone(server));
         assert!(outcome.server_error.is_none() && outcome.client_error.is_none());
         outcome.server.handshake_kind()
     };
@@ -112,14 +112,14 @@ fn both_sides_refuse_another_root() {
     let (world, other) = (World::new(), World::new());
     let ours = world.pki(&world.node(&world.acme, "w"));
     let theirs = other.pki(&other.node(&other.acme, "w"));
-    let outcome = shake(theirs.client_config(ALPN), ours.server_config(ALPN));
-    assert_eq!(reason(&outcome.client_error), Some(Rejected::UnknownIssuer));
+    let outcome = handshake(theirs.client_config(ALPN), ours.server_config(ALPN));
+    assert_eq!(reason(&outcome.client_error), Some(CertificateRejection::UnknownIssuer));
 
     // A client that looks away gets no further than the server.
     let mut blind = (*theirs.client_config(ALPN)).clone();
     blind.dangerous().set_certificate_verifier(Arc::new(Blind));
-    let outcome = shake(Arc::new(blind), ours.server_config(ALPN));
-    assert_eq!(reason(&outcome.server_error), Some(Rejected::UnknownIssuer));
+    let outcome = handshake(Arc::new(blind), ours.server_config(ALPN));
+    assert_eq!(reason(&outcome.server_error), Some(CertificateRejection::UnknownIssuer));
     assert!(outcome.server.is_handshaking());
     // What TLS 1.3 is like: the dialler was connected, until the alert came.
     assert!(!outcome.client.is_handshaking());
@@ -132,11 +132,11 @@ fn a_revoked_node_is_refused_in_either_role() {
     let bad = world.node(&world.acme, "bad");
     let bad_pki = world.pki(&bad);
     world.revoke(|world| &world.acme, &bad.cert_pem);
-    let good = world.judge();
-    let outcome = shake(bad_pki.client_config(ALPN), good.server_config(ALPN));
-    assert_eq!(reason(&outcome.server_error), Some(Rejected::Revoked));
-    let outcome = shake(good.client_config(ALPN), bad_pki.server_config(ALPN));
-    assert_eq!(reason(&outcome.client_error), Some(Rejected::Revoked));
+    let good = world.verifier();
+    let outcome = handshake(bad_pki.client_config(ALPN), good.server_config(ALPN));
+    assert_eq!(reason(&outcome.server_error), Some(CertificateRejection::Revoked));
+    let outcome = handshake(good.client_config(ALPN), bad_pki.server_config(ALPN));
+    assert_eq!(reason(&outcome.client_error), Some(CertificateRejection::Revoked));
 }
 
 #[test]
@@ -145,18 +145,18 @@ fn an_expired_node_is_refused() {
     let past = Validity { not_before: world.now - 3 * DAY, not_after: world.now - DAY };
     let issued = world.node_for(&world.acme, "late", past);
     let late = Pki::from_material(&world.material(&issued), world.now - 2 * DAY).unwrap();
-    let outcome = shake(late.client_config(ALPN), world.judge().server_config(ALPN));
-    assert_eq!(reason(&outcome.server_error), Some(Rejected::Expired));
+    let outcome = handshake(late.client_config(ALPN), world.verifier().server_config(ALPN));
+    assert_eq!(reason(&outcome.server_error), Some(CertificateRejection::Expired));
 }
 
 #[test]
 fn no_certificate_no_connection() {
     let world = World::new();
-    let good = world.judge();
+    let good = world.verifier();
     let mut client = (*good.client_config(ALPN)).clone();
     client.client_auth_cert_resolver = Arc::new(Nothing);
-    let outcome = shake(Arc::new(client), good.server_config(ALPN));
-    assert_eq!(reason(&outcome.server_error), Some(Rejected::NoCertificate));
+    let outcome = handshake(Arc::new(client), good.server_config(ALPN));
+    assert_eq!(reason(&outcome.server_error), Some(CertificateRejection::NoCertificate));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn another_kind_of_key_does_not_get_through() {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let cert_pem = odd_leaf(&world.acme, world.now, &key, |_| ());
     let client = dialler(&cert_pem, &key);
-    let outcome = shake(client, world.judge().server_config(ALPN));
+    let outcome = handshake(client, world.verifier().server_config(ALPN));
     assert!(outcome.server_error.is_some());
     assert!(outcome.server.is_handshaking());
 }
@@ -176,11 +176,11 @@ fn the_handshake_does_not_know_our_rules_so_verify_is_called_after_it() {
     let key = ed25519();
     let cert_pem =
         odd_leaf(&world.acme, world.now, &key, |leaf| leaf.subject_alt_names.truncate(1));
-    let judge = world.judge();
-    let outcome = shake(dialler(&cert_pem, &key), judge.server_config(ALPN));
+    let verifier = world.verifier();
+    let outcome = handshake(dialler(&cert_pem, &key), verifier.server_config(ALPN));
     assert!(outcome.server_error.is_none());
     let presented = outcome.server.peer_certificates().unwrap();
-    assert_eq!(judge.verify(presented, world.now), Err(Rejected::NoRole));
+    assert_eq!(verifier.verify(presented, world.now), Err(CertificateRejection::NoRole));
 }
 
 /// A client that trusts anyone and presents what it is given.

@@ -3,21 +3,21 @@
 use std::time::SystemTime;
 
 use hypha_model::NodeRole;
-use hypha_pki::inspect::{CrlFacts, Facts, InspectError, Item, inspect};
+use hypha_pki::inspect::{InspectError, ParsedCertificate, ParsedCrl, PemItem, inspect};
 use hypha_pki::issue::{self, Authority, IssueError, Validity};
 
 use crate::world::{DAY, World};
 
-fn facts(pem: &str) -> Facts {
+fn parsed(pem: &str) -> ParsedCertificate {
     match inspect(pem.as_bytes()).unwrap().remove(0) {
-        Item::Certificate(facts) => *facts,
+        PemItem::Certificate(parsed) => *parsed,
         other => panic!("{other:?}"),
     }
 }
 
-fn list(pem: &str) -> CrlFacts {
+fn list(pem: &str) -> ParsedCrl {
     match inspect(pem.as_bytes()).unwrap().remove(0) {
-        Item::Crl(facts) => facts,
+        PemItem::Crl(parsed) => parsed,
         other => panic!("{other:?}"),
     }
 }
@@ -43,17 +43,17 @@ fn an_authority_survives_its_files() {
 #[test]
 fn certificates_say_what_they_are() {
     let world = World::new();
-    let root = facts(&world.root.cert_pem());
+    let root = parsed(&world.root.cert_pem());
     assert!(root.authority && root.self_issued && root.roles.is_empty());
     assert_eq!(root.organisations, ["operator"]);
-    let acme = facts(&world.acme.cert_pem());
+    let acme = parsed(&world.acme.cert_pem());
     assert!(acme.authority && !acme.self_issued);
     assert_eq!(acme.issuer, root.subject);
     let node = world.node(&world.acme, "w");
-    let leaf = facts(&node.cert_pem);
+    let leaf = parsed(&node.cert_pem);
     assert!(!leaf.authority);
     assert_eq!(leaf.peer_id(), Some(node.certificate.peer_id));
-    assert_eq!(leaf.objection(), None);
+    assert_eq!(leaf.rejection(), None);
     assert_eq!(inspect(node.cert_pem.as_bytes()).unwrap().len(), 2);
 }
 
@@ -61,7 +61,7 @@ fn certificates_say_what_they_are() {
 fn two_authorities_of_one_organisation_have_different_names() {
     let world = World::new();
     let again = issue::organisation(&world.root, "acme", Validity::days(world.now, 10)).unwrap();
-    assert_ne!(facts(&again.cert_pem()).subject, facts(&world.acme.cert_pem()).subject);
+    assert_ne!(parsed(&again.cert_pem()).subject, parsed(&world.acme.cert_pem()).subject);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn nothing_outlives_its_issuer_and_the_expired_issue_nothing() {
     let world = World::new();
     let century = Validity::days(world.now, issue::MAX_DAYS);
     let node = world.node_for(&world.acme, "w", century);
-    assert_eq!(node.certificate.not_after, facts(&world.acme.cert_pem()).not_after);
+    assert_eq!(node.certificate.not_after, parsed(&world.acme.cert_pem()).not_after);
 
     let late = Validity::days(world.now + 2000 * DAY, 10);
     let refused = issue::node(&world.acme, "w", NodeRole::Data, &[], late);
@@ -126,7 +126,7 @@ fn a_list_grows_and_keeps_what_it_had() {
     assert_eq!(after.number, 3);
     assert_eq!(after.revoked.len(), 2);
     assert_eq!(after.revoked[0], before.revoked[0]);
-    assert_eq!(after.issuer, facts(&world.acme.cert_pem()).subject);
+    assert_eq!(after.issuer, parsed(&world.acme.cert_pem()).subject);
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn only_ones_own_certificates_and_lists_count() {
 fn a_private_key_is_noticed_but_not_shown() {
     let world = World::new();
     let items = inspect(world.acme.key_pem().as_bytes()).unwrap();
-    assert!(matches!(items.as_slice(), [Item::PrivateKey]));
-    assert_eq!(inspect(b"").unwrap_err(), InspectError::Nothing);
+    assert!(matches!(items.as_slice(), [PemItem::PrivateKey]));
+    assert_eq!(inspect(b"").unwrap_err(), InspectError::Empty);
     let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     assert!(matches!(inspect(broken), Err(InspectError::Unreadable { section: 1, .. })));
 }

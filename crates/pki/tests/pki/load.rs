@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hypha_pki::issue::{self, Validity};
-use hypha_pki::{Files, LoadError, Material, Pki, Rejected};
+use hypha_pki::{CertificateFiles, CertificateRejection, LoadError, Material, Pki};
 
 use crate::world::{DAY, World, chain};
 
@@ -45,13 +45,13 @@ fn each_file_is_named_with_what_is_wrong() {
 }
 
 #[test]
-fn ones_own_certificate_is_judged_as_others_will() {
+fn the_own_certificate_is_verified_as_by_peers() {
     let mut world = World::new();
     let other = World::new();
     let node = world.node(&world.acme, "w");
     let foreign = Material::from_pem(&node.cert_pem, &node.key_pem, &other.root.cert_pem(), None);
-    let error = refused(&foreign, &world, "nobody would accept the certificate in cert_pem");
-    assert!(matches!(error, LoadError::Own { reason: Rejected::UnknownIssuer, .. }));
+    let error = refused(&foreign, &world, "peers would reject the certificate in cert_pem");
+    assert!(matches!(error, LoadError::Own { reason: CertificateRejection::UnknownIssuer, .. }));
 
     let past = Validity { not_before: world.now - 3 * DAY, not_after: world.now - DAY };
     let late = world.node_for(&world.acme, "late", past);
@@ -59,7 +59,7 @@ fn ones_own_certificate_is_judged_as_others_will() {
 
     world.revoke(|world| &world.acme, &node.cert_pem);
     let error = refused(&world.material(&node), &world, "was revoked");
-    assert!(matches!(error, LoadError::Own { reason: Rejected::Revoked, .. }));
+    assert!(matches!(error, LoadError::Own { reason: CertificateRejection::Revoked, .. }));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_node_directly_under_a_root_works() {
     let pki = world.pki(&issued);
     assert_eq!(pki.own().organisation, "operator");
     assert_eq!(pki.own_chain().len(), 1);
-    assert!(world.judge().verify(pki.own_chain(), world.now).is_ok());
+    assert!(world.verifier().verify(pki.own_chain(), world.now).is_ok());
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn files_are_read_and_missing_ones_named() {
         std::fs::write(&path, text).unwrap();
         path
     };
-    let mut files = Files {
+    let mut files = CertificateFiles {
         cert_pem: write("cert.pem", &node.cert_pem),
         key_pem: write("key.pem", &node.key_pem),
         trust_pem: write("trust.pem", &world.root.cert_pem()),
@@ -126,7 +126,7 @@ fn a_signature_is_that_of_the_certificate() {
     let world = World::new();
     let (one, two) = (world.node(&world.acme, "one"), world.node(&world.acme, "two"));
     let signature = world.pki(&one).sign("record", b"bytes");
-    let by = |issued: &issue::Issued, context| {
+    let by = |issued: &issue::IssuedCertificate, context| {
         hypha_pki::verify_signature(&issued.certificate, context, b"bytes", &signature)
     };
     assert!(by(&one, "record"));

@@ -3,15 +3,15 @@
 use std::fs;
 
 use hypha_model::NodeRole;
-use hypha_pki::issue::{self, Issued, Validity};
-use hypha_pki::{Files, LoadError, Pki, Rejected, Reloader};
+use hypha_pki::issue::{self, IssuedCertificate, Validity};
+use hypha_pki::{CertificateFiles, CertificateRejection, LoadError, Pki, Reloader};
 
 use crate::world::{World, chain};
 
 struct Node {
     world: World,
-    issued: Issued,
-    files: Files,
+    issued: IssuedCertificate,
+    files: CertificateFiles,
     _directory: tempfile::TempDir,
 }
 
@@ -20,7 +20,7 @@ impl Node {
         let world = World::new();
         let issued = world.node(&world.acme, "w");
         let directory = tempfile::tempdir().unwrap();
-        let files = Files {
+        let files = CertificateFiles {
             cert_pem: directory.path().join("cert.pem"),
             key_pem: directory.path().join("key.pem"),
             trust_pem: directory.path().join("trust.pem"),
@@ -47,7 +47,7 @@ impl Node {
 }
 
 #[test]
-fn nothing_changed_nothing_is_said() {
+fn unchanged_files_are_not_reported() {
     let (node, _, mut reloader) = Node::new();
     assert!(reloader.poll().is_none());
     // The same bytes with another time stamp.
@@ -63,7 +63,7 @@ fn a_revocation_takes_effect() {
     assert!(pki.verify(&bad_chain, node.world.now).is_ok());
     node.write_list(&[&bad.cert_pem]);
     let pki = reloader.poll().unwrap().unwrap();
-    assert_eq!(pki.verify(&bad_chain, node.world.now), Err(Rejected::Revoked));
+    assert_eq!(pki.verify(&bad_chain, node.world.now), Err(CertificateRejection::Revoked));
     assert!(reloader.poll().is_none());
 }
 
@@ -121,9 +121,12 @@ fn another_key_needs_a_restart() {
 }
 
 #[test]
-fn being_revoked_oneself_is_an_error_that_says_so() {
+fn a_revoked_own_certificate_is_reported() {
     let (node, _, mut reloader) = Node::new();
     node.write_list(&[&node.issued.cert_pem]);
     let error = reloader.poll().unwrap().unwrap_err();
-    assert!(matches!(error, LoadError::Own { reason: Rejected::Revoked, .. }), "{error}");
+    assert!(
+        matches!(error, LoadError::Own { reason: CertificateRejection::Revoked, .. }),
+        "{error}"
+    );
 }

@@ -2,18 +2,18 @@
 
 use hypha_model::NodeRole;
 use hypha_pki::issue::{self, Validity};
-use hypha_pki::{CertificateDer, Rejected};
+use hypha_pki::{CertificateDer, CertificateRejection};
 use rcgen::{DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType};
 
 use crate::world::{DAY, World, chain, ed25519, odd_leaf, role};
 
 #[track_caller]
-fn check(world: &World, cert_pem: &str, expected: Rejected) {
-    let judge = world.judge();
-    assert_eq!(judge.verify(&chain(cert_pem), world.now), Err(expected));
+fn check(world: &World, cert_pem: &str, expected: CertificateRejection) {
+    let verifier = world.verifier();
+    assert_eq!(verifier.verify(&chain(cert_pem), world.now), Err(expected));
     // The one who is asked about others is not harmed by it.
     let good = world.node(&world.acme, "good");
-    judge.verify(&chain(&good.cert_pem), world.now).unwrap();
+    verifier.verify(&chain(&good.cert_pem), world.now).unwrap();
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_node_of_another_organisation_under_the_same_root_is_accepted() {
     let names = ["worker-7.example.org".to_owned(), "192.0.2.7".to_owned(), "::1".to_owned()];
     let validity = Validity::days(world.now, 100);
     let issued = issue::node(&world.acme, "worker-7", NodeRole::Data, &names, validity).unwrap();
-    let seen = world.judge().verify(&chain(&issued.cert_pem), world.now).unwrap();
+    let seen = world.verifier().verify(&chain(&issued.cert_pem), world.now).unwrap();
     assert_eq!(seen.role, NodeRole::Data);
     assert_eq!(seen.organisation, "acme");
     assert_eq!(seen.names, ["worker-7", "worker-7.example.org", "192.0.2.7", "::1"]);
@@ -36,42 +36,45 @@ fn a_node_of_another_organisation_under_the_same_root_is_accepted() {
 #[test]
 fn every_role_is_carried() {
     let world = World::new();
-    let judge = world.judge();
+    let verifier = world.verifier();
     for role in NodeRole::ALL {
         let validity = Validity::days(world.now, 1);
         let issued = issue::node(&world.acme, "n", role, &[], validity).unwrap();
-        assert_eq!(judge.verify(&chain(&issued.cert_pem), world.now).unwrap().role, role);
+        assert_eq!(verifier.verify(&chain(&issued.cert_pem), world.now).unwrap().role, role);
     }
 }
 
 #[test]
-fn nothing_too_much_and_garbage() {
+fn empty_oversized_and_malformed_chains() {
     let world = World::new();
-    let judge = world.judge();
+    let verifier = world.verifier();
     let good = chain(&world.node(&world.acme, "w").cert_pem);
-    assert_eq!(judge.verify(&[], world.now), Err(Rejected::NoCertificate));
+    assert_eq!(verifier.verify(&[], world.now), Err(CertificateRejection::NoCertificate));
 
     let many: Vec<_> = std::iter::repeat_n(good[0].clone(), 5).collect();
-    assert!(matches!(judge.verify(&many, world.now), Err(Rejected::TooLong(_))));
+    assert!(matches!(verifier.verify(&many, world.now), Err(CertificateRejection::TooLong(_))));
     let large = [good[0].clone(), CertificateDer::from(vec![0x30; 17 << 10])];
-    assert!(matches!(judge.verify(&large, world.now), Err(Rejected::TooLong(_))));
+    assert!(matches!(verifier.verify(&large, world.now), Err(CertificateRejection::TooLong(_))));
 
     let garbage = [CertificateDer::from(b"plain text".to_vec())];
-    assert!(matches!(judge.verify(&garbage, world.now), Err(Rejected::Unreadable(_))));
+    assert!(matches!(
+        verifier.verify(&garbage, world.now),
+        Err(CertificateRejection::Unreadable(_))
+    ));
 }
 
 #[test]
 fn no_single_changed_byte_of_a_leaf_is_accepted() {
     let world = World::new();
-    let judge = world.judge();
+    let verifier = world.verifier();
     let good = chain(&world.node(&world.acme, "w").cert_pem);
     for at in 0..good[0].len() {
         let mut der = good[0].to_vec();
         der[at] ^= 0x01;
         let changed = [CertificateDer::from(der), good[1].clone()];
-        assert!(judge.verify(&changed, world.now).is_err(), "byte {at}");
+        assert!(verifier.verify(&changed, world.now).is_err(), "byte {at}");
         let cut = [CertificateDer::from(good[0][..at].to_vec()), good[1].clone()];
-        assert!(judge.verify(&cut, world.now).is_err(), "cut at {at}");
+        assert!(verifier.verify(&cut, world.now).is_err(), "cut at {at}");
     }
 }
 
@@ -79,7 +82,7 @@ fn no_single_changed_byte_of_a_leaf_is_accepted() {
 fn another_root() {
     let (world, other) = (World::new(), World::new());
     let stranger = other.node(&other.acme, "w");
-    check(&world, &stranger.cert_pem, Rejected::UnknownIssuer);
+    check(&world, &stranger.cert_pem, CertificateRejection::UnknownIssuer);
 }
 
 #[test]
@@ -87,11 +90,11 @@ fn an_issuer_that_is_missing() {
     let world = World::new();
     let alone = world.node(&world.acme, "w").cert_pem;
     let leaf = alone.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap();
-    check(&world, leaf, Rejected::UnknownIssuer);
+    check(&world, leaf, CertificateRejection::UnknownIssuer);
 }
 
 #[test]
-fn a_name_of_ours_with_a_key_of_theirs() {
+fn a_known_issuer_name_with_another_key() {
     let world = World::new();
     let key = ed25519();
     let pen = ed25519();
@@ -101,7 +104,7 @@ fn a_name_of_ours_with_a_key_of_theirs() {
     parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     parameters.subject_alt_names = vec![role("worker")];
     let forged = parameters.signed_by(&key, &issuer).unwrap().pem() + &world.acme.cert_pem();
-    check(&world, &forged, Rejected::BadSignature);
+    check(&world, &forged, CertificateRejection::BadSignature);
 }
 
 #[test]
@@ -109,16 +112,16 @@ fn too_early_and_too_late() {
     let world = World::new();
     let (now, acme) = (world.now, &world.acme);
     let past = Validity { not_before: now - 3 * DAY, not_after: now - DAY };
-    check(&world, &world.node_for(acme, "w", past).cert_pem, Rejected::Expired);
+    check(&world, &world.node_for(acme, "w", past).cert_pem, CertificateRejection::Expired);
     let future = Validity { not_before: now + DAY, not_after: now + 2 * DAY };
-    check(&world, &world.node_for(acme, "w", future).cert_pem, Rejected::NotYetValid);
+    check(&world, &world.node_for(acme, "w", future).cert_pem, CertificateRejection::NotYetValid);
 
     // The same chain at other times.
-    let judge = world.judge();
+    let verifier = world.verifier();
     let chain = chain(&world.node(acme, "w").cert_pem);
-    assert!(judge.verify(&chain, now + 99 * DAY).is_ok());
-    assert_eq!(judge.verify(&chain, now + 101 * DAY), Err(Rejected::Expired));
-    assert_eq!(judge.verify(&chain, now - DAY), Err(Rejected::NotYetValid));
+    assert!(verifier.verify(&chain, now + 99 * DAY).is_ok());
+    assert_eq!(verifier.verify(&chain, now + 101 * DAY), Err(CertificateRejection::Expired));
+    assert_eq!(verifier.verify(&chain, now - DAY), Err(CertificateRejection::NotYetValid));
 }
 
 #[test]
@@ -126,7 +129,7 @@ fn a_revoked_node_and_only_that_one() {
     let mut world = World::new();
     let bad = world.node(&world.acme, "bad");
     world.revoke(|world| &world.acme, &bad.cert_pem);
-    check(&world, &bad.cert_pem, Rejected::Revoked);
+    check(&world, &bad.cert_pem, CertificateRejection::Revoked);
 }
 
 #[test]
@@ -134,9 +137,9 @@ fn a_revoked_organisation_takes_its_nodes_along() {
     let mut world = World::new();
     let gamma = issue::organisation(&world.root, "gamma", Validity::days(world.now, 10)).unwrap();
     let node = world.node(&gamma, "w");
-    assert!(world.judge().verify(&chain(&node.cert_pem), world.now).is_ok());
+    assert!(world.verifier().verify(&chain(&node.cert_pem), world.now).is_ok());
     world.revoke(|world| &world.root, &gamma.cert_pem());
-    check(&world, &node.cert_pem, Rejected::Revoked);
+    check(&world, &node.cert_pem, CertificateRejection::Revoked);
 }
 
 #[test]
@@ -147,9 +150,9 @@ fn an_older_list_in_the_same_file_does_not_hide_a_newer_one() {
     let second =
         issue::revoke(&world.acme, Some(&first), &[&bad.cert_pem], world.now).unwrap().crl_pem;
     world.crls = vec![first, second];
-    check(&world, &bad.cert_pem, Rejected::Revoked);
+    check(&world, &bad.cert_pem, CertificateRejection::Revoked);
     world.crls.reverse();
-    check(&world, &bad.cert_pem, Rejected::Revoked);
+    check(&world, &bad.cert_pem, CertificateRejection::Revoked);
 }
 
 #[test]
@@ -158,13 +161,13 @@ fn a_required_list_that_is_missing() {
     for authority in [&world.root, &world.beta] {
         world.crls.push(issue::empty_crl(authority, world.now).unwrap());
     }
-    let own = world.node(&world.beta, "judge");
+    let own = world.node(&world.beta, "verifier");
     let material = world.material(&own).require_crl(true);
     let strict = hypha_pki::Pki::from_material(&material, world.now).unwrap();
     let (listed, unlisted) = (world.node(&world.beta, "b"), world.node(&world.acme, "a"));
     assert!(strict.verify(&chain(&listed.cert_pem), world.now).is_ok());
     let refused = strict.verify(&chain(&unlisted.cert_pem), world.now);
-    assert_eq!(refused, Err(Rejected::RevocationUnknown));
+    assert_eq!(refused, Err(CertificateRejection::RevocationUnknown));
     assert!(world.pki(&own).verify(&chain(&unlisted.cert_pem), world.now).is_ok());
 }
 
@@ -182,12 +185,12 @@ fn a_list_that_somebody_else_signed_in_an_authoritys_name() {
     };
     world.crls.push(list.signed_by(&pen).unwrap().pem().unwrap());
     let node = world.node(&world.acme, "w");
-    let refused = world.judge().verify(&chain(&node.cert_pem), world.now);
-    assert!(matches!(refused, Err(Rejected::BadRevocationList(_))), "{refused:?}");
+    let refused = world.verifier().verify(&chain(&node.cert_pem), world.now);
+    assert!(matches!(refused, Err(CertificateRejection::BadRevocationList(_))), "{refused:?}");
 }
 
 #[test]
-fn a_node_that_issues() {
+fn a_node_certificate_that_issued_another() {
     let world = World::new();
     let rogue = world.node(&world.acme, "rogue");
     let (_, rogue_der) = x509_parser::pem::parse_x509_pem(rogue.cert_pem.as_bytes()).unwrap();
@@ -197,7 +200,7 @@ fn a_node_that_issues() {
     parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     parameters.subject_alt_names = vec![role("scheduler")];
     let child = parameters.signed_by(&ed25519(), &issuer).unwrap().pem() + &rogue.cert_pem;
-    check(&world, &child, Rejected::IssuerNotAuthority);
+    check(&world, &child, CertificateRejection::IssuerNotAuthority);
 }
 
 #[test]
@@ -217,15 +220,15 @@ fn an_organisation_that_makes_an_authority() {
     leaf.subject_alt_names = vec![role("worker")];
     let leaf = leaf.signed_by(&ed25519(), &issuer).unwrap().pem();
     let refused = world
-        .judge()
+        .verifier()
         .verify(&chain(&format!("{leaf}{certificate}{}", world.acme.cert_pem())), world.now);
-    assert!(matches!(refused, Err(Rejected::Unacceptable(_))), "{refused:?}");
+    assert!(matches!(refused, Err(CertificateRejection::Unacceptable(_))), "{refused:?}");
 }
 
 #[test]
-fn an_authority_that_plays_node() {
+fn an_authority_certificate_used_as_a_node() {
     let world = World::new();
-    check(&world, &world.acme.cert_pem(), Rejected::IsAuthority);
+    check(&world, &world.acme.cert_pem(), CertificateRejection::IsAuthority);
 }
 
 #[test]
@@ -234,7 +237,7 @@ fn a_certificate_for_something_else() {
     let mail = odd_leaf(&world.acme, world.now, &ed25519(), |leaf| {
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::EmailProtection];
     });
-    check(&world, &mail, Rejected::WrongUsage);
+    check(&world, &mail, CertificateRejection::WrongUsage);
 }
 
 #[test]
@@ -243,34 +246,36 @@ fn roles_and_organisations_and_keys_that_break_our_rules() {
     let spoiled = |spoil: fn(&mut rcgen::CertificateParams)| {
         odd_leaf(&world.acme, world.now, &ed25519(), spoil)
     };
-    world.judge().verify(&chain(&spoiled(|_| ())), world.now).unwrap();
+    world.verifier().verify(&chain(&spoiled(|_| ())), world.now).unwrap();
 
     let none = spoiled(|leaf| leaf.subject_alt_names.truncate(1));
-    check(&world, &none, Rejected::NoRole);
+    check(&world, &none, CertificateRejection::NoRole);
     let two = spoiled(|leaf| leaf.subject_alt_names.push(role("scheduler")));
-    check(&world, &two, Rejected::SeveralRoles);
+    check(&world, &two, CertificateRejection::SeveralRoles);
     let twice = spoiled(|leaf| leaf.subject_alt_names.push(role("worker")));
-    check(&world, &twice, Rejected::SeveralRoles);
+    check(&world, &twice, CertificateRejection::SeveralRoles);
     let unknown = spoiled(|leaf| leaf.subject_alt_names[1] = role("king"));
-    check(&world, &unknown, Rejected::BadRole("king".to_owned()));
+    check(&world, &unknown, CertificateRejection::BadRole("king".to_owned()));
     // Only the address of a web page looks like this, and it is no role.
     let elsewhere = spoiled(|leaf| {
         let page = "https://x/hypha:role:worker".to_owned();
         leaf.subject_alt_names[1] = SanType::URI(page.try_into().unwrap());
     });
-    check(&world, &elsewhere, Rejected::NoRole);
+    check(&world, &elsewhere, CertificateRejection::NoRole);
 
     let foreign = spoiled(|leaf| leaf.distinguished_name.push(DnType::OrganizationName, "beta"));
-    let expected =
-        Rejected::OrganisationMismatch { leaf: "beta".to_owned(), issuer: "acme".to_owned() };
+    let expected = CertificateRejection::OrganisationMismatch {
+        leaf: "beta".to_owned(),
+        issuer: "acme".to_owned(),
+    };
     check(&world, &foreign, expected);
     let nobody = spoiled(|leaf| {
         leaf.distinguished_name = rcgen::DistinguishedName::new();
         leaf.distinguished_name.push(DnType::CommonName, "acme");
     });
-    check(&world, &nobody, Rejected::NotOneOrganisation(0));
+    check(&world, &nobody, CertificateRejection::NotOneOrganisation(0));
 
     let p256 = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let other_key = odd_leaf(&world.acme, world.now, &p256, |_| ());
-    check(&world, &other_key, Rejected::NotEd25519);
+    check(&world, &other_key, CertificateRejection::NotEd25519);
 }

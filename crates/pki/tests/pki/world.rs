@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use hypha_model::NodeRole;
-use hypha_pki::issue::{self, Authority, Issued, Validity};
+use hypha_pki::issue::{self, Authority, IssuedCertificate, Validity};
 use hypha_pki::{CertificateDer, Material, Pki};
 use rcgen::{
     CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ED25519,
@@ -31,11 +31,16 @@ impl World {
         World { now, root, acme, beta, crls: Vec::new() }
     }
 
-    pub(crate) fn node(&self, authority: &Authority, name: &str) -> Issued {
+    pub(crate) fn node(&self, authority: &Authority, name: &str) -> IssuedCertificate {
         self.node_for(authority, name, Validity::days(self.now, 100))
     }
 
-    pub(crate) fn node_for(&self, authority: &Authority, name: &str, validity: Validity) -> Issued {
+    pub(crate) fn node_for(
+        &self,
+        authority: &Authority,
+        name: &str,
+        validity: Validity,
+    ) -> IssuedCertificate {
         issue::node(authority, name, NodeRole::Worker, &[], validity).unwrap()
     }
 
@@ -44,19 +49,19 @@ impl World {
         self.crls.push(revoked.crl_pem);
     }
 
-    pub(crate) fn material(&self, issued: &Issued) -> Material {
+    pub(crate) fn material(&self, issued: &IssuedCertificate) -> Material {
         let crls = self.crls.concat();
         let crls = (!crls.is_empty()).then_some(crls.as_str());
         Material::from_pem(&issued.cert_pem, &issued.key_pem, &self.root.cert_pem(), crls)
     }
 
-    pub(crate) fn pki(&self, issued: &Issued) -> Pki {
+    pub(crate) fn pki(&self, issued: &IssuedCertificate) -> Pki {
         Pki::from_material(&self.material(issued), self.now).unwrap()
     }
 
     /// Somebody who looks at others' certificates, with the world's lists.
-    pub(crate) fn judge(&self) -> Pki {
-        self.pki(&self.node(&self.beta, "judge"))
+    pub(crate) fn verifier(&self) -> Pki {
+        self.pki(&self.node(&self.beta, "verifier"))
     }
 }
 

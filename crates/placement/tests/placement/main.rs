@@ -3,8 +3,8 @@
 // Helpers of tests are tests, which the lint does not see.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bench;
 mod explained;
+mod fixture;
 mod parked;
 mod parts;
 mod random;

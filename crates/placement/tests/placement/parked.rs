@@ -2,9 +2,9 @@
 //! looks (a look that finds no worker is counted as `waited`), not time.
 
 use hypha_model::{Requirement, Span, TaskSpec, Worker};
-use hypha_placement::{Preferences, Slot, Strategy, TaskRef};
+use hypha_placement::{Preferences, Strategy, TaskRef, WorkerSlot};
 
-use crate::bench::{Bench, GIB, asking, executor, name, plain};
+use crate::fixture::{Fixture, GIB, asking, executor, name, plain};
 use crate::random::strategies;
 
 fn serving(models: &[&str]) -> Worker {
@@ -16,100 +16,104 @@ fn wanting(model: &str) -> TaskSpec {
 }
 
 /// Plans until nothing more is wanted at once; says how many plans it took.
-fn settle(bench: &mut Bench) -> usize {
+fn settle(fixture: &mut Fixture) -> usize {
     for plans in 1..10_000 {
-        bench.plan();
-        if bench.placement.plan_at().is_none_or(|at| at > bench.now) {
+        fixture.plan();
+        if fixture.placement.plan_at().is_none_or(|at| at > fixture.now) {
             return plans;
         }
     }
     panic!("it does not settle");
 }
 
-fn arrive_unserved(bench: &mut Bench, count: usize) -> Vec<TaskRef> {
-    let tasks = (0..count).map(|at| bench.arrive(wanting(&format!("absent-{at}")))).collect();
-    settle(bench);
+fn arrive_unschedulable(fixture: &mut Fixture, count: usize) -> Vec<TaskRef> {
+    let tasks = (0..count).map(|at| fixture.arrive(wanting(&format!("absent-{at}")))).collect();
+    settle(fixture);
     tasks
 }
 
 #[test]
-fn what_nobody_can_run_is_looked_at_once() {
+fn unschedulable_tasks_are_evaluated_once() {
     for strategy in strategies() {
-        let mut bench = Bench::new(strategy);
-        bench.join(serving(&["llama"]));
-        arrive_unserved(&mut bench, 600);
-        assert_eq!(bench.placement.statistics().waited, 600, "{strategy}");
+        let mut fixture = Fixture::new(strategy);
+        fixture.join(serving(&["llama"]));
+        arrive_unschedulable(&mut fixture, 600);
+        assert_eq!(fixture.placement.statistics().waited, 600, "{strategy}");
         for _ in 0..50 {
-            let task = bench.arrive(wanting("llama"));
-            bench.plan();
-            assert_eq!(bench.where_is(task), Some(0), "{strategy}");
-            bench.complete(task, 1.0);
+            let task = fixture.arrive(wanting("llama"));
+            fixture.plan();
+            assert_eq!(fixture.where_is(task), Some(0), "{strategy}");
+            fixture.complete(task, 1.0);
         }
         // More of the same do not change that.
-        arrive_unserved(&mut bench, 300);
-        assert_eq!(bench.placement.statistics().waited, 600, "{strategy}");
+        arrive_unschedulable(&mut fixture, 300);
+        assert_eq!(fixture.placement.statistics().waited, 600, "{strategy}");
     }
 }
 
 #[test]
 fn a_worker_that_comes_finds_what_it_can_run_and_looks_at_nothing_else() {
     for strategy in strategies() {
-        let mut bench = Bench::new(strategy);
-        bench.join(serving(&["llama"]));
-        let tasks = arrive_unserved(&mut bench, 600);
-        let looks = bench.placement.statistics().waited;
-        let slot = bench.join(serving(&["absent-7", "absent-11"]));
-        bench.plan();
+        let mut fixture = Fixture::new(strategy);
+        fixture.join(serving(&["llama"]));
+        let tasks = arrive_unschedulable(&mut fixture, 600);
+        let looks = fixture.placement.statistics().waited;
+        let slot = fixture.join(serving(&["absent-7", "absent-11"]));
+        fixture.plan();
         for (at, task) in tasks.iter().enumerate() {
             let expected = (at == 7 || at == 11).then_some(slot.0);
-            assert_eq!(bench.where_is(*task), expected, "{strategy} {at}");
+            assert_eq!(fixture.where_is(*task), expected, "{strategy} {at}");
         }
-        assert_eq!(bench.placement.statistics().waited, looks, "{strategy}");
+        assert_eq!(fixture.placement.statistics().waited, looks, "{strategy}");
     }
 }
 
 #[test]
 fn a_worker_that_may_run_anything_finds_everything_a_bounded_number_in_a_plan() {
     for strategy in strategies() {
-        let mut bench = Bench::new(strategy);
-        bench.join(serving(&["llama"]));
-        arrive_unserved(&mut bench, 5_000);
-        bench.join(serving(&[]));
-        let plans = settle(&mut bench);
+        let mut fixture = Fixture::new(strategy);
+        fixture.join(serving(&["llama"]));
+        arrive_unschedulable(&mut fixture, 5_000);
+        fixture.join(serving(&[]));
+        let plans = settle(&mut fixture);
         assert!((5..60).contains(&plans), "{strategy}: {plans} plans");
-        let full = bench.placement.view(Slot(1), bench.now).unwrap();
+        let full = fixture.placement.view(WorkerSlot(1), fixture.now).unwrap();
         let bound_or_full = full.queued + full.in_flight >= 4;
-        assert!(bound_or_full && bench.placement.waiting() < 5_000, "{strategy}");
+        assert!(bound_or_full && fixture.placement.waiting() < 5_000, "{strategy}");
     }
 }
 
 /// Whatever makes a worker able to run more, what waited for that begins.
 #[test]
-fn whatever_brings_a_worker_back_brings_its_tasks_back() {
+fn parked_tasks_return_with_their_worker() {
     for strategy in strategies() {
         for way in ["available", "executor", "near", "joined"] {
             let max_rtt = Some(Span::from_millis(10));
-            let mut bench =
-                Bench::with(strategy, Preferences { max_rtt, ..Preferences::default() });
-            let slot = bench.join(serving(&["llama"]));
-            bench.join(serving(&["gpt"]));
+            let mut fixture =
+                Fixture::with(strategy, Preferences { max_rtt, ..Preferences::default() });
+            let slot = fixture.join(serving(&["llama"]));
+            fixture.join(serving(&["gpt"]));
             match way {
-                "available" => bench.placement.set_available(slot, false, bench.now),
-                "executor" => bench.placement.leave_alone(slot, 0, true, bench.now),
-                "near" => bench.placement.saw(slot, Some(Span::from_millis(50)), bench.now),
-                _ => drop(bench.placement.remove_worker(slot, bench.now)),
+                "available" => fixture.placement.set_available(slot, false, fixture.now),
+                "executor" => fixture.placement.set_suspended(slot, 0, true, fixture.now),
+                "near" => {
+                    fixture.placement.record_contact(slot, Some(Span::from_millis(50)), fixture.now)
+                }
+                _ => drop(fixture.placement.remove_worker(slot, fixture.now)),
             }
-            let task = bench.arrive(wanting("llama"));
-            settle(&mut bench);
-            assert_eq!(bench.where_is(task), None, "{strategy} {way}");
+            let task = fixture.arrive(wanting("llama"));
+            settle(&mut fixture);
+            assert_eq!(fixture.where_is(task), None, "{strategy} {way}");
             match way {
-                "available" => bench.placement.set_available(slot, true, bench.now),
-                "executor" => bench.placement.leave_alone(slot, 0, false, bench.now),
-                "near" => bench.placement.saw(slot, Some(Span::from_millis(5)), bench.now),
-                _ => drop(bench.join(serving(&["llama"]))),
+                "available" => fixture.placement.set_available(slot, true, fixture.now),
+                "executor" => fixture.placement.set_suspended(slot, 0, false, fixture.now),
+                "near" => {
+                    fixture.placement.record_contact(slot, Some(Span::from_millis(5)), fixture.now)
+                }
+                _ => drop(fixture.join(serving(&["llama"]))),
             }
-            bench.plan();
-            assert!(bench.where_is(task).is_some(), "{strategy} {way}");
+            fixture.plan();
+            assert!(fixture.where_is(task).is_some(), "{strategy} {way}");
         }
     }
 }
@@ -118,25 +122,25 @@ fn whatever_brings_a_worker_back_brings_its_tasks_back() {
 #[test]
 fn a_long_queue_without_room_is_walked_through_in_bounded_steps() {
     for strategy in [Strategy::Fifo, Strategy::BestFit, Strategy::Priority] {
-        let mut bench = Bench::new(strategy);
+        let mut fixture = Fixture::new(strategy);
         let mut worker = serving(&[]);
         worker.capacity.memory_bytes = 10 * GIB;
-        bench.join(worker);
+        fixture.join(worker);
         let memory = |memory_bytes| asking(Requirement { memory_bytes, ..Requirement::default() });
-        assert_eq!(bench.place(memory(6 * GIB)), Some(Slot(0)));
+        assert_eq!(fixture.place(memory(6 * GIB)), Some(WorkerSlot(0)));
         (0..1_000).for_each(|at| {
-            bench.arrive(memory(5 * GIB + at));
+            fixture.arrive(memory(5 * GIB + at));
         });
-        let small = bench.arrive(memory(GIB));
-        let (mut plans, mut before) = (0, bench.placement.statistics().waited);
-        while bench.where_is(small).is_none() {
-            bench.plan();
+        let small = fixture.arrive(memory(GIB));
+        let (mut plans, mut before) = (0, fixture.placement.statistics().waited);
+        while fixture.where_is(small).is_none() {
+            fixture.plan();
             plans += 1;
-            let looks = bench.placement.statistics().waited;
+            let looks = fixture.placement.statistics().waited;
             // And those that room is kept for.
             assert!(looks - before <= 256 + 16, "{strategy}: {} looks", looks - before);
             before = looks;
-            assert!(bench.placement.plan_at().is_some() || bench.where_is(small).is_some());
+            assert!(fixture.placement.plan_at().is_some() || fixture.where_is(small).is_some());
         }
         assert!((3..=6).contains(&plans), "{strategy}: {plans} plans");
     }

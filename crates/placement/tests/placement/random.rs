@@ -8,12 +8,12 @@ use hypha_model::{
     Time, Worker, WorkerId,
 };
 use hypha_placement::{
-    Action, Ending, Health, LoadMetric, Pick, Placement, Preferences, Slot, Strategy, TaskRef,
-    Ticket,
+    Action, AttemptEnd, Health, LoadMetric, Pick, Placement, PlacementRequest, Preferences,
+    Strategy, TaskRef, WorkerSlot,
 };
 use hypha_predict::{Predictor, Settings, WorkerKey};
 
-use crate::bench::{GIB, name, spec_of};
+use crate::fixture::{GIB, name, spec_of};
 
 const SEQUENCES: u64 = 200;
 const STEPS: usize = 60;
@@ -32,28 +32,28 @@ pub(crate) fn strategies() -> Vec<Strategy> {
 
 /// What the test knows of a task.
 #[derive(Clone)]
-struct Known {
-    ticket: Ticket,
-    at: At,
+struct TrackedTask {
+    request: PlacementRequest,
+    at: Location,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum At {
+enum Location {
     Waiting,
-    Bound(Slot),
-    Given(Slot),
+    Bound(WorkerSlot),
+    Dispatched(WorkerSlot),
 }
 
-struct Story {
+struct Scenario {
     rng: Rng,
     placement: Placement,
     predictor: Predictor,
     preferences: Preferences,
     now: Time,
-    workers: BTreeMap<Slot, (Arc<Worker>, WorkerKey, bool, Span)>,
-    tasks: BTreeMap<TaskRef, Known>,
+    workers: BTreeMap<WorkerSlot, (Arc<Worker>, WorkerKey, bool, Span)>,
+    tasks: BTreeMap<TaskRef, TrackedTask>,
     free: Vec<TaskRef>,
-    left_alone: BTreeSet<(Slot, usize)>,
+    suspended: BTreeSet<(WorkerSlot, usize)>,
     log: Vec<Action>,
 }
 
@@ -114,16 +114,16 @@ pub(crate) fn random_spec(rng: &mut Rng) -> TaskSpec {
     spec
 }
 
-impl Story {
-    fn new(strategy: Strategy, seed: u64) -> Story {
+impl Scenario {
+    fn new(strategy: Strategy, seed: u64) -> Scenario {
         let mut rng = Rng::new(seed);
         let preferences = Preferences {
             max_rtt: rng.chance(0.3).then(|| Span::from_millis(50)),
             prefer_region: rng.chance(0.3).then(|| name("eu")),
-            max_given: rng.chance(0.3).then(|| 1 + rng.below(6) as u32),
+            max_in_flight: rng.chance(0.3).then(|| 1 + rng.below(6) as u32),
         };
         let placement = Placement::new(strategy, preferences.clone(), rng.next_u64());
-        let mut story = Story {
+        let mut scenario = Scenario {
             rng,
             placement,
             predictor: Predictor::new(Settings::default()),
@@ -132,11 +132,11 @@ impl Story {
             workers: BTreeMap::new(),
             tasks: BTreeMap::new(),
             free: (0..40).map(TaskRef).collect(),
-            left_alone: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             log: Vec::new(),
         };
-        (0..1 + story.rng.below(8)).for_each(|_| story.join());
-        story
+        (0..1 + scenario.rng.below(8)).for_each(|_| scenario.join());
+        scenario
     }
 
     fn join(&mut self) {
@@ -148,57 +148,58 @@ impl Story {
         assert!(self.workers.insert(slot, (worker, key, false, Span::ZERO)).is_none());
         self.set_available(slot, true);
         if self.rng.chance(0.7) {
-            self.saw(slot);
+            self.record_contact(slot);
         }
     }
 
-    fn set_available(&mut self, slot: Slot, available: bool) {
+    fn set_available(&mut self, slot: WorkerSlot, available: bool) {
         self.placement.set_available(slot, available, self.now);
         self.workers.get_mut(&slot).unwrap().2 = available;
     }
 
-    /// Leaves an executor alone, or not any more: what is bound to it alone comes back, and nothing else.
-    fn leave_alone(&mut self, slot: Slot) {
+    /// Suspends an executor, or resumes it: what is bound to it alone comes back, and nothing else.
+    fn set_suspended(&mut self, slot: WorkerSlot) {
         let executors = self.workers[&slot].0.executors.len() as u64;
         let executor = self.rng.below(executors) as usize;
-        let alone = self.left_alone.insert((slot, executor));
+        let alone = self.suspended.insert((slot, executor));
         if !alone {
-            self.left_alone.remove(&(slot, executor));
+            self.suspended.remove(&(slot, executor));
         }
-        self.placement.leave_alone(slot, executor, alone, self.now);
+        self.placement.set_suspended(slot, executor, alone, self.now);
         let mut back = self.placement.bound_to(slot);
-        back.retain(|task| self.placement.release_stranded(*task, slot, self.now));
+        back.retain(|task| self.placement.release_unschedulable(*task, slot, self.now));
         back.sort();
-        let stranded = |known: &Known| {
-            known.at == At::Bound(slot) && !self.has_executor(slot, &known.ticket.spec.requirement)
+        let stranded = |known: &TrackedTask| {
+            known.at == Location::Bound(slot)
+                && !self.has_executor(slot, &known.request.spec.requirement)
         };
         let expected: Vec<TaskRef> =
             self.tasks.iter().filter(|(_, known)| stranded(known)).map(|(task, _)| *task).collect();
         assert_eq!(back, expected);
         for task in back {
-            self.tasks.get_mut(&task).unwrap().at = At::Waiting;
+            self.tasks.get_mut(&task).unwrap().at = Location::Waiting;
         }
     }
 
-    /// Whether an executor would do that is not left alone.
-    fn has_executor(&self, slot: Slot, requirement: &Requirement) -> bool {
+    /// Whether an executor would do that is not suspended.
+    fn has_executor(&self, slot: WorkerSlot, requirement: &Requirement) -> bool {
         let mut fit = requirement.executors_of(&self.workers[&slot].0);
-        fit.any(|at| !self.left_alone.contains(&(slot, at)))
+        fit.any(|at| !self.suspended.contains(&(slot, at)))
     }
 
-    fn saw(&mut self, slot: Slot) {
+    fn record_contact(&mut self, slot: WorkerSlot) {
         let rtt = Span::from_millis(self.rng.below(100));
-        self.placement.saw(slot, Some(rtt), self.now);
+        self.placement.record_contact(slot, Some(rtt), self.now);
         // A change of less than a tenth is not taken up.
         self.workers.get_mut(&slot).unwrap().3 = self.placement.view(slot, self.now).unwrap().rtt;
     }
 
-    fn any_slot(&mut self) -> Option<Slot> {
+    fn any_slot(&mut self) -> Option<WorkerSlot> {
         let at = self.rng.below(self.workers.len() as u64) as usize;
         self.workers.keys().nth(at).copied()
     }
 
-    fn any_task(&mut self, wanted: impl Fn(&At) -> bool) -> Option<TaskRef> {
+    fn any_task(&mut self, wanted: impl Fn(&Location) -> bool) -> Option<TaskRef> {
         let found: Vec<TaskRef> =
             self.tasks.iter().filter(|(_, known)| wanted(&known.at)).map(|(t, _)| *t).collect();
         found.get(self.rng.below(found.len() as u64) as usize).copied()
@@ -207,69 +208,70 @@ impl Story {
     fn arrive(&mut self) {
         let Some(task) = self.free.pop() else { return };
         let spec = random_spec(&mut self.rng);
-        let tried = match self.any_slot() {
+        let failed_on = match self.any_slot() {
             Some(slot) if self.rng.chance(0.2) => Box::from([slot]),
             _ => Box::default(),
         };
-        let ticket = Ticket {
+        let request = PlacementRequest {
             query: self.predictor.query(&spec),
             submitted: self.now,
             bind_at_once: self.rng.chance(0.1),
             interactive: self.rng.chance(0.2),
             spec: Arc::new(spec),
-            tried,
+            failed_on,
         };
-        self.placement.arrive(task, ticket.clone(), &self.predictor);
-        self.tasks.insert(task, Known { ticket, at: At::Waiting });
+        self.placement.arrive(task, request.clone(), &self.predictor);
+        self.tasks.insert(task, TrackedTask { request, at: Location::Waiting });
     }
 
     fn finish(&mut self, task: TaskRef) {
         let known = self.tasks.remove(&task).unwrap();
         let run = Span::from_secs_f64(0.1 + 3.0 * self.rng.unit());
         let ending = match self.rng.below(4) {
-            0 => Ending::Failed,
-            1 => Ending::Withdrawn,
-            _ => Ending::Completed(run),
+            0 => AttemptEnd::Failed,
+            1 => AttemptEnd::Withdrawn,
+            _ => AttemptEnd::Completed(run),
         };
-        let ticket = self.placement.finish(task, ending, self.now).unwrap();
-        assert!(Arc::ptr_eq(&ticket.spec, &known.ticket.spec));
+        let request = self.placement.finish(task, ending, self.now).unwrap();
+        assert!(Arc::ptr_eq(&request.spec, &known.request.spec));
         assert!(self.placement.finish(task, ending, self.now).is_none(), "finished twice");
-        if let (Ending::Completed(_), At::Given(slot)) = (ending, known.at) {
+        if let (AttemptEnd::Completed(_), Location::Dispatched(slot)) = (ending, known.at) {
             let key = self.workers[&slot].1;
-            self.predictor.observe(&ticket.query, key, run);
+            self.predictor.observe(&request.query, key, run);
             self.placement.set_factor(slot, self.predictor.factor(key), self.now);
         }
         self.free.push(task);
     }
 
-    fn remove(&mut self, slot: Slot) {
+    fn remove(&mut self, slot: WorkerSlot) {
         // Usually what was given is taken back first; a careless caller must not lose anything either.
-        let given: Vec<TaskRef> = self.tasks_at(|at| at == At::Given(slot));
+        let given: Vec<TaskRef> = self.tasks_at(|at| at == Location::Dispatched(slot));
         if self.rng.chance(0.7) {
             for task in given {
-                self.placement.finish(task, Ending::Withdrawn, self.now);
+                self.placement.finish(task, AttemptEnd::Withdrawn, self.now);
                 self.tasks.remove(&task);
                 self.free.push(task);
             }
         }
         let mut back = self.placement.remove_worker(slot, self.now);
         back.sort();
-        let expected = self.tasks_at(|at| at == At::Bound(slot) || at == At::Given(slot));
+        let expected =
+            self.tasks_at(|at| at == Location::Bound(slot) || at == Location::Dispatched(slot));
         assert_eq!(back, expected);
         for task in back {
-            self.tasks.get_mut(&task).unwrap().at = At::Waiting;
+            self.tasks.get_mut(&task).unwrap().at = Location::Waiting;
         }
         let (_, key, ..) = self.workers.remove(&slot).unwrap();
-        self.left_alone.retain(|(other, _)| *other != slot);
+        self.suspended.retain(|(other, _)| *other != slot);
         self.predictor.forget_worker(key);
         // Slots are used again: what is remembered about one must not be held against the next.
         for known in self.tasks.values_mut() {
-            let tried = std::mem::take(&mut known.ticket.tried);
-            known.ticket.tried = tried.into_iter().filter(|tried| *tried != slot).collect();
+            let tried = std::mem::take(&mut known.request.failed_on);
+            known.request.failed_on = tried.into_iter().filter(|tried| *tried != slot).collect();
         }
     }
 
-    fn tasks_at(&self, wanted: impl Fn(At) -> bool) -> Vec<TaskRef> {
+    fn tasks_at(&self, wanted: impl Fn(Location) -> bool) -> Vec<TaskRef> {
         self.tasks.iter().filter(|(_, known)| wanted(known.at)).map(|(task, _)| *task).collect()
     }
 
@@ -279,26 +281,26 @@ impl Story {
         let mut decided = BTreeSet::new();
         for action in actions {
             let (task, slot, from, to) = match action {
-                Action::Bind { task, slot } => (task, slot, None, At::Bound(slot)),
-                Action::Dispatch { task, slot } => (task, slot, None, At::Given(slot)),
-                Action::Move { task, from, to } => (task, to, Some(from), At::Bound(to)),
+                Action::Bind { task, slot } => (task, slot, None, Location::Bound(slot)),
+                Action::Dispatch { task, slot } => (task, slot, None, Location::Dispatched(slot)),
+                Action::Move { task, from, to } => (task, to, Some(from), Location::Bound(to)),
             };
             let known = &self.tasks[&task];
-            assert!(self.has_executor(slot, &known.ticket.spec.requirement), "{action:?}");
-            let served = self.placement.is_served(&known.ticket.spec.requirement);
-            assert!(served || known.at != At::Waiting, "{action:?} and nobody would take it");
+            assert!(self.has_executor(slot, &known.request.spec.requirement), "{action:?}");
+            let served = self.placement.is_schedulable(&known.request.spec.requirement);
+            assert!(served || known.at != Location::Waiting, "{action:?} and nobody would take it");
             let known = self.tasks.get_mut(&task).expect("a task that exists");
             match (known.at, action) {
-                (At::Waiting, Action::Bind { .. } | Action::Dispatch { .. }) => {}
-                (At::Bound(was), Action::Dispatch { .. }) => assert_eq!(was, slot),
-                (At::Bound(was), Action::Move { .. }) => assert_eq!(Some(was), from),
+                (Location::Waiting, Action::Bind { .. } | Action::Dispatch { .. }) => {}
+                (Location::Bound(was), Action::Dispatch { .. }) => assert_eq!(was, slot),
+                (Location::Bound(was), Action::Move { .. }) => assert_eq!(Some(was), from),
                 (at, action) => panic!("{action:?} of a task that is {at:?}"),
             }
             let (worker, _, available, rtt) = &self.workers[&slot];
-            let requirement = &known.ticket.spec.requirement;
+            let requirement = &known.request.spec.requirement;
             assert!(available, "{action:?} to a worker that is not available");
             assert_eq!(requirement.satisfied_by(worker), Ok(()), "{action:?}");
-            if known.at == At::Waiting || from.is_some() {
+            if known.at == Location::Waiting || from.is_some() {
                 assert!(self.preferences.max_rtt.is_none_or(|most| *rtt <= most), "{action:?}");
                 decided.insert(task);
             }
@@ -307,7 +309,9 @@ impl Story {
         }
         // A task may be bound and stolen in one plan: what counts is where it ended up.
         for task in decided {
-            let (At::Bound(slot) | At::Given(slot)) = self.tasks[&task].at else { continue };
+            let (Location::Bound(slot) | Location::Dispatched(slot)) = self.tasks[&task].at else {
+                continue;
+            };
             let worker = &self.workers[&slot].0;
             let explanation = self.placement.explanation(task).expect("an explanation");
             let chosen = explanation.chosen.expect("a chosen worker");
@@ -322,12 +326,12 @@ impl Story {
             0..30 => self.arrive(),
             30..55 => self.plan(),
             55..65 => {
-                if let Some(task) = self.any_task(|at| matches!(at, At::Given(_))) {
-                    self.placement.begin(task, self.now);
+                if let Some(task) = self.any_task(|at| matches!(at, Location::Dispatched(_))) {
+                    self.placement.mark_started(task, self.now);
                 }
             }
             65..83 => {
-                let given = self.any_task(|at| matches!(at, At::Given(_)));
+                let given = self.any_task(|at| matches!(at, Location::Dispatched(_)));
                 let any = self.any_task(|_| true);
                 let task = if self.rng.chance(0.8) { given } else { any };
                 task.into_iter().for_each(|task| self.finish(task));
@@ -348,9 +352,9 @@ impl Story {
                 if let Some(slot) = self.any_slot() {
                     let mut back = self.placement.release_bound(slot, usize::MAX, self.now);
                     back.sort();
-                    assert_eq!(back, self.tasks_at(|at| at == At::Bound(slot)));
+                    assert_eq!(back, self.tasks_at(|at| at == Location::Bound(slot)));
                     for task in back {
-                        self.tasks.get_mut(&task).unwrap().at = At::Waiting;
+                        self.tasks.get_mut(&task).unwrap().at = Location::Waiting;
                     }
                 }
             }
@@ -368,12 +372,12 @@ impl Story {
             96 => self.placement.refresh(self.now),
             97 => {
                 if let Some(slot) = self.any_slot() {
-                    self.leave_alone(slot);
+                    self.set_suspended(slot);
                 }
             }
             _ => {
                 if let Some(slot) = self.any_slot() {
-                    self.saw(slot);
+                    self.record_contact(slot);
                 }
             }
         }
@@ -385,16 +389,16 @@ impl Story {
         let mut from = Some(0);
         while let Some(at) = from {
             let end = at + 1 + self.rng.below(8) as usize;
-            let bound = |(task, known): (&TaskRef, &Known)| {
+            let bound = |(task, known): (&TaskRef, &TrackedTask)| {
                 let is_next = (at..end).contains(&(task.0 as usize));
-                (is_next && matches!(known.at, At::Bound(_))).then_some(*task)
+                (is_next && matches!(known.at, Location::Bound(_))).then_some(*task)
             };
             let expected: Vec<TaskRef> = self.tasks.iter().filter_map(bound).collect();
             let (mut released, next) = self.placement.reorder(at, end - at, self.now);
             released.sort();
             assert_eq!(released, expected);
             for task in released {
-                self.tasks.get_mut(&task).unwrap().at = At::Waiting;
+                self.tasks.get_mut(&task).unwrap().at = Location::Waiting;
             }
             if self.rng.chance(0.2) {
                 self.plan();
@@ -407,36 +411,36 @@ impl Story {
     fn check(&mut self) {
         self.placement.check(self.now).unwrap();
         assert_eq!(self.placement.unexplained(&self.predictor, self.now), None);
-        let waiting = self.tasks_at(|at| at == At::Waiting);
+        let waiting = self.tasks_at(|at| at == Location::Waiting);
         assert_eq!(self.placement.waiting(), waiting.len(), "what waits");
         for (task, known) in &self.tasks {
             let expected = match known.at {
-                At::Waiting => None,
-                At::Bound(slot) | At::Given(slot) => Some(slot),
+                Location::Waiting => None,
+                Location::Bound(slot) | Location::Dispatched(slot) => Some(slot),
             };
             assert_eq!(self.placement.worker_of(*task), expected, "{task:?} {:?}", known.at);
         }
-        let given = self.tasks_at(|at| matches!(at, At::Given(_)));
-        assert!(self.preferences.max_given.is_none_or(|most| given.len() <= most as usize));
+        let given = self.tasks_at(|at| matches!(at, Location::Dispatched(_)));
+        assert!(self.preferences.max_in_flight.is_none_or(|most| given.len() <= most as usize));
         for (slot, (worker, ..)) in &self.workers {
             self.check_worker(*slot, worker);
         }
     }
 
-    fn check_worker(&self, slot: Slot, worker: &Worker) {
+    fn check_worker(&self, slot: WorkerSlot, worker: &Worker) {
         let view = self.placement.view(slot, self.now).unwrap();
-        let given = self.tasks_at(|at| at == At::Given(slot));
-        let mut told = self.placement.given_to(slot);
+        let given = self.tasks_at(|at| at == Location::Dispatched(slot));
+        let mut told = self.placement.dispatched_to(slot);
         told.sort();
         assert_eq!(told, given);
         assert_eq!(view.in_flight as usize, given.len());
-        assert_eq!(view.queued as usize, self.tasks_at(|at| at == At::Bound(slot)).len());
+        assert_eq!(view.queued as usize, self.tasks_at(|at| at == Location::Bound(slot)).len());
         let at_once: u32 =
             worker.executors.iter().map(|executor| executor.concurrency.max(1)).sum();
         assert!(view.running <= at_once && view.running <= view.in_flight);
         // What runs is part of what is given; if even all of it fits, nothing can be booked twice.
         let asked = |amount: fn(&Requirement) -> u64| -> u64 {
-            given.iter().map(|task| amount(&self.tasks[task].ticket.spec.requirement)).sum()
+            given.iter().map(|task| amount(&self.tasks[task].request.spec.requirement)).sum()
         };
         let used = view.utilisation;
         for (used, asked, total) in [
@@ -466,28 +470,32 @@ impl Story {
     }
 }
 
-fn tell(strategy: Strategy, seed: u64, check: bool) -> Vec<Action> {
-    let mut story = Story::new(strategy, seed);
+fn run_scenario(strategy: Strategy, seed: u64, check: bool) -> Vec<Action> {
+    let mut scenario = Scenario::new(strategy, seed);
     for _ in 0..STEPS {
-        story.step();
+        scenario.step();
         if check {
-            story.check();
+            scenario.check();
         }
     }
     if check {
-        story.finish_all();
+        scenario.finish_all();
     }
-    story.log
+    scenario.log
 }
 
 #[test]
-fn whatever_happens_nothing_is_lost_overbooked_or_unexplained() {
+fn random_operations_lose_nothing_overbook_nothing_and_are_explained() {
     for strategy in strategies() {
         let mut actions = 0;
         for seed in 0..SEQUENCES {
-            let told = std::panic::catch_unwind(|| tell(strategy, seed, true));
+            let told = std::panic::catch_unwind(|| run_scenario(strategy, seed, true));
             let log = told.unwrap_or_else(|_| panic!("{strategy:?} fails with seed {seed}"));
-            assert_eq!(log[..], tell(strategy, seed, false)[..log.len()], "{strategy:?} {seed}");
+            assert_eq!(
+                log[..],
+                run_scenario(strategy, seed, false)[..log.len()],
+                "{strategy:?} {seed}"
+            );
             actions += log.len();
         }
         assert!(actions > 2_000, "{strategy:?} did {actions} things: the test tests nothing");

@@ -1,9 +1,9 @@
 //! Workers that are equally good share what there is to do.
 
 use hypha_model::{Requirement, Span, TaskSpec, Worker};
-use hypha_placement::{Ending, LoadMetric, Pick, Predictive, Slot, Strategy};
+use hypha_placement::{AttemptEnd, LoadMetric, Pick, Predictive, Strategy, WorkerSlot};
 
-use crate::bench::{Bench, asking, executor, name, plain, spec_of};
+use crate::fixture::{Fixture, asking, executor, name, plain, spec_of};
 
 /// `predictive` without luck: nothing is tried out.
 const PREDICTIVE: Strategy = Strategy::Predictive(Predictive {
@@ -19,11 +19,11 @@ fn wide(at_once: u32) -> Worker {
 }
 
 /// How many of the tasks each of the workers was given, if they come one after the other and none ends.
-fn shares(bench: &mut Bench, tasks: impl IntoIterator<Item = TaskSpec>) -> Vec<u32> {
-    let mut counts = vec![0; bench.placement.workers()];
+fn shares(fixture: &mut Fixture, tasks: impl IntoIterator<Item = TaskSpec>) -> Vec<u32> {
+    let mut counts = vec![0; fixture.placement.workers()];
     for task in tasks {
-        bench.later(0.2);
-        counts[bench.place(task).unwrap().0 as usize] += 1;
+        fixture.later(0.2);
+        counts[fixture.place(task).unwrap().0 as usize] += 1;
     }
     counts
 }
@@ -32,12 +32,12 @@ fn of_model(model: &str) -> TaskSpec {
     asking(Requirement { model: Some(name(model)), ..Requirement::default() })
 }
 
-fn two_equals(strategy: Strategy) -> Bench {
-    let mut bench = Bench::new(strategy);
+fn two_equals(strategy: Strategy) -> Fixture {
+    let mut fixture = Fixture::new(strategy);
     (0..2).for_each(|_| {
-        bench.join(wide(AT_ONCE));
+        fixture.join(wide(AT_ONCE));
     });
-    bench
+    fixture
 }
 
 #[test]
@@ -48,8 +48,8 @@ fn equal_workers_get_equally_many_under_every_strategy_that_does_not_say_otherwi
     let mut all = Strategy::all().to_vec();
     all.extend([least(LoadMetric::CpuUsage), least(LoadMetric::MemoryUsage), record, PREDICTIVE]);
     for strategy in all {
-        let mut bench = two_equals(strategy);
-        let counts = shares(&mut bench, (0..8).map(|_| TaskSpec::default()));
+        let mut fixture = two_equals(strategy);
+        let counts = shares(&mut fixture, (0..8).map(|_| TaskSpec::default()));
         match strategy {
             // The first is what they are for.
             Strategy::Fifo | Strategy::FirstFit => assert_eq!(counts, [8, 0], "{strategy}"),
@@ -67,55 +67,55 @@ fn equal_workers_get_equally_many_under_every_strategy_that_does_not_say_otherwi
 fn running_tasks_count_where_nothing_was_measured_and_where_it_was() {
     for strategy in [PREDICTIVE, Strategy::ShortestQueue, Strategy::Weighted { weight: 1.0 }] {
         // Two models that nobody has run, in turn.
-        let mut bench = two_equals(strategy);
+        let mut fixture = two_equals(strategy);
         let mixed = (0..8).map(|at| of_model(["sleep", "burn"][at % 2]));
-        assert_eq!(shares(&mut bench, mixed), [4, 4], "{strategy}: not measured");
+        assert_eq!(shares(&mut fixture, mixed), [4, 4], "{strategy}: not measured");
         // Measured on both, long and short.
-        let mut bench = two_equals(strategy);
+        let mut fixture = two_equals(strategy);
         for (key, seconds) in
-            bench.keys.clone().into_iter().flat_map(|key| [(key, 0.02), (key, 5.0)])
+            fixture.keys.clone().into_iter().flat_map(|key| [(key, 0.02), (key, 5.0)])
         {
-            let query = bench.predictor.query(&spec_of(seconds));
+            let query = fixture.predictor.query(&spec_of(seconds));
             (0..50).for_each(|_| {
-                bench.predictor.observe(&query, key, Span::from_secs_f64(seconds));
+                fixture.predictor.observe(&query, key, Span::from_secs_f64(seconds));
             });
         }
         let mixed = (0..8).map(|at| spec_of([0.02, 5.0][at % 2]));
-        assert_eq!(shares(&mut bench, mixed), [4, 4], "{strategy}: measured");
+        assert_eq!(shares(&mut fixture, mixed), [4, 4], "{strategy}: measured");
     }
 }
 
 #[test]
 fn what_is_in_use_counts_relative_to_what_there_is() {
-    let mut bench = Bench::new(PREDICTIVE);
+    let mut fixture = Fixture::new(PREDICTIVE);
     for at_once in [4, 12] {
-        bench.join(wide(at_once));
+        fixture.join(wide(at_once));
     }
-    let counts = shares(&mut bench, (0..8).map(|_| spec_of(1.0)));
+    let counts = shares(&mut fixture, (0..8).map(|_| spec_of(1.0)));
     assert_eq!(counts, [2, 6]);
 }
 
 #[test]
 fn the_idle_take_turns() {
     for strategy in [PREDICTIVE, Strategy::ShortestQueue, Strategy::WorstFit] {
-        let mut bench = Bench::new(strategy);
+        let mut fixture = Fixture::new(strategy);
         (0..3).for_each(|_| {
-            bench.join(wide(AT_ONCE));
+            fixture.join(wide(AT_ONCE));
         });
         let mut places = Vec::new();
         for _ in 0..6 {
-            bench.later(1.0);
-            let task = bench.arrive(spec_of(1.0));
-            bench.plan();
-            places.extend(bench.where_is(task));
-            bench.placement.finish(task, hypha_placement::Ending::Withdrawn, bench.now);
+            fixture.later(1.0);
+            let task = fixture.arrive(spec_of(1.0));
+            fixture.plan();
+            places.extend(fixture.where_is(task));
+            fixture.placement.finish(task, hypha_placement::AttemptEnd::Withdrawn, fixture.now);
         }
         assert_eq!(places, [0, 1, 2, 0, 1, 2], "{strategy}");
     }
 }
 
 #[test]
-fn a_difference_is_one_only_beyond_what_is_measured() {
+fn differences_below_measurement_noise_are_ties() {
     // A round trip of 0.3 ms is as good as one of 0.9 ms, and one of 2 ms nearly so for a task of a second.
     for (near_us, far_us, seconds, expected) in [
         (300, 900, 0.01, [4, 4]),
@@ -123,59 +123,65 @@ fn a_difference_is_one_only_beyond_what_is_measured() {
         (300, 2_000, 0.01, [8, 0]),
         (300, 50_000, 1.0, [8, 0]),
     ] {
-        let mut bench = two_equals(PREDICTIVE);
+        let mut fixture = two_equals(PREDICTIVE);
         for (slot, rtt_us) in [(0, near_us), (1, far_us)] {
-            bench.placement.saw(Slot(slot), Some(Span::from_micros(rtt_us)), bench.now);
+            fixture.placement.record_contact(
+                WorkerSlot(slot),
+                Some(Span::from_micros(rtt_us)),
+                fixture.now,
+            );
         }
         let told = format!("{near_us} and {far_us} µs, {seconds} s");
         let tasks = (0..8).map(|_| spec_of(seconds));
-        assert_eq!(shares(&mut bench, tasks), expected, "{told}");
+        assert_eq!(shares(&mut fixture, tasks), expected, "{told}");
     }
-    // Nor is a faster worker left alone because it has more to do.
-    let mut bench = Bench::new(PREDICTIVE);
-    let fast = bench.join(wide(AT_ONCE));
-    bench.join(wide(AT_ONCE));
-    bench.placement.set_factor(fast, 0.9, bench.now);
-    assert_eq!(shares(&mut bench, (0..8).map(|_| spec_of(1.0))), [8, 0]);
+    // Nor is a faster worker left idle because it has more to do.
+    let mut fixture = Fixture::new(PREDICTIVE);
+    let fast = fixture.join(wide(AT_ONCE));
+    fixture.join(wide(AT_ONCE));
+    fixture.placement.set_factor(fast, 0.9, fixture.now);
+    assert_eq!(shares(&mut fixture, (0..8).map(|_| spec_of(1.0))), [8, 0]);
 }
 
 #[test]
 fn a_round_trip_that_was_held_up_once_does_not_turn_tasks_away() {
-    let mut bench = two_equals(PREDICTIVE);
-    for slot in [Slot(0), Slot(1)] {
-        bench.placement.saw(slot, Some(Span::from_micros(500)), bench.now);
+    let mut fixture = two_equals(PREDICTIVE);
+    for slot in [WorkerSlot(0), WorkerSlot(1)] {
+        fixture.placement.record_contact(slot, Some(Span::from_micros(500)), fixture.now);
     }
-    bench.placement.saw(Slot(0), Some(Span::from_millis(30)), bench.now);
-    assert_eq!(shares(&mut bench, (0..8).map(|_| spec_of(1.0))), [4, 4]);
+    fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(30)), fixture.now);
+    assert_eq!(shares(&mut fixture, (0..8).map(|_| spec_of(1.0))), [4, 4]);
     // One that has become longer for good is believed after a while, one that is shorter at once.
-    let rtt = |bench: &Bench| bench.placement.view(Slot(0), bench.now).unwrap().rtt;
-    (0..40).for_each(|_| bench.placement.saw(Slot(0), Some(Span::from_millis(30)), bench.now));
-    assert!(rtt(&bench) > Span::from_millis(25), "{}", rtt(&bench));
-    bench.placement.saw(Slot(0), Some(Span::from_millis(1)), bench.now);
-    assert_eq!(rtt(&bench), Span::from_millis(1));
+    let rtt = |fixture: &Fixture| fixture.placement.view(WorkerSlot(0), fixture.now).unwrap().rtt;
+    (0..40).for_each(|_| {
+        fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(30)), fixture.now)
+    });
+    assert!(rtt(&fixture) > Span::from_millis(25), "{}", rtt(&fixture));
+    fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(1)), fixture.now);
+    assert_eq!(rtt(&fixture), Span::from_millis(1));
 }
 
 /// Workers of different hardware stand in different trees.
 #[test]
 fn what_differs_in_name_only_is_equal() {
-    let mut bench = Bench::new(PREDICTIVE);
+    let mut fixture = Fixture::new(PREDICTIVE);
     for hardware in ["A100", "H100", "T4"] {
-        bench.join(Worker { hardware: Some(name(hardware)), ..wide(AT_ONCE) });
+        fixture.join(Worker { hardware: Some(name(hardware)), ..wide(AT_ONCE) });
     }
-    let counts = shares(&mut bench, (0..9).map(|_| of_model("new")));
+    let counts = shares(&mut fixture, (0..9).map(|_| of_model("new")));
     assert_eq!(counts, [3, 3, 3]);
 }
 
 /// In a pool where distances differ, the search for the least used of equals must not become a search of all.
 #[test]
 fn many_equals_share_too() {
-    let mut bench = Bench::new(PREDICTIVE);
+    let mut fixture = Fixture::new(PREDICTIVE);
     for at in 0..200 {
-        let slot = bench.join(wide(4));
+        let slot = fixture.join(wide(4));
         let rtt = Span::from_micros(200 + 13 * (at % 50));
-        bench.placement.saw(slot, Some(rtt), bench.now);
+        fixture.placement.record_contact(slot, Some(rtt), fixture.now);
     }
-    let counts = shares(&mut bench, (0..400).map(|_| spec_of(1.0)));
+    let counts = shares(&mut fixture, (0..400).map(|_| spec_of(1.0)));
     assert!(counts.iter().all(|count| (1..=3).contains(count)), "{counts:?}");
 }
 
@@ -188,41 +194,41 @@ fn good_and_bad() -> Worker {
 
 #[test]
 fn what_one_executor_fails_does_not_turn_the_tasks_of_others_away() {
-    let mut bench = Bench::new(PREDICTIVE);
+    let mut fixture = Fixture::new(PREDICTIVE);
     for _ in 0..2 {
-        bench.join(good_and_bad());
+        fixture.join(good_and_bad());
     }
     let mut failed = 0;
     for _ in 0..20 {
-        let task = bench.arrive(of_model("bad"));
-        bench.plan();
-        bench.later(1.0);
-        match bench.where_is(task).unwrap() {
+        let task = fixture.arrive(of_model("bad"));
+        fixture.plan();
+        fixture.later(1.0);
+        match fixture.where_is(task).unwrap() {
             0 => {
                 failed += 1;
-                bench.fail(task);
+                fixture.fail(task);
             }
-            _ => bench.complete(task, 1.0),
+            _ => fixture.complete(task, 1.0),
         }
     }
     assert!((1..8).contains(&failed), "{failed}: where it fails is avoided");
-    assert_eq!(shares(&mut bench, (0..8).map(|_| of_model("good"))), [4, 4]);
+    assert_eq!(shares(&mut fixture, (0..8).map(|_| of_model("good"))), [4, 4]);
     // All of it is known again of workers that come with their record.
-    let mut again = Bench::new(PREDICTIVE);
-    for slot in bench.placement.slots() {
-        let record = serde_json::to_string(&bench.placement.health(slot).unwrap()).unwrap();
+    let mut again = Fixture::new(PREDICTIVE);
+    for slot in fixture.placement.worker_slots() {
+        let record = serde_json::to_string(&fixture.placement.health(slot).unwrap()).unwrap();
         again.join_healthy(good_and_bad(), serde_json::from_str(&record).unwrap());
     }
     assert_eq!(shares(&mut again, (0..4).map(|_| of_model("good"))), [2, 2]);
     assert_eq!(shares(&mut again, (0..4).map(|_| of_model("bad"))), [0, 4]);
     // What the worker itself loses is everybody's.
     for _ in 0..8 {
-        let task = bench.arrive(of_model("good"));
-        bench.plan();
-        let lost = bench.where_is(task) == Some(0);
-        let ending = if lost { Ending::Lost } else { Ending::Withdrawn };
-        bench.placement.finish(task, ending, bench.now);
+        let task = fixture.arrive(of_model("good"));
+        fixture.plan();
+        let lost = fixture.where_is(task) == Some(0);
+        let ending = if lost { AttemptEnd::Lost } else { AttemptEnd::Withdrawn };
+        fixture.placement.finish(task, ending, fixture.now);
     }
-    let counts = shares(&mut bench, (0..4).map(|_| of_model("good")));
+    let counts = shares(&mut fixture, (0..4).map(|_| of_model("good")));
     assert!(counts[0] < counts[1], "{counts:?}");
 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use hypha_model::{Priority, RefusalKind, Requirement, Rng, TaskSpec, Worker};
-use hypha_placement::{Action, Preferences, Slot, Strategy, TaskRef};
+use hypha_placement::{Action, Preferences, Strategy, TaskRef, WorkerSlot};
 
-use crate::bench::{Bench, GIB, executor, plain, spec_of};
+use crate::fixture::{Fixture, GIB, executor, plain, spec_of};
 use crate::random::strategies;
 
 /// A worker with 24 GB that runs three tasks at once.
@@ -28,23 +28,23 @@ fn of(memory_gib: u64, seconds: f64, priority: i32) -> TaskSpec {
 
 /// Workers that run what they are given in the order in which placement says that it begins.
 struct World {
-    bench: Bench,
+    fixture: Fixture,
     /// When each task that was given ends, by the number of milliseconds.
     ends: BTreeMap<(u64, TaskRef), ()>,
     runs_ms: BTreeMap<TaskRef, u64>,
-    running: BTreeMap<TaskRef, Slot>,
+    running: BTreeMap<TaskRef, WorkerSlot>,
     begun: Vec<TaskRef>,
     at_ms: u64,
 }
 
 impl World {
     fn new(strategy: Strategy, workers: usize) -> World {
-        let mut bench = Bench::new(strategy);
+        let mut fixture = Fixture::new(strategy);
         (0..workers).for_each(|_| {
-            bench.join(worker());
+            fixture.join(worker());
         });
         World {
-            bench,
+            fixture,
             ends: BTreeMap::new(),
             runs_ms: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -55,16 +55,16 @@ impl World {
 
     /// A task that says how long it takes, and takes `really_ms`.
     fn arrive(&mut self, spec: TaskSpec, really_ms: u64, interactive: bool) -> TaskRef {
-        let mut ticket = self.bench.ticket(spec);
-        ticket.interactive = interactive;
-        let task = self.bench.arrive_with(ticket);
+        let mut request = self.fixture.request(spec);
+        request.interactive = interactive;
+        let task = self.fixture.arrive_with(request);
         self.runs_ms.insert(task, really_ms);
         self.plan();
         task
     }
 
     fn plan(&mut self) {
-        for action in self.bench.plan() {
+        for action in self.fixture.plan() {
             if let Action::Dispatch { task, slot } = action {
                 self.running.insert(task, slot);
             }
@@ -75,7 +75,7 @@ impl World {
     /// What placement takes to run has begun.
     fn begin(&mut self) {
         for task in self.running.keys().copied().collect::<Vec<_>>() {
-            if !self.begun.contains(&task) && self.bench.placement.has_begun(task) {
+            if !self.begun.contains(&task) && self.fixture.placement.has_started(task) {
                 self.begun.push(task);
                 self.ends.insert((self.at_ms + self.runs_ms[&task], task), ());
             }
@@ -88,18 +88,18 @@ impl World {
             && ends_ms <= at_ms
         {
             self.ends.pop_first();
-            self.bench.later((ends_ms - self.at_ms) as f64 / 1e3);
+            self.fixture.later((ends_ms - self.at_ms) as f64 / 1e3);
             self.at_ms = ends_ms;
             self.running.remove(&task);
-            self.bench.complete(task, self.runs_ms[&task] as f64 / 1e3);
+            self.fixture.complete(task, self.runs_ms[&task] as f64 / 1e3);
             self.plan();
         }
-        self.bench.later((at_ms - self.at_ms) as f64 / 1e3);
+        self.fixture.later((at_ms - self.at_ms) as f64 / 1e3);
         self.at_ms = at_ms;
         self.plan();
     }
 
-    fn has_begun(&self, task: TaskRef) -> bool {
+    fn has_started(&self, task: TaskRef) -> bool {
         self.begun.contains(&task)
     }
 }
@@ -120,7 +120,7 @@ fn large_begins_after_ms(strategy: Strategy, seed: u64) -> Option<u64> {
         let interactive = rng.chance(interactive_share);
         world.arrive(of(8, 1.0, 0), really_ms, interactive);
         world.until(world.at_ms + 400 / workers as u64);
-        if large.is_some_and(|large| world.has_begun(large)) {
+        if large.is_some_and(|large| world.has_started(large)) {
             return Some((at - 30) * 400 / workers as u64);
         }
     }
@@ -128,7 +128,7 @@ fn large_begins_after_ms(strategy: Strategy, seed: u64) -> Option<u64> {
 }
 
 #[test]
-fn a_large_task_begins_although_small_ones_never_cease() {
+fn large_task_starts_although_small_ones_keep_arriving() {
     for strategy in strategies() {
         for seed in 0..6 {
             let begins = large_begins_after_ms(strategy, seed);
@@ -141,18 +141,18 @@ fn a_large_task_begins_although_small_ones_never_cease() {
 }
 
 #[test]
-fn a_task_of_no_priority_has_its_turn() {
-    let mut bench = Bench::of(Strategy::Priority, 1);
-    let first = bench.arrive(of(0, 1.0, 1_000));
-    bench.plan();
-    let low = bench.arrive(of(0, 1.0, 0));
+fn task_without_priority_is_not_starved() {
+    let mut fixture = Fixture::of(Strategy::Priority, 1);
+    let first = fixture.arrive(of(0, 1.0, 1_000));
+    fixture.plan();
+    let low = fixture.arrive(of(0, 1.0, 0));
     let mut running = first;
     for _ in 0..1_000 {
-        bench.later(1.0);
-        let high = bench.arrive(of(0, 1.0, 1_000));
-        bench.complete(running, 1.0);
-        bench.plan();
-        if bench.where_is(low).is_some() {
+        fixture.later(1.0);
+        let high = fixture.arrive(of(0, 1.0, 1_000));
+        fixture.complete(running, 1.0);
+        fixture.plan();
+        if fixture.where_is(low).is_some() {
             return;
         }
         running = high;
@@ -161,30 +161,30 @@ fn a_task_of_no_priority_has_its_turn() {
 }
 
 #[test]
-fn who_waits_because_room_is_kept_for_another_is_told_so() {
+fn task_blocked_by_a_reservation_is_refused_as_reserved() {
     for strategy in [Strategy::Fifo, Strategy::BestFit, Strategy::Priority] {
         let mut world = World::new(strategy, 1);
         world.arrive(of(8, 5.0, 0), 5_000, false);
         let large = world.arrive(of(20, 1.0, 0), 1_000, false);
         let small = world.arrive(of(8, 50.0, 0), 50_000, false);
-        assert!(!world.has_begun(large) && !world.has_begun(small), "{strategy}");
-        let explanation = world.bench.placement.explanation(small).unwrap();
+        assert!(!world.has_started(large) && !world.has_started(small), "{strategy}");
+        let explanation = world.fixture.placement.explanation(small).unwrap();
         let reasons: Vec<_> = explanation.refusals.iter().collect();
         assert_eq!(reasons, [(RefusalKind::Reserved, 1)], "{strategy}");
         // What ends in time, and what fits beside, may begin.
         let short = world.arrive(of(8, 1.0, 0), 1_000, false);
         let beside = world.arrive(of(4, 50.0, 0), 50_000, false);
-        assert!(world.has_begun(short) && world.has_begun(beside), "{strategy}");
+        assert!(world.has_started(short) && world.has_started(beside), "{strategy}");
         // Beside means beside all of them.
         let too_much = world.arrive(of(1, 60.0, 0), 60_000, false);
-        assert!(!world.has_begun(too_much), "{strategy}");
+        assert!(!world.has_started(too_much), "{strategy}");
         world.until(5_000);
-        assert!(world.has_begun(large) && !world.has_begun(small), "{strategy}");
+        assert!(world.has_started(large) && !world.has_started(small), "{strategy}");
     }
 }
 
 #[test]
-fn who_waits_on_the_line_does_not_queue_behind_batches() {
+fn interactive_tasks_do_not_queue_behind_batch_tasks() {
     for strategy in strategies() {
         let mut world = World::new(strategy, 1);
         // So that run times are known.
@@ -196,12 +196,12 @@ fn who_waits_on_the_line_does_not_queue_behind_batches() {
         world.until(9_000);
         let chat = world.arrive(of(0, 0.01, 0), 10, true);
         world.until(8_000 + 8_000 + 100);
-        assert!(world.has_begun(chat), "{strategy}");
+        assert!(world.has_started(chat), "{strategy}");
     }
 }
 
 #[test]
-fn batches_go_on_however_many_wait_on_the_line() {
+fn batch_tasks_progress_under_interactive_load() {
     for strategy in strategies() {
         let mut world = World::new(strategy, 1);
         let batches: Vec<TaskRef> =
@@ -211,7 +211,7 @@ fn batches_go_on_however_many_wait_on_the_line() {
             world.arrive(of(0, 0.5, 0), 500, true);
             world.until(world.at_ms + 100);
         }
-        let begun = batches.iter().filter(|task| world.has_begun(**task)).count();
+        let begun = batches.iter().filter(|task| world.has_started(**task)).count();
         // Six begin each second, a fifth of them in batches.
         assert!(begun >= 27, "{strategy}: {begun}");
     }
@@ -227,42 +227,42 @@ fn tasks_in_the_scheduler_s_queue_begin_although_a_worker_s_own_queue_never_ends
             if at == 10 {
                 waits = Some(world.arrive(of(1, 1.0, 0), 1_000, false));
             }
-            let mut ticket = world.bench.ticket(of(1, 1.0, 0));
-            ticket.bind_at_once = true;
-            let task = world.bench.arrive_with(ticket);
+            let mut request = world.fixture.request(of(1, 1.0, 0));
+            request.bind_at_once = true;
+            let task = world.fixture.arrive_with(request);
             world.runs_ms.insert(task, 1_000);
             world.plan();
             world.until(world.at_ms + 250);
         }
-        assert!(waits.is_some_and(|task| world.has_begun(task)), "{strategy}");
+        assert!(waits.is_some_and(|task| world.has_started(task)), "{strategy}");
     }
 }
 
 /// With a limit to what is handed over, what is bound to a worker and what waits in the queue take turns, and so do the
 /// workers: nothing waits for another queue to be empty.
 #[test]
-fn what_is_bound_has_its_turn_although_the_queue_never_ends() {
+fn bound_tasks_are_dispatched_although_the_queue_never_empties() {
     for strategy in [Strategy::Fifo, Strategy::default()] {
-        let preferences = Preferences { max_given: Some(1), ..Preferences::default() };
-        let mut bench = Bench::with(strategy, preferences);
+        let preferences = Preferences { max_in_flight: Some(1), ..Preferences::default() };
+        let mut fixture = Fixture::with(strategy, preferences);
         (0..3).for_each(|_| {
-            bench.join(worker());
+            fixture.join(worker());
         });
-        let mut running = bench.arrive(spec_of(1.0));
-        bench.plan();
+        let mut running = fixture.arrive(spec_of(1.0));
+        fixture.plan();
         let bound: Vec<TaskRef> = (0..6)
             .map(|_| {
-                let mut ticket = bench.ticket(spec_of(1.0));
-                ticket.bind_at_once = true;
-                bench.arrive_with(ticket)
+                let mut request = fixture.request(spec_of(1.0));
+                request.bind_at_once = true;
+                fixture.arrive_with(request)
             })
             .collect();
         let mut begun = Vec::new();
         for _ in 0..40 {
-            bench.arrive(spec_of(1.0));
-            bench.later(1.0);
-            bench.complete(running, 1.0);
-            let given = bench.plan().into_iter().find_map(|action| match action {
+            fixture.arrive(spec_of(1.0));
+            fixture.later(1.0);
+            fixture.complete(running, 1.0);
+            let given = fixture.plan().into_iter().find_map(|action| match action {
                 Action::Dispatch { task, .. } => Some(task),
                 _ => None,
             });

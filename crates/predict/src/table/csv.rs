@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use super::row::{Draft, ERROR_MS, HARDWARE, MEAN_MS, MODEL, Rows, TableError, finite, missing};
+use super::row::{
+    ERROR_MS, HARDWARE, MEAN_MS, MODEL, Rows, TableError, UncheckedRow, finite, missing,
+};
 
 /// What a column means.
 enum Column {
@@ -40,7 +42,7 @@ fn columns(cells: &[String], rows: &mut Rows) -> Result<Vec<Column>, String> {
             return Err(format!("column {} has no name", at + 1));
         }
         if cells[..at].contains(name) {
-            return Err(format!("the column `{name}` is there twice"));
+            return Err(format!("the column `{name}` occurs twice"));
         }
     }
     if let Some(name) =
@@ -60,11 +62,11 @@ fn columns(cells: &[String], rows: &mut Rows) -> Result<Vec<Column>, String> {
     cells.iter().map(column).collect()
 }
 
-fn draft(columns: &[Column], cells: &[String]) -> Result<Draft, String> {
+fn draft(columns: &[Column], cells: &[String]) -> Result<UncheckedRow, String> {
     if cells.len() != columns.len() {
         return Err(format!("{} values under {} columns", cells.len(), columns.len()));
     }
-    let mut draft = Draft::default();
+    let mut draft = UncheckedRow::default();
     for (column, cell) in columns.iter().zip(cells) {
         match column {
             Column::Model => draft.model = Some(Arc::from(cell.as_str())),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::row::{Draft, ERROR_MS, HARDWARE, MEAN_MS, MODEL, Rows, TableError};
+use super::row::{ERROR_MS, HARDWARE, MEAN_MS, MODEL, Rows, TableError, UncheckedRow};
 
 pub(super) fn parse(text: &str) -> Result<Rows, TableError> {
     let mut rows = Rows::new();
@@ -59,11 +59,11 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
-        let mut draft = Draft::default();
+        let mut draft = UncheckedRow::default();
         let mut seen: Vec<String> = Vec::new();
         while let Some(name) = fields.next_key::<String>()? {
             if seen.contains(&name) {
-                return Err(A::Error::custom(format!("`{name}` is there twice")));
+                return Err(A::Error::custom(format!("`{name}` occurs twice")));
             }
             match name.as_str() {
                 MODEL => draft.model = fields.next_value()?,

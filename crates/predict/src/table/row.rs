@@ -50,7 +50,7 @@ pub(super) struct Row {
 
 /// A row as it is written, before it is checked.
 #[derive(Default)]
-pub(super) struct Draft {
+pub(super) struct UncheckedRow {
     pub(super) model: Option<Arc<str>>,
     pub(super) hardware: Option<Arc<str>>,
     pub(super) mean_ms: Option<f64>,
@@ -78,7 +78,7 @@ impl Rows {
     }
 
     /// Checks a row and takes it.
-    pub(super) fn push(&mut self, draft: Draft) -> Result<(), String> {
+    pub(super) fn push(&mut self, draft: UncheckedRow) -> Result<(), String> {
         if self.rows.len() == MAX_ROWS {
             return Err(format!("more than {MAX_ROWS} rows; leave out some"));
         }

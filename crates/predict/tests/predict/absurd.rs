@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_model::{Metadata, Span, TaskSpec, Value};
+use hypha_model::{Metadata, MetadataValue, Span, TaskSpec};
 use hypha_predict::{Predictor, Settings, WorkerKey};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{prop_assert, proptest};
@@ -48,8 +48,9 @@ fn event() -> impl Strategy<Value = Event> {
 
 fn task(event: &Event) -> TaskSpec {
     let numbers = event.numbers.iter().filter(|(_, number)| number.is_finite());
-    let numbers = numbers.map(|(at, number)| (format!("n{at}"), Value::Number(*number)));
-    let text = event.text.map(|text| ("t".to_owned(), Value::Text(format!("v{text}").into())));
+    let numbers = numbers.map(|(at, number)| (format!("n{at}"), MetadataValue::Number(*number)));
+    let text =
+        event.text.map(|text| ("t".to_owned(), MetadataValue::Text(format!("v{text}").into())));
     let entries = numbers.chain(text).map(|(key, value)| (Arc::from(key.as_str()), value));
     let mut task = spec(&format!("m{}", event.model), &[]);
     task.metadata = Metadata::new(entries).unwrap();

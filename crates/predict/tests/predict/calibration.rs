@@ -1,31 +1,31 @@
 //! On a synthetic token workload the intervals hold what they claim.
 
-use crate::world::{Told, World};
+use crate::world::{KnownFeatures, World};
 
-fn check(told: Told, most_error_percent: Option<f64>) {
+fn check(known: KnownFeatures, most_error_percent: Option<f64>) {
     for seed in 1..=5 {
-        let judged = World::new(seed).judged(told, 200, 2_200);
+        let judged = World::new(seed).measure_calibration(known, 200, 2_200);
         let [half, most, nearly_all] = judged.coverage_percent();
-        let shown = format!("{told:?}, seed {seed}: {:.1?}", judged.coverage_percent());
+        let shown = format!("{known:?}, seed {seed}: {:.1?}", judged.coverage_percent());
         assert!((45.0..=55.0).contains(&half), "{shown}");
         assert!((85.0..=95.0).contains(&most), "{shown}");
         assert!((98.0..=100.0).contains(&nearly_all), "{shown}");
         let error = judged.mean_absolute_percentage_error();
-        assert!(most_error_percent.is_none_or(|most| error < most), "{told:?}: {error}");
+        assert!(most_error_percent.is_none_or(|most| error < most), "{known:?}: {error}");
     }
 }
 
 #[test]
 fn with_both_token_counts() {
-    check(Told::Everything, Some(25.0));
+    check(KnownFeatures::Everything, Some(25.0));
 }
 
 #[test]
 fn with_the_input_alone() {
-    check(Told::InputOnly, None);
+    check(KnownFeatures::InputOnly, None);
 }
 
 #[test]
 fn with_nothing() {
-    check(Told::Nothing, None);
+    check(KnownFeatures::Nothing, None);
 }

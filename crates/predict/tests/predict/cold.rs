@@ -15,35 +15,35 @@ fn the_next_best_knowledge_is_used_and_it_is_uncertain() {
 
     // Nothing at all.
     let plain = predictor.query(&spec("m", &[("tokens", 10.0)]));
-    assert_eq!(predictor.base(&plain, old).mean_s, 1.0);
-    assert!(predictor.base(&plain, old).error_s >= 0.5);
+    assert_eq!(predictor.hardware_estimate(&plain, old).mean_s, 1.0);
+    assert!(predictor.hardware_estimate(&plain, old).error_s >= 0.5);
 
     // What the client believes.
     let mut said = spec("m", &[("tokens", 10.0)]);
     said.requirement.estimated_time = Some(Span::from_secs(40));
     let said = predictor.query(&said);
-    assert_eq!(predictor.base(&said, old).mean_s, 40.0);
+    assert_eq!(predictor.hardware_estimate(&said, old).mean_s, 40.0);
 
     for _ in 0..30 {
         predictor.observe(&plain, worker, Span::from_secs(6));
     }
-    let learned = predictor.base(&plain, old);
+    let learned = predictor.hardware_estimate(&plain, old);
     assert!((learned.mean_s * predictor.factor(worker) / 6.0 - 1.0).abs() < 0.1);
 
     // The same model elsewhere, with its features, and less certain.
-    let elsewhere = predictor.base(&plain, new);
+    let elsewhere = predictor.hardware_estimate(&plain, new);
     assert!((elsewhere.mean_s / learned.mean_s - 1.0).abs() < 1e-9);
     assert!(elsewhere.error_s > 3.0 * learned.error_s);
 
     // Another model: the usual time of all.
     let other = predictor.query(&spec("other", &[]));
-    assert!((predictor.base(&other, new).mean_s / 6.0 - 1.0).abs() < 0.1);
+    assert!((predictor.hardware_estimate(&other, new).mean_s / 6.0 - 1.0).abs() < 0.1);
     assert!((predictor.typical_s() - 6.0).abs() < 1e-9);
 
     // The same model, but nothing told: its usual time.
     let silent = predictor.query(&spec("m", &[]));
-    assert!((predictor.base(&silent, old).mean_s / learned.mean_s).ln().abs() < 0.4);
-    assert!(predictor.base(&silent, old).error_s > 3.0);
+    assert!((predictor.hardware_estimate(&silent, old).mean_s / learned.mean_s).ln().abs() < 0.4);
+    assert!(predictor.hardware_estimate(&silent, old).error_s > 3.0);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn what_is_known_elsewhere_is_carried_over_between_usual_workers() {
     }
     assert!(predictor.usual_factor(there) > 1.1, "{}", predictor.usual_factor(there));
     let usual = |predictor: &Predictor, hardware| {
-        predictor.base(&known, hardware).mean_s * predictor.usual_factor(hardware)
+        predictor.hardware_estimate(&known, hardware).mean_s * predictor.usual_factor(hardware)
     };
     assert!((usual(&predictor, there) / usual(&predictor, here) - 1.0).abs() < 1e-9);
     predictor.observe(&known, others[1], Span::from_secs(6));

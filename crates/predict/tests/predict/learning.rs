@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use hypha_model::{Metadata, Span, TaskSpec, Value};
+use hypha_model::{Metadata, MetadataValue, Span, TaskSpec};
 use hypha_predict::{Predictor, Settings, WorkerKey};
 
-use crate::world::{Request, SPEEDS, Told, World, name, spec, worker_id};
+use crate::world::{KnownFeatures, Request, SPEEDS, World, name, spec, worker_id};
 
 const PROBE: Request = Request { input: 1_000.0, output: 100.0 };
 
 /// How far the estimate for a usual request on a worker is off, as a logarithm.
 fn off(world: &mut World, worker: usize, slower: f64) -> f64 {
-    let query = world.query(&PROBE, Told::Everything);
+    let query = world.query(&PROBE, KnownFeatures::Everything);
     let estimate = world.predictor.estimate(&query, world.workers[worker]);
     (estimate.mean_s / (PROBE.cost_s() * slower / SPEEDS[worker])).ln()
 }
 
 fn run_one(world: &mut World, worker: usize, slower: f64) {
     let request = world.request();
-    let query = world.query(&request, Told::Everything);
+    let query = world.query(&request, KnownFeatures::Everything);
     world.run(&query, worker, request.cost_s() * slower);
 }
 
@@ -67,7 +67,7 @@ fn workers_count_as_equal_until_they_are_sure_not_to_be() {
 fn a_worker_that_becomes_slower_is_followed_and_the_others_stay() {
     for seed in 0..10 {
         let mut world = World::new(seed);
-        world.judged(Told::Everything, 0, 400);
+        world.measure_calibration(KnownFeatures::Everything, 0, 400);
         for i in 0..30 {
             run_one(&mut world, 3, 2.0);
             run_one(&mut world, i % 3, 1.0);
@@ -82,7 +82,7 @@ fn a_worker_that_becomes_slower_is_followed_and_the_others_stay() {
 fn a_model_that_becomes_slower_is_followed() {
     for seed in 0..10 {
         let mut world = World::new(seed);
-        world.judged(Told::Everything, 0, 400);
+        world.measure_calibration(KnownFeatures::Everything, 0, 400);
         for _ in 0..30 {
             let worker = world.rng.below(8) as usize;
             run_one(&mut world, worker, 2.0);
@@ -95,9 +95,9 @@ fn a_model_that_becomes_slower_is_followed() {
 #[test]
 fn one_absurd_time_does_not_wreck_what_was_learned() {
     let mut world = World::new(1);
-    world.judged(Told::Everything, 0, 400);
+    world.measure_calibration(KnownFeatures::Everything, 0, 400);
     let before = off(&mut world, 4, 1.0);
-    let query = world.query(&PROBE, Told::Everything);
+    let query = world.query(&PROBE, KnownFeatures::Everything);
     world.predictor.observe(&query, world.workers[4], Span::MAX);
     world.predictor.observe(&query, world.workers[4], Span::ZERO);
     world.predictor.observe(&query, world.workers[4], Span::MAX);
@@ -109,7 +109,8 @@ fn a_category_changes_the_time_and_the_factor_is_the_workers_alone() {
     let mut predictor = Predictor::new(Settings::default());
     let worker = predictor.add_worker(worker_id(1), None);
     let of = |precision: &str| TaskSpec {
-        metadata: Metadata::new([(Arc::from("precision"), Value::Text(precision.into()))]).unwrap(),
+        metadata: Metadata::new([(Arc::from("precision"), MetadataValue::Text(precision.into()))])
+            .unwrap(),
         ..spec("m", &[])
     };
     let (slow, fast) = (predictor.query(&of("fp32")), predictor.query(&of("int4")));
@@ -125,10 +126,10 @@ fn a_category_changes_the_time_and_the_factor_is_the_workers_alone() {
 #[test]
 fn an_estimate_is_the_base_times_the_factor_and_wider() {
     let mut world = World::new(2);
-    world.judged(Told::Everything, 0, 100);
-    let query = world.query(&PROBE, Told::Everything);
+    world.measure_calibration(KnownFeatures::Everything, 0, 100);
+    let query = world.query(&PROBE, KnownFeatures::Everything);
     let hardware = world.predictor.hardware(None);
-    let base = world.predictor.base(&query, hardware);
+    let base = world.predictor.hardware_estimate(&query, hardware);
     for worker in world.workers.clone() {
         let estimate = world.predictor.estimate(&query, worker);
         let expected = base.mean_s * world.predictor.factor(worker);

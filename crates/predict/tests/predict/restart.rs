@@ -2,7 +2,7 @@
 
 use hypha_predict::{Predictor, Settings, Snapshot};
 
-use crate::world::{Told, World, worker_id};
+use crate::world::{KnownFeatures, World, worker_id};
 
 /// The world after a restart, with its workers added again in another order.
 fn restarted(world: &World) -> World {
@@ -21,15 +21,15 @@ const LEFT: usize = 6;
 #[test]
 fn predictions_go_on_identically() {
     let mut world = World::new(3);
-    world.judged(Told::Everything, 0, 300);
-    world.judged(Told::InputOnly, 0, 50);
+    world.measure_calibration(KnownFeatures::Everything, 0, 300);
+    world.measure_calibration(KnownFeatures::InputOnly, 0, 50);
     world.predictor.forget_worker(world.workers[LEFT]);
     let mut twin = restarted(&world);
     for at in 0..200 {
-        let told = if at % 3 == 0 { Told::InputOnly } else { Told::Everything };
+        let known = if at % 3 == 0 { KnownFeatures::InputOnly } else { KnownFeatures::Everything };
         let request = world.request();
         assert_eq!(twin.request().input, request.input);
-        let (query, same) = (world.query(&request, told), twin.query(&request, told));
+        let (query, same) = (world.query(&request, known), twin.query(&request, known));
         assert_eq!(query, same);
         let worker = at % 6;
         let estimate = world.predictor.estimate(&query, world.workers[worker]);
@@ -53,7 +53,7 @@ fn predictions_go_on_identically() {
 fn a_damaged_snapshot_is_no_worse_than_none() {
     for wrong in [f64::NAN, f64::INFINITY, -1.0] {
         let mut world = World::new(4);
-        world.judged(Told::Everything, 0, 100);
+        world.measure_calibration(KnownFeatures::Everything, 0, 100);
         let text = serde_json::to_string(&world.predictor.snapshot()).unwrap();
         let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
         spoil(&mut value, wrong.to_bits());
@@ -61,7 +61,7 @@ fn a_damaged_snapshot_is_no_worse_than_none() {
         world.predictor = Predictor::restore(Settings::default(), snapshot);
         let again = (0..8).map(|id| world.predictor.add_worker(worker_id(id), None));
         world.workers = again.collect();
-        let judged = world.judged(Told::Everything, 100, 400);
+        let judged = world.measure_calibration(KnownFeatures::Everything, 100, 400);
         let error = judged.mean_absolute_percentage_error();
         assert!(error < 40.0, "{wrong}: {error}");
     }

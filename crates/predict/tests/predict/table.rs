@@ -1,7 +1,7 @@
 //! Run times from a table: what is read, what is refused, and which row is taken.
 
 use hypha_model::{Rng, Span};
-use hypha_predict::{LookupTable, Mode, NoTable, Predictor, Settings};
+use hypha_predict::{LookupTable, Mode, NoLookupTable, Predictor, Settings};
 
 use crate::world::{name, spec, worker_id};
 
@@ -28,7 +28,7 @@ fn check(table: &str, model: &str, hardware: Option<&str>, numbers: &[(&str, f64
     let mut predictor = with_table(table);
     let hardware = predictor.hardware(hardware.map(name).as_ref());
     let query = predictor.query(&spec(model, numbers));
-    let found = predictor.base(&query, hardware).mean_s * 1e3;
+    let found = predictor.hardware_estimate(&query, hardware).mean_s * 1e3;
     assert!(
         (found - mean_ms).abs() < 1e-6,
         "{model} {hardware:?} {numbers:?}: {found} not {mean_ms}"
@@ -77,9 +77,9 @@ fn json_says_the_same_as_csv() {
     predictor.set_mode(Mode::LookupTable).unwrap();
     let query = predictor.query(&spec("llama", &[("input_tokens", 7.0)]));
     let (a100, none) = (predictor.hardware(Some(&name("A100"))), predictor.hardware(None));
-    let a100 = predictor.base(&query, a100);
+    let a100 = predictor.hardware_estimate(&query, a100);
     assert!((a100.mean_s - 0.1).abs() < 1e-12 && (a100.error_s - 0.005).abs() < 1e-12);
-    assert!((predictor.base(&query, none).mean_s - 0.2505).abs() < 1e-12);
+    assert!((predictor.hardware_estimate(&query, none).mean_s - 0.2505).abs() < 1e-12);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_bad_file_is_refused_with_its_line() {
     let header = |text: &str| LookupTable::from_csv(text).unwrap_err().to_string();
     let first = |what: &str| format!("line 1 of the lookup table: {what}");
     assert_eq!(header("model,mean_ms\n"), first("the column `error_ms` is missing"));
-    assert_eq!(header("model,n,n,mean_ms,error_ms\n"), first("the column `n` is there twice"));
+    assert_eq!(header("model,n,n,mean_ms,error_ms\n"), first("the column `n` occurs twice"));
     assert_eq!(header("model,,mean_ms,error_ms\n"), first("column 2 has no name"));
     let many = "model,a,b,c,d,e,f,g,h,mean_ms,error_ms\n";
     assert_eq!(header(many), first("`h` is one feature too many, at most 7 are used"));
@@ -125,7 +125,7 @@ fn bad_json_is_refused_with_its_line() {
         (r#"{"model": "m", "mean_ms": -1, "error_ms": 1}"#, "`mean_ms` is negative: -1"),
         (r#"{"model": "m", "mean_ms": 1}"#, "`error_ms` is missing"),
         (r#"{"mean_ms": 1, "error_ms": 1}"#, "`model` is missing"),
-        (r#"{"model": "m", "model": "m"}"#, "`model` is there twice"),
+        (r#"{"model": "m", "model": "m"}"#, "`model` occurs twice"),
         (r#"{"model": "m", "n": "ten"}"#, "invalid type: string \"ten\", expected f64"),
         (r#"{"model": "m", "mean_ms": NaN}"#, "expected value"),
         ("7", "invalid type: integer `7`, expected a row as an object"),
@@ -166,10 +166,11 @@ fn the_nearest_of_ten_thousand_is_the_one_that_a_scan_finds() {
         };
         let near = |a: &usize, b: &usize| distance(&rows[*a]).total_cmp(&distance(&rows[*b]));
         let best = (0..rows.len()).min_by(near).unwrap();
-        let told: Vec<(&str, f64)> =
+        let known: Vec<(&str, f64)> =
             ["a", "b", "c"].into_iter().zip(task).filter_map(|(n, v)| Some((n, v?))).collect();
-        let query = predictor.query(&spec("m", &told));
-        let found = (predictor.base(&query, hardware).mean_s * 1e3).round() as usize - 1;
+        let query = predictor.query(&spec("m", &known));
+        let found =
+            (predictor.hardware_estimate(&query, hardware).mean_s * 1e3).round() as usize - 1;
         let (found_at, best_at) = (distance(&rows[found]), distance(&rows[best]));
         assert!((found_at - best_at).abs() < 1e-9, "{task:?}: {found} instead of {best}");
         assert!(found == best || found_at != best_at, "{task:?}: {found} instead of {best}");
@@ -187,13 +188,13 @@ fn a_table_that_comes_later_finds_room_for_its_features() {
     predictor.query(&spec("m", &many));
     let query = predictor.query(&spec("m", &[("z", 900.0)]));
     let hardware = predictor.hardware(None);
-    assert_eq!(predictor.base(&query, hardware).mean_s, 0.002);
+    assert_eq!(predictor.hardware_estimate(&query, hardware).mean_s, 0.002);
 }
 
 #[test]
 fn without_a_table_there_is_no_table_mode() {
     let mut predictor = Predictor::new(Settings::default());
-    assert_eq!(predictor.set_mode(Mode::LookupTable), Err(NoTable));
+    assert_eq!(predictor.set_mode(Mode::LookupTable), Err(NoLookupTable));
     assert_eq!((predictor.mode(), predictor.set_mode(Mode::Default)), (Mode::Default, Ok(())));
 }
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 /// How much of a request the client tells.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Told {
+pub(crate) enum KnownFeatures {
     Everything,
     InputOnly,
     Nothing,
@@ -64,14 +64,14 @@ impl World {
         Request { input, output }
     }
 
-    pub(crate) fn query(&mut self, request: &Request, told: Told) -> Query {
+    pub(crate) fn query(&mut self, request: &Request, known: KnownFeatures) -> Query {
         let both = [("input_tokens", request.input), ("output_tokens", request.output)];
-        let told = match told {
-            Told::Everything => &both[..],
-            Told::InputOnly => &both[..1],
-            Told::Nothing => &[],
+        let known = match known {
+            KnownFeatures::Everything => &both[..],
+            KnownFeatures::InputOnly => &both[..1],
+            KnownFeatures::Nothing => &[],
         };
-        self.predictor.query(&spec("llama", told))
+        self.predictor.query(&spec("llama", known))
     }
 
     /// Runs a request on a worker that takes `cost_s / speed`, give or take the noise.
@@ -82,11 +82,16 @@ impl World {
     }
 
     /// Runs `count` requests on random workers, and judges the predictions after the first `warm_up`.
-    pub(crate) fn judged(&mut self, told: Told, warm_up: usize, count: usize) -> Calibration {
+    pub(crate) fn measure_calibration(
+        &mut self,
+        known: KnownFeatures,
+        warm_up: usize,
+        count: usize,
+    ) -> Calibration {
         let mut calibration = Calibration::default();
         for at in 0..count {
             let request = self.request();
-            let query = self.query(&request, told);
+            let query = self.query(&request, known);
             let worker = self.rng.below(8) as usize;
             let before = self.predictor.estimate(&query, self.workers[worker]);
             let seconds = self.run(&query, worker, request.cost_s());

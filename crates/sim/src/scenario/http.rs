@@ -8,19 +8,19 @@ use hypha_model::{
     Capacity, Executor, ExecutorClass, Money, Requirement, Rng, Span, TaskSpec, Time, Worker,
 };
 
-use super::timetable::any_time;
-use super::{Scope, TROUBLE, Trouble, name};
+use super::fault_schedule::any_time;
+use super::{FAULT_PERIOD, FaultKind, Scope, name};
 use crate::network::Clock;
-use crate::world::{BackEndKind, Condition, Fault, START, Timetable, WorkerSetup};
+use crate::world::{BackEndCondition, BackEndKind, Fault, FaultSchedule, START, WorkerSetup};
 
 /// The share of worlds with HTTP workers: the others show what does without them.
-const WITH_HTTP: f64 = 0.7;
+const HTTP_WORLD_SHARE: f64 = 0.7;
 /// The share of tasks that ask for no amounts, so that HTTP workers can run them.
-const WITHOUT_AMOUNTS: f64 = 0.5;
+const UNSIZED_TASK_SHARE: f64 = 0.5;
 /// The share of these that only one kind of HTTP worker may run.
-const FOR_HTTP: f64 = 0.3;
+const HTTP_ONLY_SHARE: f64 = 0.3;
 /// Drawn apart from the rest of the world.
-const APART: u64 = 0x6874_7470;
+const SALT: u64 = 0x6874_7470;
 
 pub(super) fn draw(
     seed: u64,
@@ -28,10 +28,10 @@ pub(super) fn draw(
     schedulers: usize,
     workers: &mut Vec<WorkerSetup>,
     tasks: &mut [(Time, NewTask, f64, usize)],
-    timetable: &mut Timetable,
+    fault_schedule: &mut FaultSchedule,
 ) {
-    let mut rng = Rng::new(seed ^ APART);
-    if !scope.has(Trouble::Http) || !rng.chance(WITH_HTTP) {
+    let mut rng = Rng::new(seed ^ SALT);
+    if !scope.includes(FaultKind::Http) || !rng.chance(HTTP_WORLD_SHARE) {
         return;
     }
     let first = workers.len();
@@ -46,19 +46,19 @@ pub(super) fn draw(
     for (_, task, _, scheduler) in tasks {
         ask_for_http(&mut rng, task, *scheduler, &workers[first..]);
     }
-    if scope.has(Trouble::BackEnd) {
-        http.clone().for_each(|worker| back_end(&mut rng, worker, timetable));
-        timetable.odds.callbacks = if rng.chance(0.7) { rng.unit() } else { 0.0 };
+    if scope.includes(FaultKind::BackEnd) {
+        http.clone().for_each(|worker| back_end(&mut rng, worker, fault_schedule));
+        fault_schedule.probabilities.callbacks = if rng.chance(0.7) { rng.unit() } else { 0.0 };
     }
-    if scope.has(Trouble::Removal) && !http.is_empty() && rng.chance(0.2) {
+    if scope.includes(FaultKind::Removal) && !http.is_empty() && rng.chance(0.2) {
         let worker = http.start + rng.below(http.len() as u64) as usize;
         let (at, scheduler) = (any_time(&mut rng), workers[worker].known_to[0]);
-        timetable.faults.push((at, Fault::RemoveWorker { scheduler, worker }));
-        timetable.faults.push((at + Span::from_secs(4), Fault::FindWorker { worker }));
+        fault_schedule.faults.push((at, Fault::RemoveWorker { scheduler, worker }));
+        fault_schedule.faults.push((at + Span::from_secs(4), Fault::FindWorker { worker }));
     }
     // One that was forgotten meanwhile is registered again.
-    let later = START + TROUBLE + Span::from_secs(1);
-    timetable.faults.extend(http.map(|worker| (later, Fault::FindWorker { worker })));
+    let later = START + FAULT_PERIOD + Span::from_secs(1);
+    fault_schedule.faults.extend(http.map(|worker| (later, Fault::FindWorker { worker })));
 }
 
 fn worker(
@@ -102,7 +102,7 @@ const fn executor_of(kind: BackEndKind) -> &'static str {
 /// Lets HTTP workers run the task, and perhaps nobody else.
 fn ask_for_http(rng: &mut Rng, task: &mut NewTask, scheduler: usize, http: &[WorkerSetup]) {
     let (is_for_any, is_for_http, which) =
-        (rng.chance(WITHOUT_AMOUNTS), rng.chance(FOR_HTTP), rng.next_u64());
+        (rng.chance(UNSIZED_TASK_SHARE), rng.chance(HTTP_ONLY_SHARE), rng.next_u64());
     if !is_for_any {
         return;
     }
@@ -118,28 +118,32 @@ fn ask_for_http(rng: &mut Rng, task: &mut NewTask, scheduler: usize, http: &[Wor
 }
 
 /// What goes wrong with one back end.
-fn back_end(rng: &mut Rng, worker: usize, timetable: &mut Timetable) {
-    let end = START + TROUBLE;
+fn back_end(rng: &mut Rng, worker: usize, fault_schedule: &mut FaultSchedule) {
+    let end = START + FAULT_PERIOD;
     for _ in 0..rng.below(4) {
         let from = any_time(rng);
         let to = (from + Span::from_millis(10 + rng.below(6_000))).min(end);
-        let conditions =
-            [Condition::Unreachable, Condition::Hung, Condition::Busy, Condition::Failing];
+        let conditions = [
+            BackEndCondition::Unreachable,
+            BackEndCondition::Hung,
+            BackEndCondition::Busy,
+            BackEndCondition::Failing,
+        ];
         let condition = conditions[rng.below(4) as usize];
-        timetable.back_ends.push((from, to, worker, condition));
-        if condition == Condition::Unreachable && rng.chance(0.5) {
-            timetable.faults.push((from, Fault::KillBackEnd { worker }));
+        fault_schedule.back_end_conditions.push((from, to, worker, condition));
+        if condition == BackEndCondition::Unreachable && rng.chance(0.5) {
+            fault_schedule.faults.push((from, Fault::KillBackEnd { worker }));
         }
     }
     for _ in 0..rng.below(3) {
-        timetable.faults.push((any_time(rng), Fault::KillBackEnd { worker }));
+        fault_schedule.faults.push((any_time(rng), Fault::KillBackEnd { worker }));
     }
     for _ in 0..rng.below(3) {
-        timetable.faults.push((any_time(rng), Fault::ForgetfulBackEnd { worker }));
+        fault_schedule.faults.push((any_time(rng), Fault::WipeBackEnd { worker }));
     }
     if rng.chance(0.3) {
         let factor = 1.0 + 20.0 * rng.unit();
-        timetable.faults.push((any_time(rng), Fault::SlowWorker { worker, factor }));
-        timetable.faults.push((end, Fault::SlowWorker { worker, factor: 1.0 }));
+        fault_schedule.faults.push((any_time(rng), Fault::SlowWorker { worker, factor }));
+        fault_schedule.faults.push((end, Fault::SlowWorker { worker, factor: 1.0 }));
     }
 }

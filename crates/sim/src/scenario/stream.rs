@@ -1,5 +1,5 @@
 //! Worlds in which small tasks come without end, large ones between them, and perhaps interactive requests: nothing goes
-//! wrong, and nothing may starve (`watch/starving.rs`).
+//! wrong, and nothing may starve (`checkers/starvation.rs`).
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use hypha_model::{
 use hypha_placement::{Preferences, Strategy};
 
 use super::{Scope, Tasks, name};
+use crate::checkers::{ArrivedTask, StarvationBounds};
 use crate::network::{Clock, Network};
-use crate::watch::{Arrived, Bounds};
-use crate::world::{START, Setup, Timetable, WorkerSetup, World};
+use crate::world::{FaultSchedule, START, Setup, WorkerSetup, World};
 
 /// Tasks of a stream for each that the scope asks for.
-const TIMES: usize = 5;
+const TASK_MULTIPLIER: usize = 5;
 /// Run times are between these, the same for large and small.
-const LEAST_S: f64 = 0.2;
-const MOST_S: f64 = 1.0;
+const MIN_RUN_S: f64 = 0.2;
+const MAX_RUN_S: f64 = 1.0;
 /// One in so many tasks is large.
 const LARGE_EVERY: u64 = 40;
 /// Two small tasks leave a worker no room for a large one; three of them fill it.
@@ -28,31 +28,31 @@ const SMALL_GB: u64 = 8;
 const LARGE_GB: u64 = 20;
 /// By how much the predictive order puts a task back at most: the usual run (0.6 s), times its ageing (2), times the
 /// square of the largest size (1.0 s over 0.6 s).
-const PUT_BACK_S: f64 = 3.5;
+const MAX_REORDER_S: f64 = 3.5;
 /// Drawn apart from the other world of the seed.
-const APART: u64 = 0x7374_7265_616d;
+const SALT: u64 = 0x7374_7265_616d;
 
 /// The stream of a seed.
 pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
-    let mut rng = Rng::new(seed ^ APART);
+    let mut rng = Rng::new(seed ^ SALT);
     let (workers, slots) = (1 + rng.below(2), 2 + rng.below(2) as u32);
     let in_all = workers as u32 * slots;
-    let max_given = rng.chance(0.3).then(|| 1 + rng.below(u64::from(in_all)) as u32);
-    let at_once = max_given.map_or(in_all, |most| most.min(in_all));
+    let max_in_flight = rng.chance(0.3).then(|| 1 + rng.below(u64::from(in_all)) as u32);
+    let at_once = max_in_flight.map_or(in_all, |most| most.min(in_all));
     let load = f64::from(at_once) * (0.7 + 0.3 * rng.unit());
     let interactive = if rng.chance(0.5) { 0.2 } else { 0.0 };
     let bound = if rng.chance(0.4) { 0.2 } else { 0.0 };
     let all = Strategy::all();
     let strategy = all[rng.below(all.len() as u64) as usize];
     let strategy = scope.strategy.and_then(|name| name.parse().ok()).unwrap_or(strategy);
-    let gap_s = (LEAST_S + MOST_S) / 2.0 / load;
-    let tasks = tasks(&mut rng, scope.tasks * TIMES, gap_s, (interactive, bound));
+    let gap_s = (MIN_RUN_S + MAX_RUN_S) / 2.0 / load;
+    let tasks = tasks(&mut rng, scope.tasks * TASK_MULTIPLIER, gap_s, (interactive, bound));
     let latency = if rng.chance(0.5) { Span::from_millis(2) } else { Span::ZERO };
     let mut world = World::new(Setup {
         seed: rng.next_u64(),
         settings: vec![Settings {
             strategy,
-            preferences: Preferences { max_given, ..Preferences::default() },
+            preferences: Preferences { max_in_flight, ..Preferences::default() },
             task_timeout: Span::from_secs(60),
             mutant: scope.mutant,
             ..Settings::default()
@@ -62,14 +62,14 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
         workers: (0..workers as usize).map(|at| worker(at, slots, scope)).collect(),
         arrivals: Box::new(tasks),
         network: Network { latency, ..Network::PERFECT },
-        timetable: Timetable::default(),
+        fault_schedule: FaultSchedule::default(),
         thorough: false,
         log,
     });
-    world.watch_for_starvation(Bounds {
-        longest_s: MOST_S,
+    world.check_starvation(StarvationBounds {
+        longest_s: MAX_RUN_S,
         slots: slots.min(at_once),
-        passing_s: if matches!(strategy, Strategy::Predictive(_)) { PUT_BACK_S } else { 0.0 },
+        overtaking_s: if matches!(strategy, Strategy::Predictive(_)) { MAX_REORDER_S } else { 0.0 },
         load,
         has_interactive: interactive > 0.0,
     });
@@ -78,13 +78,13 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
 
 /// When everything must have come to an end: the stream, and what is left of it then.
 pub fn deadline(scope: &Scope) -> Time {
-    START + Span::from_secs_f64(60.0 + 2.0 * (scope.tasks * TIMES) as f64 * MOST_S)
+    START + Span::from_secs_f64(60.0 + 2.0 * (scope.tasks * TASK_MULTIPLIER) as f64 * MAX_RUN_S)
 }
 
 /// What the checkers need to know of a task.
-pub(crate) fn arrived(index: usize, task: &NewTask, run_s: f64) -> Arrived {
+pub(crate) fn arrived_task(index: usize, task: &NewTask, run_s: f64) -> ArrivedTask {
     let is_large = task.spec.requirement.memory_bytes >= LARGE_GB << 30;
-    Arrived { index, run_s, is_large, is_interactive: !task.stored }
+    ArrivedTask { index, run_s, is_large, is_interactive: !task.stored }
 }
 
 fn worker(at: usize, slots: u32, scope: &Scope) -> WorkerSetup {
@@ -117,7 +117,7 @@ fn tasks(rng: &mut Rng, count: usize, gap_s: f64, (interactive, bound): (f64, f6
     let mut tasks = Vec::with_capacity(count);
     for index in 0..count {
         at = at + Span::from_secs_f64(gap_s * rng.exponential());
-        let run_s = LEAST_S + (MOST_S - LEAST_S) * rng.unit();
+        let run_s = MIN_RUN_S + (MAX_RUN_S - MIN_RUN_S) * rng.unit();
         let is_large = rng.below(LARGE_EVERY) == 0;
         let stored = is_large || !rng.chance(interactive);
         let memory_gb = if is_large { LARGE_GB } else { SMALL_GB };

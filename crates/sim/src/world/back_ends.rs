@@ -1,4 +1,4 @@
-//! Back ends with a life of their own, and what surrounds the machine of an HTTP worker: calls to its back end, polls,
+//! Back ends, which outlive the processes of their workers, and what surrounds the machine of an HTTP worker: calls to its back end, polls,
 //! health checks. As in the node, an HTTP worker is a part of its scheduler's process and dies with it, while its back
 //! end goes on; what is decided about a run at an instance is decided by the same code (`hypha_engine::back_end`).
 
@@ -13,29 +13,29 @@ use hypha_engine::{Dispatch, FromWorker, RunId, ToWorker, WorkerEvent, WorkerMac
 use hypha_model::{Refusal, RefusalKind, Span, Time};
 
 use super::World;
-use super::agenda::Happening;
-use super::faults::{Condition, Fault};
+use super::event_queue::WorldEvent;
+use super::faults::{BackEndCondition, Fault};
 use super::nodes::Node;
-use crate::watch::Violation;
+use crate::checkers::Violation;
 
-pub(super) use calls::{Answer, Call};
+pub(super) use calls::{Call, Response};
 
 /// How long a request to a back end, or its answer, travels.
-const TRIP: Span = Span::from_micros(500);
+const ONE_WAY_LATENCY: Span = Span::from_micros(500);
 /// The start of a call that ends sooner is not told (as in the node).
-const SOON: Span = Span::from_millis(5);
+const START_REPORT_DELAY: Span = Span::from_millis(5);
 /// How often a back end is asked whether it is well, and one that is not.
-const CHECK_EVERY: Span = Span::from_secs(1);
-const CHECK_AGAIN: Span = Span::from_millis(300);
+const HEALTH_CHECK_INTERVAL: Span = Span::from_secs(1);
+const UNHEALTHY_CHECK_INTERVAL: Span = Span::from_millis(300);
 /// How long an answer may take, to a health check and to other calls to an instance.
-const CHECK_WITHIN: Span = Span::from_millis(300);
-const CALL_WITHIN: Span = Span::from_secs(1);
+const HEALTH_CHECK_TIMEOUT: Span = Span::from_millis(300);
+const CALL_TIMEOUT: Span = Span::from_secs(1);
 /// Answers to the scheduler are given by a task of their own, which has its turn within this.
-const MOST_TURN: Span = Span::from_millis(1);
+const MAX_REPLY_DELAY: Span = Span::from_millis(1);
 
 /// The share of HTTP workers that are registered only some time after their scheduler has started, and how long.
-const REGISTERED_LATE: f64 = 0.3;
-const MOST_REGISTER: Span = Span::from_secs(3);
+const LATE_REGISTRATION_SHARE: f64 = 0.3;
+const MAX_REGISTRATION_DELAY: Span = Span::from_secs(3);
 
 /// What does the work of an HTTP worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,23 +52,23 @@ pub(super) struct BackEnd {
     /// The scheduler that its worker belongs to.
     scheduler: usize,
     /// What it works on and has done, by its own ids.
-    jobs: BTreeMap<u64, Job>,
-    next_job: u64,
-    /// Which life of the back end this is. An instance calls itself by it.
-    life: u32,
+    tasks: BTreeMap<u64, BackEndTask>,
+    next_task: u64,
+    /// Which incarnation of the back end this is. An instance calls itself by it.
+    incarnation: u32,
     health: BackEndHealth,
-    /// What an instance called itself when it was last asked in this life of the worker.
+    /// What an instance called itself when it was last asked in this incarnation of the worker.
     name: Option<Arc<str>>,
     /// The number of the health check that counts.
     check: u64,
     runs: BTreeMap<RunId, HttpRun>,
     next_run: u64,
     /// When the last answer to the scheduler is given.
-    answers_at: Time,
+    last_reply_at: Time,
 }
 
 /// A task at a back end.
-struct Job {
+struct BackEndTask {
     id: RunId,
     index: usize,
     /// The run of the worker that asked for it.
@@ -83,11 +83,11 @@ struct HttpRun {
     serial: u64,
     dispatch: Arc<Dispatch>,
     began_at: Time,
-    has_told: bool,
+    has_reported_start: bool,
     /// `None` at a server, where the call is the run.
     instance: Option<InstanceRun>,
     /// The call that is being made, or the timer that runs; what belongs to an earlier one is void.
-    turn: u64,
+    generation: u64,
     /// Whether a call is being made.
     is_calling: bool,
 }
@@ -96,21 +96,26 @@ struct HttpRun {
 #[derive(Debug)]
 pub(super) enum HttpEvent {
     /// A call arrives at the back end, whatever has become of its sender.
-    Arrives(Call),
+    CallArrives(Call),
     /// An answer, or the lack of one, comes to a run.
-    Answered { id: RunId, serial: u64, turn: u64, answer: Answer },
+    Responded { id: RunId, serial: u64, generation: u64, response: Response },
     /// A run's timer.
-    Due { id: RunId, serial: u64, turn: u64 },
+    Timer { id: RunId, serial: u64, generation: u64 },
     /// A run has taken so long that its start is told.
-    Begins { id: RunId, serial: u64 },
+    ReportStart { id: RunId, serial: u64 },
     /// The work on a task is done.
-    JobEnds { job: u64, back_end_life: u32 },
+    TaskEnds { task: u64, back_end_incarnation: u32 },
     /// An instance says that a task is over. `serial` stands for the secret that proves it.
-    CallsBack { job: u64, id: RunId, serial: u64, fails: bool, index: usize },
+    Callback { task: u64, id: RunId, serial: u64, fails: bool, index: usize },
     /// Time to look whether the back end is well.
-    Check { check: u64 },
+    HealthCheck { check: u64 },
     /// What that gave.
-    Checks { check: u64, is_late: bool, problem: Option<&'static str>, back_end_life: u32 },
+    HealthResult {
+        check: u64,
+        is_late: bool,
+        problem: Option<&'static str>,
+        back_end_incarnation: u32,
+    },
 }
 
 impl BackEnd {
@@ -118,15 +123,15 @@ impl BackEnd {
         BackEnd {
             kind,
             scheduler,
-            jobs: BTreeMap::new(),
-            next_job: 0,
-            life: 0,
+            tasks: BTreeMap::new(),
+            next_task: 0,
+            incarnation: 0,
             health: BackEndHealth::default(),
             name: None,
             check: 0,
             runs: BTreeMap::new(),
             next_run: 0,
-            answers_at: Time::ZERO,
+            last_reply_at: Time::ZERO,
         }
     }
 
@@ -135,7 +140,8 @@ impl BackEnd {
     }
 
     fn instance_name(&self) -> Option<Arc<str>> {
-        (self.kind == BackEndKind::Instance).then(|| Arc::from(format!("life {}", self.life)))
+        (self.kind == BackEndKind::Instance)
+            .then(|| Arc::from(format!("incarnation {}", self.incarnation)))
     }
 }
 
@@ -166,65 +172,67 @@ impl World {
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
         let unseen = "its health has not been checked yet".to_owned();
         back_end.health = BackEndHealth::new(Some(unseen));
-        (back_end.answers_at, back_end.name) = (self.now, None);
+        (back_end.last_reply_at, back_end.name) = (self.now, None);
         back_end.check += 1;
         let check = back_end.check;
-        self.http(self.now, worker, HttpEvent::Check { check });
+        self.schedule_http(self.now, worker, HttpEvent::HealthCheck { check });
     }
 
     /// It is gone, with all its calls.
     pub(super) fn http_worker_ends(&mut self, worker: usize) {
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
         for id in std::mem::take(&mut back_end.runs).into_keys() {
-            self.watch.run_ended(id, None);
+            self.checkers.run_ended(id, None);
         }
     }
 
-    /// Something happens to an HTTP worker, in this life of it.
-    pub(super) fn http(&mut self, at: Time, worker: usize, event: HttpEvent) {
-        let life = self.workers[worker].life;
-        self.agenda.add(at, Happening::Http { worker, life, event });
+    /// Something happens to an HTTP worker, in this incarnation of it.
+    pub(super) fn schedule_http(&mut self, at: Time, worker: usize, event: HttpEvent) {
+        let incarnation = self.workers[worker].incarnation;
+        self.events.add(at, WorldEvent::Http { worker, incarnation, event });
     }
 
-    pub(super) fn http_happens(
+    pub(super) fn handle_http_event(
         &mut self,
         worker: usize,
-        life: u32,
+        incarnation: u32,
         event: HttpEvent,
     ) -> Result<(), Violation> {
-        let is_alive = self.workers[worker].life == life;
+        let is_alive = self.workers[worker].incarnation == incarnation;
         match event {
-            HttpEvent::Arrives(call) => self.call_arrives(worker, life, call),
-            HttpEvent::JobEnds { job, back_end_life } => {
-                self.job_ends(worker, job, back_end_life);
+            HttpEvent::CallArrives(call) => self.call_arrives(worker, incarnation, call),
+            HttpEvent::TaskEnds { task, back_end_incarnation } => {
+                self.task_ends(worker, task, back_end_incarnation);
                 Ok(())
             }
             // To whoever is there now.
-            HttpEvent::CallsBack { job, id, serial, fails, index } => {
-                self.called_back(worker, (job, id, serial), fails, index)
+            HttpEvent::Callback { task, id, serial, fails, index } => {
+                self.callback_received(worker, (task, id, serial), fails, index)
             }
             _ if !is_alive => Ok(()),
-            HttpEvent::Answered { id, serial, turn, answer } => {
-                self.answered_to(worker, (id, serial, turn), answer)
+            HttpEvent::Responded { id, serial, generation, response } => {
+                self.response_received(worker, (id, serial, generation), response)
             }
-            HttpEvent::Due { id, serial, turn } => self.run_due(worker, (id, serial, turn)),
-            HttpEvent::Begins { id, serial } => {
-                self.tell_begun(worker, id, serial);
+            HttpEvent::Timer { id, serial, generation } => {
+                self.run_timer_fired(worker, (id, serial, generation))
+            }
+            HttpEvent::ReportStart { id, serial } => {
+                self.report_started(worker, id, serial);
                 Ok(())
             }
-            HttpEvent::Check { check } => {
+            HttpEvent::HealthCheck { check } => {
                 self.check_back_end(worker, check);
                 Ok(())
             }
-            HttpEvent::Checks { check, is_late, problem, back_end_life } => {
-                self.checked(worker, check, (is_late, problem), back_end_life)
+            HttpEvent::HealthResult { check, is_late, problem, back_end_incarnation } => {
+                self.checked(worker, check, (is_late, problem), back_end_incarnation)
             }
         }
     }
 
     /// What is wrong with a back end now, and until when.
-    fn condition(&self, worker: usize) -> Option<(Condition, Time)> {
-        self.timetable.back_end_at(worker, self.now)
+    fn condition(&self, worker: usize) -> Option<(BackEndCondition, Time)> {
+        self.fault_schedule.back_end_condition(worker, self.now)
     }
 
     /// Within a process nothing is lost. A worker that is not there takes nothing.
@@ -236,29 +244,29 @@ impl World {
     ) {
         if self.workers[worker].machine.is_some() {
             let link = self.link_to_worker(scheduler, worker);
-            let happening = Happening::ToWorker { worker, scheduler, link, message };
-            return self.agenda.add(self.now, happening);
+            let event = WorldEvent::ToWorker { worker, scheduler, link, message };
+            return self.events.add(self.now, event);
         }
         if let ToWorker::Dispatch(dispatch) = message {
             let (attempt, fence) = (dispatch.attempt, dispatch.fence);
-            let refusal = Refusal::plain(RefusalKind::Unavailable);
+            let refusal = Refusal::without_amount(RefusalKind::Unavailable);
             let message = FromWorker::Refused { attempt, fence, refusal };
             let link = self.link_to_scheduler(scheduler, worker);
-            let happening = Happening::FromWorker { scheduler, worker, link, message };
-            self.agenda.add(self.now, happening);
+            let event = WorldEvent::FromWorker { scheduler, worker, link, message };
+            self.events.add(self.now, event);
         }
     }
 
     /// The process of a scheduler begins, or has ended, and its HTTP workers with it. Those that a configuration names
     /// are there when they have answered.
-    pub(super) fn http_workers_follow(&mut self, scheduler: usize, is_up: bool) {
+    pub(super) fn sync_http_workers(&mut self, scheduler: usize, is_up: bool) {
         for worker in self.http_workers_of(scheduler) {
             if is_up {
-                let is_late = self.rng.chance(REGISTERED_LATE);
-                let late = Span::from_micros(self.rng.below(MOST_REGISTER.as_micros()));
+                let is_late = self.rng.chance(LATE_REGISTRATION_SHARE);
+                let late = Span::from_micros(self.rng.below(MAX_REGISTRATION_DELAY.as_micros()));
                 let at = if is_late { self.now + late } else { self.now };
                 let node = Node::Worker(worker);
-                self.agenda.add(at, Happening::Fault(Fault::Start { node }));
+                self.events.add(at, WorldEvent::Fault(Fault::Start { node }));
             } else if self.workers[worker].is_up {
                 self.end_process::<WorkerMachine>(worker);
             }
@@ -285,7 +293,7 @@ impl World {
 
     /// An HTTP worker says something to its scheduler. Nothing is lost on the way, and answers come in order; but what a
     /// run says itself does not wait for them.
-    pub(super) fn http_worker_says(&mut self, worker: usize, message: FromWorker) {
+    pub(super) fn send_from_http_worker(&mut self, worker: usize, message: FromWorker) {
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
         let scheduler = back_end.scheduler;
         let at = match &message {
@@ -299,13 +307,13 @@ impl World {
             }
             FromWorker::Finished { .. } => self.now,
             _ => {
-                let turn = Span::from_micros(self.rng.below(MOST_TURN.as_micros()));
-                back_end.answers_at = back_end.answers_at.max(self.now + turn);
-                back_end.answers_at
+                let delay = Span::from_micros(self.rng.below(MAX_REPLY_DELAY.as_micros()));
+                back_end.last_reply_at = back_end.last_reply_at.max(self.now + delay);
+                back_end.last_reply_at
             }
         };
         let link = self.link_to_scheduler(scheduler, worker);
-        self.agenda.add(at, Happening::FromWorker { scheduler, worker, link, message });
+        self.events.add(at, WorldEvent::FromWorker { scheduler, worker, link, message });
     }
 
     fn check_back_end(&mut self, worker: usize, check: u64) {
@@ -313,17 +321,21 @@ impl World {
         if back_end.check != check {
             return;
         }
-        let back_end_life = back_end.life;
+        let back_end_incarnation = back_end.incarnation;
         let (within, is_late, problem) = match self.condition(worker) {
-            Some((Condition::Unreachable, _)) => (TRIP, false, Some("no connection")),
-            Some((Condition::Hung, until)) if until > self.now + CHECK_WITHIN => {
-                (CHECK_WITHIN, true, Some("no answer in time"))
+            Some((BackEndCondition::Unreachable, _)) => {
+                (ONE_WAY_LATENCY, false, Some("no connection"))
             }
-            Some((Condition::Hung, until)) => (until.since(self.now) + TRIP, false, None),
-            _ => (TRIP + TRIP, false, None),
+            Some((BackEndCondition::Hung, until)) if until > self.now + HEALTH_CHECK_TIMEOUT => {
+                (HEALTH_CHECK_TIMEOUT, true, Some("no answer in time"))
+            }
+            Some((BackEndCondition::Hung, until)) => {
+                (until.since(self.now) + ONE_WAY_LATENCY, false, None)
+            }
+            _ => (ONE_WAY_LATENCY + ONE_WAY_LATENCY, false, None),
         };
-        let event = HttpEvent::Checks { check, is_late, problem, back_end_life };
-        self.http(self.now + within, worker, event);
+        let event = HttpEvent::HealthResult { check, is_late, problem, back_end_incarnation };
+        self.schedule_http(self.now + within, worker, event);
     }
 
     fn checked(
@@ -331,40 +343,51 @@ impl World {
         worker: usize,
         check: u64,
         (is_late, problem): (bool, Option<&'static str>),
-        back_end_life: u32,
+        back_end_incarnation: u32,
     ) -> Result<(), Violation> {
-        use hypha_engine::back_end::Checked;
+        use hypha_engine::back_end::HealthCheck;
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return Ok(()) };
         if back_end.check != check {
             return Ok(());
         }
         let checked = match problem {
-            None => Checked::Well,
-            Some(problem) if is_late => Checked::Late(problem.to_owned()),
-            Some(problem) => Checked::Failed(problem.to_owned()),
+            None => HealthCheck::Healthy,
+            Some(problem) if is_late => HealthCheck::TimedOut(problem.to_owned()),
+            Some(problem) => HealthCheck::Failed(problem.to_owned()),
         };
-        let has_answered = checked == Checked::Well && back_end_life == back_end.life;
+        let has_answered =
+            checked == HealthCheck::Healthy && back_end_incarnation == back_end.incarnation;
         let well = back_end.health.checked(checked, back_end.runs.len());
         if has_answered {
             back_end.name = back_end.instance_name();
         }
         back_end.check += 1;
         let check = back_end.check;
-        let pause = if well { CHECK_EVERY } else { CHECK_AGAIN };
-        self.http(self.now + pause, worker, HttpEvent::Check { check });
+        let pause = if well { HEALTH_CHECK_INTERVAL } else { UNHEALTHY_CHECK_INTERVAL };
+        self.schedule_http(self.now + pause, worker, HttpEvent::HealthCheck { check });
         if has_answered {
-            self.instance_seen(worker)?;
+            self.instance_identified(worker)?;
         }
-        self.tell::<WorkerMachine>(worker, WorkerEvent::Looked { executor: 0, well })
+        self.tell::<WorkerMachine>(
+            worker,
+            WorkerEvent::BackEndChecked { executor: 0, is_healthy: well },
+        )
     }
 
     /// A call did not reach the back end.
-    fn not_reached(&mut self, worker: usize, error: &str) -> Result<(), Violation> {
+    fn mark_unreachable(&mut self, worker: usize, error: &str) -> Result<(), Violation> {
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return Ok(()) };
-        back_end.health.missed(error);
+        back_end.health.call_failed(error);
         back_end.check += 1;
         let check = back_end.check;
-        self.http(self.now + CHECK_AGAIN, worker, HttpEvent::Check { check });
-        self.tell::<WorkerMachine>(worker, WorkerEvent::Looked { executor: 0, well: false })
+        self.schedule_http(
+            self.now + UNHEALTHY_CHECK_INTERVAL,
+            worker,
+            HttpEvent::HealthCheck { check },
+        );
+        self.tell::<WorkerMachine>(
+            worker,
+            WorkerEvent::BackEndChecked { executor: 0, is_healthy: false },
+        )
     }
 }

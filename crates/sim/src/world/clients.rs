@@ -6,13 +6,13 @@ use hypha_engine::{Command, Scheduler, SchedulerEvent};
 use hypha_model::Span;
 
 use super::World;
-use super::agenda::Happening;
+use super::event_queue::WorldEvent;
 use super::nodes::Node;
+use crate::checkers::Violation;
 use crate::scenario::stream;
-use crate::watch::Violation;
 
 /// A client that got no answer asks again after this long, with the same key.
-const CLIENT_PATIENCE: Span = Span::from_secs(2);
+const CLIENT_RETRY_AFTER: Span = Span::from_secs(2);
 
 /// Who asks a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,37 +27,44 @@ impl World {
     pub(super) fn next_arrival(&mut self) {
         if self.next_arrival < self.arrivals.count() {
             let index = self.next_arrival;
-            self.agenda.add(self.arrivals.at(index).max(self.now), Happening::Submit { index });
+            self.events.add(self.arrivals.at(index).max(self.now), WorldEvent::Submit { index });
             self.next_arrival += 1;
         }
     }
 
     /// A client submits a task, and does so again with the same key until it is answered.
     pub(super) fn submit(&mut self, index: usize) -> Result<(), Violation> {
-        if self.watch.is_answered(index) {
+        if self.checkers.is_answered(index) {
             return Ok(());
         }
-        self.watch.submitted(index, self.now);
-        if self.watch.watches_for_starvation() {
+        self.checkers.submitted(index, self.now);
+        if self.checkers.checks_starvation() {
             let (task, run_s) = (self.arrivals.task(index), self.arrivals.run_s(index));
-            self.watch.starving_arrived(self.now, stream::arrived(index, &task, run_s));
+            self.checkers
+                .starvation_task_arrived(self.now, stream::arrived_task(index, &task, run_s));
         }
-        if self.timetable.clients_retry() && self.arrivals.is_stored(index) {
-            self.agenda.add(self.now + CLIENT_PATIENCE, Happening::Submit { index });
+        if self.fault_schedule.clients_retry() && self.arrivals.is_stored(index) {
+            self.events.add(self.now + CLIENT_RETRY_AFTER, WorldEvent::Submit { index });
         }
         let command = Command::SubmitTasks(vec![self.arrivals.task(index)]);
         self.request(self.arrivals.scheduler(index), Requester::Client(index), command)
     }
 
     pub(super) fn cancel(&mut self, index: usize) -> Result<(), Violation> {
-        match self.watch.id_of(index) {
-            Some(id) => self.order(self.arrivals.scheduler(index), Command::CancelTask(id)),
+        match self.checkers.id_of(index) {
+            Some(id) => {
+                self.operator_request(self.arrivals.scheduler(index), Command::CancelTask(id))
+            }
             None => Ok(()),
         }
     }
 
     /// An operator asks for something.
-    pub(super) fn order(&mut self, scheduler: usize, command: Command) -> Result<(), Violation> {
+    pub(super) fn operator_request(
+        &mut self,
+        scheduler: usize,
+        command: Command,
+    ) -> Result<(), Violation> {
         self.request(scheduler, Requester::Operator, command)
     }
 
@@ -68,33 +75,33 @@ impl World {
         from: Requester,
         command: Command,
     ) -> Result<(), Violation> {
-        let life = self.schedulers[scheduler].life;
-        match self.timetable.thaws(Node::Scheduler(scheduler), self.now) {
+        let incarnation = self.schedulers[scheduler].incarnation;
+        match self.fault_schedule.frozen_until(Node::Scheduler(scheduler), self.now) {
             Some(thaw) => {
-                let request = Happening::Requested { scheduler, life, from, command };
-                self.agenda.add(thaw, request);
+                let request = WorldEvent::Requested { scheduler, incarnation, from, command };
+                self.events.add(thaw, request);
                 Ok(())
             }
-            None => self.requested(scheduler, life, from, command),
+            None => self.requested(scheduler, incarnation, from, command),
         }
     }
 
     pub(super) fn requested(
         &mut self,
         scheduler: usize,
-        life: u32,
+        incarnation: u32,
         from: Requester,
         command: Command,
     ) -> Result<(), Violation> {
         // A connection does not outlive either end.
-        if self.schedulers[scheduler].life == life {
-            self.ask::<Scheduler>(scheduler, SchedulerEvent::Asked(command), from)?;
+        if self.schedulers[scheduler].incarnation == incarnation {
+            self.ask::<Scheduler>(scheduler, SchedulerEvent::CommandReceived(command), from)?;
         }
         if let Requester::Client(index) = from
             && !self.arrivals.is_stored(index)
         {
             // What has not been answered by now never will be, and the client notices.
-            self.watch.hung_up(self.now, index);
+            self.checkers.client_disconnected(self.now, index);
         }
         Ok(())
     }
@@ -102,7 +109,7 @@ impl World {
     /// The schedulers that can find a worker find it.
     pub(super) fn announce(&mut self, worker: usize) {
         for scheduler in self.workers[worker].setup.known_to.clone() {
-            self.agenda.add(self.now, Happening::Found { scheduler, worker });
+            self.events.add(self.now, WorldEvent::Found { scheduler, worker });
         }
     }
 
@@ -113,7 +120,7 @@ impl World {
         // One that an operator removed before is registered again, or is never used any more.
         let machine = self.schedulers[scheduler].machine.as_ref();
         if machine.is_some_and(|machine| machine.is_removed(worker.id)) {
-            self.order(scheduler, Command::RegisterWorker(worker))?;
+            self.operator_request(scheduler, Command::RegisterWorker(worker))?;
         }
         Ok(())
     }

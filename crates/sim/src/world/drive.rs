@@ -5,14 +5,14 @@ use hypha_machine::{Batch, Released, Step};
 use hypha_model::Span;
 
 use super::World;
-use super::agenda::{Happening, Turn};
+use super::event_queue::{NodeEvent, WorldEvent};
 use super::faults::CrashPoint;
 use super::host::{Release, Role};
 use super::nodes::Node;
-use crate::watch::Violation;
+use crate::checkers::Violation;
 
 /// A process of which a part of a step has left may have sent what may leave at once, or not.
-const AT_ONCE_LEAVES: f64 = 0.5;
+const IMMEDIATE_SENT_SHARE: f64 = 0.5;
 
 impl World {
     /// Something happened to a machine. One that is not there does not hear of it.
@@ -30,22 +30,26 @@ impl World {
         self.step::<R>(at, event, Some(requester))
     }
 
-    /// It is a node's turn to do what it has set itself.
-    pub(super) fn turn<R: Role>(&mut self, at: usize, turn: Turn) -> Result<(), Violation> {
+    /// A timer, commit or restart of a node is due.
+    pub(super) fn node_event<R: Role>(
+        &mut self,
+        at: usize,
+        event: NodeEvent,
+    ) -> Result<(), Violation> {
         let host = &mut R::hosts(self)[at];
-        match turn {
-            Turn::Wakes { at: wake } if host.wake_at == Some(wake) => {
+        match event {
+            NodeEvent::Wake { at: wake } if host.wake_at == Some(wake) => {
                 host.wake_at = None;
                 self.tell::<R>(at, R::woke())
             }
-            Turn::Commits { machine } if host.machines == machine => {
+            NodeEvent::CommitEnds { machine } if host.machine_generation == machine => {
                 self.end_commit::<R>(at)?;
                 self.begin_commit::<R>(at)?;
                 self.set_alarm::<R>(at);
                 R::stepped(self, at)
             }
-            Turn::Restarts if host.is_up && host.machine.is_none() => self.begin::<R>(at),
-            Turn::Wakes { .. } | Turn::Commits { .. } | Turn::Restarts => Ok(()),
+            NodeEvent::Restart if host.is_up && host.machine.is_none() => self.begin::<R>(at),
+            NodeEvent::Wake { .. } | NodeEvent::CommitEnds { .. } | NodeEvent::Restart => Ok(()),
         }
     }
 
@@ -64,10 +68,10 @@ impl World {
 
     /// Ends the process of a node, with all that is not durable.
     pub(super) fn end_process<R: Role>(&mut self, at: usize) {
-        self.note(|| format!("{} dies", R::node(at)));
+        self.note(|| format!("{} crashes", R::node(at)));
         let host = &mut R::hosts(self)[at];
         host.is_up = false;
-        host.life += 1;
+        host.incarnation += 1;
         self.lose_machine::<R>(at);
         R::process_changed(self, at, false);
     }
@@ -83,20 +87,20 @@ impl World {
         let local = host.clock.local(now);
         let Some(machine) = &mut host.machine else { return Ok(()) };
         let reply = match requester {
-            Some(requester) => host.batch.ask(machine, local, event, requester),
+            Some(requester) => host.batch.step_request(machine, local, event, requester),
             None => {
-                host.batch.tell(machine, local, event);
+                host.batch.step_event(machine, local, event);
                 None
             }
         };
         let at_once = host.batch.take_at_once();
         let crash = host.crash.take();
-        if crash.is_none() || self.rng.chance(AT_ONCE_LEAVES) {
+        if crash.is_none() || self.rng.chance(IMMEDIATE_SENT_SHARE) {
             if let Some((requester, reply)) = reply {
                 R::reply(self, at, requester, reply, Release::AtOnce)?;
             }
             for effect in at_once {
-                R::carry_out(self, at, effect, Release::AtOnce)?;
+                R::handle(self, at, effect, Release::AtOnce)?;
             }
         }
         if let Some(point) = crash {
@@ -117,48 +121,49 @@ impl World {
             Ok(released) => self.release::<R>(at, released),
             Err(sealed) => {
                 host.in_flight = Some(sealed);
-                let machine = host.machines;
-                let most = self.commits_take(R::node(at));
+                let machine = host.machine_generation;
+                let most = self.max_commit_time(R::node(at));
                 if most == Span::ZERO {
                     return self.end_commit::<R>(at);
                 }
                 let ends = self.now + Span::from_micros(1 + self.rng.below(most.as_micros()));
-                self.agenda.add(ends, Happening::Turn(R::node(at), Turn::Commits { machine }));
+                self.events
+                    .add(ends, WorldEvent::Node(R::node(at), NodeEvent::CommitEnds { machine }));
                 Ok(())
             }
         }
     }
 
     /// How long a commit takes at most. Nothing of an HTTP worker is durable: what it ran is known to its scheduler.
-    fn commits_take(&self, node: Node) -> Span {
+    fn max_commit_time(&self, node: Node) -> Span {
         match node {
             Node::Worker(at) if self.is_http(at) => Span::ZERO,
-            _ => self.timetable.commits_take,
+            _ => self.fault_schedule.max_commit_time,
         }
     }
 
     /// The disk has answered.
     fn end_commit<R: Role>(&mut self, at: usize) -> Result<(), Violation> {
-        let full_until = self.timetable.full_until(R::node(at), self.now);
+        let full_until = self.fault_schedule.full_until(R::node(at), self.now);
         let host = &mut R::hosts(self)[at];
         let Some(sealed) = host.in_flight.take() else { return Ok(()) };
         host.disk.is_full = full_until.is_some();
         match sealed.write(&mut host.disk) {
             Ok(released) => {
-                self.look_at_disk::<R>(at)?;
+                self.report_persisted::<R>(at)?;
                 self.release::<R>(at, released)
             }
             Err(why) => {
                 self.note(|| format!("{}: {why}", R::node(at)));
                 self.lose_machine::<R>(at);
                 let again_at = full_until.unwrap_or(self.now);
-                self.agenda.add(again_at, Happening::Turn(R::node(at), Turn::Restarts));
+                self.events.add(again_at, WorldEvent::Node(R::node(at), NodeEvent::Restart));
                 Ok(())
             }
         }
     }
 
-    fn look_at_disk<R: Role>(&mut self, at: usize) -> Result<(), Violation> {
+    fn report_persisted<R: Role>(&mut self, at: usize) -> Result<(), Violation> {
         let written = std::mem::take(&mut R::hosts(self)[at].disk.written);
         R::persisted(self, at, &written)
     }
@@ -169,7 +174,7 @@ impl World {
         mut released: Released<R, R::Requester>,
     ) -> Result<(), Violation> {
         for effect in released.effects.drain(..) {
-            R::carry_out(self, at, effect, Release::Committed)?;
+            R::handle(self, at, effect, Release::Committed)?;
         }
         for (requester, reply) in released.replies.drain(..) {
             R::reply(self, at, requester, reply, Release::Committed)?;
@@ -180,15 +185,15 @@ impl World {
 
     /// The process dies while its oldest commit is made. Later steps are lost in any case.
     fn crash<R: Role>(&mut self, at: usize, point: CrashPoint) -> Result<(), Violation> {
-        let full = self.timetable.full_until(R::node(at), self.now).is_some();
+        let full = self.fault_schedule.full_until(R::node(at), self.now).is_some();
         let host = &mut R::hosts(self)[at];
         host.disk.is_full = full;
         let sealed = host.in_flight.take().unwrap_or_else(|| host.batch.seal());
         if point != CrashPoint::BeforePersist
             && let Ok(mut released) = sealed.write(&mut host.disk)
         {
-            self.look_at_disk::<R>(at)?;
-            if point == CrashPoint::AmidSend {
+            self.report_persisted::<R>(at)?;
+            if point == CrashPoint::DuringSend {
                 let part =
                     |rng: &mut hypha_model::Rng, len: usize| rng.below(len as u64 + 1) as usize;
                 released.effects.truncate(part(&mut self.rng, released.effects.len()));
@@ -208,7 +213,7 @@ impl World {
         let (image, local) = (host.disk.image().clone(), host.clock.local(now));
         host.machine = Some(R::start(&host.setup, image, host.seed, local, &mut step));
         host.batch = Batch::from(step);
-        R::changed(self, at, true);
+        R::machine_changed(self, at, true);
         self.begin_commit::<R>(at)?;
         self.set_alarm::<R>(at);
         Ok(())
@@ -218,11 +223,11 @@ impl World {
     fn lose_machine<R: Role>(&mut self, at: usize) {
         let host = &mut R::hosts(self)[at];
         host.machine = None;
-        host.machines += 1;
+        host.machine_generation += 1;
         host.batch = Batch::default();
         host.in_flight = None;
         host.wake_at = None;
-        R::changed(self, at, false);
+        R::machine_changed(self, at, false);
     }
 
     fn set_alarm<R: Role>(&mut self, at: usize) {
@@ -233,7 +238,8 @@ impl World {
         if wake != host.wake_at {
             host.wake_at = wake;
             if let Some(at_time) = wake {
-                self.agenda.add(at_time, Happening::Turn(R::node(at), Turn::Wakes { at: at_time }));
+                self.events
+                    .add(at_time, WorldEvent::Node(R::node(at), NodeEvent::Wake { at: at_time }));
             }
         }
     }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use hypha_engine::{Outcome, Run, RunId, WorkerEvent, WorkerMachine};
+use hypha_engine::{Outcome, RunCommand, RunId, WorkerEvent, WorkerMachine};
 use hypha_model::{FailureKind, Payload, Span, TaskError, TaskResult, Time};
 
 use super::World;
-use super::agenda::Happening;
+use super::event_queue::WorldEvent;
 use super::nodes::index_of_spec;
 use crate::batching::pace;
-use crate::watch::{FAST_CLOCK, Violation};
+use crate::checkers::{FAST_CLOCK, Violation};
 
 /// How long an executor takes to stop.
 const STOP_TIME: Span = Span::from_millis(1);
@@ -34,7 +34,7 @@ struct RunningTask {
     since: Time,
     timeout: Span,
     /// What was left when the number of runs last changed, in seconds that it takes alone.
-    left_s: f64,
+    remaining_s: f64,
     /// When it ends if that number stays.
     ends: Time,
 }
@@ -60,8 +60,8 @@ impl Executors {
         let elapsed_s = now.since(self.unchanged_since).as_secs_f64();
         let done_s = elapsed_s * pace(self.batch_slowdown, self.runs.len());
         for run in self.runs.values_mut() {
-            self.work_s += done_s.min(run.left_s);
-            run.left_s = (run.left_s - done_s).max(0.0);
+            self.work_s += done_s.min(run.remaining_s);
+            run.remaining_s = (run.remaining_s - done_s).max(0.0);
         }
         self.unchanged_since = now;
     }
@@ -74,7 +74,7 @@ impl Executors {
         }
         let pace = pace(self.batch_slowdown, self.runs.len());
         for run in self.runs.values_mut().filter(|run| !run.stopped) {
-            run.ends = now + Span::from_secs_f64(run.left_s / pace);
+            run.ends = now + Span::from_secs_f64(run.remaining_s / pace);
         }
         self.runs.iter().map(|(id, run)| (run.ends, *id)).min()
     }
@@ -103,11 +103,11 @@ impl Executors {
 }
 
 impl World {
-    pub(super) fn execute(&mut self, worker: usize, run: Run) {
+    pub(super) fn execute(&mut self, worker: usize, run: RunCommand) {
         let host = &self.workers[worker];
-        let (machine, executors) = (host.machines, &mut self.executors[worker]);
+        let (machine, executors) = (host.machine_generation, &mut self.executors[worker]);
         let (ends, id) = match run {
-            Run::Start { id, dispatch, .. } => {
+            RunCommand::Start { id, dispatch, .. } => {
                 let Some(index) = index_of_spec(&dispatch.spec) else { return };
                 let speed = host.setup.speed / executors.slowness;
                 let alone_s = self.arrivals.run_s(index) / speed;
@@ -116,14 +116,14 @@ impl World {
                     stopped: false,
                     since: self.now,
                     timeout: dispatch.timeout,
-                    left_s: alone_s,
+                    remaining_s: alone_s,
                     ends: self.now + Span::from_secs_f64(alone_s),
                 };
-                self.watch.run_began(self.now, id);
-                self.watch.starving_began(index);
+                self.checkers.run_began(self.now, id);
+                self.checkers.starvation_task_began(index);
                 executors.begin_run(id, begun, self.now)
             }
-            Run::Stop(id) => {
+            RunCommand::Stop(id) => {
                 let ends = self.now + STOP_TIME;
                 if let Some(run) = executors.runs.get_mut(&id) {
                     run.stopped = true;
@@ -132,7 +132,7 @@ impl World {
                 (ends, id)
             }
         };
-        self.agenda.add(ends, Happening::RunEnds { worker, machine, id });
+        self.events.add(ends, WorldEvent::RunEnds { worker, machine, id });
     }
 
     pub(super) fn run_ends(
@@ -141,41 +141,43 @@ impl World {
         machine: u32,
         id: RunId,
     ) -> Result<(), Violation> {
-        if self.workers[worker].machines != machine {
+        if self.workers[worker].machine_generation != machine {
             return Ok(());
         }
         let now = self.now;
         let Some(run) = self.executors[worker].end_run(id, now) else { return Ok(()) };
         if let Some((ends, id)) = self.executors[worker].retime(now) {
-            self.agenda.add(ends, Happening::RunEnds { worker, machine, id });
+            self.events.add(ends, WorldEvent::RunEnds { worker, machine, id });
         }
         let outcome = self.outcome(worker, run);
         let took_too_long = now.since(run.since) >= run.timeout.mul_f64(FAST_CLOCK);
         let failed = match &outcome {
             _ if run.stopped => took_too_long.then_some(false),
-            Outcome::Failed(error) => Some(!error.kind.retry()),
-            Outcome::Completed { result } => (!result.is_sound()).then_some(false),
+            Outcome::Failed(error) => Some(!error.kind.is_retryable()),
+            Outcome::Completed { result } => (!result.digest_matches()).then_some(false),
             _ => None,
         };
-        self.watch.run_ended(id, failed);
+        self.checkers.run_ended(id, failed);
         self.tell::<WorkerMachine>(worker, WorkerEvent::Ended { id, outcome, run: None })
     }
 
     /// What an executor returns: the task's input, unless a fault strikes.
     fn outcome(&mut self, worker: usize, run: RunningTask) -> Outcome {
-        let odds = &self.timetable.odds;
-        if run.stopped || (odds.executor_error > 0.0 && self.rng.chance(odds.executor_error)) {
+        let probabilities = &self.fault_schedule.probabilities;
+        if run.stopped
+            || (probabilities.executor_error > 0.0 && self.rng.chance(probabilities.executor_error))
+        {
             let error = format!("the executor failed on worker {worker}");
-            let drawn = if odds.errors_are_retried { 0.0 } else { self.rng.unit() };
+            let drawn = if probabilities.errors_are_retried { 0.0 } else { self.rng.unit() };
             return match drawn {
                 // What it forwards to is away.
-                0.7..0.8 => Outcome::Unreached { error },
+                0.7..0.8 => Outcome::Unreachable { error },
                 0.0..0.7 => Outcome::Failed(TaskError::new(FailureKind::ProgramFailed, error)),
                 _ => Outcome::Failed(TaskError::new(FailureKind::InvalidInput, error)),
             };
         }
         let result = Payload::from((run.index as u32).to_le_bytes().as_slice());
-        if odds.corruption > 0.0 && self.rng.chance(odds.corruption) {
+        if probabilities.corruption > 0.0 && self.rng.chance(probabilities.corruption) {
             let digest = Payload::from(&b"something else"[..]).digest();
             let result = TaskResult::Inline { payload: result, digest };
             return Outcome::Completed { result };

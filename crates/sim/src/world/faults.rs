@@ -5,9 +5,9 @@ use hypha_model::{Span, Time};
 use hypha_placement::Strategy;
 
 use super::World;
-use super::agenda::Happening;
+use super::event_queue::WorldEvent;
 use super::nodes::Node;
-use crate::watch::Violation;
+use crate::checkers::Violation;
 
 /// One thing that goes wrong, or is done by an operator, at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +73,7 @@ pub enum Fault {
         worker: usize,
     },
     /// A worker's back end forgets what it was given.
-    ForgetfulBackEnd {
+    WipeBackEnd {
         /// Whose.
         worker: usize,
     },
@@ -101,12 +101,12 @@ pub enum CrashPoint {
     /// All of it is durable, nothing has left.
     BeforeSend,
     /// All of it is durable, some of it has left.
-    AmidSend,
+    DuringSend,
 }
 
 /// Everything that goes wrong in a run.
 #[derive(Clone, Debug, Default)]
-pub struct Timetable {
+pub struct FaultSchedule {
     /// At these times.
     pub faults: Vec<(Time, Fault)>,
     /// Between these times, this scheduler and this worker cannot reach each other.
@@ -116,16 +116,16 @@ pub struct Timetable {
     /// Between these times every commit of this node fails.
     pub full_disks: Vec<(Time, Time, Node)>,
     /// A commit takes up to this long, and what happens meanwhile goes into the next.
-    pub commits_take: Span,
+    pub max_commit_time: Span,
     /// Between these times, something is wrong with the back end of this worker.
-    pub back_ends: Vec<(Time, Time, usize, Condition)>,
+    pub back_end_conditions: Vec<(Time, Time, usize, BackEndCondition)>,
     /// At any time.
-    pub odds: Odds,
+    pub probabilities: FaultProbabilities,
 }
 
 /// What is wrong with a back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum BackEndCondition {
     /// It refuses connections.
     Unreachable,
     /// It does nothing, and takes connections.
@@ -138,7 +138,7 @@ pub enum Condition {
 
 /// What goes wrong by chance.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Odds {
+pub struct FaultProbabilities {
     /// Runs that end with an error.
     pub executor_error: f64,
     /// All of these errors may be retried; otherwise one in five is said to be final, and in one in ten nothing ran.
@@ -149,25 +149,29 @@ pub struct Odds {
     pub callbacks: f64,
 }
 
-impl Timetable {
+impl FaultSchedule {
     /// Whether the two cannot reach each other now.
-    pub(super) fn parted(&self, scheduler: usize, worker: usize, now: Time) -> bool {
+    pub(super) fn is_partitioned(&self, scheduler: usize, worker: usize, now: Time) -> bool {
         self.partitions
             .iter()
             .any(|(from, to, s, w)| *s == scheduler && *w == worker && (*from..*to).contains(&now))
     }
 
     /// What is wrong with the back end of a worker, and until when.
-    pub(super) fn back_end_at(&self, worker: usize, now: Time) -> Option<(Condition, Time)> {
-        let is_now = |(from, to, whose, _): &&(Time, Time, usize, Condition)| {
+    pub(super) fn back_end_condition(
+        &self,
+        worker: usize,
+        now: Time,
+    ) -> Option<(BackEndCondition, Time)> {
+        let is_now = |(from, to, whose, _): &&(Time, Time, usize, BackEndCondition)| {
             *whose == worker && (*from..*to).contains(&now)
         };
-        let first = self.back_ends.iter().find(is_now);
+        let first = self.back_end_conditions.iter().find(is_now);
         first.map(|(_, until, _, condition)| (*condition, *until))
     }
 
     /// When the node goes on, if its process is stopped now.
-    pub(super) fn thaws(&self, node: Node, now: Time) -> Option<Time> {
+    pub(super) fn frozen_until(&self, node: Node, now: Time) -> Option<Time> {
         end_of(&self.freezes, node, now)
     }
 
@@ -199,7 +203,7 @@ const NOTICED_AFTER: Span = Span::from_millis(5);
 const LEAVE_TIME: Span = Span::from_millis(200);
 
 impl World {
-    pub(super) fn strike(&mut self, fault: Fault) -> Result<(), Violation> {
+    pub(super) fn inject(&mut self, fault: Fault) -> Result<(), Violation> {
         match fault {
             Fault::KillWorker { worker, noticed } => {
                 if !self.workers[worker].is_up {
@@ -208,17 +212,17 @@ impl World {
                 self.end_process::<WorkerMachine>(worker);
                 if noticed {
                     for scheduler in self.workers[worker].setup.known_to.clone() {
-                        let life = self.schedulers[scheduler].life;
-                        let happening = Happening::Disconnected { scheduler, life, worker };
-                        self.agenda.add(self.now + NOTICED_AFTER, happening);
+                        let incarnation = self.schedulers[scheduler].incarnation;
+                        let event = WorldEvent::Disconnected { scheduler, incarnation, worker };
+                        self.events.add(self.now + NOTICED_AFTER, event);
                     }
                 }
                 Ok(())
             }
             Fault::StopWorker { worker } => {
-                let kill = Happening::Fault(Fault::KillWorker { worker, noticed: true });
-                self.agenda.add(self.now + LEAVE_TIME, kill);
-                self.tell::<WorkerMachine>(worker, WorkerEvent::AskedToLeave)
+                let kill = WorldEvent::Fault(Fault::KillWorker { worker, noticed: true });
+                self.events.add(self.now + LEAVE_TIME, kill);
+                self.tell::<WorkerMachine>(worker, WorkerEvent::LeaveRequested)
             }
             Fault::FindWorker { worker } => {
                 if self.is_http(worker) && self.may_start(worker) {
@@ -228,11 +232,11 @@ impl World {
                 Ok(())
             }
             Fault::KillBackEnd { worker } => {
-                self.back_end_dies(worker);
+                self.kill_back_end(worker);
                 Ok(())
             }
-            Fault::ForgetfulBackEnd { worker } => {
-                self.back_end_forgets(worker);
+            Fault::WipeBackEnd { worker } => {
+                self.wipe_back_end(worker);
                 Ok(())
             }
             Fault::ReplaceLink { scheduler, worker } => {
@@ -265,11 +269,11 @@ impl World {
             }
             Fault::CancelTask { index } => self.cancel(index),
             Fault::SwitchStrategy { scheduler, strategy } => {
-                self.order(scheduler, Command::SetStrategy(strategy))
+                self.operator_request(scheduler, Command::SetStrategy(strategy))
             }
             Fault::RemoveWorker { scheduler, worker } => {
                 let id = self.workers[worker].setup.worker.id;
-                self.order(scheduler, Command::RemoveWorker(id))
+                self.operator_request(scheduler, Command::RemoveWorker(id))
             }
         }
     }

@@ -6,9 +6,9 @@ use hypha_model::Time;
 use super::World;
 use super::faults::CrashPoint;
 use super::nodes::Node;
-use crate::disk::FaultyDisk;
+use crate::checkers::Violation;
+use crate::disk::FaultDisk;
 use crate::network::Clock;
-use crate::watch::Violation;
 
 /// What is specific to a role: how its machine is made from what is durable, and how its effects are carried out.
 /// Everything else (steps, commits, crashes, restarts) is the same for all roles.
@@ -36,7 +36,7 @@ pub(crate) trait Role: Machine<Record: Clone> + 'static {
     ) -> Self;
 
     /// Carries out an effect, which was released by its commit or may leave at once.
-    fn carry_out(
+    fn handle(
         world: &mut World,
         at: usize,
         effect: Self::Effect,
@@ -62,7 +62,7 @@ pub(crate) trait Role: Machine<Record: Clone> + 'static {
     fn process_changed(_world: &mut World, _at: usize, _is_up: bool) {}
 
     /// A machine begins, or is gone with all that was not durable.
-    fn changed(world: &mut World, at: usize, is_there: bool);
+    fn machine_changed(world: &mut World, at: usize, is_running: bool);
 }
 
 /// When something leaves.
@@ -82,7 +82,7 @@ pub(crate) struct Host<R: Role> {
     pub(super) batch: Batch<R, R::Requester>,
     /// What is being committed.
     pub(super) in_flight: Option<Sealed<R, R::Requester>>,
-    pub(crate) disk: FaultyDisk<R::Record, R::Image>,
+    pub(crate) disk: FaultDisk<R::Record, R::Image>,
     /// What machines are stepped with: it never goes back while the process lives.
     pub(crate) clock: Clock,
     /// By how much the system's clock was set since the process began, in microseconds.
@@ -90,10 +90,10 @@ pub(crate) struct Host<R: Role> {
     pub(super) seed: u64,
     /// Whether the process is up.
     pub(super) is_up: bool,
-    /// Which life of the process this is: a connection does not outlive it.
-    pub(super) life: u32,
-    /// How many machines there have been.
-    pub(super) machines: u32,
+    /// Which incarnation of the process this is: a connection does not outlive it.
+    pub(super) incarnation: u32,
+    /// Counts the machines of this host.
+    pub(super) machine_generation: u32,
     pub(super) wake_at: Option<Time>,
     pub(super) crash: Option<CrashPoint>,
 }
@@ -102,7 +102,7 @@ impl<R: Role> Host<R> {
     pub(super) fn new(
         setup: R::Setup,
         image: R::Image,
-        keeps: bool,
+        is_persistent: bool,
         clock: Clock,
         seed: u64,
     ) -> Self {
@@ -111,13 +111,13 @@ impl<R: Role> Host<R> {
             machine: None,
             batch: Batch::default(),
             in_flight: None,
-            disk: FaultyDisk::keeping(image, keeps),
+            disk: FaultDisk::with_persistence(image, is_persistent),
             clock,
             clock_set_by: 0,
             seed,
             is_up: false,
-            life: 0,
-            machines: 0,
+            incarnation: 0,
+            machine_generation: 0,
             wake_at: None,
             crash: None,
         }

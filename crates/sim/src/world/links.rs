@@ -4,13 +4,13 @@ use hypha_engine::{FromWorker, Scheduler, SchedulerEvent, ToWorker, WorkerEvent,
 use hypha_model::Time;
 
 use super::World;
-use super::agenda::Happening;
-use crate::watch::{LATE, Violation};
+use super::event_queue::WorldEvent;
+use crate::checkers::{PRESUMED_LOST_AFTER, Violation};
 
 /// What a message travels on: a connection, which ends with the process of its receiver and when another replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link {
-    life: u32,
+    incarnation: u32,
     replaced: u32,
 }
 
@@ -22,7 +22,7 @@ impl World {
         let link = self.link_to_worker(scheduler, worker);
         for at in self.deliveries(scheduler, worker) {
             let message = message.clone();
-            self.agenda.add(at, Happening::ToWorker { worker, scheduler, link, message });
+            self.events.add(at, WorldEvent::ToWorker { worker, scheduler, link, message });
         }
     }
 
@@ -33,21 +33,27 @@ impl World {
         message: FromWorker,
     ) {
         if self.is_http(worker) {
-            return self.http_worker_says(worker, message);
+            return self.send_from_http_worker(worker, message);
         }
         let link = self.link_to_scheduler(scheduler, worker);
         for at in self.deliveries(scheduler, worker) {
             let message = message.clone();
-            self.agenda.add(at, Happening::FromWorker { scheduler, worker, link, message });
+            self.events.add(at, WorldEvent::FromWorker { scheduler, worker, link, message });
         }
     }
 
     pub(super) fn link_to_worker(&self, scheduler: usize, worker: usize) -> Link {
-        Link { life: self.workers[worker].life, replaced: self.replaced(scheduler, worker) }
+        Link {
+            incarnation: self.workers[worker].incarnation,
+            replaced: self.replaced(scheduler, worker),
+        }
     }
 
     pub(super) fn link_to_scheduler(&self, scheduler: usize, worker: usize) -> Link {
-        Link { life: self.schedulers[scheduler].life, replaced: self.replaced(scheduler, worker) }
+        Link {
+            incarnation: self.schedulers[scheduler].incarnation,
+            replaced: self.replaced(scheduler, worker),
+        }
     }
 
     fn replaced(&self, scheduler: usize, worker: usize) -> u32 {
@@ -62,8 +68,8 @@ impl World {
             return;
         }
         *self.replaced.entry((scheduler, worker)).or_default() += 1;
-        let life = self.schedulers[scheduler].life;
-        self.agenda.add(self.now, Happening::Relinked { scheduler, life, worker });
+        let incarnation = self.schedulers[scheduler].incarnation;
+        self.events.add(self.now, WorldEvent::Relinked { scheduler, incarnation, worker });
     }
 
     /// When a message between the two arrives: not at all, once or twice.
@@ -72,18 +78,18 @@ impl World {
         scheduler: usize,
         worker: usize,
     ) -> impl Iterator<Item = Time> + use<> {
-        let arrivals = match self.timetable.parted(scheduler, worker, self.now) {
+        let arrivals = match self.fault_schedule.is_partitioned(scheduler, worker, self.now) {
             true => [None, None],
             false => self.network.deliveries(self.now, &mut self.rng),
         };
-        let (first, on_time) = (arrivals[0], self.now + LATE);
+        let (first, on_time) = (arrivals[0], self.now + PRESUMED_LOST_AFTER);
         if first.is_none_or(|arrival| arrival > on_time) {
-            self.watch.link_failed(scheduler, worker, first.unwrap_or(self.now));
+            self.checkers.link_failed(scheduler, worker, first.unwrap_or(self.now));
         }
         arrivals.into_iter().flatten()
     }
 
-    pub(super) fn worker_hears(
+    pub(super) fn deliver_to_worker(
         &mut self,
         worker: usize,
         scheduler: usize,
@@ -95,10 +101,13 @@ impl World {
             return Ok(());
         }
         let scheduler = self.schedulers[scheduler].setup.id;
-        self.tell::<WorkerMachine>(worker, WorkerEvent::SchedulerSaid { scheduler, message })
+        self.tell::<WorkerMachine>(
+            worker,
+            WorkerEvent::SchedulerMessageReceived { scheduler, message },
+        )
     }
 
-    pub(super) fn scheduler_hears(
+    pub(super) fn deliver_to_scheduler(
         &mut self,
         scheduler: usize,
         worker: usize,
@@ -108,20 +117,23 @@ impl World {
         if self.link_to_scheduler(scheduler, worker) != link {
             return Ok(());
         }
-        let void = self.watch.void_result(self.schedulers[scheduler].setup.id, &message);
+        let void = self.checkers.void_result(self.schedulers[scheduler].setup.id, &message);
         let id = self.workers[worker].setup.worker.id;
-        self.tell::<Scheduler>(scheduler, SchedulerEvent::WorkerSaid { worker: id, message })?;
-        self.watch.not_recorded(void)?;
-        self.watch.holders_stop_first(self.now, &self.schedulers, &self.workers[worker])
+        self.tell::<Scheduler>(
+            scheduler,
+            SchedulerEvent::WorkerMessageReceived { worker: id, message },
+        )?;
+        self.checkers.check_void_result_dropped(void)?;
+        self.checkers.check_lease_holders(self.now, &self.schedulers, &self.workers[worker])
     }
 
     pub(super) fn disconnected(
         &mut self,
         scheduler: usize,
         worker: usize,
-        life: u32,
+        incarnation: u32,
     ) -> Result<(), Violation> {
-        if self.schedulers[scheduler].life != life {
+        if self.schedulers[scheduler].incarnation != incarnation {
             return Ok(());
         }
         let id = self.workers[worker].setup.worker.id;
@@ -132,12 +144,12 @@ impl World {
         &mut self,
         scheduler: usize,
         worker: usize,
-        life: u32,
+        incarnation: u32,
     ) -> Result<(), Violation> {
-        if self.schedulers[scheduler].life != life {
+        if self.schedulers[scheduler].incarnation != incarnation {
             return Ok(());
         }
         let id = self.workers[worker].setup.worker.id;
-        self.tell::<Scheduler>(scheduler, SchedulerEvent::WorkerRelinked(id))
+        self.tell::<Scheduler>(scheduler, SchedulerEvent::WorkerReconnected(id))
     }
 }

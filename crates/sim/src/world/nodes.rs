@@ -72,16 +72,16 @@ impl WorkerSetup {
 /// Ids in a world carry the place of their node, so that no map is needed.
 const WORKERS: u128 = 1 << 64;
 const SCHEDULERS: u128 = 2 << 64;
-const PLACE: u128 = (1 << 64) - 1;
+const INDEX_MASK: u128 = (1 << 64) - 1;
 
 pub(crate) fn worker_index(id: WorkerId) -> Option<usize> {
     let bits = id.uuid().as_u128();
-    (bits & !PLACE == WORKERS).then_some((bits & PLACE) as usize)
+    (bits & !INDEX_MASK == WORKERS).then_some((bits & INDEX_MASK) as usize)
 }
 
 pub(super) fn scheduler_index(id: SchedulerId) -> Option<usize> {
     let bits = id.uuid().as_u128();
-    (bits & !PLACE == SCHEDULERS).then_some((bits & PLACE) as usize)
+    (bits & !INDEX_MASK == SCHEDULERS).then_some((bits & INDEX_MASK) as usize)
 }
 
 /// The index of a task, which its input carries.

@@ -14,7 +14,7 @@ use super::World;
 use super::clients::Requester;
 use super::host::{Host, Release, Role};
 use super::nodes::{self, Node, SchedulerSetup, WorkerSetup};
-use crate::watch::{Author, Violation};
+use crate::checkers::{Author, Violation};
 
 impl Role for Scheduler {
     type Image = Image;
@@ -39,7 +39,7 @@ impl Role for Scheduler {
         Scheduler::recover(setup.id, setup.settings.clone(), image, seed, now, step)
     }
 
-    fn carry_out(
+    fn handle(
         world: &mut World,
         at: usize,
         effect: Effect,
@@ -55,7 +55,7 @@ impl Role for Scheduler {
             Effect::Notice { task, notice: Notice::Ended { finished, .. } }
                 if release == Release::AtOnce =>
             {
-                world.watch.ended_on_line(world.now, (at, task), &finished)
+                world.checkers.interactive_ended(world.now, (at, task), &finished)
             }
             Effect::WorkerForgotten(worker) => {
                 if let Some(worker) = nodes::worker_index(worker) {
@@ -63,7 +63,9 @@ impl Role for Scheduler {
                 }
                 Ok(())
             }
-            Effect::Notice { .. } | Effect::Streams { .. } | Effect::WorkerLeased(_) => Ok(()),
+            Effect::Notice { .. } | Effect::ForwardOutput { .. } | Effect::WorkerLeased(_) => {
+                Ok(())
+            }
         }
     }
 
@@ -79,27 +81,27 @@ impl Role for Scheduler {
         };
         let now = world.now;
         answers.iter().try_for_each(|answer| match release {
-            Release::Committed => world.watch.answered(now, index, answer),
-            Release::AtOnce => world.watch.on_line(now, (at, index), answer),
+            Release::Committed => world.checkers.answered(now, index, answer),
+            Release::AtOnce => world.checkers.interactive_answered(now, (at, index), answer),
         })
     }
 
     fn persisted(world: &mut World, at: usize, records: &[Record]) -> Result<(), Violation> {
         let (now, host) = (world.now, &world.schedulers[at]);
         let author = Author { at, id: host.setup.id, local: host.clock.local(now) };
-        records.iter().try_for_each(|record| world.watch.persisted(now, author, record))
+        records.iter().try_for_each(|record| world.checkers.persisted(now, author, record))
     }
 
     fn stepped(world: &mut World, at: usize) -> Result<(), Violation> {
-        world.watch.scheduler_stepped(world.now, &mut world.schedulers[at])
+        world.checkers.scheduler_stepped(world.now, &mut world.schedulers[at])
     }
 
     fn process_changed(world: &mut World, at: usize, is_up: bool) {
-        world.http_workers_follow(at, is_up);
+        world.sync_http_workers(at, is_up);
     }
 
-    fn changed(world: &mut World, at: usize, is_there: bool) {
-        world.watch.changed(world.now, Node::Scheduler(at), is_there);
+    fn machine_changed(world: &mut World, at: usize, is_running: bool) {
+        world.checkers.machine_changed(world.now, Node::Scheduler(at), is_running);
     }
 }
 
@@ -129,14 +131,14 @@ impl Role for WorkerMachine {
         machine
     }
 
-    fn carry_out(
+    fn handle(
         world: &mut World,
         at: usize,
         effect: WorkerEffect,
         _: Release,
     ) -> Result<(), Violation> {
         match effect {
-            WorkerEffect::Say(said) => {
+            WorkerEffect::Send(said) => {
                 if let Some(scheduler) = nodes::scheduler_index(said.to) {
                     world.send_to_scheduler(at, scheduler, said.message);
                 }
@@ -162,20 +164,20 @@ impl Role for WorkerMachine {
     }
 
     fn stepped(world: &mut World, at: usize) -> Result<(), Violation> {
-        world.watch.worker_stepped(world.now, &world.workers[at])
+        world.checkers.worker_stepped(world.now, &world.workers[at])
     }
 
-    fn changed(world: &mut World, at: usize, is_there: bool) {
+    fn machine_changed(world: &mut World, at: usize, is_running: bool) {
         if world.is_http(at) {
             // Its end is its scheduler's own, and excuses nothing.
-            match is_there {
+            match is_running {
                 true => world.http_worker_begins(at),
                 false => world.http_worker_ends(at),
             }
         } else {
-            world.watch.changed(world.now, Node::Worker(at), is_there);
+            world.checkers.machine_changed(world.now, Node::Worker(at), is_running);
         }
-        match is_there {
+        match is_running {
             true => world.announce(at),
             false => world.executors[at].kill_all(world.now),
         }

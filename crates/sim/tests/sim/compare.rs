@@ -4,7 +4,7 @@ use hypha_model::Span;
 use hypha_placement::Strategy;
 use hypha_predict::LookupTable;
 use hypha_sim::batching::Batching;
-use hypha_sim::compare::{Comparison, FailureRates, Told, measure};
+use hypha_sim::compare::{Comparison, FailureRates, PredictorInput, measure};
 use hypha_sim::mix::Mix;
 use hypha_sim::oracle::oracle;
 use hypha_sim::predict::calibrate;
@@ -14,7 +14,7 @@ pub(crate) fn comparison(workload: Workload, pool: &str, tasks: usize) -> Compar
     Comparison {
         workload,
         pool: pool.parse().unwrap(),
-        told: Told::InputOutput,
+        predictor_input: PredictorInput::InputOutput,
         noise: 0.2,
         tasks,
         latency: Span::ZERO,
@@ -127,14 +127,16 @@ fn intervals_hold_what_they_claim_whatever_the_predictor_is_told() {
     let pool = "1x4.0,1x2.0,6x1.0".parse().unwrap();
     for workload in [Workload::Poisson, Workload::Pareto] {
         let requests = workload.requests(1, 12.0, 0.8, 0.2, 8_000);
-        for told in [Told::InputOutput, Told::Input, Told::Nothing] {
-            let calibration = calibrate(&requests, &pool, told, None);
+        for predictor_input in
+            [PredictorInput::InputOutput, PredictorInput::Input, PredictorInput::Nothing]
+        {
+            let calibration = calibrate(&requests, &pool, predictor_input, None);
             let [half, ninety, most] = calibration.coverage_percent();
-            assert!((45.0..55.0).contains(&half), "{told}: {half}");
-            assert!((85.0..95.0).contains(&ninety), "{told}: {ninety}");
-            assert!((97.0..=100.0).contains(&most), "{told}: {most}");
+            assert!((45.0..55.0).contains(&half), "{predictor_input}: {half}");
+            assert!((85.0..95.0).contains(&ninety), "{predictor_input}: {ninety}");
+            assert!((97.0..=100.0).contains(&most), "{predictor_input}: {most}");
         }
-        let informed = calibrate(&requests, &pool, Told::InputOutput, None);
+        let informed = calibrate(&requests, &pool, PredictorInput::InputOutput, None);
         assert!(informed.mean_absolute_percentage_error() < 25.0);
     }
 }

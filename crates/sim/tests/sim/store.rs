@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use hypha_conformance::{Harness, Transfer, store_conformance};
 use hypha_engine::{Image, Record};
 use hypha_machine::{BoxFuture, Rows};
-use hypha_sim::disk::FaultyDisk;
-use hypha_sim::store::{SharedDisk, SimulatedFailure, SimulatedStore};
+use hypha_sim::disk::FaultDisk;
+use hypha_sim::store::{SharedDisk, SimulatedStore, SimulatedStoreError};
 
 store_conformance!(Simulated, now);
 
@@ -26,7 +26,7 @@ impl Default for Simulated {
 }
 
 impl Harness for Simulated {
-    type Error = SimulatedFailure;
+    type Error = SimulatedStoreError;
     type Store = SimulatedStore<Record, Image>;
     type Machine = SimulatedStore<Transfer, Rows>;
 
@@ -66,7 +66,7 @@ impl Harness for Simulated {
 }
 
 fn disk<R, I: Default>() -> SharedDisk<R, I> {
-    Arc::new(Mutex::new(FaultyDisk::new(I::default())))
+    Arc::new(Mutex::new(FaultDisk::new(I::default())))
 }
 
 /// Nothing waits in memory.

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use hypha_conformance::samples::{accepted, id};
-use hypha_conformance::{commit, hand_over};
+use hypha_conformance::{commit, start_commit};
 use hypha_machine::Journal;
 use hypha_store::{Store, StoreError};
 
@@ -33,7 +33,7 @@ async fn a_commit_that_finds_no_room_in_the_queue_stops_later_ones_until_recover
     assert!(matches!(later, StoreError::Stopped(_)), "{later}");
     assert!(store.healthy().is_err());
     store.recover().await.unwrap();
-    hand_over(&store, vec![accepted(3)]).wait().unwrap();
+    start_commit(&store, vec![accepted(3)]).wait().unwrap();
     assert!(store.task(id(2)).await.unwrap().is_none());
     assert!(store.task(id(3)).await.unwrap().is_some());
 }

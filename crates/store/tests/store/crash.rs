@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use hypha_conformance::whole::{TASKS_PER_COMMIT, is_there, records};
-use hypha_conformance::{commit, hand_over};
+use hypha_conformance::atomicity::{TASKS_PER_COMMIT, is_committed, records};
+use hypha_conformance::{commit, start_commit};
 use hypha_model::Rng;
 use hypha_store::Store;
 
@@ -33,7 +33,11 @@ async fn a_log_cut_anywhere_holds_whole_commits() {
         let (copied, _) = Store::open(&copy).unwrap();
         for number in 0..COMMITS {
             let expected = lengths[number as usize] <= cut;
-            assert_eq!(is_there(&copied, number).await, expected, "commit {number}, cut at {cut}");
+            assert_eq!(
+                is_committed(&copied, number).await,
+                expected,
+                "commit {number}, cut at {cut}"
+            );
         }
     }
 }
@@ -72,15 +76,15 @@ async fn a_killed_process_has_kept_what_it_acknowledged() {
         }
         let (store, found) = Store::open(&path).unwrap();
         for number in 0..acknowledged {
-            assert!(is_there(&store, number).await, "life {life}: commit {number} is lost");
+            assert!(is_committed(&store, number).await, "life {life}: commit {number} is lost");
         }
         // Others may be there, but only whole and in order.
         let mut unknown = acknowledged;
-        while is_there(&store, unknown).await {
+        while is_committed(&store, unknown).await {
             unknown += 1;
         }
         for number in unknown..unknown + 100 {
-            assert!(!is_there(&store, number).await, "life {life}: commit {number} is alone");
+            assert!(!is_committed(&store, number).await, "life {life}: commit {number} is alone");
         }
         let open = found.image.tasks.values().filter(|task| task.finished.is_none()).count();
         assert_eq!(open as u64, unknown * (TASKS_PER_COMMIT - 1));
@@ -97,11 +101,11 @@ fn commits_until_it_is_killed() {
     let path = std::env::var_os(PATH).unwrap();
     let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
     let (store, _) = Store::open(Path::new(&path)).unwrap();
-    let mut under_way = std::collections::VecDeque::new();
+    let mut in_flight = std::collections::VecDeque::new();
     for number in first.. {
-        under_way.push_back((number, hand_over(&store, records(number))));
-        if under_way.len() > 8 {
-            let (number, committing) = under_way.pop_front().unwrap();
+        in_flight.push_back((number, start_commit(&store, records(number))));
+        if in_flight.len() > 8 {
+            let (number, committing) = in_flight.pop_front().unwrap();
             committing.wait().unwrap();
             let mut out = std::io::stdout().lock();
             writeln!(out, "durable {number}").unwrap();

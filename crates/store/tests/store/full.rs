@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hypha_conformance::samples::{accepted, at, finished, id};
-use hypha_conformance::{commit, hand_over};
+use hypha_conformance::{commit, start_commit};
 use hypha_engine::{Image, Record};
 use hypha_model::TaskState;
 use hypha_store::{Options, Store, StoreError};
@@ -52,9 +52,9 @@ async fn commits_behind_a_failed_one_fail_with_it() {
     let path = dir.path().join("tasks.db");
     let (store, _) = Store::open_with(&path, Options { max_bytes: Some(2 << 20) }).unwrap();
     let large: Vec<Record> = (0..20_000).map(accepted).collect();
-    let first = hand_over(&store, large);
-    let second = hand_over(&store, vec![accepted(30_000)]);
-    let third = hand_over(&store, vec![finished(30_000, TaskState::Cancelled)]);
+    let first = start_commit(&store, large);
+    let second = start_commit(&store, vec![accepted(30_000)]);
+    let third = start_commit(&store, vec![finished(30_000, TaskState::Cancelled)]);
     for failed in [first, second, third] {
         assert!(failed.wait().is_err());
     }

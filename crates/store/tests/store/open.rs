@@ -18,7 +18,7 @@ async fn one_scheduler_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_later_schema_is_refused_and_left_alone() {
+async fn newer_schema_is_refused_and_not_modified() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tasks.db");
     drop(Store::open(&path).unwrap());
@@ -30,7 +30,7 @@ async fn a_later_schema_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_refused() {
+async fn foreign_database_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let theirs = dir.path().join("theirs.db");
     let connection = rusqlite::Connection::open(&theirs).unwrap();
@@ -52,7 +52,7 @@ async fn what_is_not_ours_is_refused() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn nobody_else_may_read_it() {
+async fn database_file_is_private() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(&dir.path().join("tasks.db")).unwrap();

@@ -17,7 +17,7 @@ fn labels(pairs: &[(&str, &str)]) -> Labels {
 fn converted(registry: &Registry) -> Vec<Metric> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
-    convert(&text, 1, 2)
+    otlp_from_openmetrics(&text, 1, 2)
 }
 
 fn pairs(attributes: &[KeyValue]) -> Labels {
@@ -124,7 +124,7 @@ fn labels_and_prefixes_of_a_part_are_kept() {
 
 #[test]
 fn what_every_node_has_arrives() {
-    let metrics = convert(&Metrics::new("1", "worker").encode(), 1, 2);
+    let metrics = otlp_from_openmetrics(&Metrics::new("1", "worker").encode(), 1, 2);
     let build = metrics.iter().find(|it| it.name == "hypha_build_info").unwrap();
     assert_eq!(points(build)[0].0, labels(&[("version", "1"), ("role", "worker")]));
 }
@@ -143,7 +143,7 @@ fn lines_that_are_no_samples_are_left_out() {
         "x{a=\"b\"}",
         "é{ü=\"\\é",
     ] {
-        let metrics = convert(&format!("# HELP x y\n# TYPE x gauge\n{line}\n"), 1, 2);
+        let metrics = otlp_from_openmetrics(&format!("# HELP x y\n# TYPE x gauge\n{line}\n"), 1, 2);
         assert!(metrics.is_empty(), "{line}: {metrics:?}");
     }
 }

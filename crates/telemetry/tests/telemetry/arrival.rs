@@ -35,9 +35,9 @@ async fn check_spans(protocol: Protocol, path: &str) {
     assert_eq!(text(&resource, "service.name").as_deref(), Some("scheduler-01"));
     assert_eq!(text(&resource, "deployment.environment").as_deref(), Some("test"));
 
-    for seen in receiver.seen() {
-        assert_eq!(seen.path, path);
-        assert_eq!(seen.headers["authorization"], "Basic sesame");
+    for request in receiver.requests() {
+        assert_eq!(request.path, path);
+        assert_eq!(request.headers["authorization"], "Basic sesame");
     }
 }
 
@@ -69,10 +69,10 @@ async fn check_metrics(protocol: Protocol, path: &str) {
     let Some(Data::Sum(sum)) = &last.data else { panic!("{last:?}") };
     assert_eq!(sum.data_points[0].value, Some(number_data_point::Value::AsInt(5)));
     assert!(sum.data_points[0].start_time_unix_nano <= sum.data_points[0].time_unix_nano);
-    for seen in receiver.seen() {
-        assert_eq!(seen.path, path);
-        assert_eq!(seen.headers["authorization"], "Basic sesame");
-        let crate::receiver::Body::Metrics(request) = seen.body else { panic!("spans") };
+    for request in receiver.requests() {
+        assert_eq!(request.path, path);
+        assert_eq!(request.headers["authorization"], "Basic sesame");
+        let crate::receiver::Body::Metrics(request) = request.body else { panic!("spans") };
         let resource = request.resource_metrics[0].resource.clone().unwrap().attributes;
         assert_eq!(text(&resource, "service.name").as_deref(), Some("scheduler-01"));
     }

@@ -74,7 +74,7 @@ fn a_closed_stderr_is_survived() {
 }
 
 #[tokio::test]
-#[ignore = "run by an_outage_is_said_once_and_so_is_its_end"]
+#[ignore = "run by outage_and_recovery_are_logged_once"]
 async fn child_outage() {
     let receiver = Receiver::answering(|number| match number {
         0 => StatusCode::INTERNAL_SERVER_ERROR,
@@ -88,7 +88,7 @@ async fn child_outage() {
 }
 
 #[test]
-fn an_outage_is_said_once_and_so_is_its_end() {
+fn outage_and_recovery_are_logged_once() {
     let said = stderr(&child("child_outage").output().unwrap());
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 2, "{said}");
@@ -123,7 +123,7 @@ fn an_absent_collector_is_one_line_a_signal() {
 }
 
 #[tokio::test]
-#[ignore = "run by what_the_collector_rejects_is_said and plain_http_needs_no_root_certificates"]
+#[ignore = "run by rejected_spans_are_logged and plain_http_needs_no_root_certificates"]
 async fn child_rejected() {
     let receiver = Receiver::rejecting_spans().await;
     let telemetry = start(&settings(Protocol::HttpProtobuf, receiver.port)).unwrap();
@@ -132,7 +132,7 @@ async fn child_rejected() {
 }
 
 #[test]
-fn what_the_collector_rejects_is_said() {
+fn rejected_spans_are_logged() {
     let said = stderr(&child("child_rejected").output().unwrap());
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.contains("1 of the traces were rejected: the quota is used up"), "{said}");

@@ -96,7 +96,7 @@ async fn a_redirect_is_not_followed() {
     let telemetry = start(&settings(Protocol::HttpProtobuf, receiver.port)).unwrap();
     tracing::info_span!("work").in_scope(|| ());
     telemetry.stop().await;
-    assert_eq!(receiver.seen().len(), 1);
+    assert_eq!(receiver.requests().len(), 1);
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ fn wrong_settings_are_one_clear_line() {
 }
 
 #[tokio::test]
-async fn a_refused_start_can_be_mended() {
+async fn start_can_be_repeated_after_invalid_settings() {
     let wrong = Settings { endpoint: Some("collector".to_owned()), ..Settings::default() };
     assert!(matches!(start(&wrong), Err(StartError::Endpoint(_))));
     start(&Settings::default()).unwrap().stop().await;

@@ -35,20 +35,20 @@ use tokio_rustls::server::TlsStream;
 use tonic::service::Routes;
 
 /// How the n-th request, counted from 0, is answered.
-pub(crate) type Answer = fn(usize) -> StatusCode;
+pub(crate) type Responder = fn(usize) -> StatusCode;
 
 #[derive(Clone)]
 pub(crate) struct Receiver {
     pub(crate) port: u16,
-    answer: Answer,
+    answer: Responder,
     reject_spans: bool,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
     count: watch::Sender<usize>,
 }
 
 /// One request.
 #[derive(Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Body,
@@ -66,7 +66,7 @@ impl Receiver {
         Receiver::answering(|_| StatusCode::OK).await
     }
 
-    pub(crate) async fn answering(answer: Answer) -> Receiver {
+    pub(crate) async fn answering(answer: Responder) -> Receiver {
         Receiver::serve(answer, false, None).await
     }
 
@@ -79,13 +79,13 @@ impl Receiver {
         Receiver::serve(|_| StatusCode::OK, false, Some(tls)).await
     }
 
-    async fn serve(answer: Answer, reject_spans: bool, tls: Option<TlsAcceptor>) -> Receiver {
+    async fn serve(answer: Responder, reject_spans: bool, tls: Option<TlsAcceptor>) -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let receiver = Receiver {
             port: listener.local_addr().unwrap().port(),
             answer,
             reject_spans,
-            seen: Arc::default(),
+            requests: Arc::default(),
             count: watch::Sender::new(0),
         };
         let grpc = Routes::new(TraceServiceServer::new(receiver.clone()))
@@ -97,15 +97,15 @@ impl Receiver {
             .merge(grpc);
         tokio::spawn(async move {
             match tls {
-                Some(acceptor) => axum::serve(Secure { listener, acceptor }, http).await,
+                Some(acceptor) => axum::serve(TlsListener { listener, acceptor }, http).await,
                 None => axum::serve(listener, http).await,
             }
         });
         receiver
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.requests.lock().unwrap().clone()
     }
 
     pub(crate) async fn wait_for_a_request(&self) {
@@ -113,7 +113,7 @@ impl Receiver {
     }
 
     pub(crate) fn resource_spans(&self) -> Vec<ResourceSpans> {
-        let traces = self.seen().into_iter().filter_map(|it| match it.body {
+        let traces = self.requests().into_iter().filter_map(|it| match it.body {
             Body::Traces(request) => Some(request.resource_spans),
             Body::Metrics(_) => None,
         });
@@ -126,7 +126,7 @@ impl Receiver {
     }
 
     pub(crate) fn metrics(&self) -> Vec<Metric> {
-        let metrics = self.seen().into_iter().filter_map(|it| match it.body {
+        let metrics = self.requests().into_iter().filter_map(|it| match it.body {
             Body::Metrics(request) => Some(request.resource_metrics),
             Body::Traces(_) => None,
         });
@@ -134,10 +134,10 @@ impl Receiver {
         scopes.flat_map(|it| it.metrics).collect()
     }
 
-    fn note(&self, seen: Seen) -> StatusCode {
+    fn record(&self, request: ReceivedRequest) -> StatusCode {
         let number = {
-            let mut all = self.seen.lock().unwrap();
-            all.push(seen);
+            let mut all = self.requests.lock().unwrap();
+            all.push(request);
             all.len()
         };
         self.count.send_replace(number);
@@ -182,7 +182,7 @@ async fn posted(
     };
     // Only a redirect means the location; who follows it comes back and is seen twice.
     let location = [(LOCATION, path.clone())];
-    (receiver.note(Seen { path, headers, body }), location, answer)
+    (receiver.record(ReceivedRequest { path, headers, body }), location, answer)
 }
 
 fn status(answer: StatusCode) -> Result<(), tonic::Status> {
@@ -197,7 +197,7 @@ impl TraceService for Receiver {
     ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
         let (headers, _, body) = request.into_parts();
         let (path, headers) = ("grpc".to_owned(), headers.into_headers());
-        status(self.note(Seen { path, headers, body: Body::Traces(body) }))?;
+        status(self.record(ReceivedRequest { path, headers, body: Body::Traces(body) }))?;
         Ok(tonic::Response::new(self.trace_answer()))
     }
 }
@@ -210,17 +210,17 @@ impl MetricsService for Receiver {
     ) -> Result<tonic::Response<ExportMetricsServiceResponse>, tonic::Status> {
         let (headers, _, body) = request.into_parts();
         let (path, headers) = ("grpc".to_owned(), headers.into_headers());
-        status(self.note(Seen { path, headers, body: Body::Metrics(body) }))?;
+        status(self.record(ReceivedRequest { path, headers, body: Body::Metrics(body) }))?;
         Ok(tonic::Response::new(ExportMetricsServiceResponse::default()))
     }
 }
 
-struct Secure {
+struct TlsListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
 }
 
-impl Listener for Secure {
+impl Listener for TlsListener {
     type Io = TlsStream<TcpStream>;
     type Addr = SocketAddr;
 

@@ -4,19 +4,19 @@ use hypha_engine::{FromWorker, Outcome, ToWorker};
 use hypha_model::NodeRole;
 
 use super::{MAX_MESSAGES, MAX_PAYLOAD_BYTES, Order, Orders, Report, Reports};
-use crate::channel::{Frame, Protocol};
+use crate::channel::{ChannelProtocol, Frame};
 
 /// See the head of this file.
 #[derive(Clone, Copy, Debug)]
-pub struct Tasks;
+pub struct TaskProtocol;
 
-impl Protocol for Tasks {
+impl ChannelProtocol for TaskProtocol {
     const NAME: &'static str = "/hypha/tasks/1";
     const OPENER: NodeRole = NodeRole::Scheduler;
-    const TAKER: NodeRole = NodeRole::Worker;
+    const ACCEPTOR: NodeRole = NodeRole::Worker;
 
     type FromOpener = Orders;
-    type FromTaker = Reports;
+    type FromAcceptor = Reports;
 }
 
 impl Frame for Orders {

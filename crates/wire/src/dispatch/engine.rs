@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, ToWorker};
+use hypha_engine::{DevicePart, Dispatch, FromWorker, LeaseRequest, Outcome, ToWorker};
 use hypha_model::{
     AttemptId, Epoch, FailureKind, Fence, ObjectRef, Payload, Requirement, Span, TaskError,
     TaskResult, TaskSpec,
 };
 
-use super::{Attempt, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Portion, Report, ResultObject, Work};
+use super::{
+    AttemptKey, DispatchBody, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Portion, Report, ResultObject,
+};
 
-impl Attempt {
-    fn of((attempt, fence): (AttemptId, Fence)) -> Attempt {
-        Attempt { task: attempt.task, number: attempt.number, fence: fence.0 }
+impl AttemptKey {
+    fn of((attempt, fence): (AttemptId, Fence)) -> AttemptKey {
+        AttemptKey { task: attempt.task, number: attempt.number, fence: fence.0 }
     }
 
     fn id(self) -> AttemptId {
@@ -27,22 +29,28 @@ impl Attempt {
 impl From<ToWorker> for Order {
     fn from(message: ToWorker) -> Order {
         match message {
-            ToWorker::RequestLease(Ask { request, ttl, least, wish, short_of }) => {
-                Order::RequestLease {
-                    request,
-                    ttl_us: ttl.as_micros(),
-                    least: least.map(boxed),
-                    wish: wish.map(boxed),
-                    short_of: short_of.map(boxed),
-                }
-            }
-            ToWorker::Heartbeat { lease, epoch, nonce, short_of } => {
+            ToWorker::RequestLease(LeaseRequest {
+                request,
+                ttl,
+                minimum: least,
+                maximum: wish,
+                demand: short_of,
+            }) => Order::RequestLease {
+                request,
+                ttl_us: ttl.as_micros(),
+                least: least.map(boxed),
+                wish: wish.map(boxed),
+                short_of: short_of.map(boxed),
+            },
+            ToWorker::Heartbeat { lease, epoch, nonce, demand: short_of } => {
                 let short_of = short_of.map(boxed);
                 Order::Heartbeat { lease, epoch: epoch.0, nonce, short_of }
             }
-            ToWorker::Dispatch(dispatch) => Order::Dispatch(Box::new(Work::of(&dispatch))),
-            ToWorker::Cancel { attempt, fence } => Order::Cancel(Attempt::of((attempt, fence))),
-            ToWorker::Recorded { attempt, fence } => Order::Recorded(Attempt::of((attempt, fence))),
+            ToWorker::Dispatch(dispatch) => Order::Dispatch(Box::new(DispatchBody::of(&dispatch))),
+            ToWorker::Cancel { attempt, fence } => Order::Cancel(AttemptKey::of((attempt, fence))),
+            ToWorker::Recorded { attempt, fence } => {
+                Order::Recorded(AttemptKey::of((attempt, fence)))
+            }
             ToWorker::ReleaseLease { lease, epoch } => {
                 Order::ReleaseLease { lease, epoch: epoch.0 }
             }
@@ -54,17 +62,17 @@ impl From<Order> for ToWorker {
     fn from(order: Order) -> ToWorker {
         match order {
             Order::RequestLease { request, ttl_us, least, wish, short_of } => {
-                ToWorker::RequestLease(Ask {
+                ToWorker::RequestLease(LeaseRequest {
                     request,
                     ttl: Span::from_micros(ttl_us),
-                    least: least.map(Arc::from),
-                    wish: wish.map(Arc::from),
-                    short_of: short_of.map(Arc::from),
+                    minimum: least.map(Arc::from),
+                    maximum: wish.map(Arc::from),
+                    demand: short_of.map(Arc::from),
                 })
             }
             Order::Heartbeat { lease, epoch, nonce, short_of } => {
                 let short_of = short_of.map(Arc::from);
-                ToWorker::Heartbeat { lease, epoch: Epoch(epoch), nonce, short_of }
+                ToWorker::Heartbeat { lease, epoch: Epoch(epoch), nonce, demand: short_of }
             }
             Order::Dispatch(work) => ToWorker::Dispatch(Arc::new(work.dispatch())),
             Order::Cancel(attempt) => {
@@ -80,13 +88,13 @@ impl From<Order> for ToWorker {
     }
 }
 
-impl Work {
-    fn of(dispatch: &Dispatch) -> Work {
+impl DispatchBody {
+    fn of(dispatch: &Dispatch) -> DispatchBody {
         let spec = &*dispatch.spec;
-        Work {
+        DispatchBody {
             lease: dispatch.lease,
             epoch: dispatch.epoch.0,
-            attempt: Attempt::of((dispatch.attempt, dispatch.fence)),
+            attempt: AttemptKey::of((dispatch.attempt, dispatch.fence)),
             timeout_us: dispatch.timeout.as_micros(),
             requirement: spec.requirement.clone(),
             input: spec.input.clone(),
@@ -154,7 +162,7 @@ impl From<Portion> for hypha_engine::Portion {
 
 impl From<FromWorker> for Report {
     fn from(message: FromWorker) -> Report {
-        let list = |holding: Vec<_>| holding.into_iter().map(Attempt::of).collect();
+        let list = |holding: Vec<_>| holding.into_iter().map(AttemptKey::of).collect();
         match message {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
                 let (epoch, ttl_us, holding) = (epoch.0, ttl.as_micros(), list(holding));
@@ -173,30 +181,30 @@ impl From<FromWorker> for Report {
                 Report::LeaseUnknown { lease, epoch: epoch.0 }
             }
             FromWorker::Accepted { attempt, fence } => {
-                Report::Accepted(Attempt::of((attempt, fence)))
+                Report::Accepted(AttemptKey::of((attempt, fence)))
             }
             FromWorker::Delegated { attempt, fence, handle } => Report::Delegated {
-                attempt: Attempt::of((attempt, fence)),
+                attempt: AttemptKey::of((attempt, fence)),
                 handle: handle.as_ref().to_owned(),
             },
             FromWorker::Refused { attempt, fence, refusal } => {
-                Report::Refused { attempt: Attempt::of((attempt, fence)), refusal }
+                Report::Refused { attempt: AttemptKey::of((attempt, fence)), refusal }
             }
             FromWorker::Started { attempt, fence } => {
-                Report::Started(Attempt::of((attempt, fence)))
+                Report::Started(AttemptKey::of((attempt, fence)))
             }
             FromWorker::Running { attempt, fence, elapsed } => Report::Running {
-                attempt: Attempt::of((attempt, fence)),
+                attempt: AttemptKey::of((attempt, fence)),
                 run_us: elapsed.as_micros(),
             },
             FromWorker::Progress { attempt, fence, permille } => {
-                Report::Progress { attempt: Attempt::of((attempt, fence)), permille }
+                Report::Progress { attempt: AttemptKey::of((attempt, fence)), permille }
             }
             FromWorker::Output { attempt, fence, piece } => {
-                Report::Output { attempt: Attempt::of((attempt, fence)), piece }
+                Report::Output { attempt: AttemptKey::of((attempt, fence)), piece }
             }
             FromWorker::Finished { attempt, fence, run, outcome } => {
-                let (attempt, run_us) = (Attempt::of((attempt, fence)), run.as_micros());
+                let (attempt, run_us) = (AttemptKey::of((attempt, fence)), run.as_micros());
                 match outcome {
                     Outcome::Completed { result: TaskResult::Inline { payload, digest } } => {
                         let (result, object) = (payload, None);
@@ -213,26 +221,26 @@ impl From<FromWorker> for Report {
                         attempt,
                         run_us,
                         error: cut(message),
-                        retry: kind.retry(),
-                        unreached: false,
+                        retry: kind.is_retryable(),
+                        unreachable: false,
                         kind,
                         status,
                     },
                     Outcome::TimedOut => Report::TimedOut { attempt, run_us },
-                    Outcome::Unreached { error } => Report::Failed {
+                    Outcome::Unreachable { error } => Report::Failed {
                         attempt,
                         run_us,
                         error: cut(error),
                         retry: true,
-                        unreached: true,
+                        unreachable: true,
                         kind: FailureKind::Unknown,
                         status: None,
                     },
                 }
             }
-            FromWorker::Away { mut executors } => {
+            FromWorker::Unreachable { mut executors } => {
                 executors.truncate(MAX_EXECUTORS);
-                Report::Away { executors }
+                Report::Unreachable { executors }
             }
             FromWorker::Left { epoch, lease } => Report::Left { epoch: epoch.0, lease },
         }
@@ -241,10 +249,10 @@ impl From<FromWorker> for Report {
 
 impl From<Report> for FromWorker {
     fn from(report: Report) -> FromWorker {
-        let list = |holding: Vec<Attempt>| {
+        let list = |holding: Vec<AttemptKey>| {
             holding.into_iter().map(|attempt| (attempt.id(), attempt.fence())).collect()
         };
-        let finished = |attempt: Attempt, run_us, outcome| FromWorker::Finished {
+        let finished = |attempt: AttemptKey, run_us, outcome| FromWorker::Finished {
             attempt: attempt.id(),
             fence: attempt.fence(),
             run: Span::from_micros(run_us),
@@ -303,10 +311,10 @@ impl From<Report> for FromWorker {
                 let result = TaskResult::Inline { payload: result, digest };
                 finished(attempt, run_us, Outcome::Completed { result })
             }
-            Report::Failed { attempt, run_us, error, unreached: true, .. } => {
-                finished(attempt, run_us, Outcome::Unreached { error })
+            Report::Failed { attempt, run_us, error, unreachable: true, .. } => {
+                finished(attempt, run_us, Outcome::Unreachable { error })
             }
-            Report::Failed { attempt, run_us, error, retry, unreached: false, kind, status } => {
+            Report::Failed { attempt, run_us, error, retry, unreachable: false, kind, status } => {
                 let kind = match kind {
                     FailureKind::Unknown => FailureKind::unknown(retry),
                     known => known,
@@ -318,7 +326,7 @@ impl From<Report> for FromWorker {
                 )
             }
             Report::TimedOut { attempt, run_us } => finished(attempt, run_us, Outcome::TimedOut),
-            Report::Away { executors } => FromWorker::Away { executors },
+            Report::Unreachable { executors } => FromWorker::Unreachable { executors },
             Report::Left { epoch, lease } => FromWorker::Left { epoch: Epoch(epoch), lease },
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use hypha_model::Rng;
 use hypha_wire::decoders::{DECODERS, run};
-use hypha_wire::{Shelf, decode};
+use hypha_wire::{RecordSet, decode};
 
 use crate::samples;
 
@@ -92,7 +92,7 @@ fn a_count_reserves_nothing() {
     for (count, problem) in [(u32::MAX, "at most 512"), (512, "IO error")] {
         let bytes = [&b"\x01\x81\xa7entries\xdd"[..], &count.to_be_bytes()].concat();
         let info = allocation_counter::measure(|| {
-            let error = decode::<Shelf>(&bytes).unwrap_err();
+            let error = decode::<RecordSet>(&bytes).unwrap_err();
             assert!(error.to_string().contains(problem), "{error}");
         });
         assert!(info.bytes_max < 4_096, "{count} announced: {} bytes", info.bytes_max);

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, Portion, ToWorker};
+use hypha_engine::{DevicePart, Dispatch, FromWorker, LeaseRequest, Outcome, Portion, ToWorker};
 use hypha_model::{
-    AttemptId, Digest, Epoch, ExecutorClass, FailureKind, Fence, Form, LeaseId, Metadata, Name,
-    ObjectRef, Payload, Priority, RefusalKind, Requirement, Rng, Span, TaskError, TaskId,
-    TaskResult, TaskSpec, Time, Value,
+    AttemptId, Digest, Epoch, ExecutorClass, FailureKind, Fence, InputKind, LeaseId, Metadata,
+    MetadataValue, Name, ObjectRef, Payload, Priority, RefusalKind, Requirement, Rng, Span,
+    TaskError, TaskId, TaskResult, TaskSpec, Time,
 };
 use hypha_wire::dispatch::{
-    Attempt, MAX_ERROR_BYTES, MAX_HOLDING, MAX_MESSAGES, MAX_PAYLOAD_BYTES, Report,
+    AttemptKey, MAX_ERROR_BYTES, MAX_HOLDING, MAX_MESSAGES, MAX_PAYLOAD_BYTES, Report,
 };
 use hypha_wire::frame::LENGTH_BYTES;
 use hypha_wire::*;
@@ -37,7 +37,7 @@ fn to_a_scheduler_and_back(messages: Vec<FromWorker>) -> Vec<FromWorker> {
 fn every_message_of_the_engine_comes_back() {
     assert_eq!(to_a_worker_and_back(samples::to_worker()), samples::to_worker());
     assert_eq!(to_a_scheduler_and_back(samples::from_worker()), samples::from_worker());
-    assert_eq!(to_a_scheduler_and_back(samples::of_away()), samples::of_away());
+    assert_eq!(to_a_scheduler_and_back(samples::of_unreachable()), samples::of_unreachable());
     assert_eq!(to_a_scheduler_and_back(samples::of_delegation()), samples::of_delegation());
     assert_eq!(to_a_scheduler_and_back(samples::of_parts()), samples::of_parts());
     assert_eq!(to_a_worker_and_back(samples::for_parts()), samples::for_parts());
@@ -45,20 +45,20 @@ fn every_message_of_the_engine_comes_back() {
 
 /// A scheduler of an earlier release takes it for a failure, and tries another worker.
 #[test]
-fn what_was_not_reached_is_a_failure_to_those_who_do_not_know_better() {
-    let [unreached, ..] = &samples::of_away()[..] else { panic!("no sample") };
-    let Report::Failed { error, retry, unreached, .. } = Report::from(unreached.clone()) else {
+fn an_unreachable_back_end_is_a_failure_to_older_schedulers() {
+    let [unreachable, ..] = &samples::of_unreachable()[..] else { panic!("no sample") };
+    let Report::Failed { error, retry, unreachable, .. } = Report::from(unreachable.clone()) else {
         panic!("not a failure")
     };
-    assert_eq!((error.as_str(), retry, unreached), ("connection refused", true, true));
+    assert_eq!((error.as_str(), retry, unreachable), ("connection refused", true, true));
 }
 
 #[test]
-fn no_more_executors_are_away_than_a_worker_has() {
+fn no_more_executors_are_unreachable_than_a_worker_has() {
     let many = |count| vec!["vllm".parse().unwrap(); count];
-    let back = to_a_scheduler_and_back(vec![FromWorker::Away { executors: many(33) }]);
-    assert_eq!(back, [FromWorker::Away { executors: many(32) }]);
-    let report = Report::Away { executors: many(33) };
+    let back = to_a_scheduler_and_back(vec![FromWorker::Unreachable { executors: many(33) }]);
+    assert_eq!(back, [FromWorker::Unreachable { executors: many(32) }]);
+    let report = Report::Unreachable { executors: many(33) };
     assert!(encode(&Reports { reports: vec![report], skipped: 0 }).is_err());
 }
 
@@ -104,7 +104,7 @@ fn a_long_text_of_a_failure_is_cut_between_characters() {
 #[test]
 fn a_frame_holds_as_many_of_the_longest_failures_as_messages() {
     let (attempt, fence) = samples::attempt();
-    let outcome = Outcome::Unreached { error: "x".repeat(MAX_ERROR_BYTES) };
+    let outcome = Outcome::Unreachable { error: "x".repeat(MAX_ERROR_BYTES) };
     let run = Span::from_micros(u64::MAX);
     let attempt = AttemptId { number: u32::MAX, ..attempt };
     let fence = Fence(fence.0 | 1 << 63);
@@ -187,7 +187,7 @@ fn counts_and_lengths_reserve_nothing() {
     let info = allocation_counter::measure(|| {
         let mut reader = FrameReader::<Orders>::new();
         assert_eq!(reader.push(&largest), LENGTH_BYTES);
-        assert_eq!((reader.pop(), reader.wants()), (Ok(None), Orders::MAX_BYTES));
+        assert_eq!((reader.pop(), reader.missing_bytes()), (Ok(None), Orders::MAX_BYTES));
     });
     assert!(info.bytes_max < 4_096, "{}", info.bytes_max);
 }
@@ -264,7 +264,7 @@ fn news(value: &impl Serialize) -> News {
 #[serde(rename_all = "snake_case")]
 enum NewerOrder {
     Reboot,
-    Suspend { attempt: Attempt, why: Vec<Option<bool>> },
+    Suspend { attempt: AttemptKey, why: Vec<Option<bool>> },
     Both(u8, String),
     Cancel { task: TaskId, number: u32, fence: u64, why: &'static str },
     Dispatch(NewerWork),
@@ -275,7 +275,7 @@ struct NewerWork {
     urgency: BTreeMap<u8, f64>,
     lease: LeaseId,
     epoch: u64,
-    attempt: Attempt,
+    attempt: AttemptKey,
     timeout_us: u64,
     requirement: Requirement,
     input: Payload,
@@ -289,7 +289,7 @@ fn newer_work(form: Option<&'static str>) -> NewerOrder {
         urgency: [(1, 0.5)].into(),
         lease: samples::lease(),
         epoch: 7,
-        attempt: Attempt { task: attempt.task, number: attempt.number, fence: fence.0 },
+        attempt: AttemptKey { task: attempt.task, number: attempt.number, fence: fence.0 },
         timeout_us: 5,
         requirement: Requirement::default(),
         input: Payload::default(),
@@ -298,10 +298,10 @@ fn newer_work(form: Option<&'static str>) -> NewerOrder {
 }
 
 #[test]
-fn what_newer_schedulers_say_hides_nothing_else() {
+fn unknown_orders_do_not_hide_others() {
     let (attempt, fence) = samples::attempt();
     let (task, number) = (attempt.task, attempt.number);
-    let held = Attempt { task, number, fence: fence.0 };
+    let held = AttemptKey { task, number, fence: fence.0 };
     let known = samples::to_worker();
     let trailing = {
         let News(bytes) = news(&Order::from(known[0].clone()));
@@ -376,7 +376,7 @@ fn a_newer_reason_is_still_a_refusal() {
     ];
     let read: Reports = decode(&frame("reports", pieces)).unwrap();
     assert_eq!(read.skipped, 1);
-    let unavailable = hypha_model::Refusal::plain(RefusalKind::Unavailable);
+    let unavailable = hypha_model::Refusal::without_amount(RefusalKind::Unavailable);
     let too_far = hypha_model::Refusal { kind: RefusalKind::TooFar, needed: 3, present: 0 };
     let expected = [unavailable, unavailable, too_far]
         .map(|refusal| Report::LeaseRefused { request: 8, refusal });
@@ -385,7 +385,7 @@ fn a_newer_reason_is_still_a_refusal() {
 
 /// A count that was not sent by this build could not be believed either.
 #[test]
-fn what_was_skipped_is_not_told() {
+fn skipped_messages_are_not_sent_on() {
     let orders = Orders { skipped: 3, ..samples::orders(samples::to_worker()) };
     let read: Orders = decode(&encode(&orders).unwrap()).unwrap();
     assert_eq!(read, samples::orders(samples::to_worker()));
@@ -431,8 +431,8 @@ fn refusal() -> impl Strategy<Value = hypha_model::Refusal> {
 fn metadata() -> impl Strategy<Value = Metadata> {
     let number = prop::num::f64::NORMAL | prop::num::f64::ZERO | prop::num::f64::SUBNORMAL;
     let value = prop_oneof![
-        number.prop_map(Value::Number),
-        ".{0,60}".prop_map(|text| Value::Text(text.into())),
+        number.prop_map(MetadataValue::Number),
+        ".{0,60}".prop_map(|text| MetadataValue::Text(text.into())),
     ];
     vec((".{0,30}", value), 0..12).prop_map(|entries| {
         Metadata::new(entries.into_iter().map(|(key, value)| (key.into(), value))).unwrap()
@@ -464,7 +464,7 @@ prop_compose! {
         (requirement, input, metadata) in (requirement(), payload(), metadata()),
         (tenant, timeout, said) in (option::of(name()), span(), option::of(span())),
         form in prop::sample::select(
-            vec![Form::Task, Form::Chat, Form::Completion, Form::Embedding]
+            vec![InputKind::Task, InputKind::Chat, InputKind::Completion, InputKind::Embedding]
         ),
         stream in any::<bool>(),
         interactive in any::<bool>(),
@@ -493,11 +493,17 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
     prop_oneof![
         (any::<u64>(), span(), some(), some(), some()).prop_map(
             |(request, ttl, least, wish, short_of)| {
-                ToWorker::RequestLease(Ask { request, ttl, least, wish, short_of })
+                ToWorker::RequestLease(LeaseRequest {
+                    request,
+                    ttl,
+                    minimum: least,
+                    maximum: wish,
+                    demand: short_of,
+                })
             }
         ),
         (lease(), any::<u64>(), some()).prop_map(|((lease, epoch), nonce, short_of)| {
-            ToWorker::Heartbeat { lease, epoch, nonce, short_of }
+            ToWorker::Heartbeat { lease, epoch, nonce, demand: short_of }
         }),
         dispatch().prop_map(|dispatch| ToWorker::Dispatch(Arc::new(dispatch))),
         attempt().prop_map(|(attempt, fence)| ToWorker::Cancel { attempt, fence }),
@@ -512,10 +518,16 @@ fn a_failure_without_a_kind_keeps_whether_to_retry() {
     #[derive(serde::Serialize)]
     #[serde(rename_all = "snake_case")]
     enum Said<'a> {
-        Failed { attempt: Attempt, run_us: u64, error: &'a str, retry: bool, kind: Option<&'a str> },
+        Failed {
+            attempt: AttemptKey,
+            run_us: u64,
+            error: &'a str,
+            retry: bool,
+            kind: Option<&'a str>,
+        },
     }
     let ((id, fence), error) = (samples::attempt(), "the server answered 422: no");
-    let attempt = Attempt { task: id.task, number: id.number, fence: fence.0 };
+    let attempt = AttemptKey { task: id.task, number: id.number, fence: fence.0 };
     for (kind, retry, read) in [
         (None, true, FailureKind::Unknown),
         (None, false, FailureKind::UnknownPermanent),
@@ -530,7 +542,7 @@ fn a_failure_without_a_kind_keeps_whether_to_retry() {
             #[derive(serde::Serialize)]
             #[serde(rename_all = "snake_case")]
             enum Before<'a> {
-                Failed { attempt: Attempt, run_us: u64, error: &'a str, retry: bool },
+                Failed { attempt: AttemptKey, run_us: u64, error: &'a str, retry: bool },
             }
             let before = Before::Failed { attempt, run_us: 1, error, retry };
             bytes = rmp_serde::to_vec_named(&before).unwrap();
@@ -563,7 +575,7 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
             }
         ),
         Just(Outcome::TimedOut),
-        any::<String>().prop_map(|error| Outcome::Unreached { error }),
+        any::<String>().prop_map(|error| Outcome::Unreachable { error }),
     ];
     prop_oneof![
         (any::<u64>(), lease(), span(), portion(), vec(attempt(), 0..9)).prop_map(

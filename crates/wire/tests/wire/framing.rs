@@ -27,21 +27,21 @@ fn portions_do_not_matter() {
             }
         }
         assert_eq!(ids, [0, 1, 2, 3, 4], "in portions of {portion}");
-        assert_eq!(reader.held(), 0);
+        assert_eq!(reader.buffered_bytes(), 0);
     }
 }
 
 #[test]
-fn it_asks_for_exactly_what_is_missing() {
+fn missing_bytes_are_counted_exactly() {
     let bytes = stream(2);
     let mut reader = FrameReader::<Request>::new();
     let mut at = 0;
     for id in 0..2 {
-        assert_eq!(reader.wants(), LENGTH_BYTES);
+        assert_eq!(reader.missing_bytes(), LENGTH_BYTES);
         at += reader.push(&bytes[at..at + LENGTH_BYTES]);
         assert_eq!(reader.pop(), Ok(None));
-        at += reader.push(&bytes[at..at + reader.wants()]);
-        assert_eq!(reader.wants(), 0);
+        at += reader.push(&bytes[at..at + reader.missing_bytes()]);
+        assert_eq!(reader.missing_bytes(), 0);
         assert_eq!(reader.push(&bytes[at..]), 0, "the message waits to be popped");
         assert_eq!(reader.pop().unwrap().map(|request| request.id), Some(id));
     }
@@ -57,17 +57,17 @@ fn a_length_that_is_too_large_ends_it() {
     for _ in 0..2 {
         let error = DecodeError::TooLarge { name: "verdict", bytes: length, max: 512 };
         assert_eq!(reader.pop(), Err(error));
-        assert_eq!((reader.push(&bytes), reader.wants()), (0, 0));
+        assert_eq!((reader.push(&bytes), reader.missing_bytes()), (0, 0));
     }
 }
 
 #[test]
 fn the_largest_length_reserves_nothing() {
-    let largest = (Shelf::MAX_BYTES as u32).to_be_bytes();
+    let largest = (RecordSet::MAX_BYTES as u32).to_be_bytes();
     let info = allocation_counter::measure(|| {
-        let mut reader = FrameReader::<Shelf>::new();
+        let mut reader = FrameReader::<RecordSet>::new();
         assert_eq!(reader.push(&largest), LENGTH_BYTES);
-        assert_eq!(reader.wants(), Shelf::MAX_BYTES);
+        assert_eq!(reader.missing_bytes(), RecordSet::MAX_BYTES);
     });
     assert!(info.bytes_max < 1_024, "{}", info.bytes_max);
 }

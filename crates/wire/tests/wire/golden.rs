@@ -48,8 +48,8 @@ fn every_file_is_still_read() {
         let file = path.file_name().unwrap().to_str().unwrap().to_owned();
         let bytes = from_hex(&fs::read_to_string(&path).unwrap());
         let problem = match file.split('.').next().unwrap() {
-            "bulk_answer" => problem::<bulk::Answer>(&bytes),
-            "bulk_note" => problem::<bulk::Note>(&bytes),
+            "bulk_open_response" => problem::<bulk::OpenResponse>(&bytes),
+            "bulk_control" => problem::<bulk::ControlMessage>(&bytes),
             "bulk_open" => problem::<bulk::Open>(&bytes),
             "bulk_receipt" => problem::<bulk::Receipt>(&bytes),
             "dataset_record" => problem::<DatasetRecord>(&bytes),
@@ -59,8 +59,8 @@ fn every_file_is_still_read() {
             "reports" => problem::<Reports>(&bytes),
             "request" => problem::<Request>(&bytes),
             "response" => problem::<Response>(&bytes),
-            "shelf" => problem::<Shelf>(&bytes),
-            "signed" => problem::<Signed>(&bytes),
+            "record_set" => problem::<RecordSet>(&bytes),
+            "signed" => problem::<SignedRecord>(&bytes),
             "verdict" => problem::<Verdict>(&bytes),
             "worker_record" => problem::<WorkerRecord>(&bytes),
             other => panic!("{file}: no message is called {other}"),

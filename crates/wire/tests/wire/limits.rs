@@ -91,7 +91,7 @@ fn workers_are_bounded() {
 #[test]
 fn signatures_are_bounded() {
     let good = samples::signed();
-    let bad = |change: fn(&mut Signed), expected| check(&good, change, expected);
+    let bad = |change: fn(&mut SignedRecord), expected| check(&good, change, expected);
     bad(|s| s.payload.clear(), "payload: must not be empty");
     bad(|s| s.payload = vec![0; 16_385], "payload: has 16385, at most 16384 are taken");
     bad(|s| s.chain.clear(), "chain: 0 is not within 1 to 3");
@@ -101,7 +101,7 @@ fn signatures_are_bounded() {
 }
 
 #[test]
-fn questions_and_answers_are_bounded() {
+fn requests_and_responses_are_bounded() {
     let good = samples::request(RequestBody::Health);
     check(
         &good,
@@ -158,9 +158,9 @@ fn texts_are_made_to_fit() {
 fn what_is_wrong_is_said_in_few_words() {
     let loud = "\u{7}".repeat(10_000);
     let bytes = [vec![1], rmp_serde::to_vec_named(&[("kind", &loud)]).unwrap()].concat();
-    let error = decode::<Signed>(&bytes).unwrap_err().to_string();
+    let error = decode::<SignedRecord>(&bytes).unwrap_err().to_string();
     let newer = [&b"\x01\x81\xa4kind\xda\x27\x10"[..], loud.as_bytes()].concat();
-    let quoted = decode::<Signed>(&newer).unwrap_err().to_string();
+    let quoted = decode::<SignedRecord>(&newer).unwrap_err().to_string();
     assert!(quoted.contains("unknown variant"), "{quoted}");
     for error in [error, quoted] {
         assert!(error.len() < 300 && !error.contains('\u{7}'), "{error}");
@@ -194,31 +194,31 @@ fn a_worker_with_everything_is_too_large_to_send() {
 }
 
 #[test]
-fn a_shelf_holds_what_fits() {
-    let entry = |payload| ShelfEntry {
+fn a_record_set_is_cut_to_what_fits() {
+    let entry = |payload| RecordSetEntry {
         remaining_ms: u32::MAX,
-        signed: Signed { payload: vec![7; payload], ..samples::signed() },
+        signed: SignedRecord { payload: vec![7; payload], ..samples::signed() },
     };
     let cases = [(1, 1, 1), (600, 1, 512), (600, 10_000, 94), (3, 0, 0)];
     for (given, payload, expected) in cases {
-        let shelf = Shelf::filled(vec![entry(payload); given]);
-        assert_eq!(shelf.entries.len(), expected, "{given} of {payload} bytes");
-        assert_eq!(decode(&encode(&shelf).unwrap()), Ok(shelf));
+        let record_set = RecordSet::from_entries(vec![entry(payload); given]);
+        assert_eq!(record_set.entries.len(), expected, "{given} of {payload} bytes");
+        assert_eq!(decode(&encode(&record_set).unwrap()), Ok(record_set));
     }
 }
 
 /// Down to the last byte: the room that is left differs with each size.
 #[test]
-fn a_filled_shelf_can_always_be_sent() {
+fn a_cut_record_set_can_always_be_sent() {
     for payload in [1, 300, 1_000].into_iter().chain(15_000..15_100) {
-        let signed = Signed { payload: vec![7; payload], ..samples::signed() };
-        let entry = ShelfEntry { remaining_ms: 70_000, signed };
-        encode(&Shelf::filled(vec![entry; 512])).unwrap();
+        let signed = SignedRecord { payload: vec![7; payload], ..samples::signed() };
+        let entry = RecordSetEntry { remaining_ms: 70_000, signed };
+        encode(&RecordSet::from_entries(vec![entry; 512])).unwrap();
     }
 }
 
 #[test]
-fn a_worker_is_the_same_in_both_words() {
+fn a_worker_is_the_same_in_wire_and_model() {
     let id = WorkerId::new(Time::ZERO, &mut Rng::new(5));
     let wire = samples::worker();
     let model = samples::worker_record().worker(id).unwrap();

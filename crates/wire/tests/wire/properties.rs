@@ -106,16 +106,21 @@ prop_compose! {
     }
 }
 
-fn signed() -> impl Strategy<Value = Signed> {
+fn signed() -> impl Strategy<Value = SignedRecord> {
     let kinds = vec![SignedKind::Worker, SignedKind::Dataset, SignedKind::Farewell];
     (prop::sample::select(kinds), blob(2_000), vec(blob(700), 1..=3), vec(any::<u8>(), 64))
-        .prop_map(|(kind, payload, chain, signature)| Signed { kind, payload, chain, signature })
+        .prop_map(|(kind, payload, chain, signature)| SignedRecord {
+            kind,
+            payload,
+            chain,
+            signature,
+        })
 }
 
-fn shelf() -> impl Strategy<Value = Shelf> {
+fn record_set() -> impl Strategy<Value = RecordSet> {
     let entry = (0..=3_600_000_u32, signed())
-        .prop_map(|(remaining_ms, signed)| ShelfEntry { remaining_ms, signed });
-    vec(entry, 0..8).prop_map(|entries| Shelf { entries })
+        .prop_map(|(remaining_ms, signed)| RecordSetEntry { remaining_ms, signed });
+    vec(entry, 0..8).prop_map(|entries| RecordSet { entries })
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -164,8 +169,8 @@ proptest! {
     }
 
     #[test]
-    fn shelves_come_back(shelf in shelf()) {
-        check(&shelf)?;
+    fn record_sets_come_back(record_set in record_set()) {
+        check(&record_set)?;
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use hypha_engine::{Ask, DevicePart, Dispatch, FromWorker, Outcome, Portion, ToWorker};
+use hypha_engine::{DevicePart, Dispatch, FromWorker, LeaseRequest, Outcome, Portion, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, ExecutorClass, FailureKind, Fence, Form, LeaseId, Metadata, ObjectRef,
-    Payload, Priority, Requirement, Rng, Span, TaskError, TaskId, TaskResult, TaskSpec, Time,
-    Value,
+    AttemptId, Epoch, ExecutorClass, FailureKind, Fence, InputKind, LeaseId, Metadata,
+    MetadataValue, ObjectRef, Payload, Priority, Requirement, Rng, Span, TaskError, TaskId,
+    TaskResult, TaskSpec, Time,
 };
 use hypha_wire::worker::{Class, Device, Executor};
 use hypha_wire::*;
@@ -102,8 +102,8 @@ pub(crate) fn farewell() -> Farewell {
     Farewell { peer: peer(), sequence: 42, issued_unix_ms: 1_800_000_060_000 }
 }
 
-pub(crate) fn signed() -> Signed {
-    Signed {
+pub(crate) fn signed() -> SignedRecord {
+    SignedRecord {
         kind: SignedKind::Worker,
         payload: encode(&worker_record()).unwrap(),
         chain: vec![ramp(500), ramp(420)],
@@ -111,17 +111,17 @@ pub(crate) fn signed() -> Signed {
     }
 }
 
-pub(crate) fn shelf() -> Shelf {
-    let farewell = Signed {
+pub(crate) fn record_set() -> RecordSet {
+    let farewell = SignedRecord {
         kind: SignedKind::Farewell,
         payload: encode(&farewell()).unwrap(),
         chain: vec![ramp(300)],
         ..signed()
     };
-    Shelf {
+    RecordSet {
         entries: vec![
-            ShelfEntry { remaining_ms: 59_000, signed: signed() },
-            ShelfEntry { remaining_ms: 0, signed: farewell },
+            RecordSetEntry { remaining_ms: 59_000, signed: signed() },
+            RecordSetEntry { remaining_ms: 0, signed: farewell },
         ],
     }
 }
@@ -154,8 +154,9 @@ pub(crate) fn lease() -> LeaseId {
 /// A dispatch that says everything there is to say.
 pub(crate) fn dispatch() -> Dispatch {
     let (attempt, fence) = attempt();
-    let text = |text: &str| Value::Text(Arc::from(text));
-    let metadata = [("tokens".into(), Value::Number(100.5)), ("hardware".into(), text("A100"))];
+    let text = |text: &str| MetadataValue::Text(Arc::from(text));
+    let metadata =
+        [("tokens".into(), MetadataValue::Number(100.5)), ("hardware".into(), text("A100"))];
     let timeout = Span::from_secs(300);
     let requirement = Requirement {
         model: Some("qwen/qwen3-8b@main".parse().unwrap()),
@@ -177,7 +178,7 @@ pub(crate) fn dispatch() -> Dispatch {
         metadata: Metadata::new(metadata).unwrap(),
         tenant: Some("acme".parse().unwrap()),
         timeout: Some(timeout),
-        form: Form::Chat,
+        form: InputKind::Chat,
         stream: true,
     };
     Dispatch {
@@ -202,8 +203,12 @@ pub(crate) fn bare_dispatch() -> Dispatch {
 pub(crate) fn to_worker() -> Vec<ToWorker> {
     let ((attempt, fence), lease, epoch) = (attempt(), lease(), Epoch(7));
     vec![
-        ToWorker::RequestLease(Ask { request: 1, ttl: Span::from_secs(15), ..Ask::default() }),
-        ToWorker::Heartbeat { lease, epoch, nonce: u64::MAX, short_of: None },
+        ToWorker::RequestLease(LeaseRequest {
+            request: 1,
+            ttl: Span::from_secs(15),
+            ..LeaseRequest::default()
+        }),
+        ToWorker::Heartbeat { lease, epoch, nonce: u64::MAX, demand: None },
         ToWorker::Dispatch(Arc::new(dispatch())),
         ToWorker::Dispatch(Arc::new(bare_dispatch())),
         ToWorker::Cancel { attempt, fence },
@@ -252,14 +257,14 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
 }
 
 /// What later releases say besides: of executors that forward to a server.
-pub(crate) fn of_away() -> Vec<FromWorker> {
+pub(crate) fn of_unreachable() -> Vec<FromWorker> {
     let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
-    let outcome = Outcome::Unreached { error: "connection refused".into() };
+    let outcome = Outcome::Unreachable { error: "connection refused".into() };
     let executors = vec!["vllm".parse().unwrap(), "whisper".parse().unwrap()];
     vec![
         FromWorker::Finished { attempt, fence, run, outcome },
-        FromWorker::Away { executors },
-        FromWorker::Away { executors: Vec::new() },
+        FromWorker::Unreachable { executors },
+        FromWorker::Unreachable { executors: Vec::new() },
     ]
 }
 
@@ -298,8 +303,14 @@ pub(crate) fn for_parts() -> Vec<ToWorker> {
     let (least, wish, short_of) = (gpu.clone(), gpu.clone(), gpu.clone());
     let ttl = Span::from_secs(15);
     vec![
-        ToWorker::RequestLease(Ask { request: 1, ttl, least, wish, short_of }),
-        ToWorker::Heartbeat { lease: lease(), epoch: Epoch(7), nonce: 1, short_of: gpu },
+        ToWorker::RequestLease(LeaseRequest {
+            request: 1,
+            ttl,
+            minimum: least,
+            maximum: wish,
+            demand: short_of,
+        }),
+        ToWorker::Heartbeat { lease: lease(), epoch: Epoch(7), nonce: 1, demand: gpu },
     ]
 }
 
@@ -375,7 +386,7 @@ fn records() -> Vec<Sample> {
         ..worker_record()
     };
     let unsized_set = DatasetRecord { slices: None, bytes: None, ..dataset_record() };
-    let kind = |kind, payload| Signed { kind, payload, ..signed() };
+    let kind = |kind, payload| SignedRecord { kind, payload, ..signed() };
     let dataset = kind(SignedKind::Dataset, encode(&dataset_record()).unwrap());
     let leaving = kind(SignedKind::Farewell, encode(&farewell()).unwrap());
     vec![
@@ -387,8 +398,8 @@ fn records() -> Vec<Sample> {
         sample("signed", "worker", signed()),
         sample("signed", "dataset", dataset),
         sample("signed", "farewell", leaving),
-        sample("shelf", "full", shelf()),
-        sample("shelf", "empty", Shelf::default()),
+        sample("record_set", "full", record_set()),
+        sample("record_set", "empty", RecordSet::default()),
     ]
 }
 
@@ -429,9 +440,9 @@ fn bulk() -> Vec<Sample> {
     let digest = Digest([9; 32]);
     vec![
         sample("bulk_open", "full", Open { transfer: TransferId([1; 16]), header }),
-        sample("bulk_answer", "accept", Answer::Accept { offset: 1 << 18 }),
-        sample("bulk_answer", "refuse", Answer::Refuse(refusal.clone())),
-        sample("bulk_note", "end", Note::End { digest }),
+        sample("bulk_open_response", "accept", OpenResponse::Accept { offset: 1 << 18 }),
+        sample("bulk_open_response", "refuse", OpenResponse::Refuse(refusal.clone())),
+        sample("bulk_control", "end", ControlMessage::End { digest }),
         sample("bulk_receipt", "done", Receipt::Done { digest }),
         sample("bulk_receipt", "failed", Receipt::Failed(refusal)),
     ]
@@ -442,7 +453,7 @@ fn dispatches() -> Vec<Sample> {
         sample("orders", "all", orders(to_worker())),
         sample("orders", "empty", Orders::default()),
         sample("reports", "all", reports(from_worker())),
-        sample("reports", "away", reports(of_away())),
+        sample("reports", "unreachable", reports(of_unreachable())),
         sample("reports", "delegated", reports(of_delegation())),
         sample("reports", "parts", reports(of_parts())),
         sample("orders", "parts", orders(for_parts())),

@@ -142,7 +142,7 @@ enum NewerBody {
 }
 
 #[test]
-fn a_newer_question_can_be_refused() {
+fn a_newer_request_can_be_refused() {
     let asked = |body| read::<Request>(&NewerRequest { id: 9, news: news(), deadline_ms: 1, body });
     for body in [NewerBody::Reboot, NewerBody::Advertise { news: news() }] {
         let request = asked(body).unwrap();
@@ -172,7 +172,7 @@ enum NewerAnswer {
 }
 
 #[test]
-fn a_newer_answer_is_read_as_far_as_it_goes() {
+fn a_newer_response_is_read_as_far_as_it_goes() {
     let answered = |body| read::<Response>(&NewerResponse { body, id: 3, news: news() });
     let body = |body| answered(body).unwrap().body;
     for kind in [Choice::Dance, Choice::Sing { song: "la".into(), loudly: true }] {
@@ -189,7 +189,7 @@ fn a_newer_answer_is_read_as_far_as_it_goes() {
 }
 
 #[test]
-fn an_answer_without_its_content_is_malformed() {
+fn a_response_without_its_content_is_malformed() {
     let error = decode::<Response>(b"\x01\x82\xa2id\x01\xa4body\xa6health").unwrap_err();
     assert_eq!(error.to_string(), "not a response: a response: content is missing");
     let error = decode::<Response>(b"\x01\x82\xa2id\x01\xa4body\x80").unwrap_err();
@@ -205,7 +205,7 @@ struct NewerSigned {
 }
 
 #[derive(Serialize)]
-struct NewerShelf {
+struct NewerRecordSet {
     entries: Vec<NewerEntry>,
     news: News,
 }
@@ -231,11 +231,11 @@ fn one_entry_that_cannot_be_read_does_not_hide_the_others() {
     let signatures = [newer_kind.clone(), good, newer_version, vec![]];
     let entry = |bytes| NewerEntry { signed: Bin(bytes), news: news(), remaining_ms: 5 };
     let entries = signatures.into_iter().map(entry).collect();
-    let shelf: Shelf = read(&NewerShelf { entries, news: news() }).unwrap();
-    let expected = ShelfEntry { remaining_ms: 5, signed: samples::signed() };
-    assert_eq!(shelf.entries, [expected]);
+    let record_set: RecordSet = read(&NewerRecordSet { entries, news: news() }).unwrap();
+    let expected = RecordSetEntry { remaining_ms: 5, signed: samples::signed() };
+    assert_eq!(record_set.entries, [expected]);
     // By itself it is refused: nobody here could check it.
-    let error = decode::<Signed>(&newer_kind).unwrap_err();
+    let error = decode::<SignedRecord>(&newer_kind).unwrap_err();
     assert!(error.to_string().starts_with("not a signed record: "), "{error}");
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{Method, Uri};
-use hypha_engine::back_end::{Enqueued, Fetched, Report as Verdict};
+use hypha_engine::back_end::{EnqueueOutcome, FetchOutcome, InstanceReport as Verdict};
 use hypha_engine::{Dispatch, Outcome};
 use hypha_model::{Executor, FailureKind, Payload, Span, TaskError, Worker};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::server::{get, read_success};
+use crate::back_end::{get, read_success};
 use crate::transport::{HttpError, Origin};
 
 /// The longest id of its own that an instance may give a task.
@@ -22,7 +22,7 @@ const MAX_ID_BYTES: usize = 256;
 /// The longest answer to an enqueue that is read: an id, a number and a time.
 const MAX_ENQUEUED_BYTES: usize = 64 << 10;
 /// Words of an instance's status that say that it cannot work.
-const NOT_WELL: [&str; 9] = [
+const UNHEALTHY_STATUSES: [&str; 9] = [
     "error",
     "failed",
     "stopped",
@@ -36,7 +36,7 @@ const NOT_WELL: [&str; 9] = [
 
 /// What an instance says of itself.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::workers) struct Status {
+pub(in crate::workers) struct InstanceStatus {
     pub(super) instance: Option<String>,
     pub(in crate::workers) model: Option<String>,
     /// How many tasks it runs at once; at least 1.
@@ -46,7 +46,7 @@ pub(in crate::workers) struct Status {
 
 /// What an instance says of a task.
 #[derive(Debug, Default)]
-pub(in crate::workers) struct Report {
+pub(in crate::workers) struct InstanceReport {
     pub(in crate::workers) status: Option<String>,
     /// As JSON.
     pub(in crate::workers) result: Option<Payload>,
@@ -55,18 +55,18 @@ pub(in crate::workers) struct Report {
 }
 
 /// What came of handing a task over.
-pub(super) struct Answer {
-    pub(super) enqueued: Enqueued,
+pub(super) struct EnqueueResponse {
+    pub(super) enqueued: EnqueueOutcome,
     /// Why it is unreachable, if it did not answer at all.
-    pub(super) silent: Option<String>,
+    pub(super) unreachable: Option<String>,
 }
 
 /// How the instance is called.
 #[derive(Clone)]
-pub(super) struct Instance {
+pub(super) struct InstanceClient {
     pub(super) origin: Arc<Origin>,
     pub(super) public_url: Option<String>,
-    pub(super) within: Duration,
+    pub(super) timeout: Duration,
     pub(super) limit_bytes: usize,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Instance {
 pub(in crate::workers) async fn probe(
     origin: &Arc<Origin>,
     within: Duration,
-) -> Result<Status, HttpError> {
+) -> Result<InstanceStatus, HttpError> {
     let asking = async {
         match get(origin, Uri::from_static("/status"), None, within).await {
             Err(HttpError::Status { status: 404 | 405 | 501, .. }) => {
@@ -83,22 +83,21 @@ pub(in crate::workers) async fn probe(
             other => other,
         }
     };
-    let body = timeout(within, asking).await.map_err(|_| HttpError::Late(within))??;
-    let value: Value = serde_json::from_slice(&body).map_err(|error| {
-        HttpError::Broken(format!("what it says of itself is not JSON ({error})"))
-    })?;
-    Ok(Status::read(&value))
+    let body = timeout(within, asking).await.map_err(|_| HttpError::TimedOut(within))??;
+    let value: Value = serde_json::from_slice(&body)
+        .map_err(|error| HttpError::Broken(format!("its status is not JSON ({error})")))?;
+    Ok(InstanceStatus::read(&value))
 }
 
-impl Status {
-    fn read(value: &Value) -> Status {
+impl InstanceStatus {
+    fn read(value: &Value) -> InstanceStatus {
         let text = |value: &Value| match value {
             Value::String(text) if !text.is_empty() => Some(text.clone()),
             Value::Number(number) => Some(number.to_string()),
             _ => None,
         };
         let replicas = value["replicas_running"].as_u64().unwrap_or(1).max(1);
-        Status {
+        InstanceStatus {
             instance: text(&value["instance_id"]),
             model: text(&value["model_type"])
                 .or_else(|| text(&value["deployed_model"]["model_name"])),
@@ -110,15 +109,15 @@ impl Status {
     /// Why it cannot work at present, if it says so.
     pub(in crate::workers) fn problem(&self) -> Option<String> {
         let word = self.word.as_ref()?;
-        let not_well = NOT_WELL.iter().any(|other| other.eq_ignore_ascii_case(word));
+        let not_well = UNHEALTHY_STATUSES.iter().any(|other| other.eq_ignore_ascii_case(word));
         let shown: String = word.chars().take(64).collect();
-        not_well.then(|| format!("the task instance says that its status is `{shown}`"))
+        not_well.then(|| format!("the task instance reports the status `{shown}`"))
     }
 }
 
-impl Status {
+impl InstanceStatus {
     /// What was registered is not there any more if the instance has another model.
-    pub(super) fn another_model(&self, worker: &Worker) -> Option<String> {
+    pub(super) fn model_mismatch(&self, worker: &Worker) -> Option<String> {
         let model = self.model.as_deref()?;
         let serves =
             |executor: &Executor| executor.models.iter().any(|name| name.as_str() == model);
@@ -130,15 +129,15 @@ impl Status {
 /// How many tasks at once an instance is believed to run: each is polled for.
 const MAX_REPLICAS: u32 = 256;
 
-impl Report {
-    fn read(value: &Value) -> Report {
+impl InstanceReport {
+    fn read(value: &Value) -> InstanceReport {
         let result = value.get("result").map(|it| Payload::from(it.to_string().into_bytes()));
         let error = match &value["error"] {
             Value::Null => None,
             Value::String(text) => Some(text.clone()),
             other => Some(other.to_string()),
         };
-        Report {
+        InstanceReport {
             status: value["status"].as_str().map(str::to_owned),
             // Of a task that is done, `null` is a result like another when the instance itself hands it out.
             result,
@@ -162,22 +161,21 @@ impl Report {
                 Verdict::NoResult
             }
             ("failed" | "error" | "failure", _) => {
-                let error =
-                    self.error.unwrap_or_else(|| "the task instance does not say why".into());
+                let error = self.error.unwrap_or_else(|| "the task instance gave no reason".into());
                 let error = format!("the task instance failed: {error}");
                 let error = TaskError::new(FailureKind::BackendFailed, error);
                 Verdict::Ended(Outcome::Failed(error), run)
             }
-            _ => Verdict::NotYet,
+            _ => Verdict::Pending,
         }
     }
 }
 
-impl Instance {
+impl InstanceClient {
     /// Hands over a task.
-    pub(super) async fn enqueue(&self, dispatch: &Dispatch, secret: &str) -> Answer {
-        let answer = |enqueued| Answer { enqueued, silent: None };
-        let failed = |error| Enqueued::Failed(Outcome::Failed(error));
+    pub(super) async fn enqueue(&self, dispatch: &Dispatch, secret: &str) -> EnqueueResponse {
+        let answer = |enqueued| EnqueueResponse { enqueued, unreachable: None };
+        let failed = |error| EnqueueOutcome::Failed(Outcome::Failed(error));
         let body = match self.body(dispatch, secret) {
             Ok(body) => body,
             Err(error) => {
@@ -189,20 +187,21 @@ impl Instance {
             let exchange = self.origin.send(Method::POST, path, None, body).await?;
             read_success(exchange, MAX_ENQUEUED_BYTES).await
         };
-        match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
-            Ok(body) => answer(Enqueued::Taken(own_id(&body).map(Arc::from))),
-            Err(HttpError::Status { status: 429 | 503, .. }) => answer(Enqueued::Busy),
+        match timeout(self.timeout, asking).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
+        {
+            Ok(body) => answer(EnqueueOutcome::Accepted(assigned_id(&body).map(Arc::from))),
+            Err(HttpError::Status { status: 429 | 503, .. }) => answer(EnqueueOutcome::Busy),
             Err(error @ (HttpError::Status { .. } | HttpError::TooLarge { .. })) => {
                 answer(failed(error.into()))
             }
             Err(problem) => {
-                let error = format!("the task instance did not take it: {problem}");
-                let silent = Some(error.clone());
-                let enqueued = match problem.is_unreached() {
-                    true => Enqueued::Failed(Outcome::Unreached { error }),
+                let error = format!("the task instance did not accept it: {problem}");
+                let unreachable = Some(error.clone());
+                let enqueued = match problem.is_unreachable() {
+                    true => EnqueueOutcome::Failed(Outcome::Unreachable { error }),
                     false => failed(TaskError::new(problem.kind(), error)),
                 };
-                Answer { enqueued, silent }
+                EnqueueResponse { enqueued, unreachable }
             }
         }
     }
@@ -230,30 +229,31 @@ impl Instance {
     }
 
     /// Asks what became of a task.
-    pub(super) async fn fetch(&self, id: &str) -> Fetched {
+    pub(super) async fn fetch(&self, id: &str) -> FetchOutcome {
         let asking = async {
-            let path = format!("/results/{}", escaped(id));
+            let path = format!("/results/{}", percent_encoded(id));
             let path =
                 path.parse::<Uri>().map_err(|error| HttpError::Address(error.to_string()))?;
             let exchange = self.origin.send(Method::GET, path, None, Bytes::new()).await?;
             read_success(exchange, self.limit_bytes).await
         };
-        match timeout(self.within, asking).await.unwrap_or(Err(HttpError::Late(self.within))) {
+        match timeout(self.timeout, asking).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
+        {
             Ok(body) => match serde_json::from_slice::<Value>(&body) {
-                Ok(value) => Fetched::Report(Report::read(&value).verdict()),
-                Err(_) => Fetched::Silent,
+                Ok(value) => FetchOutcome::Report(InstanceReport::read(&value).verdict()),
+                Err(_) => FetchOutcome::NoAnswer,
             },
-            Err(HttpError::Status { status: 404, .. }) => Fetched::Unknown,
+            Err(HttpError::Status { status: 404, .. }) => FetchOutcome::Unknown,
             Err(error @ HttpError::TooLarge { .. }) => {
-                Fetched::Unusable(Outcome::Failed(error.into()))
+                FetchOutcome::Unusable(Outcome::Failed(error.into()))
             }
-            Err(_) => Fetched::Silent,
+            Err(_) => FetchOutcome::NoAnswer,
         }
     }
 }
 
 /// The id that an instance gave a task, if there is one that can be used.
-fn own_id(body: &[u8]) -> Option<String> {
+fn assigned_id(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Enqueued {
         task_id: Value,
@@ -267,7 +267,7 @@ fn own_id(body: &[u8]) -> Option<String> {
 }
 
 /// An id as a part of a path: a lying instance must not choose the path that is called.
-fn escaped(id: &str) -> String {
+fn percent_encoded(id: &str) -> String {
     let mut path = String::with_capacity(id.len());
     for byte in id.bytes() {
         match byte {
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn statuses_are_read_generously() {
         let check = |value: Value, model: Option<&str>, replicas: u32, well: bool| {
-            let status = Status::read(&value);
+            let status = InstanceStatus::read(&value);
             assert_eq!(status.model.as_deref(), model, "{value}");
             assert_eq!(status.replicas, replicas, "{value}");
             assert_eq!(status.problem().is_none(), well, "{value}");
@@ -310,8 +310,8 @@ mod tests {
     #[test]
     fn reports_are_judged() {
         let check = |value: Value, expected: &str| {
-            let shown = match Report::read(&value).verdict() {
-                Verdict::NotYet => "not yet".to_owned(),
+            let shown = match InstanceReport::read(&value).verdict() {
+                Verdict::Pending => "not yet".to_owned(),
                 Verdict::NoResult => "no result".to_owned(),
                 Verdict::Ended(Outcome::Completed { result }, run) => {
                     let payload = result.payload().unwrap();
@@ -337,12 +337,12 @@ mod tests {
 
     #[test]
     fn an_id_stays_one_part_of_a_path() {
-        assert_eq!(escaped("../a b?c#d/é"), "%2E%2E%2Fa%20b%3Fc%23d%2F%C3%A9");
-        assert_eq!(own_id(br#"{"task_id": 7}"#), Some("7".to_owned()));
+        assert_eq!(percent_encoded("../a b?c#d/é"), "%2E%2E%2Fa%20b%3Fc%23d%2F%C3%A9");
+        assert_eq!(assigned_id(br#"{"task_id": 7}"#), Some("7".to_owned()));
         for none in ["", "[]", "{}", r#"{"task_id": ""}"#, r#"{"task_id": {}}"#] {
-            assert_eq!(own_id(none.as_bytes()), None, "{none}");
+            assert_eq!(assigned_id(none.as_bytes()), None, "{none}");
         }
         let long = format!("{{\"task_id\": \"{}\"}}", "x".repeat(300));
-        assert_eq!(own_id(long.as_bytes()), None);
+        assert_eq!(assigned_id(long.as_bytes()), None);
     }
 }

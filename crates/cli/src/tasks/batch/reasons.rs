@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::tasks::text::{clean, count, cut};
 
 /// Reasons that are told. Tasks of a batch mostly fail for the same.
-const MAX_TOLD: usize = 3;
+const MAX_SHOWN: usize = 3;
 /// Reasons that are told apart: a million tasks may fail for as many.
 const MAX_KEPT: usize = 1_000;
 /// Enough for the cause; the results have all of it.
@@ -32,23 +32,23 @@ impl Reasons {
     }
 
     /// The most frequent first, and how many had others.
-    fn told(&self) -> (Vec<(&str, u64)>, u64) {
+    fn most_frequent(&self) -> (Vec<(&str, u64)>, u64) {
         let mut all: Vec<_> = self.kept.iter().map(|(why, count)| (why.as_str(), *count)).collect();
         all.sort_by_key(|(_, count)| Reverse(*count));
-        let rest = all.split_off(all.len().min(MAX_TOLD));
+        let rest = all.split_off(all.len().min(MAX_SHOWN));
         (all, self.others + rest.iter().map(|(_, count)| count).sum::<u64>())
     }
 
     pub(super) fn json(&self) -> Value {
         let reason = |(reason, count): (&str, u64)| json!({ "reason": reason, "count": count });
-        self.told().0.into_iter().map(reason).collect()
+        self.most_frequent().0.into_iter().map(reason).collect()
     }
 }
 
 /// A line for each reason; nothing if there are none.
 impl fmt::Display for Reasons {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (told, others) = self.told();
+        let (told, others) = self.most_frequent();
         for (reason, times) in told {
             writeln!(f, "{times} × {reason}")?;
         }
@@ -84,6 +84,6 @@ mod tests {
         (0..MAX_KEPT * 2).for_each(|n| reasons.add(Some(&format!("{n} {}", "x".repeat(1_000)))));
         assert_eq!((reasons.kept.len(), reasons.others), (MAX_KEPT, MAX_KEPT as u64));
         assert!(reasons.kept.keys().all(|reason| reason.chars().count() <= MAX_REASON_CHARS));
-        assert_eq!(reasons.told().1, 2 * MAX_KEPT as u64 - MAX_TOLD as u64);
+        assert_eq!(reasons.most_frequent().1, 2 * MAX_KEPT as u64 - MAX_SHOWN as u64);
     }
 }

@@ -21,13 +21,13 @@ pub(super) struct Results {
     file: File,
     /// Whether it was made by this run.
     made: bool,
-    done: BTreeMap<u64, Done>,
+    done: BTreeMap<u64, FinishedLine>,
     /// Why tasks of earlier runs did not complete.
     reasons: Reasons,
 }
 
 /// A line that has its result.
-pub(super) struct Done {
+pub(super) struct FinishedLine {
     pub(super) key: String,
     pub(super) status: TaskState,
 }
@@ -95,7 +95,7 @@ impl Results {
     }
 
     /// What is known of a line.
-    pub(super) fn of(&self, line: u64) -> Option<&Done> {
+    pub(super) fn of(&self, line: u64) -> Option<&FinishedLine> {
         self.done.get(&line)
     }
 
@@ -124,7 +124,7 @@ impl Results {
         // In one piece, so that a run that is killed leaves at most one torn line.
         let written = self.file.write_all(format!("{row}\n").as_bytes());
         written.map_err(|error| self.failed(&error))?;
-        self.done.insert(line, Done { key: key.to_owned(), status: task.status });
+        self.done.insert(line, FinishedLine { key: key.to_owned(), status: task.status });
         Ok(())
     }
 
@@ -160,7 +160,7 @@ impl Results {
             if status != TaskState::Completed {
                 self.reasons.add(error.as_deref());
             }
-            self.done.insert(line, Done { key, status });
+            self.done.insert(line, FinishedLine { key, status });
         }
     }
 

@@ -27,9 +27,9 @@ impl Files {
         self.lines(run).into_iter().map(|line| line.key).collect()
     }
 
-    fn survey(&self) -> Result<Tally, String> {
+    fn check_lines(&self) -> Result<Tally, String> {
         let results = Results::open(&self.out).map_err(|failure| failure.to_string())?;
-        survey(&self.tasks, "", &results).map_err(|failure| failure.to_string())
+        check_lines(&self.tasks, "", &results).map_err(|failure| failure.to_string())
     }
 }
 
@@ -69,7 +69,7 @@ fn a_wrong_line_is_named_before_anything_is_submitted() {
         ("{\"model\": \"m\", \"key\": \"k\"}\n".repeat(2), "tasks:2: has the key of an earlier"),
     ] {
         let files = Files::new(&tasks);
-        let error = files.survey().unwrap_err();
+        let error = files.check_lines().unwrap_err();
         assert!(error.contains(says), "{error}");
         assert!(!files.out.exists(), "an empty file of results is left behind");
     }
@@ -79,7 +79,7 @@ fn a_wrong_line_is_named_before_anything_is_submitted() {
 fn an_empty_file_that_was_there_stays() {
     let files = Files::new(&format!("{TASK}\n"));
     std::fs::write(&files.out, "").unwrap();
-    files.survey().unwrap();
+    files.check_lines().unwrap();
     assert!(files.out.exists());
 }
 
@@ -90,11 +90,11 @@ fn what_has_a_result_is_counted_and_not_done_again() {
     let mut results = Results::open(&files.out).unwrap();
     results.add(3, &keys[2], task("completed")).unwrap();
     results.add(1, &keys[0], task("failed")).unwrap();
-    let busy = files.survey().unwrap_err();
+    let busy = files.check_lines().unwrap_err();
     assert!(busy.contains("another run writes"), "{busy}");
     results.finish().unwrap();
 
-    let tally = files.survey().unwrap();
+    let tally = files.check_lines().unwrap();
     let mut reasons = Reasons::default();
     reasons.add(Some("it broke"));
     let expected = Tally { tasks: 3, completed: 1, failed: 1, refused: 0, earlier: 2, reasons };
@@ -120,12 +120,12 @@ fn a_torn_line_is_cut_off_and_done_again() {
     let whole = std::fs::read_to_string(&files.out).unwrap();
     std::fs::write(&files.out, format!("{whole}{{\"attempts\":0,\"li")).unwrap();
 
-    assert_eq!(files.survey().unwrap().earlier, 1);
+    assert_eq!(files.check_lines().unwrap().earlier, 1);
     assert_eq!(std::fs::read_to_string(&files.out).unwrap(), whole);
     let mut results = Results::open(&files.out).unwrap();
     results.add(1, &keys[0], task("completed")).unwrap();
     results.finish().unwrap();
-    assert_eq!(files.survey().unwrap().completed, 2);
+    assert_eq!(files.check_lines().unwrap().completed, 2);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn another_file_is_left_alone() {
     let files = Files::new(&format!("{TASK}\n"));
     for content in ["important\n", "important", "{\"a\": 1}\n"] {
         std::fs::write(&files.out, content).unwrap();
-        let error = files.survey().unwrap_err();
+        let error = files.check_lines().unwrap_err();
         assert!(error.contains("out:1: is not a result of a batch"), "{error}");
         assert_eq!(std::fs::read_to_string(&files.out).unwrap(), content);
     }
@@ -145,13 +145,13 @@ fn results_of_other_lines_are_not_taken_for_these() {
     let mut results = Results::open(&files.out).unwrap();
     results.add(1, "another", task("completed")).unwrap();
     results.finish().unwrap();
-    let error = files.survey().unwrap_err();
+    let error = files.check_lines().unwrap_err();
     assert!(error.contains("tasks:1: was another when its result was written"), "{error}");
 
     std::fs::remove_file(&files.out).unwrap();
     let mut results = Results::open(&files.out).unwrap();
     results.add(9, "another", task("completed")).unwrap();
     results.finish().unwrap();
-    let error = files.survey().unwrap_err();
+    let error = files.check_lines().unwrap_err();
     assert!(error.contains("has results of lines that"), "{error}");
 }

@@ -14,7 +14,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::Host;
 use crate::http;
-use crate::process::{Node, PATIENCE};
+use crate::process::{Node, WAIT_TIMEOUT};
 
 /// What the process on the other side shall do; unset in an ordinary test run.
 const ROLE: &str = "HYPHA_TEST_ACTOR";
@@ -84,7 +84,7 @@ impl Dialler {
 
     /// Whether both sides have heard each other.
     pub fn has_punched(&mut self) -> bool {
-        self.node.wait_for_line("punched: {}", PATIENCE) == "true"
+        self.node.wait_for_line("punched: {}", WAIT_TIMEOUT) == "true"
     }
 }
 
@@ -111,7 +111,7 @@ impl Browser {
 fn ask(node: &mut Node, order: &str) -> String {
     let mark = node.mark();
     node.say(order);
-    let line = node.wait_for_line_after(mark, ANSWER, PATIENCE);
+    let line = node.wait_for_line_after(mark, ANSWER, WAIT_TIMEOUT);
     line.strip_prefix(ANSWER).unwrap().to_owned()
 }
 
@@ -120,7 +120,7 @@ fn start(host: &Host, role: &str) -> (Node, SocketAddr) {
     let mut command = host.command(binary.to_str().unwrap());
     command.args([ENTRY, "--exact", "--ignored", "--nocapture"]).env(ROLE, role);
     let node = Node::start(&format!("{role} on {}", host.address()), &mut command);
-    let port: u16 = node.wait_for_line(&format!("{LISTENING}{{}}"), PATIENCE).parse().unwrap();
+    let port: u16 = node.wait_for_line(&format!("{LISTENING}{{}}"), WAIT_TIMEOUT).parse().unwrap();
     (node, SocketAddr::from((host.address(), port)))
 }
 

@@ -134,7 +134,7 @@ mod tests {
 
     use super::super::can_make_namespaces;
     use super::*;
-    use crate::process::{Node, PATIENCE};
+    use crate::process::{Node, WAIT_TIMEOUT};
 
     #[test]
     fn owners_are_read_from_names() {
@@ -162,10 +162,10 @@ mod tests {
         assert!(list().contains(&name));
         let script = ["-c", "echo inside; exec sleep 1000"];
         let mut inside = Node::start("sleep", namespace.command("sh").args(script));
-        inside.wait_for_line("inside", PATIENCE);
+        inside.wait_for_line("inside", WAIT_TIMEOUT);
         drop(namespace);
         assert!(!list().contains(&name));
-        assert!(!inside.wait(PATIENCE).success(), "what ran inside was killed");
+        assert!(!inside.wait(WAIT_TIMEOUT).success(), "what ran inside was killed");
 
         let panic = catch_unwind(|| {
             let namespace = Namespace::new();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::actor::{Dialler, Echo};
 use super::{Host, Mapping, Nat, Topology};
-use crate::process::{Node, PATIENCE};
+use crate::process::{Node, WAIT_TIMEOUT};
 
 /// Where nobody listens.
 const CLOSED_PORT: u16 = 9;
@@ -24,8 +24,8 @@ fn programs_run_on_their_host() {
     let nat = internet.nat(Mapping::Symmetric);
     let host = nat.host();
     let mut version = Node::hypha_on(&host, "version", &["--version"]);
-    assert!(version.wait(PATIENCE).success());
-    version.wait_for_line("hypha ", PATIENCE);
+    assert!(version.wait(WAIT_TIMEOUT).success());
+    version.wait_for_line("hypha ", WAIT_TIMEOUT);
 
     let links = host.command("ip").args(["-brief", "address"]).output().unwrap();
     let links = String::from_utf8(links.stdout).unwrap();
@@ -186,7 +186,7 @@ fn a_partition_is_silent_and_heals() {
         let [mut dialler, mut witness] = [&inside, &witness].map(Dialler::start);
         dialler.seen_by(&echo);
         dialler.send(&sent("before"));
-        dialler.node.wait_for_line(&came_back("before"), PATIENCE);
+        dialler.node.wait_for_line(&came_back("before"), WAIT_TIMEOUT);
 
         host.partition();
         dialler.send(&sent("meanwhile"));
@@ -196,7 +196,7 @@ fn a_partition_is_silent_and_heals() {
         assert!(!echo.node.output().contains(&heard), "{cut}: neither way is open");
 
         host.heal();
-        dialler.node.wait_for_line(&came_back("meanwhile"), PATIENCE);
+        dialler.node.wait_for_line(&came_back("meanwhile"), WAIT_TIMEOUT);
         let output = dialler.node.output();
         assert!(!output.contains("broken"), "the connection has survived: {output}");
     }

@@ -1,30 +1,30 @@
 //! The back ends' own side: what comes of a call, what they work on, what they forget, and whom they call back.
 
-use hypha_engine::back_end::{Enqueued, Fetched, Report};
+use hypha_engine::back_end::{EnqueueOutcome, FetchOutcome, InstanceReport};
 use hypha_engine::{Outcome, RunId};
 use hypha_model::{FailureKind, Payload, Span, TaskError, Time};
 
-use super::{BackEndKind, CALL_WITHIN, HttpEvent, Job, TRIP};
-use crate::watch::Violation;
+use super::{BackEndKind, BackEndTask, CALL_TIMEOUT, HttpEvent, ONE_WAY_LATENCY};
+use crate::checkers::Violation;
 use crate::world::World;
-use crate::world::faults::Condition;
+use crate::world::faults::BackEndCondition;
 
 /// A late callback comes up to this long after the end.
-const MOST_LATE: Span = Span::from_secs(6);
+const MAX_CALLBACK_DELAY: Span = Span::from_secs(6);
 
 /// A request to a back end.
 #[derive(Clone, Debug)]
 pub(in crate::world) struct Call {
     pub(super) id: RunId,
     pub(super) serial: u64,
-    pub(super) turn: u64,
+    pub(super) generation: u64,
     pub(super) index: usize,
-    pub(super) asks: Asks,
+    pub(super) kind: CallKind,
 }
 
 /// What is asked.
 #[derive(Clone, Debug)]
-pub(super) enum Asks {
+pub(super) enum CallKind {
     /// Run this and answer with the result.
     Run,
     /// Take this.
@@ -35,138 +35,166 @@ pub(super) enum Asks {
 
 /// What came of a call.
 #[derive(Clone, Debug)]
-pub(in crate::world) enum Answer {
+pub(in crate::world) enum Response {
     Ran(Outcome),
     Enqueued {
-        enqueued: Enqueued,
+        enqueued: EnqueueOutcome,
         /// It did not answer at all.
-        silent: bool,
+        unanswered: bool,
     },
-    Fetched(Fetched),
+    Fetched(FetchOutcome),
 }
 
 impl World {
-    /// A call arrives at a back end; its sender was in this life.
+    /// A call arrives at a back end; its sender was in this incarnation.
     pub(super) fn call_arrives(
         &mut self,
         worker: usize,
-        life: u32,
+        incarnation: u32,
         call: Call,
     ) -> Result<(), Violation> {
         match self.condition(worker) {
-            Some((Condition::Unreachable, _)) => {
-                let answer = unreached(&call.asks);
-                self.answer(worker, life, self.now + TRIP, &call, answer);
+            Some((BackEndCondition::Unreachable, _)) => {
+                let response = unreachable_response(&call.kind);
+                self.respond(worker, incarnation, self.now + ONE_WAY_LATENCY, &call, response);
             }
             // It reads its connections when it goes on. A caller may have given up by then, and it cannot know.
-            Some((Condition::Hung, until)) => {
-                if !matches!(call.asks, Asks::Run) {
-                    let (at, answer) = (self.now + CALL_WITHIN, silent(&call.asks));
+            Some((BackEndCondition::Hung, until)) => {
+                if !matches!(call.kind, CallKind::Run) {
+                    let (at, response) = (self.now + CALL_TIMEOUT, unanswered_response(&call.kind));
                     if until > at {
-                        self.answer(worker, life, at, &call, answer);
+                        self.respond(worker, incarnation, at, &call, response);
                     }
                 }
-                self.agenda.add(
+                self.events.add(
                     until,
-                    crate::world::agenda::Happening::Http {
+                    crate::world::event_queue::WorldEvent::Http {
                         worker,
-                        life,
-                        event: HttpEvent::Arrives(call),
+                        incarnation,
+                        event: HttpEvent::CallArrives(call),
                     },
                 );
             }
-            Some((Condition::Busy, _)) if !matches!(call.asks, Asks::Fetch(_)) => {
-                let answer = match call.asks {
-                    Asks::Run => Answer::Ran(failed("the server answered 429")),
-                    _ => Answer::Enqueued { enqueued: Enqueued::Busy, silent: false },
+            Some((BackEndCondition::Busy, _)) if !matches!(call.kind, CallKind::Fetch(_)) => {
+                let response = match call.kind {
+                    CallKind::Run => Response::Ran(failed("the back end answered 429")),
+                    _ => Response::Enqueued { enqueued: EnqueueOutcome::Busy, unanswered: false },
                 };
-                self.answer(worker, life, self.now + TRIP, &call, answer);
+                self.respond(worker, incarnation, self.now + ONE_WAY_LATENCY, &call, response);
             }
-            Some((Condition::Failing, _)) if !matches!(call.asks, Asks::Fetch(_)) => {
-                let outcome = failed("the server answered 500");
-                let answer = match call.asks {
-                    Asks::Run => Answer::Ran(outcome),
-                    _ => Answer::Enqueued { enqueued: Enqueued::Failed(outcome), silent: false },
+            Some((BackEndCondition::Failing, _)) if !matches!(call.kind, CallKind::Fetch(_)) => {
+                let outcome = failed("the back end answered 500");
+                let response = match call.kind {
+                    CallKind::Run => Response::Ran(outcome),
+                    _ => Response::Enqueued {
+                        enqueued: EnqueueOutcome::Failed(outcome),
+                        unanswered: false,
+                    },
                 };
-                self.answer(worker, life, self.now + TRIP, &call, answer);
+                self.respond(worker, incarnation, self.now + ONE_WAY_LATENCY, &call, response);
             }
-            _ => return self.call_is_taken(worker, life, call),
+            _ => return self.accept_call(worker, incarnation, call),
         }
         Ok(())
     }
 
-    fn call_is_taken(&mut self, worker: usize, life: u32, call: Call) -> Result<(), Violation> {
-        match call.asks {
-            Asks::Run => {
-                self.begin_job(worker, &call);
+    fn accept_call(
+        &mut self,
+        worker: usize,
+        incarnation: u32,
+        call: Call,
+    ) -> Result<(), Violation> {
+        match call.kind {
+            CallKind::Run => {
+                self.begin_task(worker, &call);
             }
-            Asks::Enqueue => {
+            CallKind::Enqueue => {
                 let Some(back_end) = self.back_ends.get(&worker) else { return Ok(()) };
                 let runs_already =
-                    back_end.jobs.values().any(|job| job.id == call.id && !job.has_ended);
-                self.watch.handed_over(call.id, runs_already)?;
-                let job = self.begin_job(worker, &call);
-                let enqueued = Enqueued::Taken(Some(job.to_string().into()));
-                let answer = Answer::Enqueued { enqueued, silent: false };
-                self.answer(worker, life, self.now + TRIP, &call, answer);
+                    back_end.tasks.values().any(|task| task.id == call.id && !task.has_ended);
+                self.checkers.handed_over(call.id, runs_already)?;
+                let task = self.begin_task(worker, &call);
+                let enqueued = EnqueueOutcome::Accepted(Some(task.to_string().into()));
+                let response = Response::Enqueued { enqueued, unanswered: false };
+                self.respond(worker, incarnation, self.now + ONE_WAY_LATENCY, &call, response);
             }
-            Asks::Fetch(job) => {
-                let found = self.back_ends.get(&worker).and_then(|it| it.jobs.get(&job));
+            CallKind::Fetch(task) => {
+                let found = self.back_ends.get(&worker).and_then(|it| it.tasks.get(&task));
                 let fetched = match found {
-                    Some(job) if job.has_ended => {
-                        Fetched::Report(Report::Ended(outcome(job.index, job.fails), None))
-                    }
+                    Some(task) if task.has_ended => FetchOutcome::Report(InstanceReport::Ended(
+                        outcome(task.index, task.fails),
+                        None,
+                    )),
                     // Some instances say something only of what is done.
-                    Some(_) if worker.is_multiple_of(2) => Fetched::Unknown,
-                    Some(_) => Fetched::Report(Report::NotYet),
-                    None => Fetched::Unknown,
+                    Some(_) if worker.is_multiple_of(2) => FetchOutcome::Unknown,
+                    Some(_) => FetchOutcome::Report(InstanceReport::Pending),
+                    None => FetchOutcome::Unknown,
                 };
-                self.answer(worker, life, self.now + TRIP, &call, Answer::Fetched(fetched));
+                self.respond(
+                    worker,
+                    incarnation,
+                    self.now + ONE_WAY_LATENCY,
+                    &call,
+                    Response::Fetched(fetched),
+                );
             }
         }
         Ok(())
     }
 
-    fn begin_job(&mut self, worker: usize, call: &Call) -> u64 {
+    fn begin_task(&mut self, worker: usize, call: &Call) -> u64 {
         let speed = self.workers[worker].setup.speed / self.executors[worker].slowness;
         let takes = Span::from_secs_f64(self.arrivals.run_s(call.index) / speed);
-        let odds = self.timetable.odds.executor_error;
-        let fails = odds > 0.0 && self.rng.chance(odds);
+        let probability = self.fault_schedule.probabilities.executor_error;
+        let fails = probability > 0.0 && self.rng.chance(probability);
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return 0 };
-        let (job, back_end_life) = (back_end.next_job, back_end.life);
-        back_end.next_job += 1;
-        let begun =
-            Job { id: call.id, index: call.index, serial: call.serial, has_ended: false, fails };
-        back_end.jobs.insert(job, begun);
-        self.http(self.now + takes, worker, HttpEvent::JobEnds { job, back_end_life });
-        job
+        let (task, back_end_incarnation) = (back_end.next_task, back_end.incarnation);
+        back_end.next_task += 1;
+        let begun = BackEndTask {
+            id: call.id,
+            index: call.index,
+            serial: call.serial,
+            has_ended: false,
+            fails,
+        };
+        back_end.tasks.insert(task, begun);
+        self.schedule_http(
+            self.now + takes,
+            worker,
+            HttpEvent::TaskEnds { task, back_end_incarnation },
+        );
+        task
     }
 
     /// The work on a task is done: a server answers its call, and an instance calls back, once or twice, late or never.
-    pub(super) fn job_ends(&mut self, worker: usize, job: u64, back_end_life: u32) {
+    pub(super) fn task_ends(&mut self, worker: usize, task: u64, back_end_incarnation: u32) {
         let condition = self.condition(worker);
-        let life = self.workers[worker].life;
+        let incarnation = self.workers[worker].incarnation;
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
-        if back_end.life != back_end_life || !back_end.jobs.contains_key(&job) {
+        if back_end.incarnation != back_end_incarnation || !back_end.tasks.contains_key(&task) {
             return;
         }
-        if let Some((Condition::Hung, until)) = condition {
-            return self.http(until, worker, HttpEvent::JobEnds { job, back_end_life });
+        if let Some((BackEndCondition::Hung, until)) = condition {
+            return self.schedule_http(
+                until,
+                worker,
+                HttpEvent::TaskEnds { task, back_end_incarnation },
+            );
         }
-        let Some(done) = back_end.jobs.get_mut(&job) else { return };
+        let Some(done) = back_end.tasks.get_mut(&task) else { return };
         done.has_ended = true;
         let (id, index, serial, fails) = (done.id, done.index, done.serial, done.fails);
         match back_end.kind {
             BackEndKind::Server => {
-                back_end.jobs.remove(&job);
-                let call = Call { id, serial, turn: 0, index, asks: Asks::Run };
-                let answer = Answer::Ran(outcome(index, fails));
-                self.answer(worker, life, self.now + TRIP, &call, answer);
+                back_end.tasks.remove(&task);
+                let call = Call { id, serial, generation: 0, index, kind: CallKind::Run };
+                let response = Response::Ran(outcome(index, fails));
+                self.respond(worker, incarnation, self.now + ONE_WAY_LATENCY, &call, response);
             }
             BackEndKind::Instance => {
                 for at in self.callbacks() {
-                    let event = HttpEvent::CallsBack { job, id, serial, fails, index };
-                    self.http(at, worker, event);
+                    let event = HttpEvent::Callback { task, id, serial, fails, index };
+                    self.schedule_http(at, worker, event);
                 }
             }
         }
@@ -174,12 +202,12 @@ impl World {
 
     /// When an instance calls back: once and soon, but for what goes wrong.
     fn callbacks(&mut self) -> Vec<Time> {
-        let soon = self.now + TRIP;
-        let odds = self.timetable.odds.callbacks;
-        if odds == 0.0 || !self.rng.chance(odds) {
+        let soon = self.now + ONE_WAY_LATENCY;
+        let probability = self.fault_schedule.probabilities.callbacks;
+        if probability == 0.0 || !self.rng.chance(probability) {
             return vec![soon];
         }
-        let late = self.now + Span::from_micros(self.rng.below(MOST_LATE.as_micros()));
+        let late = self.now + Span::from_micros(self.rng.below(MAX_CALLBACK_DELAY.as_micros()));
         match self.rng.below(4) {
             0 => Vec::new(),
             1 => vec![late],
@@ -189,34 +217,42 @@ impl World {
     }
 
     /// The back end's process dies and is started again: what it worked on is lost, and calls break.
-    pub(in crate::world) fn back_end_dies(&mut self, worker: usize) {
-        let life = self.workers[worker].life;
+    pub(in crate::world) fn kill_back_end(&mut self, worker: usize) {
+        let incarnation = self.workers[worker].incarnation;
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
-        back_end.life += 1;
-        let lost = std::mem::take(&mut back_end.jobs);
+        back_end.incarnation += 1;
+        let lost = std::mem::take(&mut back_end.tasks);
         if back_end.kind == BackEndKind::Server {
-            for job in lost.into_values() {
-                let (id, serial, index) = (job.id, job.serial, job.index);
-                let call = Call { id, serial, turn: 0, index, asks: Asks::Run };
-                let answer = Answer::Ran(failed("the connection to the server failed"));
-                self.answer(worker, life, self.now + TRIP, &call, answer);
+            for task in lost.into_values() {
+                let (id, serial, index) = (task.id, task.serial, task.index);
+                let call = Call { id, serial, generation: 0, index, kind: CallKind::Run };
+                let response = Response::Ran(failed("the connection to the back end failed"));
+                self.respond(worker, incarnation, self.now + ONE_WAY_LATENCY, &call, response);
             }
         }
     }
 
     /// An instance forgets what it was given, and does not know it.
-    pub(in crate::world) fn back_end_forgets(&mut self, worker: usize) {
+    pub(in crate::world) fn wipe_back_end(&mut self, worker: usize) {
         if let Some(back_end) = self.back_ends.get_mut(&worker)
             && back_end.kind == BackEndKind::Instance
         {
-            back_end.jobs.clear();
+            back_end.tasks.clear();
         }
     }
 
-    fn answer(&mut self, worker: usize, life: u32, at: Time, call: &Call, answer: Answer) {
-        let (id, serial, turn) = (call.id, call.serial, call.turn);
-        let event = HttpEvent::Answered { id, serial, turn, answer };
-        self.agenda.add(at, crate::world::agenda::Happening::Http { worker, life, event });
+    fn respond(
+        &mut self,
+        worker: usize,
+        incarnation: u32,
+        at: Time,
+        call: &Call,
+        response: Response,
+    ) {
+        let (id, serial, generation) = (call.id, call.serial, call.generation);
+        let event = HttpEvent::Responded { id, serial, generation, response };
+        self.events
+            .add(at, crate::world::event_queue::WorldEvent::Http { worker, incarnation, event });
     }
 }
 
@@ -232,21 +268,23 @@ fn failed(error: &str) -> Outcome {
     Outcome::Failed(TaskError::new(FailureKind::BackendFailed, error))
 }
 
-fn unreached(asks: &Asks) -> Answer {
-    let outcome = Outcome::Unreached { error: "no connection".to_owned() };
-    match asks {
-        Asks::Run => Answer::Ran(outcome),
-        Asks::Enqueue => Answer::Enqueued { enqueued: Enqueued::Failed(outcome), silent: true },
-        Asks::Fetch(_) => Answer::Fetched(Fetched::Silent),
+fn unreachable_response(kind: &CallKind) -> Response {
+    let outcome = Outcome::Unreachable { error: "no connection".to_owned() };
+    match kind {
+        CallKind::Run => Response::Ran(outcome),
+        CallKind::Enqueue => {
+            Response::Enqueued { enqueued: EnqueueOutcome::Failed(outcome), unanswered: true }
+        }
+        CallKind::Fetch(_) => Response::Fetched(FetchOutcome::NoAnswer),
     }
 }
 
-fn silent(asks: &Asks) -> Answer {
-    match asks {
-        Asks::Fetch(_) => Answer::Fetched(Fetched::Silent),
-        _ => Answer::Enqueued {
-            enqueued: Enqueued::Failed(failed("the task instance did not take it")),
-            silent: true,
+fn unanswered_response(kind: &CallKind) -> Response {
+    match kind {
+        CallKind::Fetch(_) => Response::Fetched(FetchOutcome::NoAnswer),
+        _ => Response::Enqueued {
+            enqueued: EnqueueOutcome::Failed(failed("the task instance did not accept it")),
+            unanswered: true,
         },
     }
 }

@@ -1,16 +1,16 @@
-//! The worker's side of a run at a back end: what the node does with HTTP, here with messages on the agenda.
+//! The worker's side of a run at a back end: what the node does with HTTP, here with messages in the event queue.
 
 use std::sync::Arc;
 
 use hypha_engine::back_end::{
-    InstanceHandle, InstanceRun, Next, Progress, Report, RunEnd, RunSettings,
+    InstanceHandle, InstanceReport, InstanceRun, NextAction, RunEnd, RunSettings, RunUpdate,
 };
-use hypha_engine::{Dispatch, FromWorker, Outcome, Run, RunId, WorkerEvent, WorkerMachine};
+use hypha_engine::{Dispatch, FromWorker, Outcome, RunCommand, RunId, WorkerEvent, WorkerMachine};
 use hypha_model::{FailureKind, Span, TaskError};
 
-use super::calls::{Asks, outcome};
-use super::{Answer, BackEndKind, Call, HttpEvent, HttpRun, SOON, TRIP};
-use crate::watch::{FAST_CLOCK, Violation};
+use super::calls::{CallKind, outcome};
+use super::{BackEndKind, Call, HttpEvent, HttpRun, ONE_WAY_LATENCY, Response, START_REPORT_DELAY};
+use crate::checkers::{FAST_CLOCK, Violation};
 use crate::world::World;
 use crate::world::nodes::index_of_spec;
 
@@ -18,10 +18,14 @@ use crate::world::nodes::index_of_spec;
 const POLL_INTERVAL: Span = Span::from_millis(200);
 
 impl World {
-    pub(in crate::world) fn http_run(&mut self, worker: usize, run: Run) -> Result<(), Violation> {
+    pub(in crate::world) fn http_run(
+        &mut self,
+        worker: usize,
+        run: RunCommand,
+    ) -> Result<(), Violation> {
         match run {
-            Run::Start { id, dispatch, .. } => self.http_run_begins(worker, id, dispatch),
-            Run::Stop(id) => {
+            RunCommand::Start { id, dispatch, .. } => self.http_run_begins(worker, id, dispatch),
+            RunCommand::Stop(id) => {
                 let Some(back_end) = self.back_ends.get(&worker) else { return Ok(()) };
                 let Some(run) = back_end.runs.get(&id) else { return Ok(()) };
                 // An instance cannot cancel; a server's call is hung up on.
@@ -53,147 +57,169 @@ impl World {
         let name = back_end.name.clone();
         let instance = (back_end.kind == BackEndKind::Instance).then(|| {
             let task = Arc::from(dispatch.attempt.task.to_string());
-            let resume = dispatch.resume.as_deref().map(InstanceHandle::of_text);
+            let resume = dispatch.resume.as_deref().map(InstanceHandle::from_text);
             let settings = RunSettings { timeout, poll_interval: POLL_INTERVAL };
             let (run, next) = InstanceRun::new(task, resume, name, settings, now);
             first = Some(next);
             run
         });
-        let (began_at, has_told) = (now, false);
-        let run =
-            HttpRun { serial, dispatch, began_at, has_told, instance, turn: 0, is_calling: false };
+        let (began_at, has_reported_start) = (now, false);
+        let run = HttpRun {
+            serial,
+            dispatch,
+            began_at,
+            has_reported_start,
+            instance,
+            generation: 0,
+            is_calling: false,
+        };
         back_end.runs.insert(id, run);
-        self.watch.run_began(now, id);
+        self.checkers.run_began(now, id);
         match first {
-            Some(next) => self.instance_goes_on(worker, id, next),
+            Some(next) => self.advance_instance_run(worker, id, next),
             None => {
-                if let Some(unused) = self.unused(worker) {
-                    return self.http_run_ends(worker, id, unused);
+                if let Some(unavailable) = self.unavailability(worker) {
+                    return self.http_run_ends(worker, id, unavailable);
                 }
-                self.call(worker, id, Asks::Run);
-                self.http(now + SOON.min(timeout), worker, HttpEvent::Begins { id, serial });
-                self.http(now + timeout, worker, HttpEvent::Due { id, serial, turn: 0 });
+                self.call(worker, id, CallKind::Run);
+                self.schedule_http(
+                    now + START_REPORT_DELAY.min(timeout),
+                    worker,
+                    HttpEvent::ReportStart { id, serial },
+                );
+                self.schedule_http(
+                    now + timeout,
+                    worker,
+                    HttpEvent::Timer { id, serial, generation: 0 },
+                );
                 Ok(())
             }
         }
     }
 
     /// Why nothing new is sent to a back end, if that is so.
-    fn unused(&self, worker: usize) -> Option<RunEnd> {
+    fn unavailability(&self, worker: usize) -> Option<RunEnd> {
         let error = self.back_ends.get(&worker)?.health.problem()?.to_owned();
-        Some(RunEnd::Outcome(Outcome::Unreached { error }, None))
+        Some(RunEnd::Outcome(Outcome::Unreachable { error }, None))
     }
 
-    fn call(&mut self, worker: usize, id: RunId, asks: Asks) {
+    fn call(&mut self, worker: usize, id: RunId, kind: CallKind) {
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
         let Some(run) = back_end.runs.get_mut(&id) else { return };
         let Some(index) = index_of_spec(&run.dispatch.spec) else { return };
         run.is_calling = true;
-        let call = Call { id, serial: run.serial, turn: run.turn, index, asks };
-        self.http(self.now + TRIP, worker, HttpEvent::Arrives(call));
+        let call = Call { id, serial: run.serial, generation: run.generation, index, kind };
+        self.schedule_http(self.now + ONE_WAY_LATENCY, worker, HttpEvent::CallArrives(call));
     }
 
     /// Carries out what a run at an instance wants.
-    fn instance_goes_on(&mut self, worker: usize, id: RunId, next: Next) -> Result<(), Violation> {
+    fn advance_instance_run(
+        &mut self,
+        worker: usize,
+        id: RunId,
+        next: NextAction,
+    ) -> Result<(), Violation> {
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return Ok(()) };
         let Some(run) = back_end.runs.get_mut(&id) else { return Ok(()) };
         // What was waited for before is not any more.
-        run.turn += 1;
+        run.generation += 1;
         run.is_calling = false;
-        let (serial, turn) = (run.serial, run.turn);
-        if let Some(progress) = run.instance.as_mut().and_then(InstanceRun::take_progress) {
-            self.tell_begun(worker, id, serial);
-            if let Progress::Delegated(handle) = progress {
+        let (serial, generation) = (run.serial, run.generation);
+        if let Some(progress) = run.instance.as_mut().and_then(InstanceRun::take_update) {
+            self.report_started(worker, id, serial);
+            if let RunUpdate::Delegated(handle) = progress {
                 let handle = handle.to_text();
                 self.tell::<WorkerMachine>(worker, WorkerEvent::Delegated { id, handle })?;
             }
         }
         match next {
-            Next::HandOver => match self.unused(worker) {
-                Some(unused) => return self.http_run_ends(worker, id, unused),
-                None => self.call(worker, id, Asks::Enqueue),
+            NextAction::HandOver => match self.unavailability(worker) {
+                Some(unavailable) => return self.http_run_ends(worker, id, unavailable),
+                None => self.call(worker, id, CallKind::Enqueue),
             },
-            Next::Fetch(job) => {
+            NextAction::Fetch(task) => {
                 let ends = self
                     .back_ends
                     .get(&worker)
                     .and_then(|back_end| Some(back_end.runs.get(&id)?.instance.as_ref()?.ends()));
-                self.call(worker, id, Asks::Fetch(job.parse().unwrap_or(u64::MAX)));
+                self.call(worker, id, CallKind::Fetch(task.parse().unwrap_or(u64::MAX)));
                 let ends = ends.unwrap_or(self.now).max(self.now);
-                self.http(ends, worker, HttpEvent::Due { id, serial, turn });
+                self.schedule_http(ends, worker, HttpEvent::Timer { id, serial, generation });
             }
-            Next::Wait(at) => {
-                self.http(at, worker, HttpEvent::Due { id, serial, turn });
-                return self.tell_name(worker, id);
+            NextAction::Wait(at) => {
+                self.schedule_http(at, worker, HttpEvent::Timer { id, serial, generation });
+                return self.report_instance_name(worker, id);
             }
-            Next::End(end) => return self.http_run_ends(worker, id, end),
+            NextAction::End(end) => return self.http_run_ends(worker, id, end),
         }
         Ok(())
     }
 
     /// Has a run at an instance decide, if it is the one that is meant.
-    fn instance_decides(
+    fn update_instance_run(
         &mut self,
         worker: usize,
         id: RunId,
-        decide: impl FnOnce(&mut InstanceRun) -> Option<Next>,
+        decide: impl FnOnce(&mut InstanceRun) -> Option<NextAction>,
     ) -> Result<(), Violation> {
         let back_end = self.back_ends.get_mut(&worker);
         let run = back_end.and_then(|back_end| back_end.runs.get_mut(&id)?.instance.as_mut());
         match run.and_then(decide) {
-            Some(next) => self.instance_goes_on(worker, id, next),
+            Some(next) => self.advance_instance_run(worker, id, next),
             None => Ok(()),
         }
     }
 
-    pub(super) fn answered_to(
+    pub(super) fn response_received(
         &mut self,
         worker: usize,
-        (id, serial, turn): (RunId, u64, u64),
-        answer: Answer,
+        (id, serial, generation): (RunId, u64, u64),
+        response: Response,
     ) -> Result<(), Violation> {
         let back_end = self.back_ends.get(&worker);
         let Some(run) = back_end.and_then(|back_end| back_end.runs.get(&id)) else { return Ok(()) };
-        if (run.serial, run.turn) != (serial, turn) || !run.is_calling {
+        if (run.serial, run.generation) != (serial, generation) || !run.is_calling {
             return Ok(());
         }
         let now = self.now;
-        match answer {
-            Answer::Ran(outcome) => self.http_run_ends(worker, id, RunEnd::Outcome(outcome, None)),
-            Answer::Enqueued { enqueued, silent } => {
-                if silent {
-                    self.not_reached(worker, "the task instance did not take it")?;
-                }
-                self.instance_decides(worker, id, |run| Some(run.enqueued(now, enqueued)))
+        match response {
+            Response::Ran(outcome) => {
+                self.http_run_ends(worker, id, RunEnd::Outcome(outcome, None))
             }
-            Answer::Fetched(fetched) => {
-                self.instance_decides(worker, id, |run| Some(run.fetched(now, fetched)))
+            Response::Enqueued { enqueued, unanswered } => {
+                if unanswered {
+                    self.mark_unreachable(worker, "the task instance did not accept it")?;
+                }
+                self.update_instance_run(worker, id, |run| Some(run.enqueued(now, enqueued)))
+            }
+            Response::Fetched(fetched) => {
+                self.update_instance_run(worker, id, |run| Some(run.fetched(now, fetched)))
             }
         }
     }
 
-    pub(super) fn run_due(
+    pub(super) fn run_timer_fired(
         &mut self,
         worker: usize,
-        (id, serial, turn): (RunId, u64, u64),
+        (id, serial, generation): (RunId, u64, u64),
     ) -> Result<(), Violation> {
         let back_end = self.back_ends.get(&worker);
         let Some(run) = back_end.and_then(|back_end| back_end.runs.get(&id)) else { return Ok(()) };
-        if (run.serial, run.turn) != (serial, turn) {
+        if (run.serial, run.generation) != (serial, generation) {
             return Ok(());
         }
         let now = self.now;
         match run.instance {
-            Some(_) => self.instance_decides(worker, id, |run| Some(run.woke(now))),
+            Some(_) => self.update_instance_run(worker, id, |run| Some(run.woke(now))),
             None => self.http_run_ends(worker, id, RunEnd::Outcome(Outcome::TimedOut, None)),
         }
     }
 
     /// An instance calls back: proven to the run that handed the task over, and a hint to another run of the same task.
-    pub(super) fn called_back(
+    pub(super) fn callback_received(
         &mut self,
         worker: usize,
-        (job, id, serial): (u64, RunId, u64),
+        (task, id, serial): (u64, RunId, u64),
         fails: bool,
         index: usize,
     ) -> Result<(), Violation> {
@@ -202,7 +228,7 @@ impl World {
         let is_known = |run: &&RunId| {
             let run = back_end.runs.get(run);
             let instance = run.and_then(|run| run.instance.as_ref());
-            instance.is_some_and(|run| **run.id() == *job.to_string())
+            instance.is_some_and(|run| **run.id() == *task.to_string())
         };
         let proven = back_end.runs.get(&id).is_some_and(|run| run.serial == serial);
         let to = match proven {
@@ -210,39 +236,39 @@ impl World {
             false => back_end.runs.keys().find(is_known).copied(),
         };
         let Some(to) = to else { return Ok(()) };
-        let report = proven.then(|| Report::Ended(outcome(index, fails), None));
+        let report = proven.then(|| InstanceReport::Ended(outcome(index, fails), None));
         let calls = back_end.runs.get(&to).is_some_and(|run| run.is_calling);
-        self.instance_decides(worker, to, |run| {
+        self.update_instance_run(worker, to, |run| {
             let next = run.notified(now, report);
             // While a call is being made, only the end is news.
-            next.filter(|next| !calls || matches!(next, Next::End(_)))
+            next.filter(|next| !calls || matches!(next, NextAction::End(_)))
         })
     }
 
     /// A health check has told what the instance calls itself.
-    pub(super) fn instance_seen(&mut self, worker: usize) -> Result<(), Violation> {
+    pub(super) fn instance_identified(&mut self, worker: usize) -> Result<(), Violation> {
         let Some(back_end) = self.back_ends.get(&worker) else { return Ok(()) };
         let waits = back_end.runs.iter().filter(|(_, run)| !run.is_calling);
         for id in waits.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.tell_name(worker, id)?;
+            self.report_instance_name(worker, id)?;
         }
         Ok(())
     }
 
     /// Tells a run that waits what the instance calls itself.
-    fn tell_name(&mut self, worker: usize, id: RunId) -> Result<(), Violation> {
+    fn report_instance_name(&mut self, worker: usize, id: RunId) -> Result<(), Violation> {
         let name = self.back_ends.get(&worker).and_then(|back_end| back_end.name.clone());
-        self.instance_decides(worker, id, |run| run.seen(&name?))
+        self.update_instance_run(worker, id, |run| run.instance_seen(&name?))
     }
 
-    pub(super) fn tell_begun(&mut self, worker: usize, id: RunId, serial: u64) {
+    pub(super) fn report_started(&mut self, worker: usize, id: RunId, serial: u64) {
         let back_end = self.back_ends.get_mut(&worker);
         let Some(run) = back_end.and_then(|back_end| back_end.runs.get_mut(&id)) else { return };
-        if run.serial != serial || std::mem::replace(&mut run.has_told, true) {
+        if run.serial != serial || std::mem::replace(&mut run.has_reported_start, true) {
             return;
         }
         let (attempt, fence) = (run.dispatch.attempt, run.dispatch.fence);
-        self.http_worker_says(worker, FromWorker::Started { attempt, fence });
+        self.send_from_http_worker(worker, FromWorker::Started { attempt, fence });
     }
 
     fn http_run_ends(&mut self, worker: usize, id: RunId, end: RunEnd) -> Result<(), Violation> {
@@ -261,10 +287,10 @@ impl World {
             RunEnd::Outcome(..) if took_too_long => Some(false),
             _ => None,
         };
-        self.watch.run_ended(id, failed);
-        if let RunEnd::Outcome(Outcome::Unreached { error }, _) = &end {
+        self.checkers.run_ended(id, failed);
+        if let RunEnd::Outcome(Outcome::Unreachable { error }, _) = &end {
             let error = error.clone();
-            self.not_reached(worker, &error)?;
+            self.mark_unreachable(worker, &error)?;
         }
         self.tell::<WorkerMachine>(worker, end.event(id))?;
         if let Some(back_end) = self.back_ends.get_mut(&worker) {

@@ -1,0 +1,36 @@
+//! What every handler has at hand: the scheduler and the settings.
+
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use crate::service::SchedulerApi;
+use crate::settings::Settings;
+
+/// The state of the router; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct AppState(Arc<AppStateInner>);
+
+/// What all requests share.
+pub(crate) struct AppStateInner {
+    /// The scheduler.
+    pub(crate) service: Arc<dyn SchedulerApi>,
+    /// What an operator has set.
+    pub(crate) settings: Settings,
+    /// The OpenAPI document, once somebody has asked for it.
+    pub(crate) document: OnceLock<Bytes>,
+}
+
+impl AppState {
+    pub(crate) fn new(service: Arc<dyn SchedulerApi>, settings: Settings) -> AppState {
+        AppState(Arc::new(AppStateInner { service, settings, document: OnceLock::new() }))
+    }
+}
+
+impl Deref for AppState {
+    type Target = AppStateInner;
+    fn deref(&self) -> &AppStateInner {
+        &self.0
+    }
+}

@@ -1,0 +1,227 @@
+//! A server as a worker of a scheduler.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use hypha_backends::Format;
+use hypha_engine::{FromWorker, ToWorker};
+use hypha_model::{Span, TaskSpec};
+
+use super::fake;
+use super::lab::{DEADLINE, Lab, name, new_back_end, spec, summary};
+
+#[tokio::test]
+async fn a_task_is_completed() {
+    let (address, _) = fake::serve_with(|seen| seen.body.clone().into_response()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 2).await;
+    lab.dispatch(&leased, 1, "{\"a\": 1}");
+    assert_eq!(lab.ends().await, "completed 1: {\"a\": 1}");
+    lab.dispatch(&leased, 1, "{\"a\": 1}");
+    assert_eq!(lab.next_summary().await, "completed 1: {\"a\": 1}", "it came twice and ran once");
+    assert_eq!(lab.heartbeat(&leased, 3).await, "alive 3, holding [1]");
+    lab.recorded(&leased, 1);
+    assert_eq!(lab.heartbeat(&leased, 4).await, "alive 4, holding []");
+    // The scheduler may be on a thread of its own.
+    std::thread::scope(|scope| {
+        scope.spawn(|| lab.dispatch(&leased, 5, "5"));
+    });
+    assert_eq!(lab.ends().await, "completed 5: 5");
+    std::thread::scope(|scope| {
+        scope.spawn(|| lab.workers.forget(leased.worker.id));
+    });
+}
+
+#[tokio::test]
+async fn failures_and_timeouts_are_told() {
+    let (address, _) = fake::serve_with(|seen| match seen.body.first() {
+        Some(b'1') => StatusCode::BAD_REQUEST.into_response(),
+        Some(b'2') => StatusCode::BAD_GATEWAY.into_response(),
+        _ => fake::manual_body().1,
+    })
+    .await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    for (fence, expected) in [
+        (1, "failed 1 false: the back end answered 400: "),
+        (2, "failed 2 true: the back end answered 502: "),
+    ] {
+        lab.dispatch(&leased, fence, &fence.to_string());
+        assert_eq!(lab.ends().await, expected);
+    }
+    let (silent, _count) = fake::never_answering().await;
+    let leased = lab.server(format!("http://{silent}"), Format::Json, 1).await;
+    let hurried = TaskSpec { timeout: Some(Span::from_millis(20)), ..spec("3") };
+    lab.dispatch_spec(&leased, 3, hurried);
+    assert_eq!(lab.next_summary().await, "started 3");
+    assert_eq!(lab.next_summary().await, "timed out 3");
+}
+
+#[tokio::test]
+async fn runs_are_limited_by_concurrency_and_queued_in_order() {
+    let (address, mut count) = fake::never_answering().await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 2).await;
+    for fence in 1..=4 {
+        lab.dispatch(&leased, fence, "1");
+    }
+    let mut heard = vec![];
+    for _ in 0..4 {
+        heard.push(lab.next_summary().await);
+    }
+    heard.sort();
+    assert_eq!(heard, ["accepted 3", "accepted 4", "started 1", "started 2"]);
+    lab.dispatch(&leased, 4, "1");
+    assert_eq!(lab.next_summary().await, "accepted 4");
+    lab.cancel(&leased, 3);
+    lab.cancel(&leased, 1);
+    assert_eq!(lab.next_summary().await, "started 4");
+    // One for each look at its health, of which the first was kept for 1; one for 2, and one for 4.
+    tokio::time::timeout(DEADLINE, count.wait_for(|count| *count >= 4)).await.unwrap().unwrap();
+    lab.workers.forget(leased.worker.id);
+    assert!(!lab.workers.knows(leased.worker.id));
+    lab.dispatch(&leased, 5, "1");
+    assert_eq!(lab.next_summary().await, "refused 5: unavailable");
+}
+
+#[tokio::test]
+async fn pieces_come_before_the_end() {
+    let (pieces, response) = fake::manual_body();
+    let response = std::sync::Arc::new(std::sync::Mutex::new(Some(response)));
+    let (address, _) = fake::serve_with(move |_| response.lock().unwrap().take().unwrap()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    lab.dispatch_spec(&leased, 1, TaskSpec { stream: true, ..spec("1") });
+    assert_eq!(lab.next_summary().await, "started 1");
+    for piece in ["a", "b"] {
+        pieces.send(piece.into()).await.unwrap();
+        assert_eq!(lab.next_summary().await, format!("output 1: {piece}"));
+    }
+    drop(pieces);
+    assert_eq!(lab.next_summary().await, "completed 1: ab");
+}
+
+#[tokio::test]
+async fn cancelling_ends_the_request_and_says_nothing() {
+    let (pieces, response) = fake::manual_body();
+    let response = std::sync::Arc::new(std::sync::Mutex::new(Some(response)));
+    let (address, _) = fake::serve_with(move |_| response.lock().unwrap().take().unwrap()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    lab.dispatch_spec(&leased, 1, TaskSpec { stream: true, ..spec("1") });
+    assert_eq!(lab.next_summary().await, "started 1");
+    pieces.send("a".into()).await.unwrap();
+    assert_eq!(lab.next_summary().await, "output 1: a");
+    lab.cancel(&leased, 1);
+    tokio::time::timeout(DEADLINE, pieces.closed()).await.expect("the server was not told");
+    assert_eq!(lab.heartbeat(&leased, 2).await, "alive 2, holding []");
+}
+
+#[tokio::test]
+async fn dispatch_is_refused_without_lease_or_for_unserved_model() {
+    let (address, seen) = fake::serve_with(|_| "1".into_response()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    let mut other = spec("1");
+    other.requirement.model = Some(name("other"));
+    lab.dispatch_spec(&leased, 1, other);
+    assert_eq!(lab.next_summary().await, "refused 1: model not served");
+    let again = lab.lease(&leased.worker).await;
+    lab.dispatch(&leased, 2, "1");
+    assert_eq!(lab.next_summary().await, "lease unknown");
+    assert_eq!(lab.heartbeat(&leased, 3).await, "lease unknown");
+    let (lease, epoch) = (again.lease, again.epoch);
+    lab.workers.send(again.worker.id, ToWorker::ReleaseLease { lease, epoch });
+    assert_eq!(lab.heartbeat(&again, 4).await, "lease unknown");
+    assert!(seen.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn too_much_is_refused() {
+    let (address, _count) = fake::never_answering().await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    let mut refused = 0;
+    for fence in 1..=70 {
+        lab.dispatch(&leased, fence, "1");
+        refused += u32::from(lab.next_summary().await.starts_with("refused"));
+    }
+    assert_eq!(refused, 5, "one runs, sixty-four wait");
+}
+
+#[tokio::test]
+async fn unhealthy_back_end_and_its_recovery_are_reported() {
+    let healthy = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let switch = std::sync::Arc::clone(&healthy);
+    let (address, _) =
+        fake::serve_with(move |_| match switch.load(std::sync::atomic::Ordering::SeqCst) {
+            true => r#"{"data":[{"id":"m"}]}"#.into_response(),
+            false => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        })
+        .await;
+    let mut lab = Lab::with(|settings| settings.health_interval = Duration::from_millis(10));
+    let mut new = new_back_end(format!("http://{address}"), Format::Openai, 1);
+    new.models.clear();
+    let worker = lab.workers.register_back_end(new).await.unwrap();
+    assert_eq!(worker.executors[0].models, [name("m")]);
+    let leased = lab.lease(&worker).await;
+    healthy.store(false, std::sync::atomic::Ordering::SeqCst);
+    lab.wait_for_health(false).await;
+    lab.dispatch(&leased, 1, "\"hi\"");
+    assert!(
+        lab.ends().await.starts_with("unreached 1: the back end answered 500"),
+        "it is not called"
+    );
+    healthy.store(true, std::sync::atomic::Ordering::SeqCst);
+    lab.wait_for_health(true).await;
+}
+
+#[tokio::test]
+async fn unreachable_back_end_did_not_receive_the_request() {
+    let (address, serving) =
+        fake::serve_one_request_per_connection(r#"{"data":[{"id":"m"}]}"#).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Openai, 1).await;
+    serving.abort();
+    let expected = format!("no connection to {address}: ");
+    wait_until_gone(address).await;
+    for fence in [1, 2] {
+        lab.dispatch(&leased, fence, "\"hi\"");
+    }
+    let mut heard = vec![];
+    while heard.len() < 2 {
+        let said = lab.next_message().await.1;
+        if let FromWorker::Finished { .. } = said {
+            heard.push(summary(&said));
+        }
+    }
+    heard.sort();
+    for (said, fence) in heard.iter().zip([1, 2]) {
+        assert!(said.starts_with(&format!("unreached {fence}: {expected}")), "{said}");
+    }
+}
+
+/// Until nobody listens there any more.
+pub(crate) async fn wait_until_gone(address: std::net::SocketAddr) {
+    let gone = async {
+        while tokio::net::TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, gone).await.expect("it still listens");
+}
+
+/// A scheduler whose disk is full records nothing, and next_message of the result again later.
+#[tokio::test]
+async fn a_result_is_reported_until_it_is_recorded() {
+    let (address, _) = fake::serve_with(|seen| seen.body.clone().into_response()).await;
+    let mut lab = Lab::new();
+    let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
+    lab.dispatch(&leased, 1, "1");
+    for _ in 0..3 {
+        assert_eq!(lab.ends().await, "completed 1: 1");
+    }
+    lab.recorded(&leased, 1);
+    assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding []");
+}

@@ -1,0 +1,166 @@
+//! Why a worker is given nothing at present, to be read.
+
+use hypha_market::HeldLease;
+use hypha_model::{RefusalKind, Requirement, TaskId, TaskState, Time, WorkerId};
+
+use super::quarantine::Quarantine;
+use super::workers::WorkerState;
+use super::{Scheduler, WorkerSlot};
+
+/// Why a worker is given nothing at present.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unavailability {
+    /// It is being removed: it finishes what it has.
+    Draining,
+    /// It has not granted a lease yet.
+    NotLeased {
+        /// Why it did not, if it said so.
+        refused: Option<RefusalKind>,
+    },
+    /// It cannot be relied on since then.
+    Lost {
+        /// Since when.
+        since: Time,
+        /// What was noticed.
+        reason: &'static str,
+    },
+    /// It could not be reached, or what its executors forward to could not, and has not been found well since.
+    Unreachable {
+        /// Since when.
+        since: Time,
+    },
+    /// It owes an answer, and has said nothing since then.
+    Unresponsive {
+        /// Since when.
+        since: Time,
+    },
+    /// Other schedulers hold so much of it that what is left is too little.
+    LeasedToOthers,
+    /// It has failed too often in a row, or all of its executors have that would do.
+    Quarantined(Quarantine),
+}
+
+/// Workers that are looked at for the reason why a task is unschedulable: it is asked for by many at once when a server that
+/// many use has gone, and everybody else waits meanwhile.
+const MAX_WORKERS_EXAMINED: usize = 1_000;
+
+/// A task that nobody would take at present, not even when its turn comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unschedulable {
+    /// What is wrong with one of those who otherwise would, if one of them is known.
+    pub why: Option<Unavailability>,
+    /// Since when all of them are away, if they are.
+    pub since: Option<Time>,
+}
+
+impl Scheduler {
+    /// Whether a task waits, and nobody would take it at present. One that waits for whoever is busy is not unschedulable.
+    pub fn unschedulable(&self, task: TaskId) -> Option<Unschedulable> {
+        let task = self.task(*self.by_id.get(&task)?)?;
+        let wanted = &task.accepted.spec.requirement;
+        if task.state != TaskState::Queued || self.placement.is_schedulable(wanted) {
+            return None;
+        }
+        let workers = self.workers.iter().flatten().take(MAX_WORKERS_EXAMINED);
+        let reasons = workers.filter_map(|state| {
+            wanted.satisfied_by(&state.worker).ok()?;
+            self.unavailability_of(state.worker.id, Some(wanted))
+        });
+        let reasons: Vec<Unavailability> = reasons.collect();
+        let gone: Option<Vec<Time>> =
+            reasons.iter().map(Unavailability::unreachable_since).collect();
+        // The last that went may be the first to come back.
+        let since = gone.and_then(|times| times.into_iter().max());
+        Some(Unschedulable { why: reasons.into_iter().next(), since })
+    }
+
+    /// Why a worker is given nothing; with a requirement, why it is given nothing that asks for this.
+    pub fn unavailability_of(
+        &self,
+        worker: WorkerId,
+        wanted: Option<&Requirement>,
+    ) -> Option<Unavailability> {
+        let state = self.known_state(worker)?;
+        let too_little = || {
+            let portion = state.portion.as_ref()?;
+            portion.refusal_for(&state.worker, wanted?).map(|_| Unavailability::LeasedToOthers)
+        };
+        state.unavailability().or_else(too_little).or_else(|| {
+            let executors: Vec<usize> = match wanted {
+                Some(requirement) => requirement.executors_of(&state.worker).collect(),
+                None => (0..state.worker.executors.len()).collect(),
+            };
+            let all: Option<Vec<Unavailability>> =
+                executors.into_iter().map(|at| state.executor_unavailability(at)).collect();
+            // Whichever is tried first again: what is away may be back at any time.
+            all?.into_iter().min_by_key(|reason| match reason {
+                Unavailability::Quarantined(quarantine) => Some(quarantine.until),
+                _ => None,
+            })
+        })
+    }
+
+    /// Why an executor of a worker is given nothing although the worker is used, by its place in the worker's list.
+    pub fn executor_unavailability_of(
+        &self,
+        worker: WorkerId,
+        executor: usize,
+    ) -> Option<Unavailability> {
+        self.known_state(worker)?.executor_unavailability(executor)
+    }
+
+    fn known_state(&self, worker: WorkerId) -> Option<&WorkerState> {
+        let WorkerSlot(slot) = *self.slot_of.get(&worker)?;
+        self.workers.get(slot as usize)?.as_ref()
+    }
+}
+
+impl Unavailability {
+    /// Since when it is not there, if that is so.
+    fn unreachable_since(&self) -> Option<Time> {
+        match self {
+            Unavailability::Lost { since, .. }
+            | Unavailability::Unreachable { since }
+            | Unavailability::Unresponsive { since } => Some(*since),
+            Unavailability::Draining
+            | Unavailability::NotLeased { .. }
+            | Unavailability::LeasedToOthers
+            | Unavailability::Quarantined(_) => None,
+        }
+    }
+}
+
+impl WorkerState {
+    /// Why nothing at all is given to it.
+    pub(super) fn unavailability(&self) -> Option<Unavailability> {
+        if self.draining {
+            return Some(Unavailability::Draining);
+        }
+        if self.replaced {
+            return Some(Unavailability::NotLeased { refused: None });
+        }
+        if let HeldLease::Requested { refused, .. } = self.lease {
+            let lost = self.lost.and_then(|lost| Some((lost.since, lost.reason?)));
+            return Some(match lost {
+                Some((since, reason)) => Unavailability::Lost { since, reason },
+                None => Unavailability::NotLeased { refused },
+            });
+        }
+        if self.portion.as_ref().is_some_and(|portion| portion.slots.iter().all(|it| *it == 0)) {
+            return Some(Unavailability::LeasedToOthers);
+        }
+        if self.is_unresponsive {
+            return Some(Unavailability::Unresponsive { since: self.last_heard });
+        }
+        self.streaks.own().cloned().map(Unavailability::Quarantined)
+    }
+
+    fn executor_unavailability(&self, executor: usize) -> Option<Unavailability> {
+        let quarantined =
+            || self.streaks.of_executor(executor).cloned().map(Unavailability::Quarantined);
+        self.streaks
+            .unreachable_since(executor)
+            .map(|since| Unavailability::Unreachable { since })
+            .or_else(quarantined)
+    }
+}

@@ -1,0 +1,84 @@
+//! Executors that cannot be reached: what they forward to is away. They are given nothing until they have been found
+//! well, and nobody is blamed.
+
+use hypha_market::HeldLease;
+use hypha_model::{Name, Time, WorkerId};
+use hypha_placement::WorkerSlot;
+
+use super::Scheduler;
+
+/// An executor could not be reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unreachable {
+    pub(super) since: Time,
+    /// When that was noticed last.
+    last_noticed: Time,
+}
+
+impl Scheduler {
+    /// An executor could not be reached. What it has, it may yet finish.
+    pub(super) fn mark_unreachable(&mut self, now: Time, slot: WorkerSlot, executor: usize) {
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        let Some(unreachable) = state.streaks.unreachable_mut(executor) else { return };
+        let since = unreachable.map_or(now, |unreachable| unreachable.since);
+        *unreachable = Some(Unreachable { since, last_noticed: now });
+        self.update_suspension(now, slot, executor);
+        self.check_soon(now, slot);
+        self.arm_worker(slot);
+    }
+
+    /// A worker says which of its executors cannot be reached; the others can. A worker with one name twice means both.
+    pub(super) fn executors_unreachable(&mut self, now: Time, worker: WorkerId, names: &[Name]) {
+        self.plan_wanted = false;
+        let Some((slot, state)) = self.state_of(worker) else { return };
+        let executors = state.worker.executors.iter();
+        let unreachable: Vec<bool> =
+            executors.map(|executor| names.contains(&executor.name)).collect();
+        for (executor, unreachable) in unreachable.into_iter().enumerate() {
+            let was_suspended = self.placement.is_suspended(slot, executor);
+            if unreachable {
+                self.mark_unreachable(now, slot, executor);
+            } else if let Some(Some(state)) = self.workers.get_mut(slot.0 as usize)
+                && state
+                    .streaks
+                    .unreachable_mut(executor)
+                    .is_some_and(|unreachable| unreachable.take().is_some())
+            {
+                self.update_suspension(now, slot, executor);
+            }
+            // What was bound to it is decided anew, and what waited for it.
+            self.plan_wanted |= was_suspended != self.placement.is_suspended(slot, executor);
+        }
+    }
+
+    /// A worker has answered what it was asked at `sent`: whoever was not said to be away since then is well. A
+    /// question from before says nothing of how it has been since.
+    pub(super) fn mark_reachable(&mut self, now: Time, slot: WorkerSlot, sent: Time) {
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        let is_well = |at: &usize| {
+            let unreachable = state.streaks.unreachable_mut(*at);
+            unreachable.is_some_and(|unreachable| {
+                unreachable.take_if(|unreachable| unreachable.last_noticed < sent).is_some()
+            })
+        };
+        let well: Vec<usize> = (0..state.worker.executors.len()).filter(is_well).collect();
+        for executor in well {
+            self.update_suspension(now, slot, executor);
+        }
+        self.check_soon(now, slot);
+    }
+
+    /// As long as an executor is away, its worker is asked more often than others. Not at once: the answer would most
+    /// likely be the same, and whoever is found well and cannot be reached must not be asked without end.
+    fn check_soon(&mut self, now: Time, slot: WorkerSlot) {
+        let look_at = now + self.settings.health_check_timeout;
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        let any = (0..state.worker.executors.len())
+            .any(|at| state.streaks.unreachable_since(at).is_some());
+        if let HeldLease::Held { next, .. } = &mut state.lease
+            && any
+        {
+            *next = (*next).min(look_at);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Finding workers of the swarm, and staying connected to them. Which of them are used is the machine's choice.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use hypha_model::{CapabilityQuery, NodeRole};
+use hypha_net::{FoundWorker, Net, PeerId};
+use hypha_wire::request::{RequestBody, ResponseBody};
+use tokio::sync::mpsc;
+use tracing::Instrument;
+
+use super::core::SchedulerCore;
+use super::names::WorkerNames;
+use super::worker_channels::{WorkerChannel, WorkerChannels};
+
+/// News that wait for the search loop. It takes one within the time of a search.
+const MAX_QUEUED_EVENTS: usize = 1_024;
+
+/// While a worker that was found is not connected, the next look comes this soon: it is back, or its record has ended.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The first search may come before the directory has heard of anyone; until a worker is found it is repeated soon.
+const FIRST_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long a worker may take to answer the first question.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A handle to the search loop.
+pub(crate) struct DiscoveryHandle {
+    events: mpsc::Sender<DiscoveryEvent>,
+}
+
+enum DiscoveryEvent {
+    Refresh,
+    Announced(Box<FoundWorker>),
+    Joined(PeerId),
+    Left(PeerId),
+}
+
+impl DiscoveryHandle {
+    pub(super) fn start(
+        net: Net,
+        interval: Duration,
+        core: Weak<SchedulerCore>,
+        channels: Arc<WorkerChannels>,
+        names: &Arc<WorkerNames>,
+    ) -> DiscoveryHandle {
+        let (events, received) = mpsc::channel(MAX_QUEUED_EVENTS);
+        let names = names.clone();
+        let search = Discovery { net, interval, core, channels, names, known: HashMap::new() };
+        tokio::spawn(search.run(received));
+        DiscoveryHandle { events }
+    }
+
+    /// The directory may have more to say now.
+    pub(crate) fn refresh(&self) {
+        self.send(DiscoveryEvent::Refresh);
+    }
+
+    pub(crate) fn announced(&self, found: FoundWorker) {
+        self.send(DiscoveryEvent::Announced(Box::new(found)));
+    }
+
+    pub(crate) fn joined(&self, peer: PeerId) {
+        self.send(DiscoveryEvent::Joined(peer));
+    }
+
+    pub(crate) fn left(&self, peer: PeerId) {
+        self.send(DiscoveryEvent::Left(peer));
+    }
+
+    fn send(&self, event: DiscoveryEvent) {
+        // What does not fit is found by the next search.
+        let _ = self.events.try_send(event);
+    }
+}
+
+struct Discovery {
+    net: Net,
+    interval: Duration,
+    core: Weak<SchedulerCore>,
+    channels: Arc<WorkerChannels>,
+    names: Arc<WorkerNames>,
+    known: HashMap<PeerId, KnownWorker>,
+}
+
+struct KnownWorker {
+    found: FoundWorker,
+    channel: WorkerChannel,
+}
+
+impl Discovery {
+    async fn run(mut self, mut received: mpsc::Receiver<DiscoveryEvent>) {
+        loop {
+            let all_connected = self.refresh().await;
+            let pause = match (self.known.is_empty(), all_connected) {
+                (true, _) => FIRST_SEARCH_INTERVAL.min(self.interval),
+                (false, false) => RECONNECT_INTERVAL.min(self.interval),
+                (false, true) => self.interval,
+            };
+            let due = tokio::time::sleep(pause);
+            tokio::pin!(due);
+            loop {
+                tokio::select! {
+                    () = &mut due => break,
+                    event = received.recv() => match event {
+                        Some(DiscoveryEvent::Refresh) => break,
+                        Some(DiscoveryEvent::Announced(found)) => self.found(*found).await,
+                        Some(DiscoveryEvent::Joined(peer)) => self.joined(peer),
+                        Some(DiscoveryEvent::Left(peer)) => self.lost(peer, "it sent a farewell").await,
+                        None => return,
+                    },
+                }
+            }
+        }
+    }
+
+    /// Looks who is there; whether all that are known are connected.
+    async fn refresh(&mut self) -> bool {
+        let found = self.net.get_records_matching(CapabilityQuery::default()).await;
+        let there: HashSet<_> = found.iter().map(|found| found.peer).collect();
+        for found in found {
+            self.found(found).await;
+        }
+        let peers = self.net.peers().await;
+        // Without a gateway nobody was asked: then a worker that is not found may well be there.
+        let asked = peers.iter().any(|peer| peer.role == NodeRole::Gateway);
+        let connected: HashSet<_> = peers.iter().map(|peer| peer.id).collect();
+        let apart: Vec<_> =
+            self.known.keys().filter(|peer| !connected.contains(peer)).copied().collect();
+        for peer in apart.iter().filter(|peer| asked && !there.contains(peer)) {
+            self.lost(*peer, "its record has expired").await;
+        }
+        apart.is_empty()
+    }
+
+    async fn found(&mut self, found: FoundWorker) {
+        let peer = found.peer;
+        if let Some(name) = &found.name {
+            self.names.put(found.worker.id, name);
+        }
+        if let Some(known) = self.known.get_mut(&peer) {
+            if known.found.sequence > found.sequence {
+                return;
+            }
+            if known.found.worker != found.worker {
+                known.channel.set_worker(&found.worker);
+                if let Some(core) = self.core.upgrade() {
+                    let worker = Arc::new(found.worker.clone());
+                    core.handle_event(hypha_engine::SchedulerEvent::WorkerFound(worker));
+                }
+            }
+            if known.found.addresses != found.addresses {
+                self.net.add_persistent_peer(peer, found.addresses.clone()).await;
+            }
+            known.found = found;
+            return;
+        }
+        let (worker, organisation) = (&found.worker, &found.organisation);
+        let name = found.name.as_deref().unwrap_or_default();
+        tracing::info!(%peer, name, worker = %worker.id, organisation, "found a worker");
+        self.net.add_persistent_peer(peer, found.addresses.clone()).await;
+        let (net, core, channels) = (self.net.clone(), self.core.clone(), self.channels.clone());
+        let channel = WorkerChannel::new(net, core, channels, peer, found.worker.clone());
+        self.known.insert(peer, KnownWorker { found, channel });
+    }
+
+    /// A worker that has just connected gets its stream, and is asked how it is: a channel that carries no answers
+    /// is better known at once.
+    fn joined(&self, peer: PeerId) {
+        let Some(known) = self.known.get(&peer) else { return };
+        known.channel.connected();
+        let net = self.net.clone();
+        let greeting = async move {
+            let asked = net.request(
+                peer,
+                RequestBody::Health,
+                HEALTH_TIMEOUT,
+                hypha_telemetry::traceparent(),
+            );
+            match asked.await {
+                Ok(ResponseBody::Health(health)) => {
+                    tracing::info!(%peer, version = health.version, ready = health.ready, "a worker answers");
+                }
+                Ok(_) => {
+                    tracing::warn!(%peer, "a worker sent an unexpected response to a health request")
+                }
+                Err(error) => {
+                    tracing::warn!(%peer, "a connected worker does not respond to a health request: {error}")
+                }
+            }
+        };
+        tokio::spawn(greeting.instrument(tracing::info_span!("check worker health", %peer)));
+    }
+
+    async fn lost(&mut self, peer: PeerId, why: &str) {
+        if let Some(known) = self.known.remove(&peer) {
+            tracing::info!(%peer, worker = %known.found.worker.id, "a worker left the network: {why}");
+            self.net.remove_persistent_peer(peer).await;
+        }
+    }
+}

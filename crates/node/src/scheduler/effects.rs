@@ -1,0 +1,304 @@
+//! Carries out what the scheduler's machine wants: messages to workers, replies and notices to clients.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use hypha_api::{ServiceUnavailable, SubmitResult, Watch};
+use hypha_driver::{EffectHandler, SharedMachine, Stopped};
+use hypha_engine::store::AnyStore;
+use hypha_engine::{
+    Effect, Notice, Record, Reply, Scheduler, SubmitRejection, Submitted, ToWorker,
+};
+use hypha_machine::Released;
+use hypha_model::{Fence, Payload, TaskId, Time, Worker, WorkerId};
+use tokio::sync::{Notify, oneshot};
+
+use super::metrics::SchedulerMetrics;
+use super::watchers::Watchers;
+use crate::clock::Clock;
+use crate::crash::{CrashPoint, crash_point};
+
+/// How messages get to workers.
+pub(crate) trait Transport: Send + Sync {
+    /// Sends, or drops: the machine expects that messages are lost. Never waits.
+    fn send(&self, worker: WorkerId, message: ToWorker);
+
+    /// The machine has forgotten this worker.
+    fn forget(&self, worker: WorkerId);
+
+    /// The same, but an operator removed it and may want it again.
+    fn mark_removed(&self, worker: WorkerId);
+
+    /// Workers that are known here without being searched for.
+    fn registered_workers(&self) -> Vec<Arc<Worker>>;
+
+    /// Workers that are connected now.
+    fn connected_workers(&self) -> Vec<Arc<Worker>>;
+}
+
+/// How the requester of an event gets its reply.
+pub(crate) enum Requester {
+    /// A command.
+    Command(oneshot::Sender<Result<Reply, ServiceUnavailable>>),
+    /// Tasks that are to be durable, and whether they are watched.
+    Submit { answer: oneshot::Sender<Result<Vec<SubmitResult>, ServiceUnavailable>>, watch: bool },
+    /// Its caller waits for the step itself.
+    Synchronous,
+}
+
+/// The machine with what makes it durable and what carries out its effects.
+pub(crate) type SchedulerMachine = SharedMachine<Scheduler, AnyStore, SchedulerEffectHandler>;
+
+/// See the head of this file.
+pub(crate) struct SchedulerEffectHandler {
+    machine: OnceLock<Weak<SchedulerMachine>>,
+    watchers: Mutex<Watchers>,
+    transport: Box<dyn Transport>,
+    metrics: SchedulerMetrics,
+    /// How many tasks the machine had placed after its last step.
+    assigned: AtomicU64,
+    pub(super) clock: Clock,
+    /// The machine wants to be woken earlier than it wanted before.
+    pub(super) earlier: Notify,
+    /// A worker has granted a lease.
+    pub(super) leased: Notify,
+    /// The store has failed.
+    pub(super) store_failed: Notify,
+    /// Nothing is left to be committed.
+    pub(super) settled: Notify,
+}
+
+impl SchedulerEffectHandler {
+    pub(super) fn new(
+        clock: Clock,
+        metrics: SchedulerMetrics,
+        transport: Box<dyn Transport>,
+    ) -> SchedulerEffectHandler {
+        SchedulerEffectHandler {
+            machine: OnceLock::new(),
+            watchers: Mutex::default(),
+            transport,
+            metrics,
+            assigned: AtomicU64::new(0),
+            clock,
+            earlier: Notify::new(),
+            leased: Notify::new(),
+            store_failed: Notify::new(),
+            settled: Notify::new(),
+        }
+    }
+
+    /// This is the machine.
+    pub(super) fn set_machine(&self, machine: &Arc<SchedulerMachine>) {
+        let _ = self.machine.set(Arc::downgrade(machine));
+    }
+
+    pub(super) fn transport(&self) -> &dyn Transport {
+        &*self.transport
+    }
+
+    /// Watches a task from now on.
+    pub(super) fn watch(&self, task: TaskId) -> Watch {
+        lock(&self.watchers).add(task)
+    }
+
+    /// Passes a piece of a streamed result on to those who watch its task. Given back if the machine has to see it.
+    pub(super) fn forward_output(
+        &self,
+        worker: WorkerId,
+        fence: Fence,
+        piece: Payload,
+    ) -> Option<Payload> {
+        lock(&self.watchers).forward_output(worker, fence, piece)
+    }
+
+    /// Each answer, with a watch if it is wanted. A repeated task may have ended long ago; its watch is simply never
+    /// told anything.
+    pub(super) fn accept(
+        &self,
+        answers: Vec<Result<Submitted, SubmitRejection>>,
+        watch: bool,
+    ) -> Vec<SubmitResult> {
+        let mut watchers = watch.then(|| lock(&self.watchers));
+        let mut accept = |submitted: Submitted| {
+            let watch = watchers.as_mut().map(|watchers| watchers.add(submitted.task));
+            (submitted, watch)
+        };
+        answers.into_iter().map(|answer| answer.map(&mut accept)).collect()
+    }
+
+    /// Carries out effects: notices first, since a fast worker's answer leads to more of them while we send.
+    fn handle_effects(&self, effects: &mut Vec<Effect>) {
+        self.notify(effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::ToWorker { worker, message } => self.transport.send(worker, message),
+                Effect::WorkerLeased(_) => self.leased.notify_waiters(),
+                Effect::WorkerForgotten(worker) => self.forget(worker),
+                Effect::Notice { .. } | Effect::ForwardOutput { .. } => {}
+            }
+        }
+    }
+
+    /// A worker may be known again by now.
+    fn forget(&self, worker: WorkerId) {
+        let Some(machine) = self.machine.get().and_then(Weak::upgrade) else { return };
+        let (known, removed) = machine
+            .read(|scheduler, _| (scheduler.knows_worker(worker), scheduler.is_removed(worker)));
+        match (known, removed) {
+            (true, _) => {}
+            (false, true) => self.transport.mark_removed(worker),
+            (false, false) => self.transport.forget(worker),
+        }
+    }
+
+    fn notify(&self, effects: &[Effect]) {
+        let concerns = |effect: &Effect| {
+            matches!(effect, Effect::Notice { .. } | Effect::ForwardOutput { .. })
+        };
+        if !effects.iter().any(concerns) {
+            return;
+        }
+        let mut watchers = lock(&self.watchers);
+        for effect in effects {
+            match effect {
+                Effect::ForwardOutput { task, worker, fence } => {
+                    watchers.start_stream(*task, *worker, *fence)
+                }
+                Effect::Notice { task, notice } => {
+                    if let Notice::Ended { accepted, finished } = notice {
+                        self.metrics.observe_end(accepted, finished);
+                    }
+                    watchers.notify(*task, notice);
+                }
+                Effect::ToWorker { .. } | Effect::WorkerLeased(_) | Effect::WorkerForgotten(_) => {}
+            }
+        }
+    }
+}
+
+impl EffectHandler<Scheduler> for SchedulerEffectHandler {
+    type Requester = Requester;
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn stepped(&self, machine: &Scheduler, began: Time) {
+        let assigned = machine.strategy().1.assigned;
+        let before = self.assigned.swap(assigned, Ordering::Relaxed);
+        // A new strategy counts anew.
+        let decided = assigned.saturating_sub(before);
+        if decided > 0 {
+            self.metrics.observe_selection(decided, self.clock.now().since(began));
+        }
+    }
+
+    fn committing(&self, records: &[Record]) {
+        if cfg!(feature = "crash-points") {
+            if records.iter().any(|record| matches!(record, Record::Accepted(_))) {
+                crash_point(CrashPoint::AcceptedBeforeCommit);
+            }
+            if records.iter().any(|record| matches!(record, Record::Finished(_))) {
+                crash_point(CrashPoint::ResultBeforeCommit);
+            }
+        }
+    }
+
+    fn handle_released(&self, released: &mut Released<Scheduler, Requester>) {
+        let is_dispatch = |effect: &Effect| {
+            matches!(effect, Effect::ToWorker { message: ToWorker::Dispatch(_), .. })
+        };
+        let replies = !released.replies.is_empty();
+        if cfg!(feature = "crash-points") && (replies || released.effects.iter().any(is_dispatch)) {
+            crash_point(CrashPoint::CommittedBeforeSend);
+        }
+        // Watches begin before anything is sent: a fast worker answers while we are here, and a client that watches its
+        // task is to miss nothing of it.
+        let accept = |(requester, reply): (Requester, Reply)| {
+            requester.into_reply(reply, |answers, watch| self.accept(answers, watch))
+        };
+        let answers: Vec<PendingReply> = released.replies.drain(..).map(accept).collect();
+        self.handle_effects(&mut released.effects);
+        if replies {
+            crash_point(CrashPoint::SentBeforeReply);
+        }
+        answers.into_iter().for_each(PendingReply::send);
+    }
+
+    fn handle_at_once(&self, mut effects: Vec<Effect>) {
+        self.handle_effects(&mut effects);
+    }
+
+    fn refuse(&self, requester: Requester, why: &Stopped) {
+        let why = ServiceUnavailable(why.to_string());
+        // A client that has gone does not want to know.
+        match requester {
+            Requester::Command(answer) => drop(answer.send(Err(why))),
+            Requester::Submit { answer, .. } => drop(answer.send(Err(why))),
+            Requester::Synchronous => {}
+        }
+    }
+
+    fn wake_earlier(&self) {
+        self.earlier.notify_one();
+    }
+
+    fn settled(&self) {
+        self.settled.notify_waiters();
+    }
+
+    fn journal_failed(&self, why: &Stopped) {
+        tracing::error!(
+            "the scheduler stops acknowledging: {why}; it recovers when the store works again"
+        );
+        lock(&self.watchers).clear();
+        self.store_failed.notify_one();
+    }
+}
+
+impl Requester {
+    /// What the requester is to be told; `accept` makes watches for submitted tasks.
+    pub(super) fn into_reply(
+        self,
+        reply: Reply,
+        accept: impl FnOnce(Vec<Result<Submitted, SubmitRejection>>, bool) -> Vec<SubmitResult>,
+    ) -> PendingReply {
+        match (self, reply) {
+            (Requester::Command(answer), reply) => PendingReply::Command(answer, reply),
+            (Requester::Submit { answer, watch }, Reply::Submitted(answers)) => {
+                PendingReply::Submit(answer, Ok(accept(answers, watch)))
+            }
+            (Requester::Submit { answer, .. }, _) => {
+                let error = ServiceUnavailable("the scheduler returned an unexpected reply".into());
+                PendingReply::Submit(answer, Err(error))
+            }
+            (Requester::Synchronous, _) => PendingReply::None,
+        }
+    }
+}
+
+/// An answer that is ready to be given.
+pub(super) enum PendingReply {
+    Command(oneshot::Sender<Result<Reply, ServiceUnavailable>>, Reply),
+    Submit(
+        oneshot::Sender<Result<Vec<SubmitResult>, ServiceUnavailable>>,
+        Result<Vec<SubmitResult>, ServiceUnavailable>,
+    ),
+    None,
+}
+
+impl PendingReply {
+    pub(super) fn send(self) {
+        // A client that has gone does not want to know.
+        match self {
+            PendingReply::Command(to, reply) => drop(to.send(Ok(reply))),
+            PendingReply::Submit(to, accepted) => drop(to.send(accepted)),
+            PendingReply::None => {}
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,227 @@
+//! What surrounds the worker's machine: the channels to schedulers, the runs, and the files that it keeps.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hypha_engine::{
+    FromWorker, Outcome, OutgoingMessage, RunCommand, RunId, ToWorker, WorkerEffect, WorkerEvent,
+    WorkerMachine, WorkerRecord, WorkerStep,
+};
+use hypha_machine::Disk;
+use hypha_model::{AttemptId, Payload, SchedulerId, Worker};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::runners::{Runners, Stopper};
+use super::{channels::Outbox, epoch};
+use crate::crash::{CrashPoint, crash_point};
+use crate::machine_loop::{MachineHost, MachineLoop};
+
+/// Events that wait for the loop; senders of more wait.
+pub(super) const MAX_EVENTS: usize = 4_096;
+
+/// How long a scheduler may take to acknowledge that this worker leaves: some round trips. After that the next life
+/// tells it.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What happens at a worker.
+pub(super) enum WorkerInput {
+    /// A scheduler has opened a channel.
+    ChannelOpened(SchedulerId, Outbox),
+    /// The channel with this number is closed.
+    ChannelClosed(SchedulerId, u64),
+    /// A scheduler said some things.
+    Received(SchedulerId, Vec<ToWorker>),
+    Progressed(RunId, u16),
+    Output(RunId, Payload),
+    Ended(RunId, Outcome),
+    /// Whether the server behind the executor at this place is well.
+    HealthChecked(usize, bool),
+}
+
+/// See the head of this file.
+pub(super) struct WorkerHost {
+    pub(super) worker: Arc<Worker>,
+    pub(super) files: EpochFiles,
+    pub(super) runners: Arc<Runners>,
+    pub(super) events: mpsc::Sender<WorkerInput>,
+    /// Where messages for the worker's own surface go.
+    pub(super) local: mpsc::Sender<FromWorker>,
+    pub(super) outboxes: HashMap<SchedulerId, Outbox>,
+    pub(super) runs: HashMap<RunId, ActiveRun>,
+}
+
+/// A run that has not ended.
+pub(super) struct ActiveRun {
+    attempt: AttemptId,
+    stopper: Stopper,
+}
+
+/// The files in which a worker keeps its epoch.
+pub(super) struct EpochFiles(pub(super) PathBuf);
+
+/// Runs until told to stop, and then until the holders of leases have acknowledged that this worker leaves.
+pub(super) async fn run(
+    mut machine_loop: MachineLoop<WorkerMachine, WorkerHost>,
+    stop: CancellationToken,
+) {
+    machine_loop.run(stop.cancelled()).await;
+    let leaving = async {
+        machine_loop.step(WorkerEvent::LeaveRequested).await?;
+        while has_unacknowledged_leave(&machine_loop) && machine_loop.next().await? {}
+        io::Result::Ok(())
+    };
+    match tokio::time::timeout(LEAVE_TIMEOUT, leaving).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!("cannot record that this worker leaves: {error}"),
+        Err(_) => tracing::warn!(
+            "a scheduler did not acknowledge in time that this worker leaves; leaving anyway"
+        ),
+    }
+}
+
+/// Whether a scheduler that can be reached has still to acknowledge that the worker leaves.
+fn has_unacknowledged_leave(machine_loop: &MachineLoop<WorkerMachine, WorkerHost>) -> bool {
+    let outboxes = &machine_loop.host().outboxes;
+    machine_loop.machine().unreleased_holders().any(|holder| outboxes.contains_key(&holder))
+}
+
+impl MachineHost<WorkerMachine> for WorkerHost {
+    type Input = WorkerInput;
+    type Disk = EpochFiles;
+
+    fn on_input(&mut self, event: WorkerInput, events: &mut Vec<WorkerEvent>) {
+        match event {
+            WorkerInput::ChannelOpened(scheduler, outbox) => {
+                drop(self.outboxes.insert(scheduler, outbox))
+            }
+            WorkerInput::ChannelClosed(scheduler, number) => {
+                if self.outboxes.get(&scheduler).is_some_and(|outbox| outbox.number == number) {
+                    self.outboxes.remove(&scheduler);
+                }
+            }
+            WorkerInput::Received(scheduler, messages) => {
+                let said = |message| WorkerEvent::SchedulerMessageReceived { scheduler, message };
+                events.extend(messages.into_iter().map(said));
+            }
+            WorkerInput::Progressed(id, permille) => {
+                events.push(WorkerEvent::Progressed { id, permille })
+            }
+            WorkerInput::Output(id, piece) => self.forward_output(id, piece),
+            WorkerInput::Ended(id, outcome) => {
+                self.runs.remove(&id);
+                events.push(WorkerEvent::Ended { id, outcome, run: None });
+            }
+            WorkerInput::HealthChecked(executor, well) => {
+                events.push(WorkerEvent::BackEndChecked { executor, is_healthy: well })
+            }
+        }
+    }
+
+    fn disk(&mut self) -> &mut EpochFiles {
+        &mut self.files
+    }
+
+    async fn handle_effects(&mut self, effects: Vec<WorkerEffect>, events: &mut Vec<WorkerEvent>) {
+        for effect in effects {
+            match effect {
+                WorkerEffect::Send(said) => self.send(said).await,
+                WorkerEffect::Run(RunCommand::Start { id, dispatch, executor, devices }) => {
+                    // Runs that take no time end here, and may let others begin.
+                    if let Some(outcome) = self.runners.run_at_once(executor, &dispatch) {
+                        events.push(WorkerEvent::Ended { id, outcome, run: None });
+                        continue;
+                    }
+                    let (runners, out) = (Arc::clone(&self.runners), self.events.clone());
+                    let attempt = dispatch.attempt;
+                    let stopper = runners.start(id, executor, dispatch, devices, out);
+                    self.runs.insert(id, ActiveRun { attempt, stopper });
+                }
+                WorkerEffect::Run(RunCommand::Stop(id)) => match self.runs.get(&id) {
+                    Some(run) => run.stopper.stop(),
+                    // It ended while we were told to stop it: its end is on its way.
+                    None => tracing::debug!(?id, "nothing to stop"),
+                },
+            }
+        }
+    }
+
+    fn start(&mut self) -> io::Result<(WorkerMachine, WorkerStep)> {
+        start(&self.worker, &self.files)
+    }
+
+    fn abandon(&mut self) {
+        self.runs.values().for_each(|run| run.stopper.stop());
+    }
+
+    fn is_idle(&self) -> bool {
+        self.runs.is_empty()
+    }
+}
+
+/// The next life of a worker, with what it wants at its start.
+pub(super) fn start(
+    worker: &Arc<Worker>,
+    files: &EpochFiles,
+) -> io::Result<(WorkerMachine, WorkerStep)> {
+    let (last, left) = (epoch::read(&files.0)?, epoch::read_left(&files.0));
+    let mut step = WorkerStep::default();
+    let seed = rand::random();
+    let machine = WorkerMachine::start(Arc::clone(worker), last, left, seed, &mut step);
+    Ok((machine, step))
+}
+
+impl WorkerHost {
+    /// A piece of a result goes to its scheduler without the machine: of a run that is not to stop.
+    fn forward_output(&mut self, id: RunId, piece: Payload) {
+        let Some(run) = self.runs.get(&id).filter(|run| !run.stopper.is_stopped()) else { return };
+        let (attempt, fence) = (run.attempt, id.fence);
+        // The worker's own surface gives whole results only.
+        if let Some(outbox) = self.outboxes.get(&id.scheduler)
+            && outbox.messages.try_send(FromWorker::Output { attempt, fence, piece }).is_err()
+        {
+            // A stream that lost a piece is worse than one that is made anew.
+            tracing::warn!(scheduler = %id.scheduler, "too many messages wait for a scheduler: closing its channel");
+            self.outboxes.remove(&id.scheduler);
+        }
+    }
+
+    async fn send(&mut self, OutgoingMessage { to, message }: OutgoingMessage) {
+        if matches!(message, FromWorker::Finished { .. }) {
+            crash_point(CrashPoint::RanBeforeReport);
+        }
+        if to == SchedulerId::LOCAL {
+            // The worker's own surface always reads.
+            let _ = self.local.send(message).await;
+            return;
+        }
+        if let Some(outbox) = self.outboxes.get(&to) {
+            // The machine repeats everything that matters until it is answered.
+            let _ = outbox.messages.try_send(message);
+        }
+    }
+}
+
+impl EpochFiles {
+    /// Whether they can be written, so that a disk that cannot is noticed before anything is granted.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        epoch::write(&self.0, epoch::read(&self.0)?)
+    }
+}
+
+impl Disk<WorkerRecord> for EpochFiles {
+    type Error = io::Error;
+
+    fn write(&mut self, records: Vec<WorkerRecord>) -> io::Result<()> {
+        for record in records {
+            match record {
+                WorkerRecord::Started(life) => epoch::write(&self.0, life)?,
+                WorkerRecord::Left(left) => epoch::write_left(&self.0, &left)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! A queue in which interactive tasks go first, up to a share: otherwise in the order in which they came. The same on a
+//! worker, in the scheduler's view of it, and in the queue of what is bound to it.
+
+use std::collections::VecDeque;
+
+/// So many interactive tasks in a row may go before one that waits and is not: these get at least a fifth of the turns.
+pub const MAX_CONSECUTIVE_INTERACTIVE: u32 = 4;
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub struct FairQueue<K> {
+    batch: VecDeque<K>,
+    interactive: VecDeque<K>,
+    /// Interactive tasks that have gone since one that is not waits.
+    consecutive_interactive: u32,
+}
+
+impl<K> Default for FairQueue<K> {
+    fn default() -> FairQueue<K> {
+        FairQueue {
+            batch: VecDeque::new(),
+            interactive: VecDeque::new(),
+            consecutive_interactive: 0,
+        }
+    }
+}
+
+impl<K: Copy + Eq> FairQueue<K> {
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.batch.len() + self.interactive.len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty() && self.interactive.is_empty()
+    }
+
+    /// Behind those of its kind.
+    pub fn push(&mut self, task: K, interactive: bool) {
+        if interactive { &mut self.interactive } else { &mut self.batch }.push_back(task);
+    }
+
+    fn batch_goes_first(&self) -> bool {
+        self.consecutive_interactive >= MAX_CONSECUTIVE_INTERACTIVE && !self.batch.is_empty()
+    }
+
+    /// The task that goes next.
+    pub fn front(&self) -> Option<K> {
+        self.get(0)
+    }
+
+    /// The task at this place of the order.
+    pub fn get(&self, at: usize) -> Option<K> {
+        let (first, second) = match self.batch_goes_first() {
+            true => (&self.batch, &self.interactive),
+            false => (&self.interactive, &self.batch),
+        };
+        first.get(at).or_else(|| second.get(at - first.len())).copied()
+    }
+
+    /// All of them, those that came last of their kind last.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = K> {
+        self.interactive.iter().chain(&self.batch).copied()
+    }
+
+    /// Takes out a task whose turn has come. False if it is not here.
+    pub fn take(&mut self, task: K) -> bool {
+        let batch_waits = !self.batch.is_empty();
+        if remove_from(&mut self.interactive, task) {
+            self.consecutive_interactive += u32::from(batch_waits);
+            return true;
+        }
+        let was_here = remove_from(&mut self.batch, task);
+        if was_here {
+            self.consecutive_interactive = 0;
+        }
+        was_here
+    }
+
+    /// Takes out a task that is wanted elsewhere, or not at all. False if it is not here.
+    pub fn remove(&mut self, task: K) -> bool {
+        let was_here =
+            remove_from(&mut self.interactive, task) || remove_from(&mut self.batch, task);
+        if self.batch.is_empty() {
+            self.consecutive_interactive = 0;
+        }
+        was_here
+    }
+}
+
+fn remove_from<K: Copy + Eq>(queue: &mut VecDeque<K>, task: K) -> bool {
+    // The first goes, the last is stolen; only a cancelled one is somewhere between.
+    let at = match queue.front() {
+        Some(first) if *first == task => Some(0),
+        _ => queue.iter().rposition(|other| *other == task),
+    };
+    at.and_then(|at| queue.remove(at)).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fifth_task_is_a_batch_task() {
+        let mut queue = FairQueue::default();
+        (0..3).for_each(|task| queue.push(task, false));
+        (10..20).for_each(|task| queue.push(task, true));
+        assert!(queue.remove(19) && !queue.remove(19), "nobody's turn");
+        let mut order = Vec::new();
+        while let Some(next) = queue.front() {
+            let all: Vec<u32> = (0..queue.len()).filter_map(|at| queue.get(at)).collect();
+            assert_eq!((all.len(), all[0]), (queue.len(), next));
+            assert!(queue.take(next));
+            order.push(next);
+        }
+        assert_eq!(order, [10, 11, 12, 13, 0, 14, 15, 16, 17, 1, 18, 2]);
+    }
+}

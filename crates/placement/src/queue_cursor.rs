@@ -1,0 +1,93 @@
+//! A walk through the scheduler's queue in order: the first of each shape, and behind a task that stays in the queue the
+//! next of its shape. It reads the queue as it goes, so what a plan does not come to costs nothing.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::TaskRef;
+use crate::waiting::{QueuePosition, ShapeId, WaitingQueue};
+
+type QueueEntry = (QueuePosition, ShapeId, TaskRef);
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct QueueCursor {
+    interactive: bool,
+    /// How far the first tasks of shapes have been walked through.
+    at: Option<QueuePosition>,
+    /// Where the last walk ended, which is where this one goes on after the front.
+    resume: Option<QueuePosition>,
+    /// Those behind tasks that stay.
+    followers: BinaryHeap<Reverse<QueueEntry>>,
+    /// Whether the last step came from there.
+    was_follower: bool,
+    /// The last position, and the one before.
+    last: Option<QueuePosition>,
+    previous: Option<QueuePosition>,
+    has_skipped: bool,
+}
+
+impl QueueCursor {
+    /// Through the interactive tasks, or through the others.
+    pub(crate) fn new(interactive: bool, resume: Option<QueuePosition>) -> QueueCursor {
+        QueueCursor { interactive, resume, ..QueueCursor::default() }
+    }
+
+    /// The next task in order.
+    pub(crate) fn next(&mut self, waiting: &WaitingQueue) -> Option<QueueEntry> {
+        let head = waiting.heads_after(self.interactive, self.at).next();
+        let behind = self.followers.peek().map(|Reverse(step)| *step);
+        self.was_follower = match (head, behind) {
+            (Some(head), Some(behind)) => behind < head,
+            (None, Some(_)) => true,
+            _ => false,
+        };
+        let step =
+            if self.was_follower { self.followers.pop().map(|Reverse(step)| step) } else { head };
+        if let Some((position, ..)) = step {
+            self.previous = self.last.replace(position);
+            if !self.was_follower {
+                self.at = Some(position);
+            }
+        }
+        step
+    }
+
+    /// The last task that was walked to has left the queue.
+    pub(crate) fn removed(
+        &mut self,
+        shape: ShapeId,
+        position: QueuePosition,
+        waiting: &WaitingQueue,
+    ) {
+        // The next of its shape is the first now, and comes by itself, unless another of the shape stays before it.
+        if self.was_follower {
+            self.kept(shape, position, waiting);
+        }
+    }
+
+    /// The last task that was walked to stays: the next of its shape is not the first.
+    pub(crate) fn kept(&mut self, shape: ShapeId, position: QueuePosition, waiting: &WaitingQueue) {
+        self.followers.extend(waiting.next_after(shape, Some(position)).map(Reverse));
+    }
+
+    /// Goes on where the last walk ended.
+    pub(crate) fn skip_to_resume(&mut self) {
+        if let Some(resume) = self.resume.take()
+            && Some(resume) > self.at
+        {
+            self.at = Some(resume);
+            self.has_skipped = true;
+        }
+    }
+
+    /// Whether the walk left out what the last one came to.
+    pub(crate) fn has_skipped(&self) -> bool {
+        self.has_skipped
+    }
+
+    /// The position before the last one.
+    pub(crate) fn previous(&self) -> QueuePosition {
+        self.previous.unwrap_or(QueuePosition::FIRST)
+    }
+}

@@ -1,0 +1,138 @@
+//! What is believed of a task on some hardware, and what is believed in its stead when nothing was measured.
+
+use hypha_model::Name;
+
+use crate::estimate::Estimate;
+use crate::keys::{HardwareKey, ModelKey};
+use crate::models::ModelFeatures;
+use crate::predictor::{CONSTANT, MAX_REGRESSIONS, Predictor, SHARED};
+use crate::query::Query;
+use crate::regression::Regression;
+
+/// The variance of the logarithm of the speed of one hardware against another.
+const HARDWARE_VARIANCE: f64 = 0.49;
+/// The standard deviation, as a part of the mean, of a guess that no measurement backs.
+const GUESS_ERROR: f64 = 1.0;
+
+impl Predictor {
+    /// What was learned of such tasks on this hardware, or else the next best guess.
+    pub(crate) fn learned(&self, query: &Query, hardware: HardwareKey) -> Estimate {
+        let guess = |seconds: f64| Estimate::new(seconds, seconds * GUESS_ERROR);
+        let typical = || {
+            let seconds = self.typical.mean_s(self.settings.first_guess_s);
+            self.scaled_to_usual_worker(guess(seconds), hardware)
+        };
+        let Some(model) = self.models.get(query.model.0 as usize) else { return typical() };
+        let key = pack(query.model, hardware, query.feature_set);
+        if let Some(own) = self.index.get(&key).and_then(|at| self.observed_regression(*at)) {
+            return fitted(own, model, query, 0.0);
+        }
+        if let Some(seconds) = query.estimated_s {
+            return self.scaled_to_usual_worker(guess(seconds), hardware);
+        }
+        let elsewhere = |at| self.observed_elsewhere(at, hardware);
+        if let Some((other, factor)) =
+            model.best_of_feature_set(query.feature_set).and_then(elsewhere)
+        {
+            return fitted(other, model, query, HARDWARE_VARIANCE).scaled(factor);
+        }
+        let other = model.best_of_any_feature_set().or(Some(SHARED as u32)).and_then(elsewhere);
+        match other {
+            Some((other, factor)) => guess(other.level_s() * factor),
+            None => typical(),
+        }
+    }
+
+    /// The table's answer, if it has the model.
+    pub(crate) fn from_table(&self, query: &Query, hardware: HardwareKey) -> Option<Estimate> {
+        let table = self.table.as_ref()?;
+        let model = self.models.get(query.model.0 as usize)?;
+        let model_name = self.model_names.name(query.model.0).map(Name::as_str);
+        let hardware_name = self.hardware.name(u32::from(hardware.0)).map(Name::as_str);
+        let row = table.nearest(model_name, hardware_name, |column| {
+            model.raw(column, query.present, &query.features)
+        })?;
+        Some(self.scaled_to_usual_worker(row, hardware))
+    }
+
+    /// The regression that learns from such tasks, made at the first that took `seconds`.
+    pub(crate) fn regression_for(
+        &mut self,
+        query: &Query,
+        hardware: HardwareKey,
+        seconds: f64,
+    ) -> usize {
+        let key = pack(query.model, hardware, query.feature_set);
+        let (at, new) = match self.index.get(&key) {
+            Some(at) => (*at as usize, false),
+            None if self.regressions.len() < MAX_REGRESSIONS => (self.regressions.len(), true),
+            None => (SHARED, false),
+        };
+        if !new && self.regressions[at].1.count() > 0 {
+            return at;
+        }
+        let model = self.models.get(query.model.0 as usize);
+        let same = model.and_then(|model| model.best_of_feature_set(query.feature_set));
+        let first = match same.and_then(|at| self.observed_elsewhere(at, hardware)) {
+            _ if at == SHARED => Regression::first(&CONSTANT, seconds),
+            Some((other, factor)) => other.transferred(factor, HARDWARE_VARIANCE),
+            None => Regression::first(&query.features, seconds),
+        };
+        if new {
+            self.regressions.push((key, first));
+            self.index.insert(key, at as u32);
+        } else {
+            self.regressions[at].1 = first;
+        }
+        at
+    }
+
+    /// A regression with at least one observation.
+    fn observed_regression(&self, at: u32) -> Option<&Regression> {
+        let (_, regression) = self.regressions.get(at as usize)?;
+        (regression.count() > 0).then_some(regression)
+    }
+
+    /// A regression of other hardware, and by how much its times must be scaled for this one: factors of
+    /// both stand against their own regressions, and their means need not be the same.
+    fn observed_elsewhere(&self, at: u32, hardware: HardwareKey) -> Option<(&Regression, f64)> {
+        let regression = self.observed_regression(at)?;
+        let centre = |hardware| self.workers.mean_log_factor(hardware);
+        let theirs = match self.regressions.get(at as usize) {
+            Some((key, _)) if at as usize != SHARED => unpack(*key),
+            // What is shared stands against the factors of all hardware alike.
+            _ => hardware,
+        };
+        Some((regression, (centre(theirs) - centre(hardware)).exp()))
+    }
+
+    /// Factors stand against what regressions predict, and their mean need not be one. So a time that is
+    /// meant for the usual worker is divided by the usual factor.
+    fn scaled_to_usual_worker(&self, estimate: Estimate, hardware: HardwareKey) -> Estimate {
+        estimate.scaled((-self.workers.mean_log_factor(hardware)).exp())
+    }
+}
+
+/// What a regression says of a task, with so much more variance of the logarithm.
+fn fitted(
+    regression: &Regression,
+    model: &ModelFeatures,
+    query: &Query,
+    variance: f64,
+) -> Estimate {
+    let fit = regression.predict(&query.features);
+    let (offset, offset_variance) = model.offset(&query.categories);
+    let median_s = (fit.log + offset).exp();
+    let variance = regression.noise() + fit.variance + offset_variance + variance;
+    let mean_s = median_s * regression.smear();
+    Estimate::lognormal(median_s, variance, mean_s, regression.widths())
+}
+
+/// The hardware in a key that `pack` made.
+fn unpack(key: u64) -> HardwareKey {
+    HardwareKey((key >> 8) as u16)
+}
+
+fn pack(model: ModelKey, hardware: HardwareKey, feature_set: u8) -> u64 {
+    u64::from(model.0) << 24 | u64::from(hardware.0) << 8 | u64::from(feature_set)
+}

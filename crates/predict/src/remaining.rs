@@ -1,0 +1,171 @@
+//! What is left of runs that have begun, as a sum that need not be added up anew to be asked for.
+//!
+//! A run's expected end is told once and stands until half of what was left has passed, or for as long as it is as likely as before; then it is told again. So a sum
+//! over many runs is two integers, and what is left at any time is the sum of the ends less the time.
+
+use hypha_model::{Span, Time};
+
+use crate::estimate::Estimate;
+
+const MICROS_PER_SECOND: f64 = 1e6;
+const SQUARE_MICROS_PER_SQUARE_SECOND: f64 = 1e12;
+/// An end is told again when this share of what was left has passed. With less, a run is told more often than
+/// decisions need; with more, an end that has become unlikely is believed for longer.
+const VALID_SHARE: f64 = 0.5;
+/// Nor before the run is within a standard deviation of its expected end: that it has not ended earlier says little, the
+/// end would be told as before but for 0.3 of a standard deviation.
+const LIKELY_SIGMAS: f64 = 1.0;
+/// Of the mean: nobody predicts better than this.
+const MIN_RELATIVE_DEVIATION: f64 = 0.05;
+/// And not sooner than after this: a message on one machine varies by as much.
+const MIN_VALIDITY: Span = Span::from_micros(50);
+/// What is overdue is expected to go on for this share of the time that it is overdue. A good predictor's
+/// small error would otherwise promise for ever that a hung task is about to end.
+const OVERDUE_SHARE: f64 = 0.5;
+
+/// When one run is expected to end, as told at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remaining {
+    ends: Time,
+    variance_us2: u128,
+    valid_until: Time,
+}
+
+/// A sum over runs: expected ends add, variances add. Taking out what was put in, in any order, leaves exactly what
+/// the others add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemainingSum {
+    count: u32,
+    ends_us: u128,
+    variance_us2: u128,
+}
+
+impl Remaining {
+    /// What is told at `now` of a run that began at `since`. Told later, the end is never earlier.
+    pub fn of(estimate: &Estimate, since: Time, now: Time) -> Remaining {
+        let elapsed_s = now.since(since).as_secs_f64();
+        let (mean_s, error_s) = estimate.remaining_after(elapsed_s);
+        let left_s = mean_s.max(OVERDUE_SHARE * (elapsed_s - estimate.mean_s));
+        let left = Span::from_secs_f64(left_s);
+        let deviation_s = estimate.error_s.max(MIN_RELATIVE_DEVIATION * estimate.mean_s);
+        let likely_s = estimate.mean_s - LIKELY_SIGMAS * deviation_s - elapsed_s;
+        let valid_s = (left_s * VALID_SHARE).max(likely_s);
+        let valid_until = now + Span::from_secs_f64(valid_s).max(MIN_VALIDITY);
+        let variance = (error_s * error_s * SQUARE_MICROS_PER_SQUARE_SECOND).round();
+        Remaining {
+            ends: (now + left).max(valid_until),
+            variance_us2: variance as u128,
+            valid_until,
+        }
+    }
+
+    /// When the run is expected to end.
+    pub fn expected_end(&self) -> Time {
+        self.ends
+    }
+
+    /// When it is to be told again.
+    pub fn valid_until(&self) -> Time {
+        self.valid_until
+    }
+}
+
+impl RemainingSum {
+    /// Puts a run in.
+    pub fn add(&mut self, remaining: &Remaining) {
+        self.count = self.count.saturating_add(1);
+        self.ends_us = self.ends_us.saturating_add(u128::from(remaining.ends.as_micros()));
+        self.variance_us2 = self.variance_us2.saturating_add(remaining.variance_us2);
+    }
+
+    /// Takes the same run out again.
+    pub fn remove(&mut self, remaining: &Remaining) {
+        self.count = self.count.saturating_sub(1);
+        if self.count == 0 {
+            *self = RemainingSum::default();
+            return;
+        }
+        self.ends_us = self.ends_us.saturating_sub(u128::from(remaining.ends.as_micros()));
+        self.variance_us2 = self.variance_us2.saturating_sub(remaining.variance_us2);
+    }
+
+    /// What is left at `now`, added up: mean in seconds, and variance. Holds while each of the runs stands.
+    pub fn remaining_at(&self, now: Time) -> (f64, f64) {
+        let passed = u128::from(self.count) * u128::from(now.as_micros());
+        let left_s = self.ends_us.saturating_sub(passed) as f64 / MICROS_PER_SECOND;
+        (left_s, self.variance_us2 as f64 / SQUARE_MICROS_PER_SQUARE_SECOND)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
+    const START: Time = Time::from_micros(1_700_000_000_000_000);
+
+    fn exact_s(estimate: &Estimate, elapsed_s: f64) -> f64 {
+        let left_s = estimate.remaining(elapsed_s).mean_s;
+        left_s.max(OVERDUE_SHARE * (elapsed_s - estimate.mean_s))
+    }
+
+    #[test]
+    fn hung_run_is_predicted_later_and_less_often() {
+        let estimate = Estimate::new(1.0, 0.05);
+        let (mut now, mut told, mut before) = (START, 0, START);
+        while now.since(START).as_secs_f64() < 1_000.0 {
+            let remaining = Remaining::of(&estimate, START, now);
+            assert!(remaining.expected_end() >= before && remaining.valid_until() > now);
+            (before, now, told) = (remaining.expected_end(), remaining.valid_until(), told + 1);
+        }
+        assert!(told < 80, "{told} times");
+    }
+
+    proptest! {
+        /// While an end stands, what it says is left is no more than what is, and at least a third of it.
+        #[test]
+        fn a_valid_prediction_is_near_a_fresh_one(
+            mean_s in 1e-3..1e4f64,
+            relative_error in 0.0..2.0f64,
+            elapsed in 0.0..3.0f64,
+            later in 0.0..1.0f64,
+        ) {
+            let estimate = Estimate::new(mean_s, relative_error * mean_s);
+            let told_at = START + Span::from_secs_f64(elapsed * mean_s);
+            let remaining = Remaining::of(&estimate, START, told_at);
+            let valid_s = remaining.valid_until().since(told_at).as_secs_f64();
+            let now = told_at + Span::from_secs_f64(valid_s * later);
+            let mut sum = RemainingSum::default();
+            sum.add(&remaining);
+            let left_s = sum.remaining_at(now).0;
+            let exact_s = exact_s(&estimate, now.since(START).as_secs_f64());
+            let slack_s = 1e-4 + 1e-6 * mean_s;
+            prop_assert!(left_s <= exact_s + slack_s, "{left_s} and not {exact_s}");
+            prop_assert!(exact_s <= 3.0 * left_s + slack_s, "{left_s} and not {exact_s}");
+        }
+
+        #[test]
+        fn any_order_of_taking_out_leaves_what_the_rest_would_give(
+            times in proptest::collection::vec((1e-6..1e6f64, 0.0..1e6f64, 0.0..1e6f64), 1..20),
+            keep in 0usize..20,
+        ) {
+            let told = |(mean_s, error_s, elapsed_s): &(f64, f64, f64)| {
+                let now = START + Span::from_secs_f64(*elapsed_s);
+                Remaining::of(&Estimate::new(*mean_s, *error_s), START, now)
+            };
+            let all: Vec<Remaining> = times.iter().map(told).collect();
+            let (kept, taken) = all.split_at(keep.min(all.len()));
+            let sum = |parts: &[Remaining]| {
+                let mut sum = RemainingSum::default();
+                parts.iter().for_each(|part| sum.add(part));
+                sum
+            };
+            let mut left = sum(&all);
+            taken.iter().for_each(|remaining| left.remove(remaining));
+            prop_assert_eq!(left, sum(kept));
+            if kept.is_empty() {
+                prop_assert_eq!(left.remaining_at(START), (0.0, 0.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The promises that are checked.
+
+use thiserror::Error;
+
+/// A promise that was broken.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[error("{promise}: {what}")]
+pub struct Violation {
+    /// Which promise.
+    pub promise: Promise,
+    /// How it was broken.
+    pub what: String,
+}
+
+/// The promises that are checked.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Promise {
+    /// What was acknowledged is durable and ends.
+    #[error("an accepted task was lost")]
+    NothingLost,
+    /// A task has one recorded end, and a repeated key one task.
+    #[error("a task has more than one result")]
+    OneResult,
+    /// What runs fits; a lease has one holder.
+    #[error("capacity was booked twice")]
+    NotBookedTwice,
+    /// Nothing runs without a lease, or long after its attempt is void.
+    #[error("an attempt ran without a valid lease")]
+    NoStrayRuns,
+    /// Running sums agree with what they sum up, and are zero when nothing is left.
+    #[error("a queue or an estimate did not return to zero")]
+    BackToZero,
+    /// A request that is not stored leaves no trace, and ends with its scheduler.
+    #[error("an interactive request was stored")]
+    NotStored,
+    /// A task that waits has a reason.
+    #[error("a refusal has no reason")]
+    EveryRefusalExplained,
+    /// A task instance runs an attempt once at a time.
+    #[error("an attempt ran twice at once")]
+    NotRunTwice,
+    /// A task that a live worker could run begins within a bound.
+    #[error("a task starved")]
+    NothingStarves,
+    /// Only genuine failures of attempts use up attempts.
+    #[error("an attempt was used up without a failure")]
+    NoWrongfulFailure,
+}
