@@ -1,4 +1,4 @@
-//! Calling cargo from inside `cargo xtask`.
+//! Calls cargo from inside `cargo xtask`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// The root of the workspace that the caller stands in.
+/// The root of the workspace of the current directory.
 ///
-/// Asked of cargo at run time instead of fixed at compile time: with one target directory for
-/// several checkouts, the `xtask` binary in it may have been built from another one.
+/// Queried from cargo at run time instead of fixed at compile time: with one target directory for several
+/// checkouts, the `xtask` binary in it may have been built from another one.
 pub(crate) fn workspace_root() -> anyhow::Result<PathBuf> {
     let manifest = output(command(Path::new(".")).args([
         "locate-project",
@@ -28,9 +28,9 @@ pub(crate) fn command(root: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.current_dir(root);
-    // `cargo run` describes the xtask package to us in variables that build scripts of other
-    // packages watch. Passed on, they would make cargo rebuild those packages each time that
-    // `cargo xtask` and plain `cargo` take turns.
+    // `cargo run` describes the xtask package to us in variables that build scripts of other packages watch.
+    // Passed on, they would make cargo rebuild those packages each time that `cargo xtask` and plain `cargo`
+    // alternate.
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(describes_a_package) {
             command.env_remove(name);
@@ -63,7 +63,7 @@ pub(crate) fn has_plugin(root: &Path, name: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Whether a program can be started with these arguments and succeeds; what it prints is not shown.
+/// Whether a program can be started with these arguments and succeeds; its output is hidden.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     Command::new(program)
         .args(arguments)
@@ -74,7 +74,7 @@ pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Runs a command with our own output, after showing it. True if it succeeded.
+/// Prints a command and runs it with our own output. True if it succeeded.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<bool> {
     println!("$ {}", shown(command));
     let status = command
@@ -83,7 +83,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<bool> {
     Ok(status.success())
 }
 
-/// What a command prints. Fails with the command's own complaint if it does.
+/// The output of a command. If the command fails, the error contains its standard error.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: builds a program that can be told where to die, and lets `hypha-chaos` loose on it.
+//! `cargo xtask chaos`: builds a program with crash points, and runs `hypha-chaos` on it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
             return Ok(Outcome::InvalidUsage);
         }
     };
-    // A program with crash points is not to be taken for the real one, and its builds do not disturb others.
+    // A program with crash points must not be mistaken for the real one, and its builds must not disturb
+    // others.
     let target = root.join("target/chaos");
     fs::create_dir_all(&target).with_context(|| format!("cannot write in {target:?}"))?;
     let lock = File::create(target.join("run.lock"))?;
@@ -37,7 +38,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
     Ok(if passed { Outcome::Passed } else { Outcome::Failed })
 }
 
-/// The program with the points at which it can be told to die.
+/// The program with crash points.
 fn build(root: &Path, target: &Path) -> anyhow::Result<PathBuf> {
     let mut command = cargo::command(root);
     command.args(["build", "--locked", "-p", "hypha-cli", "--bin", "hypha"]);

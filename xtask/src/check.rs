@@ -1,11 +1,11 @@
-//! `cargo xtask check`: everything about the sources that can be judged without running them.
+//! `cargo xtask check`: all checks of the sources that need no test run.
 
 use std::path::Path;
 
 use crate::{Outcome, cargo, tidy};
 
-/// Each step as its name and cargo's arguments. All steps run even when one fails, so that one
-/// run shows everything there is to correct.
+/// Each step as its name and cargo's arguments. All steps run even when one fails, so that one run shows all
+/// faults.
 const CARGO_STEPS: &[(&str, &[&str])] = &[
     ("fmt (`cargo fmt --all` corrects it)", &["fmt", "--all", "--check"]),
     ("clippy", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),

@@ -1,4 +1,4 @@
-//! `cargo xtask counts`: how many instructions the hot paths take, compared with the figures in the repository.
+//! `cargo xtask counts`: counts the instructions of the hot paths, and compares them with the stored counts.
 //!
 //! Times on a shared machine differ by more than most regressions cost; instructions hardly differ at all.
 
@@ -37,7 +37,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
 
 /// Why instructions cannot be counted on this machine, if they cannot.
 pub(crate) fn unavailable() -> Option<&'static str> {
-    // The C library has other copies and other mathematics for processors without these.
+    // The C library has other memory copies and other mathematics for processors without these.
     let has_feature = |name: &str| {
         let known = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         known.split_whitespace().any(|word| word == name)
@@ -49,7 +49,7 @@ pub(crate) fn unavailable() -> Option<&'static str> {
     (!has_valgrind).then_some("valgrind is not installed; install the package of this name")
 }
 
-/// Prints each scenario beside its figure; whether all are within the tolerance.
+/// Prints each scenario with its stored count; returns whether all are within the tolerance.
 fn report(stored: &InstructionCounts, counted: &InstructionCounts) -> bool {
     println!("{:<16}{:>14}{:>14}{:>9}", "counts", "stored", "now", "");
     let mut passed = true;

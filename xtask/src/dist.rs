@@ -1,6 +1,7 @@
 //! `cargo xtask dist`: the release binary to install, with its debug information in a file of its own.
 //!
-//! Cargo can put part of it aside (`split-debuginfo`), but line tables and ranges stay in the binary, and are most of it.
+//! Cargo can split off a part of it (`split-debuginfo`), but line tables and ranges stay in the binary, and
+//! are most of it.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::{Outcome, cargo};
 /// Where the files go, from the root.
 const FOLDER: &str = "target/dist";
 
-/// The binary is some 38 MB. More is a dependency or a debug section that was not meant to ship.
+/// The binary is some 38 MB. More means a dependency or a debug section that was not meant to ship.
 const MAX_BYTES: u64 = 45_000_000;
 
 pub(crate) fn run(root: &Path, _: &[String]) -> anyhow::Result<Outcome> {
@@ -43,7 +44,7 @@ fn split_debug_info(binary: &Path, folder: &Path) -> anyhow::Result<u64> {
     let objcopy = || Command::new("objcopy");
     let keep = ["--only-keep-debug", "--compress-debug-sections"];
     cargo::output(objcopy().args(keep).arg(binary).arg(&debug))?;
-    // The link holds a name and a checksum of the file as it is now.
+    // The link contains the name and a checksum of the file as it is now.
     let link = format!("--add-gnu-debuglink={}", debug.display());
     cargo::output(objcopy().args(["--strip-debug", &link]).arg(binary).arg(&stripped))?;
     Ok(fs::metadata(&stripped).with_context(|| format!("cannot find {stripped:?}"))?.len())

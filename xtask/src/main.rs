@@ -11,13 +11,13 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Exit status for a command line that makes no sense, as against a chore that failed.
+/// Exit status for an invalid command line, as opposed to a failed chore.
 const EXIT_USAGE: u8 = 2;
 
 /// One chore. A new one is a file beside this one and a line in [`SUBCOMMANDS`].
 struct Subcommand {
     name: &'static str,
-    /// How its arguments look; empty when it takes none.
+    /// Its arguments, for the help; empty when it takes none.
     arguments: &'static str,
     summary: &'static str,
     run: fn(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome>,
@@ -27,7 +27,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     Subcommand {
         name: "tidy",
         arguments: "",
-        summary: "enforce the rules of the house that no compiler knows",
+        summary: "enforce the rules of this repository that no compiler checks",
         run: tidy::run,
     },
     Subcommand {
@@ -62,7 +62,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     },
 ];
 
-/// How a chore ended. `Failed` and `InvalidUsage` have already said why.
+/// How a chore ended. `Failed` and `InvalidUsage` have already printed why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: makes sure of what the tests need, runs all of them, accounts for skips.
+//! `cargo xtask test`: installs what the tests need, runs all of them, accounts for skips.
 
 mod machine;
 mod python;
@@ -78,9 +78,8 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
     Ok(if all_well { Outcome::Passed } else { Outcome::Failed })
 }
 
-/// Runs nextest with our own output, so that its summary is seen as always. What tests print
-/// goes to the report: of a test that passes, nextest would show it only among the harness
-/// lines of all the others.
+/// Runs nextest with our own output, so that its summary is visible as usual. The output of tests goes to the
+/// report: for a test that passes, nextest would show it only among the harness lines of all the others.
 fn nextest(
     root: &Path,
     filters: &[String],
@@ -100,8 +99,8 @@ fn nextest(
     cargo::run(command.args(filters))
 }
 
-/// Four transfers of 256 MiB each way at once, twenty times in a row, on each carrier: the tests of every day with
-/// other numbers. They take minutes, so they run here only.
+/// Four transfers of 256 MiB each way at once, twenty times in a row, on each transport: the everyday tests
+/// with other numbers. They take minutes, so they run here only.
 fn large_transfers(root: &Path) -> anyhow::Result<bool> {
     let mut command = cargo::command(root);
     command.args(["nextest", "run", "--locked", "--package", "hypha-net", "--test", "net"]);
@@ -141,7 +140,7 @@ fn doc_tests(root: &Path) -> anyhow::Result<(bool, Counts)> {
     Ok((child.wait()?.success(), counts))
 }
 
-/// Lists the skips and says of each whether it had to be. Returns how many had not.
+/// Lists the skips and prints for each whether it is excused. Returns how many are not.
 fn report_skips(skips: &[Skip], has_capability: impl Fn(&str) -> Option<bool>) -> usize {
     if skips.is_empty() {
         return 0;
@@ -163,8 +162,8 @@ fn closing_line(counts: Counts, skipped: usize) -> String {
     format!("tests: {passed} passed, {} failed, {skipped} skipped", counts.failed)
 }
 
-/// A folder of this process's own, for nextest's report. The target directory will not do: it
-/// may be shared by runs of several checkouts at once.
+/// A folder of this process's own, for nextest's report. The target directory is not suitable: runs of
+/// several checkouts may share it.
 struct Scratch {
     folder: PathBuf,
 }
@@ -192,7 +191,7 @@ impl Scratch {
         self.folder.join("junit.xml")
     }
 
-    /// None when nextest did not come as far as running tests.
+    /// `None` if nextest failed before it ran tests.
     fn report(&self) -> Option<String> {
         fs::read_to_string(self.report_path()).ok()
     }
@@ -200,7 +199,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left over is small and in the system's temporary folder.
+        // Leftovers are small and in the system's temporary folder.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

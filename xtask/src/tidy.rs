@@ -1,5 +1,5 @@
-//! `cargo xtask tidy`: the rules of the house that neither rustc nor clippy knows. What clippy knows is in `clippy.toml`
-//! and `pure-clippy.toml`.
+//! `cargo xtask tidy`: the rules of this repository that neither rustc nor clippy checks. Clippy's rules are
+//! in `clippy.toml` and `pure-clippy.toml`.
 //!
 //! Each rule is a function from text to [`Violation`]s in a file of its own; only
 //! [`workspace`](self::workspace) touches the disk and cargo. Every rule has a test that shows it
@@ -19,7 +19,7 @@ use std::path::Path;
 use crate::Outcome;
 use workspace::Workspace;
 
-/// One broken rule, at a place a person can open.
+/// A violation of a rule, with the file and the line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Violation {
     path: String,

@@ -1,4 +1,4 @@
-//! Lets requests in, and says who sent them.
+//! Admits requests, and identifies their callers.
 
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
@@ -11,10 +11,10 @@ use crate::settings::Settings;
 /// Longer than any token; nothing longer is hashed.
 const MAX_TOKEN_BYTES: usize = 512;
 
-/// Answered to whoever asks: they tell nothing, or need a proof of another kind.
+/// Routes that need no token: they reveal nothing, or require a proof of another kind.
 const PUBLIC_ROUTES: [&str; 4] = ["/healthz", "/readyz", "/openapi.json", "/notify/task_complete"];
 
-/// Finds out who sent `request` and puts a [`Caller`] into its extensions, or refuses it.
+/// Identifies the caller of `request` and puts a [`Caller`] into its extensions, or refuses the request.
 pub(crate) fn admit(settings: &Settings, request: &mut Request) -> Result<(), Error> {
     let caller = match &settings.tokens {
         None => Caller::ANONYMOUS_ADMIN,
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_is_read_without_case_and_nothing_else_is_taken() {
+    fn only_bearer_tokens_are_read_in_any_case() {
         let of = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, value.parse().unwrap());

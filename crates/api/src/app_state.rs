@@ -1,4 +1,4 @@
-//! What every handler has at hand: the scheduler and the settings.
+//! The state that every handler uses: the scheduler and the settings.
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -12,13 +12,13 @@ use crate::settings::Settings;
 #[derive(Clone)]
 pub(crate) struct AppState(Arc<AppStateInner>);
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct AppStateInner {
     /// The scheduler.
     pub(crate) service: Arc<dyn SchedulerApi>,
-    /// What an operator has set.
+    /// The operator's settings.
     pub(crate) settings: Settings,
-    /// The OpenAPI document, once somebody has asked for it.
+    /// The OpenAPI document, once it has been requested.
     pub(crate) document: OnceLock<Bytes>,
 }
 

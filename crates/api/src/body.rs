@@ -10,33 +10,31 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use thiserror::Error;
 
-/// The largest body that is allowed takes less than this on any line worth using.
+/// The largest allowed body takes less than this on any usable connection.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// What is read and thrown away of a body that is refused: most clients send all of it before they look at
-/// the answer, and would only see a broken connection.
+/// How much of a refused body is read and discarded: most clients send all of it before they read the
+/// response, and would only see a broken connection.
 const MAX_DISCARDED: usize = 64 << 20;
 
 /// Why a body could not be read.
 #[derive(Debug, Error)]
 pub(crate) enum BodyError {
     /// More than is allowed.
-    #[error(
-        "the body is larger than {0} bytes, the most that this scheduler takes (max_request_size)"
-    )]
+    #[error("the body is larger than {0} bytes, the limit of this scheduler (max_request_size)")]
     TooLarge(usize),
-    /// It is compressed, or changed in another way.
-    #[error("the body has a `Content-Encoding`, and none is understood here: send it as it is")]
+    /// It is compressed, or encoded in another way.
+    #[error("the body has a `Content-Encoding`, and none is supported: send it unencoded")]
     Encoded,
     /// It did not arrive in time.
     #[error("the body did not arrive within {} s", READ_TIMEOUT.as_secs())]
     TooSlow,
-    /// The connection broke, or what arrived was not HTTP.
+    /// The connection broke, or the data was not HTTP.
     #[error("the body could not be read to its end")]
     Broken,
 }
 
 impl BodyError {
-    /// The status that fits.
+    /// The matching status.
     pub(crate) const fn status(&self) -> StatusCode {
         match self {
             BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
@@ -46,7 +44,7 @@ impl BodyError {
         }
     }
 
-    /// A word for programs.
+    /// A code for programs.
     pub(crate) const fn code(&self) -> &'static str {
         match self {
             BodyError::TooLarge(_) => "too_large",
@@ -72,7 +70,7 @@ pub(crate) async fn read_body(
     let announced =
         headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if announced.is_some_and(|length: u64| length > limit as u64) && headers.contains_key(EXPECT) {
-        // The client waits for our word before it sends anything.
+        // The client waits for `100 Continue` before it sends anything.
         return Err(BodyError::TooLarge(limit));
     }
     let encoded = headers.get(CONTENT_ENCODING).is_some_and(|coding| {
@@ -160,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_never_ends_is_given_up() {
+    async fn body_that_never_ends_times_out() {
         let body = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
         assert!(matches!(read_body(&HeaderMap::new(), body, 9).await, Err(BodyError::TooSlow)));
     }

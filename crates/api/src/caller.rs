@@ -1,4 +1,4 @@
-//! Who is asking, and what they may do.
+//! Who sends a request, and what they may do.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -8,20 +8,20 @@ use serde::Deserialize;
 use crate::app_state::AppState;
 use crate::error::Error;
 
-/// Whoever sent a request. Put into the request's extensions before it is routed.
+/// The caller of a request. Put into the request's extensions before it is routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// On whose behalf.
+    /// The tenant on whose behalf the caller acts.
     pub(crate) tenant: Option<Name>,
-    /// What they may do.
+    /// The role of the caller.
     pub(crate) role: Role,
-    /// The highest priority that they may ask for.
+    /// The highest priority that the caller may request.
     pub(crate) priority_ceiling: Option<Priority>,
-    /// How many tasks of the tenant may be open, requests on the line included.
+    /// How many tasks of the tenant may be open, interactive requests included.
     pub(crate) quota: Option<u32>,
 }
 
-/// What a caller may do.
+/// The role of a caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -33,7 +33,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The word that an operator writes.
+    /// The name in the token file.
     pub const fn as_str(self) -> &'static str {
         match self {
             Role::User => "user",
@@ -43,21 +43,21 @@ impl Role {
 }
 
 impl Caller {
-    /// Everybody, where there are no tokens.
+    /// The caller of every request, where there are no tokens.
     pub(crate) const ANONYMOUS_ADMIN: Caller =
         Caller { tenant: None, role: Role::Admin, priority_ceiling: None, quota: None };
 
-    /// Whether a task is any business of theirs.
+    /// Whether the caller may see a task.
     pub(crate) fn may_see(&self, spec: &TaskSpec) -> bool {
         self.role == Role::Admin || self.tenant == spec.tenant
     }
 
-    /// The tenant whose tasks are all that they may see; `None` if they may see all.
+    /// The tenant whose tasks the caller may see; `None` if all.
     pub(crate) fn visible_tenant(&self) -> Option<Option<Name>> {
         (self.role != Role::Admin).then(|| self.tenant.clone())
     }
 
-    /// Refuses who is not an administrator.
+    /// Refuses a caller who is not an administrator.
     pub(crate) fn require_admin(&self) -> Result<(), Error> {
         match self.role {
             Role::Admin => Ok(()),
@@ -71,7 +71,7 @@ impl Caller {
     pub(crate) fn check_priority(&self, asked: Priority) -> Result<(), Error> {
         match self.priority_ceiling {
             Some(ceiling) if asked > ceiling => Err(Error::unprocessable(format!(
-                "priority {} is above {}, the most that this token may ask for",
+                "priority {} is above {}, the highest that this token may request",
                 from_milli(asked),
                 from_milli(ceiling)
             ))),
@@ -88,7 +88,7 @@ impl FromRequestParts<AppState> for Caller {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Caller, Error> {
-        // Only a request that was let in has one: what was not must not become an administrator.
+        // Only an admitted request has one: any other must not become an administrator.
         parts.extensions.get::<Caller>().cloned().ok_or_else(Error::unauthorized)
     }
 }

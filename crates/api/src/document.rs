@@ -11,7 +11,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::error::ErrorBody;
 use crate::{health, instances, openai, scheduler, tasks, workers};
 
-/// What the document calls bearer tokens.
+/// The name of bearer tokens in the document.
 const SCHEME: &str = "token";
 
 /// The whole document.
@@ -38,19 +38,19 @@ pub(crate) fn openapi_document(version: &str) -> OpenApi {
     components.schemas.extend(schemas);
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
     components.add_security_scheme(SCHEME, SecurityScheme::Http(bearer));
-    // A scheduler without a token file asks for none.
+    // A scheduler without a token file requires none.
     let or_nothing = SecurityRequirement::default();
     whole.security = Some(vec![SecurityRequirement::new(SCHEME, Vec::<String>::new()), or_nothing]);
     whole
 }
 
-/// Adds the answers that every route of the tasks' surface may give.
+/// Adds the responses that every route of the task API may return.
 fn with_error_responses(mut document: OpenApi) -> OpenApi {
     for path in document.paths.paths.values_mut() {
         for operation in operations(path) {
             for (status, description) in [
                 ("400", "The request is invalid"),
-                ("401", "A token is missing, or is not known"),
+                ("401", "The token is missing or unknown"),
                 ("403", "The token may not do this"),
                 ("503", "The scheduler cannot acknowledge anything at present"),
             ] {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reference_leads_somewhere() {
+    fn every_reference_resolves() {
         let text = serde_json::to_string(&openapi_document("1")).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut found = 0;

@@ -10,15 +10,16 @@ use utoipa::ToSchema;
 use crate::response;
 use crate::service::ServiceUnavailable;
 
-/// How long to wait before asking a scheduler again that cannot acknowledge anything, in seconds.
+/// How long a client should wait before it retries at a scheduler that cannot acknowledge anything, in
+/// seconds.
 pub(crate) const UNAVAILABLE_RETRY_S: u32 = 2;
 
-/// When a tenant whose quota is used up should try again, in seconds: nobody knows which of its tasks ends next.
+/// When a tenant whose quota is used up should retry, in seconds: which of its tasks ends next is not known.
 const QUOTA_RETRY_S: u32 = 1;
 
-/// Longer than any message of ours; what is longer repeats a client's own words.
+/// Longer than any message of ours; a longer one repeats the client's input.
 const MAX_MESSAGE_BYTES: usize = 1_000;
-/// As much of the end is kept of a message that is cut.
+/// How much of the end of a cut message is kept.
 const MESSAGE_END_BYTES: usize = 100;
 
 /// Why a request was not served.
@@ -40,7 +41,7 @@ pub(crate) struct ErrorBody<'a> {
 /// What went wrong.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ErrorDetail<'a> {
-    /// A word for programs.
+    /// A code for programs.
     #[schema(example = "not_found")]
     code: &'a str,
     /// A sentence for people.
@@ -57,7 +58,7 @@ impl Error {
     }
 
     pub(crate) fn unauthorized() -> Error {
-        let message = "give a token that this scheduler knows: `Authorization: Bearer …`";
+        let message = "give a valid token of this scheduler: `Authorization: Bearer …`";
         Error::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     }
 
@@ -84,22 +85,22 @@ impl Error {
 
     pub(crate) fn wrong_method(method: &Method) -> Error {
         let status = StatusCode::METHOD_NOT_ALLOWED;
-        let message = format!("{method} is not for this route; the header `Allow` lists what is");
+        let message = format!("{method} is not allowed on this route; see the header `Allow`");
         Error::new(status, "method_not_allowed", message)
     }
 
-    /// The scheduler answered something that is no answer to the question: a fault of ours.
+    /// The scheduler's reply does not match the command: a bug.
     pub(crate) fn internal() -> Error {
         let message = "internal error: the scheduler gave an unexpected response; try again";
         Error::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     }
 
-    /// The part of it that goes into a body.
+    /// The part that goes into a body.
     pub(crate) fn detail(&self) -> ErrorDetail<'_> {
         ErrorDetail { code: self.code, message: &self.message }
     }
 
-    /// Adds the headers that belong to it.
+    /// Adds its headers.
     pub(crate) fn add_headers(&self, response: &mut Response) {
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -111,7 +112,7 @@ impl Error {
     }
 }
 
-/// A message that a client can blow up with what it sent is cut in its middle: its end says where the fault is.
+/// A message that a client can inflate with its input is cut in the middle: its end says where the fault is.
 fn shortened(message: String) -> String {
     if message.len() <= MAX_MESSAGE_BYTES {
         return message;
@@ -163,7 +164,7 @@ impl IntoResponse for Error {
 
 /// For routes that do not exist.
 pub(crate) async fn no_such_route() -> Error {
-    Error::not_found("there is nothing here; /openapi.json lists what there is")
+    Error::not_found("no such route; /openapi.json lists all routes")
 }
 
 /// For methods that a route does not have. The router adds `Allow`.

@@ -1,4 +1,4 @@
-//! What machines look at: `/healthz`, `/readyz`, `/metrics` and `/openapi.json`.
+//! Routes for machines: `/healthz`, `/readyz`, `/metrics` and `/openapi.json`.
 
 use axum::Router;
 use axum::body::Body;
@@ -23,7 +23,7 @@ pub(crate) fn routes() -> Router<AppState> {
         .route("/openapi.json", get(openapi_json))
 }
 
-/// What the routes take and give.
+/// The schemas of the routes.
 pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     #[derive(OpenApi)]
     #[openapi(
@@ -34,7 +34,7 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     Document::openapi()
 }
 
-/// How it is.
+/// The state of the scheduler.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Health)]
 pub(crate) struct ReadinessBody {
@@ -45,21 +45,21 @@ pub(crate) struct ReadinessBody {
     problems: Vec<String>,
 }
 
-/// Whether the process answers.
+/// Whether the process responds.
 #[utoipa::path(
     get, path = "/healthz", tag = "health",
-    responses((status = 200, description = "It answers", body = ReadinessBody))
+    responses((status = 200, description = "The process responds", body = ReadinessBody))
 )]
 async fn healthz() -> Response {
     response::json(StatusCode::OK, &ReadinessBody { status: "ok", problems: Vec::new() })
 }
 
-/// Whether it should get requests.
+/// Whether the scheduler should get requests.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
     responses(
-        (status = 200, description = "It should get requests", body = ReadinessBody),
-        (status = 503, description = "It should not", body = ReadinessBody),
+        (status = 200, description = "The scheduler is ready", body = ReadinessBody),
+        (status = 503, description = "The scheduler is not ready", body = ReadinessBody),
     )
 )]
 async fn readyz(State(app): State<AppState>) -> Response {
@@ -81,7 +81,7 @@ async fn metrics(State(app): State<AppState>, _: Caller) -> Response {
     response::with_type(StatusCode::OK, kind, Body::from(app.service.metrics()))
 }
 
-/// What all surfaces look like to a program.
+/// The OpenAPI document of all routes.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "health",
     responses((status = 200, description = "An OpenAPI document", content_type = "application/json"))

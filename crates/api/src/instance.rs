@@ -1,4 +1,4 @@
-//! A worker's own surface of the task instance protocol, for schedulers that reach it over HTTP.
+//! A worker's own side of the task instance protocol, for schedulers that reach it over HTTP.
 
 mod routes;
 mod types;
@@ -19,35 +19,36 @@ pub use types::{
     InstanceTaskState,
 };
 
-/// A task instance, as its surface sees it. The worker gives it; the tests have one in memory.
+/// A task instance, as its routes see it. The worker implements it; the tests have an implementation in
+/// memory.
 pub trait Instance: Send + Sync + 'static {
-    /// How it is.
+    /// Its status.
     fn status(&self) -> InstanceStatus;
 
-    /// Takes a task into the queue; does not wait for it to run. If a task with this id waits or runs, that one
-    /// stays and gets the new callback; if one is done, it is run again.
+    /// Takes a task into the queue; does not wait for it to run. If a task with this id is queued or running,
+    /// that one stays and gets the new callback; if one has ended, it is run again.
     fn enqueue(
         &self,
         task: EnqueueRequest,
     ) -> BoxFuture<'static, Result<EnqueueResponse, EnqueueError>>;
 
-    /// What came of a task; `None` if it is not known.
+    /// The result of a task; `None` if it is unknown.
     fn result(&self, id: &str) -> BoxFuture<'static, Option<InstanceResult>>;
 }
 
-/// Settings of a task instance's surface.
+/// Settings of a task instance's API.
 #[derive(Debug)]
 pub struct InstanceSettings {
     /// The largest body of a request.
     pub max_request_bytes: usize,
-    /// Whose requests are answered; with `None` everybody's are.
+    /// The accepted tokens; with `None`, every request is served.
     pub tokens: Option<Tokens>,
     /// Connections at a time; more wait to be accepted.
     pub max_connections: usize,
 }
 
 impl InstanceSettings {
-    /// A handful of schedulers with some connections each.
+    /// A few schedulers with some connections each.
     pub const DEFAULT_MAX_CONNECTIONS: usize = 256;
 }
 
@@ -61,7 +62,7 @@ impl Default for InstanceSettings {
     }
 }
 
-/// Serves a task instance on `listener` until `stop`; requests under way then get ten seconds to end.
+/// Serves a task instance on `listener` until `stop`; requests in flight then get ten seconds to end.
 pub async fn serve_instance(
     settings: InstanceSettings,
     listener: TcpListener,
@@ -70,7 +71,7 @@ pub async fn serve_instance(
 ) {
     let max_connections = settings.max_connections;
     let router = routes::router(instance, settings);
-    // Who may ask is decided behind the router: it has the shape of this surface's errors.
+    // Tokens are checked behind the router, which has this surface's error format.
     let handler = AdmissionRouter { router, admit: |_: &mut _| Ok(()) };
     accept_connections(listener, None, (&ReactorPool::current(), max_connections), handler, stop)
         .await;

@@ -1,6 +1,7 @@
-//! The task instances' surface: strategy, predictor, registration, queue and task queries.
+//! The task instance API: strategy, predictor, registration, queue and task queries.
 //!
-//! Every answer has the fields that a client of this surface expects, also an error, whose HTTP status says more.
+//! Every response has the fields that a client of this API expects, even an error, whose HTTP status says
+//! more.
 
 mod configure;
 pub(crate) mod envelope;
@@ -36,7 +37,7 @@ pub(crate) fn routes() -> Router<AppState> {
         .method_not_allowed_fallback(wrong_method)
 }
 
-/// What the routes take and give.
+/// The schemas of the routes.
 pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     Document::openapi()
 }

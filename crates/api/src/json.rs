@@ -1,4 +1,4 @@
-//! Strict JSON in requests: errors say which field, and where.
+//! Strict JSON in requests: errors name the field and the position.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use crate::app_state::AppState;
 use crate::body;
 use crate::error::Error;
 
-/// A body as JSON. What is not JSON is refused with 400, what does not fit `T` with 422, another content type
-/// with 415 and too large a body with 413. A missing content type is taken as JSON.
+/// A body as JSON. A body that is not JSON is refused with 400, one that does not fit `T` with 422, another
+/// content type with 415 and too large a body with 413. A missing content type is taken as JSON.
 pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
@@ -26,7 +26,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
     }
 }
 
-/// The bytes of a body that says that it is JSON, or says nothing; see [`Json`].
+/// The bytes of a body that is declared as JSON, or not declared at all; see [`Json`].
 pub(crate) struct JsonBytes(pub(crate) bytes::Bytes);
 
 impl FromRequest<AppState> for JsonBytes {
@@ -55,12 +55,12 @@ pub(crate) fn check_type(headers: &HeaderMap) -> Result<(), Error> {
     Err(Error::new(status, "unsupported_media_type", message))
 }
 
-/// What `bytes` say.
+/// Parses `bytes`.
 pub(crate) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
     serde_json::from_slice(bytes).map_err(|error| parse_error(&error))
 }
 
-/// What an object says. Nothing else is taken for one: the fields of a type could be read from an array, too.
+/// Parses an object. Nothing else is accepted: the fields of a type could be read from an array, too.
 pub(crate) fn parse_object<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         parse::<IgnoredAny>(bytes)?;
@@ -69,7 +69,7 @@ pub(crate) fn parse_object<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result
     parse(bytes)
 }
 
-/// An error of ours for one of the parser's.
+/// Converts an error of the parser.
 pub(crate) fn parse_error(error: &serde_json::Error) -> Error {
     match error.classify() {
         Category::Data => Error::unprocessable(error.to_string()),
@@ -81,8 +81,8 @@ pub(crate) fn parse_error(error: &serde_json::Error) -> Error {
     }
 }
 
-/// Any JSON that others will be able to read, too: nested no deeper than the parser follows, numbers within the
-/// range of floats, texts without half characters. Nothing is kept of it.
+/// Any JSON that other parsers can read, too: nested no deeper than the parser follows, numbers within the
+/// range of floats, strings without lone surrogates. Nothing of it is kept.
 pub(crate) struct PortableJson;
 
 impl<'de> Deserialize<'de> for PortableJson {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_tell_syntax_from_meaning() {
+    fn refusals_distinguish_syntax_errors_from_invalid_values() {
         let cases: [(&[u8], u16, &str); 11] = [
             (b"[\"a\", 1]", 422, "expected an object"),
             (b" null", 422, "expected an object"),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn readable_is_what_other_parsers_take() {
+    fn readable_json_is_accepted_by_other_parsers() {
         let readable = |text: &str| serde_json::from_str::<PortableJson>(text).is_ok();
         assert!(readable(r#"{"a": [1, -2, 3.5e300, "\u00e9", null, true, {}]}"#));
         assert!(readable(
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_json_is_taken_as_json() {
+    fn only_json_content_types_are_accepted() {
         let of = |kind: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_TYPE, kind.parse().unwrap());

@@ -1,4 +1,5 @@
-//! The HTTP surfaces of a scheduler and a worker: own types for each surface, one set of commands below them.
+//! The HTTP APIs of a scheduler and a worker: separate types for each surface, one set of commands below
+//! them.
 
 mod admission;
 mod app_state;

@@ -1,4 +1,4 @@
-//! Results that are too large to be kept with their task. This is the only way to their bytes: through the task, for
+//! Results that are too large to be kept with their task. Their bytes are only served through the task, for
 //! callers who may see it.
 
 use axum::body::Body;
@@ -14,7 +14,7 @@ use crate::response;
 use crate::service::{ObjectError, SchedulerApi};
 use crate::tasks::lookup;
 
-/// An answer with the bytes of the object that is the result of `task`.
+/// A response with the bytes of the object that is the result of `task`.
 pub(crate) async fn respond(
     service: &dyn SchedulerApi,
     caller: &Caller,
@@ -26,7 +26,7 @@ pub(crate) async fn respond(
         return Err(lookup::not_found(task.id));
     }
     let Some(object) = service.object(task.id, object).await? else {
-        return Err(Error::not_found(format!("the result of {} is not kept any more", task.id)));
+        return Err(Error::not_found(format!("the result of {} is no longer kept", task.id)));
     };
     let kind = HeaderValue::from_static(kind);
     let mut response = response::with_type(StatusCode::OK, kind, Body::from_stream(object.pieces));

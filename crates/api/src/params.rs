@@ -1,4 +1,4 @@
-//! What requests say in their paths and queries, with errors in our shape.
+//! Path and query parameters of requests, with errors in our shape.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ pub(crate) struct TaskPath(pub(crate) TaskId);
 /// The worker that a path names.
 pub(crate) struct WorkerPath(pub(crate) WorkerId);
 
-/// A query string; what is not known is refused, so that a misspelt filter does not list everything.
+/// A query string; unknown parameters are refused, so that a misspelt filter does not list everything.
 pub(crate) struct QueryParams<T>(pub(crate) T);
 
-/// What a query string may say.
+/// The parameters of a query string.
 pub(crate) trait QueryFields: DeserializeOwned {
     /// The name of each parameter, and what to give for it.
     const EXPECTED: &'static [(&'static str, &'static str)];
 }
 
-/// For a route that takes none.
+/// For a route without parameters.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoParams {}
@@ -34,7 +34,7 @@ impl QueryFields for NoParams {
     const EXPECTED: &'static [(&'static str, &'static str)] = &[];
 }
 
-/// The parameters of a query string, or what is wrong with it in our own words.
+/// The parameters of a query string, or a message about its fault.
 pub(crate) fn parse_query<T: QueryFields>(uri: &Uri) -> Result<T, Error> {
     match Query::<T>::try_from_uri(uri) {
         Ok(Query(params)) => Ok(params),
@@ -42,7 +42,7 @@ pub(crate) fn parse_query<T: QueryFields>(uri: &Uri) -> Result<T, Error> {
     }
 }
 
-/// What is wrong with a query string that cannot be read.
+/// The fault of a query string that cannot be read.
 fn describe_query_error<T: QueryFields>(uri: &Uri) -> String {
     let names: Vec<String> = T::EXPECTED.iter().map(|(name, _)| format!("`{name}`")).collect();
     let mut seen = Vec::new();
@@ -55,12 +55,14 @@ fn describe_query_error<T: QueryFields>(uri: &Uri) -> String {
         let Some((_, expected)) = T::EXPECTED.iter().find(|(known, _)| *known == name) else {
             let truncated = truncated(&name);
             return match names.as_slice() {
-                [] => format!("`{truncated}` is no parameter of this route; there are none"),
+                [] => format!("`{truncated}` is not a parameter of this route; there are none"),
                 [only] => {
-                    format!("`{truncated}` is no parameter of this route; the only one is {only}")
+                    format!(
+                        "`{truncated}` is not a parameter of this route; the only one is {only}"
+                    )
                 }
                 _ => format!(
-                    "`{truncated}` is no parameter of this route; there are {}",
+                    "`{truncated}` is not a parameter of this route; there are {}",
                     names.join(", ")
                 ),
             };
@@ -68,7 +70,7 @@ fn describe_query_error<T: QueryFields>(uri: &Uri) -> String {
         if seen.contains(&name) {
             return format!("`{name}` is given twice; give it once");
         }
-        // Where another is required, each fails alone, and it is the other that is missing.
+        // Where another parameter is required, each fails alone, and the fault is that the other is missing.
         if Query::<T>::try_from_uri(&alone).is_err()
             && Query::<T>::try_from_uri(&Uri::default()).is_ok()
         {
@@ -87,18 +89,18 @@ fn describe_query_error<T: QueryFields>(uri: &Uri) -> String {
     missing.join("; ")
 }
 
-/// A client's own words, as far as they help to find the fault.
+/// The client's input, cut to what helps to find the fault.
 fn truncated(given: &str) -> String {
     given.chars().take(MAX_SHOWN_CHARS).collect()
 }
 
-/// Longer than any name or value that is right.
+/// Longer than any valid name or value.
 const MAX_SHOWN_CHARS: usize = 80;
 
-/// The longest that a request may wait for the end of a task, in seconds: proxies give up soon after.
+/// The longest time that a request may wait for the end of a task, in seconds: proxies give up soon after.
 pub(crate) const MAX_WAIT_S: f64 = 300.0;
 
-/// How long `wait` says.
+/// The value of `wait`.
 pub(crate) fn parse_wait(seconds: Option<f64>) -> Result<Option<Duration>, Error> {
     match seconds {
         None => Ok(None),
@@ -187,7 +189,7 @@ mod tests {
         let of = |query: &str| format!("/x{query}").parse::<Uri>().unwrap();
         let said = |query: &str| parse_query::<Sample>(&of(query)).unwrap_err().message;
         assert!(parse_query::<Sample>(&of("?limit=7&name=a%20b&")).is_ok());
-        let unknown = "`foo` is no parameter of this route; there are `limit`, `name`";
+        let unknown = "`foo` is not a parameter of this route; there are `limit`, `name`";
         assert_eq!(said("?limit=7&foo=1"), unknown);
         assert_eq!(said("?fo%6F"), unknown);
         assert_eq!(said("?limit=1&limit=2"), "`limit` is given twice; give it once");
@@ -196,12 +198,12 @@ mod tests {
         assert!(said(&format!("?{}=1", "x".repeat(5_000))).len() < 300);
 
         let none = parse_query::<NoParams>(&of("?foo=1")).err().unwrap().message;
-        assert_eq!(none, "`foo` is no parameter of this route; there are none");
+        assert_eq!(none, "`foo` is not a parameter of this route; there are none");
         assert!(parse_query::<NoParams>(&of("?")).is_ok());
 
         let said = |query: &str| parse_query::<Needed>(&of(query)).unwrap_err().message;
         assert_eq!(said(""), "`id` is missing: give the id of a task");
-        assert_eq!(said("?x=1"), "`x` is no parameter of this route; the only one is `id`");
+        assert_eq!(said("?x=1"), "`x` is not a parameter of this route; the only one is `id`");
         assert_eq!(said("?id=1&id=2"), "`id` is given twice; give it once");
     }
 }

@@ -1,4 +1,5 @@
-//! Reads much of the scheduler's machine in parts: each is bounded, and others have their turn in between.
+//! Reads large amounts of the scheduler's state in parts: each is bounded, and other requests are served in
+//! between.
 
 use hypha_engine::Scheduler;
 use hypha_engine::scheduler::{LeaseView, Part, TaskView};
@@ -7,7 +8,7 @@ use hypha_placement::{FullExplanation, WorkerSlot, WorkerView};
 
 use crate::service::SchedulerApi;
 
-/// What `look` makes of the workers, one after the other. One that joins or leaves meanwhile may be left out.
+/// Applies `look` to each worker. A worker that joins or leaves meanwhile may be left out.
 pub(crate) async fn read_workers<T>(
     service: &dyn SchedulerApi,
     mut look: impl FnMut(&Scheduler, WorkerView, Option<LeaseView>) -> T,
@@ -22,7 +23,7 @@ pub(crate) async fn read_workers<T>(
     all
 }
 
-/// What every worker says to a task, and what `look` makes of that; `None` of a task that has ended.
+/// Passes every worker's verdict on a task to `look`; `None` for a task that has ended.
 pub(crate) async fn read_explanation(
     service: &dyn SchedulerApi,
     task: TaskId,
@@ -42,7 +43,7 @@ pub(crate) async fn read_explanation(
     (!has_ended).then(|| FullExplanation::of_parts(parts))
 }
 
-/// Views of tasks, each with its time; `None` of those that have ended.
+/// Views of tasks, each with its time; `None` for those that have ended.
 pub(crate) async fn read_tasks(
     service: &dyn SchedulerApi,
     ids: &[TaskId],
@@ -60,7 +61,7 @@ pub(crate) async fn read_tasks(
     views
 }
 
-/// Calls `read` again and again, each time with the machine locked anew, until it returns no next slot.
+/// Calls `read` repeatedly, each time under a new lock of the machine, until it returns no next slot.
 pub(crate) async fn read_in_parts(
     service: &dyn SchedulerApi,
     mut read: impl FnMut(&Scheduler, WorkerSlot, Time) -> Option<WorkerSlot>,

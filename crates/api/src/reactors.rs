@@ -1,5 +1,5 @@
-//! Threads that serve connections. Each has its own reactor, and a connection stays on one of them: what happens to a
-//! request happens where its caches are warm, and wakes nobody else.
+//! Threads that serve connections. Each has its own reactor, and a connection stays on one of them: a request
+//! is handled where its caches are warm, and wakes no other thread.
 
 use std::io;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// Beyond this many the scheduler behind them is what limits.
+/// With more than these, the scheduler behind them is the bottleneck.
 const MAX_REACTORS: usize = 16;
 
-/// See the head of this file. Dropping them ends whatever they still serve.
+/// See the module documentation. Dropping them ends the connections that they serve.
 pub(crate) struct ReactorPool(Vec<Reactor>);
 
 struct Reactor {
     runtime: Handle,
-    /// Connections that it has.
+    /// Its number of connections.
     load: Arc<AtomicUsize>,
-    /// Its thread goes on until this is dropped; none if the thread is not ours.
+    /// Its thread runs until this is dropped; `None` if the thread is not ours.
     _shutdown: Option<oneshot::Sender<()>>,
 }
 
@@ -41,7 +41,7 @@ impl ReactorPool {
         }])
     }
 
-    /// Serves something in the reactor that has least to do.
+    /// Serves a connection in the reactor with the lowest load.
     pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(&self, serve: F) {
         let load = |reactor: &&Reactor| reactor.load.load(Ordering::Relaxed);
         if let Some(reactor) = self.0.iter().min_by_key(load) {
@@ -60,16 +60,16 @@ impl Reactor {
         let handle = runtime.handle().clone();
         let (shutdown, dropped) = oneshot::channel::<()>();
         std::thread::Builder::new().name(format!("http-{number}")).spawn(move || {
-            // Nobody sends anything: it ends when the other side is dropped.
+            // Nothing is ever sent: it ends when the sender is dropped.
             let _ = runtime.block_on(dropped);
-            // A look-up of a name may take long, and nobody waits for it any more.
+            // A DNS lookup may take long, and its result is no longer needed.
             runtime.shutdown_background();
         })?;
         Ok(Reactor { runtime: handle, load: Arc::default(), _shutdown: Some(shutdown) })
     }
 }
 
-/// Counts as one while it lives, also if what it counts is ended from outside.
+/// Counts as one while it lives, even if the future that it counts is dropped.
 struct LoadGuard(Arc<AtomicUsize>);
 
 impl LoadGuard {
@@ -108,7 +108,7 @@ mod tests {
         tells.iter().take(9).for_each(|thread| *each.entry(thread).or_insert(0) += 1);
         assert_eq!(each.into_values().collect::<Vec<_>>(), [3, 3, 3]);
         drop(reactors);
-        // What waited for ever is dropped, and its end of the channel with it.
+        // The future that waits for ever is dropped, and its end of the channel with it.
         assert!(tells.recv().is_err());
     }
 
@@ -132,7 +132,7 @@ mod tests {
         end.send(()).unwrap();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while reactors.0.iter().all(|reactor| reactor.load.load(Ordering::Relaxed) > 0) {
-            assert!(std::time::Instant::now() < until, "it still counts");
+            assert!(std::time::Instant::now() < until, "the load is not released");
             std::thread::yield_now();
         }
         let (_kept, never) = oneshot::channel();

@@ -1,4 +1,4 @@
-//! `/api/v1/scheduler`: the strategy, the predictor, and what they have done.
+//! `/api/v1/scheduler`: the strategy, the predictor, and their statistics.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(crate) fn routes() -> Router<AppState> {
     Router::new().route("/api/v1/scheduler", get(show).put(change))
 }
 
-/// What the routes take and give.
+/// The schemas of the routes.
 pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     #[derive(OpenApi)]
     #[openapi(
@@ -47,7 +47,7 @@ pub(crate) struct SchedulerBody {
     #[schema(value_type = String, format = "uuid")]
     id: SchedulerId,
     version: &'static str,
-    /// Which life this is: grows by one with each start.
+    /// The incarnation of the scheduler: grows by one with each start.
     epoch: u64,
     /// The strategy in use with its parameters, such as `{"name": "weighted", "weight": 1.0}`.
     #[schema(value_type = Object)]
@@ -64,7 +64,7 @@ pub(crate) struct SchedulerBody {
     workers: WorkerCounts,
 }
 
-/// What the strategy has done since it was chosen.
+/// Statistics of the strategy since it was chosen.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Statistics)]
 pub(crate) struct StatisticsBody {
@@ -72,7 +72,7 @@ pub(crate) struct StatisticsBody {
     #[serde(flatten)]
     #[schema(value_type = Object)]
     counts: Statistics,
-    /// How each worker has done.
+    /// Statistics of each worker.
     #[schema(value_type = std::collections::HashMap<String, HealthBody>)]
     worker_performance: BTreeMap<WorkerId, HealthBody>,
 }
@@ -82,7 +82,7 @@ pub(crate) struct StatisticsBody {
 pub(crate) struct TaskCounts {
     /// All of them.
     open: usize,
-    /// Those without a worker.
+    /// Tasks without a worker.
     waiting: usize,
 }
 
@@ -90,11 +90,11 @@ pub(crate) struct TaskCounts {
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct WorkerCounts {
     known: usize,
-    /// Those that take tasks.
+    /// Workers that accept tasks.
     available: usize,
 }
 
-/// What to change. What is left out stays.
+/// The settings to change. Settings that are left out stay.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SchedulerChange)]
@@ -109,7 +109,7 @@ pub(crate) struct ChangeForm {
     predictor_mode: Option<String>,
 }
 
-/// The strategy, the predictor's mode, and what they have done.
+/// The strategy, the predictor's mode, and their statistics.
 #[utoipa::path(
     get, path = "/api/v1/scheduler", tag = "scheduler",
     responses((status = 200, description = "The scheduler", body = SchedulerBody))
@@ -118,7 +118,7 @@ async fn show(State(app): State<AppState>, _: Caller) -> Result<Response, Error>
     scheduler_response(&app).await
 }
 
-/// Chooses another strategy or another predictor. Nothing is lost: what waits is decided anew.
+/// Chooses another strategy or another predictor. No task is lost: waiting tasks are decided again.
 #[utoipa::path(
     put, path = "/api/v1/scheduler", tag = "scheduler", request_body = ChangeForm,
     responses(
@@ -137,7 +137,7 @@ async fn change(
     caller.require_admin()?;
     let strategy = form.strategy.as_deref().map(strategy).transpose()?;
     let mode = form.predictor_mode.as_deref().map(mode).transpose()?;
-    // The mode first: it is the one that may still be refused.
+    // The mode first: it may still be refused.
     if let Some(mode) = mode {
         match app.service.execute(Command::SetMode(mode)).await? {
             Reply::ModeSet(set) => set.map_err(|error| Error::conflict(error.to_string()))?,

@@ -1,4 +1,4 @@
-//! Accepts connections and serves HTTP/1.1 on them, with or without TLS, until told to stop.
+//! Accepts connections and serves HTTP/1.1 on them, with or without TLS, until it is stopped.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -31,11 +31,11 @@ use crate::{admission, error, routes};
 
 /// How long the head of a request may take, and how long a connection may stay open without one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
-/// How long the two ends may take to agree on keys.
+/// How long the TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long requests may go on after the stop.
+/// How long requests may continue after the stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// The pause after a connection could not be accepted: the cause (no more files) does not go away at once.
+/// The delay after a connection could not be accepted: the cause (no more files) does not go away at once.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// Why the surfaces could not be served.
@@ -54,7 +54,8 @@ pub enum ServeError {
     Threads(#[from] std::io::Error),
 }
 
-/// Serves all surfaces of a scheduler on `listener` until `stop`; requests under way then get ten seconds to end.
+/// Serves all surfaces of a scheduler on `listener` until `stop`; requests in flight then get ten seconds to
+/// end.
 pub async fn serve(
     settings: Settings,
     listener: TcpListener,
@@ -77,7 +78,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// A router behind a function that lets requests in or refuses them. A function, and not a layer: a layer would
+/// A router behind a function that admits or refuses requests. A function, and not a layer: a layer would
 /// cost every request an allocation or two.
 #[derive(Clone)]
 pub(crate) struct AdmissionRouter<F> {
@@ -102,7 +103,7 @@ where
     }
 }
 
-/// Accepts connections until `stop`, at most so many at a time, and serves them in these reactors.
+/// Accepts connections until `stop`, at most `limit` at a time, and serves them in these reactors.
 pub(crate) async fn accept_connections<F>(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -125,7 +126,7 @@ pub(crate) async fn accept_connections<F>(
             next = next => next,
             () = &mut stop => break,
         };
-        // Given to another reactor.
+        // Served by another reactor.
         let stream = match accepted.and_then(|(stream, _)| stream.into_std()) {
             Ok(stream) => stream,
             Err(error) => {
@@ -147,7 +148,7 @@ pub(crate) async fn accept_connections<F>(
     let _ = stopping.send(());
     let all_gone = stopping.closed();
     if tokio::time::timeout(STOP_GRACE, all_gone).await.is_err() {
-        tracing::warn!("connections that did not end in time after the stop are left");
+        tracing::warn!("connections that did not end in time after the stop are dropped");
     }
 }
 
@@ -159,7 +160,7 @@ async fn handle_connection<F>(
 ) where
     F: Fn(&mut Request) -> Result<(), error::Error>,
 {
-    // Answers are written whole: waiting for more to send only adds latency.
+    // Responses are written whole: waiting for more to send only adds latency.
     drop(stream.set_nodelay(true));
     match tls {
         None => serve_http(stream, handler, stopped).await,
@@ -195,14 +196,14 @@ async fn serve_http<F>(
     }
 }
 
-/// What makes TLS of these files.
+/// A TLS acceptor from these files.
 pub(crate) fn tls_acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ServeError> {
     let refused = |path: &PathBuf, problem: String| ServeError::Tls { path: path.clone(), problem };
     let certificates = CertificateDer::pem_file_iter(&files.certificates)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| refused(&files.certificates, error.to_string()))?;
     if certificates.is_empty() {
-        return Err(refused(&files.certificates, "there is no certificate in it".to_owned()));
+        return Err(refused(&files.certificates, "it contains no certificate".to_owned()));
     }
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(|error| refused(&files.key, error.to_string()))?;

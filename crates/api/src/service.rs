@@ -1,4 +1,5 @@
-//! What the surfaces need of a scheduler. The node gives it; the tests have one in memory.
+//! What the HTTP APIs need of a scheduler. The node implements it; the tests have an implementation in
+//! memory.
 
 use std::net::IpAddr;
 
@@ -13,63 +14,64 @@ use thiserror::Error;
 
 use crate::watch::Watch;
 
-/// Something that is answered later, or not at all.
+/// A future that resolves later, or never.
 pub type ServiceFuture<T> = BoxFuture<'static, Result<T, ServiceUnavailable>>;
 
-/// A scheduler, as the surfaces see it.
+/// A scheduler, as the HTTP APIs see it.
 pub trait SchedulerApi: Send + Sync + 'static {
-    /// The time that the scheduler goes by.
+    /// The scheduler's clock.
     fn now(&self) -> Time;
 
-    /// Asks the scheduler. The answer comes when what it relies on is durable.
+    /// Sends a command to the scheduler. The reply comes when what it relies on is durable.
     fn execute(&self, command: Command) -> ServiceFuture<Reply>;
 
-    /// Submits tasks, and watches each that is accepted if `watch`, without missing anything of it.
+    /// Submits tasks, and watches each accepted one if `watch`, without missing any notice about it.
     fn submit(&self, tasks: Vec<NewTask>, watch: bool) -> ServiceFuture<Vec<SubmitResult>>;
 
-    /// Watches a task from now on. Of one that has ended nothing will come: look first at [`SchedulerApi::stored`]
+    /// Watches a task from now on. A task that has ended sends no notices: look at [`SchedulerApi::stored`]
     /// *after* this call.
     fn watch(&self, task: TaskId) -> Watch;
 
-    /// Reads the scheduler's machine as it is now, for as short as possible: everybody else waits.
+    /// Reads the scheduler's machine in its present state. Keep it short: all other requests wait.
     fn read(&self, look: &mut dyn FnMut(&Scheduler, Time));
 
-    /// A task as it is on the disk. Of tasks that have not ended, the machine knows more.
+    /// A task as it is on the disk. The machine knows more about tasks that have not ended.
     fn stored(&self, task: TaskId) -> ServiceFuture<Option<StoredTask>>;
 
-    /// Tasks on the disk, the latest first, from behind `behind` on
+    /// Tasks on the disk, the latest first, starting after `behind`
     /// ([`list`](hypha_engine::SchedulerStore::list) of the store).
     fn list(&self, filter: Filter, behind: Option<TaskId>, limit: usize) -> ServiceFuture<Page>;
 
-    /// The result of `task`, if it was too large to be kept with it, in pieces. Nothing is given whose bytes are not what
-    /// the digest says. Whether somebody may read it is for the caller of this to know.
+    /// The result of `task`, if it was too large to be kept with it, in pieces. Bytes that do not match the
+    /// digest are never returned. The caller checks whether the client may read it.
     fn object(&self, task: TaskId, object: ObjectRef) -> ObjectFuture;
 
-    /// Looks whether there is a healthy task instance, and takes it as a worker.
+    /// Checks that a healthy task instance answers, and registers it as a worker.
     fn register_instance(&self, host: String, port: u16) -> RegisterFuture;
 
-    /// Looks whether there is a healthy HTTP server that does the work of a model, and takes it as a worker.
+    /// Checks that a healthy back end answers, and registers it as a worker.
     fn register_back_end(&self, server: NewBackEnd) -> RegisterFuture;
 
-    /// A task instance says that it is done with a task. What this does not prove is looked up there.
+    /// A task instance reports the end of a task. Claims that this does not prove are verified at the
+    /// instance.
     fn deliver_notification(&self, notification: InstanceNotification);
 
-    /// What the worker's certificate calls it, if that is known.
+    /// The name in the worker's certificate, if it is known.
     fn worker_name(&self, _worker: WorkerId) -> Option<String> {
         None
     }
 
-    /// Why this scheduler should get no requests at present; nothing if it should.
+    /// Why this scheduler should get no requests at present; empty if it should.
     fn problems(&self) -> Vec<String>;
 
     /// The metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 }
 
-/// A worker is being looked at.
+/// A registration in progress.
 pub type RegisterFuture = BoxFuture<'static, Result<WorkerId, RegisterError>>;
 
-/// What became of a submitted task.
+/// The outcome of a submitted task.
 pub type SubmitResult = Result<(Submitted, Option<Watch>), SubmitRejection>;
 
 /// The scheduler cannot acknowledge anything at present: its store fails, or it stops.
@@ -85,15 +87,15 @@ pub struct Object {
     pub pieces: futures::stream::BoxStream<'static, std::io::Result<bytes::Bytes>>,
 }
 
-/// An object is being looked at.
+/// A read of an object in progress.
 pub type ObjectFuture = BoxFuture<'static, Result<Option<Object>, ObjectError>>;
 
-/// Why an object cannot be given.
+/// Why an object cannot be returned.
 #[derive(Clone, Debug, Error)]
 pub enum ObjectError {
-    /// What is on the disk is not what was put there.
+    /// The bytes on the disk are not those that were stored.
     #[error(
-        "the bytes of this result have changed on the scheduler's disk, and are not given; submit the task again"
+        "the bytes of this result have changed on the scheduler's disk, and are not returned; submit the task again"
     )]
     Corrupt,
     /// The disk cannot be read at present.
@@ -106,31 +108,31 @@ pub enum ObjectError {
 pub struct NewBackEnd {
     /// Its base address, such as `http://127.0.0.1:8000`.
     pub url: String,
-    /// The models that it serves; none to ask the server.
+    /// The models that it serves; if empty, the server is queried for them.
     pub models: Vec<Name>,
-    /// Whether it speaks OpenAI's protocol, or takes any JSON.
+    /// Whether it speaks OpenAI's protocol, or accepts any JSON.
     pub openai: bool,
     /// How many requests it gets at once.
     pub concurrency: u32,
-    /// What it wants as a bearer token.
+    /// The bearer token that it requires.
     pub api_key: Option<String>,
 }
 
 /// Why a worker was not registered.
 #[derive(Clone, Debug, Error)]
 pub enum RegisterError {
-    /// It is not to be looked at.
+    /// Its address is not allowed.
     #[error(
         "{0} is outside of the allowed networks; an operator may add it to allowed_networks in [scheduler.api]"
     )]
     NotAllowed(IpAddr),
-    /// What was given makes no sense.
+    /// The registration is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// Nobody is there, or nobody healthy.
+    /// No server answers there, or it is unhealthy.
     #[error("{0}")]
     Unhealthy(String),
-    /// It was taken, and could not be recorded.
+    /// It was accepted, and could not be recorded.
     #[error(transparent)]
     Unavailable(#[from] ServiceUnavailable),
 }

@@ -1,4 +1,4 @@
-//! What an operator sets for the HTTP surfaces.
+//! The operator's settings of the HTTP APIs.
 
 use std::path::PathBuf;
 
@@ -7,21 +7,21 @@ use hypha_model::Span;
 use crate::serve::{self, ServeError};
 use crate::tokens::Tokens;
 
-/// Settings of the HTTP surfaces.
+/// Settings of the HTTP APIs.
 #[derive(Debug)]
 pub struct Settings {
     /// The largest body of a request.
     pub max_request_bytes: usize,
-    /// Who may do what; with `None` everybody is an administrator without a tenant.
+    /// The accepted tokens; with `None`, every caller is an administrator without a tenant.
     pub tokens: Option<Tokens>,
     /// TLS, if connections are to be encrypted.
     pub tls: Option<TlsFiles>,
     /// Connections at a time; more wait to be accepted.
     pub max_connections: usize,
-    /// How long one attempt of a task may take if the task does not say.
+    /// How long one attempt of a task may take, unless the task sets its own timeout.
     pub task_timeout: Span,
-    /// How long a client on the line waits for servers that are all away before it is told so. Clients of OpenAI's
-    /// protocol do not expect minutes of silence, and ask again by themselves.
+    /// How long an interactive client waits while all back ends are unreachable before it gets an error.
+    /// Clients of OpenAI's protocol do not expect minutes of silence, and retry by themselves.
     pub unschedulable_timeout: Span,
     /// The version that `/openapi.json` and `/api/v1/scheduler` show.
     pub version: &'static str,
@@ -37,7 +37,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Whether they can be used; for whoever wants to know it before anything is served.
+    /// Checks that they can be used, before anything is served.
     pub fn check(&self) -> Result<(), ServeError> {
         serve::tls_acceptor(self).map(drop)
     }
@@ -48,8 +48,8 @@ impl Settings {
     pub const DEFAULT_MAX_REQUEST_BYTES: usize = 10_000_000;
     /// Each holds a socket and some ten kilobytes of buffers: 80 MB at most.
     pub const DEFAULT_MAX_CONNECTIONS: usize = 8_192;
-    /// Two of the scheduler's looks at whoever is away, at its usual `health_check_timeout`: enough for a server that is
-    /// only restarted.
+    /// Two of the scheduler's health checks of an unreachable back end, at its usual `health_check_timeout`:
+    /// enough for a server that is only restarted.
     pub const DEFAULT_UNSCHEDULABLE_TIMEOUT: Span = Span::from_secs(10);
 }
 

@@ -1,4 +1,4 @@
-//! Tasks: `/api/v1/tasks` and what is below it.
+//! Tasks: `/api/v1/tasks` and the routes below it.
 
 mod events;
 mod explain;
@@ -27,7 +27,7 @@ pub(crate) fn routes() -> Router<AppState> {
         .route("/api/v1/tasks/{id}/result", get(result::result))
 }
 
-/// What the routes take and give.
+/// The schemas of the routes.
 pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     #[derive(OpenApi)]
     #[openapi(

@@ -1,4 +1,4 @@
-//! Times as people and programs write them: RFC 3339 in UTC, with milliseconds.
+//! Timestamps: RFC 3339 in UTC, with milliseconds.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl Serialize for Timestamp {
 }
 
 impl Timestamp {
-    /// The time that `text` gives: RFC 3339 with any offset, or seconds since the Unix epoch.
+    /// Parses `text`: RFC 3339 with any offset, or seconds since the Unix epoch.
     pub(crate) fn parse(text: &str) -> Option<Time> {
         match text.parse::<f64>() {
             Ok(seconds) => (0.0..=LAST_SECONDS)

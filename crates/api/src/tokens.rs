@@ -1,4 +1,4 @@
-//! Bearer tokens: a file says whose they are and what they may do. Only their hashes are written down.
+//! Bearer tokens: a file lists their tenants and roles. Only their hashes are stored.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use thiserror::Error;
 
 use crate::caller::{Caller, Role};
 
-/// How every token begins, so that it is recognised where it should not be.
+/// The prefix of every token, so that a leaked one is recognised.
 pub const TOKEN_PREFIX: &str = "hypha_";
-/// The file is looked at no more often than this.
+/// The file is checked no more often than this.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
-/// Larger than ten thousand entries; what is larger is not a file of tokens.
+/// Larger than ten thousand entries; a larger file is not a token file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// Randomness in a token: nobody guesses 256 bits.
+/// Randomness in a token: 256 bits cannot be guessed.
 const TOKEN_BYTES: usize = 32;
 
 /// The tokens of a file, read again when it changes.
@@ -38,19 +38,19 @@ struct TokenCache {
 }
 
 type CallersByHash = HashMap<[u8; 32], Caller>;
-/// What changes when a file is written again.
+/// Changes when the file is written again.
 type FileVersion = (SystemTime, u64);
 
-/// What a new token is for.
+/// The settings of a new token.
 #[derive(Clone, Debug, Default)]
 pub struct NewToken {
     /// A note for people.
     pub name: Option<String>,
-    /// On whose behalf it acts.
+    /// The tenant on whose behalf it acts.
     pub tenant: Option<Name>,
-    /// What it may do.
+    /// Its role.
     pub role: Role,
-    /// The highest priority that it may ask for.
+    /// The highest priority that it may request.
     pub max_priority: Option<Priority>,
     /// How many tasks of the tenant may be open.
     pub quota: Option<u32>,
@@ -70,7 +70,7 @@ pub enum TokensError {
     /// It is too large to be one.
     #[error("the token file {0} is larger than {MAX_FILE_BYTES} bytes")]
     TooLarge(PathBuf),
-    /// It is not as it should be.
+    /// Its contents are invalid.
     #[error("the token file {path} is refused: {problem}")]
     Invalid {
         /// The file.
@@ -112,7 +112,7 @@ impl Tokens {
         })
     }
 
-    /// Makes a token: what its owner is given, and the entry for the file.
+    /// Issues a token: the secret for its owner, and the entry for the file.
     pub fn issue(new: &NewToken) -> (String, String) {
         let random: [u8; TOKEN_BYTES] = rand::random();
         let token = format!("{TOKEN_PREFIX}{}", BASE64URL_NOPAD.encode(&random));
@@ -135,8 +135,8 @@ impl Tokens {
         (token, entry)
     }
 
-    /// Whose token this is. The file is read again first if it has changed; one that has become unreadable or
-    /// wrong leaves what was known in force.
+    /// The caller of a token. The file is read again first if it has changed; if it has become unreadable or
+    /// invalid, the tokens read before stay valid.
     pub(crate) fn caller(&self, token: &str) -> Option<Caller> {
         self.current().get(blake3::hash(token.as_bytes()).as_bytes()).cloned()
     }
@@ -155,15 +155,15 @@ impl Tokens {
         if version == state.version {
             return;
         }
-        // The version was taken before reading: what is written in between is noticed the next time.
+        // The version was taken before reading: a write in between is noticed the next time.
         state.version = version;
         match read(&self.path) {
             Ok(known) => {
-                tracing::info!(path = %self.path.display(), tokens = known.len(), "tokens were read again");
+                tracing::info!(path = %self.path.display(), tokens = known.len(), "token file was read again");
                 state.known = Arc::new(known);
             }
             Err(error) => {
-                tracing::warn!(%error, "the tokens that were known before stay in force");
+                tracing::warn!(%error, "the tokens that were read before stay valid");
             }
         }
     }
@@ -204,7 +204,7 @@ fn parse(text: &str) -> Result<CallersByHash, String> {
             quota: entry.quota,
         };
         if caller.quota.is_some() && caller.tenant.is_none() {
-            return Err(format!("token {number} has a quota and no tenant whose tasks to count"));
+            return Err(format!("token {number} has a quota but no tenant"));
         }
         if known.insert(*hash.as_bytes(), caller).is_some() {
             return Err(format!("token {number} has the hash of one before it"));
@@ -221,7 +221,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// As if the file had last been looked at long ago.
+    /// As if the file had last been checked long ago.
     fn let_time_pass(tokens: &Tokens) {
         tokens.state.lock().unwrap().checked_at = Instant::now() - 2 * RELOAD_INTERVAL;
     }
@@ -241,7 +241,7 @@ mod tests {
         let (admin, admin_entry) =
             Tokens::issue(&NewToken { role: Role::Admin, ..Default::default() });
         assert!(token.starts_with(TOKEN_PREFIX) && token.len() > 40, "{token}");
-        assert!(!entry.contains(&token[TOKEN_PREFIX.len()..]), "only the hash is written down");
+        assert!(!entry.contains(&token[TOKEN_PREFIX.len()..]), "only the hash is stored");
         std::fs::write(&path, entry.clone() + &admin_entry).unwrap();
         let tokens = Tokens::load(&path).unwrap();
         let caller = Caller {
@@ -257,7 +257,7 @@ mod tests {
 
         std::fs::write(&path, &entry).unwrap();
         let_time_pass(&tokens);
-        assert_eq!(tokens.caller(&admin), None, "a token that was taken out is not known any more");
+        assert_eq!(tokens.caller(&admin), None, "a removed token is unknown");
         std::fs::write(&path, "hash = ").unwrap();
         let_time_pass(&tokens);
         assert!(tokens.caller(&token).is_some(), "a broken file changes nothing");

@@ -1,11 +1,11 @@
-//! Why a worker is given nothing at present, in words.
+//! Why a worker gets no tasks at present, in words.
 
 use hypha_engine::scheduler::{Quarantine, Unavailability};
 use hypha_model::RefusalKind;
 
 use crate::timestamp::Timestamp;
 
-/// All of it, for whoever looks at one worker.
+/// The full description, for the view of one worker.
 pub(crate) fn describe(unavailability: &Unavailability) -> String {
     match unavailability {
         Unavailability::Draining => "is being removed".to_owned(),
@@ -33,7 +33,7 @@ pub(crate) fn describe(unavailability: &Unavailability) -> String {
     }
 }
 
-/// Why one that failed too often is left alone.
+/// Why it is quarantined.
 fn describe_quarantine(quarantine: &Quarantine) -> String {
     let failures = match quarantine.failures {
         1 => "a failure".to_owned(),
@@ -46,7 +46,7 @@ fn describe_quarantine(quarantine: &Quarantine) -> String {
     )
 }
 
-/// The kind of it, to be counted.
+/// The kind of unavailability, to be counted.
 pub(crate) fn kind_label(unavailability: &Unavailability) -> &'static str {
     match unavailability {
         Unavailability::Draining => "being removed",

@@ -1,4 +1,4 @@
-//! Watching a task: notices from where the scheduler's effects are carried out to whoever waits.
+//! Watches a task: passes notices from the effect handler to the waiting request.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,20 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hypha_engine::Notice;
 use tokio::sync::Notify;
 
-/// Pieces of a result that wait for a client. A model gives some hundred a second at most: a client that is
-/// this far behind has stopped reading.
+/// Pieces of a result that wait for a client. A model produces some hundred a second at most: a client that
+/// is this far behind has stopped reading.
 const MAX_PIECES: usize = 4_096;
 
-/// Bytes of such pieces: some times the largest that a worker sends. Beyond that the client has stopped reading, too.
+/// Bytes of such pieces: several times the largest that a worker sends. Beyond that, too, the client has
+/// stopped reading.
 const MAX_PIECES_BYTES: usize = 64 << 20;
 
-/// Other notices that wait. Some may be left out, but never the last.
+/// Other notices that wait. Some may be dropped, but never the last.
 const MAX_NOTICES: usize = 64;
 
-/// Where notices about one task arrive.
+/// The receiver of notices about one task.
 pub struct Watch(Arc<WatchChannel>);
 
-/// Where they come from. Dropping it ends the watch.
+/// The sender of these notices. Dropping it ends the watch.
 pub struct WatchSender(Arc<WatchChannel>);
 
 #[derive(Default)]
@@ -34,25 +35,25 @@ struct NoticeQueue {
     /// Bytes of pieces among them.
     bytes: usize,
     closed: bool,
-    /// Only what the watcher acts on wakes it.
+    /// Only notices that the watcher acts on wake it.
     quiet: bool,
 }
 
-/// A watch and its other end.
+/// A watch and its sender.
 pub fn watch_channel() -> (WatchSender, Watch) {
     let shared = Arc::<WatchChannel>::default();
     (WatchSender(Arc::clone(&shared)), Watch(shared))
 }
 
 impl Watch {
-    /// From now on only pieces, the end and delays wake whoever waits; other notices come before the next of these, or
-    /// when [`Watch::try_next`] asks for them.
+    /// From now on only pieces, the end and delays wake the watcher; other notices are delivered before the
+    /// next of these, or when [`Watch::try_next`] is called.
     pub(crate) fn quietly(self) -> Watch {
         self.0.lock().quiet = true;
         self
     }
 
-    /// A notice that has come already.
+    /// A notice that has already arrived.
     pub(crate) fn try_next(&mut self) -> Option<Notice> {
         self.0.lock().pop()
     }
@@ -77,12 +78,12 @@ impl Watch {
 }
 
 impl WatchSender {
-    /// Whether anybody is still interested.
+    /// Whether the watch still exists.
     pub fn has_watcher(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Passes a notice on, and says whether anybody is still interested.
+    /// Passes a notice on, and returns whether the watch still exists.
     pub fn send(&self, notice: Notice) -> bool {
         if !self.has_watcher() {
             return false;
@@ -92,7 +93,7 @@ impl WatchSender {
         let wakes = !state.quiet
             || matches!(notice, Notice::Output(_) | Notice::Ended { .. } | Notice::Delayed { .. });
         match &notice {
-            // A stream with a gap is worse than none, and so is one of which nobody knows that it starts over.
+            // A stream with a gap is worse than none, and so is one that starts over without notice.
             Notice::Output(_) | Notice::Delayed { .. } if state.is_full() => {
                 state.notices.clear();
                 state.bytes = 0;
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quiet_watch_is_woken_only_by_what_it_acts_on_and_misses_nothing() {
+    fn quiet_watch_is_woken_only_by_relevant_notices_and_misses_none() {
         let (watched, watch) = watch_channel();
         let mut watch = watch.quietly();
         let piece = || Notice::Output(Payload::from(b"x".as_slice()));
@@ -166,7 +167,7 @@ mod tests {
         let mut cx = Context::from_waker(noop_waker_ref());
         assert!(next.poll_unpin(&mut cx).is_pending());
         assert!(watched.send(Notice::Running));
-        assert!(next.poll_unpin(&mut cx).is_pending(), "nobody was woken");
+        assert!(next.poll_unpin(&mut cx).is_pending(), "the watcher was not woken");
         assert!(watched.send(piece()));
         assert_eq!(next.poll_unpin(&mut cx), Poll::Ready(Some(Notice::Running)));
         drop(next);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watcher_that_is_behind_still_learns_that_the_result_starts_over() {
+    async fn slow_watcher_is_notified_that_the_result_starts_over() {
         let (watched, mut watch) = watch_channel();
         let piece = || Notice::Output(Payload::from(b"x".as_slice()));
         assert!((0..MAX_NOTICES).all(|_| watched.send(piece())));
@@ -191,13 +192,13 @@ mod tests {
         for _ in 0..MAX_NOTICES {
             assert_eq!(watch.next().await, Some(piece()));
         }
-        // What only says how it is may be left out.
+        // A mere state notice may be dropped.
         assert!(matches!(watch.next().await, Some(Notice::Delayed { .. })));
         assert_eq!(watch.next().await, Some(piece()));
     }
 
     #[tokio::test]
-    async fn pieces_that_nobody_reads_are_bounded_in_number_and_in_bytes() {
+    async fn unread_pieces_are_bounded_in_number_and_bytes() {
         for (size, fit) in [(1, MAX_PIECES), (MAX_PIECES_BYTES / 4, 4), (MAX_PIECES_BYTES + 1, 1)] {
             let (watched, mut watch) = watch_channel();
             let piece = Payload::from(vec![0; size]);

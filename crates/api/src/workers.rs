@@ -1,4 +1,4 @@
-//! `/api/v1/workers`: who there is, how they do, who was removed, and HTTP servers as further workers.
+//! `/api/v1/workers`: workers in use, their statistics, removed workers, and back ends as further workers.
 
 mod removed;
 
@@ -27,9 +27,10 @@ use crate::timestamp::Timestamp;
 use crate::unavailability;
 use removed::RemovedBody;
 
-/// Requests that a server gets at once if nobody says: what one GPU with batching takes without slowing down much.
+/// Requests that a back end gets at once by default: as many as one GPU with batching takes without slowing
+/// down much.
 const DEFAULT_CONCURRENCY: u32 = 8;
-/// More than any server takes at once.
+/// More than any back end accepts at once.
 const MAX_CONCURRENCY: u32 = 65_536;
 /// Models of one server.
 const MAX_MODELS: usize = 1_000;
@@ -43,7 +44,7 @@ pub(crate) fn routes() -> Router<AppState> {
         .route("/api/v1/workers/{id}", delete(drain).put(readmit))
 }
 
-/// What the routes take and give.
+/// The schemas of the routes.
 pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     #[derive(OpenApi)]
     #[openapi(
@@ -58,9 +59,9 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Workers)]
 pub(crate) struct WorkersBody {
-    /// Those that are used, or finish what they have.
+    /// Workers in use, and draining workers.
     workers: Vec<WorkerBody>,
-    /// Those that were removed and not taken again, the latest first.
+    /// Workers that were removed and not readmitted, the latest first.
     removed: Vec<RemovedBody>,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct WorkersBody {
 pub(crate) struct WorkerBody {
     #[schema(value_type = String, format = "uuid")]
     id: WorkerId,
-    /// What its certificate calls it, where that is known; of an HTTP server its host and port.
+    /// The name in its certificate, where it is known; for a back end its host and port.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     /// `available`, `busy` (it runs as much as it can at once) or `unavailable` (not leased, failing, being drained).
@@ -78,11 +79,11 @@ pub(crate) struct WorkerBody {
     /// Why it is not available.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// When it was removed, if it was and has something to finish.
+    /// When it was removed, if it is draining.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     removed_at: Option<Timestamp>,
-    /// The models that it serves; none if it takes any.
+    /// The models that it serves; none if it accepts any.
     #[schema(value_type = Vec<String>)]
     models: Vec<Name>,
     executors: Vec<ExecutorBody>,
@@ -90,9 +91,9 @@ pub(crate) struct WorkerBody {
     health: HealthBody,
     /// The measured round trip.
     rtt_ms: f64,
-    /// Tasks that wait for it, here or there.
+    /// Tasks queued for it, at the scheduler or at the worker.
     queued: u32,
-    /// Tasks that have begun.
+    /// Tasks that are running.
     running: u32,
     /// How long a new task is expected to wait for it.
     waiting_ms: f64,
@@ -102,7 +103,7 @@ pub(crate) struct WorkerBody {
     region: Option<Name>,
     #[schema(value_type = Option<String>, required)]
     hardware: Option<Name>,
-    /// What an hour of it costs.
+    /// The price of an hour.
     price: f64,
     /// Run time relative to its hardware: 2 is twice as slow.
     slowness: f64,
@@ -114,7 +115,7 @@ pub(crate) struct WorkerBody {
     lease: Option<LeaseBody>,
 }
 
-/// What a worker can run.
+/// An executor of a worker.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Executor)]
 pub(crate) struct ExecutorBody {
@@ -124,12 +125,12 @@ pub(crate) struct ExecutorBody {
     #[schema(value_type = Vec<String>)]
     models: Vec<Name>,
     concurrency: u32,
-    /// Why it is given nothing although its worker is available: it has failed too often in a row.
+    /// Why it gets no tasks although its worker is available: it has failed too often in a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-/// What a worker has.
+/// The resources of a worker.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Capacity)]
 pub(crate) struct CapacityBody {
@@ -146,11 +147,11 @@ pub(crate) struct GpuBody {
     #[schema(value_type = String)]
     model: Name,
     memory_bytes: u64,
-    /// How much of it is offered, up to 1.
+    /// The offered share of it, up to 1.
     share: f64,
 }
 
-/// How a worker has done.
+/// Statistics of a worker.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WorkerHealth)]
 pub(crate) struct HealthBody {
@@ -158,14 +159,14 @@ pub(crate) struct HealthBody {
     success_rate: f64,
     /// Moving average of run times, in seconds.
     avg_completion_time: f64,
-    /// When it was last heard of.
+    /// When it was last heard from.
     #[schema(value_type = Option<String>, format = DateTime, required)]
     last_seen: Option<Timestamp>,
     /// Failures since the last success.
     consecutive_failures: u32,
-    /// Attempts that ended well.
+    /// Attempts that succeeded.
     completed: u64,
-    /// Attempts that did not.
+    /// Attempts that failed.
     failed: u64,
 }
 
@@ -177,7 +178,8 @@ pub(crate) struct LeaseBody {
     epoch: u64,
     #[schema(value_type = String, format = DateTime)]
     until: Timestamp,
-    /// What it covers, if other schedulers hold a part of the worker too; without it, all of the worker.
+    /// The part of the worker that it covers, if other schedulers hold a part too; without it, all of the
+    /// worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     portion: Option<PortionBody>,
 }
@@ -191,7 +193,7 @@ pub(crate) struct PortionBody {
     slots: Vec<u32>,
 }
 
-/// An HTTP server that does the work of some models.
+/// A back end that serves some models.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewBackEnd)]
@@ -199,23 +201,23 @@ pub(crate) struct BackEndForm {
     /// Its base address.
     #[schema(example = "http://127.0.0.1:8000", max_length = 4096)]
     url: String,
-    /// The models that it serves; the server is asked if there are none.
+    /// The models that it serves; if empty, the back end is queried for them.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     models: Vec<Name>,
-    /// `openai` if it speaks that protocol, `json` if it takes any.
+    /// `openai` if it speaks that protocol, `json` if it accepts any JSON.
     #[serde(default)]
     format: Format,
     /// How many requests it gets at once.
     #[serde(default = "default_concurrency")]
     #[schema(minimum = 1, maximum = 65_536)]
     concurrency: u32,
-    /// What it wants as a bearer token.
+    /// The bearer token that it requires.
     #[schema(max_length = 4096)]
     api_key: Option<String>,
 }
 
-/// How to speak to a server.
+/// The protocol of a back end.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
@@ -224,7 +226,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// A worker that was taken.
+/// A registered worker.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WorkerRegistered)]
 pub(crate) struct RegisteredBody {
@@ -232,7 +234,7 @@ pub(crate) struct RegisteredBody {
     id: WorkerId,
 }
 
-/// A worker that is being removed.
+/// A draining worker.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WorkerDraining)]
 pub(crate) struct DrainingBody {
@@ -246,13 +248,13 @@ fn default_concurrency() -> u32 {
     DEFAULT_CONCURRENCY
 }
 
-/// All workers, with what they have, how they have done and how long a new task would wait there; and those that were
-/// removed.
+/// All workers with their resources, their statistics and the expected wait of a new task; and removed
+/// workers.
 #[utoipa::path(
     get, path = "/api/v1/workers", tag = "workers",
     responses(
         (status = 200, description = "All workers", body = WorkersBody),
-        (status = 400, description = "There are no parameters", body = crate::error::ErrorBody),
+        (status = 400, description = "This route takes no parameters", body = crate::error::ErrorBody),
     )
 )]
 async fn list(State(app): State<AppState>, _: Caller, _: QueryParams<NoParams>) -> Response {
@@ -278,7 +280,7 @@ async fn list(State(app): State<AppState>, _: Caller, _: QueryParams<NoParams>) 
     response::json(StatusCode::OK, &WorkersBody { workers, removed })
 }
 
-/// A worker as the scheduler sees it; made into its body when the scheduler is free again.
+/// A worker as the scheduler sees it; converted into its body after the scheduler's lock is released.
 struct WorkerSnapshot {
     view: WorkerView,
     lease: Option<LeaseView>,
@@ -300,11 +302,11 @@ impl WorkerSnapshot {
     }
 }
 
-/// Takes an HTTP server as a worker, once it has answered.
+/// Registers a back end as a worker, once it has answered.
 #[utoipa::path(
     post, path = "/api/v1/workers", tag = "workers", request_body = BackEndForm,
     responses(
-        (status = 201, description = "It is a worker now, or was before", body = RegisteredBody),
+        (status = 201, description = "It is registered, or was before", body = RegisteredBody),
         (status = 413, description = "The body is too large", body = crate::error::ErrorBody),
         (status = 415, description = "The body is not JSON", body = crate::error::ErrorBody),
         (status = 422, description = "The registration is invalid, or no healthy back end answers", body = crate::error::ErrorBody),
@@ -320,13 +322,13 @@ async fn register(
     Ok(response::json(StatusCode::CREATED, &RegisteredBody { id }))
 }
 
-/// Gives a worker nothing more, and forgets it when it has finished what it has.
+/// Drains a worker: it gets no new tasks, and is removed when its tasks have ended.
 #[utoipa::path(
     delete, path = "/api/v1/workers/{id}", tag = "workers",
     params(("id" = String, Path, format = "uuid", description = "The worker")),
     responses(
-        (status = 200, description = "It is being drained", body = DrainingBody),
-        (status = 404, description = "There is no such worker, or it is gone already", body = crate::error::ErrorBody),
+        (status = 200, description = "It is draining", body = DrainingBody),
+        (status = 404, description = "There is no such worker, or it is already removed", body = crate::error::ErrorBody),
     )
 )]
 async fn drain(
@@ -357,12 +359,12 @@ fn not_found_error(app: &AppState, id: WorkerId) -> Error {
     })
 }
 
-/// Takes a worker again that was removed.
+/// Readmits a removed worker.
 #[utoipa::path(
     put, path = "/api/v1/workers/{id}", tag = "workers",
     params(("id" = String, Path, format = "uuid", description = "The worker")),
     responses(
-        (status = 200, description = "It is used as soon as it is there", body = RegisteredBody),
+        (status = 200, description = "It is readmitted, and used as soon as it is available", body = RegisteredBody),
         (status = 404, description = "No such worker was removed", body = crate::error::ErrorBody),
     )
 )]
@@ -385,13 +387,13 @@ impl BackEndForm {
     fn read(self) -> Result<NewBackEnd, Error> {
         let refuse = |problem: String| Err(Error::unprocessable(problem));
         if self.url.len() > MAX_TEXT || self.api_key.as_ref().is_some_and(|k| k.len() > MAX_TEXT) {
-            return refuse(format!("url and api_key have at most {MAX_TEXT} bytes"));
+            return refuse(format!("url and api_key must not exceed {MAX_TEXT} bytes"));
         }
         if !(1..=MAX_CONCURRENCY).contains(&self.concurrency) {
             return refuse(format!("concurrency: give 1 to {MAX_CONCURRENCY}"));
         }
         if self.models.len() > MAX_MODELS {
-            return refuse(format!("models: at most {MAX_MODELS} are taken"));
+            return refuse(format!("models: at most {MAX_MODELS} are accepted"));
         }
         Ok(NewBackEnd {
             url: self.url,
@@ -407,7 +409,7 @@ fn register_error(error: RegisterError) -> Error {
     match error {
         RegisterError::NotAllowed(_) => Error::forbidden(error.to_string()),
         RegisterError::Invalid(problem) => Error::unprocessable(problem),
-        // The client named it, so it is the client's error: a scheduler without faults answers no 5xx.
+        // The client named it, so it is the client's error: a 5xx status would mean a fault of the scheduler.
         RegisterError::Unhealthy(problem) => {
             Error::new(StatusCode::UNPROCESSABLE_ENTITY, "unhealthy", problem)
         }
@@ -455,7 +457,7 @@ impl WorkerBody {
     }
 }
 
-/// The models that a worker serves; none if it takes any.
+/// The models that a worker serves; none if it accepts any.
 fn models(worker: &Worker) -> Vec<Name> {
     if worker.executors.iter().any(|executor| executor.models.is_empty()) {
         return Vec::new();

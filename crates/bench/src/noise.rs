@@ -115,9 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_told() {
+    fn shares_are_shown() {
         let noise = Noise { own: 0.5, others: 0.25, stolen: 0.01 };
-        assert!(noise.to_string().contains("to 50 % by this, to 25 % by others, and 1 %"));
+        assert!(noise.to_string().contains("50 % of the CPU, others 25 %, and 1 %"));
         assert_eq!(noise.json()["others"], 0.25);
     }
 }

@@ -1,6 +1,6 @@
 //! Measuring: throughput between two processes, next to a plain copy over TCP and TLS.
 //!
-//! Both processes run the same [`Carrier`]s. One, the driver, measures; the other does what it is told, line by line,
+//! Both processes run the same [`Carrier`]s. One, the driver, measures; the other executes its commands, line by line,
 //! over its standard input and output.
 
 mod carriers;
@@ -14,15 +14,15 @@ pub use carriers::{Dedicated, Plain, TlsPair};
 pub use drive::{Remote, Row, measure, serve_commands};
 pub use source::Pattern;
 
-/// What a carrier's work returns.
+/// The future of a carrier's operation.
 pub type CarrierFuture<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
 
-/// A way to get bytes to the other process: one more is one more row.
+/// A transport to the other process: each is a row of the result.
 pub trait Carrier: Send + Sync {
     /// One word, the same in both processes.
     fn name(&self) -> &'static str;
 
-    /// Where the other process finds it, without spaces.
+    /// Its address for the other process, without spaces.
     fn address(&self) -> String;
 
     /// Sends the first `bytes` of the pattern to the carrier of the same name at `to`, and returns when it has

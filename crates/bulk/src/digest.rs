@@ -8,7 +8,7 @@ use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_ro
 use hypha_wire::bulk::{CHUNK_BYTES, Digest};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The digests of the chunks of a beginning of some bytes: what is needed to go on from there, and to know the
+/// The digests of the chunks of a prefix of some bytes: the state that is needed to resume from there, and to know the
 /// digest of all bytes at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChunkDigests {
@@ -18,7 +18,7 @@ pub struct ChunkDigests {
     single_root: Option<Digest>,
 }
 
-/// A chunk that was hashed at its place.
+/// A chunk that was hashed at its offset.
 pub(crate) struct HashedChunk {
     pub(crate) digest: Digest,
     single_root: Option<Digest>,
@@ -32,7 +32,7 @@ pub(crate) fn hash_chunk(offset: u64, chunk: &[u8]) -> HashedChunk {
     HashedChunk {
         digest: Digest(hasher.finalize_non_root()),
         single_root: (offset == 0).then(|| {
-            // The hasher of a beginning gives the root as well, at the price of one more block.
+            // The hasher of a first chunk gives the root as well, at the price of one more block.
             Digest(*hasher.finalize().as_bytes())
         }),
         length: chunk.len(),
@@ -40,12 +40,12 @@ pub(crate) fn hash_chunk(offset: u64, chunk: &[u8]) -> HashedChunk {
 }
 
 impl ChunkDigests {
-    /// Of no bytes.
+    /// The digests of no bytes.
     pub fn new() -> ChunkDigests {
         ChunkDigests::default()
     }
 
-    /// Of what a reader holds, up to `length` bytes: whole chunks only, unless it reaches `length`.
+    /// The digests of a reader's bytes, up to `length`: whole chunks only, unless it reaches `length`.
     pub async fn of_reader<R: AsyncRead + Unpin>(
         mut reader: R,
         length: u64,
@@ -99,7 +99,7 @@ pub(crate) fn chunk_len(offset: u64, length: u64) -> usize {
     length.saturating_sub(offset).min(CHUNK_BYTES as u64) as usize
 }
 
-/// Whether a transfer of `length` bytes can go on from `offset`: between chunks, or at the end.
+/// Whether a transfer of `length` bytes can resume from `offset`: between chunks, or at the end.
 pub(crate) fn is_boundary(offset: u64, length: u64) -> bool {
     offset == length || (offset < length && offset.is_multiple_of(CHUNK_BYTES as u64))
 }
@@ -109,8 +109,8 @@ pub(crate) fn is_boundary(offset: u64, length: u64) -> bool {
 fn merge_tree(chunks: &[Digest]) -> Digest {
     let mut stack: Vec<[u8; 32]> = Vec::with_capacity(usize::BITS as usize);
     for (index, chunk) in chunks.iter().enumerate() {
-        // Before the chunk with this index the stack holds one entry for each one-bit of the index. Merging is put
-        // off until something follows, because the last merge of all is the root's.
+        // Before the chunk with this index the stack holds one entry for each one-bit of the index. Merging is
+        // deferred until something follows, because the very last merge is the root's.
         while stack.len() > index.count_ones() as usize {
             merge_top(&mut stack);
         }
@@ -121,7 +121,7 @@ fn merge_tree(chunks: &[Digest]) -> Digest {
     }
     match stack.as_slice() {
         [left, right] => Digest(*merge_subtrees_root(left, right, Mode::Hash).as_bytes()),
-        // Not reached: two or more chunks leave two or more entries.
+        // Unreachable: two or more chunks leave two or more entries.
         _ => Digest(*blake3::hash(&[]).as_bytes()),
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_reader_holds_is_covered_by_whole_chunks() {
+    async fn a_reader_is_covered_by_whole_chunks() {
         let bytes = pattern(3 * CHUNK_BYTES + 5);
         for (held, length, covered) in [
             (3 * CHUNK_BYTES + 4, 3 * CHUNK_BYTES + 5, 3 * CHUNK_BYTES),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_at_another_place_has_another_digest() {
+    fn a_chunk_at_another_offset_has_another_digest() {
         let bytes = pattern(CHUNK_BYTES);
         let at = |offset| hash_chunk(offset, &bytes).digest;
         assert_ne!(at(0), at(CHUNK_BYTES as u64));

@@ -11,7 +11,7 @@ use hypha_wire::bulk::ChunkHead;
 use hypha_wire::{Message, decode, put_frame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// What carries a transfer: bytes in both directions.
+/// The transport of a transfer: bytes in both directions.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -32,7 +32,7 @@ impl Progress {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Does `work`, as long as bytes move: gives up when none has for `stall_timeout`.
+    /// Runs `work` as long as bytes move: gives up when none has for `stall_timeout`.
     pub(crate) async fn run_unless_stalled<T>(
         &self,
         stall_timeout: Duration,
@@ -116,7 +116,7 @@ impl AsyncWrite for CountedStream {
     }
 }
 
-/// Writes a message with its length before it, and sees that it leaves.
+/// Writes a message with its length before it, and flushes it.
 pub(crate) async fn write_message<W, M>(writer: &mut W, message: &M) -> io::Result<()>
 where
     W: AsyncWrite + Unpin,
@@ -125,7 +125,7 @@ where
     write_framed(writer, Vec::new(), message).await
 }
 
-/// Writes a message between chunks: a head of length zero tells it from a chunk.
+/// Writes a message between chunks: a head of length zero distinguishes it from a chunk.
 pub(crate) async fn write_control<W, M>(writer: &mut W, message: &M) -> io::Result<()>
 where
     W: AsyncWrite + Unpin,
@@ -144,7 +144,7 @@ where
     writer.flush().await
 }
 
-/// Reads one message. Never makes room for more than such a message may have.
+/// Reads one message. Never allocates more than such a message may have.
 pub(crate) async fn read_message<R, M>(reader: &mut R) -> io::Result<M>
 where
     R: AsyncRead + Unpin,
@@ -163,13 +163,13 @@ where
     decode(&bytes).map_err(invalid)
 }
 
-/// What the peer said makes no sense: [`io::ErrorKind::InvalidData`] tells it from a broken stream.
+/// The peer sent something invalid: [`io::ErrorKind::InvalidData`] distinguishes it from a broken stream.
 pub(crate) fn invalid(problem: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem.to_string())
 }
 
-/// How much of a chunk is copied behind its head where a stream cannot take both from where they are: one TLS
-/// record, or one frame of a muxer, so that the head does not travel alone.
+/// How much of a chunk is copied behind its head where a stream has no vectored writes: one TLS
+/// record, or one frame of a muxer, so that the head is not sent alone.
 const JOINED_BYTES: usize = 16 << 10;
 
 /// Writes a chunk and its head, without copying the chunk.
@@ -194,7 +194,7 @@ where
     Ok(())
 }
 
-/// Reads and forgets until the peer closes: closing with bytes unread would throw away our own last message.
+/// Reads and discards until the peer closes: closing with unread bytes would discard our own last message.
 pub(crate) async fn drain<R: AsyncRead + Unpin>(reader: &mut R, within: Duration) {
     let mut nowhere = tokio::io::sink();
     let drained = tokio::io::copy(reader, &mut nowhere);
@@ -208,7 +208,7 @@ mod tests {
     use hypha_wire::bulk::{Digest, OpenResponse};
 
     #[tokio::test(start_paused = true)]
-    async fn slow_bytes_are_no_stall_and_none_are() {
+    async fn slow_bytes_do_not_stall_and_missing_bytes_do() {
         let (near, mut far) = tokio::io::duplex(64);
         let (mut counted, progress) = CountedStream::new(Box::new(near));
         let stall_timeout = Duration::from_secs(1);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_length_that_is_too_large_is_refused_before_room_is_made() {
+    async fn a_length_that_is_too_large_is_refused_before_allocation() {
         let bytes = u32::MAX.to_be_bytes();
         let error = read_message::<_, OpenResponse>(&mut bytes.as_slice()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
@@ -268,7 +268,7 @@ mod tests {
             cx: &mut Context<'_>,
             slices: &[IoSlice<'_>],
         ) -> Poll<io::Result<usize>> {
-            assert!(self.vectored, "not asked for");
+            assert!(self.vectored, "vectored writes are not supported");
             Pin::new(&mut self.inner).poll_write_vectored(cx, slices)
         }
         fn is_write_vectored(&self) -> bool {

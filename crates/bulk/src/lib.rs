@@ -1,11 +1,11 @@
 //! Bulk transfer: named bytes to a peer, over any stream.
 //!
-//! A [`Sender`] takes a [`Source`] and a [`Connector`]; a [`Receiver`] is given the streams that come in, and hands
+//! A [`Sender`] takes a [`Source`] and a [`Connector`]; a [`Receiver`] is given incoming streams, and passes
 //! each new transfer to the application as an [`Incoming`], which is accepted with a [`Sink`] or refused. A transfer
-//! outlives its streams: when one breaks or stalls, the sender opens another and goes on behind the last chunk that
+//! outlives its streams: when one breaks or stalls, the sender opens another and resumes after the last chunk that
 //! was verified. Bytes reach a sink only after their chunk's digest was checked.
 //!
-//! What carries the streams is not known here, but for [`tcp`], the dedicated connection.
+//! This crate does not know the transport of the streams, except [`tcp`], the dedicated connection.
 
 pub mod bench;
 mod digest;

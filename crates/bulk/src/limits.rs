@@ -5,26 +5,26 @@ use std::time::Duration;
 /// The bounds of transfers. The defaults suit links between continents; tests use shorter times.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Until a stream is there and the other side has said that it heard. Several round trips of a slow link.
+    /// Until a stream is open and the other side has acknowledged it. Several round trips of a slow link.
     pub open_timeout: Duration,
-    /// Until the receiving application has decided. It may look at a disk first, but not wait for a person.
+    /// Until the receiving application has decided. It may read a disk first, but not wait for a person.
     pub decision_timeout: Duration,
     /// Without a byte for this long, a stream counts as broken. It is noticed before twice this time has passed.
     /// Longer than TCP needs to recover from a burst of loss.
     pub stall_timeout: Duration,
-    /// The longest that one read of a source or one write to a sink may take. A disk that needs longer has failed.
+    /// The longest that one read of a source or one write to a sink may take. A slower disk counts as failed.
     pub io_timeout: Duration,
-    /// How long a receiver keeps a transfer whose stream broke. Above the longest pause between two attempts.
+    /// How long a receiver keeps a transfer whose stream broke. Above the longest backoff between two attempts.
     pub resume_timeout: Duration,
-    /// Streams in a row that brought not one chunk further, before the sender gives up.
+    /// Streams in a row that made no progress, not even one chunk, before the sender gives up.
     pub max_attempts: u32,
-    /// The pause before the second attempt. It doubles with each, and a random part of it is taken off.
+    /// The backoff before the second attempt. It doubles with each, less a random part.
     pub backoff_initial: Duration,
-    /// The longest pause between two attempts.
+    /// The longest backoff between two attempts.
     pub backoff_max: Duration,
-    /// How long a sender keeps asking a receiver that is busy. A round's uploads drain within this time.
+    /// How long a sender keeps retrying a busy receiver. A round's uploads drain within this time.
     pub busy_timeout: Duration,
-    /// What a busy receiver asks a sender to wait.
+    /// The retry delay that a busy receiver sends to a sender.
     pub busy_retry_after: Duration,
     /// How long one side waits for the other's last message when it ends a transfer early.
     pub close_timeout: Duration,
@@ -32,13 +32,13 @@ pub struct Limits {
     pub inbound_per_peer: usize,
     /// Transfers from all peers at once. Each has a buffer of one chunk, so this is 64 MiB.
     pub inbound_total: usize,
-    /// Transfers that wait for the application to take them.
+    /// Transfers that wait for the application to accept them.
     pub undecided: usize,
-    /// Streams that have not said yet what they carry.
+    /// Streams that have not identified their transfer yet.
     pub openings: usize,
-    /// Ended transfers that are remembered, so that a sender that missed the receipt learns of it.
+    /// Ended transfers that are remembered, so that a sender that missed the receipt gets it.
     pub remembered: usize,
-    /// For how long they are. Above the time in which a sender gives up.
+    /// How long they are remembered. Above the time in which a sender gives up.
     pub remember_for: Duration,
 }
 
@@ -67,7 +67,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// How often a side that waits for its own disk says that it is still there.
+    /// How often a side that waits for its own disk sends a keep-alive.
     pub(crate) fn keep_alive_interval(&self) -> Duration {
         self.stall_timeout / 3
     }

@@ -23,7 +23,7 @@ use crate::limits::Limits;
 use crate::registry::{OpenOutcome, PeerKey, Registration, Registry, StreamSlot, busy, refusal};
 use crate::sink::Sink;
 
-/// Takes the streams of all peers. Clones are the same receiver.
+/// Receives the streams of all peers. Clones are the same receiver.
 #[derive(Clone)]
 pub struct Receiver {
     registry: Arc<Registry>,
@@ -32,17 +32,17 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver, and where its new transfers come out.
+    /// A receiver, and the channel of its new transfers.
     pub fn new(limits: Limits) -> (Receiver, mpsc::Receiver<Incoming>) {
         let (undecided, incoming) = mpsc::channel(limits.undecided.max(1));
         let openings = Arc::new(Semaphore::new(limits.openings));
         (Receiver { registry: Registry::new(limits), openings, undecided }, incoming)
     }
 
-    /// Takes a stream that an admitted peer has opened, and returns when it is known what it carries. Run each in
-    /// its own task: a peer may be slow to say it.
+    /// Serves a stream that an admitted peer has opened, and returns when its transfer is identified. Run each in
+    /// its own task: a peer may be slow to identify it.
     pub async fn serve(&self, peer: PeerKey, stream: impl Stream + 'static) {
-        // Dropping the stream is an answer as well: the sender tries again.
+        // Dropping the stream is a response as well: the sender retries.
         let Ok(_permit) = self.openings.try_acquire() else { return };
         let within = self.registry.limits().open_timeout;
         match timeout(within, self.open(&peer, Box::new(stream))).await {
@@ -92,7 +92,7 @@ async fn send_last<M: Message>(stream: &mut impl Stream, message: &M) -> io::Res
     stream.shutdown().await
 }
 
-/// A transfer that a peer wants to make. Dropping it refuses it.
+/// A transfer that a peer offers. Dropping it refuses it.
 pub struct Incoming {
     header: Header,
     registration: Registration,
@@ -101,7 +101,7 @@ pub struct Incoming {
 /// A transfer that is complete.
 #[derive(Debug)]
 pub struct Received<S> {
-    /// What the header said.
+    /// The sender's header.
     pub header: Header,
     /// The digest of all bytes, verified.
     pub digest: Digest,
@@ -117,7 +117,7 @@ pub enum ReceiveError {
     /// The sender ended it.
     #[error("the sender stopped: {0}")]
     Stopped(String),
-    /// The sender did not come back after its stream broke.
+    /// The sender did not reconnect after its stream broke.
     #[error("the sender did not reconnect after its stream broke ({0}); it can send again")]
     Lost(String),
     /// This side ended it.
@@ -126,15 +126,15 @@ pub enum ReceiveError {
     /// The sink failed.
     #[error("cannot store the bytes: {0}")]
     Sink(#[source] io::Error),
-    /// The bytes are not those that the header promised.
+    /// The bytes do not match the promised digest.
     #[error("the bytes have the digest {got}, but {promised} was promised; nothing was stored")]
     Digest {
         /// By the header or at the end.
         promised: Digest,
-        /// Of what came.
+        /// Of the received bytes.
         got: Digest,
     },
-    /// What was held before does not fit the header.
+    /// The bytes held before do not fit the header.
     #[error(
         "{held} bytes are held of a transfer of {length}; a transfer resumes only from whole chunks"
     )]
@@ -146,9 +146,9 @@ pub enum ReceiveError {
     },
 }
 
-/// Why a stream was left.
+/// Why a stream was given up.
 enum InboundFailure {
-    /// The transfer goes on with another.
+    /// The transfer resumes on another.
     Stream(io::Error),
     /// The transfer is over.
     Final(ReceiveError),
@@ -161,35 +161,35 @@ impl From<io::Error> for InboundFailure {
 }
 
 impl Incoming {
-    /// What the sender says it is.
+    /// The sender's header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Who sends.
+    /// The sender.
     pub fn peer(&self) -> &PeerKey {
         self.registration.peer()
     }
 
-    /// Which transfer.
+    /// The id of the transfer.
     pub fn transfer(&self) -> TransferId {
         self.registration.transfer()
     }
 
-    /// Does not take it, and says why.
+    /// Refuses it, with a reason.
     pub async fn refuse(mut self, reason: &str) {
         let answer = refusal(RefusalKind::Unwanted, &cut(reason));
         let waiting = self.registration.finish(answer.clone());
         answer_waiting(waiting, &answer, self.registration.limits()).await;
     }
 
-    /// Takes all bytes into `sink`. Dropping the future ends the transfer.
+    /// Receives all bytes into `sink`. Dropping the future ends the transfer.
     pub async fn accept<S: Sink>(self, sink: S) -> Result<Received<S>, ReceiveError> {
         self.accept_from(sink, ChunkDigests::new(), CancellationToken::new()).await
     }
 
-    /// Takes the bytes behind those that `held` covers, which the sink has already. Ends early, and tells the
-    /// sender so, when `cancel` is cancelled.
+    /// Receives the bytes after those that `held` covers, which the sink has already. Ends early, and notifies the
+    /// sender, when `cancel` is cancelled.
     pub async fn accept_from<S: Sink>(
         self,
         mut sink: S,
@@ -270,7 +270,7 @@ impl InboundTransfer {
                     last = error.to_string();
                 }
             }
-            // A sender gives up sooner. One that does not must not hold the place for ever.
+            // A sender gives up sooner. One that does not must not occupy the transfer forever.
             if idle > 2 * limits.max_attempts {
                 return Err(self.fail(ReceiveError::Lost(last), None).await);
             }
@@ -325,7 +325,7 @@ impl InboundTransfer {
             return Err(invalid(format!("the chunk at {offset} arrived damaged")).into());
         }
         let still_there = wire.keep_alive_while(sink.write(chunk)).await?;
-        // Before the stream is looked at again: a sink never gets a chunk twice.
+        // Before the next read of the stream: a sink never gets a chunk twice.
         self.digests.push(hashed);
         Ok(still_there?)
     }
@@ -342,7 +342,7 @@ impl InboundTransfer {
                 return Err(InboundFailure::Final(ReceiveError::Digest { promised, got }));
             }
         }
-        // Whether or not the sender is still there: if it is not, it opens again and is told.
+        // Even if the sender is gone: it opens another stream and gets the response there.
         let _ = wire.keep_alive_while(sink.finish()).await?;
         let answer = OpenResponse::Have { digest: got };
         let waiting = self.registration.finish(answer.clone());
@@ -352,13 +352,13 @@ impl InboundTransfer {
         Ok(got)
     }
 
-    /// Ends the transfer: the sender is told on the stream that there is, or when it opens another.
+    /// Ends the transfer: the sender is notified on the current stream, or when it opens another.
     async fn fail(&mut self, error: ReceiveError, stream: Option<CountedStream>) -> ReceiveError {
         let limits = self.registration.limits().clone();
         let refusal = refusal_for(&error);
         let answer = OpenResponse::Refuse(refusal.clone());
         let waiting = match error {
-            // A sender that comes back after all may begin anew.
+            // A sender that reconnects after all may start again.
             ReceiveError::Lost(_) => self.registration.discard(),
             _ => self.registration.finish(answer.clone()),
         };
@@ -374,7 +374,7 @@ impl InboundTransfer {
     }
 }
 
-/// A stream of a transfer, watched.
+/// A stream of a transfer, with a watchdog.
 struct InboundStream<'a> {
     stream: CountedStream,
     progress: Progress,
@@ -396,8 +396,8 @@ impl InboundStream<'_> {
         }
     }
 
-    /// Waits for the sink, and meanwhile tells the sender that it is only slow. Gives whether the sender could be
-    /// told; a sink is never interrupted half-way because it could not.
+    /// Waits for the sink, and meanwhile sends keep-alives to the sender. Returns whether they could be
+    /// sent; a sink is never interrupted half-way because they could not.
     async fn keep_alive_while(
         &mut self,
         work: impl Future<Output = io::Result<()>>,
@@ -421,7 +421,7 @@ impl InboundStream<'_> {
     }
 }
 
-/// What comes next on a stream.
+/// The next item on a stream.
 enum StreamItem {
     Chunk(ChunkHead),
     Control(ControlMessage),
@@ -438,10 +438,10 @@ async fn read_item(stream: &mut CountedStream) -> io::Result<StreamItem> {
     }
 }
 
-/// Answers a stream whose transfer has ended, if it listens.
+/// Sends the response to a stream whose transfer has ended, if it is still open.
 async fn answer_waiting(waiting: Option<BoxedStream>, answer: &OpenResponse, limits: &Limits) {
     if let Some(mut stream) = waiting {
-        // If it does not get through, the sender hears it when it opens again.
+        // If it does not arrive, the sender gets it when it opens another stream.
         let _ = timeout(limits.close_timeout, send_last(&mut stream, answer)).await;
     }
 }
@@ -457,7 +457,7 @@ fn refusal_for(error: &ReceiveError) -> Refusal {
     Refusal { kind, message: cut(&error.to_string()), retry_after_ms: None }
 }
 
-/// Cuts a text to what the peer takes.
+/// Cuts a text to the length that the peer accepts.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(MAX_REASON)].to_owned()
 }

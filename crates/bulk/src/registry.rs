@@ -1,4 +1,4 @@
-//! Which transfers come in, and which have ended: what a stream that opens is about.
+//! The transfers in progress, and those that have ended: decides what a newly opened stream belongs to.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use crate::io::BoxedStream;
 use crate::limits::Limits;
 
-/// Who a peer is, in the words of the carrier: its peer id. Limits count by it, and a transfer belongs to it.
+/// The identity of a peer, as the carrier has it: its peer id. Limits count by it, and a transfer belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey(Arc<str>);
 
 impl PeerKey {
-    /// Of this text.
+    /// A key from this text.
     pub fn new(text: impl Into<Arc<str>>) -> PeerKey {
         PeerKey(text.into())
     }
@@ -33,8 +33,8 @@ impl fmt::Display for PeerKey {
     }
 }
 
-/// Where a stream waits for the transfer that it belongs to. A newer one takes the place of an older: the sender
-/// has given that up.
+/// Where a stream waits for the transfer that it belongs to. A newer stream replaces an older one, which the sender
+/// has given up.
 #[derive(Default)]
 pub(crate) struct StreamSlot {
     waiting: Mutex<Waiting>,
@@ -46,12 +46,12 @@ enum Waiting {
     #[default]
     Empty,
     Stream(BoxedStream),
-    /// The transfer has ended, and this is what a stream that comes too late is told.
+    /// The transfer has ended, and this is the response to a stream that opens too late.
     Closed(OpenResponse),
 }
 
 impl StreamSlot {
-    /// Leaves a stream for the transfer. Gives it back, with the answer, if the transfer has ended meanwhile.
+    /// Leaves a stream for the transfer. Returns it, with the response, if the transfer has ended meanwhile.
     pub(crate) fn put(&self, stream: BoxedStream) -> Result<(), (BoxedStream, OpenResponse)> {
         let mut waiting = lock(&self.waiting);
         if let Waiting::Closed(answer) = &*waiting {
@@ -62,7 +62,7 @@ impl StreamSlot {
         Ok(())
     }
 
-    /// The next stream. It stays if this future is dropped before.
+    /// The next stream. Cancel safe: it stays if this future is dropped before.
     pub(crate) async fn take(&self) -> BoxedStream {
         loop {
             if let Some(stream) = lock(&self.waiting).take() {
@@ -72,12 +72,12 @@ impl StreamSlot {
         }
     }
 
-    /// Ends when a stream waits, and leaves it.
+    /// Returns when a stream waits, and leaves it.
     pub(crate) async fn wait(&self) {
         while !matches!(&*lock(&self.waiting), Waiting::Stream(_)) {
             self.arrived.notified().await;
         }
-        // The stream has yet to be taken: whoever comes for it must not miss it.
+        // The stream has yet to be taken: the next `take` must not miss it.
         self.arrived.notify_one();
     }
 
@@ -123,13 +123,13 @@ struct RegistryState {
     ended: VecDeque<(Instant, Key)>,
 }
 
-/// What to do with a stream that has opened.
+/// How to handle a stream that has opened.
 pub(crate) enum OpenOutcome {
-    /// A new transfer, with the place it has taken.
+    /// A new transfer, with its registration.
     New(Registration),
     /// It belongs to a transfer that waits for it.
     Resumed(Arc<StreamSlot>),
-    /// This is the answer.
+    /// The response.
     Answered(OpenResponse),
 }
 
@@ -201,7 +201,7 @@ impl RegistryState {
     }
 }
 
-/// A transfer's place among those that run. Dropped without an answer, it counts as ended by the receiver.
+/// A transfer's entry among those in progress. Dropped without a response, it counts as ended by the receiver.
 pub(crate) struct Registration {
     registry: Arc<Registry>,
     key: Key,
@@ -222,14 +222,14 @@ impl Registration {
         self.key.1
     }
 
-    /// The transfer has ended, and this is what the sender is told if it asks again. Gives the stream that waits, if
-    /// one does, to be told at once.
+    /// The transfer has ended, and this is the response if the sender opens it again. Returns the stream that waits, if
+    /// any, so that it can be answered at once.
     pub(crate) fn finish(&mut self, answer: OpenResponse) -> Option<BoxedStream> {
         self.end(Some(answer.clone()));
         self.slot.close(answer)
     }
 
-    /// As if it had never come: the sender may ask again.
+    /// As if it had never been opened: the sender may open it again.
     pub(crate) fn discard(&mut self) -> Option<BoxedStream> {
         self.end(None);
         self.slot.close(busy(&self.registry.limits))
@@ -262,7 +262,7 @@ pub(crate) fn busy(limits: &Limits) -> OpenResponse {
     })
 }
 
-/// A panic while the lock is held leaves whole entries behind: nothing here stops half-way.
+/// A panic while the lock is held leaves whole entries behind: no update stops half-way.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_end_is_remembered_for_a_time_and_up_to_a_count() {
+    async fn ended_transfers_are_remembered_for_a_time_and_up_to_a_count() {
         let limits = Limits { remembered: 2, ..Limits::default() };
         let remember_for = limits.remember_for;
         let registry = Registry::new(limits);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slot_gives_the_newest_stream_and_waiting_leaves_it() {
+    async fn a_slot_returns_the_newest_stream_and_waiting_leaves_it() {
         let slot = StreamSlot::default();
         let (one, _one) = tokio::io::duplex(1);
         let (two, mut far) = tokio::io::duplex(1);

@@ -23,9 +23,9 @@ use crate::io::{
 use crate::limits::Limits;
 use crate::source::{Source, SourceReader};
 
-/// Opens streams to the peer that a transfer goes to. Any closure that does is one.
+/// Opens streams to the peer that a transfer goes to. Any closure that does so is one.
 pub trait Connector: Send + Sync + 'static {
-    /// One more stream.
+    /// Opens one more stream.
     fn connect(&self) -> impl Future<Output = io::Result<BoxedStream>> + Send;
 }
 
@@ -39,12 +39,12 @@ where
     }
 }
 
-/// What is sent.
+/// A transfer to send.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    /// Names the transfer. The same one again, after a restart, lets the receiver say that it has it.
+    /// Names the transfer. If the same id is sent again after a restart, the receiver can respond that it has it.
     pub transfer: TransferId,
-    /// What the receiver is told of it.
+    /// The header that the receiver gets.
     pub header: Header,
     /// Ends it early.
     pub cancel: CancellationToken,
@@ -60,7 +60,7 @@ impl Outgoing {
 /// A transfer that the receiver has confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Of all bytes.
+    /// The digest of all bytes.
     pub digest: Digest,
     /// How many streams were opened for it.
     pub streams: u32,
@@ -71,7 +71,7 @@ pub struct Sent {
 /// Why a transfer did not complete.
 #[derive(Debug, Error)]
 pub enum SendError {
-    /// The header is one that no receiver takes.
+    /// The header is one that no receiver accepts.
     #[error("cannot send this: {0}")]
     Header(#[from] InvalidField),
     /// The header and the source do not agree.
@@ -82,7 +82,7 @@ pub enum SendError {
         /// By the source.
         source_length: u64,
     },
-    /// The receiver does not take it.
+    /// The receiver refuses it.
     #[error("the receiver refused: {0}")]
     Refused(String),
     /// The receiver was busy for too long.
@@ -97,33 +97,33 @@ pub enum SendError {
     /// The source failed.
     #[error("cannot read what is to be sent: {0}")]
     Source(#[source] io::Error),
-    /// The source is not what it was, or not what the header says.
+    /// The source has changed, or does not match the header.
     #[error("the bytes to be sent changed, or are not those of the promised digest; send again")]
     Changed,
-    /// No stream brought it further.
+    /// No stream made progress.
     #[error("no progress in {attempts} attempts; the last problem: {last}")]
     NoProgress {
         /// How many, in a row.
         attempts: u32,
-        /// What went wrong with the last.
+        /// The error of the last.
         last: String,
     },
 }
 
-/// Makes transfers. Holds nothing but its limits.
+/// Sends transfers. Holds only its limits.
 #[derive(Clone, Debug, Default)]
 pub struct Sender {
     limits: Limits,
 }
 
 impl Sender {
-    /// With these limits.
+    /// A sender with these limits.
     pub fn new(limits: Limits) -> Sender {
         Sender { limits }
     }
 
     /// Sends all bytes of `source`, and returns when the receiver has confirmed them. Dropping the future ends the
-    /// transfer, and the receiver is told.
+    /// transfer, and notifies the receiver.
     pub async fn send<C: Connector, S: Source>(
         &self,
         connector: C,
@@ -137,7 +137,7 @@ impl Sender {
             return Err(SendError::Length { header: header.length, source_length });
         }
         let cancel = cancel.child_token();
-        // In a task of its own, so that it can still say goodbye when this future is dropped.
+        // In a task of its own, so that it can still notify the receiver when this future is dropped.
         let _ended_with_this_future = cancel.clone().drop_guard();
         let digests = ChunkDigests::new();
         let open = Open { transfer, header };
@@ -152,7 +152,7 @@ impl Sender {
 
 struct OutboundTransfer {
     open: Open,
-    /// Of a beginning of the source, as far as it was read.
+    /// Of a prefix of the source, as far as it was read.
     digests: ChunkDigests,
     limits: Limits,
     cancel: CancellationToken,
@@ -160,11 +160,11 @@ struct OutboundTransfer {
     bytes_sent: u64,
 }
 
-/// Why a stream was left.
+/// Why a stream was given up.
 enum OutboundFailure {
-    /// Try another.
+    /// Retry on another.
     Stream(io::Error),
-    /// The receiver wants to be asked later.
+    /// The receiver is busy: retry after this.
     Busy(Duration),
     /// The transfer is over.
     Final(SendError),
@@ -195,8 +195,8 @@ impl OutboundTransfer {
                 }
                 Err(OutboundFailure::Busy(pause)) => pause,
                 Err(OutboundFailure::Stream(error)) => {
-                    // Where the receiver stood when this stream opened: further than before means that the one
-                    // before was of use.
+                    // Where the receiver was when this stream opened: further than before means that the previous
+                    // stream made progress.
                     idle = if offset > furthest { 1 } else { idle + 1 };
                     furthest = furthest.max(offset);
                     tracing::debug!(transfer = %self.open.transfer, %error, idle, "a bulk stream broke");
@@ -211,7 +211,7 @@ impl OutboundTransfer {
                     self.limits.backoff_initial.saturating_mul(doubled).min(most)
                 }
             };
-            // A random part off, so that many senders that lost the same link do not come back together.
+            // A random part off, so that many senders that lost the same link do not reconnect together.
             let pause = pause.mul_f64(0.5 + 0.5 * rand::random::<f64>());
             tokio::select! {
                 biased;
@@ -273,7 +273,7 @@ impl OutboundTransfer {
         self.confirmed(digest)
     }
 
-    /// Opens the transfer on a stream, and waits for what the receiver decides.
+    /// Opens the transfer on a stream, and waits for the receiver's decision.
     async fn open_stream<R, W>(&self, reader: &mut R, writer: &mut W) -> io::Result<OpenResponse>
     where
         R: tokio::io::AsyncRead + Unpin,
@@ -295,7 +295,7 @@ impl OutboundTransfer {
         timeout(within, read_message(reader)).await.map_err(|_| timed_out("no decision", within))?
     }
 
-    /// Writes the bytes while it listens for what the receiver says.
+    /// Writes the bytes while it listens for messages of the receiver.
     async fn stream<S: Source>(
         &mut self,
         source: &S,
@@ -311,7 +311,7 @@ impl OutboundTransfer {
             biased;
             outcome = &mut outcome => return outcome,
             written = self.write(source, offset, &mut writer, progress) => written,
-            // A cancelled writer stops behind a chunk, unless the chunk does not get away.
+            // A cancelled writer stops after a chunk, unless the chunk cannot be sent.
             () = async { cancel.cancelled().await; sleep(limits.close_timeout).await } => {
                 return Err(OutboundFailure::Final(SendError::Cancelled));
             }
@@ -322,7 +322,7 @@ impl OutboundTransfer {
                 () = cancel.cancelled() => Err(OutboundFailure::Final(SendError::Cancelled)),
                 outcome = progress.run_unless_stalled(limits.stall_timeout, async { Ok(outcome.await) }) => outcome?,
             },
-            // What the receiver said last explains it, if it got through.
+            // The receiver's last message explains it, if it arrived.
             Err(OutboundFailure::Stream(error)) => timeout(limits.close_timeout, outcome)
                 .await
                 .unwrap_or(Err(OutboundFailure::Stream(error))),
@@ -351,8 +351,8 @@ impl OutboundTransfer {
     ) -> Result<(), OutboundFailure> {
         let length = self.open.header.length;
         let promised = self.open.header.digest;
-        // A receiver that held something from before is ahead of what was read here. Without a promised digest those
-        // bytes are read too: the digest of all is told at the end.
+        // A receiver that held bytes from before is ahead of what was read here. Without a promised digest those
+        // bytes are read too: the digest of all bytes is sent at the end.
         let mut at = if promised.is_none() { offset.min(self.digests.bytes()) } else { offset };
         let mut wire = OutboundStream { writer, progress, limits: self.limits.clone() };
         let open = async { source.open(at).await };
@@ -379,7 +379,7 @@ impl OutboundTransfer {
         Ok(())
     }
 
-    /// The digest of the chunk at `at`. It must be what it was, if it was read before.
+    /// The digest of the chunk at `at`. It must be unchanged if it was read before.
     fn hash(&mut self, at: u64, chunk: &Bytes) -> Result<Digest, OutboundFailure> {
         let hashed = hash_chunk(at, chunk);
         let digest = hashed.digest;
@@ -393,7 +393,7 @@ impl OutboundTransfer {
         Ok(digest)
     }
 
-    /// The receiver has all bytes; that they are these can be seen here where all were read here.
+    /// The receiver has all bytes; the digest can be compared here if all of them were read here.
     fn confirmed(&self, digest: Digest) -> Result<Sent, OutboundFailure> {
         let read = (self.digests.bytes() == self.open.header.length).then(|| self.digests.root());
         for known in [self.open.header.digest, read].into_iter().flatten() {
@@ -423,7 +423,7 @@ impl OutboundTransfer {
     }
 }
 
-/// What the receiver says about the bytes in the end.
+/// The receiver's final message about the bytes.
 async fn receipt(reader: &mut ReadHalf<CountedStream>) -> Result<Digest, OutboundFailure> {
     loop {
         match read_message(reader).await? {
@@ -439,7 +439,7 @@ async fn receipt(reader: &mut ReadHalf<CountedStream>) -> Result<Digest, Outboun
     }
 }
 
-/// The writing half of a stream, watched.
+/// The writing half of a stream, with a watchdog.
 struct OutboundStream<'a> {
     writer: &'a mut WriteHalf<CountedStream>,
     progress: &'a Progress,
@@ -457,14 +457,14 @@ impl OutboundStream<'_> {
         self.progress.run_unless_stalled(self.limits.stall_timeout, write).await
     }
 
-    /// Waits for the source, and meanwhile tells the receiver that it is only slow.
+    /// Waits for the source, and meanwhile sends keep-alives to the receiver.
     async fn keep_alive_while<T>(
         &mut self,
         work: impl Future<Output = io::Result<T>>,
         cancel: &CancellationToken,
     ) -> Result<T, OutboundFailure> {
         let mut work = pin!(timeout(self.limits.io_timeout, work));
-        // What was written must not wait in a buffer while the source is slow.
+        // Written bytes must not wait in a buffer while the source is slow.
         let mut pause = Duration::ZERO;
         loop {
             tokio::select! {

@@ -8,23 +8,24 @@ use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 
 use crate::digest::ChunkDigests;
 
-/// Takes verified bytes in order. While it is slow, the sender waits.
+/// Accepts verified bytes in order. While it is slow, the sender waits.
 pub trait Sink: Send {
     /// The next bytes.
     fn write(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// All bytes have come, and their digest is right. After an error the transfer has failed.
+    /// All bytes were written, and their digest is correct. After an error the transfer has failed.
     fn finish(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// The transfer has failed for good. What was written is `reusable` if only the sender was lost: another transfer
-    /// of the same bytes may go on from there. Not called when the transfer's future is dropped: then `Drop` is.
+    /// The transfer has failed permanently. The written bytes are `reusable` if only the sender was lost: another
+    /// transfer of the same bytes may resume from there. Not called when the transfer's future is dropped: then `Drop`
+    /// is.
     fn abandon(&mut self, reusable: bool) -> impl Future<Output = ()> + Send {
         let _ = reusable;
         async {}
     }
 }
 
-/// Forgets everything, for measuring.
+/// Discards everything, for measuring.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiscardSink;
 
@@ -38,7 +39,7 @@ impl Sink for DiscardSink {
     }
 }
 
-/// Keeps the bytes in memory: for those whose header promised a length that fits.
+/// Keeps the bytes in memory: for headers whose length fits.
 #[derive(Clone, Debug, Default)]
 pub struct MemorySink(pub Vec<u8>);
 
@@ -55,7 +56,7 @@ impl Sink for MemorySink {
 }
 
 /// A file that appears under its name when it is complete and on the disk. Until then it is `<name>.part`, which
-/// stays when the process ends, so that another can go on with it.
+/// stays when the process ends, so that another process can resume it.
 #[derive(Debug)]
 pub struct FileSink {
     file: File,
@@ -64,8 +65,8 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Goes on with what `<path>.part` holds of a transfer of `length` bytes, or begins it. The digests cover what
-    /// is there already: it goes to [`Incoming::accept_from`](crate::Incoming::accept_from).
+    /// Resumes from what `<path>.part` holds of a transfer of `length` bytes, or begins it. The digests cover the bytes
+    /// that are there already: pass them to [`Incoming::accept_from`](crate::Incoming::accept_from).
     pub async fn open(
         path: impl Into<PathBuf>,
         length: u64,

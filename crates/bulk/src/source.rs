@@ -24,7 +24,7 @@ pub trait SourceReader: Send + 'static {
     fn next(&mut self, length: usize) -> impl Future<Output = io::Result<Bytes>> + Send;
 }
 
-/// Bytes in memory are handed on without copying.
+/// Bytes in memory are returned without copying.
 impl Source for Bytes {
     type Reader = Bytes;
 
@@ -47,7 +47,7 @@ impl SourceReader for Bytes {
     }
 }
 
-/// A file, of the length that it has now.
+/// A file, with its current length.
 #[derive(Debug)]
 pub struct FileSource {
     path: PathBuf,
@@ -55,7 +55,7 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Of this file.
+    /// A source of this file.
     pub async fn new(path: impl Into<PathBuf>) -> io::Result<FileSource> {
         let path = path.into();
         let length = tokio::fs::metadata(&path).await?.len();

@@ -1,7 +1,7 @@
 //! The dedicated carrier: a TCP connection with TLS of its own, for one transfer.
 //!
-//! Both sides show certificates; TLS checks their chains, the `admit` closures what else must hold. Then each side
-//! says its verdict, because under TLS 1.3 a dialler is connected before the other side has judged it.
+//! Both sides show certificates; TLS checks their chains, the `admit` closures the other rules. Then each side
+//! sends its verdict, because under TLS 1.3 a dialler is connected before the other side has verified it.
 //!
 //! Socket buffers are left to the kernel: it grows them with the link, and a size that is set by hand ends that.
 
@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::io::{drain, read_message, write_message};
 use crate::registry::PeerKey;
 
-/// Gives the configuration of the moment, so that reloaded certificates hold for the next connection.
+/// Returns the current configuration, so that reloaded certificates apply to the next connection.
 pub type TlsProvider = dyn Fn() -> Arc<ServerConfig> + Send + Sync;
 
 /// Decides on a chain that TLS has found valid, leaf first.
@@ -37,8 +37,8 @@ pub type AdmitPeer = dyn Fn(&[CertificateDer<'_>]) -> Result<PeerKey, String> + 
 pub struct TcpLimits {
     /// From the connection to the verdict. A few round trips of a slow link.
     pub handshake_timeout: Duration,
-    /// Handshakes at once. When one more comes, the oldest gives way: a peer that means it needs a moment, one that
-    /// holds its connection open needs long.
+    /// Handshakes at once. When one more arrives, the oldest is dropped: an honest peer takes a moment, one that
+    /// only holds its connection open takes long.
     pub handshakes: usize,
 }
 
@@ -48,7 +48,7 @@ impl Default for TcpLimits {
     }
 }
 
-/// Connections that were admitted and wait to be taken: a burst of a round's beginning.
+/// Connections that were admitted and wait to be accepted: a burst at the beginning of a round.
 const ADMITTED_QUEUE: usize = 32;
 
 /// After a failure to accept, such as too many open files: long enough that some may close.
@@ -63,23 +63,23 @@ const TLS_BUFFER: usize = 80 << 10;
 
 /// A connection to a peer that both sides admit.
 pub struct Connection {
-    /// Who it is.
+    /// The peer.
     pub peer: PeerKey,
-    /// Where from, or where to.
+    /// Its address.
     pub address: SocketAddr,
     /// Its chain, leaf first.
     pub certificates: Vec<CertificateDer<'static>>,
-    /// What carries the transfer.
+    /// The stream of the transfer.
     pub stream: TlsStream<TcpStream>,
 }
 
-/// Why a peer could not be reached.
+/// Why a peer could not be dialled.
 #[derive(Debug, Error)]
 pub enum DialError {
     /// No connection, or no valid handshake.
     #[error("cannot connect to {address}: {problem}")]
     Connect {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// What went wrong.
         problem: io::Error,
@@ -87,22 +87,22 @@ pub enum DialError {
     /// This side does not admit the peer.
     #[error("{address} is not admitted here: {reason}")]
     NotAdmitted {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The peer does not admit this side.
     #[error("{address} did not admit this node: {reason}")]
     Refused {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// In the peer's words.
         reason: String,
     },
 }
 
-/// Takes connections and gives those that are admitted.
+/// Accepts connections and returns those that are admitted.
 pub struct Listener {
     address: SocketAddr,
     admitted: mpsc::Receiver<Connection>,
@@ -132,7 +132,7 @@ impl Listener {
         Ok(Listener { address, admitted, _task: task })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
@@ -197,7 +197,7 @@ async fn handshake(
             return Err(io::Error::other(reason));
         }
     };
-    // Before the peer is told: it begins to send then, and somebody must be there.
+    // Before the verdict is sent: the peer then begins to send, and a receiver must be ready.
     let ended = |_| io::Error::other("the listener has ended");
     let permit = context.admitted.reserve().await.map_err(ended)?;
     write_message(&mut tls, &Verdict::admitted()).await?;
@@ -236,7 +236,7 @@ async fn connect(
     let peer = match admit(&certificates) {
         Ok(peer) => peer,
         Err(reason) => {
-            // Courtesy: the outcome here is the same if it does not get through.
+            // A courtesy: the outcome here is the same if it does not arrive.
             let _ = write_message(&mut stream, &Verdict::refused(&reason)).await;
             return Err(DialError::NotAdmitted { address, reason });
         }

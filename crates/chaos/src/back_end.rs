@@ -1,5 +1,5 @@
-//! HTTP servers that do work for the scheduler: plain JSON servers and task instances. They live in this process, where
-//! it is known what was done to each task; seen from the scheduler they die, freeze and err like any others.
+//! HTTP back ends for the scheduler: plain JSON servers and task instances. They run in this process, which knows
+//! the fault of each task; the scheduler sees them die, freeze and fail like any others.
 
 mod instance;
 
@@ -19,15 +19,15 @@ use crate::load::lock;
 use crate::port;
 use instance::Tasks;
 
-/// How often a listener is looked at for connections, and for its end.
+/// How often a listener polls for connections, and for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How long the port of a server that died may stay in use before we give up.
+/// How long the port of a server that was killed may stay in use before we give up.
 const BIND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a back end speaks.
+/// The protocol of a back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// Takes a task's input at its one address, and answers with the result.
+    /// Accepts a task's input at its one address, and answers with the result.
     Json,
     /// A task instance.
     Instance,
@@ -37,7 +37,7 @@ pub(crate) enum Protocol {
 #[derive(Clone)]
 pub(crate) struct BackEnd {
     pub(crate) protocol: Protocol,
-    /// The model that it alone serves.
+    /// The model that only it serves.
     pub(crate) model: String,
     /// How many tasks it does at once.
     pub(crate) slots: usize,
@@ -46,7 +46,7 @@ pub(crate) struct BackEnd {
 }
 
 struct Shared {
-    /// What the scheduler calls it.
+    /// The name that the scheduler uses for it.
     name: String,
     protocol: Protocol,
     model: String,
@@ -60,12 +60,12 @@ struct Shared {
 #[derive(Default)]
 struct State {
     mode: Mode,
-    /// How often it was started: what an earlier incarnation had begun is not finished.
+    /// How often it was started: tasks that an earlier incarnation began are not finished.
     incarnation: u64,
     /// Open connections, by a number.
     connections: HashMap<u64, TcpStream>,
     accepted: u64,
-    /// Tasks that have waited for each other, by the name of what they wait for.
+    /// Tasks that have waited for each other, by the name of their barrier.
     barriers: HashMap<String, usize>,
     tasks: Tasks,
 }
@@ -74,7 +74,7 @@ struct State {
 enum Mode {
     #[default]
     Up,
-    /// Nobody listens.
+    /// Nothing listens.
     Down,
     /// Connections are accepted, and nothing else happens.
     Frozen,
@@ -109,12 +109,12 @@ impl BackEnd {
         Ok(BackEnd { protocol, model: model.to_owned(), slots, address, shared })
     }
 
-    /// What the scheduler calls it.
+    /// The name that the scheduler uses for it.
     pub(crate) fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// It dies, with all of its connections.
+    /// Kills it, with all of its connections.
     pub(crate) fn kill(&self) {
         lock(&self.shared.faults).record_begin(self.name(), FaultKind::Died);
         let mut state = lock(&self.shared.state);
@@ -128,7 +128,7 @@ impl BackEnd {
         self.shared.changed.notify_all();
     }
 
-    /// It is started again. A task instance remembers what it had and goes on with it, or has forgotten all of it.
+    /// Restarts it. A task instance remembers its tasks and resumes them, or has forgotten all of them.
     pub(crate) fn restart(&self, remembers: bool) -> anyhow::Result<()> {
         let until = Instant::now() + BIND_TIMEOUT;
         let listener = loop {
@@ -162,7 +162,7 @@ impl BackEnd {
         self.shared.set(Mode::Failing(status));
     }
 
-    /// It is well again, after it was frozen or has erred.
+    /// It is healthy again, after it was frozen or failing.
     pub(crate) fn recover(&self) {
         self.shared.set(Mode::Up);
         lock(&self.shared.faults).record_end(self.name());
@@ -175,7 +175,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until it is not frozen. Says how it is, unless this incarnation is over.
+    /// Waits until it is not frozen. Returns its mode, unless this incarnation is over.
     fn wait_while_frozen(&self, incarnation: u64) -> Option<Mode> {
         let state = lock(&self.state);
         let frozen =
@@ -185,8 +185,8 @@ impl Shared {
         (state.incarnation == incarnation).then_some(state.mode)
     }
 
-    /// Does a task, which takes as long as it says, and waits for others if it says so. False if this incarnation was over
-    /// before.
+    /// Runs a task, which takes as long as its input says, and waits for others if its input says so. False if this
+    /// incarnation ended before.
     fn run_task(&self, input: &Value, incarnation: u64) -> bool {
         thread::sleep(Duration::from_millis(input["ms"].as_u64().unwrap_or_default()));
         if let Some(barrier) = input["with"].as_str() {
@@ -201,7 +201,7 @@ impl Shared {
         self.wait_while_frozen(incarnation).is_some()
     }
 
-    /// The answer to a request; none if there is none in this incarnation.
+    /// The answer to a request; `None` if this incarnation ends before.
     fn answer(
         self: &Arc<Self>,
         request: &ReceivedRequest,
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_answers_with_the_input_errs_dies_and_comes_back() {
+    fn a_server_answers_with_the_input_fails_dies_and_restarts() {
         let (server, faults) = back_end(Protocol::Json);
         let input = json!({ "name": "a", "ms": 1 });
         assert_eq!(post(server.address, "/", &input).expect("an answer"), (200, input.clone()));
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(lock(&faults).errors(server.name(), "a"), 1);
         server.recover();
         let at = server.address;
-        let held = thread::spawn(move || post(at, "/", &json!({ "with": "nobody else" })));
+        let held = thread::spawn(move || post(at, "/", &json!({ "with": "no other task" })));
         while lock(&server.shared.state).barriers.is_empty() {
             thread::sleep(POLL_INTERVAL);
         }
@@ -351,7 +351,7 @@ mod tests {
         instance.kill();
         instance.restart(true).expect("started");
         assert_eq!(id(), first);
-        // It goes on with what it had.
+        // It resumes its tasks.
         enqueue("other", json!({ "name": "c", "with": "x" }));
         completed("held");
         instance.kill();

@@ -1,7 +1,7 @@
 //! A small disk in place of a directory, so that it can be full.
 //!
-//! It is in a mount namespace of its own, which a process of ours holds open: whoever is to see the disk enters that.
-//! What is on it lives for as long as that process, so it is copied there and back.
+//! It is in a mount namespace of its own, which a process of ours holds open; a process that uses the disk enters it.
+//! The disk exists for as long as that process, so files are copied there and back.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// What is free on it at first: more than a round stores.
+/// The free space at first: more than a round stores.
 const ROOM_BYTES: u64 = 64 << 20;
 
 /// How a disk can be mounted here.
@@ -30,7 +30,7 @@ pub(crate) struct Disk {
 }
 
 impl MountMethod {
-    /// How a disk can be mounted here, if it can.
+    /// How a disk can be mounted here, if at all.
     pub(crate) fn find(directory: &Path) -> Option<MountMethod> {
         let works = |mount_method: &MountMethod| {
             let status =
@@ -53,10 +53,10 @@ impl MountMethod {
 }
 
 impl Disk {
-    /// A disk with what is in the directory, and some room.
+    /// A disk with the contents of the directory, and some room.
     pub(crate) fn mount(mount_method: MountMethod, directory: &Path) -> anyhow::Result<Disk> {
         let bytes = size_of(directory)? + ROOM_BYTES;
-        // It ends when its input does, which is when we do.
+        // It ends when its input closes, which is when we end.
         let mut namespace_holder = mount_method
             .command(directory, bytes, "echo ready && exec cat")
             .stdin(Stdio::piped())
@@ -75,7 +75,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The command that runs another one where the disk is seen.
+    /// The command that runs another one inside the namespace.
     pub(crate) fn enter(&self) -> Vec<String> {
         let target = self.namespace_holder.id().to_string();
         let mut words = vec!["nsenter", "--target", &target];
@@ -86,7 +86,7 @@ impl Disk {
         words.into_iter().map(str::to_owned).collect()
     }
 
-    /// Writes until nothing fits any more.
+    /// Writes until the disk is full.
     pub(crate) fn fill(&self) -> anyhow::Result<()> {
         let mut file = File::create(self.ballast()).context("cannot fill the disk")?;
         for block in [1 << 20, 4_096] {
@@ -95,12 +95,12 @@ impl Disk {
         Ok(())
     }
 
-    /// There is room again.
+    /// Frees the space again.
     pub(crate) fn free(&self) -> anyhow::Result<()> {
         fs::remove_file(self.ballast()).context("cannot free the disk")
     }
 
-    /// Copies back what is on the disk, when nobody uses it any more.
+    /// Copies the contents of the disk back, when it is no longer in use.
     pub(crate) fn unmount(self) -> anyhow::Result<()> {
         // Not the directory itself: the disk is mounted on it.
         for entry in fs::read_dir(&self.directory)? {
@@ -117,7 +117,7 @@ impl Disk {
         self.inside().join("ballast")
     }
 
-    /// The directory as those see it who have entered.
+    /// The directory as seen inside the namespace.
     fn inside(&self) -> PathBuf {
         let mut path = PathBuf::from(format!("/proc/{}/root", self.namespace_holder.id()));
         path.extend(self.directory.components().skip(1));
@@ -180,7 +180,10 @@ mod tests {
         assert!(!write("full"));
         disk.free().expect("freed");
         assert!(write("after"));
-        assert!(!directory.join("inner/before").exists(), "it is seen only by those who enter");
+        assert!(
+            !directory.join("inner/before").exists(),
+            "it is visible only inside the namespace"
+        );
         disk.unmount().expect("copied");
         let read = |name: &str| fs::read_to_string(directory.join("inner").join(name));
         assert_eq!(read("old").expect("kept"), "old");

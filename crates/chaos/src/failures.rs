@@ -1,4 +1,4 @@
-//! Whether what failed of a task was allowed to fail: each attempt that it lost was lost to a fault of the run, and the
+//! Whether the failures of a task were allowed: each failed attempt was lost to a fault of the run, and the
 //! scheduler's own faults used up none.
 
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +22,7 @@ pub(crate) struct FailedAttempt {
     pub(crate) at: String,
 }
 
-/// Knows what was done to whom.
+/// Knows which faults struck which workers.
 pub(crate) struct FailureChecker<'a> {
     pub(crate) faults: &'a FaultLog,
     /// The names of workers by their ids.
@@ -31,7 +31,7 @@ pub(crate) struct FailureChecker<'a> {
 
 /// A task that has ended, as far as its failures are concerned.
 pub(crate) struct EndedTask<'a> {
-    /// What back ends know it by, if they do.
+    /// The name that back ends know it by, if any.
     pub(crate) name: Option<&'a str>,
     pub(crate) submitted_ms: u64,
     pub(crate) completed: bool,
@@ -50,10 +50,10 @@ impl FailureChecker<'_> {
         let mut charged: BTreeMap<&str, Vec<(FailureKind, u64)>> = BTreeMap::new();
         for failure in task.failures.iter().filter(|failure| failure.kind.uses_attempt()) {
             if !matches!(failure.kind, FailureKind::WorkerLost | FailureKind::BackendFailed) {
-                return Some("failed in a way that no fault of the run causes");
+                return Some("failed with a kind that no fault of the run causes");
             }
             let Some(at) = rfc3339::parse(&failure.at) else {
-                return Some("failed at a time that cannot be read");
+                return Some("failed at a time that cannot be parsed");
             };
             let worker = self.names.get(&failure.worker).map(String::as_str).unwrap_or_default();
             charged.entry(worker).or_default().push((failure.kind, at.as_micros() / 1_000));
@@ -66,18 +66,16 @@ impl FailureChecker<'_> {
                 self.faults.unexplained(worker, task.submitted_ms, &at)
             };
             if unexplained(Some(FailureKind::WorkerLost)) > 0 {
-                return Some("blamed on a worker that nothing was done to");
+                return Some("blamed on a worker without a fault");
             }
             if unexplained(None) > task.name.map_or(0, |name| self.faults.errors(worker, name)) {
-                return Some(
-                    "blamed on a back end that gave no error and that nothing was done to",
-                );
+                return Some("blamed on a back end without an error or a fault");
             }
         }
         let used = charged.values().map(Vec::len).sum::<usize>();
         match task.completed {
             true if used >= MAX_ATTEMPTS => Some("completed with more attempts than it has"),
-            // What is not listed any more may have used up attempts.
+            // Failures that are no longer listed may have used up attempts.
             false if all_listed && used < MAX_ATTEMPTS => Some("failed with attempts left"),
             _ => None,
         }
@@ -94,7 +92,7 @@ mod tests {
         WorkerLost,
     };
 
-    /// Judges a task whose attempts failed so, long after two workers died and a back end died and gave one error.
+    /// Judges a task with these failures, long after two workers died and a back end died and answered one error.
     fn judge(completed: bool, failures: &[(&str, FailureKind)]) -> Option<&'static str> {
         let mut faults = FaultLog::default();
         for worker in ["worker-1", "worker-2", "127.0.0.1:1"] {
@@ -125,7 +123,7 @@ mod tests {
         assert_eq!(
             judge(true, &[(back_end, BackendFailed); 2]),
             None,
-            "it died, and gave an error"
+            "it died, and answered an error"
         );
         for kind in [Interrupted, Returned, Refused, BackendUnreachable] {
             assert_eq!(judge(true, &[(three, kind); 7]), None, "{kind} uses up no attempt");
@@ -139,11 +137,11 @@ mod tests {
             assert!(wrong.contains(expected), "{failures:?}: {wrong}");
         };
         let (one, two, three, back_end) = ("worker-1", "worker-2", "worker-3", "127.0.0.1:1");
-        check(true, &[(three, WorkerLost)], "nothing was done to");
-        check(true, &[(one, WorkerLost), (one, WorkerLost)], "nothing was done to");
-        check(true, &[("nobody", WorkerLost)], "nothing was done to");
-        check(true, &[(back_end, WorkerLost), (back_end, WorkerLost)], "nothing was done to");
-        check(true, &[(back_end, BackendFailed); 3], "gave no error");
+        check(true, &[(three, WorkerLost)], "a worker without a fault");
+        check(true, &[(one, WorkerLost), (one, WorkerLost)], "a worker without a fault");
+        check(true, &[("unknown", WorkerLost)], "a worker without a fault");
+        check(true, &[(back_end, WorkerLost), (back_end, WorkerLost)], "a worker without a fault");
+        check(true, &[(back_end, BackendFailed); 3], "without an error or a fault");
         check(true, &[(one, ProgramFailed)], "no fault of the run causes");
         check(false, &[(one, WorkerLost), (two, WorkerLost)], "attempts left");
         check(false, &[(three, Interrupted); 3], "attempts left");

@@ -1,18 +1,18 @@
-//! What was done to which worker, and when: all that a failed attempt may be blamed on.
+//! The faults of each worker, with their times: everything that a failed attempt may be blamed on.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How long after a fault has ended the scheduler may blame an attempt on it. It may itself have been down, frozen or
-/// without a disk meanwhile, and a connection that broke may be noticed only when an answer is missing.
+/// without a disk meanwhile, and a broken connection may be noticed only when a response times out.
 const NOTICED_WITHIN_MS: u64 = 60_000;
 
-/// What is done to a worker that makes attempts fail.
+/// A fault of a worker that makes attempts fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
-    /// It died with what it had.
+    /// It died with its runs.
     Died,
-    /// It did nothing for a while.
+    /// It was suspended for a while.
     Froze,
 }
 
@@ -21,26 +21,26 @@ pub(crate) enum FaultKind {
 pub(crate) struct Fault {
     kind: FaultKind,
     began_ms: u64,
-    /// Not yet, if it lasts.
+    /// `u64::MAX` while it lasts.
     ended_ms: u64,
 }
 
-/// All faults of workers. A worker is known by its name: what its certificate says, or its host and port.
+/// All faults of workers. A worker is known by its name: that of its certificate, or its host and port.
 #[derive(Debug, Default)]
 pub(crate) struct FaultLog {
     of_worker: HashMap<String, Vec<Fault>>,
-    /// How often a back end answered a task, known by its name, with an error on purpose.
+    /// How often a back end deliberately answered a task, known by its name, with an error.
     errors: HashMap<(String, String), usize>,
 }
 
 impl FaultLog {
-    /// A worker dies or freezes now, and is not well until [`FaultLog::record_end`].
+    /// A worker dies or freezes now, and is down until [`FaultLog::record_end`].
     pub(crate) fn record_begin(&mut self, worker: &str, kind: FaultKind) {
         let fault = Fault { kind, began_ms: now_ms(), ended_ms: u64::MAX };
         self.of_worker.entry(worker.to_owned()).or_default().push(fault);
     }
 
-    /// Whatever was done to the worker is over.
+    /// The fault of the worker is over.
     pub(crate) fn record_end(&mut self, worker: &str) {
         let now = now_ms();
         for fault in self.of_worker.entry(worker.to_owned()).or_default() {
@@ -59,7 +59,7 @@ impl FaultLog {
     }
 
     /// How many of the failures of one task on one worker, at these times, have no fault of their own that began before
-    /// it, did not end long before it, and not before the task was there.
+    /// the failure, did not end long before it, and not before the task was submitted.
     pub(crate) fn unexplained(
         &self,
         worker: &str,
@@ -72,7 +72,7 @@ impl FaultLog {
             faults.iter().filter(|fault| fault.ended_ms >= submitted_ms).collect();
         let mut failed_at_ms = failed_at_ms.to_vec();
         failed_at_ms.sort_unstable();
-        // The faults and failures in the order of time: to take the first that fits leaves the most to the others.
+        // Faults and failures in order of time: taking the first match leaves the most for the others.
         let has_none = |at: &&u64| {
             let fits = |fault: &&Fault| {
                 fault.began_ms <= **at && **at <= fault.ended_ms.saturating_add(NOTICED_WITHIN_MS)
@@ -123,7 +123,7 @@ mod tests {
             (0, vec![1_101 + late]),
             // One fault, two failures of one task.
             (0, vec![1_050, 1_060]),
-            // It was over when the task came.
+            // It was over when the task was submitted.
             (1_101, vec![1_200]),
         ] {
             assert_ne!(two.unexplained("w", submitted, &failed), 0, "{submitted} {failed:?}");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_explains_until_it_ends() {
+    fn an_ongoing_fault_explains_failures_until_it_ends() {
         let mut faults = FaultLog::default();
         faults.record_begin("w", FaultKind::Froze);
         assert_eq!(faults.unexplained("w", now_ms(), &[now_ms() + 1_000_000]), 0);

@@ -1,15 +1,15 @@
-//! As much of HTTP as is needed here, blocking: a client with one connection that is kept open, requests with a body,
+//! The part of HTTP that is needed here, blocking: a client that keeps one connection open, requests with a body,
 //! answers with a length.
 
 use std::io::{self, BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longer than a scheduler that lives ever takes; one that died resets the connection at once.
+/// Longer than a running scheduler ever takes; one that died resets the connection at once.
 const IO_TIMEOUT: Duration = Duration::from_secs(20);
 /// A thousand tasks with their results, many times over.
 const MAX_BODY: usize = 64 << 20;
-/// Ours are few and short; a line that never ends is not read for ever.
+/// Our heads are few and short lines; a line that never ends is not read forever.
 const MAX_HEAD: u64 = 16 << 10;
 
 pub(crate) struct Request<'a> {
@@ -32,16 +32,16 @@ pub(crate) struct HttpResponse {
     pub(crate) body: Vec<u8>,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub(crate) enum RequestError {
-    /// Nobody listens: the request was not sent.
+    /// Nothing listens: the request was not sent.
     Unreachable(Error),
-    /// It was sent, at least in part. Whether it was taken is unknown.
+    /// It was sent, at least in part. Whether it was received is unknown.
     Unanswered(Error),
 }
 
-/// An incarnation of a server, and where it serves. Another incarnation may serve at the same place.
+/// An incarnation of a server, and its address. Another incarnation may serve at the same address.
 pub(crate) type Incarnation = (u32, SocketAddr);
 
 #[derive(Default)]
@@ -80,7 +80,7 @@ fn send(stream: &mut impl Write, request: &Request) -> io::Result<()> {
     let Request { method, path, key, body } = request;
     let key = key.map(|key| format!("Idempotency-Key: {key}\r\n")).unwrap_or_default();
     let length = body.len();
-    // In one piece: the head alone would cost a packet of its own.
+    // In one write: the head would otherwise cost a packet of its own.
     let whole = format!(
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Length: {length}\r\n{key}\r\n{body}"
@@ -88,7 +88,7 @@ fn send(stream: &mut impl Write, request: &Request) -> io::Result<()> {
     stream.write_all(whole.as_bytes())
 }
 
-/// A request as a server gets it.
+/// A request as a server receives it.
 pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
@@ -106,7 +106,7 @@ pub(crate) fn read_request(stream: &mut impl BufRead) -> io::Result<ReceivedRequ
     Ok(ReceivedRequest { method, path, body })
 }
 
-/// An answer, and whether the connection can be used again.
+/// A response, and whether the connection can be reused.
 fn receive(stream: &mut impl BufRead) -> io::Result<(HttpResponse, bool)> {
     let Head { first, length, keep } = read_head(stream)?;
     let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_written_whole() {
+    fn a_request_is_written_in_full() {
         let mut written = Vec::new();
         let request = Request { method: "POST", path: "/x", key: Some("k-1"), body: "{}" };
         send(&mut written, &request).expect("memory is writable");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_as_it_was_written() {
+    fn requests_round_trip() {
         let mut written = Vec::new();
         let request = Request { method: "POST", path: "/x", key: None, body: "{}" };
         send(&mut written, &request).expect("memory is writable");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_one_after_the_other_and_broken_ones_refused() {
+    fn responses_are_read_in_sequence_and_malformed_ones_refused() {
         let two = "HTTP/1.1 202 Accepted\r\ncontent-length: 3\r\n\r\nabc\
                    HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
         let mut stream = two.as_bytes();

@@ -1,4 +1,4 @@
-//! What the scheduler has acknowledged, and therefore owes.
+//! The tasks that the scheduler has acknowledged, and must complete.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::failures::{EndedTask, FailedAttempt, FailureChecker};
 use crate::load::accepted_ms;
 
-/// How many of a kind of complaint are shown, and how much of each: some inputs are large.
+/// How many violations of a kind are shown, and how much of each: some inputs are large.
 const SHOWN: usize = 5;
 const SHOWN_CHARS: usize = 1_500;
 
@@ -21,11 +21,11 @@ pub(crate) struct SubmittedTask {
     pub(crate) input: Value,
 }
 
-/// Results up to this size are kept beside the task, larger ones apart: the default of `max_result_size`.
+/// Results up to this size are stored with the task, larger ones as objects: the default of `max_result_size`.
 pub(crate) const LARGE_BYTES: usize = 1 << 20;
 
 impl SubmittedTask {
-    /// Whether the result is too large to stand in the list.
+    /// Whether the result is too large to appear in the list.
     pub(crate) fn is_large(&self) -> bool {
         self.result_bytes() > LARGE_BYTES
     }
@@ -34,7 +34,7 @@ impl SubmittedTask {
         self.input.to_string().len()
     }
 
-    /// Whether a result in the list is that of this task, or stands for one of its size.
+    /// Whether a result in the list is that of this task, or names an object of its size.
     fn is_expected_result(&self, result: Option<&Value>) -> bool {
         match result {
             Some(result) if self.is_large() => {
@@ -67,16 +67,16 @@ impl ListedTask {
     }
 }
 
-/// What is compared.
+/// The tasks that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Everything.
     Whole,
-    /// What was not accounted for before.
+    /// Those that were not verified before.
     Latest,
 }
 
-/// What became of submits that an incarnation of the scheduler took and did not answer.
+/// The outcomes of submits that an incarnation of the scheduler received and did not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnansweredSubmits {
     /// The repeat found them stored.
@@ -88,24 +88,24 @@ pub(crate) struct UnansweredSubmits {
 #[derive(Default)]
 pub(crate) struct Ledger {
     tasks: HashMap<String, SubmittedTask>,
-    /// Those that were accounted for.
+    /// Tasks that were verified.
     verified: HashSet<String>,
-    /// Those that we have cancelled.
+    /// Tasks that we have cancelled.
     cancelled: HashSet<String>,
     ids: HashMap<String, String>,
     /// By the incarnation of the scheduler that died with them.
     pub(crate) unanswered_submits: BTreeMap<u32, UnansweredSubmits>,
-    /// Submits that were made again because there was no answer.
+    /// Submits that were repeated because there was no answer.
     pub(crate) repeated: u64,
-    /// Submits that were made again although there was one.
+    /// Submits that were repeated although there was one.
     pub(crate) doubled: u64,
-    /// Submits that were refused for the time being.
+    /// Submits that were refused temporarily.
     pub(crate) refused: u64,
 }
 
 impl Ledger {
-    /// The scheduler answered that the task of this key has this id. A key that was acknowledged before must still
-    /// have the same.
+    /// The scheduler answered that the task of this key has this id. A key that was acknowledged before must still have
+    /// the same id.
     pub(crate) fn acknowledge(
         &mut self,
         key: &str,
@@ -144,7 +144,7 @@ impl Ledger {
         self.verified.contains(id)
     }
 
-    /// Compares what is owed with what the scheduler has, and says what is wrong.
+    /// Compares the acknowledged tasks with those that the scheduler has, and returns the violations.
     pub(crate) fn compare(
         &self,
         listed: &[ListedTask],
@@ -192,8 +192,8 @@ impl Ledger {
         violations.shown()
     }
 
-    /// Shows that [`Ledger::compare`] notices what it is for: each of these records, which is what the scheduler has with
-    /// one thing changed, must be complained about.
+    /// Shows that [`Ledger::compare`] notices each violation: it must report each of these lists, which are the
+    /// scheduler's with one thing changed.
     pub(crate) fn test_checker(
         &self,
         listed: &[ListedTask],
@@ -202,7 +202,7 @@ impl Ledger {
         let plain = |task: &ListedTask| {
             task.is_completed() && task.attempts == 1 && !self.is_verified(&task.id)
         };
-        let at = listed.iter().position(plain).context("no task completed at once")?;
+        let at = listed.iter().position(plain).context("no task completed at the first attempt")?;
         let changed = |change: &dyn Fn(&mut Vec<ListedTask>)| {
             let mut listed = listed.to_vec();
             change(&mut listed);
@@ -210,7 +210,7 @@ impl Ledger {
         };
         let blamed = |listed: &mut Vec<ListedTask>, kind: FailureKind, count: usize| {
             let failure = FailedAttempt {
-                worker: "a worker that nothing was done to".to_owned(),
+                worker: "a worker without a fault".to_owned(),
                 kind,
                 at: "2026-01-01T00:00:00.000Z".to_owned(),
             };
@@ -221,13 +221,16 @@ impl Ledger {
             ("a lost task", changed(&|listed| drop(listed.remove(at)))),
             ("a doubled task", changed(&|listed| listed.push(listed[at].clone()))),
             ("a wrong result", changed(&|listed| listed[at].result = Some(Value::Null))),
-            ("a task that hangs", changed(&|listed| listed[at].status = "scheduled".to_owned())),
             (
-                "an attempt lost without a fault",
+                "a task that never ends",
+                changed(&|listed| listed[at].status = "scheduled".to_owned()),
+            ),
+            (
+                "an attempt that was lost without a fault",
                 changed(&|listed| blamed(listed, FailureKind::WorkerLost, 1)),
             ),
             (
-                "a task that failed for restarts of the scheduler",
+                "a task that failed because the scheduler restarted",
                 changed(&|listed| {
                     blamed(listed, FailureKind::Interrupted, 2);
                     listed[at].attempts = 2;
@@ -250,7 +253,7 @@ impl Ledger {
         listed.iter().filter(open).take(SHOWN)
     }
 
-    /// These are accounted for. Returns how many of them took more than one attempt, and how many have failed.
+    /// Marks these as verified. Returns how many of them took more than one attempt, and how many have failed.
     pub(crate) fn mark_verified(&mut self, listed: &[ListedTask]) -> (u64, u64) {
         let new = |task: &&ListedTask| self.verified.insert(task.id.clone());
         let new: Vec<&ListedTask> = listed.iter().filter(new).collect();
@@ -259,7 +262,7 @@ impl Ledger {
     }
 }
 
-/// Complaints by kind, the first few of each.
+/// Violations by kind, the first few of each.
 #[derive(Default)]
 struct Violations(BTreeMap<&'static str, (u64, Vec<String>)>);
 
@@ -302,14 +305,14 @@ mod tests {
         ListedTask { id: id.to_owned(), status, attempts: 1, result, error: None, failures: vec![] }
     }
 
-    /// Compares, in a run in which nothing was done to anybody.
+    /// Compares, in a run without faults.
     fn compare(ledger: &Ledger, listed: &[ListedTask], scope: Scope) -> Vec<String> {
         let (faults, names) = (FaultLog::default(), HashMap::new());
         ledger.compare(listed, scope, &FailureChecker { faults: &faults, names: &names })
     }
 
     #[test]
-    fn what_is_owed_is_accepted_in_any_order() {
+    fn acknowledged_tasks_are_accepted_in_any_order() {
         assert_eq!(
             compare(&ledger(), &[listed("t2", "b"), listed("t1", "a")], Scope::Whole),
             [""; 0]
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_named() {
+    fn every_violation_is_named() {
         let check = |tasks: Vec<ListedTask>, kind: &str| {
             let violations = compare(&ledger(), &tasks, Scope::Whole);
             assert_eq!(violations.len(), 1, "{violations:?}");
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accounted_for_is_looked_for_only_in_the_whole() {
+    fn verified_tasks_are_compared_only_in_the_whole_scope() {
         let mut ledger = ledger();
         let again = ListedTask { attempts: 2, ..listed("t1", "a") };
         assert_eq!(ledger.mark_verified(&[again]), (1, 0));
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_result_is_named_by_its_size() {
+    fn a_large_result_is_checked_by_its_size() {
         let submitted =
             SubmittedTask { model: "echo".to_owned(), input: json!("x".repeat(LARGE_BYTES)) };
         assert!(

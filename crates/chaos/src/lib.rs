@@ -1,5 +1,5 @@
-//! Kills, stops, freezes and starves schedulers, workers and back ends under load, and shows that nothing acknowledged
-//! is lost or doubled, and that no task pays for what the scheduler suffers: what `cargo xtask chaos` runs.
+//! Kills, stops, freezes and starves schedulers, workers and back ends under load, and shows that no acknowledged task
+//! is lost or duplicated, and that faults of the scheduler use up no attempts: `cargo xtask chaos` runs this.
 
 mod back_end;
 mod disk;
@@ -34,12 +34,12 @@ use round::ChaosRun;
 use totals::Totals;
 use verify::Verifier;
 
-/// After so many rounds, and after the last, the account is of all tasks, not only of the round's: the store grows, and
+/// After so many rounds, and after the last, all tasks are verified, not only those of the round: the store grows, and
 /// to list it all each time would take most of the time.
 const FULL_CHECK_EVERY: u32 = 5;
 
-/// Runs all rounds with `program` in a `directory` that does not exist yet; whether nothing was lost. What was lost, or
-/// not shown, has been printed, and the directory stays for those who look for the reason.
+/// Runs all rounds with `program` in a `directory` that does not exist yet; returns whether nothing was lost. Losses
+/// and unproven points are printed, and then the directory is kept for diagnosis.
 pub fn run(directory: &Path, program: &Path, options: &Options) -> anyhow::Result<bool> {
     let &Options { rounds, seed, workers, .. } = options;
     println!("chaos: {rounds} rounds with {workers} workers, seed {seed}");

@@ -1,4 +1,4 @@
-//! Clients that submit all the time, and insist: a submit without an answer is repeated with the same key.
+//! Clients that submit continuously and persistently: an unanswered submit is repeated with the same key.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,20 +14,20 @@ use crate::ledger::{LARGE_BYTES, Ledger, SubmittedTask};
 use crate::network::{ApiAddress, INSTANCE_MODELS, SHARED_MODEL};
 use crate::random::Random;
 
-/// Enough that commits hold submits of several, few enough for a machine with two cores.
+/// Enough that commits hold submits of several clients, few enough for a machine with two cores.
 const CLIENTS: u64 = 4;
 /// The most tasks in one request: some commits are large.
 const MAX_BATCH: u64 = 40;
-/// How long a client goes on repeating one submit: longer than a scheduler is ever dead or frozen.
+/// How long a client keeps repeating one submit: longer than a scheduler is ever down or frozen.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Before a submit is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// One task in so many takes long, so that faults find it running.
+/// One task in so many takes long, so that faults strike while it runs.
 const LONG_ONCE_IN: u64 = 25;
-/// One task in so many has a result that is stored apart. They take most of the room.
+/// One task in so many has a result that is stored as an object. They take most of the space.
 const LARGE_ONCE_IN: u64 = 500;
-/// Between two submits of a client, at most. With default settings a round takes half a minute, and what is submitted
-/// meanwhile has to be done, and listed, on a machine with two cores.
+/// Between two submits of a client, at most. With default settings a round takes half a minute, and its tasks
+/// have to be completed, and listed, on a machine with two cores.
 const MAX_SUBMIT_INTERVAL_MS: u64 = 200;
 
 pub(crate) struct Load {
@@ -70,7 +70,7 @@ impl Load {
         lock(&self.failure).as_ref().map_or(Ok(()), |why| Err(anyhow!(why.clone())))
     }
 
-    /// No new submits; those under way are seen through.
+    /// Stops new submits; those in flight are completed.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         for client in self.clients.drain(..) {
@@ -90,7 +90,7 @@ struct Submitter {
     address: Arc<ApiAddress>,
     ledger: Arc<Mutex<Ledger>>,
     client: Client,
-    /// What it has submitted in this round.
+    /// The submits of this round.
     past: Vec<Submit>,
 }
 
@@ -147,7 +147,7 @@ impl Submitter {
             13..=18 => (SHARED_MODEL, timed),
             19..=20 => (INSTANCE_MODELS[0], timed),
             21..=22 => (INSTANCE_MODELS[1], timed),
-            // Each starts a process, which is dear.
+            // Each starts a process, which is expensive.
             _ => ("program", timed),
         };
         SubmittedTask { model: model.to_owned(), input }
@@ -198,7 +198,7 @@ impl Submitter {
             let key = format!("{}#{at}", submit.key);
             ledger.acknowledge(&key, submitted, id).map_err(|why| anyhow!(why))?;
         }
-        // A task's id begins with the time at which it was accepted: so we know from which of the requests it is.
+        // A task's id begins with the time at which it was accepted: this shows which of the requests created it.
         let Some(accepted_ms) = ids.first().and_then(|id| accepted_ms(id)) else { return Ok(()) };
         let ends = lost.iter().skip(1).map(|next| next.sent_ms).chain([sent_ms]);
         for (request, end) in lost.iter().zip(ends) {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_in_an_id_is_read() {
+    fn the_time_in_an_id_is_parsed() {
         assert_eq!(accepted_ms("019a8d2f-3c01-7aaa-8bbb-0123456789ab"), Some(0x019a_8d2f_3c01));
         assert_eq!(
             accepted_ms("task-019a8d2f-3c01-7aaa-8bbb-0123456789ab"),

@@ -1,4 +1,4 @@
-//! The network that the run is about: a gateway and back ends, a scheduler and workers, which die, and where they are.
+//! The network of the run: a gateway, back ends, a scheduler and workers, with their addresses.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use crate::http::Incarnation;
 use crate::node::{Node, POLL_INTERVAL};
 use crate::port;
 
-/// How long a node may take to say where it listens.
+/// How long a node may take to log its address.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Tasks at once on a swarm worker with the built-in models, as `hypha up` has them.
 pub(crate) const BUILTIN_SLOTS: usize = 16;
-/// Processes at once on a swarm worker: each is a program that is started anew.
+/// Processes at once on a swarm worker: each task starts a new one.
 const PROGRAM_SLOTS: usize = 2;
 /// Requests at once on a JSON server: the default of `[[scheduler.backends]]`.
 const SERVER_SLOTS: usize = 8;
-/// Tasks at once on a task instance, which says so itself.
+/// Tasks at once on a task instance, as it reports itself.
 const INSTANCE_SLOTS: usize = 4;
 /// The models that only one task instance serves: an instance has one model.
 pub(crate) const INSTANCE_MODELS: [&str; 2] = ["instance-1", "instance-2"];
@@ -40,14 +40,14 @@ pub(crate) struct Network {
     pub(crate) workers: Vec<Node>,
     pub(crate) back_ends: Vec<BackEnd>,
     pub(crate) address: Arc<ApiAddress>,
-    /// How the scheduler can be given a small disk, if it can.
+    /// How the scheduler can be given a small disk, if at all.
     pub(crate) mount_method: Option<MountMethod>,
     data: PathBuf,
     disk: Option<Disk>,
 }
 
 impl Network {
-    /// Makes certificates and configurations in the directory and starts everything.
+    /// Creates certificates and configurations in the directory and starts everything.
     pub(crate) fn start(
         program: &Path,
         directory: &Path,
@@ -112,7 +112,7 @@ impl Network {
         Ok(())
     }
 
-    /// Takes it away again.
+    /// Removes it again.
     pub(crate) fn unmount_disk(&mut self) -> anyhow::Result<()> {
         self.scheduler.set_wrapper_command(Vec::new());
         self.disk.take().map_or(Ok(()), Disk::unmount)
@@ -128,25 +128,25 @@ impl Network {
         self.back_ends.iter().filter(|back_end| back_end.protocol == protocol).collect()
     }
 
-    /// Fails if a node died without having been killed.
+    /// Fails if a node ended without having been killed.
     pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
         let nodes = [&mut self.gateway, &mut self.scheduler].into_iter();
         nodes.chain(&mut self.workers).try_for_each(Node::check_alive)
     }
 }
 
-/// The name of a swarm worker's executor for the built-in models: a task that asks for it goes to that worker.
+/// The name of a swarm worker's executor for the built-in models: a task that requires it runs on that worker.
 pub(crate) fn builtin_of(worker: &str) -> String {
     format!("builtin-of-{worker}")
 }
 
-/// What the scheduler is told besides what `hypha scheduler init` writes. Everything else is as a user has it who
+/// The scheduler's configuration besides what `hypha scheduler init` writes. Everything else is as a user has it who
 /// changes nothing.
 fn scheduler_variables(back_ends: &[BackEnd]) -> anyhow::Result<Vec<(String, String)>> {
     // The usual port may be taken on this machine. It stays the same from incarnation to incarnation, as a user's does.
     let api = port::listen()?.local_addr()?;
     let servers = back_ends.iter().filter(|back_end| back_end.protocol == Protocol::Json);
-    // HTTP servers as a user configures them; each also has a model of its own, to be asked for alone.
+    // HTTP servers as a user configures them; each also has a model that only it serves.
     let entry = |server: &BackEnd| {
         let (at, model) = (server.address, &server.model);
         format!(
@@ -160,10 +160,10 @@ fn scheduler_variables(back_ends: &[BackEnd]) -> anyhow::Result<Vec<(String, Str
     ]))
 }
 
-/// The same of a worker: what it can run.
+/// The same for a worker: its executors.
 fn worker_variables(name: &str) -> Vec<(String, String)> {
     let builtin = builtin_of(name);
-    // Not every kernel that chaos runs on confines files, and what is shown here does not depend on it.
+    // Not every kernel that chaos runs on confines files, and the results do not depend on it.
     let executors = format!(
         "[{{ name = \"{builtin}\", runtime = \"builtin\", models = [\"echo\", \"sleep\"], \
          concurrency = {BUILTIN_SLOTS} }}, \
@@ -177,7 +177,7 @@ fn variables(given: &[(&str, &str)]) -> Vec<(String, String)> {
     given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Where the scheduler serves its API, as its log says.
+/// Where the scheduler serves its API, from its log.
 #[derive(Default)]
 pub(crate) struct ApiAddress(Mutex<ApiLocation>);
 
@@ -189,7 +189,7 @@ struct ApiLocation {
 }
 
 impl ApiAddress {
-    /// The scheduler's present incarnation and where it serves, if it does already.
+    /// The scheduler's current incarnation and the address of its API, if it is served already.
     pub(crate) fn current(&self) -> Option<Incarnation> {
         let mut location = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if location.found.is_none() {
@@ -205,7 +205,7 @@ impl ApiAddress {
     }
 }
 
-/// Waits for something to be there.
+/// Polls until there is a value.
 pub(crate) fn wait_for<T>(
     mut look: impl FnMut() -> Option<T>,
     otherwise: &str,
@@ -227,14 +227,14 @@ fn port_in(log: &Path) -> Option<u16> {
     value_after(&said, "listening address=/ip4/127.0.0.1/tcp/")
 }
 
-/// The word after a mark, as far as it belongs to a port or an address. A line that is not whole does not count.
+/// The word after a mark, as far as it belongs to a port or an address. An incomplete line does not count.
 fn value_after<T: std::str::FromStr>(said: &str, mark: &str) -> Option<T> {
     let (_, rest) = said.split_once(mark)?;
     let end = rest.find(|letter: char| !letter.is_ascii_digit() && !".:".contains(letter))?;
     rest[..end].parse().ok()
 }
 
-/// Makes what nodes need on the disk, with the commands that a user has for it.
+/// Creates the files of nodes, with the commands that a user has for it.
 struct Files<'a> {
     program: &'a Path,
     directory: &'a Path,
@@ -251,7 +251,7 @@ impl Files<'_> {
     fn node(&self, name: &str, role: &str, gateway: Option<&str>) -> anyhow::Result<()> {
         let authority = "--ca-cert chaos-ca-cert.pem --ca-key chaos-ca-key.pem";
         self.hypha(&format!("certutil node -n {name} --role {role} {authority} -d {name}"))?;
-        // What listens everywhere could be reached from elsewhere.
+        // A node that listens on all interfaces could be reached from other machines.
         let listen = "--listen /ip4/127.0.0.1/tcp/0";
         let join = gateway.map(|gateway| format!(" --gateway {gateway}")).unwrap_or_default();
         self.hypha(&format!("{role} init -n {name} -o {name}/{name}.toml {listen}{join}"))
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(at, "127.0.0.1:44607".parse().ok());
         let said = "INFO listening address=/ip4/127.0.0.1/tcp/4001/p2p/12D3\n";
         assert_eq!(value_after(said, "tcp/"), Some(4001_u16));
-        // Half a line may be half a number.
+        // Half a line may hold half a number.
         assert_eq!(value_after::<u16>("tcp/40", "tcp/"), None);
         assert_eq!(value_after::<u16>("nothing", "tcp/"), None);
     }

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a node may take to stop when it is asked to, or to come to a planted end: with default settings a worker
-/// that was started again may be searched for only after a minute.
+/// How long a node may take to stop when it is asked to, or to reach a planted crash: with default settings a worker
+/// that was restarted may be searched for only after a minute.
 const STOP_TIMEOUT: Duration = Duration::from_secs(150);
-/// How often we look whether something has happened.
+/// How often conditions are polled.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// What `abort` ends a process with.
+/// The signal that `abort` ends a process with.
 const SIGABRT: i32 = 6;
 
 pub(crate) struct Node {
@@ -23,9 +23,9 @@ pub(crate) struct Node {
     role: &'static str,
     program: PathBuf,
     directory: PathBuf,
-    /// What its configuration file does not say.
+    /// Its configuration besides its file.
     variables: Vec<(String, String)>,
-    /// The command that runs it somewhere else than here, if it is to run there.
+    /// The command that runs it in another environment, if any.
     wrapper_command: Vec<String>,
     running: Option<Running>,
     /// How many times it was started.
@@ -33,10 +33,10 @@ pub(crate) struct Node {
 }
 
 struct Running {
-    /// Its standard input stays open for as long as we live: when it closes, the node stops, however we ended.
+    /// Its standard input stays open for as long as we run: when it closes, the node stops, however we ended.
     child: Child,
     log: PathBuf,
-    /// Lets it go on when we do, or when we end, if it is frozen.
+    /// Resumes it when we thaw it, or when we end, if it is frozen.
     thaw: Option<Child>,
 }
 
@@ -65,7 +65,7 @@ impl Node {
         self.wrapper_command = command;
     }
 
-    /// Starts it, with a point planted at which it dies.
+    /// Starts it, with an optional planted crash point.
     pub(crate) fn start(&mut self, crash_at: Option<&str>) -> anyhow::Result<()> {
         self.incarnation += 1;
         let log = self.log();
@@ -83,7 +83,7 @@ impl Node {
             .stdin(Stdio::piped())
             .stdout(output.try_clone()?)
             .stderr(output)
-            // A Ctrl-C ends us, and with our end of its input it.
+            // A Ctrl-C ends us, which closes its input and so stops it.
             .process_group(0);
         if let Some(point) = crash_at {
             command.env("HYPHA_CRASH_AT", point);
@@ -97,7 +97,7 @@ impl Node {
         self.incarnation
     }
 
-    /// The log of its present incarnation, or of the last.
+    /// The log of its current incarnation, or of the last.
     pub(crate) fn log(&self) -> PathBuf {
         self.directory.join(format!("logs/{}-{}.log", self.name, self.incarnation))
     }
@@ -123,7 +123,7 @@ impl Node {
         Ok(())
     }
 
-    /// Lets it do nothing until [`Node::thaw`], or until we end.
+    /// Suspends it until [`Node::thaw`], or until we end.
     pub(crate) fn freeze(&mut self) -> anyhow::Result<()> {
         self.check_alive()?;
         self.signal(Signal::STOP)?;
@@ -135,7 +135,7 @@ impl Node {
         Ok(())
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub(crate) fn thaw(&mut self) -> anyhow::Result<()> {
         let thaw = self.running.as_mut().and_then(|running| running.thaw.take());
         if let Some(mut thaw) = thaw {
@@ -145,7 +145,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until it has died at the point that was planted.
+    /// Waits until it has crashed at the planted point.
     pub(crate) fn wait_for_crash(&mut self, point: &str) -> anyhow::Result<()> {
         let log = self.log();
         let status =
@@ -153,12 +153,12 @@ impl Node {
         let said = fs::read_to_string(&log).unwrap_or_default();
         let hit = said.lines().any(|line| line.strip_prefix("crash point ") == Some(point));
         if status.signal() != Some(SIGABRT) || !hit {
-            bail!("{} was to die at {point} and ended with {status}; see {log:?}", self.name);
+            bail!("{} was to crash at {point} and ended with {status}; see {log:?}", self.name);
         }
         Ok(())
     }
 
-    /// Fails if it died without having been killed.
+    /// Fails if it ended without having been killed.
     pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
         let Some(running) = &mut self.running else { return Ok(()) };
         if let Some(status) = running.child.try_wait()? {

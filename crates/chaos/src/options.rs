@@ -3,20 +3,20 @@
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a full run is.
+/// The size of a full run.
 const ROUNDS: u32 = 50;
 const WORKERS: u32 = 2;
-/// Each is a process; more shows nothing that fewer do not.
+/// Each is a process; more show nothing that fewer do not.
 const MAX_WORKERS: u32 = 16;
 /// About a day.
 const MAX_ROUNDS: u32 = 10_000;
 
-/// How long a run is, and what it is drawn from.
+/// How long a run is, and the seed of its plan.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
     /// How many rounds.
     pub rounds: u32,
-    /// What the plan of the run is drawn from. The timing of the machine is not.
+    /// The seed of the run's plan. Timing still depends on the machine.
     pub seed: u64,
     /// How many workers.
     pub workers: u32,
@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the arguments; a refusal says in one line what to give instead.
+    /// Parses the arguments; an error says in one line what to give instead.
     pub fn read(arguments: &[String]) -> Result<Options, String> {
         let mut options = Options { rounds: ROUNDS, seed: fresh(), workers: WORKERS, hypha: None };
         let mut words = arguments.iter();
@@ -51,7 +51,7 @@ fn number(name: &str, value: &str, most: u64) -> Result<u64, String> {
     number.ok_or_else(|| format!("{name} {value}: give a number from 1 to {most}"))
 }
 
-/// Another plan each time; short enough to be typed again.
+/// Another plan each time; short enough to type.
 fn fresh() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(now.subsec_nanos()) % 1_000_000
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_and_wrong_ones_named() {
+    fn options_are_parsed_and_invalid_ones_named() {
         let options = read_line("--rounds 6 --seed 18 --workers 3 --hypha a/hypha").expect("read");
         let hypha = Some(PathBuf::from("a/hypha"));
         assert_eq!(options, Options { rounds: 6, seed: 18, workers: 3, hypha });

@@ -1,4 +1,4 @@
-//! What happens to whom in a round, and when. Drawn from the seed.
+//! Which faults strike which nodes in a round, and when. Drawn from the seed.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::back_end::Protocol;
 use crate::random::Random;
 
-/// What is done to nodes.
+/// A fault of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NodeFault {
     SchedulerKilled,
@@ -50,7 +50,7 @@ impl NodeFault {
     }
 }
 
-/// What is done to a back end meanwhile.
+/// A fault of a back end meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BackEndFault {
     ServerKilled,
@@ -94,7 +94,7 @@ impl BackEndFault {
     }
 }
 
-/// A gap at which a node dies by itself. The names are those of the node's `CrashPoint`.
+/// A gap at which a node kills itself. The names are those of the node's `CrashPoint`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CrashPoint {
     AcceptedBeforeCommit,
@@ -128,16 +128,16 @@ impl fmt::Display for CrashPoint {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) point: CrashPoint,
-    /// How many times the point is passed before.
+    /// How many times the point is passed before the crash.
     pub(crate) count: u64,
-    /// The worker that the point is planted in, if it is one of a worker.
+    /// The worker that the point is planted in, if it is a worker's point.
     pub(crate) planted: usize,
     /// One after the other.
     pub(crate) nodes: [NodeStep; 2],
     pub(crate) back_end: BackEndStep,
     /// From the first submit to the start of the planted node.
     pub(crate) before: Duration,
-    /// From the death at the point to the node's next start.
+    /// From the crash at the point to the node's next start.
     pub(crate) downtime: Duration,
     /// From the last start to the end of the load.
     pub(crate) after: Duration,
@@ -149,11 +149,11 @@ pub(crate) struct NodeStep {
     pub(crate) fault: NodeFault,
     /// The workers that it hits, if it hits workers.
     pub(crate) workers: Vec<usize>,
-    /// From the last step to this.
+    /// From the previous step to this.
     pub(crate) before: Duration,
-    /// How long they are dead.
+    /// How long they are down.
     pub(crate) downtime: Duration,
-    /// From there to the second kill, for those who die twice.
+    /// From there to the second kill, for nodes that are killed twice.
     pub(crate) until_second_kill: Duration,
     /// How long they are frozen, or the disk is full.
     pub(crate) stall: Duration,
@@ -171,19 +171,19 @@ pub(crate) struct BackEndStep {
     pub(crate) before: Duration,
     /// How long it lasts.
     pub(crate) lasts: Duration,
-    /// Whether a task instance remembers what it had.
+    /// Whether a task instance remembers its tasks.
     pub(crate) remembers: bool,
-    /// What it errs with.
+    /// The status that it fails with.
     pub(crate) status: u16,
 }
 
-/// In every so many rounds, the scheduler is dead or frozen for longer than a lease lasts, if it is at all.
+/// In every so many rounds, the scheduler is down or frozen for longer than a lease lasts, if it is at all.
 const LONG_EVERY: u32 = 25;
 /// A lease lasts two minutes by default.
 const LONG_OUTAGE: Duration = Duration::from_secs(125);
 
 impl Plan {
-    /// Kinds take turns, so that few rounds have them all; the turns have lengths without a common divisor, so that
+    /// Kinds rotate, so that a few rounds have them all; the rotations have lengths without a common divisor, so that
     /// more rounds have all pairs.
     pub(crate) fn draw(seed: u64, round: u32, workers: usize) -> Plan {
         let random = &mut Random::new(seed, u64::from(round) << 8);
@@ -206,7 +206,7 @@ impl NodeStep {
     fn draw(random: &mut Random, turn: usize, workers: usize, long: bool) -> NodeStep {
         let fault = NodeFault::ALL[turn % NodeFault::ALL.len()];
         let one = random.index(workers);
-        // Now and then nobody is left to take over.
+        // Now and then no worker is left to take over.
         let all = random.once_in(4) && fault != NodeFault::WorkerFrozen;
         let of_scheduler = !matches!(
             fault,
@@ -219,7 +219,7 @@ impl NodeStep {
             before: random.millis(50..=1_500),
             downtime: lasting(random.millis(0..=400)),
             until_second_kill: random.millis(0..=800),
-            // A silent worker is late after 5 s, and lost after 15 s.
+            // A silent worker is unresponsive after 5 s, and lost after 15 s.
             stall: match fault {
                 NodeFault::DiskFull => random.millis(500..=4_000),
                 _ => lasting(random.millis(500..=18_000)),
@@ -235,7 +235,7 @@ impl BackEndStep {
             fault: BackEndFault::ALL[turn % BackEndFault::ALL.len()],
             index: random.index(2),
             before: random.millis(0..=2_000),
-            // Longer than a health check may take, or shorter.
+            // Longer or shorter than the timeout of a health check.
             lasts: random.millis(200..=8_000),
             remembers: random.once_in(2),
             status: if random.once_in(2) { 429 } else { 500 },
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_plan() {
+    fn a_seed_repeats_its_plan() {
         assert_eq!(Plan::draw(5, 3, 2), Plan::draw(5, 3, 2));
         assert_ne!(Plan::draw(5, 3, 2), Plan::draw(6, 3, 2));
     }

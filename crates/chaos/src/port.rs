@@ -6,13 +6,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 
-/// Below those that systems hand out by themselves: there, anybody's connection may take a port while its owner is dead.
+/// Below the ephemeral range: there, any outgoing connection may take a port while its owner is down.
 const PORTS: Range<u16> = 20_000..32_000;
 
-/// A listener on a port that nobody else is given by chance.
+/// A listener on a port that no other process gets by chance.
 pub(crate) fn listen() -> anyhow::Result<TcpListener> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Other runs on this machine begin elsewhere.
+    // Other runs on this machine begin at another port.
     let first = now.subsec_nanos() as usize % PORTS.len();
     for port in PORTS.cycle().skip(first).take(PORTS.len()) {
         if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {

@@ -1,4 +1,4 @@
-//! Shows after a round that no slot stayed occupied: every worker and every back end is given as many tasks as it runs at
+//! Shows after a round that no slot stayed occupied: every worker and every back end gets as many tasks as it runs at
 //! once, none of which ends before all of them run.
 
 use anyhow::{Context, anyhow, bail};
@@ -32,7 +32,7 @@ impl Verifier {
             network.back_ends.iter().map(|it| (it.model.clone(), it.slots)).collect();
         for (model, slots) in &back_ends {
             for number in 0..*slots {
-                // Back ends answer these when all of them are there.
+                // Back ends answer these when all of them have arrived.
                 let name = format!("probe-{round}-{model}-{number}");
                 let with = format!("probe-{round}");
                 self.submit(ledger, model, json!({ "name": name, "with": with }), None)?;
@@ -60,7 +60,7 @@ impl Verifier {
         self.wait_until_drained(network).context("a slot of a back end stays occupied")
     }
 
-    /// Submits a task, which then is owed like any other. Nothing is killed meanwhile, so it needs no second try.
+    /// Submits a task, which is acknowledged like any other. Nothing is killed meanwhile, so it needs no retry.
     fn submit(
         &mut self,
         ledger: &mut Ledger,

@@ -1,13 +1,13 @@
-//! Random numbers from a seed, so that a run's plan can be had again.
+//! Random numbers from a seed, so that a run's plan can be repeated.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Counts in large odd steps and stirs each number. Good enough to choose by, and a few lines.
+/// Adds a large odd step and mixes the bits of each number. Good enough for choices, and short.
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Numbers of their own for each `stream` of a seed.
+    /// Independent numbers for each `stream` of a seed.
     pub(crate) fn new(seed: u64, stream: u64) -> Random {
         let mut random = Random(seed);
         random.0 = random.next() ^ stream;
@@ -21,7 +21,7 @@ impl Random {
         first + self.next() % (last - first).saturating_add(1)
     }
 
-    /// An index of something that has `count` of them.
+    /// A random index below `count`.
     pub(crate) fn index(&mut self, count: usize) -> usize {
         (self.next() % (count.max(1) as u64)) as usize
     }

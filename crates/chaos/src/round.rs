@@ -1,4 +1,4 @@
-//! One round: load, a death at a planted point, faults of nodes and of a back end, then the account.
+//! One round: load, a crash at a planted point, faults of nodes and of a back end, then the verification.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,9 +16,9 @@ use crate::plan::{BackEndFault, BackEndStep, NodeFault, NodeStep, Plan};
 use crate::totals::Totals;
 use crate::verify::{RoundResult, Verifier};
 
-/// How often the load is looked after during a pause.
+/// How often the clients are checked during a pause.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long it may take until a disk without room is noticed: the log of the store is written over, and takes room only
+/// How long it may take until a full disk is noticed: the log of the store is overwritten in place, and takes room only
 /// when it grows.
 const NOTICED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -33,12 +33,12 @@ pub(crate) struct ChaosRun<'a> {
 }
 
 impl ChaosRun<'_> {
-    /// Runs the round, or says what was lost, or what else was wrong.
+    /// Runs the round, or returns what was lost or went wrong otherwise.
     pub(crate) fn round(&mut self, round: u32, scope: Scope) -> anyhow::Result<()> {
         let plan = Plan::draw(self.seed, round, self.network.workers.len());
         let before = lock(&self.ledger).acknowledged();
         let load = Load::start(self.seed, round, &self.network.address, &self.ledger);
-        // If this fails, the clients are not waited for: they would only wait for what does not come back.
+        // If this fails, the clients are not joined: they would wait for a scheduler that does not restart.
         let planted = self.inject_faults(&plan, &load)?;
         load.finish()?;
         let mut ledger = lock(&self.ledger);
@@ -81,7 +81,7 @@ impl ChaosRun<'_> {
         if plan.point.is_in_worker() {
             let worker = &mut network.workers[plan.planted];
             worker.stop()?;
-            // It dies at some time from now on.
+            // It crashes at some time from now on.
             lock(&self.faults).record_begin(&worker.name, FaultKind::Died);
             worker.start(Some(&crash_at))?;
             worker.wait_for_crash(&point)?;
@@ -140,7 +140,7 @@ impl ChaosRun<'_> {
                 step.workers.iter().try_for_each(|&worker| self.start_worker(worker))?;
             }
             NodeFault::WorkersStopped => {
-                // Not a fault that an attempt may be blamed on: they give back what they have.
+                // No fault that an attempt may be blamed on: they return their attempts.
                 let workers = &mut self.network.workers;
                 step.workers.iter().try_for_each(|&worker| workers[worker].stop())?;
                 self.pause(step.downtime, load)?;
@@ -184,7 +184,7 @@ impl ChaosRun<'_> {
     /// The scheduler moves to a small disk, which is then full for a while.
     fn fill_disk(&mut self, step: &NodeStep, load: &Load) -> anyhow::Result<()> {
         let Some(mount_method) = self.network.mount_method else {
-            // What else there is to do to it.
+            // The alternative fault.
             self.network.scheduler.stop()?;
             return self.network.start_scheduler(None);
         };
@@ -231,7 +231,7 @@ impl ChaosRun<'_> {
         }
     }
 
-    /// The logs of lives that ended in a round that went well are of no use any more.
+    /// Removes the logs of incarnations that ended in a successful round.
     fn remove_old_logs(&self) -> anyhow::Result<()> {
         let nodes = [&self.network.gateway, &self.network.scheduler].into_iter();
         let current: Vec<_> = nodes.chain(&self.network.workers).map(|node| node.log()).collect();
@@ -280,7 +280,7 @@ impl ChaosRun<'_> {
     }
 }
 
-/// Does to a back end what the plan says, while other things happen.
+/// Injects the planned fault into a back end, concurrently with the other faults.
 fn inject_back_end_fault(back_end: BackEnd, step: &BackEndStep) -> JoinHandle<anyhow::Result<()>> {
     let &BackEndStep { fault, before, lasts, remembers, status, .. } = step;
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What a run has shown, and whether that is enough.
+//! The results of a run, and whether they are sufficient.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use crate::faults::{FaultKind, FaultLog};
 use crate::ledger::{Ledger, UnansweredSubmits};
 use crate::plan::{BackEndFault, CrashPoint, NodeFault};
 
-/// A commit may have held no submit that a client still waited for. Of so many, some did.
+/// A commit may have held no submit that a client still waited for. Among so many, some did.
 const MIN_HITS: u64 = 8;
 
 #[derive(Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Totals {
     pub(crate) rounds: u32,
     pub(crate) retried: u64,
     pub(crate) failed: u64,
-    /// Late and doubled results dropped, by incarnation of the scheduler, as last asked before its end.
+    /// Late and duplicate results dropped, by incarnation of the scheduler, as last scraped before its end.
     pub(crate) late: BTreeMap<u32, u64>,
     nodes: BTreeMap<NodeFault, u64>,
     back_ends: BTreeMap<BackEndFault, u64>,
@@ -41,8 +41,8 @@ impl Totals {
         *self.back_ends.entry(fault).or_default() += 1;
     }
 
-    /// The points that no round has hit, or never in the gap that they stand for: that nothing is lost there was not
-    /// shown.
+    /// The points that no round has hit, or never in the gap that they stand for: that nothing is lost there is not
+    /// proven.
     pub(crate) fn unproven_points(&self) -> Vec<CrashPoint> {
         let shown = |point: &CrashPoint| {
             let (hits, unanswered_submits) = self.points.get(point).copied().unwrap_or_default();
@@ -77,7 +77,7 @@ impl Totals {
                 true => writeln!(text),
                 false => writeln!(
                     text,
-                    "; of the submits left without an answer {} were found stored, {} accepted anew",
+                    "; of the submits left without an answer {} were found stored, {} newly accepted",
                     unanswered_submits.found, unanswered_submits.anew
                 ),
             };
@@ -87,7 +87,7 @@ impl Totals {
             "  {} tasks acknowledged, each ended once; {} took more than one attempt; {} failed, each after as many\n  \
              faults as it has attempts, and all others completed with their own results\n  \
              {} submits repeated without an answer, {} after an answer, {} refused temporarily\n  \
-             {} late or doubled results dropped, as far as there was time to ask before each kill\n",
+             {} late or duplicate results dropped, as last scraped before each kill\n",
             ledger.acknowledged(),
             self.retried,
             self.failed,
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(totals.unproven_points(), [CrashPoint::AcceptedBeforeCommit]);
         (0..MIN_HITS - 1).for_each(|_| totals.hit(CrashPoint::AcceptedBeforeCommit));
         assert_eq!(totals.unproven_points(), []);
-        // So often, and never between acceptance and commit?
+        // Hit often, but never between acceptance and commit.
         totals.hit(CrashPoint::AcceptedBeforeCommit);
         totals.add_unanswered(
             CrashPoint::AcceptedBeforeCommit,

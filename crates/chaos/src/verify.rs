@@ -1,4 +1,4 @@
-//! The account after a round: everything acknowledged has ended, once, with its own result, and nothing else is there.
+//! Verification after a round: every acknowledged task has ended, once, with its own result, and there are no others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -20,22 +20,22 @@ use crate::load::lock;
 use crate::network::{ApiAddress, Network};
 use crate::random::Random;
 
-/// How long the last task may take to end after the last submit, when everybody is well again. With default settings a
-/// worker or back end that has failed three times in a row is quarantined for half a minute, twice as long the next
-/// time, and an attempt that a restarted scheduler does not find is given up when its lease has ended; the rest is for
-/// machines that do other things besides.
+/// How long the last task may take to end after the last submit, when all nodes are healthy again. With default
+/// settings a worker or back end that has failed three times in a row is quarantined for half a minute, twice as long
+/// the next time, and an attempt that a restarted scheduler does not find is given up when its lease has ended; the
+/// remaining time is for machines with other load.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long it may take until all workers are back and nothing is expected of them.
+/// How long it may take until all workers are back and idle.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
-/// How long the last commit may take, and how often it is looked for.
+/// How long to wait for the last commit before the list is compared again, and how often.
 const COMMIT_WAIT: Duration = Duration::from_millis(500);
 const MAX_COMPARISONS: u32 = 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Tasks in a page of the list: as many as the scheduler gives.
+/// Tasks in a page of the list: the scheduler's maximum.
 const PAGE: usize = 1_000;
-/// Tasks of which the whole is looked at, not only the row in the list. Those with a large result all are.
+/// Tasks that are fetched in full, not only as rows of the list, besides all tasks with a large result.
 const SAMPLE: usize = 20;
-/// Figures that say what recovery did; a name that went away would be a blind spot.
+/// Metrics that show what recovery did; a renamed one would be a blind spot.
 const METRICS: [&str; 8] = [
     "tasks_submitted_total",
     "tasks_completed_total",
@@ -55,14 +55,14 @@ pub(crate) struct Verifier {
     workers: usize,
     /// The names of workers by their ids.
     names: HashMap<String, String>,
-    /// Tasks that were looked at as a whole.
+    /// Tasks that were fetched in full.
     seen: HashSet<String>,
 }
 
-/// What an account that is in order says.
+/// The measurements of a round without violations.
 pub(crate) struct RoundResult {
     pub(crate) time: Duration,
-    /// From there until everybody was seen to be well.
+    /// From there until all nodes were healthy and idle.
     pub(crate) idle_after: Duration,
     pub(crate) retried: u64,
     pub(crate) failed: u64,
@@ -91,7 +91,7 @@ struct Workers {
     workers: Vec<Worker>,
 }
 
-/// A worker as the scheduler tells it.
+/// A worker as the scheduler reports it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Worker {
     id: String,
@@ -112,7 +112,7 @@ impl Verifier {
         }
     }
 
-    /// Registers the task instances, which a scheduler then remembers. HTTP servers are in its configuration.
+    /// Registers the task instances, which the scheduler then remembers. HTTP servers are in its configuration.
     pub(crate) fn register(&mut self, network: &mut Network) -> anyhow::Result<()> {
         let ports: Vec<u16> =
             network.back_ends(Protocol::Instance).iter().map(|it| it.address.port()).collect();
@@ -164,7 +164,7 @@ impl Verifier {
         Ok(RoundResult { time, idle_after, retried, failed })
     }
 
-    /// Compares the list with what is owed, and says why each task has not ended that should have.
+    /// Compares the list with the acknowledged tasks, and explains why each task that should have ended has not.
     fn compare_or_fail(
         &mut self,
         ledger: &Ledger,
@@ -190,8 +190,8 @@ impl Verifier {
         Ok(listed)
     }
 
-    /// Compares the list with what is owed. A complaint is looked at again: the scheduler counts a task as ended when it
-    /// knows the result, and lists it as such when the result is on the disk.
+    /// Compares the list with the acknowledged tasks. A violation is checked again: the scheduler counts a task as
+    /// ended when it knows the result, and lists it as such when the result is on the disk.
     fn compare(
         &mut self,
         ledger: &Ledger,
@@ -207,10 +207,10 @@ impl Verifier {
             }
             thread::sleep(COMMIT_WAIT);
         }
-        bail!("the list was not looked at")
+        bail!("the list was not compared")
     }
 
-    /// Waits until all workers take tasks and nothing is expected of them, as at the start of a run.
+    /// Waits until all workers accept tasks and none are pending, as at the start of a run.
     pub(crate) fn wait_until_idle(&mut self, network: &mut Network) -> anyhow::Result<()> {
         self.retry_until(network, IDLE_TIMEOUT, "the workers are not all back and idle", |this| {
             let Queues { queues } = this.json("/queue/info")?;
@@ -224,7 +224,7 @@ impl Verifier {
         })
     }
 
-    /// Notes how many late and doubled results this incarnation of the scheduler has dropped, if it can be asked.
+    /// Records how many late and duplicate results this incarnation of the scheduler has dropped, if it is reachable.
     pub(crate) fn scrape(&mut self, late: &mut BTreeMap<u32, u64>) {
         let incarnation = self.address.current().map(|(incarnation, _)| incarnation);
         let dropped = self.metric("late_results_total");
@@ -242,7 +242,7 @@ impl Verifier {
         })
     }
 
-    /// Looks again and again until all is well or the time is over.
+    /// Retries until the check passes or the time is over.
     pub(crate) fn retry_until(
         &mut self,
         network: &mut Network,
@@ -261,13 +261,13 @@ impl Verifier {
         }
     }
 
-    /// The tasks that the scheduler has, by pages, the latest first: all of them, or down to those that were accounted
-    /// for in earlier rounds.
+    /// The tasks that the scheduler has, by pages, the latest first: all of them, or down to those that were verified
+    /// in earlier rounds.
     fn list(&mut self, ledger: &Ledger, scope: Scope) -> anyhow::Result<Vec<ListedTask>> {
         let expected = ledger.acknowledged();
         let mut listed = Vec::new();
         let mut path = format!("/api/v1/tasks?limit={PAGE}");
-        // Many times as many tasks as there should be are complaint enough; pages may be partly filled.
+        // A list many times longer than expected is a violation anyway; pages may be partly filled.
         for _ in 0..4 * expected / PAGE + 16 {
             let Page { tasks, next } = self.json(&path)?;
             let known = !tasks.is_empty() && tasks.iter().all(|task| ledger.is_verified(&task.id));
@@ -303,7 +303,7 @@ impl Verifier {
         METRICS.iter().try_for_each(|name| self.metric(name).map(drop))
     }
 
-    /// A node that panics in a thread may live on and look well.
+    /// A node that panics in a thread may keep running and look healthy.
     fn check_logs(&self) -> anyhow::Result<()> {
         for entry in fs::read_dir(&self.logs)? {
             let path = entry?.path();
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_metric_is_found_by_its_whole_name() {
+    fn a_metric_is_found_by_its_full_name() {
         let text = "# TYPE hypha_scheduler_tasks_open gauge\nhypha_scheduler_tasks_open 3\n\
                     hypha_scheduler_tasks_open_more 4\nhypha_scheduler_late_results_total 12\n";
         assert_eq!(value_of(text, "tasks_open"), Some(3.0));

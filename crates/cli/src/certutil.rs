@@ -20,15 +20,15 @@ use files::FileSet;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make the root of a network: everyone in it trusts this certificate
+    /// Create the root certificate of a network, which all of its nodes trust
     Root(RootArguments),
-    /// Make the certificate authority of an organisation, and its empty revocation list
+    /// Create the certificate authority of an organisation, and its empty revocation list
     Org(OrgArguments),
-    /// Make a node's key and certificate; the certificate says what the node may do
+    /// Create a node's key and certificate; the certificate names the role of the node
     Node(NodeArguments),
     /// Revoke certificates: update the revocation list of the authority that issued them
     Revoke(RevokeArguments),
-    /// Show what certificates and revocation lists say; nothing is verified
+    /// Show the contents of certificates and revocation lists; nothing is verified
     Show {
         /// PEM files
         #[arg(required = true, value_name = "FILE")]
@@ -43,7 +43,7 @@ pub(crate) struct RootArguments {
     organisation: String,
     #[command(flatten)]
     output: Output,
-    /// For how many days it is valid
+    /// Days for which it is valid
     #[arg(long, default_value_t = issue::ROOT_DAYS, value_parser = days())]
     days: u32,
 }
@@ -61,7 +61,7 @@ pub(crate) struct OrgArguments {
     organisation: String,
     #[command(flatten)]
     output: Output,
-    /// For how many days it is valid; never longer than the root
+    /// Days for which it is valid; never longer than the root
     #[arg(long, default_value_t = issue::ORGANISATION_DAYS, value_parser = days())]
     days: u32,
 }
@@ -81,7 +81,7 @@ pub(crate) struct NodeArguments {
     /// The node
     #[arg(short, long)]
     name: String,
-    /// What the node may do: gateway, scheduler, worker or data
+    /// The role of the node: gateway, scheduler, worker or data
     #[arg(long)]
     role: NodeRole,
     /// A further host name or IP address of the node; may be repeated
@@ -89,34 +89,34 @@ pub(crate) struct NodeArguments {
     sans: Vec<String>,
     #[command(flatten)]
     output: Output,
-    /// For how many days it is valid; never longer than the organisation's
+    /// Days for which it is valid; never longer than the organisation's
     #[arg(long, default_value_t = issue::NODE_DAYS, value_parser = days())]
     days: u32,
-    /// Renew: certify this private key instead of a new one, so that the peer id stays and a
-    /// running node takes up the certificate
+    /// Renew: certify this private key instead of a new one, so that the peer id stays and a running node
+    /// picks up the certificate
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub(crate) struct RevokeArguments {
-    /// The certificate of the authority that issued what is revoked
+    /// The certificate of the authority that issued the certificates to revoke
     #[arg(long, value_name = "FILE")]
     ca_cert: PathBuf,
     /// Its private key
     #[arg(long, value_name = "FILE")]
     ca_key: PathBuf,
-    /// The revocation list to update; it is made if it does not exist
+    /// The revocation list to update; it is created if it does not exist
     #[arg(long, value_name = "FILE")]
     crl: PathBuf,
-    /// What to revoke; without any, the list is written as it is, under a new number
+    /// The certificates to revoke; without any, the list is written unchanged, under a new number
     #[arg(value_name = "CERT")]
     certificates: Vec<PathBuf>,
 }
 
 #[derive(Args)]
 struct Output {
-    /// Where to write; it is made if it does not exist
+    /// The directory to write to; it is created if it does not exist
     #[arg(short, long = "dir", value_name = "DIR", default_value = ".")]
     directory: PathBuf,
     /// Overwrite files that exist, private keys too
@@ -168,10 +168,10 @@ fn node(arguments: &NodeArguments, now: SystemTime) -> Result<(), Failure> {
     let authority = authority(&arguments.ca_cert, &arguments.ca_key)?;
     let trust = trust(arguments, &authority)?;
     let issued = issue_node(arguments, &authority, now)?;
-    // What a node would refuse to start with is better refused here.
+    // Refuse here what a node would refuse to start with.
     let material = Material::from_pem(&issued.cert_pem, &issued.key_pem, &trust, None);
     Pki::from_material(&material, now).map_err(|error| {
-        let what = "the organisation's certificate and the trusted roots do not fit together";
+        let what = "the organisation's certificate and the trusted roots do not match";
         Failure::usage(format!("{what}: {error}"))
     })?;
 
@@ -200,7 +200,7 @@ fn issue_node(
     issued.map_err(refused)
 }
 
-/// The roots to hand to a node: those that came with the organisation's certificate.
+/// The roots to give to a node: those that came with the organisation's certificate.
 fn trust(arguments: &NodeArguments, authority: &Authority) -> Result<String, Failure> {
     if let Some(trust) = &arguments.trust {
         return read_certificates(trust);
@@ -223,14 +223,14 @@ fn trust(arguments: &NodeArguments, authority: &Authority) -> Result<String, Fai
     }
 }
 
-/// The text goes into a file that everyone may read.
+/// The text goes into a file that every user may read.
 fn read_certificates(path: &Path) -> Result<String, Failure> {
     let text = read_text(path)?;
     let named = |problem: &dyn Display| Failure::usage(format!("{}: {problem}", path.display()));
     let items = inspect(text.as_bytes()).map_err(|error| named(&error))?;
     match items.iter().all(|item| matches!(item, PemItem::Certificate(_))) {
         true => Ok(text),
-        false => Err(named(&"it must hold certificates and nothing else")),
+        false => Err(named(&"it must contain certificates and nothing else")),
     }
 }
 
@@ -243,7 +243,7 @@ fn revoke(arguments: &RevokeArguments, now: SystemTime) -> Result<(), Failure> {
     let mut texts = Vec::new();
     for path in &arguments.certificates {
         let text = read_text(path)?;
-        // One at a time first, so that a refusal can name the file.
+        // One at a time first, so that a refusal names the file.
         issue::revoke(&authority, None, &[&text], now)
             .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
         texts.push(text);
@@ -258,7 +258,7 @@ fn revoke(arguments: &RevokeArguments, now: SystemTime) -> Result<(), Failure> {
         report.push_str(&format!("revoked serial {serial}\n"));
     }
     for serial in &outcome.already {
-        report.push_str(&format!("serial {serial} was revoked before\n"));
+        report.push_str(&format!("serial {serial} was already revoked\n"));
     }
     print(&format!("{report}wrote {}\n", arguments.crl.display()))
 }
@@ -275,7 +275,7 @@ fn read_secret(path: &Path) -> Result<Zeroizing<String>, Failure> {
     Ok(Zeroizing::new(read_text(path)?))
 }
 
-/// All but a failure of the encoder comes from what was asked for.
+/// Every error but a failure of the encoder is caused by the arguments.
 fn refused(error: IssueError) -> Failure {
     match error {
         IssueError::Encode(_) => Failure::work(error),

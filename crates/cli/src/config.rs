@@ -1,4 +1,4 @@
-//! `hypha config`: is this file right, and what may stand in it.
+//! `hypha config`: checks a file, and prints what it may contain.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,7 @@ pub(crate) enum Command {
     Check {
         /// The file
         file: PathBuf,
-        /// What it is for: gateway, scheduler, worker or data. Without it, the one role that the file has
-        /// keys of
+        /// Its role: gateway, scheduler, worker or data. By default, the one role that the file has keys of
         #[arg(long)]
         role: Option<NodeRole>,
     },
@@ -36,7 +35,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// The variables that configure a node. One that is not UTF-8 is no value of any key and is refused as such.
+/// The variables that configure a node. A value that is not UTF-8 is invalid for every key and is refused.
 pub(crate) fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| {
@@ -56,13 +55,13 @@ fn check(
         Some(role) => role,
         None => hypha_config::guess_role(file).map_err(Failure::usage)?.ok_or_else(|| {
             Failure::usage(format!(
-                "{}: cannot tell from its keys which role this is for: give --role",
+                "{}: cannot determine the role from the keys: give --role",
                 file.display()
             ))
         })?,
     };
     hypha_config::check(role, file, environment, &Flags::default()).map_err(Failure::usage)?;
-    print(&format!("{}: a {role} node's configuration, nothing wrong with it\n", file.display()))
+    print(&format!("{}: valid configuration of a {role} node\n", file.display()))
 }
 
 #[cfg(test)]
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_role_is_told_by_the_keys_or_asked_for() {
+    fn role_follows_from_the_keys_or_must_be_given() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("node.toml");
         let error = |text: &str, role| {

@@ -1,4 +1,4 @@
-//! `hypha ROLE init`: a configuration file to begin with.
+//! `hypha ROLE init`: writes a configuration file to start with.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -47,10 +47,12 @@ pub(crate) fn run(role: NodeRole, init: Init) -> Result<(), Failure> {
     print(&format!("wrote {file}\nnext: {next}`hypha {role} run -c {file}`\n"))
 }
 
-/// Writes the file, and says what is to be done before the node can run.
+/// Writes the file, and prints what remains to be done before the node can run.
 fn write(role: NodeRole, init: &Init) -> Result<String, Failure> {
     if init.name.as_str().contains(['/', '\\']) {
-        return Err(Failure::usage("--name: files are named after it, so it cannot hold a slash"));
+        return Err(Failure::usage(
+            "--name: files are named after it, so it cannot contain a slash",
+        ));
     }
     let directory = init.output.parent().unwrap_or(Path::new(""));
     let relative_to = |path: &Option<PathBuf>| {
@@ -88,7 +90,7 @@ fn write(role: NodeRole, init: &Init) -> Result<String, Failure> {
     Ok(if next.is_empty() { next } else { next + "then " })
 }
 
-/// `path`, given relative to here, as the configuration in `directory` has to say it.
+/// `path`, given relative to the working directory, as the configuration in `directory` must state it.
 fn relative_to(directory: &Path, path: &Path) -> std::io::Result<PathBuf> {
     if path.is_absolute() {
         return Ok(path.to_owned());
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_passes_the_check_once_the_certificates_are_there() {
+    fn written_configuration_is_valid_once_its_certificates_exist() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
         for role in NodeRole::ALL {
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_kept_meaning_the_same_file() {
+    fn relative_paths_still_name_the_same_file() {
         let here = std::env::current_dir().unwrap();
         let seen = |directory: &str, path: &str| {
             relative_to(Path::new(directory), Path::new(path)).unwrap()

@@ -1,4 +1,4 @@
-//! Becomes `hypha SUBCOMMAND`, with the same arguments: so both spellings work, and there is one program.
+//! Executes `hypha SUBCOMMAND` with the same arguments: both spellings work, and there is one program.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub(crate) fn launch(subcommand: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The one beside this program, else the one in the path.
+/// The program beside this one, else the one in PATH.
 fn hypha() -> PathBuf {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name("hypha"));
     beside.filter(|path| path.exists()).unwrap_or_else(|| "hypha".into())

@@ -18,8 +18,8 @@ use hypha_model::NodeRole;
 
 use usage::{Failure, print};
 
-/// A scheduler makes and drops small pieces by the million, on all threads: this one is faster at it than the system's,
-/// and needs less memory for each.
+/// A scheduler allocates and frees small pieces by the million, on all threads: this allocator is faster at
+/// it than the system's, and needs less memory for each.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -33,9 +33,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure what this machine can do
+    /// Measure the performance of this machine
     Bench(hypha_bench::Bench),
-    /// Make, revoke and show the certificates that nodes know each other by
+    /// Create, revoke and show the certificates that identify nodes
     #[command(subcommand)]
     Certutil(certutil::Command),
     /// Check a configuration file, or print what it may contain
@@ -44,13 +44,13 @@ enum Command {
     /// Run a data node, which serves data sets
     #[command(subcommand)]
     Data(role::Command),
-    /// Run a gateway, where others meet: relay, routing, gossip
+    /// Run a gateway, through which nodes meet: relay, routing, gossip
     #[command(subcommand)]
     Gateway(role::Command),
-    /// Run a scheduler, or look who is there
+    /// Run a scheduler, or list workers and data sets
     #[command(subcommand)]
     Scheduler(scheduler::Command),
-    /// Run a worker, which offers this machine
+    /// Run a worker, which offers the resources of this machine
     #[command(subcommand)]
     Worker(role::Command),
     /// Run the scheduler in virtual time: compare strategies, check the guarantees under faults
@@ -63,7 +63,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Not part of the command line for people: what a worker starts to confine a task's program.
+    // Internal: a worker starts it to confine a task's program.
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == hypha_node::LAUNCHER_SUBCOMMAND) {
         return hypha_executor::launcher::main(arguments);
@@ -96,7 +96,7 @@ fn bench(arguments: hypha_bench::Bench) -> Result<(), Failure> {
     print(&report)
 }
 
-/// The command line is checked by clap's own test: conflicting names and flags show here.
+/// Clap's own check of the command line: it finds conflicting names and flags.
 #[cfg(test)]
 mod tests {
     use super::*;

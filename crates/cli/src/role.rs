@@ -1,4 +1,4 @@
-//! `hypha gateway|scheduler|worker|data`: write a configuration, run a node, ask how one is.
+//! `hypha gateway|scheduler|worker|data`: write a configuration, run a node, check its health.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::usage::{Failure, print};
 
 const VERSION: &str = env!("HYPHA_VERSION");
 
-/// What every role can do.
+/// The commands of every role.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Write a commented configuration file
     Init(Init),
     /// Run the node until SIGTERM or SIGINT
     Run(Run),
-    /// Ask a node how it is; exits 0 when it is ready
+    /// Check the health of a node; exits 0 if it is ready
     Probe(Probe),
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum Command {
 pub(crate) struct Run {
     #[command(flatten)]
     config_arguments: ConfigArguments,
-    /// Stop when standard input ends: for a parent that may die without a word
+    /// Stop when standard input ends: for a parent process that may die without stopping this node
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
 }
@@ -49,13 +49,13 @@ pub(crate) struct ConfigArguments {
     /// An address to listen on instead of those in the file; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
-    /// An address that others reach this node at; may be repeated
+    /// An address at which others reach this node; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     external: Vec<String>,
     /// Whether gateways may relay for this node
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     relay_circuit: Option<bool>,
-    /// A range of addresses not to dial on the word of others; may be repeated
+    /// A range of addresses not to dial when learned from other nodes; may be repeated
     #[arg(long, value_name = "CIDR")]
     exclude_cidr: Vec<String>,
 }
@@ -96,18 +96,19 @@ pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
     }
 }
 
-/// A queue that grows takes new memory all the time, and whoever submits waits while the system clears it: 2 MB at a
-/// time take milliseconds, in a virtual machine five and more. Not for workers: their programs would inherit it.
+/// A growing queue allocates memory all the time, and clients that submit wait while the system clears it: 2
+/// MB at a time take milliseconds, in a virtual machine five and more. Not for workers: their programs would
+/// inherit it.
 fn use_small_pages() {
-    // Where it cannot be chosen, it is only slower.
+    // Where it cannot be set, the scheduler is only slower.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// Asks this process to stop, as a signal would, when standard input ends.
+/// Stops this process, as a signal would, when standard input ends.
 fn stop_with_stdin() {
     std::thread::spawn(|| {
-        // Whatever is read, or cannot be: afterwards there is nobody left.
+        // Data or an error: either way, the parent is gone afterwards.
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
         let _ =
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
@@ -132,7 +133,7 @@ fn probe(role: NodeRole, probe: Probe) -> Result<(), Failure> {
         // The probe ran with the node's own certificate: see `hypha_net::probe`.
         let (role, organisation) = (certificate.role, certificate.organisation);
         return print(&format!(
-            "alive: {role} of {organisation}; this is its own certificate, so only /readyz tells whether it is ready\n"
+            "alive: {role} of {organisation}; the probe used its own certificate, so only /readyz reports whether it is ready\n"
         ));
     }
     let summary = format!(
@@ -164,7 +165,7 @@ pub(crate) fn look(
 }
 
 impl ConfigArguments {
-    /// Only a file.
+    /// Requires a file.
     fn of(config: PathBuf) -> ConfigArguments {
         ConfigArguments {
             config,

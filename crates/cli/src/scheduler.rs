@@ -1,4 +1,4 @@
-//! What only `hypha scheduler` can do: look who is there.
+//! Commands that only `hypha scheduler` has: list workers and data sets, create tokens.
 
 use clap::{Args, Subcommand};
 use hypha_config::SchedulerConfig;
@@ -14,11 +14,11 @@ use crate::usage::{Failure, print};
 pub(crate) enum Command {
     #[command(flatten)]
     Node(role::Command),
-    /// List the workers that the network knows, all or those that a query asks for
+    /// List the workers in the network, all or those that match a query
     Workers(Workers),
-    /// List who serves a data set
+    /// List the nodes that serve a data set
     Datasets(Datasets),
-    /// Make a bearer token for the HTTP API, and enter it in a token file
+    /// Create a bearer token for the HTTP API, and add it to a token file
     Token(crate::token::Token),
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Workers {
 
 #[derive(Args)]
 pub(crate) struct Datasets {
-    /// The name that the data set is advertised under
+    /// The name under which the data set is advertised
     name: Name,
     #[command(flatten)]
     config_arguments: ConfigArguments,
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_read_and_a_wrong_one_says_why() {
+    fn query_is_parsed_and_an_invalid_one_is_explained() {
         let pairs = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let query = parse_query(&pairs(
             "models=llama models=mistral min_memory=16GB gpu_required cpu_cores=2.5 min_gpu_memory=24GB executor=vllm",

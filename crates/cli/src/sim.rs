@@ -13,7 +13,7 @@ use crate::usage::Failure;
 pub(crate) enum Command {
     /// Compare strategies on a workload: latency, utilisation, fairness, distance to an oracle and a bound
     Compare(compare::Arguments),
-    /// Run many small worlds in which everything goes wrong, and check every promise after every step
+    /// Run many small worlds with faults of every kind, and check every promise after every step
     Check(check::Arguments),
     /// Measure how well run times are predicted, and whether the stated intervals hold
     Predict(predict::Arguments),

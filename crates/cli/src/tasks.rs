@@ -1,4 +1,4 @@
-//! What people do with a running scheduler: submit, look, cancel, ask why, send workers away and take them again.
+//! Commands for a running scheduler: submit, list, cancel, explain, drain and readmit workers.
 
 mod batch;
 mod cancel;
@@ -30,11 +30,11 @@ pub(crate) enum Command {
     Cancel(cancel::Cancel),
     /// List the workers that a running scheduler has
     Workers(workers::Workers),
-    /// Drain workers: they get no new tasks, and are removed when they have finished what they have
+    /// Drain workers: they get no new tasks, and are removed when their tasks have ended
     Drain(drain::WorkerSelection),
     /// Readmit workers that were drained
     Readmit(drain::WorkerSelection),
-    /// Say why a task is with its worker, or why it waits
+    /// Explain why a task is on its worker, or why it waits
     Explain(explain::Explain),
 }
 

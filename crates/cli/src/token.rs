@@ -1,4 +1,4 @@
-//! `hypha scheduler token`: who may use the HTTP API.
+//! `hypha scheduler token`: creates tokens for the HTTP API.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -17,13 +17,13 @@ pub(crate) struct Token {
     /// The file that `tokens_file` in [scheduler.api] names; the token's hash is added to it
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
-    /// On whose behalf it acts; its holder sees the tasks of this tenant only
+    /// The tenant on whose behalf it acts; its holder sees the tasks of this tenant only
     #[arg(long)]
     tenant: Option<Name>,
-    /// What it may do
+    /// Its role
     #[arg(long, value_enum, default_value = "user")]
     role: TokenRole,
-    /// The highest priority that it may ask for
+    /// The highest priority that it may request
     #[arg(long, value_name = "PRIORITY", allow_hyphen_values = true)]
     max_priority: Option<String>,
     /// How many tasks of the tenant may be open at once
@@ -36,7 +36,7 @@ pub(crate) struct Token {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum TokenRole {
-    /// Submits tasks and looks at its own
+    /// Submits tasks and sees its own
     User,
     /// Sees and changes everything
     Admin,
@@ -58,7 +58,7 @@ pub(crate) fn run(token: Token) -> Result<(), Failure> {
         quota: token.quota,
     };
     if token.file.exists() {
-        // Better noticed now than by the scheduler.
+        // Better detected now than by the scheduler.
         Tokens::load(&token.file).map_err(Failure::work)?;
     }
     let (text, entry) = Tokens::issue(&new);

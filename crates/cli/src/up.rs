@@ -1,7 +1,8 @@
 //! `hypha up`: a whole network on this machine, with one command.
 //!
-//! It makes certificates and configurations in a directory, once, and runs a gateway, a scheduler and workers as its
-//! children. What was edited there stays: only addresses are given to the nodes anew at each start.
+//! It creates certificates and configurations in a directory, once, and runs a gateway, a scheduler and
+//! workers as its children. Edits to those files are kept: only the addresses are passed to the nodes again
+//! at each start.
 
 mod children;
 mod directory;
@@ -24,13 +25,13 @@ use children::Children;
 
 #[derive(Args)]
 pub(crate) struct Up {
-    /// Where certificates, configurations and data are kept; it is made if it does not exist
+    /// The directory for certificates, configurations and data; it is created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "hypha-up")]
     dir: PathBuf,
-    /// Where the scheduler answers HTTP; port 0 for any free one
+    /// The address of the scheduler's API; port 0 for any free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
     api: SocketAddr,
-    /// How many workers
+    /// How many workers to run
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=MAX_WORKERS))]
     workers: u16,
 }
@@ -38,10 +39,10 @@ pub(crate) struct Up {
 /// Each is a process of some 30 MB; a demonstration needs few.
 const MAX_WORKERS: i64 = 64;
 
-/// How long the nodes may take to find each other before we say that something is wrong, and go on.
+/// How long the nodes may take to find each other before a warning is printed.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often we look whether they have.
+/// How often their state is checked meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(up: Up) -> Result<(), Failure> {
@@ -53,13 +54,13 @@ pub(crate) fn run(up: Up) -> Result<(), Failure> {
 }
 
 async fn serve(up: Up) -> Result<(), Failure> {
-    // Whoever runs there already is the better explanation of an address that is taken.
+    // A lock held by another `hypha up` explains best why an address is taken.
     let held = directory::lock_existing(&up.dir)?;
     let api = match up.api.port() {
         0 => SocketAddr::new(up.api.ip(), free_port(up.api)?),
         _ => up.api,
     };
-    // Before anything is made, so that nothing is left behind.
+    // Before any file is created, so that nothing is left behind.
     check_free(api)?;
     let nodes = directory::plan(up.workers);
     let directory = hypha_local::prepare(&up.dir, &nodes)
@@ -92,7 +93,7 @@ async fn serve(up: Up) -> Result<(), Failure> {
     match ready {
         Err(failure) => {
             children.stop().await?;
-            // The likeliest reason why a scheduler cannot start, in words that name the flag.
+            // The most likely reason why a scheduler cannot start, with the flag that helps.
             check_free(api)?;
             return Err(failure);
         }
@@ -102,22 +103,22 @@ async fn serve(up: Up) -> Result<(), Failure> {
         }
         Ok(Some(Ready::All)) => print(&hint(&up, api))?,
         Ok(Some(Ready::NotAll)) => eprintln!(
-            "hypha up: after {} seconds not all workers are there; see the lines above. Going on.",
+            "hypha up: after {} seconds not all workers have joined; see the lines above. Continuing.",
             START_TIMEOUT.as_secs()
         ),
         Ok(Some(Ready::Unauthorized)) => eprintln!(
-            "hypha up: the API at {api} was given tokens or TLS, so `hypha up` does not see when all are there."
+            "hypha up: the API at {api} requires tokens or TLS, so `hypha up` cannot check whether all workers have joined."
         ),
-        // Somebody wants it to stop already.
+        // A signal came before all nodes were up.
         Ok(None) => return children.stop().await,
     }
     children.run().await
 }
 
-/// Where the scheduler is told to serve its API.
+/// The address at which the scheduler serves its API.
 const BIND_ADDRESS: &str = "HYPHA_SCHEDULER__API__BIND_ADDRESS";
 
-/// What the scheduler will go by. A slip in its file is said before anything runs.
+/// The address that the scheduler will use. A mistake in its file is reported before anything runs.
 fn scheduler_config(
     file: &Path,
     gateway: &str,
@@ -130,7 +131,7 @@ fn scheduler_config(
     hypha_config::load(file, &variables, &flags).map_err(Failure::usage)
 }
 
-/// Whether the scheduler can serve its API there. Otherwise whoever does would be taken for it.
+/// Whether the scheduler can serve its API there. If not, the program that does would be mistaken for it.
 fn check_free(api: SocketAddr) -> Result<(), Failure> {
     match TcpListener::bind(api) {
         Ok(_) => Ok(()),
@@ -163,9 +164,9 @@ fn free_port(api: SocketAddr) -> Result<u16, Failure> {
 enum Ready {
     All,
     NotAll,
-    /// The API asks for what we do not have.
+    /// The API requires credentials that we do not have.
     Unauthorized,
-    /// The API that answers is not that of our scheduler.
+    /// The API belongs to another scheduler.
     OtherScheduler,
 }
 
@@ -221,7 +222,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn another_scheduler_s_api_is_not_taken_for_our_own() {
+    async fn api_of_another_scheduler_is_not_mistaken_for_ours() {
         let [own, other]: [SchedulerId; 2] = ["1", "2"]
             .map(|last| format!("01890000-0000-7000-8000-00000000000{last}").parse().unwrap());
         let id = "01890000-0000-7000-8000-000000000001";

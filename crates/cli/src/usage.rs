@@ -1,10 +1,10 @@
-//! How a command fails: one line for a person, and an exit code for a program.
+//! How a command fails: one line for people, and an exit code for programs.
 
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Why a command did not do what was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
@@ -12,7 +12,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// What was asked makes no sense: exit code 2, and nothing was done.
+    /// Invalid arguments: exit code 2, and nothing was done.
     pub(crate) fn usage(message: impl fmt::Display) -> Failure {
         Failure { message: message.to_string(), usage: true }
     }
@@ -38,7 +38,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_bytes(text.as_bytes()).map(|_| ())
 }
 
-/// The same of any bytes; whether anybody still reads.
+/// The same for any bytes; returns whether the output is still being read.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<bool, Failure> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
@@ -52,7 +52,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<bool, Failure> {
 /// The largest input file that is read: an hour of a busy trace is a few megabytes.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// Reads a text file that a user named.
+/// Reads a text file that the user named.
 pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     let named =
         |problem: &dyn fmt::Display| Failure::usage(format!("{}: {problem}", path.display()));

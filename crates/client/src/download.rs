@@ -1,4 +1,4 @@
-//! Answers whose bodies come in pieces.
+//! Responses whose bodies arrive in pieces.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use reqwest::header::CONTENT_TYPE;
 use crate::error::ClientError;
 use crate::http::root_cause;
 
-/// Streams say something every few seconds, if only a comment.
+/// Streams send something every few seconds, if only a comment.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The body of an answer, in pieces.
+/// The body of a response, in pieces.
 pub(crate) struct StreamedBody {
     response: Response,
     address: String,
@@ -39,7 +39,7 @@ impl StreamedBody {
     }
 }
 
-/// A result on its way.
+/// A result in transit.
 pub struct Download {
     body: StreamedBody,
 }
@@ -49,12 +49,12 @@ impl Download {
         Download { body }
     }
 
-    /// What the scheduler says that it is.
+    /// Its content type.
     pub fn content_type(&self) -> Option<&str> {
         self.body.response.headers().get(CONTENT_TYPE)?.to_str().ok()
     }
 
-    /// How large it is, if that is known.
+    /// Its size, if that is known.
     pub fn length(&self) -> Option<u64> {
         self.body.response.content_length()
     }

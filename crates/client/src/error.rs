@@ -1,32 +1,32 @@
-//! What can go wrong between a client and a scheduler.
+//! Errors between a client and a scheduler.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why a call did not do what was asked. Others' words are cut short and on one line.
+/// Why a call failed. Remote messages are cut short and on one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ClientError {
-    /// The scheduler's address cannot be one.
+    /// The scheduler's address is invalid.
     #[error("`{given}` is not the address of a scheduler: {problem}")]
     Address {
-        /// What was given.
+        /// The given address.
         given: String,
         /// What is wrong with it, and what to write instead.
         problem: &'static str,
     },
-    /// The token has characters that no token has. The token itself is not repeated.
+    /// The token contains invalid characters. The token itself is not repeated.
     #[error("the token has characters that no token has; is it cut off, or the wrong file?")]
     Token,
-    /// No client, mostly for want of root certificates.
+    /// The TLS client could not be created, mostly because root certificates are missing.
     #[error("cannot prepare TLS ({0}); are the certificates right?")]
     Tls(String),
-    /// Nobody is there. Nothing was sent.
+    /// No server answers. Nothing was sent.
     #[error("no scheduler answers at {address} ({reason}); is one running?")]
     Unreachable {
-        /// The address that was tried.
+        /// The address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
     /// The connection was lost after the request had been sent: whether it was carried out is not known.
@@ -34,7 +34,7 @@ pub enum ClientError {
     Lost {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         reason: String,
         /// Whether repeating the request does no harm.
         safe_to_retry: bool,
@@ -44,36 +44,36 @@ pub enum ClientError {
     TimedOut {
         /// The address.
         address: String,
-        /// How long was waited.
+        /// How long the client waited.
         after: Duration,
     },
-    /// The scheduler takes nothing at present.
+    /// The scheduler accepts no requests at present.
     #[error("the scheduler accepts no requests at present ({message}); try again in {} s", retry_after.as_secs_f64())]
     Busy {
-        /// When to try again.
+        /// When to retry.
         retry_after: Duration,
         /// Why.
         message: String,
     },
-    /// The scheduler refuses.
+    /// The scheduler refuses the request.
     #[error("{message}")]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// A word for programs; empty if what answered gave none.
+        /// A code for programs; empty if the response had none.
         code: String,
-        /// What is wrong, for people.
+        /// A message for people.
         message: String,
     },
-    /// What answered does not speak as a scheduler does.
-    #[error("what answers at {address} is no scheduler that this client understands ({reason})")]
+    /// The response is not a scheduler's.
+    #[error("the server at {address} is not a scheduler that this client understands ({reason})")]
     Malformed {
         /// The address.
         address: String,
-        /// What could not be read.
+        /// The part that could not be read.
         reason: String,
     },
-    /// The answer is larger than [`crate::MAX_RESPONSE_BYTES`], or than the caller allowed.
+    /// The response is larger than [`crate::MAX_RESPONSE_BYTES`], or than the caller allowed.
     #[error("the answer is larger than {limit} bytes; ask for less at once, or take it in pieces")]
     TooLarge {
         /// The bound.
@@ -82,17 +82,17 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether the thing that was asked for does not exist.
+    /// Whether the requested task or worker does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, ClientError::Refused { status: 404, .. })
     }
 
-    /// Whether a token is missing, unknown or may not do this.
+    /// Whether the token is missing, unknown or not permitted to do this.
     pub fn is_auth_error(&self) -> bool {
         matches!(self, ClientError::Refused { status: 401 | 403, .. })
     }
 
-    /// Whether the same call may succeed later although nothing about it is changed.
+    /// Whether the same call may succeed later, unchanged.
     pub fn is_transient(&self) -> bool {
         match self {
             ClientError::Lost { safe_to_retry, .. } => *safe_to_retry,

@@ -1,4 +1,4 @@
-//! What happens to a task, as it happens.
+//! The events of a task, as they occur.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,27 +15,27 @@ use crate::sse::{Frame, Parser};
 use crate::task_status::TaskStatus;
 use crate::timestamp::Timestamp;
 
-/// Something has happened to a task.
+/// An event of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// What.
+    /// Its kind.
     pub kind: EventKind,
-    /// What the scheduler says of it.
+    /// Its data, as the scheduler sent it.
     pub data: Json,
 }
 
-/// What can happen to a task.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// It is in this state now; after one that is final nothing follows.
+    /// It is in this state now; no event follows a final one.
     State(TaskState),
-    /// It is further than it was.
+    /// Its progress has changed.
     Progress,
-    /// A piece of its result has come.
+    /// A piece of its result has arrived.
     Output,
-    /// An attempt failed, and the next is made later.
+    /// An attempt failed, and is retried later.
     Delayed,
-    /// Something that this client does not know.
+    /// A kind that this client does not know.
     Other(String),
 }
 
@@ -45,7 +45,7 @@ impl Event {
         self.field::<String>("worker")?.parse().ok()
     }
 
-    /// How far the task is, from 0 to 1.
+    /// The progress of the task, from 0 to 1.
     pub fn progress(&self) -> Option<f64> {
         self.field("progress")
     }
@@ -60,7 +60,7 @@ impl Event {
         self.field::<String>("delayed_until")?.parse().ok()
     }
 
-    /// A piece of the result, if this is one. A character may be cut at its end, and go on in the next.
+    /// A piece of the result, if this is one. A character may be cut at its end, and continue in the next.
     pub fn output(&self) -> Option<Vec<u8>> {
         if self.kind != EventKind::Output {
             return None;
@@ -71,7 +71,7 @@ impl Event {
         }
     }
 
-    /// The task: the first event and the last have all of it, the others what is new.
+    /// The task: the first event and the last have all of it, the others only what has changed.
     pub fn task(&self) -> Option<TaskStatus> {
         self.data.read()
     }
@@ -86,7 +86,7 @@ impl Event {
     }
 }
 
-/// The events of a task. Dropping it ends the connection and leaves the task alone.
+/// The events of a task. Dropping it closes the connection and does not affect the task.
 pub struct Events {
     body: StreamedBody,
     parser: Parser,
@@ -99,8 +99,8 @@ impl Events {
         Events { body, parser: Parser::default(), ready: VecDeque::new(), ended: false }
     }
 
-    /// The next event; `None` after the last. After an error nothing more comes: what the task has become
-    /// since then is in [`crate::Scheduler::task`].
+    /// The next event; `None` after the last. After an error no more events come: [`crate::Scheduler::task`]
+    /// returns the task's present state.
     pub async fn next(&mut self) -> Option<Result<Event, ClientError>> {
         if self.ended {
             return None;
@@ -143,7 +143,7 @@ fn parse_event(frame: Frame) -> Event {
             Err(_) => EventKind::Other(frame.event),
         },
     };
-    // What is not JSON is a text.
+    // Data that is not JSON is a string.
     let data = frame.data.parse().unwrap_or_else(|_| Json::of(&frame.data));
     Event { kind, data }
 }

@@ -1,4 +1,4 @@
-//! One request and its answer: bounded in time and size, repeated only where that does no harm.
+//! One request and its response: bounded in time and size, retried only where that is safe.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,21 +12,23 @@ use serde::de::DeserializeOwned;
 use crate::download::StreamedBody;
 use crate::error::ClientError;
 
-/// The largest answer that is taken whole: some times a full page of tasks, or one task with a large result.
+/// The largest response that is read whole: several times a full page of tasks, or one task with a large
+/// result.
 pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// A scheduler that is there takes a connection within a round trip or two.
+/// A running scheduler accepts a connection within a round trip or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Beyond the time that a call asks the scheduler to wait: a commit on a slow disk under load, and the way.
+/// Beyond the time that a call asks the scheduler to wait: a commit on a slow disk under load, and the
+/// network.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pauses before a call is repeated after a lost connection: long enough for a connection that went stale or
-/// a server's full backlog, and too short to notice. Whoever waits for a restart waits outside.
+/// Delays before a call is retried after a lost connection: long enough for a connection that went stale or a
+/// server's full backlog, and too short to notice. Waiting for a restart is left to the caller.
 const RETRY_BACKOFFS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
-/// If a scheduler that takes nothing does not say when to come back.
+/// If a scheduler that accepts no requests does not state when to retry.
 pub(crate) const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
-/// No scheduler means more; the text comes from outside.
+/// No scheduler states more; the value is not trusted.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
-/// How much of others' words is repeated.
+/// How much of a remote message is repeated.
 const MAX_QUOTED_CHARS: usize = 1_000;
 
 /// How to reach a scheduler, beyond its address.
@@ -54,9 +56,9 @@ pub(crate) struct Call<'a> {
     key: Option<&'a str>,
     /// Whether making it twice does the same as making it once.
     repeatable: bool,
-    /// How long the scheduler is asked to wait before it answers.
+    /// How long the scheduler is asked to wait before it responds.
     wait: Duration,
-    /// Whether the answer is wanted as events.
+    /// Whether the response is requested as events.
     events: bool,
 }
 
@@ -83,7 +85,7 @@ impl<'a> Call<'a> {
         Call { method: Method::PUT, body: Some(body.into()), ..Call::get(path) }
     }
 
-    /// Only a key makes this safe to repeat.
+    /// Only a key makes this safe to retry.
     pub(crate) fn post(path: Vec<&'a str>, body: String, key: Option<&'a str>) -> Call<'a> {
         Call {
             method: Method::POST,
@@ -94,13 +96,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The second time would be refused, as if the first had not been done.
+    /// A second call would be refused, as if the first had not succeeded.
     pub(crate) fn not_repeatable(mut self) -> Call<'a> {
         self.repeatable = false;
         self
     }
 
-    /// Asks for an answer that goes on with what happens.
+    /// Requests a stream of events as the response.
     pub(crate) fn with_events(mut self) -> Call<'a> {
         self.events = true;
         self
@@ -111,7 +113,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Asks the scheduler to answer when the task has ended, at the latest after `wait`.
+    /// Asks the scheduler to respond when the task has ended, at the latest after `wait`.
     pub(crate) fn with_wait(mut self, wait: Duration) -> Call<'a> {
         if !wait.is_zero() {
             self.wait = wait;
@@ -124,7 +126,7 @@ impl<'a> Call<'a> {
 impl Http {
     pub(crate) fn new(base: &str, options: Options) -> Result<Http, ClientError> {
         let base = parse_address(base)?;
-        // Without a provider the client would panic; one that is there already is as good.
+        // Without a provider the client would panic; an installed one is as good.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
@@ -144,7 +146,7 @@ impl Http {
         } else if let Some(pem) = &options.ca_pem {
             let certificates = Certificate::from_pem_bundle(pem).map_err(tls)?;
             if certificates.is_empty() {
-                return Err(ClientError::Tls("no certificate in what was given".to_owned()));
+                return Err(ClientError::Tls("no certificate in the given PEM".to_owned()));
             }
             builder = builder.tls_certs_merge(certificates);
         }
@@ -157,7 +159,7 @@ impl Http {
         &self.display_address
     }
 
-    /// The answer, read as JSON.
+    /// The response, parsed as JSON.
     pub(crate) async fn json<T: DeserializeOwned>(
         &self,
         call: &Call<'_>,
@@ -169,7 +171,7 @@ impl Http {
         serde_json::from_slice(&answer.body).map_err(|error| self.malformed(&error))
     }
 
-    /// The answer, read as JSON also if it is a refusal: one of several things has a reason for each.
+    /// The response, parsed as JSON even if it is a refusal: a batch has a reason for each task.
     pub(crate) async fn json_with_outcomes<T: DeserializeOwned>(
         &self,
         call: &Call<'_>,
@@ -182,7 +184,7 @@ impl Http {
         }
     }
 
-    /// An answer whose body comes in pieces, for as long as it takes.
+    /// A response whose body arrives in pieces, for as long as it takes.
     pub(crate) async fn stream(&self, call: &Call<'_>) -> Result<StreamedBody, ClientError> {
         let mut backoffs = RETRY_BACKOFFS.into_iter();
         let mut response = loop {
@@ -203,7 +205,7 @@ impl Http {
         ClientError::Malformed { address: self.display_address.clone(), reason }
     }
 
-    /// Waits a little if the call may be made again after `error`, and says whether.
+    /// Waits a little if the call may be retried after `error`, and returns whether it may.
     async fn back_off(
         &self,
         call: &Call<'_>,
@@ -211,13 +213,13 @@ impl Http {
         backoffs: &mut (impl Iterator<Item = Duration> + Send),
     ) -> bool {
         let again = match error {
-            // What was never sent can always be sent again.
+            // A request that was never sent can always be retried.
             ClientError::Unreachable { .. } => true,
             ClientError::Lost { .. } => call.repeatable,
             _ => false,
         };
         let Some(pause) = backoffs.next().filter(|_| again) else { return false };
-        tracing::debug!(%error, "making a request again");
+        tracing::debug!(%error, "retrying a request");
         tokio::time::sleep(pause).await;
         true
     }
@@ -325,7 +327,7 @@ impl Http {
     }
 }
 
-/// What a scheduler answered, whatever it is.
+/// A scheduler's response, of any status.
 struct RawResponse {
     status: StatusCode,
     retry_after: Option<Duration>,
@@ -343,7 +345,7 @@ struct ErrorBody {
     error: ErrorDetail,
 }
 
-/// What the scheduler says of a refusal.
+/// The scheduler's reason for a refusal.
 #[derive(Deserialize)]
 pub(crate) struct ErrorDetail {
     #[serde(default)]
@@ -361,7 +363,7 @@ fn parse_address(given: &str) -> Result<Url, ClientError> {
     if !url.username().is_empty() || url.password().is_some() {
         // Not repeated: it would end up in a log.
         let given = "…".to_owned();
-        let problem = "it contains credentials, which belong into the token";
+        let problem = "it contains credentials, which belong in the token";
         return Err(ClientError::Address { given, problem });
     }
     if url.query().is_some() || url.fragment().is_some() {
@@ -388,7 +390,7 @@ fn headers(token: Option<String>) -> Result<HeaderMap, ClientError> {
     Ok(headers)
 }
 
-/// An error with what caused it.
+/// An error with its causes.
 fn error_chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
@@ -399,7 +401,7 @@ fn error_chain(error: &dyn Error) -> String {
     sanitized(&line)
 }
 
-/// What the system said: everything around it repeats that a request failed.
+/// The system's error: everything around it only repeats that a request failed.
 pub(crate) fn root_cause(error: &dyn Error) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
@@ -408,7 +410,7 @@ pub(crate) fn root_cause(error: &dyn Error) -> String {
     sanitized(&cause.to_string())
 }
 
-/// Others' words, short and on one line.
+/// A remote message, short and on one line.
 pub(crate) fn sanitized(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_QUOTED_CHARS).collect()
 }

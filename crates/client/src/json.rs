@@ -1,5 +1,4 @@
-//! JSON as it was written: not a digit of it is changed on the way from a file to a model, or from a model to a
-//! file.
+//! JSON as written: every digit is kept on the way from a file to a model, or from a model to a file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-/// Levels that an indented text shows as such. A text can be nested as deeply as it is long: without a bound,
-/// its indentation would be its length squared.
+/// Levels that indented output shows. JSON can be nested as deeply as it is long: without a bound, its
+/// indentation would be its length squared.
 const MAX_INDENTED_LEVELS: usize = 64;
 
 /// Any JSON. Two are equal if they are written alike.
@@ -20,17 +19,17 @@ const MAX_INDENTED_LEVELS: usize = 64;
 pub struct Json(Box<RawValue>);
 
 impl Json {
-    /// Anything that can be written as JSON; `null` for what cannot.
+    /// Anything that can be serialized as JSON; `null` for anything else.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Json {
         to_raw_value(value).map_or_else(|_| Json::default(), Json)
     }
 
-    /// Bytes that are no JSON, as the API shows them: `{"base64": …}`.
+    /// Bytes that are not JSON, as the API shows them: `{"base64": …}`.
     pub fn of_bytes(bytes: &[u8]) -> Json {
         Json::of(&serde_json::json!({ "base64": BASE64.encode(bytes) }))
     }
 
-    /// As it was written.
+    /// As written.
     pub fn as_str(&self) -> &str {
         self.0.get()
     }
@@ -40,7 +39,7 @@ impl Json {
         self.as_str() == "null"
     }
 
-    /// The text, if it is one.
+    /// The string, if it is one.
     pub fn text(&self) -> Option<String> {
         match self.as_str().starts_with('"') {
             true => self.read(),
@@ -48,12 +47,13 @@ impl Json {
         }
     }
 
-    /// What it says, if it can be read so.
+    /// The parsed value, if it has this type.
     pub fn read<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_str(self.as_str()).ok()
     }
 
-    /// As a value. Numbers that a machine cannot hold are rounded; what is nested too deeply is `null`.
+    /// As a value. Numbers that a machine cannot represent are rounded; JSON that is nested too deeply is
+    /// `null`.
     pub fn to_value(&self) -> Value {
         self.read().unwrap_or_default()
     }
@@ -92,7 +92,7 @@ impl fmt::Debug for Json {
     }
 }
 
-/// As it was written; with `{:#}` on lines of their own, its parts unchanged.
+/// As written; with `{:#}` indented, its parts unchanged.
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match f.alternate() {
@@ -122,7 +122,7 @@ fn indented(json: &str) -> String {
             continue;
         }
         let closes = matches!(one, '}' | ']');
-        // What is empty stays on its line.
+        // An empty object or array stays on its line.
         if std::mem::take(&mut opened) && !closes {
             line(&mut text, level);
         } else if closes && !text.ends_with(['{', '[']) {

@@ -25,8 +25,8 @@
 //! # }
 //! ```
 //!
-//! The scheduler gives each task its id. The key is what the client names its submission by: after a lost
-//! connection the same submission is made again and cannot become a second task.
+//! The scheduler assigns each task its id. The key identifies the client's submission: after a lost
+//! connection the same submission is retried and cannot become a second task.
 
 mod download;
 mod error;

@@ -1,10 +1,10 @@
-//! What a task asks of a worker, as the API takes it.
+//! The requirements of a task, as the API takes them.
 
 use hypha_model::amount::FieldError;
 use hypha_model::{Requirement, RequirementInput};
 use serde_json::{Map, Value, json};
 
-/// What a worker must have. What is zero, `false` or empty is not asked for.
+/// What a worker must have. Fields that are zero, `false` or empty are not required.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Requirements {
     /// Main memory, in bytes.
@@ -19,17 +19,17 @@ pub struct Requirements {
     pub min_gpu_memory: u64,
     /// Disk, in bytes.
     pub min_storage: u64,
-    /// Higher goes first.
+    /// Tasks with a higher priority go first.
     pub priority: f64,
-    /// For how many seconds after submission the result is still wanted.
+    /// For how many seconds after submission the result is still useful.
     pub deadline: Option<f64>,
-    /// Any other key that the API knows, or one of the above in another way: `"cpu_cores": 0.5`,
-    /// `"min_memory": "16GB"`. What stands here wins.
+    /// Any other key that the API knows, or one of the above in another form: `"cpu_cores": 0.5`,
+    /// `"min_memory": "16GB"`. These win.
     pub more: Map<String, Value>,
 }
 
 impl Requirements {
-    /// The requirements in JSON, if they are ones that a scheduler takes.
+    /// The requirements in JSON, if a scheduler accepts them.
     pub fn from_json(json: Map<String, Value>) -> Result<Requirements, String> {
         check(json.clone())?;
         Ok(Requirements { more: json, ..Requirements::default() })
@@ -56,7 +56,7 @@ impl Requirements {
     }
 }
 
-/// Reads requirements as the scheduler will.
+/// Parses requirements as the scheduler does.
 fn check(json: Map<String, Value>) -> Result<(), String> {
     let input: RequirementInput =
         serde_json::from_value(Value::Object(json)).map_err(|error| error.to_string())?;
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_a_scheduler_reads() {
+    fn serialized_requirements_are_read_by_a_scheduler() {
         let requirements = Requirements {
             min_memory: 16_000_000_000,
             gpu_required: true,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_scheduler_would_refuse_is_refused_here() {
+    fn invalid_requirements_are_refused_by_the_client() {
         let read = |json: Value| Requirements::from_json(json.as_object().unwrap().clone());
         assert!(read(json!({"min_mem": 1})).unwrap_err().contains("min_mem"));
         assert!(read(json!({"min_memory": 16})).unwrap_err().contains("16GB"));

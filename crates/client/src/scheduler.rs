@@ -1,4 +1,4 @@
-//! The calls that a scheduler answers.
+//! The calls of a scheduler's API.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,11 +17,12 @@ use crate::task::Task;
 use crate::task_status::TaskStatus;
 use crate::workers::{DrainingWorker, ReadmittedWorker, WorkerList, WorkerStatus};
 
-/// The longest that one request asks the scheduler to wait. Longer waits are made of several: what stands
-/// between may cut a connection that is silent for minutes.
+/// The longest time that one request asks the scheduler to wait. Longer waits are made of several: a proxy
+/// may cut a connection that is silent for minutes.
 pub const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// Tasks in one request. The API takes ten thousand; fewer keep one answer small and the next request early.
+/// Tasks in one request. The API accepts ten thousand; fewer keep a response small and the next request
+/// early.
 const MAX_BATCH: usize = 1_000;
 /// Bytes of tasks in one request: well below the usual `max_request_size` of 10 MB.
 const MAX_BATCH_BYTES: usize = 4 << 20;
@@ -39,7 +40,7 @@ impl Scheduler {
         Scheduler::connect_with(base_url, Options { token, ..Options::default() })
     }
 
-    /// The same with more to say.
+    /// The same with further settings.
     pub fn connect_with(base_url: &str, options: Options) -> Result<Scheduler, ClientError> {
         Ok(Scheduler { http: Arc::new(Http::new(base_url, options)?) })
     }
@@ -54,8 +55,8 @@ impl Scheduler {
         self.submit_and_wait(task, Duration::ZERO).await
     }
 
-    /// Submits a task and waits for its end, in one request, at most [`MAX_WAIT`]: look at the status
-    /// whether it has ended.
+    /// Submits a task and waits for its end, in one request, at most [`MAX_WAIT`]: the status shows whether
+    /// it has ended.
     pub async fn submit_and_wait(
         &self,
         mut task: Task,
@@ -67,8 +68,8 @@ impl Scheduler {
         self.http.json(&call.with_wait(wait.min(MAX_WAIT))).await
     }
 
-    /// Submits a task and tells what happens to it from the beginning, in one request: no piece of its result
-    /// is missed.
+    /// Submits a task and streams its events from the beginning, in one request: no piece of its result is
+    /// missed.
     pub async fn submit_and_follow(&self, mut task: Task) -> Result<Events, ClientError> {
         let key = std::mem::take(&mut task.key);
         let body = task.into_json();
@@ -76,9 +77,9 @@ impl Scheduler {
         self.http.stream(&call).await.map(Events::new)
     }
 
-    /// Submits tasks in as few requests as fit. Each has an outcome of its own, in their order. The tasks of
-    /// one call are repeated safely together: if all have keys, and the call is made again with the same
-    /// tasks in the same order, no task is made twice.
+    /// Submits tasks in as few requests as fit. Each has its own outcome, in their order. The tasks of one
+    /// call are retried safely together: if all have keys, and the call is repeated with the same tasks in
+    /// the same order, no task is created twice.
     pub async fn submit_tasks(&self, tasks: Vec<Task>) -> Vec<Result<TaskStatus, ClientError>> {
         let mut outcomes = Vec::with_capacity(tasks.len());
         let mut batch = Batch::default();
@@ -94,12 +95,12 @@ impl Scheduler {
         outcomes
     }
 
-    /// A task as it is now.
+    /// A task in its present state.
     pub async fn task(&self, id: TaskId) -> Result<TaskStatus, ClientError> {
         self.fetch_task(id, Duration::ZERO).await
     }
 
-    /// Waits until a task has ended, at most `timeout`: look at the status whether it has.
+    /// Waits until a task has ended, at most `timeout`: the status shows whether it has.
     pub async fn wait(&self, id: TaskId, timeout: Duration) -> Result<TaskStatus, ClientError> {
         let began = Instant::now();
         loop {
@@ -111,23 +112,23 @@ impl Scheduler {
         }
     }
 
-    /// The tasks that `filter` lets through, the latest first, page by page.
+    /// The tasks that match `filter`, the latest first, page by page.
     pub fn tasks(&self, filter: TaskFilter) -> TaskPages {
         TaskPages { scheduler: self.clone(), filter, cursor: Cursor::Start }
     }
 
-    /// Cancels a task. One that has ended stays as it is.
+    /// Cancels a task. A task that has ended stays as it is.
     pub async fn cancel(&self, id: TaskId) -> Result<TaskStatus, ClientError> {
         self.http.json(&Call::delete(vec!["tasks", &id.to_string()])).await
     }
 
-    /// What happens to a task from now on, beginning with how it is.
+    /// The events of a task from now on, starting with its present state.
     pub async fn events(&self, id: TaskId) -> Result<Events, ClientError> {
         let id = id.to_string();
         self.http.stream(&Call::get(vec!["tasks", &id, "events"])).await.map(Events::new)
     }
 
-    /// Why a task is where it is, or waits.
+    /// Why a task is on its worker, or why it waits.
     pub async fn explain(&self, id: TaskId) -> Result<Explanation, ClientError> {
         self.http.json(&Call::get(vec!["tasks", &id.to_string(), "explain"])).await
     }
@@ -143,24 +144,24 @@ impl Scheduler {
         Ok(self.worker_list().await?.workers)
     }
 
-    /// The same with those that were removed.
+    /// The same with removed workers.
     pub async fn worker_list(&self) -> Result<WorkerList, ClientError> {
         self.http.json(&Call::get(vec!["workers"])).await
     }
 
-    /// Gives a worker nothing more, and removes it when it has finished what it has. One that is gone already is not
-    /// found.
+    /// Drains a worker: it gets no new tasks, and is removed when its tasks have ended. A removed worker is
+    /// not found.
     pub async fn drain_worker(&self, id: WorkerId) -> Result<DrainingWorker, ClientError> {
         self.http.json(&Call::delete(vec!["workers", &id.to_string()]).not_repeatable()).await
     }
 
-    /// Takes a worker again that was removed, as soon as it is there. One that was not removed is not found.
+    /// Readmits a removed worker, as soon as it is available. A worker that was not removed is not found.
     pub async fn readmit_worker(&self, id: WorkerId) -> Result<ReadmittedWorker, ClientError> {
         let id = id.to_string();
         self.http.json(&Call::put(vec!["workers", &id], String::new()).not_repeatable()).await
     }
 
-    /// What the scheduler goes by, and what it has done.
+    /// The scheduler's settings and statistics.
     pub async fn scheduler(&self) -> Result<SchedulerStatus, ClientError> {
         self.http.json(&Call::get(vec!["scheduler"])).await
     }
@@ -201,7 +202,7 @@ impl Scheduler {
         }
     }
 
-    /// One element of the answer to a batch: a task, or why it is none.
+    /// One element of the response to a batch: a task, or why it was refused.
     fn outcome(&self, json: &Json) -> Result<TaskStatus, ClientError> {
         #[derive(Deserialize)]
         struct Refused {
@@ -213,7 +214,7 @@ impl Scheduler {
             Err(error) => json.read().ok_or_else(|| self.http.malformed(&error))?,
         };
         let (code, message) = (sanitized(&refused.error.code), sanitized(&refused.error.message));
-        // Within a batch only the word tells what the status would have been.
+        // Within a batch only the code shows what the status would have been.
         Err(match code.as_str() {
             "too_many_tasks" | "unavailable" | "no_worker" => {
                 ClientError::Busy { retry_after: DEFAULT_RETRY_AFTER, message }
@@ -252,8 +253,8 @@ impl Batch {
         }
     }
 
-    /// A request has one key, and its tasks are numbered under it: it stands for all of theirs, so that the
-    /// same tasks in the same order have the same.
+    /// A request has one key, and its tasks are numbered under it: it is derived from all of theirs, so that
+    /// the same tasks in the same order have the same key.
     fn into_body(mut self) -> (String, Option<String>) {
         self.json.push(']');
         let key = Payload::from(self.keys.into_bytes()).digest().to_string();
@@ -261,7 +262,7 @@ impl Batch {
     }
 }
 
-/// Pages of tasks, each asked for when it is wanted.
+/// Pages of tasks, each requested when it is needed.
 pub struct TaskPages {
     scheduler: Scheduler,
     filter: TaskFilter,

@@ -1,4 +1,4 @@
-//! Reads server-sent events from bytes that arrive in any pieces.
+//! Parses server-sent events from bytes that arrive in any pieces.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ pub(crate) struct Frame {
     pub(crate) data: String,
 }
 
-/// What has arrived of events that are not complete.
+/// Incomplete events.
 #[derive(Default)]
 pub(crate) struct Parser {
     line: Vec<u8>,
-    /// The last byte was a carriage return, which a line feed may belong to.
+    /// The last byte was a carriage return, which a line feed may follow.
     after_return: bool,
     event: String,
     data: Option<String>,
@@ -24,7 +24,7 @@ pub(crate) struct Parser {
 pub(crate) struct TooLarge;
 
 impl Parser {
-    /// Takes `bytes`; events that are complete with them go to `ready`.
+    /// Consumes `bytes`; events that they complete go to `ready`.
     pub(crate) fn push(
         &mut self,
         bytes: &[u8],
@@ -66,7 +66,7 @@ impl Parser {
                 }
                 None => self.data = Some(value.to_owned()),
             },
-            // Comments, which keep a connection alive, ids, and what is to come.
+            // Comments, which keep a connection alive, ids, and future fields.
             _ => {}
         }
         None
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_end_is_given_up() {
+    fn event_without_end_is_an_error() {
         let (mut parser, mut ready) = (Parser::default(), VecDeque::new());
         assert_eq!(parser.push(&[b'x'; 11], 10, &mut ready), Err(TooLarge));
         let mut parser = Parser::default();

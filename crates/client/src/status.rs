@@ -6,18 +6,18 @@ use serde_json::{Map, Value};
 
 use crate::task_status::{FailedAttempt, TaskStatus, failures};
 
-/// Which tasks are wanted; what is `None` does not matter.
+/// Which tasks to list; a field that is `None` does not matter.
 #[derive(Clone, Debug, Default)]
 pub struct TaskFilter {
-    /// In this state.
+    /// Tasks in this state.
     pub status: Option<TaskState>,
-    /// For this model.
+    /// Tasks for this model.
     pub model: Option<String>,
-    /// With this worker at present, or at the end.
+    /// Tasks on this worker, at present or at the end.
     pub worker: Option<WorkerId>,
-    /// Submitted then or later.
+    /// Tasks submitted at this time or later.
     pub since: Option<Time>,
-    /// How many at once, up to 1,000; the scheduler's own choice if not said.
+    /// How many at once, up to 1,000; by default the scheduler chooses.
     pub limit: Option<usize>,
 }
 
@@ -26,7 +26,7 @@ pub struct TaskFilter {
 pub struct TaskPage {
     /// The tasks, without their inputs.
     pub tasks: Vec<TaskStatus>,
-    /// Where the next page begins; `None` if this was the last.
+    /// The start of the next page; `None` if this was the last.
     #[serde(default)]
     pub next: Option<String>,
 }
@@ -36,7 +36,7 @@ pub struct TaskPage {
 pub struct Explanation {
     /// The task.
     pub id: TaskId,
-    /// Where it is in its life.
+    /// Its state.
     pub status: TaskState,
     /// The worker that has it, or had it last.
     #[serde(default)]
@@ -44,28 +44,29 @@ pub struct Explanation {
     /// How many attempts have begun.
     #[serde(default)]
     pub attempts: u32,
-    /// All of it in one sentence.
+    /// A summary in one sentence.
     #[serde(default)]
     pub summary: String,
-    /// Every worker's answer, the best first, those that refuse last; none of a task that has ended.
+    /// Every worker's score or refusals, the best first, those that refuse last; none for a task that has
+    /// ended.
     #[serde(default)]
     pub workers: Vec<Verdict>,
-    /// How many workers were left off.
+    /// How many workers are omitted.
     #[serde(default)]
     pub left_off: u64,
-    /// What else the scheduler says, among it the `decision`.
+    /// Further fields, among them the `decision`.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
 impl Explanation {
-    /// The attempts that failed, as far as the scheduler still tells.
+    /// The failed attempts that the scheduler still reports.
     pub fn failures(&self) -> Vec<FailedAttempt> {
         failures(&self.more)
     }
 }
 
-/// One worker's answer for one task.
+/// One worker's score or refusals for one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The worker.
@@ -74,18 +75,18 @@ pub struct Verdict {
     /// their own unit.
     #[serde(default)]
     pub score: Option<f64>,
-    /// Why it refuses.
+    /// Why it cannot take the task.
     #[serde(default)]
     pub refusals: Vec<String>,
-    /// What else the scheduler says, among it the parts of the score.
+    /// Further fields, among them the parts of the score.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
-/// What the scheduler goes by, and what it has done.
+/// The scheduler's settings and statistics.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SchedulerStatus {
-    /// Which scheduler it is.
+    /// Its id.
     #[serde(default)]
     pub id: Option<SchedulerId>,
     /// The strategy with its parameters.
@@ -94,7 +95,7 @@ pub struct SchedulerStatus {
     /// How run times are predicted: `default` or `lookup_table`.
     #[serde(default)]
     pub predictor_mode: Option<String>,
-    /// What else the scheduler says, among it the `statistics`.
+    /// Further fields, among them the `statistics`.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }

@@ -1,4 +1,4 @@
-//! A task as a client gives it.
+//! A task as a client submits it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,45 +14,45 @@ use thiserror::Error;
 use crate::json::Json;
 use crate::requirements::Requirements;
 
-/// What is to be done. A default has a key of its own.
+/// A task to be run. A default has its own key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Task {
-    /// What the client names this submission by: submitting twice under one key makes one task.
+    /// Identifies this submission: submitting twice under one key creates one task.
     pub key: TaskKey,
-    /// The model that is asked.
+    /// The model to run.
     pub model: String,
-    /// What it is asked.
+    /// Its input.
     pub input: TaskInput,
     /// What the worker must have.
     pub requirements: Requirements,
-    /// What helps to predict the run time: numbers and categories such as `input_tokens`.
+    /// Features for predicting the run time: numbers and categories such as `input_tokens`.
     pub metadata: Metadata,
-    /// How long one attempt may take; the scheduler's `task_timeout` if not said.
+    /// How long one attempt may take; by default the scheduler's `task_timeout`.
     pub timeout: Option<Duration>,
-    /// Whether pieces of the result are wanted as they come; [`crate::Events`] has them.
+    /// Whether pieces of the result are sent as they arrive; [`crate::Events`] has them.
     pub stream: bool,
 }
 
-/// What a model is given.
+/// The input of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskInput {
-    /// A text, such as a prompt.
+    /// A string, such as a prompt.
     Text(String),
-    /// Any JSON; the model is given it as it is written.
+    /// Any JSON; passed to the model as written.
     Json(Json),
 }
 
-/// What a client names a submission by.
+/// Identifies a submission.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct TaskKey(Option<String>);
 
-/// Something that is no task.
+/// An invalid task.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TaskError {
     /// It is JSON, but not of the right form.
     #[error("not a task: {0}")]
     Form(String),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("{field}: {problem}")]
     Field {
         /// The field.
@@ -60,19 +60,19 @@ pub enum TaskError {
         /// What is wrong.
         problem: String,
     },
-    /// A key that cannot be one.
+    /// An invalid key.
     #[error("a key has 1 to {max} visible ASCII characters", max = TaskKey::MAX_CHARS)]
     Key,
 }
 
 impl Task {
-    /// A task for `model` with a key of its own.
+    /// A task for `model` with its own key.
     pub fn new(model: impl Into<String>, input: TaskInput) -> Task {
         Task { model: model.into(), input, ..Task::default() }
     }
 
-    /// Reads a task as `POST /api/v1/tasks` takes it, with its key as `key` if it has one. Whatever the
-    /// scheduler would refuse for its form is refused here.
+    /// Parses a task as `POST /api/v1/tasks` takes it, with its key as `key` if it has one. A form that the
+    /// scheduler would refuse is refused here.
     pub fn from_json(json: &str) -> Result<Task, TaskError> {
         // The fields of a type could be read from an array, too.
         if !json.trim_start().starts_with('{') {
@@ -134,7 +134,7 @@ impl Task {
     }
 }
 
-/// What is not said is left out.
+/// Fields that are not given are left out.
 #[derive(Serialize)]
 struct TaskBody<'a> {
     model: &'a str,
@@ -164,7 +164,7 @@ struct TaskForm {
     stream: Option<bool>,
 }
 
-/// A switch is a category with two values.
+/// A boolean is a category with two values.
 fn metadata(json: Map<String, Value>) -> Result<Metadata, String> {
     let entry = |(key, value): (String, Value)| {
         let value = match value {
@@ -172,7 +172,7 @@ fn metadata(json: Map<String, Value>) -> Result<Metadata, String> {
             other => other,
         };
         let value = serde_json::from_value(value);
-        let value = value.map_err(|_| format!("`{key}` is neither a number nor a text"))?;
+        let value = value.map_err(|_| format!("`{key}` is neither a number nor a string"))?;
         Ok((Arc::from(key), value))
     };
     let entries: Vec<_> = json.into_iter().map(entry).collect::<Result<_, String>>()?;
@@ -210,10 +210,10 @@ impl From<Json> for TaskInput {
 }
 
 impl TaskKey {
-    /// What the API takes.
+    /// The form that the API takes.
     pub const MAX_CHARS: usize = 255;
 
-    /// A new key, unlike all others.
+    /// A new, unique key.
     pub fn new() -> TaskKey {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let micros = since_epoch.map_or(0, |since| since.as_micros() as u64);
@@ -221,7 +221,7 @@ impl TaskKey {
         TaskKey(Some(id.uuid().to_string()))
     }
 
-    /// No key: a submission that is cut off is not repeated, and reported as one whose fate is not known.
+    /// No key: an interrupted submission is not retried, and its outcome is reported as unknown.
     pub const fn none() -> TaskKey {
         TaskKey(None)
     }

@@ -11,14 +11,14 @@ use serde_json::{Map, Value};
 use crate::json::Json;
 use crate::timestamp::Timestamp;
 
-/// A task as it is. What the scheduler says and this client does not know is kept in `more`.
+/// A task in its present state. Fields that this client does not know are kept in `more`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskStatus {
-    /// The id that the scheduler gave it.
+    /// The id that the scheduler assigned.
     pub id: TaskId,
-    /// Where it is in its life.
+    /// Its state.
     pub status: TaskState,
-    /// The model that is asked.
+    /// Its model.
     pub model: Option<String>,
     /// The worker that has it, or had it last.
     pub worker: Option<WorkerId>,
@@ -30,22 +30,22 @@ pub struct TaskStatus {
     pub finished_at: Option<Timestamp>,
     /// How many attempts have begun.
     pub attempts: u32,
-    /// How far it is, from 0 to 1.
+    /// Its progress, from 0 to 1.
     pub progress: Option<f64>,
     /// The result, once it has completed.
     pub result: Json,
-    /// What went wrong, if it ended otherwise.
+    /// The error, if it ended otherwise.
     pub error: Option<String>,
-    /// What kind of failure that is; `None` also of schedulers that do not say.
+    /// The kind of failure; `None` if the scheduler does not report it.
     pub error_kind: Option<FailureKind>,
-    /// What the model was asked; not in lists.
+    /// The input of the model; not in lists.
     pub input: Option<Json>,
-    /// What else the scheduler says.
+    /// Further fields.
     pub more: Map<String, Value>,
 }
 
 impl TaskStatus {
-    /// Whether it will not change any more.
+    /// Whether its state is final.
     pub fn has_ended(&self) -> bool {
         self.status.is_final()
     }
@@ -55,29 +55,29 @@ impl TaskStatus {
         self.more.get("reason")?.as_str()
     }
 
-    /// Why its last attempt failed, while the next is waited for.
+    /// Why its last attempt failed, while it waits for the next.
     pub fn last_error(&self) -> Option<&str> {
         self.more.get("last_error")?.as_str()
     }
 
-    /// Until when it is left alone after a failed attempt.
+    /// When the next attempt may start, after a failed attempt.
     pub fn delayed_until(&self) -> Option<Timestamp> {
         self.more.get("delayed_until")?.as_str()?.parse().ok()
     }
 
-    /// The attempts that failed, as far as the scheduler still tells.
+    /// The failed attempts that the scheduler still reports.
     pub fn failures(&self) -> Vec<FailedAttempt> {
         failures(&self.more)
     }
 
-    /// How many bytes the result has, if it is an object, too large to be kept with its task:
-    /// [`crate::Scheduler::result`] has the bytes.
+    /// The size of the result in bytes, if it is an object, too large to be kept with its task:
+    /// [`crate::Scheduler::result`] returns the bytes.
     pub fn large_result(&self) -> Option<u64> {
         self.more.get("result_object")?.get("bytes")?.as_u64()
     }
 
-    /// Whether the result may be bytes that are not JSON and something stands for them:
-    /// [`crate::Scheduler::result`] has the bytes, and says what they are.
+    /// Whether the result may stand for bytes that are not JSON: [`crate::Scheduler::result`] returns the
+    /// bytes, and their content type.
     pub fn may_be_bytes(&self) -> bool {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -89,7 +89,7 @@ impl TaskStatus {
     }
 }
 
-/// By hand: what is kept as it is written cannot stand beside fields that are collected.
+/// By hand: serde cannot combine raw JSON with flattened fields.
 impl<'de> Deserialize<'de> for TaskStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TaskStatus, D::Error> {
         let mut fields = Fields(BTreeMap::deserialize(deserializer)?);
@@ -166,15 +166,15 @@ pub struct FailedAttempt {
     /// Why it failed.
     #[serde(default)]
     pub reason: String,
-    /// What kind of failure that is.
+    /// The kind of failure.
     #[serde(default)]
     pub kind: FailureKind,
-    /// When.
+    /// When it failed.
     #[serde(default)]
     pub at: Option<Timestamp>,
 }
 
-/// What cannot be read is left out: the rest is worth showing without it.
+/// An unreadable field is left out: the rest is worth showing without it.
 pub(crate) fn failures(more: &Map<String, Value>) -> Vec<FailedAttempt> {
     let Some(Value::Array(all)) = more.get("failures") else { return Vec::new() };
     all.iter().filter_map(|one| serde_json::from_value(one.clone()).ok()).collect()

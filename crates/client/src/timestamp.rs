@@ -6,7 +6,7 @@ use std::str::FromStr;
 use hypha_model::{Span, Time, rfc3339};
 use serde::{Deserialize, Serialize};
 
-/// An instant, and how the scheduler spelled it.
+/// An instant, as the scheduler wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timestamp {
     time: Time,

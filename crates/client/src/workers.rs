@@ -9,36 +9,36 @@ use crate::timestamp::Timestamp;
 /// The workers of a scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct WorkerList {
-    /// Those that it uses, or that finish what they have.
+    /// Workers in use, and draining workers.
     pub workers: Vec<WorkerStatus>,
-    /// Those that were removed and not taken again, the latest first.
+    /// Workers that were removed and not readmitted, the latest first.
     #[serde(default)]
     pub removed: Vec<RemovedWorker>,
 }
 
-/// A worker that was removed, as far as the scheduler knows it.
+/// A removed worker, as far as the scheduler knows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RemovedWorker {
     /// Its id.
     pub id: WorkerId,
-    /// What its certificate calls it, if the scheduler knows.
+    /// The name in its certificate, if the scheduler knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// `removed`.
     #[serde(default)]
     pub status: String,
-    /// Since when.
+    /// When it was removed.
     #[serde(default)]
     pub removed_at: Option<Timestamp>,
-    /// The models that it serves, none if it takes any; `None` if that is not known.
+    /// The models that it serves, none if it accepts any; `None` if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<String>>,
-    /// What else the scheduler says.
+    /// Further fields.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
-/// A worker that gets nothing more.
+/// A draining worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrainingWorker {
     /// Its id.
@@ -46,17 +46,17 @@ pub struct DrainingWorker {
     /// `draining`.
     #[serde(default)]
     pub status: String,
-    /// What else the scheduler says.
+    /// Further fields.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
-/// A worker that is taken again.
+/// A readmitted worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadmittedWorker {
     /// Its id.
     pub id: WorkerId,
-    /// What else the scheduler says.
+    /// Further fields.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -66,34 +66,34 @@ pub struct ReadmittedWorker {
 pub struct WorkerStatus {
     /// Its id.
     pub id: WorkerId,
-    /// What its certificate calls it, if the scheduler knows. Several may have the same.
+    /// The name in its certificate, if the scheduler knows it. Several may have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// `available`, `busy`, `unavailable` and the like.
     #[serde(default)]
     pub status: String,
-    /// When it was removed, if it was and has something to finish.
+    /// When it was removed, if it is draining.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removed_at: Option<Timestamp>,
-    /// The models that it serves; none if it takes any.
+    /// The models that it serves; none if it accepts any.
     #[serde(default)]
     pub models: Vec<String>,
-    /// How it has done.
+    /// Its statistics.
     #[serde(default)]
     pub health: WorkerHealth,
     /// The measured round trip, in milliseconds.
     #[serde(default)]
     pub rtt_ms: Option<f64>,
-    /// Tasks bound to it that it has not been given.
+    /// Tasks bound to it that were not dispatched to it yet.
     #[serde(default)]
     pub queued: u64,
-    /// Tasks that have begun.
+    /// Tasks that are running.
     #[serde(default)]
     pub running: u64,
     /// How long a new task would wait, in milliseconds.
     #[serde(default)]
     pub waiting_ms: Option<f64>,
-    /// What else the scheduler says.
+    /// Further fields.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -104,7 +104,7 @@ impl WorkerStatus {
         self.more.get("reason")?.as_str()
     }
 
-    /// The executors that are given nothing although the worker is available, by name, and why.
+    /// The executors that get no tasks although the worker is available, by name, and why.
     pub fn suspended_executors(&self) -> Vec<(&str, &str)> {
         fn suspended(executor: &Value) -> Option<(&str, &str)> {
             Some((executor.get("name")?.as_str()?, executor.get("reason")?.as_str()?))
@@ -114,22 +114,22 @@ impl WorkerStatus {
     }
 }
 
-/// How a worker has done.
+/// Statistics of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerHealth {
-    /// The moving share of attempts that ended well, from 0 to 1.
+    /// The moving share of attempts that succeeded, from 0 to 1.
     #[serde(default)]
     pub success_rate: Option<f64>,
     /// The moving average of run times, in seconds.
     #[serde(default)]
     pub avg_completion_time: Option<f64>,
-    /// When it was last heard of.
+    /// When it was last heard from.
     #[serde(default)]
     pub last_seen: Option<Timestamp>,
     /// Failures since the last success.
     #[serde(default)]
     pub consecutive_failures: u64,
-    /// What else the scheduler says.
+    /// Further fields.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }

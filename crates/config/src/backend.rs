@@ -14,25 +14,25 @@ use crate::roles::count;
 pub struct BackendConfig {
     /// Its base address, without a slash at the end.
     pub url: String,
-    /// The models it serves; none means that it is asked.
+    /// The models it serves; if empty, the back end is queried for them.
     pub models: Vec<Name>,
-    /// What it speaks.
+    /// Its protocol.
     pub format: BackendFormat,
-    /// How many requests it is given at once.
+    /// How many requests are sent to it at once.
     pub concurrency: u32,
     /// The file that holds its key.
     pub api_key_file: Option<PathBuf>,
-    /// What to ask it for to see that it is well.
+    /// The path of its health check.
     pub health_path: Option<String>,
 }
 
-/// What an HTTP server speaks.
+/// The protocol of an HTTP server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendFormat {
-    /// The routes that OpenAI's interface has.
+    /// The routes of OpenAI's API.
     #[default]
     Openai,
-    /// A task's input as it is.
+    /// A task's input, unchanged.
     Json,
 }
 

@@ -1,5 +1,5 @@
-//! The tree against the table of keys: unknown and missing keys, wrong types, files that are not there. All
-//! faults at once, so that a configuration is put right in one go.
+//! Checks the tree against the table of keys: unknown and missing keys, wrong types, files that do not exist.
+//! Reports all faults at once, so that a configuration can be corrected in one pass.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::keys;
 use crate::sourced_value::{Origin, Raw, SourcedValue, Table};
 use crate::suggest;
 
-/// What the values of one configuration have in common.
+/// Context that the values of one configuration share.
 pub(crate) struct Context<'a> {
     /// The file as the user named it.
     pub(crate) file: &'a Path,
@@ -36,7 +36,7 @@ impl Context<'_> {
         Diagnostic { location, message }
     }
 
-    /// Where a value came from, for a warning: the file and the line, or the variable or flag.
+    /// The origin of a value, for a warning: the file and the line, or the variable or flag.
     pub(crate) fn at(&self, origin: &Origin) -> String {
         match origin {
             Origin::File(position) => format!("{}:{}", self.file.display(), position.line),
@@ -46,8 +46,8 @@ impl Context<'_> {
         }
     }
 
-    /// The path that `written` means: in the file, relative to the file, so that a node can be started from
-    /// anywhere; elsewhere, relative to where the command runs, as in any shell.
+    /// The path that `written` means. A path in the file is relative to the file, so that a node can be
+    /// started from anywhere; any other is relative to the working directory, as in any shell.
     pub(crate) fn path(&self, written: &str, origin: &Origin) -> PathBuf {
         match (origin, self.file.parent()) {
             (Origin::File(_) | Origin::Default, Some(directory)) => directory.join(written),
@@ -102,7 +102,7 @@ impl Checker<'_> {
         let below: Vec<&Key> = key.below().iter().collect();
         match (key.kind, &given.raw) {
             (Kind::File | Kind::Path | Kind::Directory, _) => self.exists(key.kind, given, path),
-            // A bare name is looked for when it is run.
+            // A bare name is resolved when it is run.
             (Kind::Program, _) if given.text().is_some_and(|text| text.contains('/')) => {
                 self.exists(Kind::File, given, path);
             }
@@ -137,7 +137,7 @@ impl Checker<'_> {
             (Err(error), _) if error.kind() == ErrorKind::NotFound => {
                 format!("there is no file {shown}: put it there or change the path")
             }
-            (Err(error), _) => format!("cannot look at {shown}: {error}"),
+            (Err(error), _) => format!("cannot access {shown}: {error}"),
         };
         self.found.push(self.context.diagnostic(&given.origin, path, &message));
     }
@@ -161,8 +161,8 @@ fn unknown(name: &str, keys: &[&Key], section: &str, role: NodeRole) -> String {
     format!("unknown key `{shown}`{within}{hint}")
 }
 
-/// A key that is right in another place: written below a section's header, it silently belongs to that
-/// section, which nobody expects who adds a line at the end of a file.
+/// A key that is valid in another section. A line added at the end of a file silently belongs to the last
+/// section, which its author rarely expects.
 fn elsewhere(name: &str, section: &str, role: NodeRole) -> Option<String> {
     if !section.is_empty() && keys::of(role).any(|key| key.name == name) {
         return Some("; it belongs at the top, above the first section".to_owned());
@@ -170,7 +170,7 @@ fn elsewhere(name: &str, section: &str, role: NodeRole) -> Option<String> {
     let mut headers = Vec::new();
     headers_with(name, keys::of(role), "", &mut headers);
     headers.retain(|(path, _)| path != section);
-    // What is nearer below is rather meant than what is far away.
+    // A section nested in this one is a better guess than one further away.
     let below = |path: &str| path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
     let nearest = headers.iter().find(|(path, _)| below(path)).or(headers.first());
     if let Some((_, header)) = nearest {
@@ -180,7 +180,7 @@ fn elsewhere(name: &str, section: &str, role: NodeRole) -> Option<String> {
     let others: Vec<_> =
         NodeRole::ALL.iter().filter(|role| has(role)).map(|r| r.as_str()).collect();
     let others = (section.is_empty() && !others.is_empty()).then(|| others.join(" or "))?;
-    Some(format!("; it is for a {others} node, and this is a {role} node's"))
+    Some(format!("; it is for a {others} node, and this file is for a {role} node"))
 }
 
 /// The path and the header of each section that has a key `name`.

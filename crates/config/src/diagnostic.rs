@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where in a text something stands, both counted from 1; columns count characters.
+/// A position in a text, both parts counted from 1; columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The line.
@@ -16,7 +16,7 @@ pub struct Position {
 }
 
 impl Position {
-    /// Where byte `offset` of `text` stands.
+    /// The position of byte `offset` of `text`.
     pub(crate) fn of(text: &str, offset: usize) -> Position {
         let before = text.get(..offset).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -26,10 +26,10 @@ impl Position {
     }
 }
 
-/// Where a faulty value came from.
+/// The origin of a faulty value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SourceLocation {
-    /// The file, and the place in it unless all of it is meant.
+    /// The file, and the position in it unless the whole file is meant.
     File(PathBuf, Option<Position>),
     /// An environment variable.
     Variable(String),
@@ -51,7 +51,7 @@ pub struct Diagnostic {
 pub struct Diagnostics(Vec<Diagnostic>);
 
 impl Diagnostics {
-    /// `found` in order; nothing if nothing was found.
+    /// `found`, sorted; `None` if it is empty.
     pub(crate) fn from_found(mut found: Vec<Diagnostic>) -> Result<(), Diagnostics> {
         found.sort();
         found.dedup();

@@ -1,5 +1,5 @@
-//! What a key is: its kind, its default, its documentation. Everything that knows the keys (unknown-key
-//! checks, types, template, schema) reads it from here and from the tables in [`crate::keys`].
+//! What a key is: its kind, its default, its documentation. Every consumer (unknown-key checks, types,
+//! template, schema) reads it from here and from the tables in [`crate::keys`].
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ pub(crate) struct Key {
     pub(crate) doc: &'static str,
 }
 
-/// What holds when a key is not given. The values are TOML.
+/// The value of a key that is not given. The values are TOML.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Preset {
-    /// There is no sensible value: it must be given. This is how one may look.
+    /// There is no sensible default: it must be given. This is an example.
     Required(&'static str),
-    /// Nothing, which no value says. This is how a value may look.
+    /// No value. This is an example of one.
     Absent(&'static str),
     /// This value.
     Is(&'static str),
@@ -31,7 +31,7 @@ pub(crate) enum Preset {
     OfRole(fn(NodeRole) -> &'static str),
 }
 
-/// What a key takes.
+/// The values that a key accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// A file that must exist.
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     Path,
     /// A list of files or directories that must exist.
     Paths,
-    /// A directory that is made if it is not there.
+    /// A directory that is created if it does not exist.
     Directory,
     /// A program: a path to one that exists, or a bare name.
     Program,
@@ -66,7 +66,7 @@ pub(crate) enum Kind {
         min: Duration,
         max: Duration,
     },
-    /// A length of time whose bare number counts milliseconds.
+    /// A duration whose bare number counts milliseconds.
     Millis {
         min: Duration,
         max: Duration,
@@ -82,9 +82,9 @@ pub(crate) enum Kind {
     Price,
     Label,
     Labels,
-    /// A list of texts of any kind.
+    /// A list of arbitrary strings.
     Texts,
-    /// A table of texts.
+    /// A table of strings.
     Environment,
     Section(&'static [Key]),
     Entries(&'static [Key]),
@@ -103,7 +103,7 @@ impl Key {
     /// The default as a value.
     pub(crate) fn default_value(&self, role: NodeRole) -> Option<SourcedValue> {
         let text = self.default_text(role)?;
-        // A default that were no TOML would be found by the tests of the tables.
+        // The tests of the tables find a default that is not TOML.
         sourced_value::value(text, &Origin::Default).ok()
     }
 
@@ -166,7 +166,7 @@ impl Kind {
         }
     }
 
-    /// Whether it takes a list, so that the environment may separate by commas.
+    /// Whether it accepts a list, so that the environment may separate by commas.
     pub(crate) fn is_list(self) -> bool {
         matches!(
             self,

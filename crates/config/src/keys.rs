@@ -28,13 +28,14 @@ pub(crate) fn own(role: NodeRole) -> &'static [Key] {
     }
 }
 
-/// A day: most lengths of time below are not meant to be longer.
+/// A day: most of the durations below are not meant to be longer.
 const DAY: Duration = seconds(86_400);
-/// Records that live for less would be refreshed more often than they are read.
+/// Records with a shorter TTL would be refreshed more often than they are read.
 const MIN_RECORD_TTL: Duration = seconds(5);
-/// What is sent inside a message and kept in a row of the store: more would hold up everything behind it.
+/// A value of this size travels inside a message and is kept in a row of the store: a larger one would delay
+/// everything behind it.
 const MAX_INLINE: u64 = 8 << 20;
-/// Below this a unit was forgotten.
+/// A smaller number means that the unit was forgotten.
 const MIN_SIZE: u64 = 1 << 10;
 
 const fn seconds(seconds: u64) -> Duration {
@@ -62,7 +63,7 @@ const COMMON: &[Key] = &[
         name: "trust_pem",
         kind: Kind::File,
         preset: Preset::Required("\"node-trust.pem\""),
-        doc: "The certificates of the authorities whose nodes are let in, PEM.",
+        doc: "The certificates of the authorities whose nodes are admitted, PEM.",
     },
     Key {
         name: "crls_pem",
@@ -76,7 +77,7 @@ const COMMON: &[Key] = &[
         kind: Kind::Switch,
         preset: Preset::Is("false"),
         doc: "Whether each issuer must have a revocation list in `crls_pem`. If false, an issuer without \
-              one counts as having revoked nobody; if true, nodes of such an issuer are refused.",
+              one counts as having revoked no certificate; if true, nodes of such an issuer are refused.",
     },
     Key {
         name: "gateway_addresses",
@@ -99,7 +100,7 @@ const COMMON: &[Key] = &[
         name: "external_addresses",
         kind: Kind::Addresses(AddressUse::External),
         preset: Preset::Is("[]"),
-        doc: "Addresses that this node can be reached at from elsewhere, where it cannot find them out \
+        doc: "Addresses that this node can be reached at from elsewhere, where it cannot discover them \
               itself: a public name, or a port that a router forwards.",
     },
     Key {
@@ -120,7 +121,7 @@ const COMMON: &[Key] = &[
         name: "exclude_cidr",
         kind: Kind::Networks,
         preset: Preset::Absent("[\"10.0.0.0/8\", \"fc00::/7\"]"),
-        doc: "Address ranges that are not dialled when other nodes tell of them. Configured addresses are \
+        doc: "Address ranges that are not dialled when learned from other nodes. Configured addresses are \
               never filtered. Without this key the reserved ranges (private, loopback, link-local, \
               documentation and so on) are excluded, except those that hold an IP address configured here, \
               so that set-ups on one machine or in one local network work. A list given here is taken \
@@ -130,7 +131,7 @@ const COMMON: &[Key] = &[
         name: "relay_circuit",
         kind: Kind::Switch,
         preset: Preset::Is("true"),
-        doc: "Whether to be reachable through gateways when this node cannot be connected to directly.",
+        doc: "Whether to be reachable through gateways when no direct connection to this node is possible.",
     },
     Key {
         name: "metrics_address",
@@ -141,14 +142,14 @@ const COMMON: &[Key] = &[
             NodeRole::Worker => "\"127.0.0.1:9103\"",
             NodeRole::Data => "\"127.0.0.1:9104\"",
         }),
-        doc: "Where /metrics is served for Prometheus. It asks for no credentials: keep it on an address \
-              that only the collector reaches.",
+        doc: "Where /metrics is served for Prometheus. It requires no credentials: keep it on an address \
+              that only the collector can reach.",
     },
     Key {
         name: "log_format",
         kind: Kind::Choice(names::<LogFormat>),
         preset: Preset::Is("\"human\""),
-        doc: "How log lines look: \"human\" or \"json\".",
+        doc: "The format of log lines: \"human\" or \"json\".",
     },
     Key {
         name: "log_level",
@@ -182,7 +183,7 @@ const COMMON: &[Key] = &[
         name: "telemetry_protocol",
         kind: Kind::Choice(names::<Protocol>),
         preset: Preset::Is("\"http/protobuf\""),
-        doc: "How the collector is spoken to: \"http/protobuf\" or \"grpc\". OTEL_EXPORTER_OTLP_PROTOCOL \
+        doc: "The protocol of the collector: \"http/protobuf\" or \"grpc\". OTEL_EXPORTER_OTLP_PROTOCOL \
               wins.",
     },
     Key {
@@ -190,7 +191,7 @@ const COMMON: &[Key] = &[
         kind: Kind::Choice(names::<Sampler>),
         preset: Preset::Is("\"parentbased_always_on\""),
         doc: "Which traces are kept: always_on, always_off, traceidratio, or one of these after \
-              parentbased_, which does as the caller did. OTEL_TRACES_SAMPLER wins.",
+              parentbased_, which follows the caller's decision. OTEL_TRACES_SAMPLER wins.",
     },
     Key {
         name: "telemetry_sample_ratio",
@@ -205,6 +206,6 @@ const RECORD_TTL: Key = Key {
     name: "record_ttl",
     kind: Kind::Seconds { min: MIN_RECORD_TTL, max: DAY },
     preset: Preset::Is("60"),
-    doc: "Seconds for which others believe what this node last said about itself. It says so again well \
-          before; once it has vanished, it is found for at most this long.",
+    doc: "Seconds for which the records that this node publishes about itself are valid. They are renewed well \
+          before; a node that has vanished can still be found for at most this long.",
 };

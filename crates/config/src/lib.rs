@@ -1,10 +1,10 @@
-//! File, environment and flags to validated values.
+//! Reads file, environment and flags into validated values.
 //!
-//! A configuration is a TOML file. Over it lie the `HYPHA_*` variables (`HYPHA_LISTEN_ADDRESSES`,
-//! `HYPHA_RELAY__MAX_CIRCUITS`), over those the flags; `OTEL_*` wins over `telemetry_*`. What is wrong is
-//! reported with file, line and column, all of it at once where that is cheap. The keys, their kinds,
-//! defaults and documentation stand in one table (`keys.rs`) that the checks, [`template`] and [`schema`]
-//! are made from.
+//! A configuration is a TOML file. The `HYPHA_*` variables (`HYPHA_LISTEN_ADDRESSES`,
+//! `HYPHA_RELAY__MAX_CIRCUITS`) override it, and flags override both; `OTEL_*` wins over `telemetry_*`.
+//! Faults are reported with file, line and column, all at once where that is cheap. The keys, their kinds,
+//! defaults and documentation are in one table (`keys.rs`), from which the checks, [`template`] and
+//! [`schema`] are derived.
 //!
 //! The environment is an argument: nothing here reads it.
 
@@ -48,7 +48,7 @@ pub use worker::{
 use crate::check::Context;
 use crate::sourced_value::{InvalidToml, Table};
 
-/// The largest file that is read: a thousand times a long configuration, and no trouble to keep in memory.
+/// The largest file that is read: a thousand times a long configuration, and still cheap to keep in memory.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
 
 /// The configuration of one role.
@@ -76,8 +76,8 @@ mod sealed {
     }
 }
 
-/// Reads the configuration file at `path`, lays `environment` and then `flags` over it, and checks
-/// everything, also that the files it names exist.
+/// Reads the configuration file at `path`, applies `environment` and then `flags` to it, and checks
+/// everything, including that the files it names exist.
 pub fn load<R: RoleConfig>(
     path: &Path,
     environment: &[(String, String)],
@@ -106,8 +106,8 @@ pub fn parse<R: RoleConfig>(
     Ok(R::build(&reader, network, observe)?)
 }
 
-/// [`load`] for a role that is only known at run time, for the sake of its diagnostics. Gives what is allowed
-/// but probably not meant, a line each.
+/// [`load`] for a role that is only known at run time, for its diagnostics. Returns warnings, a line each,
+/// about settings that are allowed but probably not meant.
 pub fn check(
     role: NodeRole,
     path: &Path,
@@ -125,10 +125,10 @@ pub fn check(
     }
 }
 
-/// The role that the file at `path` is for, if its keys say so: `[relay]` is a gateway's, `[scheduler]` a
-/// scheduler's, `[resources]`, `[[executors]]`, `[task_instance]`, `price`, `hardware` and
-/// `max_result_size` are a worker's, `[[datasets]]` is a data node's. Keys of two roles, or none of these,
-/// leave it open.
+/// The role that the file at `path` is for, if its keys determine it: `[relay]` is a gateway's, `[scheduler]`
+/// a scheduler's, `[resources]`, `[[executors]]`, `[task_instance]`, `price`, `hardware` and
+/// `max_result_size` are a worker's, `[[datasets]]` is a data node's. With keys of two roles, or with none of
+/// these, the role is unknown.
 pub fn guess_role(path: &Path) -> Result<Option<NodeRole>, Diagnostics> {
     let tree = tree(path, &read(path)?)?;
     Ok(roles::role_with(tree.keys().map(String::as_str)))

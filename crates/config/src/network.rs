@@ -1,4 +1,4 @@
-//! Who a node is and where it is reached: what all roles share.
+//! A node's identity and addresses: what all roles share.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -17,23 +17,24 @@ pub struct NetworkConfig {
     pub cert_pem: PathBuf,
     /// Its private key.
     pub key_pem: PathBuf,
-    /// The authorities whose nodes are let in.
+    /// The authorities whose nodes are admitted.
     pub trust_pem: PathBuf,
     /// Revocation lists.
     pub crls_pem: Option<PathBuf>,
-    /// Whether an issuer without a revocation list is refused, rather than taken to have revoked nobody.
+    /// Whether an issuer without a revocation list is refused, rather than assumed to have revoked no
+    /// certificate.
     pub require_crl: bool,
     /// The gateways to join through; each may end in `/p2p/PEER`.
     pub gateway_addresses: Vec<Multiaddr>,
     /// The addresses to bind.
     pub listen_addresses: Vec<Multiaddr>,
-    /// Addresses to tell others.
+    /// Addresses to publish.
     pub external_addresses: Vec<Multiaddr>,
     /// The addresses to bind for bulk transfers.
     pub bulk_listen_addresses: Vec<Multiaddr>,
-    /// Addresses to tell others for bulk transfers.
+    /// Addresses to publish for bulk transfers.
     pub bulk_external_addresses: Vec<Multiaddr>,
-    /// The ranges given to be excluded; none means the default, which [`excluded`] works out.
+    /// The ranges to exclude, if given; [`excluded`] computes the default.
     pub exclude_cidr: Option<Vec<IpNet>>,
     /// Whether to be reachable through gateways.
     pub relay_circuit: bool,
@@ -70,8 +71,8 @@ impl NetworkConfig {
     }
 }
 
-/// Where bulk transfers are listened for unless configured: on the IP addresses of `listen`, each once, so
-/// that a node told to stay on loopback does not open a port to the world.
+/// The listen addresses for bulk transfers unless configured: the IP addresses of `listen`, each once, so
+/// that a node confined to loopback does not open a port to the world.
 pub(crate) fn bulk_default(listen: &[Multiaddr]) -> Vec<Multiaddr> {
     let mut found: Vec<Multiaddr> = Vec::new();
     for address in listen {
@@ -84,13 +85,12 @@ pub(crate) fn bulk_default(listen: &[Multiaddr]) -> Vec<Multiaddr> {
     found
 }
 
-/// The ranges in which no address is dialled that was learned from others. Configured addresses are never
-/// filtered by them.
+/// The ranges in which no learned address is dialled. They never apply to configured addresses.
 ///
-/// A list that was given is taken literally. The default is [`RESERVED_RANGES`] without those that hold an
-/// IP address of this configuration: who names a gateway at 192.168.1.10 means to work in that network. The
-/// unspecified address (`0.0.0.0`, `::`) names no network, and a name (`/dns4/…`) no address: neither lifts
-/// a range.
+/// A given list is taken literally. The default is [`RESERVED_RANGES`] without those that hold an IP address
+/// of this configuration: a node with a gateway at 192.168.1.10 is meant to work in that network. The
+/// unspecified address (`0.0.0.0`, `::`) names no network, and a host name (`/dns4/…`) no address: neither
+/// lifts a range.
 pub fn excluded(network: &NetworkConfig) -> Vec<IpNet> {
     if let Some(given) = &network.exclude_cidr {
         return given.clone();
@@ -119,9 +119,9 @@ fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
-/// The ranges that the registries of special-purpose addresses set aside: nobody on the public internet can
-/// be reached there, so such an address from a stranger is useless at best, and at worst makes this node
-/// knock at its operator's own machines.
+/// The ranges that the registries of special-purpose addresses reserve. No host on the public internet can be
+/// reached there, so such an address from a stranger is useless at best, and at worst makes this node probe
+/// its operator's own machines.
 pub const RESERVED_RANGES: [IpNet; 31] = [
     v4([0, 0, 0, 0], 8),              // "this network"
     v4([10, 0, 0, 0], 8),             // private

@@ -1,4 +1,4 @@
-//! How a node can be watched: logs, metrics, traces.
+//! How a node is observed: logs, metrics, traces.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use crate::sourced_value::{Origin, Raw, SourcedValue};
 /// Logs, metrics and traces of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObserveConfig {
-    /// Where `/metrics` is served.
+    /// The address of `/metrics`.
     pub metrics_address: SocketAddr,
-    /// Whether that was given. A default port that is taken need not keep a node from starting: several
-    /// nodes share a machine.
+    /// Whether that was given. A node starts even if the default port is taken: several nodes may share a
+    /// machine.
     pub metrics_address_given: bool,
-    /// How log lines look.
+    /// The format of log lines.
     pub log_format: LogFormat,
     /// What is logged, as a filter of `tracing`.
     pub log_level: String,
@@ -24,7 +24,7 @@ pub struct ObserveConfig {
     pub telemetry: TelemetrySettings,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
@@ -45,7 +45,7 @@ pub struct TelemetrySettings {
     pub endpoint: Option<String>,
     /// Headers for it.
     pub headers: Headers,
-    /// How it is spoken to.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Which traces are kept.
     pub sampler: Sampler,
@@ -57,7 +57,7 @@ pub struct TelemetrySettings {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers(pub Vec<(String, String)>);
 
-/// How a collector is spoken to.
+/// The protocol of a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// Protocol buffers in HTTP requests.
@@ -76,12 +76,12 @@ pub enum Sampler {
     AlwaysOff,
     /// A share of them, by their ids.
     TraceIdRatio,
-    /// As the caller did; without a caller, all.
+    /// As the caller decided; without a caller, all.
     #[default]
     ParentBasedAlwaysOn,
-    /// As the caller did; without a caller, none.
+    /// As the caller decided; without a caller, none.
     ParentBasedAlwaysOff,
-    /// As the caller did; without a caller, a share.
+    /// As the caller decided; without a caller, a share.
     ParentBasedTraceIdRatio,
 }
 
@@ -172,7 +172,7 @@ impl Settings<'_> {
         }
     }
 
-    /// Attribute by attribute: what a deployment sets adds to what the file says of the node.
+    /// Merged attribute by attribute: the variables of a deployment add to the attributes in the file.
     fn attributes(&self) -> Result<(String, Vec<(String, String)>), Diagnostic> {
         const SERVICE_NAME: &str = "service.name";
         let given = self.reader.optional("telemetry_attributes", parse::attributes)?;
@@ -198,7 +198,7 @@ impl Settings<'_> {
         Ok((name, merged))
     }
 
-    /// An empty variable counts as not set, as OpenTelemetry has it.
+    /// An empty variable counts as not set, as OpenTelemetry specifies.
     fn variable(&self, name: &str) -> Option<SourcedValue> {
         let (_, text) = self.environment.iter().rev().find(|(known, _)| known == name)?;
         let text = text.trim();

@@ -1,4 +1,4 @@
-//! Environment and flags laid over the file: later ones win, key by key; a list replaces a list.
+//! Applies environment and flags to the file: later ones win, key by key; a list replaces a list.
 
 use hypha_model::NodeRole;
 
@@ -9,10 +9,10 @@ use crate::keys;
 use crate::sourced_value::{self, Origin, Raw, SourcedValue, Table};
 use crate::suggest;
 
-/// What begins the name of a variable that stands for a key.
+/// The prefix of a variable that stands for a key.
 const PREFIX: &str = "HYPHA_";
 
-/// The flags that stand for keys, as they were typed. What is empty was not given.
+/// The flags that stand for keys, as they were typed. An empty one was not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--gateway`, for `gateway_addresses`.
@@ -27,7 +27,7 @@ pub struct Flags {
     pub exclude_cidr: Vec<String>,
 }
 
-/// Lays `flags` over `tree`.
+/// Applies `flags` to `tree`.
 pub(crate) fn flags(tree: &mut Table, flags: &Flags) {
     let lists = [
         ("--gateway", "gateway_addresses", &flags.gateway),
@@ -49,11 +49,11 @@ fn put(table: &mut Table, key: &str, raw: Raw, origin: Origin) {
     table.insert(key.to_owned(), (origin.clone(), SourcedValue::new(raw, origin)));
 }
 
-/// Lays the `HYPHA_*` variables over `tree`. An empty one counts as not set.
+/// Applies the `HYPHA_*` variables to `tree`. An empty one counts as not set.
 ///
-/// A variable of another role is skipped, because roles may share an environment. So is one that stands for
-/// no key at all, because others invent such names too (Kubernetes makes `HYPHA_GATEWAY_PORT` of a service
-/// called `hypha-gateway`); but one that is nearly a key is a slip, and an error.
+/// A variable of another role is skipped, because roles may share an environment. So is one that matches no
+/// key at all, because other software invents such names too (Kubernetes makes `HYPHA_GATEWAY_PORT` of a
+/// service called `hypha-gateway`); but one that is nearly a key is a typo, and an error.
 pub(crate) fn environment(
     tree: &mut Table,
     environment: &[(String, String)],
@@ -75,7 +75,7 @@ pub(crate) fn environment(
         } else if !others.iter().any(|(variable, _, _)| variable == name)
             && let Some(close) = closest(name, &others)
         {
-            let message = format!("stands for no key; did you mean {close}?");
+            let message = format!("matches no key; did you mean {close}?");
             found.push(Diagnostic { location, message });
         }
     }
@@ -104,7 +104,7 @@ fn below(
     }
 }
 
-/// The prefix is left out of the comparison: it would make short names look alike.
+/// The comparison ignores the prefix: it would make short names look alike.
 fn closest<'a>(
     name: &str,
     known: &'a [(String, Vec<&'static str>, &'static Key)],
@@ -130,7 +130,7 @@ fn read(key: &Key, text: &str, origin: &Origin) -> Result<SourcedValue, String> 
     Ok(SourcedValue::new(Raw::List(items.map(bare).collect()), origin.clone()))
 }
 
-/// Puts `given` at `path`, unless something on the way is no table: the file's fault, reported as such.
+/// Puts `given` at `path`, unless a parent is not a table: that fault of the file is reported elsewhere.
 fn insert(tree: &mut Table, path: &[&str], given: SourcedValue) {
     let Some((last, sections)) = path.split_last() else { return };
     let mut table = tree;

@@ -1,5 +1,4 @@
-//! From a value as given to the value that is meant, or what is wrong with it. Messages say what was
-//! expected and never repeat the value.
+//! Parses given values. Messages state what was expected and never repeat the value.
 
 mod address;
 mod pairs;
@@ -33,7 +32,7 @@ const RATIO: &str = "a number from 0 to 1 such as 0.1";
 /// What is wrong with a value.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    /// Where, if not where the value begins.
+    /// The position, if not the start of the value.
     pub(crate) origin: Option<Origin>,
     pub(crate) message: String,
 }
@@ -50,7 +49,7 @@ impl Problem {
         }
     }
 
-    /// The problem is with `given`, a part of the value.
+    /// The problem is in `given`, a part of the value.
     pub(crate) fn at(mut self, given: &SourcedValue) -> Problem {
         self.origin.get_or_insert_with(|| given.origin.clone());
         self
@@ -102,9 +101,9 @@ impl Choice for ExecutorClass {
 
 pub(crate) fn text<'a>(given: &'a SourcedValue, what: &str) -> Result<&'a str, Problem> {
     match given.text() {
-        Some("") => Err(Problem::new(format!("expected {what}, found an empty text"))),
+        Some("") => Err(Problem::new(format!("expected {what}, found an empty string"))),
         Some(text) if text.contains('\0') => {
-            Err(Problem::new(format!("expected {what}, found a text with a zero byte")))
+            Err(Problem::new(format!("expected {what}, found a string with a NUL byte")))
         }
         Some(text) => Ok(text),
         None => Err(Problem::expected(what, given)),
@@ -131,7 +130,7 @@ pub(crate) fn list<T>(
     };
     let parse = |(index, one): (usize, &SourcedValue)| {
         item(one).map_err(|mut problem| {
-            // A variable or a flag has no positions to tell its items apart by.
+            // The items of a variable or a flag have no positions.
             if items.len() > 1 && !matches!(one.origin, Origin::File(_)) {
                 problem.message = format!("item {}: {}", index + 1, problem.message);
             }
@@ -146,7 +145,7 @@ pub(crate) fn networks(given: &SourcedValue) -> Result<Vec<IpNet>, Problem> {
         let wrong = || Problem::new("expected an address range such as \"10.0.0.0/8\"");
         let net: IpNet = item.text().ok_or_else(wrong)?.parse().map_err(|_| wrong())?;
         if net != net.trunc() {
-            // Taken as it stands it would mean more addresses than it says; better to ask.
+            // Taken literally, it would cover more addresses than it seems to; refuse it.
             return Err(Problem::new(
                 "the address has bits beyond its prefix length: give the first address of the range",
             ));
@@ -169,8 +168,8 @@ pub(crate) fn labels(given: &SourcedValue) -> Result<Vec<Name>, Problem> {
     list(given, LABELS, label)
 }
 
-/// The filter's grammar is richer than this check, which is there for slips: a misspelt level would be
-/// taken as the name of a target, and nothing would be logged.
+/// The filter's grammar is richer than this check, which only catches typos: a misspelt level would be taken
+/// as the name of a target, and nothing would be logged.
 pub(crate) fn log_filter(given: &SourcedValue) -> Result<String, Problem> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let filter = text(given, LOG_FILTER)?;
@@ -184,7 +183,7 @@ pub(crate) fn log_filter(given: &SourcedValue) -> Result<String, Problem> {
     if fine { Ok(filter.to_owned()) } else { Err(Problem::new(format!("expected {LOG_FILTER}"))) }
 }
 
-/// A strategy with its default parameters. The parser's own message is not used: it repeats what was given.
+/// A strategy with its default parameters. The parser's own message is not used: it repeats the input.
 pub(crate) fn strategy(given: &SourcedValue) -> Result<Strategy, Problem> {
     let found = given.text().and_then(|text| text.parse().ok());
     found.ok_or_else(|| none_of(given, &Strategy::all().map(|strategy| strategy.name())))
@@ -230,12 +229,12 @@ pub(crate) fn seconds(
     max: Duration,
 ) -> Result<Duration, Problem> {
     let expected =
-        || Problem::expected("a number of seconds such as 60, or a text such as \"5m\"", given);
+        || Problem::expected("a number of seconds such as 60, or a string such as \"5m\"", given);
     let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
     within(Duration::from_micros(amount::parse_seconds("", written)?.as_micros()), min, max)
 }
 
-/// A bare number counts milliseconds; a text says its unit.
+/// A bare number counts milliseconds; a string states its unit.
 pub(crate) fn millis(
     given: &SourcedValue,
     min: Duration,
@@ -265,7 +264,7 @@ fn within(span: Duration, min: Duration, max: Duration) -> Result<Duration, Prob
 
 /// A size that may be small. The bounds are powers of two.
 pub(crate) fn size(given: &SourcedValue, min: u64, max: u64) -> Result<u64, Problem> {
-    let expected = || Problem::expected("a number of bytes or a text such as \"1MiB\"", given);
+    let expected = || Problem::expected("a number of bytes or a string such as \"1MiB\"", given);
     let shown = |bytes: u64| match bytes.trailing_zeros() / 10 {
         0 => format!("{bytes} bytes"),
         1 => format!("{}KiB", bytes >> 10),
@@ -285,10 +284,10 @@ pub(crate) fn size(given: &SourcedValue, min: u64, max: u64) -> Result<u64, Prob
 }
 
 pub(crate) fn bytes(given: &SourcedValue) -> Result<u64, Problem> {
-    let expected = || Problem::expected("a number of bytes or a text such as \"16GiB\"", given);
+    let expected = || Problem::expected("a number of bytes or a string such as \"16GiB\"", given);
     let written = given.number().or_else(|| given.text()).ok_or_else(expected)?;
     let bytes = above_zero(amount::parse_bytes("", written)?)?;
-    // Nobody offers 16 bytes of memory: a unit was forgotten.
+    // No machine offers 16 bytes of memory: a unit was forgotten.
     if bytes < MIN_BARE_BYTES {
         let problem = format!("{bytes} bytes are too few; write a unit, such as \"16GiB\"");
         return Err(Problem::new(problem));

@@ -23,7 +23,7 @@ impl<'a> Reader<'a> {
         Reader { context, table: tree, keys: keys::of(context.role).collect() }
     }
 
-    /// The value of `name` as `parse` reads it, or of its default, or nothing if it has none.
+    /// The value of `name` as `parse` reads it, or its default, or `None` if it has no default.
     pub(crate) fn optional<T>(
         &self,
         name: &str,
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         self.table.get(name).map(|(_, given)| given)
     }
 
-    /// Where the value of `name` came from, if it was given and is not what holds without it.
+    /// The origin of the value of `name`, if it was given and is not the default.
     pub(crate) fn changed<T: PartialEq>(
         &self,
         name: &str,
@@ -120,14 +120,14 @@ impl<'a> Reader<'a> {
         Ok((!same).then_some(&given.origin))
     }
 
-    /// A fault of the value of `name` that only shows beside other values.
+    /// A fault of the value of `name` that depends on other values.
     pub(crate) fn fault(&self, name: &str, message: &str) -> Diagnostic {
         let origin = self.given(name).map_or(&Origin::Default, |given| &given.origin);
         self.context.diagnostic(origin, name, message)
     }
 
-    /// Reading what is not in the table is our own mistake; it fails whatever the input is, so that no test
-    /// misses it.
+    /// Reading a key that is not in the table is a bug in this crate. It fails for every input, so that no
+    /// test misses it.
     fn key(&self, name: &str) -> Result<&'static Key, Diagnostic> {
         let known = self.keys.iter().find(|key| key.name == name);
         known.copied().ok_or_else(|| self.fault(name, "is not in the table of keys"))

@@ -23,18 +23,18 @@ pub struct GatewayConfig {
     pub network: NetworkConfig,
     /// Logs, metrics and traces.
     pub observe: ObserveConfig,
-    /// What it carries for others.
+    /// Its limits as a relay.
     pub relay: RelayLimits,
 }
 
-/// What a gateway carries for nodes that cannot be connected to directly.
+/// What a gateway relays for nodes that cannot be reached directly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayLimits {
-    /// Reservations in all.
+    /// Reservations in total.
     pub max_reservations: u32,
     /// Reservations of one node.
     pub max_reservations_per_peer: u32,
-    /// Relayed connections in all.
+    /// Relayed connections in total.
     pub max_circuits: u32,
     /// Relayed connections of one node.
     pub max_circuits_per_peer: u32,
@@ -42,7 +42,7 @@ pub struct RelayLimits {
     pub reservation_duration: Duration,
     /// How long a relayed connection lasts.
     pub max_circuit_duration: Duration,
-    /// How many bytes it carries.
+    /// How many bytes a relayed connection carries.
     pub max_circuit_bytes: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct DataConfig {
     pub network: NetworkConfig,
     /// Logs, metrics and traces.
     pub observe: ObserveConfig,
-    /// How long others believe its records.
+    /// The time to live of its records.
     pub record_ttl: Duration,
     /// What it serves.
     pub datasets: Vec<Dataset>,
@@ -62,9 +62,9 @@ pub struct DataConfig {
 /// One data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dataset {
-    /// The name that a job asks for.
+    /// The name by which jobs request it.
     pub name: Name,
-    /// Where it is.
+    /// Its file or directory.
     pub path: PathBuf,
 }
 
@@ -151,8 +151,8 @@ pub(crate) fn size(given: &SourcedValue) -> Result<u64, parse::Problem> {
     parse::size(given, 0, u64::MAX)
 }
 
-/// The role whose configuration `names`, the keys at the top, are of: the one role that has keys among them
-/// which no other role has.
+/// The role that the top-level keys `names` belong to: the one role that has keys among them which no other
+/// role has.
 pub(crate) fn role_with<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<NodeRole> {
     let has = |role: NodeRole, name: &str| keys::own(role).iter().any(|key| key.name == name);
     let mut found = NodeRole::ALL.into_iter().filter(|role| {

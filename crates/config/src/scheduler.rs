@@ -25,7 +25,7 @@ use crate::roles::{seconds, size};
 use crate::sealed::Build;
 use crate::sourced_value::Origin;
 
-/// What large results are called in `data_dir`, unless another place is given.
+/// The directory of large results in `data_dir`, unless another is given.
 const OBJECTS: &str = "objects";
 
 /// A scheduler's configuration.
@@ -35,27 +35,27 @@ pub struct SchedulerConfig {
     pub network: NetworkConfig,
     /// Logs, metrics and traces.
     pub observe: ObserveConfig,
-    /// What must survive a restart; need not exist.
+    /// The directory for what must survive a restart; need not exist.
     pub data_dir: PathBuf,
-    /// Where it stands.
+    /// Its region.
     pub region: Option<Name>,
-    /// What the scheduler's machine takes.
+    /// The settings of the scheduler's machine.
     pub settings: Settings,
-    /// How long between searches for workers.
+    /// The interval between searches for workers.
     pub discovery_interval: Duration,
     /// How long ended tasks are kept.
     pub result_ttl: Duration,
-    /// The largest result that is kept beside its task.
+    /// The largest result that is kept with its task.
     pub max_result_bytes: u64,
     /// Where larger results are kept; need not exist.
     pub object_store: PathBuf,
     /// Run times for the predictor's mode `lookup_table`.
     pub lookup_table: Option<PathBuf>,
-    /// The HTTP interface.
+    /// The HTTP API.
     pub api: ApiConfig,
-    /// HTTP servers that are used directly.
+    /// HTTP servers that are called directly.
     pub backends: Vec<BackendConfig>,
-    /// What is allowed but probably not meant, a line each, to be logged. Each says where.
+    /// Warnings to log, a line each with its position: settings that are allowed but probably not meant.
     pub warnings: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl Build for SchedulerConfig {
     }
 }
 
-/// What is allowed but probably not meant.
+/// Settings that are allowed but probably not meant.
 #[derive(Debug, Default)]
 struct Warnings(Vec<String>);
 
@@ -103,7 +103,7 @@ impl Warnings {
         self.0.push(format!("{at}: `{key}` has no effect {why}"));
     }
 
-    /// Both were given and say different things.
+    /// Both were given and disagree.
     fn wins(&mut self, winner: (&Reader<'_>, &str), loser: (&Reader<'_>, &str)) {
         let (Some(won), Some(lost)) = (winner.0.given(winner.1), loser.0.given(loser.1)) else {
             return;

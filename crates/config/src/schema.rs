@@ -46,7 +46,7 @@ fn property(key: &Key, role: NodeRole) -> Value {
     Value::Object(schema)
 }
 
-/// What TOML values a kind takes; null for a section, which is all in the keys below it.
+/// The TOML values that a kind accepts; null for a section, which its keys describe.
 fn kind(kind: Kind) -> Value {
     let texts = json!({ "type": "array", "items": { "type": "string" } });
     match kind {
@@ -85,7 +85,7 @@ fn kind(kind: Kind) -> Value {
     }
 }
 
-/// A length of time: a number within bounds, or a text with a unit.
+/// A duration: a number within bounds, or a string with a unit.
 fn span(min: f64, max: f64) -> Value {
     json!({ "type": ["number", "string"], "minimum": min, "maximum": max })
 }

@@ -1,5 +1,4 @@
-//! Values as they were given, each with where it came from: the tree that the file, the environment and the
-//! flags are laid over one another in.
+//! Values as they were given, each with its origin: the tree in which file, environment and flags are merged.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::diagnostic::Position;
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The file.
@@ -21,29 +20,29 @@ pub(crate) enum Origin {
     Default,
 }
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct SourcedValue {
     pub(crate) raw: Raw,
     pub(crate) origin: Origin,
 }
 
-/// A value whose kind nobody has checked.
+/// A value whose kind has not been checked.
 #[derive(Clone, Debug)]
 pub(crate) enum Raw {
     Text(String),
     /// A number in decimal digits, as written.
     Number(String),
     Switch(bool),
-    /// A date or a time, which no key takes.
+    /// A date or a time, which no key accepts.
     Date,
-    /// From the environment or a flag, where a number, a switch and a text look alike.
+    /// From the environment or a flag, where a number, a boolean and a string look alike.
     Bare(String),
     List(Vec<SourcedValue>),
     Table(Table),
 }
 
-/// A table: for each key, where it stands and its value.
+/// A table: for each key, its position and its value.
 pub(crate) type Table = BTreeMap<String, (Origin, SourcedValue)>;
 
 impl SourcedValue {
@@ -51,12 +50,12 @@ impl SourcedValue {
         SourcedValue { raw, origin }
     }
 
-    /// What it is, for "found …".
+    /// Its kind, for "found …".
     pub(crate) fn what(&self) -> &'static str {
         match self.raw {
-            Raw::Text(_) => "a text",
+            Raw::Text(_) => "a string",
             Raw::Number(_) => "a number",
-            Raw::Switch(_) => "true or false",
+            Raw::Switch(_) => "a boolean",
             Raw::Date => "a date",
             Raw::Bare(_) => "something else",
             Raw::List(_) => "a list",
@@ -64,7 +63,7 @@ impl SourcedValue {
         }
     }
 
-    /// It as a text, if it may be one.
+    /// The value as a string, if it may be one.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.raw {
             Raw::Text(text) | Raw::Bare(text) => Some(text),
@@ -72,7 +71,7 @@ impl SourcedValue {
         }
     }
 
-    /// It as a number, if it may be one.
+    /// The value as a number, if it may be one.
     pub(crate) fn number(&self) -> Option<&str> {
         match &self.raw {
             Raw::Number(text) | Raw::Bare(text) => Some(text),
@@ -81,7 +80,7 @@ impl SourcedValue {
     }
 }
 
-/// A file that is no TOML.
+/// A file that is not TOML.
 #[derive(Debug)]
 pub(crate) struct InvalidToml {
     pub(crate) position: Option<Position>,
@@ -137,7 +136,7 @@ fn convert_table(table: &DeTable<'_>, origin: &dyn Fn(usize) -> Origin) -> Table
         .collect()
 }
 
-/// Where each line starts, so that a long file is not read again for each of its values.
+/// The start of each line, so that a long file is not scanned again for each of its values.
 struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,

@@ -1,8 +1,8 @@
-//! What someone who wrote an unknown name probably meant.
+//! Suggestions for unknown names.
 
-/// The closest of `known` to `name`, if it is close enough to be a slip of the finger.
+/// The closest of `known` to `name`, if it is close enough to be a typo.
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Longer than any key by far: a slip does not double a name, and the work below is a product.
+    // Much longer than any key: a typo does not double a name, and the work below is a product.
     const MAX_LENGTH: usize = 64;
     if name.len() > MAX_LENGTH {
         return None;
@@ -14,7 +14,7 @@ pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// One slip in a short name, up to three in a long one; more and the guesses stop being likely.
+/// One typo in a short name, up to three in a long one; beyond that the guesses stop being likely.
 fn tolerance(name: &str) -> usize {
     (name.len() / 4).clamp(1, 3)
 }

@@ -1,4 +1,4 @@
-//! A configuration file to begin with: every key with what it does and what holds if it is left alone.
+//! A configuration file to start with: every key with its documentation and its default.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ use crate::{keys, network};
 /// How wide prose is wrapped, without the `# ` before it.
 const WIDTH: usize = 98;
 
-/// What a template is filled in with. Where nothing is given, certificates are named after the node, as
-/// `hypha certutil node` names them, and addresses are left at their defaults.
+/// The values that a template is filled in with. Where none is given, certificates are named after the node,
+/// as `hypha certutil node` names them, and addresses keep their defaults.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateValues {
     /// The node's name.
@@ -80,8 +80,8 @@ pub fn template(role: NodeRole, values: &TemplateValues) -> String {
     out
 }
 
-/// A section's header is there for its keys to be uncommented one by one; an entry's is not, because an
-/// entry without its required keys is a fault; nor is that of a section in an entry.
+/// A section's header is not commented out, so that its keys can be uncommented one by one. An entry's header
+/// is, because an entry without its required keys is a fault; so is that of a section in an entry.
 fn tables(out: &mut String, key: &Key, role: NodeRole, path: &str, in_entry: bool) {
     out.push('\n');
     prose(out, key.doc);
@@ -121,7 +121,7 @@ fn entry(out: &mut String, key: &Key, role: NodeRole, values: Option<&TemplateVa
     out.push_str(&line);
 }
 
-/// What `filled` says for a key.
+/// The value of `filled` for a key.
 fn value(values: &TemplateValues, name: &str) -> Option<String> {
     let named = |path: &Option<PathBuf>, what: &str| {
         let path = path.as_ref().map(|path| path.to_string_lossy().into_owned());
@@ -146,7 +146,7 @@ fn personal(values: &TemplateValues, name: &str, example: &str) -> String {
     }
 }
 
-/// A default that follows from what was filled in.
+/// A default that depends on the filled-in values.
 fn derived(values: &TemplateValues, name: &str) -> Option<String> {
     match name {
         "bulk_listen_addresses" => addresses(&network::bulk_default(&values.listen_addresses)),
@@ -159,7 +159,7 @@ fn addresses(addresses: &[Multiaddr]) -> Option<String> {
     (!quoted.is_empty()).then(|| format!("[{}]", quoted.join(", ")))
 }
 
-/// A TOML text on one line, whatever is in it: JSON's escapes are TOML's, but for one character that only
+/// A TOML string on one line, for any content: JSON's escapes are TOML's, but for one character that only
 /// TOML forbids.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")

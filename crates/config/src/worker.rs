@@ -31,13 +31,13 @@ pub struct WorkerConfig {
     pub observe: ObserveConfig,
     /// The price of an hour.
     pub price: Money,
-    /// Where it stands.
+    /// Its region.
     pub region: Option<Name>,
-    /// What it is.
+    /// The name of its hardware.
     pub hardware: Option<Name>,
-    /// How long others believe its record.
+    /// The time to live of its record.
     pub record_ttl: Duration,
-    /// What it keeps; need not exist.
+    /// The directory for what it keeps; need not exist.
     pub data_dir: PathBuf,
     /// The largest result that is sent in a message.
     pub max_result_bytes: u64,
@@ -45,11 +45,11 @@ pub struct WorkerConfig {
     pub resources: Resources,
     /// What it can run.
     pub executors: Vec<ExecutorConfig>,
-    /// Being a task instance, if it is to be one.
+    /// The settings of its task instance, if it is to be one.
     pub task_instance: Option<TaskInstanceConfig>,
 }
 
-/// What a worker offers; what is none is to be detected.
+/// What a worker offers; amounts that are `None` are detected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// Thousandths of a core.
@@ -65,20 +65,20 @@ pub struct Resources {
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// What it is.
+    /// Its model.
     pub model: Name,
     /// Its memory.
     pub memory_bytes: u64,
 }
 
-/// A worker as a task instance: reached by schedulers over HTTP.
+/// A worker as a task instance: schedulers reach it over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskInstanceConfig {
-    /// Where it is served.
+    /// The address that it is served at.
     pub bind: SocketAddr,
-    /// The bearer tokens that are let in; always given where `bind` is not loopback.
+    /// The accepted bearer tokens; always given where `bind` is not loopback.
     pub tokens_file: Option<PathBuf>,
-    /// The model that it says it serves: the one given, else the first that an executor names.
+    /// The model that it reports to serve: the one given, else the first that an executor names.
     pub model: Option<Name>,
 }
 
@@ -128,7 +128,7 @@ fn task_instance(
     let tokens_file = section.path("tokens_file")?;
     let model = section.optional("model", parse::label)?;
     let Some(bind) = section.optional("bind", parse::socket)? else {
-        // Who gave these thinks that it is on.
+        // An operator who gives these believes that it is on.
         return match ["tokens_file", "model"].into_iter().find(|key| section.given(key).is_some()) {
             Some(key) => Err(section.fault(key, "nothing is served without `bind`: give it too")),
             None => Ok(None),
@@ -137,7 +137,7 @@ fn task_instance(
     if !is_loopback(bind) && tokens_file.is_none() {
         return Err(section.fault(
             "bind",
-            "everyone who reaches this address could use the worker: give `tokens_file`",
+            "anyone who can reach this address could use the worker: give `tokens_file`",
         ));
     }
     if let Some(model) = &model

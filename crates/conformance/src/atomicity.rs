@@ -1,4 +1,4 @@
-//! Commits of several tasks that can be told whole from torn.
+//! Commits of several tasks that show whether they are whole or torn.
 
 use std::fmt::Debug;
 
@@ -7,7 +7,7 @@ use hypha_model::TaskState;
 
 use crate::samples::{accepted, attempted, finished, id};
 
-/// Tasks of one commit; the first has ended with it, the second has been attempted, the third waits.
+/// Tasks of one commit; the first has ended, the second has been attempted, the third waits.
 pub const TASKS_PER_COMMIT: u64 = 3;
 
 /// The records of a commit that [`is_committed`] recognises.
@@ -23,7 +23,7 @@ pub fn records(number: u64) -> Vec<Record> {
     ]
 }
 
-/// Whether the commit is there. Fails if a part of it is.
+/// Whether the commit is in the store. Panics if only a part of it is.
 pub async fn is_committed<S: SchedulerStore>(store: &S, number: u64) -> bool
 where
     S::Error: Debug,
@@ -41,6 +41,6 @@ where
             assert!(waiting.finished.is_none() && waiting.current.is_none(), "{number}");
             true
         }
-        _ => panic!("a part of commit {number} is there"),
+        _ => panic!("only a part of commit {number} is in the store"),
     }
 }

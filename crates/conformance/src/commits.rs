@@ -1,4 +1,4 @@
-//! Commits are whole, in order, and there once they were acknowledged; after a failed one there are no more.
+//! Commits are atomic, ordered, and durable once they are acknowledged; after a failed commit, all later ones fail.
 
 use hypha_engine::{Record, SchedulerStore};
 use hypha_machine::Recover;
@@ -8,12 +8,12 @@ use crate::atomicity::{TASKS_PER_COMMIT, is_committed, records};
 use crate::samples::{accepted, attempted, finished, id, key_of, requeued};
 use crate::{Harness, PendingCommit, commit, start_commit};
 
-/// What was acknowledged is there after a crash, and what was in flight is there whole or not at all, in order.
+/// Acknowledged commits survive a crash, and commits in flight survive whole or not at all, in order.
 pub async fn acknowledged_commits_survive_a_crash<H: Harness>(mut harness: H) {
     let (mut store, image) = harness.open();
-    assert!(image.tasks.is_empty() && image.last_id.is_none(), "it is not empty");
+    assert!(image.tasks.is_empty() && image.last_id.is_none(), "the store is not empty");
     let mut committed = 0;
-    for life in 0..4 {
+    for round in 0..4 {
         for _ in 0..5 {
             commit(&store, records(committed)).unwrap();
             committed += 1;
@@ -24,23 +24,23 @@ pub async fn acknowledged_commits_survive_a_crash<H: Harness>(mut harness: H) {
         let image;
         (store, image) = harness.crash(store);
         for number in 0..committed {
-            assert!(is_committed(&store, number).await, "life {life}: commit {number} is lost");
+            assert!(is_committed(&store, number).await, "round {round}: commit {number} is lost");
         }
         let acknowledged = committed;
         while is_committed(&store, committed).await {
             committed += 1;
         }
         for number in committed..acknowledged + 5 {
-            assert!(!is_committed(&store, number).await, "life {life}: commit {number} is alone");
+            assert!(!is_committed(&store, number).await, "round {round}: {number} is out of order");
         }
         let open = image.tasks.values().filter(|task| task.finished.is_none()).count();
-        assert_eq!(open as u64, committed * (TASKS_PER_COMMIT - 1), "life {life}");
+        assert_eq!(open as u64, committed * (TASKS_PER_COMMIT - 1), "round {round}");
         let last = committed * TASKS_PER_COMMIT - 1;
-        assert_eq!(image.last_id, Some(id(last)), "life {life}: new ids may repeat old ones");
+        assert_eq!(image.last_id, Some(id(last)), "round {round}: new ids may repeat old ones");
     }
 }
 
-/// Commits are handed over without waiting for the one before: the last has the last word.
+/// Commits are started without waiting for the one before: the last one wins.
 pub async fn commits_in_flight_keep_their_order<H: Harness>(mut harness: H) {
     const COMMITS: u32 = 60;
     let (store, _) = harness.open();
@@ -58,7 +58,7 @@ pub async fn commits_in_flight_keep_their_order<H: Harness>(mut harness: H) {
     assert_eq!(image.tasks[&id(1)], expected);
 }
 
-/// Each thread hands over changes of a task of its own.
+/// Each thread commits changes of a task of its own.
 pub async fn commits_of_several_threads_keep_the_order_of_each<H: Harness>(mut harness: H) {
     const THREADS: u64 = 4;
     const COMMITS: u32 = 40;
@@ -81,7 +81,7 @@ pub async fn commits_of_several_threads_keep_the_order_of_each<H: Harness>(mut h
     }
 }
 
-/// Task 1 is durable and with a worker, and a commit has failed that ends it and accepts tasks 2 and 3.
+/// Task 1 is durable and dispatched, and a commit has failed that ends it and accepts tasks 2 and 3.
 async fn fail_a_commit<H: Harness>(harness: &mut H) -> H::Store {
     let (store, _) = harness.open();
     commit(&store, vec![accepted(1), attempted(1, 1, 1)]).unwrap();
@@ -97,7 +97,7 @@ async fn fail_a_commit<H: Harness>(harness: &mut H) -> H::Store {
     store
 }
 
-/// Also commits that would succeed by themselves, and those that were handed over before anybody knew.
+/// Also commits that would succeed by themselves, and those that were started before the failure was known.
 pub async fn failed_commit_stops_later_ones_until_recovery<H: Harness>(mut harness: H) {
     let store = fail_a_commit(&mut harness).await;
     store.healthy().unwrap_err();
@@ -109,7 +109,7 @@ pub async fn failed_commit_stops_later_ones_until_recovery<H: Harness>(mut harne
         .map(|it| start_commit(&store, it))
         .into();
     for later in later {
-        later.wait().expect_err("it may depend on what is lost");
+        later.wait().expect_err("it may depend on lost records");
     }
     let image = store.recover().await.unwrap();
     assert_eq!(image.tasks.keys().copied().collect::<Vec<_>>(), [id(1)]);
@@ -120,7 +120,7 @@ pub async fn failed_commit_stops_later_ones_until_recovery<H: Harness>(mut harne
     assert_eq!(image.epoch, Epoch(6));
 }
 
-/// Before recovery, after it, and after a crash.
+/// Neither before recovery, nor after it, nor after a crash.
 pub async fn failed_commit_leaves_nothing<H: Harness>(mut harness: H) {
     let store = fail_a_commit(&mut harness).await;
     commit(&store, vec![accepted(6)]).unwrap_err();

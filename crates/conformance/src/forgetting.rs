@@ -1,4 +1,4 @@
-//! Forgetting what ended long ago.
+//! Forgetting tasks that ended long ago.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::queries::{accepted_with_key, all_ids, thirty_tasks};
 use crate::samples::{accepted, at, finished, id};
 use crate::{Harness, commit};
 
-/// With results and keys, and for good; what has not ended stays, and so does a key that a later task has taken over.
+/// With results and keys, and permanently; tasks that have not ended stay, and so does a key that a later task reuses.
 pub async fn finished_tasks_are_forgotten_with_their_keys<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
     commit(&store, thirty_tasks()).unwrap();
@@ -42,7 +42,7 @@ pub async fn many_tasks_are_forgotten<H: Harness>(mut harness: H) {
     assert_eq!(all_ids(&store, Filter::default(), 1_000).await.len(), 100);
 }
 
-/// A task that ends in the millisecond before which all is forgotten, in an id order of chance.
+/// A task that ends within the millisecond of the limit.
 pub async fn forgetting_is_exact_within_a_millisecond<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
     let Record::Finished(mut end) = finished(5, TaskState::Completed) else { unreachable!() };
@@ -53,7 +53,7 @@ pub async fn forgetting_is_exact_within_a_millisecond<H: Harness>(mut harness: H
     assert_eq!(store.forget_finished_before(later).await.unwrap(), 1);
 }
 
-/// Ids grow from life to life, also if no task is left that has the last one.
+/// Ids grow from one incarnation to the next, also if the task with the last id is forgotten.
 pub async fn the_last_id_outlives_its_task<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
     let ended = |number| vec![accepted(number), finished(number, TaskState::Completed)];
@@ -61,14 +61,14 @@ pub async fn the_last_id_outlives_its_task<H: Harness>(mut harness: H) {
     assert_eq!(store.forget_finished_before(Time::MAX).await.unwrap(), 2);
     let (store, image) = harness.crash(store);
     assert_eq!((image.tasks.len(), image.last_id), (0, Some(id(2))));
-    // One that is not the latest changes nothing.
+    // Forgetting a task that is not the latest changes nothing.
     commit(&store, [ended(3), vec![accepted(4)]].concat()).unwrap();
     assert_eq!(store.forget_finished_before(Time::MAX).await.unwrap(), 1);
     let (_, image) = harness.crash(store);
     assert_eq!(image.last_id, Some(id(4)));
 }
 
-/// It may be what makes room; but what was lost is lost, and commits still fail.
+/// It may free disk space; but lost records stay lost, and commits still fail.
 pub async fn forgetting_works_while_commits_fail<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
     commit(&store, thirty_tasks()).unwrap();

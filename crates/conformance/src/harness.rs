@@ -1,4 +1,4 @@
-//! What the checks need of an implementation besides its interface.
+//! What the checks need from an implementation besides its interface.
 
 use std::fmt::Debug;
 
@@ -7,19 +7,19 @@ use hypha_machine::{BoxFuture, Recover, Rows};
 
 use crate::Transfer;
 
-/// A place where stores can be opened, and faults of it. Empty when it is made.
+/// An environment in which stores can be opened, and its faults. Empty at first.
 pub trait Harness: Default {
-    /// Why a store does not do what it is asked.
+    /// The error of a store.
     type Error: Debug + Send + 'static;
-    /// What is tested.
+    /// The store under test.
     type Store: SchedulerStore<Error = Self::Error>;
     /// The journal of a machine with rows.
     type Machine: Recover<Transfer, Image = Rows, Error = Self::Error>;
 
-    /// Opens the store, and returns what is durable. No other is open.
+    /// Opens the store, and returns what is durable. No other store is open.
     fn open(&mut self) -> (Self::Store, Image);
 
-    /// Ends the process that has the store, without giving it time for anything, and opens the store again.
+    /// Kills the process that has the store, and opens the store again.
     fn crash(&mut self, store: Self::Store) -> (Self::Store, Image);
 
     /// Opens the journal of the machine with this name, and returns its rows.
@@ -30,9 +30,9 @@ pub trait Harness: Default {
     ) -> BoxFuture<'a, (Self::Machine, Rows)>;
 
     /// Makes writes of rows, and of records with [`Record::Started`](hypha_engine::Record::Started), fail from now on,
-    /// or succeed again: late in a transaction, if there is such a thing.
+    /// or succeed again. If the store has transactions, they fail late in one.
     fn fail_writes(&mut self, fail: bool);
 
-    /// Does all of it at the same time, each on a thread of its own.
+    /// Runs all closures at the same time, each on a thread of its own.
     fn in_parallel(work: Vec<Box<dyn FnOnce() + Send + '_>>);
 }

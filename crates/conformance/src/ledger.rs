@@ -1,9 +1,9 @@
-//! A small machine's records, for checks of rows: a ledger of accounts, of which empty ones are not kept.
+//! The records of a small machine, for checks of rows: a ledger of accounts, without the empty ones.
 
 use hypha_machine::{RowChange, RowRecord};
 use hypha_model::Rng;
 
-/// What was moved between two accounts, as their balances afterwards.
+/// A transfer between two accounts, as their balances afterwards.
 #[derive(Clone, Debug)]
 pub struct Transfer {
     /// The accounts, and their balances from now on.
@@ -11,7 +11,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// One of few accounts, so that rows are written again and removed.
+    /// Between few accounts, so that rows are overwritten and removed.
     pub(crate) fn any(rng: &mut Rng) -> Transfer {
         let mut balance = || (rng.below(6) as u8, rng.below(3));
         Transfer { balances: [balance(), balance()] }

@@ -1,8 +1,8 @@
 //! What every store of a scheduler must do, as tests that each implementation runs.
 //!
-//! A store implements [`SchedulerStore`] and keeps the rows of other machines. Its crate's tests give a [`Harness`] and
-//! call [`store_conformance!`], which makes a test of each check. A check that only some stores could pass does not
-//! belong here.
+//! A store implements [`SchedulerStore`] and keeps the rows of other machines. Its crate's tests implement a
+//! [`Harness`] and call [`store_conformance!`], which makes a test of each check. A check that only some stores could
+//! pass does not belong here.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests of other crates")]
 
@@ -47,7 +47,7 @@ pub use rows::{
 use hypha_engine::SchedulerStore;
 
 /// Makes a test of each check. Takes the type of the [`Harness`], which is `Default`, and a function that runs a future
-/// to its end.
+/// to completion.
 #[macro_export]
 macro_rules! store_conformance {
     ($harness:ty, $block_on:path) => {

@@ -4,10 +4,10 @@ use std::sync::mpsc;
 
 use hypha_machine::Journal;
 
-/// A commit that was handed over.
+/// A commit that was started.
 pub struct PendingCommit<E>(mpsc::Receiver<Result<(), E>>);
 
-/// Hands records over, to be waited for.
+/// Starts a commit.
 pub fn start_commit<R, J: Journal<R>>(journal: &J, records: Vec<R>) -> PendingCommit<J::Error>
 where
     J::Error: Send + 'static,
@@ -17,7 +17,7 @@ where
     PendingCommit(committed)
 }
 
-/// Commits, and waits until the records are durable or cannot be.
+/// Commits, and waits until the records are durable or have failed.
 pub fn commit<R, J: Journal<R>>(journal: &J, records: Vec<R>) -> Result<(), J::Error>
 where
     J::Error: Send + 'static,
@@ -26,8 +26,8 @@ where
 }
 
 impl<E> PendingCommit<E> {
-    /// Waits until it is done. Holds up the thread: a journal needs no other thread's help.
+    /// Waits until it is done. Blocks the thread: a journal does not need it to make progress.
     pub fn wait(self) -> Result<(), E> {
-        self.0.recv().expect("a commit was dropped without an answer")
+        self.0.recv().expect("a commit was dropped without a result")
     }
 }

@@ -1,4 +1,4 @@
-//! Questions: one task, keys, lists.
+//! Queries: one task, keys, lists.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use hypha_model::{AttemptId, Fence, Rng, Span, TaskId, TaskState};
 use crate::samples::{accepted, at, attempted, finished, id, worker_id};
 use crate::{Harness, commit};
 
-/// Tasks 0 to 29: the first ten have completed, the second ten are with worker 1, the last ten wait.
+/// Tasks 0 to 29: the first ten have completed, the second ten are dispatched to worker 1, the last ten wait.
 pub(crate) fn thirty_tasks() -> Vec<Record> {
     let mut records: Vec<Record> = (0..30).map(accepted).collect();
     records.extend((0..10).map(|number| finished(number, TaskState::Completed)));
@@ -31,7 +31,7 @@ where
         assert!(page.tasks.iter().all(|task| filter.matches(task)), "{filter:?}");
         found.extend(page.tasks.iter().map(|task| task.accepted.id));
         (behind, pages) = (page.next, pages + 1);
-        assert!(pages <= 100, "it does not end: {filter:?}");
+        assert!(pages <= 100, "the list does not end: {filter:?}");
         if behind.is_none() {
             return found;
         }
@@ -89,7 +89,7 @@ pub async fn lists_are_filtered_and_come_in_pages<H: Harness>(mut harness: H) {
     }
 }
 
-/// A page has a task at least, and no more than any page may have.
+/// A page has at least one task, and at most `MAX_PAGE`.
 pub async fn pages_are_bounded<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
     let tasks = MAX_PAGE as u64 + 5;
@@ -127,7 +127,7 @@ pub(crate) fn accepted_with_key(number: u64, tenant: Option<&str>, key: &str) ->
     Record::Accepted(Arc::new(task))
 }
 
-/// The same key of several tenants is several keys; a key that is used again is the later task's.
+/// The same key of several tenants is several keys; a key that is used again refers to the later task.
 pub async fn key_belongs_to_its_tenant_and_its_latest_task<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
     let tenants = [None, Some("acme"), Some("umbrella")];
@@ -166,7 +166,7 @@ fn twin_finished(number: u64) -> Record {
     Record::Finished(Arc::new(FinishedTask { task: twin(number), ..(*task).clone() }))
 }
 
-/// Tasks whose ids were made in the same moment: each is found, listed once, and forgotten.
+/// Tasks whose ids have the same time: each is found, listed once, and forgotten.
 pub async fn tasks_of_the_same_moment_are_kept_apart<H: Harness>(mut harness: H) {
     let (mut store, _) = harness.open();
     for number in 0..TWINS {

@@ -1,4 +1,5 @@
-//! What a new life begins with: any sequence of records means to the store what it means to an image in memory.
+//! What a new incarnation starts with: any sequence of records has the same effect on the store as on an image in
+//! memory.
 
 use hypha_engine::record::StoredTask;
 use hypha_engine::{Image, Record, SchedulerStore};
@@ -16,7 +17,7 @@ use crate::{Harness, commit, start_commit};
 const TASKS: u64 = 6;
 const SEEDS: u64 = 64;
 
-/// Also what a scheduler never does: changes of unknown tasks, repeats, changes after the end.
+/// Also records that a scheduler never writes: changes of unknown tasks, repeats, changes after the end.
 fn any_record(rng: &mut Rng) -> Record {
     let task = rng.below(TASKS);
     match rng.below(14) {
@@ -36,8 +37,8 @@ fn any_record(rng: &mut Rng) -> Record {
     }
 }
 
-/// Commits of chance with a crash among them, asked for one by one, recovered while the store is open, and after a
-/// crash.
+/// Random commits with a crash among them: tasks are queried one by one, recovered while the store is open, and after
+/// another crash.
 pub async fn recovery_gives_what_the_records_add_up_to<H: Harness>(_: H) {
     for seed in 0..SEEDS {
         let rng = &mut Rng::new(seed);
@@ -55,7 +56,7 @@ pub async fn recovery_gives_what_the_records_add_up_to<H: Harness>(_: H) {
             let records: Vec<Record> = (0..rng.below(8)).map(|_| any_record(rng)).collect();
             records.iter().for_each(|record| image.apply(record));
             in_flight.push(start_commit(&store, records));
-            // What is waited for does not share a transaction with what comes later.
+            // A commit that is awaited does not share a transaction with later ones.
             if rng.chance(0.5) {
                 in_flight.drain(..).for_each(|it| it.wait().unwrap());
             }
@@ -65,7 +66,7 @@ pub async fn recovery_gives_what_the_records_add_up_to<H: Harness>(_: H) {
             let stored = store.task(id(number)).await.unwrap();
             let expected = image.tasks.get(&id(number));
             match expected.and_then(|task| task.finished.as_ref()) {
-                // What it had been before does not matter any more.
+                // Its state before the end no longer matters.
                 Some(end) => {
                     let stored = stored.unwrap();
                     assert_eq!(stored.finished.as_ref(), Some(end), "seed {seed}");
@@ -80,7 +81,7 @@ pub async fn recovery_gives_what_the_records_add_up_to<H: Harness>(_: H) {
     }
 }
 
-/// A store may leave out what a scheduler does not need of tasks that have ended.
+/// A store may omit what a scheduler does not need of ended tasks.
 fn check_image(found: &Image, expected: &Image, seed: u64) {
     let open = |image: &Image| -> Vec<StoredTask> {
         image.tasks.values().filter(|task| task.finished.is_none()).cloned().collect()
@@ -134,7 +135,7 @@ pub async fn recovery_finds_settings_and_workers<H: Harness>(mut harness: H) {
     }
 }
 
-/// Each in a commit of its own, so that what is stored is changed and not only written.
+/// Each in a commit of its own, so that stored rows are updated and not only written.
 pub async fn failed_attempts_are_those_of_the_last_record<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
     commit(&store, vec![accepted(1)]).unwrap();
@@ -149,10 +150,10 @@ pub async fn failed_attempts_are_those_of_the_last_record<H: Harness>(mut harnes
     assert_eq!(store.task(id(1)).await.unwrap().unwrap().failed, failed(3), "they stay");
     commit(&store, vec![finished(1, TaskState::Failed)]).unwrap();
     let ended = store.task(id(1)).await.unwrap().unwrap().finished.unwrap();
-    assert_eq!(ended.failed, failed(1), "what the end says");
+    assert_eq!(ended.failed, failed(1), "those of the last record");
 }
 
-/// Each in a commit of its own: what is said adds up, and what is said of another attempt does not count.
+/// Each in a commit of its own: updates add up, and updates of another attempt are ignored.
 pub async fn details_of_an_attempt_add_up<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
     commit(&store, vec![accepted(1)]).unwrap();
@@ -170,10 +171,10 @@ pub async fn details_of_an_attempt_add_up<H: Harness>(mut harness: H) {
         (requeued(1, 1), None),
         (attempted(1, 3, 1), Some((None, None))),
     ] {
-        let said = format!("{record:?}");
+        let text = format!("{record:?}");
         commit(&store, vec![record]).unwrap();
         let current = store.task(id(1)).await.unwrap().unwrap().current;
         let found = current.as_ref().map(|it| (it.started, it.handle.as_deref()));
-        assert_eq!(found, expected, "{said}");
+        assert_eq!(found, expected, "{text}");
     }
 }

@@ -9,7 +9,7 @@ use crate::{Harness, Transfer, commit, start_commit};
 
 const SEEDS: u64 = 16;
 
-/// The last change of a key counts, in a commit and across commits; what was removed is gone.
+/// The last change of a key counts, in a commit and across commits; removed rows are gone.
 pub async fn rows_are_what_the_records_add_up_to<H: Harness>(_: H) {
     for seed in 0..SEEDS {
         let rng = &mut Rng::new(seed);
@@ -55,7 +55,7 @@ pub async fn machines_have_rows_of_their_own<H: Harness>(mut harness: H) {
     }
 }
 
-/// In flight at the same time, and all there after a crash.
+/// Commits are in flight at the same time, and all are durable after a crash.
 pub async fn rows_and_tasks_are_committed_side_by_side<H: Harness>(mut harness: H) {
     const COMMITS: u64 = 30;
     let (store, _) = harness.open();
@@ -76,8 +76,8 @@ pub async fn rows_and_tasks_are_committed_side_by_side<H: Harness>(mut harness: 
     assert_eq!(rows.0[&vec![1]], COMMITS.to_be_bytes());
 }
 
-/// The rule of the scheduler's commits holds for each machine. Its recovery lets nobody else go on: the others have
-/// lost records of their own.
+/// The rule of the scheduler's commits holds for each machine. The recovery of one machine does not resume the others:
+/// they have lost records of their own.
 pub async fn failed_rows_stop_their_machine_until_it_recovers<H: Harness>(mut harness: H) {
     let (store, _) = harness.open();
     let (machine, _) = harness.machine(&store, "ledger").await;
@@ -89,7 +89,7 @@ pub async fn failed_rows_stop_their_machine_until_it_recovers<H: Harness>(mut ha
     machine.healthy().unwrap_err();
     machine.recover().await.unwrap_err();
     harness.fail_writes(false);
-    commit(&machine, vec![Transfer::all(3, 4, 10)]).expect_err("it may depend on what is lost");
+    commit(&machine, vec![Transfer::all(3, 4, 10)]).expect_err("it may depend on lost records");
     assert_eq!(machine.recover().await.unwrap(), durable);
     machine.healthy().unwrap();
     store.healthy().expect_err("the scheduler has not recovered");

@@ -14,7 +14,7 @@ use hypha_placement::Health;
 /// The millisecond in which the first task is submitted.
 pub const START: Time = Time::from_micros(1_700_000_000_000_000);
 
-/// So many milliseconds later.
+/// This many milliseconds later.
 pub fn at(millis: u64) -> Time {
     START + Span::from_millis(millis)
 }
@@ -29,7 +29,7 @@ pub fn worker_id(number: u64) -> WorkerId {
     WorkerId::new(START, &mut Rng::new(number))
 }
 
-/// Every second task is of the tenant `acme`; the models take turns.
+/// Every second task is of the tenant `acme`; the models rotate.
 pub fn spec(number: u64) -> TaskSpec {
     let model = format!("model-{}", number % 3).parse().unwrap();
     let metadata = [
@@ -59,24 +59,24 @@ pub fn accepted(number: u64) -> Record {
     }))
 }
 
-/// Whose key the task has, and which, if it has one.
+/// The tenant and the key of the task, if it has a key.
 pub fn key_of(number: u64) -> Option<(Option<Name>, Arc<str>)> {
     let Record::Accepted(task) = accepted(number) else { return None };
     Some((task.spec.tenant.clone(), task.idempotency_key.clone()?))
 }
 
-/// The task is handed to a worker.
+/// The task is dispatched to a worker.
 pub fn attempted(number: u64, attempt: u32, worker: u64) -> Record {
     Record::AttemptDispatched {
         attempt: AttemptId { task: id(number), number: attempt },
-        // The upper bits are those of a late life.
+        // The upper bits are those of a late incarnation.
         fence: Fence(u64::MAX - number - u64::from(attempt)),
         worker: worker_id(worker),
         at: at(number + 1),
     }
 }
 
-/// What is said of the attempt of [`attempted`].
+/// An update of the attempt of [`attempted`].
 pub fn began(number: u64, attempt: u32, handle: Option<&str>) -> Record {
     Record::AttemptUpdated {
         task: id(number),
@@ -115,7 +115,7 @@ pub fn finished(number: u64, state: TaskState) -> Record {
     }))
 }
 
-/// The result of a task: an object now and then.
+/// The result of a task: sometimes an object.
 pub fn result_of(number: u64) -> TaskResult {
     let payload = Payload::from(format!("result {number}").into_bytes());
     match number % 5 {
@@ -128,7 +128,7 @@ pub fn result_of(number: u64) -> TaskResult {
     }
 }
 
-/// So many attempts that gave no result.
+/// This many attempts that gave no result.
 pub fn failed(count: u32) -> FailedAttempts {
     (1..=count).fold(FailedAttempts::default(), |failed, number| {
         let worker = worker_id(number.into());
@@ -138,7 +138,7 @@ pub fn failed(count: u32) -> FailedAttempts {
     })
 }
 
-/// The worker gets nothing more.
+/// The worker is removed.
 pub fn removed(worker: u64) -> Record {
     Record::WorkerRemoved { worker: worker_id(worker), at: at(worker) }
 }
@@ -160,7 +160,7 @@ pub fn worker(number: u64) -> Arc<Worker> {
     })
 }
 
-/// How a worker has done.
+/// The statistics of a worker.
 pub fn health() -> Health {
     let mut health = Health::default();
     health.success_rate = 0.75;

@@ -1,6 +1,6 @@
-//! A cycle of the scheduler machine with two workers that run 256 tasks each at once, as inference servers that batch do,
-//! with every slot in use and tasks waiting: a task is submitted, another ends, and its room goes to the next. Under the
-//! default strategy and under `fifo`, because what the one costs more than the other is what a prediction costs.
+//! A cycle of the scheduler machine with two workers that run 256 tasks each at once, like inference servers that
+//! batch, with every slot in use and tasks waiting: a task is submitted, another ends, and the next takes its slot.
+//! Under the default strategy and under `fifo`: the difference is the cost of prediction.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,11 +16,11 @@ use crate::tasks::{spec, worker};
 
 const WORKERS: usize = 2;
 const CONCURRENCY: u32 = 256;
-/// For each task that can run, another quarter waits.
+/// For each four tasks that can run, another waits.
 const OPEN: u64 = (WORKERS as u64 * CONCURRENCY as u64) * 5 / 4;
-/// Cycles by which the predictor knows the workers and ends are spread over the time of a run.
+/// Cycles until the predictor knows the workers and ends are spread over the time of a run.
 const WARM_UP: u64 = 3_000;
-/// How far away the workers are, one way.
+/// The one-way latency of the workers.
 const ONE_WAY_LATENCY: Span = Span::from_micros(250);
 /// The shortest run, and by how much the longest is longer.
 const LEAST_RUN_US: u64 = 100_000;
@@ -48,19 +48,19 @@ fn run(strategy: Strategy, rounds: u64) -> anyhow::Result<()> {
             crowd.submit(&specs[submitted as usize % specs.len()]);
             submitted += 1;
         }
-        ensure!(crowd.advance(), "nothing is left to happen");
+        ensure!(crowd.advance(), "no event is left");
     }
     Ok(())
 }
 
-/// What a worker says next of an attempt.
+/// The next report of a worker on an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Started,
     Finished(Span),
 }
 
-/// What is said when, by whom and of which attempt.
+/// A report: when, which, from which worker, on which attempt.
 type Message = (Time, Next, WorkerId, AttemptId, Fence);
 
 struct Crowd {
@@ -74,7 +74,7 @@ impl Crowd {
         self.take_orders();
     }
 
-    /// Lets the next thing happen.
+    /// Processes the next event.
     fn advance(&mut self) -> bool {
         let Some(Reverse((at, next, worker, attempt, fence))) = self.next.pop() else {
             return false;
@@ -90,7 +90,7 @@ impl Crowd {
         true
     }
 
-    /// Every worker has room for what it is given, and begins it when it arrives.
+    /// Every worker has room for its attempts, and begins each when it arrives.
     fn take_orders(&mut self) {
         while let Some((worker, order)) = self.harness.orders.pop_front() {
             match order {
@@ -109,7 +109,7 @@ impl Crowd {
                     self.harness.advance_time(ONE_WAY_LATENCY + ONE_WAY_LATENCY);
                     self.harness.grant(worker, request);
                 }
-                // Nothing that takes longer than the time of a heartbeat is counted.
+                // The measured time is shorter than a heartbeat interval, so no other order needs a response.
                 _ => {}
             }
         }

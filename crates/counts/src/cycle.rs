@@ -1,4 +1,4 @@
-//! One cycle of the scheduler machine with 100 workers: a task is submitted and dispatched, the worker says that it
+//! One cycle of the scheduler machine with 100 workers: a task is submitted and dispatched, the worker reports that it
 //! has started and that it is done, and the result is recorded.
 //!
 //! Everything that touches the machine's interface is in `SchedulerHarness::step`.
@@ -24,9 +24,9 @@ use hypha_placement::Strategy;
 use crate::tasks::{START, spec, worker};
 
 const WORKERS: usize = 100;
-/// Cycles by which every worker is known.
+/// Cycles until every worker is known.
 const WARM_UP: u64 = 500;
-/// How long a worker takes for a task, and how long after one task the next comes.
+/// The run time of a task, and the interval between tasks.
 const RUN: Span = Span::from_millis(1);
 
 pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
@@ -45,7 +45,7 @@ pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A disk that keeps nothing: what a commit costs is counted elsewhere.
+/// A disk that keeps nothing: another scenario counts the cost of a commit.
 struct NullDisk;
 
 impl Disk<Record> for NullDisk {
@@ -57,7 +57,7 @@ impl Disk<Record> for NullDisk {
     }
 }
 
-/// The client and the workers around a scheduler. Workers answer at once.
+/// The client and the workers around a scheduler. Workers respond at once.
 pub(crate) struct SchedulerHarness {
     scheduler: Scheduler,
     batch: Batch<Scheduler, ()>,
@@ -100,7 +100,7 @@ impl SchedulerHarness {
         self.step(SchedulerEvent::CommandReceived(command));
     }
 
-    /// Lets the workers answer until nothing is left to be said, then lets the time of a run pass.
+    /// Lets the workers respond until no message is left, then lets the time of a run pass.
     fn run_workers(&mut self) {
         while let Some((worker, order)) = self.orders.pop_front() {
             match order {
@@ -125,7 +125,7 @@ impl SchedulerHarness {
         }
     }
 
-    /// A worker says that it is done.
+    /// A worker reports that it is done.
     pub(crate) fn finish(
         &mut self,
         worker: WorkerId,
@@ -137,7 +137,7 @@ impl SchedulerHarness {
         self.finished += 1;
     }
 
-    /// A worker grants the lease that it was asked for.
+    /// A worker grants the requested lease.
     pub(crate) fn grant(&mut self, worker: WorkerId, request: u64) {
         let (lease, epoch) = (LeaseId::new(self.now, &mut self.rng), Epoch(1));
         let (ttl, holding) = (Span::from_secs(120), Vec::new());
@@ -150,7 +150,7 @@ impl SchedulerHarness {
         self.step(SchedulerEvent::WorkerMessageReceived { worker, message });
     }
 
-    /// Time passes, and the scheduler is woken when it asked for it.
+    /// Time passes, and the scheduler wakes when it is due.
     pub(crate) fn advance_time(&mut self, time: Span) {
         let end = self.now + time;
         while let Some(wake) = self.scheduler.wake_at(self.now)

@@ -1,8 +1,8 @@
 //! The hot paths as scenarios whose instructions `cargo xtask counts` counts.
 //!
-//! A scenario prepares its state and then does the same thing for a given number of rounds. It runs under callgrind
-//! with so many rounds and with twice as many; the difference is what the rounds cost, whichever thread they ran on,
-//! without what preparation cost. Nothing here depends on the time or on chance, and memory comes from the system's
+//! A scenario prepares its state and then repeats one operation for a given number of rounds. It runs under callgrind
+//! with that many rounds and with twice as many; the difference is the cost of the rounds, on whichever thread they
+//! ran, without the preparation. Nothing here depends on the time or on chance, and memory comes from the system's
 //! allocator: the one of the `hypha` binary returns memory by the clock.
 
 mod crowd;
@@ -18,7 +18,7 @@ use anyhow::{Context, bail};
 
 struct Scenario {
     name: &'static str,
-    /// Enough that a table which grows once in a while does not show.
+    /// Enough that occasional growth of a table does not show.
     rounds: u64,
     run: fn(rounds: u64) -> anyhow::Result<()>,
 }
@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<()> {
         [name, rounds] => {
             let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
             let scenario = scenario.with_context(|| format!("there is no scenario {name}"))?;
-            (scenario.run)(rounds.parse().context("the rounds are no number")?)
+            (scenario.run)(rounds.parse().context("the number of rounds is not a number")?)
         }
         _ => bail!("give a scenario and a number of rounds, or nothing to list the scenarios"),
     }

@@ -1,4 +1,4 @@
-//! What the predictor learns from one run time.
+//! The predictor learns from one run time.
 
 use crate::tasks::TrainedPredictor;
 

@@ -1,5 +1,5 @@
-//! One placement decision of the default strategy among 1,000 unequal workers at 80 % of what they can do: a task
-//! arrives, one is placed and begins, and one ends. And the same while others wait that no worker can run.
+//! One placement decision of the default strategy among 1,000 unequal workers at 80 % load: a task arrives, one is
+//! placed and begins, and one ends. And the same while tasks wait that no worker can run.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,14 +16,14 @@ use hypha_predict::HardwareKey;
 use crate::tasks::{SPEEDS, START, TrainedPredictor};
 
 const WORKERS: usize = 1_000;
-/// On a worker of speed 1.
+/// The run time on a worker of speed 1.
 const RUN: Span = Span::from_secs(2);
-/// Between one arrival and the next, so that the workers are busy for 80 % of the time.
+/// The time between arrivals, so that the workers are busy for 80 % of the time.
 const INTERVAL: Span = Span::from_micros(1_072);
 /// Arrivals until as many tasks end as arrive.
 const WARM_UP: u64 = 2_000;
 
-/// Tasks that no worker can run, each asking for something else.
+/// Tasks that no worker can run, each with other requirements.
 const UNSERVED: u32 = 100_000;
 
 pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
@@ -43,10 +43,10 @@ struct PlacementScenario {
     trained: TrainedPredictor,
     placement: Placement,
     now: Time,
-    /// What runs, by its end.
+    /// Running tasks, by their ends.
     ends: BinaryHeap<Reverse<(Time, u32, Span)>>,
     busy_until: Vec<Time>,
-    /// Names of tasks are used again, as the scheduler does.
+    /// Task numbers are reused, as in the scheduler.
     free: Vec<u32>,
     names: u32,
     actions: Vec<Action>,
@@ -93,11 +93,11 @@ impl PlacementScenario {
             self.names += 1;
             self.placement.arrive(TaskRef(self.names), request, predictor);
         }
-        // A plan looks at some of them.
+        // Each plan looks at some of them.
         while self.placement.plan_at().is_some_and(|at| at <= self.now) {
             self.placement.plan(predictor, self.now, &mut self.actions);
         }
-        ensure!(self.actions.is_empty(), "a worker runs what none should");
+        ensure!(self.actions.is_empty(), "a worker runs a task that none should");
         ensure!(self.placement.statistics().parked == u64::from(UNSERVED), "not all are parked");
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How long one task will take on one worker, of 64.
+//! A prediction of the run time of one task on one worker, of 64.
 
 use std::hint::black_box;
 

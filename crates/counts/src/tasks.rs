@@ -1,4 +1,4 @@
-//! Tasks, workers and a predictor that knows them, as the scenarios need them.
+//! Tasks, workers and a trained predictor for the scenarios.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
 /// Different tasks of one model.
 const SPECS: usize = 64;
 
-/// Run times by which a predictor knows each of its workers.
+/// Run times from which a predictor learns each of its workers.
 const OBSERVATIONS_PER_WORKER: usize = 6;
 
-/// Workers are as unequal as this.
+/// The speeds of the workers.
 pub(crate) const SPEEDS: [u64; 3] = [1, 2, 4];
 
 /// A request to a model, of some length.
@@ -53,7 +53,7 @@ pub(crate) fn worker(at_once: u32, rng: &mut Rng) -> anyhow::Result<Arc<Worker>>
     }))
 }
 
-/// A predictor that has seen tasks of all of these workers.
+/// A predictor that has learned from tasks of all of these workers.
 pub(crate) struct TrainedPredictor {
     pub(crate) predictor: Predictor,
     pub(crate) workers: Vec<(Arc<Worker>, WorkerKey)>,
@@ -79,7 +79,7 @@ impl TrainedPredictor {
         Ok(trained)
     }
 
-    /// Learns one run time; which one follows from its number.
+    /// Learns one run time; its number determines which.
     pub(crate) fn observe(&mut self, at: usize) {
         let worker = at % self.workers.len();
         let run_us = 1_500_000 + (at as u64 * 7_919) % 1_000_000;

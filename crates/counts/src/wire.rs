@@ -1,4 +1,4 @@
-//! One frame from a scheduler to a worker, written and read. Its bytes are those that the tests of `wire` pin: every
+//! One frame from a scheduler to a worker, written and read. Its bytes are those that the tests of `wire` pin: each
 //! kind of message once.
 
 use std::hint::black_box;
@@ -22,7 +22,7 @@ pub(crate) fn decode(rounds: u64) -> anyhow::Result<()> {
     put_frame(&mut frame, &orders()?)?;
     let mut reader = FrameReader::<Orders>::new();
     for _ in 0..rounds {
-        ensure!(reader.push(black_box(&frame)) == frame.len(), "a frame was not taken whole");
+        ensure!(reader.push(black_box(&frame)) == frame.len(), "a frame was not consumed whole");
         black_box(reader.pop()?.context("a frame was not read")?);
     }
     Ok(())

@@ -31,14 +31,14 @@ use hypha_model::{
 use hypha_placement::{Predictive, Strategy};
 
 const WORKERS: u64 = 1_000;
-/// Tasks open at any time, if the stream does not say when they come.
+/// Tasks open at any time, if there is no steady stream.
 const OPEN_TASKS: usize = 800;
-/// How far away the workers are, one way.
+/// The one-way latency to the workers.
 const TRIP: Span = Span::from_micros(500);
-/// Cycles before anything is measured: every worker has become known.
+/// Cycles before the measurement: the predictor knows every worker by then.
 const WARM_UP: u64 = 20_000;
 
-/// What happens next in the little world around the scheduler.
+/// What happens next in the simulated world around the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Submit,
@@ -49,7 +49,7 @@ enum Next {
     Alive { worker: u32, lease: LeaseId, epoch: Epoch, nonce: u64 },
 }
 
-/// What is durable costs nothing here.
+/// A disk that costs nothing.
 struct Discard;
 
 impl Disk<Record> for Discard {
@@ -182,7 +182,7 @@ impl Bench {
         self.happen(self.now, SchedulerEvent::CommandReceived(command));
     }
 
-    /// One step, as a driver does it; what it asks for is put on the heap.
+    /// One step, as a driver does it; its effects are put on the heap.
     fn happen(&mut self, now: Time, event: SchedulerEvent) {
         self.now = now;
         self.events += 1;
@@ -226,7 +226,7 @@ impl Bench {
     }
 }
 
-/// The place of a worker stands in its id, so that the bench needs no map.
+/// The index of a worker is part of its id, so that the bench needs no map.
 fn id_at(at: u64) -> WorkerId {
     format!("00000000-0000-7000-8000-{at:012x}").parse().unwrap_or_else(|error| panic!("{error}"))
 }

@@ -1,7 +1,7 @@
 //! What a queued task costs in memory: a million of them in a scheduler machine, by the resident size of the
 //! process. Each has its own specification, as those that come over HTTP.
 //!
-//! Run times say little here and are shown only to notice a mistake. Linux alone tells its resident size.
+//! Run times mean little here and are shown only to notice a mistake. Only Linux reports the resident size.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads clocks and prints
 
@@ -20,7 +20,7 @@ use hypha_model::{
 };
 use hypha_placement::Strategy;
 
-/// The one that a scheduler runs with: how it rounds sizes is part of the figure.
+/// The allocator that a scheduler runs with: how it rounds sizes is part of the result.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -28,7 +28,7 @@ const TASKS: u64 = 1_000_000;
 /// Tasks in one request.
 const BATCH: u64 = 500;
 const WORKERS: usize = 4;
-/// Kernels can be built with other pages; this is what all common ones have.
+/// Kernels can be built with other page sizes; this is the common one.
 const PAGE_BYTES: u64 = 4_096;
 const START: Time = Time::from_micros(1_700_000_000_000_000);
 
@@ -41,7 +41,7 @@ const CASES: [Case; 5] = [
     Case { name: "bound to one of four", workers: Some(Strategy::PowerOfTwo), ..PLAIN },
 ];
 
-/// A task whose model nobody has.
+/// A task whose model no worker has.
 const PLAIN: Case = Case { name: "", metadata: false, deadline: false, key: false, workers: None };
 
 struct Case {
@@ -147,7 +147,7 @@ fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, batch: &mut Batch<Schedu
     });
     let message = FromWorker::LeaseGranted {
         portion: None,
-        request: asked.unwrap_or_else(|| panic!("no lease was asked for")),
+        request: asked.unwrap_or_else(|| panic!("no lease was requested")),
         lease: LeaseId::new(START, rng),
         epoch: Epoch(1),
         ttl: Span::from_secs(3_600),

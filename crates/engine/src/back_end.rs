@@ -1,5 +1,5 @@
-//! What is decided about back ends: HTTP servers that do a worker's work, and task instances. The drivers make the
-//! calls, in the node over HTTP and in the simulator to simulated back ends, and do here as they are told.
+//! Decisions about back ends: HTTP servers that do a worker's work, and task instances. The drivers only make the
+//! calls that are decided here, in the node over HTTP and in the simulator to simulated back ends.
 
 mod health;
 mod instance_run;
@@ -18,14 +18,14 @@ pub use instance_run::{
 /// How a run at a back end ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunEnd {
-    /// With this, after as long as the back end says, if it says so.
+    /// With this outcome, after the run time that the back end reports, if it reports one.
     Outcome(Outcome, Option<Span>),
-    /// The back end has not taken it: it has too much to do.
+    /// The back end has not accepted it: it is overloaded.
     Declined,
 }
 
 impl RunEnd {
-    /// What the worker's machine is told.
+    /// The event for the worker's machine.
     pub fn event(self, id: RunId) -> WorkerEvent {
         match self {
             RunEnd::Outcome(outcome, run) => WorkerEvent::Ended { id, outcome, run },

@@ -1,6 +1,6 @@
 //! The roles of Hypha as pure state machines.
 //!
-//! Each is a [`hypha_machine::Machine`]: stepped with the time and one event, it says what to make durable, what to
+//! Each is a [`hypha_machine::Machine`]: stepped with the time and one event, it returns what to make durable, what to
 //! send and what to run. The node and the simulator drive the same machines.
 
 pub mod back_end;

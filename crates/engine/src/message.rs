@@ -1,4 +1,4 @@
-//! What a scheduler and a worker say to each other. Times are durations: clocks are never compared.
+//! The messages between a scheduler and a worker. Times are durations: clocks are never compared.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 /// From a scheduler to a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToWorker {
-    /// Asks for a lease. A new request replaces the sender's earlier lease; attempts under it go on under the new
+    /// Requests a lease. A new request replaces the sender's earlier lease; attempts under it continue under the new
     /// one.
     RequestLease(LeaseRequest),
-    /// Are you there? Renews the lease.
+    /// Renews the lease, and asks which attempts the worker holds.
     Heartbeat {
         /// The lease.
         lease: LeaseId,
@@ -23,26 +23,26 @@ pub enum ToWorker {
         epoch: Epoch,
         /// Repeated in the answer.
         nonce: u64,
-        /// What a task needs that waits although the worker could run it.
+        /// The requirement of a queued task that the worker could run if more of it were leased.
         demand: Option<Arc<Requirement>>,
     },
-    /// Run this.
+    /// Run this attempt.
     Dispatch(Arc<Dispatch>),
-    /// Stop this; no answer is wanted.
+    /// Stop this attempt; it is not answered.
     Cancel {
         /// The attempt.
         attempt: AttemptId,
         /// Its token.
         fence: Fence,
     },
-    /// The end of the attempt has been recorded (or does not matter any more): forget it.
+    /// The end of the attempt has been recorded (or no longer matters): forget it.
     Recorded {
         /// The attempt.
         attempt: AttemptId,
         /// Its token.
         fence: Fence,
     },
-    /// The lease is given back.
+    /// The lease is released.
     ReleaseLease {
         /// The lease.
         lease: LeaseId,
@@ -51,10 +51,10 @@ pub enum ToWorker {
     },
 }
 
-/// One attempt, handed over.
+/// An attempt that is sent to its worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dispatch {
-    /// The lease that pays for it.
+    /// The lease that it runs under.
     pub lease: LeaseId,
     /// Its epoch.
     pub epoch: Epoch,
@@ -66,9 +66,9 @@ pub struct Dispatch {
     pub spec: Arc<TaskSpec>,
     /// How long it may run.
     pub timeout: Span,
-    /// Somebody waits for it: it goes before others that wait on the worker, up to a share of the turns.
+    /// A client waits for it: it starts before others that are queued on the worker, up to a share of the starts.
     pub interactive: bool,
-    /// It was handed over before, and the worker's back end has it under this id: it is taken up again, if it is there.
+    /// It was dispatched before, and the worker's back end had it under this id: it is resumed if it is still there.
     pub resume: Option<Arc<str>>,
 }
 
@@ -85,7 +85,7 @@ pub enum FromWorker {
         epoch: Epoch,
         /// For how long, from when the request arrived.
         ttl: Span,
-        /// What it covers; all of the worker if it does not say.
+        /// What it covers; `None` is all of the worker.
         portion: Option<Portion>,
         /// Attempts of this scheduler that the worker still has.
         holding: Vec<(AttemptId, Fence)>,
@@ -97,7 +97,7 @@ pub enum FromWorker {
         /// Why.
         refusal: Refusal,
     },
-    /// I am here; the lease is renewed.
+    /// Answers a heartbeat: the lease is renewed.
     Alive {
         /// The lease.
         lease: LeaseId,
@@ -105,7 +105,7 @@ pub enum FromWorker {
         epoch: Epoch,
         /// From the heartbeat.
         nonce: u64,
-        /// What it covers from now on; all of the worker if it does not say.
+        /// What it covers from now on; `None` is all of the worker.
         portion: Option<Portion>,
         /// Attempts of this scheduler that the worker has.
         holding: Vec<(AttemptId, Fence)>,
@@ -117,14 +117,14 @@ pub enum FromWorker {
         /// Its epoch.
         epoch: Epoch,
     },
-    /// There is no such lease (any more).
+    /// There is no such lease, or no longer.
     LeaseUnknown {
         /// The lease.
         lease: LeaseId,
         /// Its epoch.
         epoch: Epoch,
     },
-    /// The attempt is in my hands.
+    /// The worker has the attempt.
     Accepted {
         /// The attempt.
         attempt: AttemptId,
@@ -140,7 +140,7 @@ pub enum FromWorker {
         /// The id.
         handle: Arc<str>,
     },
-    /// The attempt is not taken.
+    /// The worker does not take the attempt.
     Refused {
         /// The attempt.
         attempt: AttemptId,
@@ -156,7 +156,7 @@ pub enum FromWorker {
         /// Its token.
         fence: Fence,
     },
-    /// The attempt has been running for a while: said with a new lease to a scheduler that may not know.
+    /// The attempt has been running for a while. Sent with a new lease, to a scheduler that may not know.
     Running {
         /// The attempt.
         attempt: AttemptId,
@@ -165,7 +165,7 @@ pub enum FromWorker {
         /// For how long.
         elapsed: Span,
     },
-    /// The attempt is on its way.
+    /// The attempt has progressed.
     Progress {
         /// The attempt.
         attempt: AttemptId,
@@ -174,7 +174,7 @@ pub enum FromWorker {
         /// How far, in thousandths.
         permille: u16,
     },
-    /// A piece of the result, of an attempt that gives it as it comes. Only the end is repeated.
+    /// A piece of the result of an attempt that streams it. Sent once: only the end is repeated.
     Output {
         /// The attempt.
         attempt: AttemptId,
@@ -194,19 +194,19 @@ pub enum FromWorker {
         /// With what.
         outcome: Outcome,
     },
-    /// What these executors forward to is away: they should be given nothing, and the others are well. Said when one
-    /// goes or comes back, and as long as one is away before each answer that says that the worker is there: without it,
-    /// all are well.
+    /// The back ends of these executors are unreachable: they should get no tasks, and the others are healthy. Sent
+    /// when the set changes and, while it is not empty, before each grant and each answer to a heartbeat: without it,
+    /// all are healthy.
     Unreachable {
         /// Their names.
         executors: Vec<Name>,
     },
-    /// This life of the worker ends, or has ended, in order: what it was given and has not finished is given
-    /// back.
+    /// This incarnation of the worker stops, or has stopped, gracefully: it returns the attempts that it has not
+    /// finished.
     Left {
-        /// The life.
+        /// The incarnation.
         epoch: Epoch,
-        /// The lease that ends with it, while the worker waits to hear [`ToWorker::ReleaseLease`].
+        /// The lease that ends with it, while the worker waits for [`ToWorker::ReleaseLease`].
         lease: Option<LeaseId>,
     },
 }
@@ -216,14 +216,14 @@ pub enum FromWorker {
 pub enum Outcome {
     /// With a result.
     Completed {
-        /// The result, with what the worker says its digest is.
+        /// The result, with its digest as the worker computed it.
         result: TaskResult,
     },
     /// Without one.
     Failed(TaskError),
-    /// It took longer than it may, and was stopped.
+    /// It exceeded its timeout, and was stopped.
     TimedOut,
-    /// The server that should have run it could not be reached, and has not seen it.
+    /// The back end that should have run it was unreachable, and has not received it.
     Unreachable {
         /// What went wrong.
         error: String,

@@ -23,20 +23,20 @@ pub enum Mutant {
     OverbookedWorker,
     /// A worker goes on after its lease has ended.
     RunWithoutLease,
-    /// Requests that are not to be stored are made durable.
+    /// Interactive tasks, which must not be stored, are made durable.
     StoredInteractive,
-    /// A failed attempt is not tried again and not ended.
+    /// A task whose attempt failed is neither retried nor ended.
     DroppedRetry,
-    /// An attempt that the scheduler itself interrupted is used up.
+    /// An interruption by the scheduler itself uses up an attempt.
     CountedInterruption,
     /// A connection that is replaced by another counts as lost.
     LostReplacedLink,
-    /// After a restart, what a back end has is handed over again without asking for it.
+    /// After a restart, a run that a back end still has is dispatched again without its handle.
     BlindRedispatch,
-    /// A run that was stopped keeps its room.
+    /// A run that was stopped keeps its slot.
     StuckSlot,
-    /// No room is kept for what has waited longest.
+    /// No room is reserved for the task that has waited longest.
     NoReservations,
-    /// Interactive requests wait their turn behind batches.
+    /// Interactive tasks queue behind batch tasks.
     QueuedInteractive,
 }

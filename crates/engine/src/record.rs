@@ -1,4 +1,4 @@
-//! What a scheduler makes durable, and what it finds again after a restart.
+//! What a scheduler makes durable, and recovers after a restart.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -13,17 +13,17 @@ use hypha_placement::{Health, Strategy};
 use hypha_predict::{Mode, Snapshot};
 use serde::{Deserialize, Serialize};
 
-/// One change. A store applies it to its rows; [`Image`] says what that means.
+/// One change. A store applies it to its rows; [`Image`] defines what that means.
 #[derive(Clone, Debug)]
 pub enum Record {
-    /// The scheduler begins its next life.
+    /// The scheduler's next incarnation begins.
     Started {
-        /// The life.
+        /// The incarnation.
         epoch: Epoch,
     },
     /// A task was accepted.
     Accepted(Arc<AcceptedTask>),
-    /// An attempt is about to be handed to a worker.
+    /// An attempt is about to be dispatched to a worker.
     AttemptDispatched {
         /// The attempt.
         attempt: AttemptId,
@@ -34,36 +34,36 @@ pub enum Record {
         /// When.
         at: Time,
     },
-    /// The attempt under way is void, and the task waits for the next.
+    /// The attempt in flight is void, and the task waits for the next.
     Requeued {
         /// The task.
         task: TaskId,
         /// Attempts that count against `max_attempts` so far.
         failures: u32,
-        /// Not to be tried before this.
+        /// The next attempt is not made before this.
         not_before: Time,
-        /// The attempts that gave no result, this one with its reason the last.
+        /// The attempts that gave no result; this one, with its reason, is the last.
         failed: FailedAttempts,
     },
-    /// The task has ended, for good.
+    /// The task has ended permanently.
     Finished(Arc<FinishedTask>),
     /// A worker's record.
     Worker {
-        /// What it says of itself.
+        /// Its description of itself.
         worker: Arc<Worker>,
-        /// How it has done.
+        /// Its statistics.
         health: Health,
     },
     /// A worker was forgotten.
     WorkerForgotten(WorkerId),
-    /// A worker is to be given nothing more, and is not taken back because a search finds it.
+    /// A worker gets no new tasks, and is not taken back when a search finds it.
     WorkerRemoved {
         /// Which.
         worker: WorkerId,
         /// When.
         at: Time,
     },
-    /// More is known of an attempt that is in flight. Says nothing of any other attempt.
+    /// More is known of an attempt that is in flight. Applies to no other attempt.
     AttemptUpdated {
         /// The task.
         task: TaskId,
@@ -74,7 +74,7 @@ pub enum Record {
         /// The id under which a back end has it.
         handle: Option<Arc<str>>,
     },
-    /// A worker that was removed may be taken again.
+    /// A worker that was removed may be used again.
     WorkerReadmitted(WorkerId),
     /// Another strategy was chosen.
     Strategy(Strategy),
@@ -89,11 +89,11 @@ pub enum Record {
 pub struct AcceptedTask {
     /// Its id.
     pub id: TaskId,
-    /// What is asked for.
+    /// What is requested.
     pub spec: Arc<TaskSpec>,
     /// When.
     pub submitted: Time,
-    /// When it is no longer wanted.
+    /// When it expires.
     pub deadline: Option<Time>,
     /// The key under which a repeat returns this task.
     pub idempotency_key: Option<Arc<str>>,
@@ -101,7 +101,7 @@ pub struct AcceptedTask {
     pub bind_at_once: bool,
 }
 
-/// Times the tasks that wait, this is part of what a long queue costs: what grows here must be worth it.
+/// A long queue costs this times its length: what grows here must be worth it.
 const _: () = assert!(size_of::<AcceptedTask>() <= 72);
 
 /// How a task ended.
@@ -136,24 +136,24 @@ pub struct FailedAttempt {
     pub worker: WorkerId,
     /// When it was given up.
     pub at: Time,
-    /// What it is; earlier versions did not say.
+    /// What kind of failure it is; earlier versions did not record it.
     #[serde(default)]
     pub kind: FailureKind,
     /// Why, for people.
     pub reason: Arc<str>,
 }
 
-/// The last attempts of a task that gave no result, the oldest first: at most [`MAX_FAILED_ATTEMPTS`]. Takes no memory of
-/// its own while there are none.
+/// The last attempts of a task that gave no result, the oldest first: at most [`MAX_FAILED_ATTEMPTS`]. Takes no memory
+/// of its own while there are none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FailedAttempts(Option<Arc<[FailedAttempt]>>);
 
-/// How the text begins of a request that no worker is left for. For people: programs go by the kind.
+/// How the error of an interactive task begins when no worker is left for it. For people: programs go by the kind.
 pub const NO_WORKER_LEFT: &str = "no worker is available for it";
 
-/// So many that the usual number of attempts fits twice; a task that is refused again and again has more.
+/// Enough for more than twice the usual number of attempts; a task that is refused repeatedly has more.
 pub const MAX_FAILED_ATTEMPTS: usize = 8;
-/// The longest part of a reason that is kept of each: the first lines of what a program said at its end.
+/// The longest part of a reason that is kept of each: the first lines of a program's last output.
 pub const MAX_REASON_CHARS: usize = 500;
 
 impl FailedAttempts {
@@ -179,9 +179,9 @@ impl Deref for FailedAttempts {
 /// What is durable, as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
-    /// The scheduler's present life.
+    /// The scheduler's present incarnation.
     pub epoch: Epoch,
-    /// The last task that was accepted: ids of new ones are behind it, whatever the clock says.
+    /// The last task that was accepted: ids of new ones are greater, whatever the clock says.
     pub last_id: Option<TaskId>,
     /// Tasks that have not ended, and those that have.
     pub tasks: BTreeMap<TaskId, StoredTask>,
@@ -206,9 +206,9 @@ pub struct StoredTask {
     pub attempts: u32,
     /// Attempts that count against `max_attempts`.
     pub failures: u32,
-    /// The attempt that may still be under way.
+    /// The attempt that may still be in flight.
     pub current: Option<StoredAttempt>,
-    /// Not to be tried before this.
+    /// The next attempt is not made before this.
     pub not_before: Time,
     /// The last attempts that gave no result, while it has not ended.
     pub failed: FailedAttempts,
@@ -223,7 +223,7 @@ pub struct StoredAttempt {
     pub fence: Fence,
     /// Where it is made.
     pub worker: WorkerId,
-    /// When it was handed over.
+    /// When it was dispatched.
     pub dispatched_at: Time,
     /// When it began to run.
     pub started: Option<Time>,
@@ -237,7 +237,7 @@ impl StoredAttempt {
         StoredAttempt { fence, worker, dispatched_at, started: None, handle: None }
     }
 
-    /// Adds what is said of it, unless it is said of another.
+    /// Adds an update, unless it is about another attempt.
     pub fn update(&mut self, fence: Fence, started: Option<Time>, handle: Option<&Arc<str>>) {
         if self.fence == fence {
             self.started = self.started.or(started);
@@ -247,7 +247,7 @@ impl StoredAttempt {
 }
 
 impl Image {
-    /// The latest moment that is known of: the clock was there before.
+    /// The latest time in the image: the clock has been there before.
     pub fn latest(&self) -> Time {
         let of_task = |task: &StoredTask| {
             let current = task.current.as_ref();

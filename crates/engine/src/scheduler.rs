@@ -1,9 +1,11 @@
-//! The scheduler: accepts tasks, places them, and sees them through whatever happens to workers.
+//! The scheduler: accepts tasks, places them, and retries them when workers fail.
 //!
-//! The rest of the machine is in the files below: `submit.rs` (what clients ask), `attempts.rs` (the life
-//! of an attempt), `failure.rs` (what comes of one that gave no result), `workers.rs` (leases, heartbeats),
-//! `portion.rs` (how much of a worker is leased), `quarantine.rs` (who is quarantined for failing), `unreachable.rs` (who cannot be reached), `leave.rs` (workers that go), `recover.rs` (a new life from what is
-//! durable), `stall.rs` (time in which it did not run), `deferred.rs` (what is too much for one step), `views.rs`, `parts.rs` and `availability.rs` (what may be read).
+//! The rest of the machine is in the files below: `submit.rs` (commands of clients), `attempts.rs` (the life cycle of
+//! an attempt), `failure.rs` (attempts that gave no result), `workers.rs` (leases, heartbeats), `portion.rs` (how much
+//! of a worker is leased), `reconnect.rs` (a connection that replaces another), `quarantine.rs` (failure streaks),
+//! `unreachable.rs` (executors that are unreachable), `leave.rs` (workers that stop or are removed), `recover.rs` (a
+//! new incarnation from the durable state), `stall.rs` (time in which it did not run), `deferred.rs` (work that is too
+//! much for one step), `views.rs`, `parts.rs` and `availability.rs` (views).
 
 mod attempts;
 mod availability;
@@ -50,7 +52,7 @@ use deferred::Deferred;
 use leave::RemovedWorker;
 use workers::WorkerState;
 
-/// How long what can wait for the next commit waits if there is none.
+/// How long records that can wait for the next commit wait if there is none.
 const FLUSH_AFTER: Span = Span::from_secs(1);
 
 /// What a scheduler wants after a step.
@@ -59,41 +61,41 @@ pub type SchedulerStep = Step<Scheduler>;
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum SchedulerEvent {
-    /// A client asks for something, and gets a reply.
+    /// A client sent a command, and gets a reply.
     CommandReceived(Command),
-    /// A search found a worker, or the worker says something new of itself.
+    /// A search found a worker, or the worker has a new description.
     WorkerFound(Arc<Worker>),
     /// The connection to a worker was lost.
     WorkerDisconnected(WorkerId),
     /// The connection to a worker ended and another took its place at once.
     WorkerReconnected(WorkerId),
-    /// A worker said something.
+    /// A worker sent a message.
     WorkerMessageReceived {
-        /// Who.
+        /// The sender.
         worker: WorkerId,
         /// What.
         message: FromWorker,
     },
-    /// The time that the scheduler wanted to be woken at has come.
+    /// The time of [`Machine::wake_at`] has come.
     Woke,
 }
 
 /// What a scheduler wants done.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// To a worker.
+    /// Send a message to a worker.
     ToWorker {
-        /// Whom.
+        /// The receiver.
         worker: WorkerId,
-        /// What.
+        /// The message.
         message: ToWorker,
     },
-    /// A worker has granted a lease, for those who wait for that.
+    /// A worker has granted a lease, for callers that wait for that.
     WorkerLeased(WorkerId),
-    /// A worker is forgotten: what was kept to reach it is not needed any more, unless it is known again by now.
+    /// A worker is forgotten: its connection is no longer needed, unless the worker is known again by now.
     WorkerForgotten(WorkerId),
-    /// The attempt with this token streams its result: what it gives from now on goes to those who watch the task,
-    /// without the machine, until the task is given to another worker or ends.
+    /// The attempt with this token streams its result: from now on its pieces go to the watches of the task, bypassing
+    /// the machine, until the task is dispatched to another worker or ends.
     ForwardOutput {
         /// The task.
         task: TaskId,
@@ -102,7 +104,7 @@ pub enum Effect {
         /// Its token.
         fence: Fence,
     },
-    /// For those who watch a task.
+    /// Notify the watches of a task.
     Notice {
         /// The task.
         task: TaskId,
@@ -120,9 +122,9 @@ pub enum Notice {
     Scheduled(WorkerId),
     /// It is this far, in thousandths.
     Progress(u16),
-    /// A piece of its result has come.
+    /// A piece of its result has arrived.
     Output(Payload),
-    /// It has ended, for good.
+    /// It has ended permanently.
     Ended {
         /// As it was accepted.
         accepted: Arc<AcceptedTask>,
@@ -138,7 +140,7 @@ pub enum Notice {
     },
 }
 
-/// See the head of this file.
+/// The scheduler's machine. See the module documentation.
 pub struct Scheduler {
     id: SchedulerId,
     settings: Settings,
@@ -153,30 +155,30 @@ pub struct Scheduler {
     by_tenant: BTreeMap<Name, u32>,
     /// Chosen by clients, hence no hash map.
     by_key: BTreeMap<Key, TaskId>,
-    /// Keys of tasks that have ended, with the time at which they are forgotten; in the order of times.
+    /// Keys of ended tasks, with the times at which they are forgotten; ordered by time.
     old_keys: VecDeque<(Time, Key, TaskId)>,
     workers: Vec<Option<WorkerState>>,
     slot_of: Map<WorkerId, WorkerSlot>,
-    /// After a restart: the tasks whose attempts are with workers that have not been heard of yet.
+    /// After a restart: the tasks with attempts at workers that have not been reconciled yet.
     unreconciled: BTreeMap<WorkerId, Vec<TaskRef>>,
-    /// Workers that are to be removed once they have nothing left.
+    /// Workers that are removed once they are idle.
     draining: BTreeSet<WorkerSlot>,
-    /// Workers that were removed: they are not taken back because a search finds them again.
+    /// Workers that were removed: they are not taken back when a search finds them again.
     removed: BTreeMap<WorkerId, RemovedWorker>,
     agenda: BTreeSet<(Time, Due)>,
     fences: u64,
     requests: u64,
-    /// When this life began, or last went on after it did not run for a while.
+    /// When this incarnation began, or last resumed after a stall.
     resumed: Time,
-    /// Whether something waits to be made durable with the next commit.
+    /// Whether a flush of records that wait for the next commit is on the agenda.
     flushes: bool,
     counts: Counts,
     actions: Vec<Action>,
-    /// The worker whose factor was looked at last because of another's completion.
+    /// The worker whose factor was last updated because of another's completion.
     next_factor: usize,
     /// Whether the event of this step may have changed what can be placed.
     plan_wanted: bool,
-    /// What was too much for the steps so far.
+    /// Work that was too much for the steps so far.
     deferred: Deferred,
     /// How many more items this step may handle.
     budget: usize,
@@ -185,33 +187,33 @@ pub struct Scheduler {
 /// An idempotency key, with the tenant whose key it is.
 type Key = (Option<Name>, Arc<str>);
 
-/// What a time in the agenda is for. Each task and each worker has at most one.
+/// What is due at a time of the agenda. Each task and each worker has at most one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Task(TaskRef),
     Worker(WorkerSlot),
-    /// Saves what was learned, and brings up to date what drifts.
+    /// Saves what was learned, and refreshes values that drift with time.
     Save,
-    /// Makes durable what could wait.
+    /// Makes the records durable that wait for the next commit.
     Flush,
 }
 
-/// A task that has not ended. There may be a million that were never tried, so what comes of trying is kept
-/// apart, and is read through the task as if it were always there.
+/// A task that has not ended. There may be a million without an attempt, so the history of attempts is allocated
+/// separately, and is read through the task as if it were always there.
 struct Task {
     accepted: Arc<AcceptedTask>,
-    /// Whether it survives this life.
+    /// Whether it survives this incarnation.
     stored: bool,
     state: TaskState,
     due: Option<Time>,
-    /// `None` for a task that was never tried.
+    /// `None` for a task without an attempt.
     history: Option<Box<AttemptHistory>>,
 }
 
-/// Times the tasks that wait, this is part of what a long queue costs: what grows here must be worth it.
+/// A long queue costs this times its length: what grows here must be worth it.
 const _: () = assert!(size_of::<Option<Task>>() <= 40);
 
-/// What came of trying a task so far.
+/// The attempts of a task so far.
 struct AttemptHistory {
     attempts: u32,
     failures: u32,
@@ -223,7 +225,7 @@ struct AttemptHistory {
     failed_on: Vec<WorkerId>,
     not_before: Time,
     progress_permille: u16,
-    /// Whether a piece of the result has gone out: it cannot be taken back.
+    /// Whether a piece of the result has been sent out: it cannot be taken back.
     has_output: bool,
     failed: FailedAttempts,
     /// The id under which a back end has the current attempt.
@@ -254,34 +256,34 @@ impl Deref for Task {
     }
 }
 
-/// Makes room for them first: whoever only may have something to write looks before.
+/// Allocates the history first: a caller that may have nothing to write checks before.
 impl DerefMut for Task {
     fn deref_mut(&mut self) -> &mut AttemptHistory {
         self.history.get_or_insert_with(|| Box::new(AttemptHistory::NONE))
     }
 }
 
-/// The attempt under way.
+/// The attempt in flight.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     fence: Fence,
     worker: WorkerId,
-    /// `None` until a worker that a restarted scheduler has not met again says that it has it.
+    /// After a restart, `None` until its worker is reconciled.
     slot: Option<WorkerSlot>,
-    /// When it was handed over.
+    /// When it was first dispatched.
     dispatched_at: Time,
-    /// When that was last repeated.
+    /// When it was last dispatched.
     sent: Time,
     started: Option<Time>,
-    /// When its present run began: later than that if it was handed over again after a restart.
+    /// When its present run began: later than `started` if it was dispatched again after a restart.
     run_started: Option<Time>,
-    /// When the worker first said that it has it.
+    /// When the worker first acknowledged it.
     acknowledged: Option<Time>,
     resends: u32,
 }
 
 impl Effect {
-    /// Adds it to `step`: to leave when what was before it is durable, or at once if nothing of it is stored.
+    /// Adds it to `step`: to be sent when the records before it are durable, or at once if the task is not stored.
     fn send_for_task(self, stored: bool, step: &mut SchedulerStep) {
         match stored {
             true => step.send(self),
@@ -313,7 +315,7 @@ impl Machine for Scheduler {
             SchedulerEvent::Woke => self.wake(now, step),
         }
         self.forget_drained(now, step);
-        // Leases that ran out while the scheduler did not run are not relied on.
+        // Leases that expired while the scheduler did not run are not relied on.
         if self.is_stalled(now) {
             return;
         }
@@ -345,7 +347,7 @@ impl Scheduler {
         while self.budget > 0
             && let Some((at, due)) = self.agenda.first().copied()
             && at <= now
-            // The end of time never comes: what is due then would come up again and again.
+            // `Time::MAX` never comes: an entry at it would be handled repeatedly.
             && at < Time::MAX
         {
             self.agenda.pop_first();
@@ -364,7 +366,7 @@ impl Scheduler {
         self.continue_deferred(now, step);
     }
 
-    /// Asks placement what to do now, and does it.
+    /// Gets a plan from placement, and executes it.
     fn execute_plan(&mut self, now: Time, step: &mut SchedulerStep) {
         let mut actions = std::mem::take(&mut self.actions);
         self.placement.plan(&self.predictor, now, &mut actions);
@@ -381,7 +383,7 @@ impl Scheduler {
         self.actions = actions;
     }
 
-    /// Sets the one time at which a task wants attention.
+    /// Sets the one time at which a task is due.
     fn set_task_due(&mut self, task: TaskRef, at: Option<Time>) {
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         if entry.due == at {
@@ -413,18 +415,18 @@ impl Scheduler {
         Fence(self.with_epoch(self.fences))
     }
 
-    /// The number of the next request to a worker, so that its answer is known from others.
+    /// The number of the next request to a worker, which tells its answer from others.
     fn next_request(&mut self) -> u64 {
         self.requests += 1;
         self.with_epoch(self.requests)
     }
 
-    /// With the epoch in the upper bits, every number of this life is larger than those of earlier ones.
+    /// With the epoch in the upper bits, every number of this incarnation is larger than those of earlier ones.
     fn with_epoch(&self, number: u64) -> u64 {
         (self.epoch.0 << EPOCH_SHIFT) | number
     }
 
-    /// Notes more about the attempt of a task, with the next commit, or soon: a restart would know less.
+    /// Stores more about the attempt of a task, with the next commit or soon, for a restart.
     fn note_attempt(
         &mut self,
         now: Time,
@@ -449,5 +451,5 @@ impl Scheduler {
     }
 }
 
-/// Tokens of one life: 2^44, a million a second for 200 days; lives: 2^20, one a minute for two years.
+/// Tokens of one incarnation: 2^44, a million a second for 200 days; incarnations: 2^20, one a minute for two years.
 const EPOCH_SHIFT: u32 = 44;

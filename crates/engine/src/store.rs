@@ -1,4 +1,4 @@
-//! What a scheduler needs of its store. `hypha-conformance` has the tests that every implementation passes.
+//! What a scheduler needs from its store. `hypha-conformance` has the tests that every implementation passes.
 
 mod any;
 
@@ -11,10 +11,11 @@ use crate::record::{Image, Record, StoredTask};
 
 pub use any::{AnyStore, StoreFailure, erase_store};
 
-/// Makes a scheduler's records durable and answers questions about its tasks, those that have ended included.
+/// Makes a scheduler's records durable and answers queries about its tasks, including ended ones.
 ///
-/// What [`Recover::recover`] returns has every task that has not ended, and of those that have, at least the ones that
-/// an idempotency key leads to: their id, key, tenant, state and time of the end, which is enough to answer a repeat.
+/// The image that [`Recover::recover`] returns has every task that has not ended, and at least those ended tasks that
+/// an idempotency key refers to: their id, key, tenant, state and time of the end, which is enough to answer a repeated
+/// submit.
 pub trait SchedulerStore: Recover<Record, Image = Image> + Send + Sync {
     /// A task, whether it has ended or not.
     fn task(&self, id: TaskId) -> BoxFuture<'_, Result<Option<StoredTask>, Self::Error>>;
@@ -35,19 +36,19 @@ pub trait SchedulerStore: Recover<Record, Image = Image> + Send + Sync {
         limit: usize,
     ) -> BoxFuture<'_, Result<Page, Self::Error>>;
 
-    /// Forgets tasks that ended before `time`, with their results and keys, and returns how many. Works while commits
-    /// fail as well: it may be what makes room.
+    /// Forgets tasks that ended before `time`, with their results and keys, and returns how many. Also works while
+    /// commits fail: it may be what frees disk space.
     fn forget_finished_before(&self, time: Time) -> BoxFuture<'_, Result<u64, Self::Error>>;
 }
 
 /// The most tasks of a page.
 pub const MAX_PAGE: usize = 1_000;
 
-/// Which tasks are wanted; what is `None` does not matter.
+/// Which tasks are wanted; a field that is `None` matches all.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// In this state. Whether a worker has started a task is not stored: `Running` finds what
-    /// `Scheduled` finds, every task that has been given to a worker.
+    /// In this state. The filter does not see whether a worker has started a task: `Running` finds what
+    /// `Scheduled` finds, every task that has been dispatched to a worker.
     pub state: Option<TaskState>,
     /// For this model.
     pub model: Option<Name>,
@@ -64,13 +65,13 @@ pub struct Filter {
 pub struct Page {
     /// The tasks.
     pub tasks: Vec<StoredTask>,
-    /// Where the next page begins: behind this task. `None` if this was the last. A page may be short, or
-    /// empty, and not the last: when its tasks are large, or few among many.
+    /// The next page begins behind this task; `None` if this was the last page. A page may be short or
+    /// empty and not the last: if its tasks are large, or few tasks match.
     pub next: Option<TaskId>,
 }
 
 impl Filter {
-    /// Whether `task` is wanted: what the filter means, for stores that look at one task after another.
+    /// Whether `task` is wanted: defines the filter, for stores that scan tasks.
     pub fn matches(&self, task: &StoredTask) -> bool {
         let spec = &task.accepted.spec;
         let (state, worker) = match (&task.finished, &task.current) {

@@ -1,8 +1,8 @@
 //! The worker: leases parts of itself, runs what the holders of leases dispatch, and keeps each result until it is
 //! recorded.
 //!
-//! The rest of the machine is in the files below: `lease.rs` (who holds which part), `run_queue.rs` (the order in which runs
-//! begin), `leave.rs` (the end of a life in order).
+//! The rest of the machine is in the files below: `lease.rs` (which scheduler holds which portion), `run_queue.rs` (the
+//! order in which runs begin), `leave.rs` (a graceful stop), `image.rs` (the durable state).
 
 mod image;
 mod lease;
@@ -27,38 +27,38 @@ pub use image::WorkerImage;
 
 /// A result that has not been recorded is sent again after this long.
 const RESEND_AFTER: Span = Span::from_secs(2);
-/// Results that wait to be recorded. A scheduler records each within a round trip; one that does not is
-/// given no room to pile them up here.
+/// Results that wait to be recorded. A scheduler records each within a round trip; one that does not must
+/// not pile them up here.
 const MAX_UNRECORDED: usize = 1_024;
 
 /// What a worker wants after a step.
 pub type WorkerStep = Step<WorkerMachine>;
 
-/// What a worker makes durable: which life it is in, and whether it ended in order. Attempts are the
-/// scheduler's to remember.
+/// What a worker makes durable: its incarnation, and whether it stopped gracefully. The scheduler stores the
+/// attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerRecord {
-    /// The next life begins.
+    /// The next incarnation begins.
     Started(Epoch),
-    /// This life ends in order.
+    /// This incarnation stops gracefully.
     Left(Leaving),
 }
 
-/// A life that ended in order. Those who held its leases may not have heard of it.
+/// An incarnation that stopped gracefully. The holders of its leases may not have been told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// The life.
+    /// The incarnation.
     pub epoch: Epoch,
-    /// Who held a lease at its end.
+    /// The schedulers that held a lease at its end.
     pub holders: Vec<SchedulerId>,
 }
 
 /// A message to a scheduler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutgoingMessage {
-    /// To whom.
+    /// The receiver.
     pub to: SchedulerId,
-    /// What.
+    /// The message.
     pub message: FromWorker,
 }
 
@@ -74,7 +74,7 @@ pub enum WorkerEffect {
 /// Names an attempt on this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId {
-    /// Whose attempt it is.
+    /// The scheduler that dispatched it.
     pub scheduler: SchedulerId,
     /// Its token.
     pub fence: Fence,
@@ -83,29 +83,29 @@ pub struct RunId {
 /// What is to be run or stopped.
 #[derive(Clone, Debug)]
 pub enum RunCommand {
-    /// Start an executor; answer with `Ended`.
+    /// Start an executor; report its end with `Ended`.
     Start {
         /// The run.
         id: RunId,
-        /// What.
+        /// What to run.
         dispatch: Arc<Dispatch>,
-        /// By which of the worker's executors.
+        /// The executor, by its index in the worker's list.
         executor: usize,
         /// On which devices.
         devices: Vec<u32>,
     },
-    /// Stop it; answer with `Ended` when it is gone.
+    /// Stop it; report with `Ended` when it is gone.
     Stop(RunId),
 }
 
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum WorkerEvent {
-    /// A scheduler said something.
+    /// A scheduler sent a message.
     SchedulerMessageReceived {
-        /// Who.
+        /// The sender.
         scheduler: SchedulerId,
-        /// What.
+        /// The message.
         message: ToWorker,
     },
     /// A run is this far, in thousandths.
@@ -119,41 +119,41 @@ pub enum WorkerEvent {
     Ended {
         /// The run.
         id: RunId,
-        /// With what.
+        /// The outcome.
         outcome: Outcome,
-        /// How long it ran, if the executor knows that better than we do.
+        /// How long it ran, if the executor measured it.
         run: Option<Span>,
     },
-    /// What an executor forwards to has taken a run, under this id.
+    /// The back end of an executor has accepted a run, under this id.
     Delegated {
         /// The run.
         id: RunId,
         /// The id.
         handle: Arc<str>,
     },
-    /// What an executor forwards to has not taken a run: it has too much to do.
+    /// The back end of an executor has not accepted a run: it is overloaded.
     Declined {
         /// The run.
         id: RunId,
     },
-    /// Whether what an executor forwards to is there was looked at.
+    /// The back end of an executor was checked.
     BackEndChecked {
-        /// The executor, by its place in the worker's list.
+        /// The executor, by its index in the worker's list.
         executor: usize,
         /// Whether it is healthy.
         is_healthy: bool,
     },
-    /// The worker is to end: it gives back what it has not finished, and takes nothing more.
+    /// The worker is to stop gracefully: it returns the attempts that it has not finished, and takes no more.
     LeaveRequested,
-    /// The time that the worker wanted to be woken at has come.
+    /// The time of [`Machine::wake_at`] has come.
     Woke,
 }
 
-/// See the head of this file.
+/// The worker's machine. See the module documentation.
 pub struct WorkerMachine {
     worker: Arc<Worker>,
     epoch: Epoch,
-    /// How the last life ended, for those holders of its leases that have not heard of it.
+    /// How the last incarnation ended, for those holders of its leases that have not been told.
     left: Option<Leaving>,
     is_leaving: bool,
     rng: Rng,
@@ -161,7 +161,7 @@ pub struct WorkerMachine {
     runs: BTreeMap<RunId, RunState>,
     /// For each scheduler, the runs that wait for room.
     queues: BTreeMap<SchedulerId, run_queue::RunQueue>,
-    /// When something is due for a run: its end, or its result again. Each run has at most one entry.
+    /// When something is due for a run: its timeout, or a resend of its result. Each run has at most one entry.
     agenda: BTreeSet<(Time, RunId)>,
     /// Executors whose back ends are unreachable.
     unreachable: BTreeSet<usize>,
@@ -180,7 +180,7 @@ enum RunPhase {
     Running {
         since: Time,
     },
-    /// Told to stop; its room is not free before it is gone.
+    /// Stop requested; its room is not free before its executor is gone.
     Stopping {
         timed_out: bool,
         since: Time,
@@ -237,7 +237,7 @@ impl Machine for WorkerMachine {
 }
 
 impl WorkerMachine {
-    /// The next life of a worker whose last one was `last`, and the last one that ended in order was `left`.
+    /// The next incarnation of a worker. Its last one was `last`, and the last one that stopped gracefully was `left`.
     pub fn start(
         worker: Arc<Worker>,
         last: Epoch,
@@ -270,7 +270,7 @@ impl WorkerMachine {
         }
     }
 
-    /// What runs now, to be read: the run, its lease and since when.
+    /// The runs that are running now: the id, the dispatch and since when.
     pub fn running(&self) -> impl Iterator<Item = (RunId, &Dispatch, Time)> {
         self.runs.iter().filter_map(|(id, run)| match run.phase {
             RunPhase::Running { since } => Some((*id, &*run.dispatch, since)),
@@ -278,7 +278,7 @@ impl WorkerMachine {
         })
     }
 
-    /// How many runs have room, those included that were told to stop.
+    /// How many runs have room, including those that are stopping.
     pub fn slots_in_use(&self) -> usize {
         self.book.booked()
     }
@@ -288,7 +288,7 @@ impl WorkerMachine {
         self.runs.contains_key(&id)
     }
 
-    /// Which life this is.
+    /// The worker's incarnation.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -303,7 +303,7 @@ impl WorkerMachine {
         self.book.limit_of(holder)
     }
 
-    /// Recomputes what is kept incrementally and compares.
+    /// Recomputes the state that is kept incrementally and compares.
     pub fn check(&self) -> Result<(), String> {
         self.book.check()?;
         let is_booked = |run: &&RunState| {
@@ -311,11 +311,11 @@ impl WorkerMachine {
         };
         let booked = self.runs.values().filter(is_booked).count();
         if booked != self.book.booked() {
-            return Err(format!("{booked} run and {} are booked", self.book.booked()));
+            return Err(format!("{booked} are running and {} are booked", self.book.booked()));
         }
         let due = self.runs.values().filter(|run| run.due.is_some()).count();
         if due != self.agenda.len() {
-            return Err(format!("{due} runs want a time and {} have one", self.agenda.len()));
+            return Err(format!("{due} runs are due and {} are on the agenda", self.agenda.len()));
         }
         let is_waiting = |run: &&RunState| matches!(run.phase, RunPhase::Waiting);
         let (waiting, queued) = (
@@ -363,7 +363,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Whether `from` holds this very lease of this life.
+    /// Whether `from` holds exactly this lease of this incarnation.
     fn holds_lease(&self, from: SchedulerId, lease: LeaseId, epoch: Epoch) -> bool {
         epoch == self.epoch && self.book.holds(from, lease)
     }
@@ -378,7 +378,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Says which executors should be given nothing.
+    /// Reports which executors are unreachable.
     fn send_unreachable(&self, to: SchedulerId, step: &mut WorkerStep) {
         let executors = &self.worker.executors;
         let unreachable =
@@ -387,7 +387,7 @@ impl WorkerMachine {
         send_message_at_once(step, to, message);
     }
 
-    /// The attempts of a scheduler that are here and of which it will hear more.
+    /// The attempts of a scheduler that are here and whose end will be reported.
     fn holding_for(&self, scheduler: SchedulerId) -> Vec<(AttemptId, Fence)> {
         let held = |(run, state): (&RunId, &RunState)| {
             let is_stopped = matches!(state.phase, RunPhase::Stopping { timed_out: false, .. });
@@ -410,7 +410,7 @@ impl WorkerMachine {
             self.resume_run(now, id, dispatch.timeout);
         }
         if let Some(known) = self.runs.get(&id) {
-            // It came twice: say again where it is.
+            // A repeated dispatch: report its state again.
             let attempt = known.dispatch.attempt;
             let message = match &known.phase {
                 RunPhase::Waiting => FromWorker::Accepted { attempt, fence },
@@ -455,7 +455,7 @@ impl WorkerMachine {
         }
     }
 
-    /// A run that its lease ended is wanted again, and its back end, which cannot be told to stop, still has it.
+    /// Resumes a run that was stopping because its lease ended: its back end, which cannot cancel, still has it.
     fn resume_run(&mut self, now: Time, id: RunId, timeout: Span) {
         if let Some(run) = self.runs.get_mut(&id)
             && let RunPhase::Stopping { timed_out: false, since } = run.phase
@@ -465,7 +465,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Whether no more of a scheduler is taken, not even to wait.
+    /// Whether no more attempts of a scheduler are accepted, not even to wait.
     fn is_full(&self, scheduler: SchedulerId) -> bool {
         let slots = self.concurrency_for(scheduler) as usize;
         let most_waiting = slots.saturating_mul(MAX_PREFETCH_PER_SLOT);
@@ -532,7 +532,7 @@ impl WorkerMachine {
         match outcome {
             None => self.forget(id),
             Some(outcome) => {
-                // It cannot have run for longer than it was here.
+                // It cannot have run for longer than it has been here.
                 let elapsed = now.since(since);
                 let elapsed = ran.map_or(elapsed, |ran| ran.min(elapsed));
                 let (attempt, fence) = (run.dispatch.attempt, id.fence);
@@ -558,10 +558,10 @@ impl WorkerMachine {
         }
     }
 
-    /// What was to run it has not taken it.
+    /// The back end has not accepted the run.
     fn declined(&mut self, id: RunId, step: &mut WorkerStep) {
         let Some(phase) = self.free_room(id) else { return };
-        // Also if its time was over meanwhile: the scheduler waits to hear of it.
+        // Also if it timed out meanwhile: the scheduler waits for the report.
         if let RunPhase::Running { .. } | RunPhase::Stopping { timed_out: true, .. } = phase
             && let Some(run) = self.runs.get(&id)
         {
@@ -581,7 +581,7 @@ impl WorkerMachine {
         run.is_some_and(|run| matches!(run.phase, RunPhase::Stopping { .. }))
     }
 
-    /// Frees the room of a run that is over. Returns the phase that it was in; none if it had no room.
+    /// Frees the room of a run that has ended. Returns the phase that it was in; `None` if it had no room.
     fn free_room(&mut self, id: RunId) -> Option<RunPhase> {
         let run = self.runs.get_mut(&id)?;
         let phase = match run.phase {
@@ -596,7 +596,7 @@ impl WorkerMachine {
         Some(phase)
     }
 
-    /// Stops a run, wherever it is. Its room is free when it is gone.
+    /// Stops a run in any phase. Its room is free when its executor is gone.
     fn stop(&mut self, id: RunId, timed_out: bool, step: &mut WorkerStep) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         match run.phase {
@@ -636,7 +636,7 @@ impl WorkerMachine {
         }
         while let Some((at, id)) = self.agenda.first().copied()
             && at <= now
-            // The end of time never comes: what is due then would come up again and again.
+            // `Time::MAX` never comes: an entry at it would be handled repeatedly.
             && at < Time::MAX
         {
             self.set_due(id, None);
@@ -652,7 +652,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Says with what a run has ended, again.
+    /// Reports the end of a run again.
     fn report_end(&self, id: RunId, step: &mut WorkerStep) {
         let Some(run) = self.runs.get(&id) else { return };
         if let RunPhase::Ended { run: elapsed, outcome } = &run.phase {
@@ -667,8 +667,8 @@ fn send_message(step: &mut WorkerStep, to: SchedulerId, message: FromWorker) {
     step.send(WorkerEffect::Send(OutgoingMessage { to, message }));
 }
 
-/// Says what relies on nothing that is not durable yet: the epoch is before a lease is granted in it, and everything
-/// that a lease allows comes after that.
+/// Sends a message that relies on nothing that is not durable yet: the epoch is durable before a lease is granted in
+/// it, and everything that a lease allows comes after that.
 fn send_message_at_once(step: &mut WorkerStep, to: SchedulerId, message: FromWorker) {
     step.send_at_once(WorkerEffect::Send(OutgoingMessage { to, message }));
 }

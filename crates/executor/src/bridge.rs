@@ -3,12 +3,12 @@
 //!
 //! | Route | What |
 //! |---|---|
-//! | `GET /v1/input` | what the attempt was given |
+//! | `GET /v1/input` | the input of the attempt |
 //! | `GET /v1/status` | `{"attempt", "model", "stream", "input_bytes", "progress", "result"}` |
-//! | `POST /v1/progress` | `{"permille": 0…1000}`: how far it is |
+//! | `POST /v1/progress` | `{"permille": 0…1000}`: its progress |
 //! | `POST /v1/output` | a piece of its output, which is passed on at once; together they are the result |
 //! | `PUT /v1/result` | the result, instead of pieces or standard output |
-//! | `POST /v1/failure` | what went wrong, instead of a result: the task may be retried elsewhere |
+//! | `POST /v1/failure` | an error message, instead of a result: the task may be retried elsewhere |
 //! | `POST /v1/refusal` | what is wrong with the input, instead of a result: the task is not retried |
 //! | `GET /v1/next` | waits for an attempt and returns its input: for programs that are kept warm |
 //! | `GET /openapi.json` | this table, for programs |
@@ -38,12 +38,12 @@ use listener::BoundedListener;
 
 /// For its owner alone.
 const SOCKET_MODE: u32 = 0o600;
-/// What the kernel takes as the name of a socket, without the zero at its end.
+/// The longest name of a socket that the kernel accepts, without the NUL at its end.
 pub(crate) const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// Nobody guesses 256 bits.
+/// 256 bits cannot be guessed.
 const SECRET_BYTES: usize = 32;
 
-/// A bridge to one process and what it starts. Closed when it is dropped.
+/// A bridge to one process and its children. Closed when it is dropped.
 pub(crate) struct Bridge {
     path: PathBuf,
     token: String,
@@ -51,7 +51,7 @@ pub(crate) struct Bridge {
     server: JoinHandle<()>,
 }
 
-/// How many attempts come over a bridge.
+/// How many attempts a bridge serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BridgeMode {
     Single,
@@ -59,7 +59,7 @@ pub(crate) enum BridgeMode {
 }
 
 struct Shared {
-    /// Compared by digest: how long that takes says nothing about the secret.
+    /// Compared by digest: the time that takes reveals nothing about the secret.
     token: blake3::Hash,
     mode: BridgeMode,
     result_bytes: usize,
@@ -71,7 +71,7 @@ struct Shared {
 }
 
 impl Bridge {
-    /// A bridge in `directory`, which nobody else can enter: there is no moment at which others reach the socket.
+    /// A bridge in `directory`, which no other user can enter: the socket is never exposed to others.
     pub(crate) fn open(
         directory: &Directory,
         mode: BridgeMode,
@@ -105,18 +105,18 @@ impl Bridge {
         &self.token
     }
 
-    /// Makes `attempt` the one at hand.
+    /// Makes `attempt` the current one.
     pub(crate) fn set_current(&self, attempt: &Attempt, reporter: RunReporter) {
         *self.shared.current() = Some(CurrentAttempt::new(attempt, reporter));
         self.shared.arrived.notify_waiters();
     }
 
-    /// Returns once the attempt at hand was answered.
+    /// Returns once the current attempt was answered.
     pub(crate) async fn wait_answered(&self) {
         loop {
             let answered = self.shared.answered.notified();
             tokio::pin!(answered);
-            // Listening begins before the look, so that no answer falls between the two.
+            // Registered before the check, so that no answer is missed in between.
             answered.as_mut().enable();
             if self.shared.current().as_ref().is_some_and(CurrentAttempt::is_answered) {
                 return;
@@ -125,7 +125,7 @@ impl Bridge {
         }
     }
 
-    /// The attempt at hand with what came of it; the program hears no more of it.
+    /// The current attempt with its answer; the program gets no more of it.
     pub(crate) fn take(&self) -> Option<CurrentAttempt> {
         self.shared.current().take()
     }

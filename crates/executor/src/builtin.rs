@@ -18,9 +18,9 @@ use crate::running::{MAX_PERMILLE, RunControl, RunHandle};
 /// Two matrices of this size take 64 MiB, more than most caches and less than any worker, and their product some
 /// seconds.
 const MAX_BURN_SIZE: usize = 2_048;
-/// How many reports a sleep makes of its progress.
+/// How often a sleep reports its progress.
 const SLEEP_REPORTS: u16 = 10;
-/// How much of an input that is not understood is repeated: enough to recognise it.
+/// How much of an invalid input is repeated: enough to recognise it.
 const MAX_SHOWN_BYTES: usize = 80;
 
 #[derive(Deserialize)]
@@ -46,10 +46,9 @@ impl Burn {
 /// What `echo` streams.
 #[derive(Debug)]
 pub(crate) enum EchoStream {
-    /// Its input in words, each with the space after it. Cut as they are asked for, so that nothing waits in
-    /// memory.
+    /// Its input in words, each with the space after it. Split lazily, so that nothing waits in memory.
     Input { input: Payload, at: usize },
-    /// The events of an answer in OpenAI's shape.
+    /// The events of a response in OpenAI's format.
     Events(std::vec::IntoIter<Bytes>),
 }
 
@@ -118,7 +117,7 @@ where
 
 fn input<T: DeserializeOwned>(payload: &Payload, expected: &str) -> Result<T, RunError> {
     let bytes = payload.bytes().trim_ascii();
-    // A list would be read as the fields in their order.
+    // An array would be parsed as the fields in their order.
     let object = bytes.starts_with(b"{").then(|| serde_json::from_slice(bytes).ok()).flatten();
     object.ok_or_else(|| {
         RunError::Input(format!("expected {expected}, and got {}", describe_input(bytes)))
@@ -132,7 +131,7 @@ fn describe_input(bytes: &[u8]) -> String {
     }
     let start = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SHOWN_BYTES)]);
     let rest = if bytes.len() > MAX_SHOWN_BYTES { "…" } else { "" };
-    let text = if bytes.starts_with(b"\"") { "the text " } else { "" };
+    let text = if bytes.starts_with(b"\"") { "the string " } else { "" };
     format!("{text}{start}{rest}")
 }
 
@@ -140,7 +139,7 @@ async fn sleep(time: Duration, payload: Payload, control: RunControl) -> RunOutc
     let part = time / u32::from(SLEEP_REPORTS);
     let begun = tokio::time::Instant::now();
     for report in 1..=SLEEP_REPORTS {
-        // Counted from the beginning, so that late wakings do not add up.
+        // Computed from the start, so that late wake-ups do not add up.
         let until = match report {
             SLEEP_REPORTS => begun.checked_add(time),
             _ => begun.checked_add(part * u32::from(report)),
@@ -172,10 +171,10 @@ async fn burn(size: usize, control: RunControl) -> RunOutcome {
     }
 }
 
-/// The trace of a matrix product and how long it took; none if it was cancelled.
+/// The trace of a matrix product and how long it took; `None` if it was cancelled.
 fn multiply(size: usize, control: &RunControl) -> Option<(f64, f64)> {
     let begun = Instant::now();
-    // Small whole numbers: the product is exact, so that its trace can be checked.
+    // Small integers: the product is exact, so that its trace can be checked.
     let left: Vec<f64> = (0..size * size).map(|at| (at % 7) as f64).collect();
     let right: Vec<f64> = (0..size * size).map(|at| (at % 5) as f64).collect();
     let mut product = vec![0.0; size];

@@ -1,14 +1,15 @@
 //! The two small processes between a node and a program that it runs.
 //!
 //! ```text
-//! node ── supervisor ── launcher, which becomes the program ── whatever that starts
+//! node ── supervisor ── launcher, which becomes the program ── its children
 //! ```
 //!
-//! The supervisor stands outside the sandbox. It adopts orphans, so that nothing that the program starts escapes
-//! it, also not by `setsid`; it watches memory, ends the tree and reaps it. Its standard input is a socket to the
-//! node: one order in, one report out, and when the node closes its half, or dies, the tree is ended.
-//! The launcher puts the sandbox on itself and then becomes the program. Both are the node's own program under a
-//! hidden subcommand: nothing runs between a fork and an exec, where hardly anything is allowed.
+//! The supervisor runs outside the sandbox. It adopts orphans, so that no process that the program starts
+//! escapes it, not even by `setsid`; it watches memory, kills the tree and reaps it. Its standard input is a
+//! socket to the node: one request in, one report out, and when the node closes its half, or dies, the tree
+//! is killed. The launcher applies the sandbox to itself and then becomes the program. Both are the node's
+//! own program under a hidden subcommand: no code runs between a fork and an exec, where hardly anything is
+//! allowed.
 
 pub(crate) mod cgroup;
 mod confine;
@@ -28,27 +29,28 @@ use crate::process::Confinement;
 pub(crate) const SUPERVISE_STAGE: &str = "supervise";
 /// The argument that makes the launcher become the program.
 const EXEC_STAGE: &str = "become";
-/// Carries the [`LaunchSpec`] to the launcher. The environment can be read by its owner alone, arguments by anyone.
+/// Passes the [`LaunchSpec`] to the launcher. The environment can be read by its owner alone, arguments by
+/// anyone.
 const LAUNCH_VARIABLE: &str = "HYPHA_LAUNCH";
-/// The running program, also after its file was replaced by a newer one.
+/// The running program, even after its file was replaced by a newer one.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
-/// What the launcher ends with if it could not become the program, as shells do.
+/// The launcher's exit code if it could not become the program, as in shells.
 const EXIT_NOT_STARTED: u8 = 127;
 
-/// What the supervisor is told to do.
+/// A request to the supervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SupervisorRequest {
     pub(crate) launch: LaunchSpec,
     /// The file that becomes the program's standard input.
     pub(crate) input: PathBuf,
-    /// None where the kernel gives us none: then the limits below are watched instead.
+    /// `None` where the kernel provides none: then the limits below are watched instead.
     pub(crate) cgroup: Option<cgroup::CgroupSpec>,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) processes: u64,
     pub(crate) grace_ms: u64,
 }
 
-/// What the launcher does to itself.
+/// The confinement that the launcher applies to itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LaunchSpec {
     pub(crate) command: PathBuf,
@@ -67,7 +69,7 @@ pub(crate) struct LaunchSpec {
     pub(crate) address_space_bytes: Option<u64>,
 }
 
-/// How it went. Nothing of the program is left when it is sent.
+/// The outcome. No process of the program is left when it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ExitReason {
     Exited { code: i32 },
@@ -77,10 +79,10 @@ pub(crate) enum ExitReason {
     Processes { count: u64, limit: u64 },
 }
 
-/// What the supervisor answers: how it went, or why it did not go at all.
+/// The supervisor's answer: the outcome, or why the program was not started.
 pub(crate) type Report = Result<ExitReason, String>;
 
-/// Runs the launcher with the arguments that follow its subcommand. It never asks anything of the rest of the
+/// Runs the launcher with the arguments that follow its subcommand. It uses nothing of the rest of the
 /// program that it is part of.
 pub fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let stage = args.next();

@@ -1,7 +1,7 @@
-//! Runs what a task asks for: programs in a sandbox, and a few models that are built in.
+//! Runs tasks: programs in a sandbox, and a few builtin models.
 //!
-//! [`Executor::start`] begins an [`Attempt`] and hands back a [`RunHandle`]: what it reports on its way, a way to cancel
-//! it, and its [`RunOutcome`]. How many run at once, and on which devices, was decided before.
+//! [`Executor::start`] starts an [`Attempt`] and returns a [`RunHandle`]: its events, a way to cancel it, and
+//! its [`RunOutcome`]. How many run at once, and on which devices, was decided before.
 
 mod bridge;
 mod builtin;
@@ -16,38 +16,39 @@ pub use outcome::{RunError, RunFailure, RunOutcome};
 pub use process::{Confinement, Launcher, Limits, OpenError, Process, ProcessConfig};
 pub use running::{Canceller, RunEvent, RunHandle};
 
-/// What is to be run.
+/// An attempt to run.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// The attempt that it is, for the program to know.
+    /// Its id, which the program is given.
     pub id: AttemptId,
-    /// The model that was asked for.
+    /// The requested model.
     pub model: Name,
-    /// What it is given.
+    /// Its input.
     pub input: Payload,
-    /// How the input is to be read.
+    /// The format of the input.
     pub form: InputKind,
     /// The GPUs it may use, as the ledger numbers them.
     pub devices: Vec<u32>,
     /// The CPUs it may use; empty means any.
     pub cpus: Vec<usize>,
-    /// How much memory it and all that it starts may use together; none leaves it to the executor's own limit.
+    /// How much memory it and its children may use together; `None` applies the executor's own limit.
     pub memory_bytes: Option<u64>,
-    /// Whether its output is wanted piece by piece, as [`RunEvent::Output`], besides the result at its end.
+    /// Whether its output is sent piece by piece, as [`RunEvent::Output`], besides the result at its end.
     pub stream: bool,
 }
 
-/// One way to run attempts.
+/// A way to run attempts.
 #[derive(Clone, Debug)]
 pub enum Executor {
-    /// Part of the worker; the attempt's model says which.
+    /// Part of the worker; the attempt's model selects which.
     Builtin,
-    /// A program: one process an attempt, or a few that are kept warm. Dropping the last handle ends all of its attempts.
+    /// A program: one process per attempt, or a few that are kept warm. Dropping the last handle cancels all
+    /// of its attempts.
     Process(Process),
 }
 
 impl Executor {
-    /// Begins `attempt`. Must be called inside a tokio runtime. Dropping what is returned cancels the attempt.
+    /// Starts `attempt`. Must be called inside a tokio runtime. Dropping the handle cancels the attempt.
     pub fn start(&self, attempt: Attempt) -> RunHandle {
         match self {
             Executor::Builtin => builtin::start(attempt),
@@ -55,8 +56,8 @@ impl Executor {
         }
     }
 
-    /// The outcome of an attempt that needs no waiting, without any of the machinery of [`Executor::start`]; none if
-    /// it must be started.
+    /// The outcome of an attempt that needs no waiting, without the machinery of [`Executor::start`]; `None`
+    /// if it must be started.
     pub fn run_at_once(&self, attempt: &Attempt) -> Option<RunOutcome> {
         match self {
             Executor::Builtin => builtin::run_at_once(attempt),
@@ -64,8 +65,8 @@ impl Executor {
         }
     }
 
-    /// Cancels every attempt of a program, ends what is kept warm, and returns when all of it is gone. Attempts that are
-    /// started later are cancelled at once. What is built in ends with its [`RunHandle`].
+    /// Cancels every attempt of a program, stops its warm processes, and returns when all of them are gone.
+    /// Attempts that are started later are cancelled at once. Builtin models end with their [`RunHandle`].
     pub async fn stop(&self) {
         match self {
             Executor::Builtin => {}

@@ -3,7 +3,7 @@
 use hypha_model::{FailureKind, Payload, TaskError};
 use thiserror::Error;
 
-/// How an attempt ended. Whatever it started is gone by then.
+/// How an attempt ended. All of its processes are gone by then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     /// With a result.
@@ -13,65 +13,65 @@ pub enum RunOutcome {
     },
     /// Without one.
     Failed(RunFailure),
-    /// It was told to stop.
+    /// It was cancelled.
     Cancelled,
 }
 
 /// Why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunFailure {
-    /// What went wrong.
+    /// The error.
     pub error: RunError,
-    /// The last that the attempt wrote, bounded; empty if it wrote nothing.
+    /// The end of its output, bounded; empty if it wrote nothing.
     pub output: String,
 }
 
-/// What went wrong with an attempt.
+/// The error of an attempt.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum RunError {
-    /// No builtin has this name.
+    /// No builtin model has this name.
     #[error("there is no builtin model `{0}`: use `echo`, `sleep` or `burn`")]
     UnknownModel(String),
-    /// The input is not what the model takes.
-    #[error("the input is not what the model takes: {0}")]
+    /// The model refuses the input.
+    #[error("the model does not accept this input: {0}")]
     Input(String),
-    /// The program said that it failed.
+    /// The program ended with an exit code other than zero.
     #[error("the program ended with exit code {0}")]
     Exit(i32),
-    /// The program was ended by a signal that we did not send.
+    /// A signal that we did not send killed the program.
     #[error("the program was ended by signal {0}")]
     Signal(i32),
-    /// It took more memory than it may.
+    /// It used more memory than allowed.
     #[error(
         "the program used {used_bytes} bytes of memory and may use {limit_bytes}: \
-         ask for more memory or make it smaller"
+         request more memory or reduce its use"
     )]
     Memory {
-        /// What it and its children used together.
+        /// The memory that it and its children used together.
         used_bytes: u64,
-        /// What they may.
+        /// Their limit.
         limit_bytes: u64,
     },
-    /// It started more processes than it may.
+    /// It started more processes than allowed.
     #[error("the program started {count} processes and may start {limit}")]
     Processes {
         /// How many there were at once.
         count: u64,
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
-    /// The program said over the bridge what went wrong.
+    /// The program reported an error over the bridge.
     #[error("the program failed: {0}")]
     Reported(String),
-    /// A program that is kept warm ended well in the middle of an attempt.
+    /// A warm program exited without an error in the middle of an attempt.
     #[error(
-        "the program ended without a result: one that is kept warm asks for the next attempt and goes on"
+        "the program ended without a result: a warm program must request the next attempt instead of exiting"
     )]
     NoResult,
-    /// The result does not fit.
+    /// The result exceeds its limit.
     #[error("the result is larger than the limit of {limit_bytes} bytes")]
     ResultTooLarge {
-        /// What is taken.
+        /// The limit.
         limit_bytes: u64,
     },
     /// The worker could not run it.
@@ -86,7 +86,7 @@ impl RunFailure {
 }
 
 impl RunError {
-    /// What it is for programs. The one place where errors of executors become failures of tasks.
+    /// Its kind, for programs. The only place where errors of executors become failures of tasks.
     pub fn kind(&self) -> FailureKind {
         match self {
             RunError::UnknownModel(_) | RunError::Input(_) => FailureKind::InvalidInput,

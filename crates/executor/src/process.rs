@@ -1,4 +1,4 @@
-//! A program as an executor: what it is, within which bounds it runs, and when all of it ends.
+//! A program as an executor: its settings, its limits, and its shutdown.
 
 mod cgroups;
 mod directory;
@@ -30,25 +30,25 @@ pub(crate) use directory::Directory;
 use directory::RootError;
 use warm::Pool;
 
-/// Runs one program. Dropping the last handle cancels all of its attempts and ends what is kept warm.
+/// Runs one program. Dropping the last handle cancels all of its attempts and stops its warm processes.
 #[derive(Clone, Debug)]
 pub struct Process(Arc<ProcessHandle>);
 
-/// What to run and within which bounds.
+/// The program and its limits.
 #[derive(Clone, Debug)]
 pub struct ProcessConfig {
     /// How to start the launcher.
     pub launcher: Launcher,
-    /// The program, by path or by a name to be looked for in the system's directories.
+    /// The program: a path, or a name that is searched for in the system's directories.
     pub command: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Its environment, besides what every attempt gets; nothing of the worker's own is passed on.
+    /// Its environment, besides what every attempt gets; the worker's own is not passed on.
     pub environment: BTreeMap<String, String>,
-    /// How many processes are kept warm and fed over the bridge; none starts one for each attempt. A warm process is
-    /// kept for one model and one choice of devices, CPUs and memory.
+    /// How many processes are kept warm and given attempts over the bridge; none starts one for each attempt.
+    /// A warm process is kept for one model and one choice of devices, CPUs and memory.
     pub warm: Option<NonZeroUsize>,
-    /// Where work directories are made: a directory for this executor alone, locked while it is open.
+    /// The directory of work directories: for this executor alone, locked while it is open.
     pub work_root: PathBuf,
     /// What it may read besides the system's libraries.
     pub read: Vec<PathBuf>,
@@ -56,7 +56,7 @@ pub struct ProcessConfig {
     pub write: Vec<PathBuf>,
     /// Whether it may run where its files cannot be confined.
     pub confinement: Confinement,
-    /// What it may use.
+    /// Its limits.
     pub limits: Limits,
 }
 
@@ -76,28 +76,28 @@ pub enum Confinement {
     /// It does not run.
     #[default]
     Required,
-    /// It runs with what confinement there is.
+    /// It runs with the confinement that is available.
     BestEffort,
 }
 
-/// What a program may use.
+/// Limits of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Memory of the whole tree, where an attempt does not say.
+    /// Memory of the whole tree, unless an attempt sets its own limit.
     pub memory_bytes: Option<u64>,
-    /// Addresses; not applied with a GPU.
+    /// Address space; not applied with a GPU.
     pub address_space_bytes: Option<u64>,
     /// The largest file that it may write.
     pub file_bytes: Option<u64>,
     /// Files that each process may have open.
     pub open_files: u64,
-    /// Processes at once.
+    /// Processes that may exist at once.
     pub processes: u64,
-    /// The largest result that is taken.
+    /// The largest result that is accepted.
     pub result_bytes: usize,
     /// How much of the end of its output is kept for a failure.
     pub output_bytes: usize,
-    /// How long it has to end itself before it is killed.
+    /// How long it has to end by itself before it is killed.
     pub grace: Duration,
 }
 
@@ -107,23 +107,23 @@ pub enum OpenError {
     /// The directory for work directories is unusable.
     #[error("cannot use `{path}` for work directories: {error}; set another one")]
     WorkRoot {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// The sockets in it would have names that the kernel does not take.
+    /// The sockets in it would have longer names than the kernel accepts.
     #[error(
         "the path `{path}` is too long for the sockets in it: use one of at most {most} bytes for work \
          directories"
     )]
     TooLong {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// How long it may be.
+        /// The longest path.
         most: usize,
     },
-    /// Another executor is at work there.
+    /// Another executor uses it.
     #[error("another executor works in `{0}`: give each its own directory")]
     InUse(PathBuf),
 }
@@ -134,29 +134,29 @@ impl Default for Limits {
             memory_bytes: None,
             address_space_bytes: None,
             file_bytes: None,
-            // What current distributions let a service open.
+            // As many as current distributions let a service open.
             open_files: 65_536,
             // A data loader on a large machine starts a hundred; a fork bomb starts more.
             processes: 1_024,
-            // Pictures, sound, a minute of film; small beside a model, also when several tasks run at once.
+            // Images, audio, a minute of video; small beside a model, even when several tasks run at once.
             result_bytes: 64 * 1024 * 1024,
             // Some screens of a traceback.
             output_bytes: 16 * 1024,
-            // What container runtimes give by default.
+            // The default of container runtimes.
             grace: Duration::from_secs(10),
         }
     }
 }
 
 impl Launcher {
-    /// This very program, which shows [`crate::launcher::main`] as `subcommand`.
+    /// This program itself, which has [`crate::launcher::main`] as `subcommand`.
     pub fn this_program(subcommand: &str) -> Launcher {
         Launcher { program: PathBuf::from(THIS_PROGRAM), args: vec![subcommand.to_owned()] }
     }
 }
 
 impl Process {
-    /// Makes ready to run attempts: work directories that an earlier life left behind are removed.
+    /// Prepares to run attempts: removes work directories that an earlier incarnation left behind.
     pub fn open(mut config: ProcessConfig) -> Result<Process, OpenError> {
         let (root, lock) = match directory::open_root(&config.work_root) {
             Ok(opened) => opened,
@@ -168,7 +168,7 @@ impl Process {
         if root.as_os_str().len() > directory::MAX_ROOT_BYTES {
             return Err(OpenError::TooLong { path: root, most: directory::MAX_ROOT_BYTES });
         }
-        // Absolute: the program's own directory is another one.
+        // Absolute: the program runs in another directory.
         config.work_root = root;
         let stopping = CancellationToken::new();
         let state = Arc::new(ProcessState {
@@ -208,16 +208,16 @@ impl Process {
     }
 }
 
-/// What users of an executor hold; attempts do not, so that the last user's going ends them.
+/// Held by the users of an executor, not by its attempts, so that dropping the last user's handle ends them.
 #[derive(Debug)]
 struct ProcessHandle {
     state: Arc<ProcessState>,
     _stopping: DropGuard,
-    /// Says to other executors that the directory is taken.
+    /// Locks the directory against other executors.
     _lock: File,
 }
 
-/// What users and attempts share.
+/// State that users and attempts share.
 #[derive(Debug)]
 struct ProcessState {
     config: ProcessConfig,
@@ -227,10 +227,10 @@ struct ProcessState {
     tasks: TaskTracker,
 }
 
-/// What the worker could not do; the attempt itself is not to blame.
+/// A failure of the worker; the attempt itself is not to blame.
 #[derive(Debug, Error)]
 enum ProcessError {
-    #[error("cannot make its work directory: {0}")]
+    #[error("cannot create its work directory: {0}")]
     Directory(io::Error),
     #[error("cannot open the bridge: {0}")]
     Bridge(io::Error),

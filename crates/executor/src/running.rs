@@ -1,4 +1,4 @@
-//! An attempt that was begun: what it reports, how to stop it, how it ends.
+//! A running attempt: its events, how to cancel it, how it ends.
 
 use axum::body::Bytes;
 use tokio::sync::{mpsc, watch};
@@ -11,20 +11,20 @@ use crate::outcome::{RunError, RunOutcome};
 
 /// Progress is in thousandths.
 pub(crate) const MAX_PERMILLE: u16 = 1_000;
-/// Pieces of output that wait for their reader; with more the program waits. Some, so that a slow reader does not
-/// cost the program a round trip for each of them.
+/// Pieces of output that wait for their reader; beyond that the program waits. Several, so that a slow reader
+/// does not cost the program a round trip for each of them.
 const MAX_WAITING_PIECES: usize = 16;
 
-/// An attempt that was begun. Dropping it cancels the attempt.
+/// A running attempt. Dropping it cancels the attempt.
 #[derive(Debug)]
 pub struct RunHandle(Inner);
 
-/// What an attempt tells on its way.
+/// An event of a running attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunEvent {
-    /// How far it is, in thousandths. Only the latest is kept for a slow reader.
+    /// Its progress, in thousandths. A slow reader only gets the latest.
     Progress(u16),
-    /// A piece of its output. Comes only if the attempt asked for a stream; none is lost.
+    /// A piece of its output. Sent only if the attempt requested a stream; none is lost.
     Output(Bytes),
 }
 
@@ -34,7 +34,7 @@ pub struct Canceller(CancellationToken);
 
 #[derive(Debug)]
 enum Inner {
-    /// It took no time: no task is spent on it.
+    /// It ended immediately: no task is spawned for it.
     Ended { outcome: RunOutcome, words: Option<EchoStream> },
     Live {
         progress: watch::Receiver<u16>,
@@ -45,21 +45,21 @@ enum Inner {
     },
 }
 
-/// What an attempt is given to report and to listen with.
+/// An attempt's means to report and to notice cancellation.
 pub(crate) struct RunControl {
     pub(crate) reporter: RunReporter,
     pub(crate) cancel: CancellationToken,
 }
 
-/// Where an attempt reports to.
+/// The channels that an attempt reports to.
 pub(crate) struct RunReporter {
     pub(crate) progress: watch::Sender<u16>,
     pub(crate) output: mpsc::Sender<Bytes>,
 }
 
 impl RunHandle {
-    /// The next that it tells; none once it will tell no more, and its outcome is near. A program whose stream
-    /// is not read stands still, until [`RunHandle::outcome`] is asked for.
+    /// The next event; `None` once there will be no more, and its outcome is near. A program whose stream is
+    /// not read blocks until [`RunHandle::outcome`] is called.
     pub async fn next(&mut self) -> Option<RunEvent> {
         match &mut self.0 {
             Inner::Ended { words, .. } => words.as_mut()?.next().map(RunEvent::Output),
@@ -74,7 +74,7 @@ impl RunHandle {
         }
     }
 
-    /// How far it is, in thousandths.
+    /// Its progress, in thousandths.
     pub fn progress(&self) -> watch::Receiver<u16> {
         match &self.0 {
             Inner::Ended { .. } => watch::channel(MAX_PERMILLE).1,
@@ -82,14 +82,14 @@ impl RunHandle {
         }
     }
 
-    /// Tells it to stop. Its outcome comes when it is gone.
+    /// Cancels it. Its outcome comes when it is gone.
     pub fn cancel(&self) {
         if let Inner::Live { cancel, .. } = &self.0 {
             cancel.cancel();
         }
     }
 
-    /// Something that cancels it while its outcome is being waited for.
+    /// Cancels it while its outcome is being awaited.
     pub fn canceller(&self) -> Canceller {
         match &self.0 {
             Inner::Ended { .. } => Canceller(CancellationToken::new()),
@@ -97,7 +97,7 @@ impl RunHandle {
         }
     }
 
-    /// How it ends. What it still tells is dropped.
+    /// How it ends. Remaining events are dropped.
     pub async fn outcome(self) -> RunOutcome {
         match self.0 {
             Inner::Ended { outcome, .. } => outcome,
@@ -140,7 +140,7 @@ impl RunHandle {
 }
 
 impl Canceller {
-    /// Tells the attempt to stop.
+    /// Cancels the attempt.
     pub fn cancel(&self) {
         self.0.cancel();
     }

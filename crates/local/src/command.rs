@@ -1,4 +1,4 @@
-//! How a node is started as a child process.
+//! Starts a node as a child process.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ impl NodeCommand {
         }
     }
 
-    /// What its output and its files are called.
+    /// The name of its output and its files.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -43,7 +43,7 @@ impl NodeCommand {
         self
     }
 
-    /// The command that starts it. Its input must be held open; its output goes where ours goes.
+    /// The command that starts it. Its input must be kept open; its output goes where ours goes.
     pub fn command(&self) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command
@@ -52,9 +52,9 @@ impl NodeCommand {
             .arg(&self.config)
             .args(&self.flags)
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
-            // Held open for as long as we live: when it closes, the node stops, however we died.
+            // Open for as long as we live: when it closes, the node stops, however we died.
             .stdin(Stdio::piped())
-            // A Ctrl-C is for us, and we tell them.
+            // Ctrl-C is for us; we stop the nodes.
             .process_group(0);
         command
     }

@@ -1,4 +1,4 @@
-//! What the nodes of a network on this machine need on the disk.
+//! The files of the nodes of a network on this machine.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -14,11 +14,11 @@ const ORGANISATION: &str = "hypha-up";
 
 /// A node of a network on this machine.
 pub struct NodeFiles {
-    /// What its files and its certificate are called.
+    /// The name of its files and its certificate.
     pub name: String,
-    /// What its certificate permits.
+    /// The role in its certificate.
     pub role: NodeRole,
-    /// What its configuration says beside its certificates.
+    /// Its configuration without the certificates.
     pub config: String,
 }
 
@@ -29,8 +29,8 @@ impl NodeFiles {
     }
 }
 
-/// Makes what is missing: an authority, and a certificate and a configuration for each node. Returns the whole path
-/// of the directory.
+/// Creates what is missing: an authority, and a certificate and a configuration for each node. Returns the
+/// absolute path of the directory.
 pub fn prepare(directory: &Path, nodes: &[NodeFiles]) -> anyhow::Result<PathBuf> {
     let problem = || format!("cannot use the directory {}", directory.display());
     fs::create_dir_all(directory).with_context(problem)?;
@@ -43,7 +43,7 @@ pub fn prepare(directory: &Path, nodes: &[NodeFiles]) -> anyhow::Result<PathBuf>
     Ok(files.directory)
 }
 
-/// What the configuration of a gateway says beside its certificates.
+/// A gateway's configuration without the certificates.
 pub const GATEWAY_CONFIG: &str = r#"listen_addresses = ["/ip4/127.0.0.1/tcp/0"]
 "#;
 
@@ -52,7 +52,7 @@ struct Files {
 }
 
 impl Files {
-    /// The authority of this network, as it was made at the first start, and the certificate to trust.
+    /// The authority of this network, created at the first start, and the certificate to trust.
     fn authority(&self) -> anyhow::Result<(Authority, String)> {
         let names = ["root-cert.pem", "ca-cert.pem", "ca-key.pem"];
         let paths = names.map(|name| self.directory.join(name));

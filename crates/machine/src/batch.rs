@@ -1,4 +1,4 @@
-//! Steps that are committed together, and what their commit releases.
+//! Steps that are committed together, and the effects that their commit releases.
 
 use hypha_model::Time;
 
@@ -14,18 +14,18 @@ pub struct Batch<M: Machine, Q> {
     spare: Released<M, Q>,
 }
 
-/// A batch whose effects and replies are out of reach until its records are durable. Dropping it loses them all, as a
+/// A batch whose effects and replies are inaccessible until its records are durable. Dropping it loses them all, as a
 /// crash does.
 pub struct Sealed<M: Machine, Q> {
     records: Vec<M::Record>,
     released: Released<M, Q>,
 }
 
-/// What the records of a batch allow now that they are durable.
+/// The effects and replies of a batch whose records are durable.
 pub struct Released<M: Machine, Q> {
-    /// To be carried out, in this order.
+    /// To be carried out in this order.
     pub effects: Vec<M::Effect>,
-    /// To be given to their requesters.
+    /// To be sent to their requesters.
     pub replies: Vec<(Q, M::Reply)>,
 }
 
@@ -34,7 +34,7 @@ pub struct Released<M: Machine, Q> {
 pub struct FailedCommit<Q, E> {
     /// Why.
     pub error: E,
-    /// Those that will get no reply.
+    /// The requesters that will get no reply.
     pub requesters: Vec<Q>,
 }
 
@@ -45,8 +45,7 @@ impl<M: Machine, Q> Batch<M, Q> {
         self.step.reply = None;
     }
 
-    /// Steps the machine with a request. Returns the reply if it may be given at once; otherwise it comes with the
-    /// commit.
+    /// Steps the machine with a request. Returns the reply if it may be sent at once; otherwise the commit releases it.
     pub fn step_request(
         &mut self,
         machine: &mut M,
@@ -65,17 +64,17 @@ impl<M: Machine, Q> Batch<M, Q> {
         }
     }
 
-    /// Gives a reply that might be given at once together with the others.
+    /// Adds a reply that could be sent at once to those that wait for the commit.
     pub fn reply_with_commit(&mut self, requester: Q, reply: M::Reply) {
         self.replies.push((requester, reply));
     }
 
-    /// Takes what may leave at once.
+    /// Takes the effects that may be carried out at once.
     pub fn take_at_once(&mut self) -> Vec<M::Effect> {
         std::mem::take(&mut self.step.at_once)
     }
 
-    /// What is to be made durable so far.
+    /// The records to be made durable so far.
     pub fn records(&self) -> &[M::Record] {
         &self.step.records
     }
@@ -87,11 +86,11 @@ impl<M: Machine, Q> Batch<M, Q> {
         records.is_empty() && effects.is_empty() && self.replies.is_empty() && !flushes
     }
 
-    /// Seals everything so far; the batch is empty afterwards. What may leave at once stays.
+    /// Seals everything so far; the batch is empty afterwards, except for effects that may be carried out at once.
     pub fn seal(&mut self) -> Sealed<M, Q> {
         let spare = std::mem::take(&mut self.spare);
         let mut records = std::mem::take(&mut self.step.records);
-        // Effects alone need no commit, and what can wait does not make them wait.
+        // Effects alone need no commit, and deferred records do not delay them.
         if !records.is_empty() || self.step.flush {
             self.step.flush = false;
             if !self.step.later.is_empty() {
@@ -108,7 +107,7 @@ impl<M: Machine, Q> Batch<M, Q> {
         }
     }
 
-    /// Gives the space of what has been carried out to later batches.
+    /// Reuses the allocations of a released batch for later batches.
     pub fn reuse(&mut self, mut done: Released<M, Q>) {
         done.effects.clear();
         done.replies.clear();
@@ -123,7 +122,7 @@ impl<M: Machine, Q> Batch<M, Q> {
 }
 
 impl<M: Machine, Q> From<Step<M>> for Batch<M, Q> {
-    /// A batch that begins with what a machine wanted when it was made.
+    /// A batch that begins with the step of a machine's constructor.
     fn from(mut step: Step<M>) -> Self {
         // There was no requester yet.
         step.reply = None;
@@ -138,17 +137,17 @@ impl<M: Machine, Q> Default for Batch<M, Q> {
 }
 
 impl<M: Machine, Q> Sealed<M, Q> {
-    /// What is to be made durable.
+    /// The records to be made durable.
     pub fn records(&self) -> &[M::Record] {
         &self.records
     }
 
-    /// Releases what has no records to wait for; a batch with records comes back as it was.
+    /// Releases a batch without records; a batch with records is returned unchanged.
     pub fn release_unrecorded(self) -> Result<Released<M, Q>, Sealed<M, Q>> {
         if self.records.is_empty() { Ok(self.released) } else { Err(self) }
     }
 
-    /// Writes the records, and releases what waited for them.
+    /// Writes the records, and releases the effects and replies.
     pub fn write<D: Disk<M::Record>>(self, disk: &mut D) -> Result<Released<M, Q>, D::Error> {
         if !self.records.is_empty() {
             disk.write(self.records)?;
@@ -156,8 +155,8 @@ impl<M: Machine, Q> Sealed<M, Q> {
         Ok(self.released)
     }
 
-    /// Hands the records to a journal, which calls `then` as soon as they are durable or cannot be. Without records,
-    /// it is called here and now.
+    /// Hands the records to a journal, which calls `then` as soon as they are durable or have failed. Without records,
+    /// `then` is called immediately.
     pub fn commit<J: Journal<M::Record>>(
         self,
         journal: &J,

@@ -1,4 +1,4 @@
-//! What makes records durable.
+//! Traits for making records durable.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,17 +13,17 @@ pub trait Disk<R> {
     fn write(&mut self, records: Vec<R>) -> Result<(), Self::Error>;
 }
 
-/// Called once, as soon as the records are durable or cannot be.
+/// Called once, as soon as the records are durable or have failed.
 pub type CommitCallback<E> = Box<dyn FnOnce(Result<(), E>) + Send>;
 
-/// Makes records durable while its caller goes on: a database.
+/// Makes records durable while its caller continues: a database.
 pub trait Journal<R> {
     /// Why it could not.
     type Error;
 
-    /// Makes the records durable, in order, all or none, and after those of earlier calls. Never waits: `done` is
+    /// Makes the records durable, in order, all or none, and after those of earlier calls. Never blocks: `done` is
     /// called when they are, perhaps on another thread, perhaps before this returns. Once a commit has failed, all
-    /// later ones fail, until a machine begins anew from what is durable.
+    /// later ones fail, until a machine restarts from the durable state.
     fn commit(&self, records: Vec<R>, done: CommitCallback<Self::Error>);
 }
 
@@ -35,10 +35,10 @@ impl<R, J: Journal<R> + ?Sized> Journal<R> for Arc<J> {
     }
 }
 
-/// Something that is there later.
+/// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A journal from which a machine can begin anew: a store.
+/// A journal that a machine can recover from: a store.
 pub trait Recover<R>: Journal<R> {
     /// What the records add up to.
     type Image;
@@ -46,19 +46,19 @@ pub trait Recover<R>: Journal<R> {
     /// Whether commits can succeed, and if not, why.
     fn healthy(&self) -> Result<(), Self::Error>;
 
-    /// After a failed commit: reads what is durable, which is everything that was acknowledged and no part of what was
-    /// not, and takes commits again. Fails while nothing can be written. Later commits must come from a machine that
-    /// began with what is returned: the one before has seen changes that are lost.
+    /// After a failed commit: reads what is durable, which is every acknowledged commit and no part of any other, and
+    /// accepts commits again. Fails while nothing can be written. Later commits must come from a machine that started
+    /// with the returned image: the previous one has seen changes that are lost.
     fn recover(&self) -> BoxFuture<'_, Result<Self::Image, Self::Error>>;
 }
 
-/// What is durable as a whole: records that add up.
+/// The durable state as a whole, to which records add up.
 pub trait Apply<R> {
     /// Applies one record.
     fn apply(&mut self, record: &R);
 }
 
-/// Keeps what is durable in memory, for simulations and tests.
+/// Keeps the durable state in memory, for simulations and tests.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk<I> {
     /// What the records add up to.
@@ -74,7 +74,7 @@ impl<R, I: Apply<R>> Disk<R> for MemoryDisk<I> {
     }
 }
 
-/// Keeps nothing: for machines whose state need not outlive the process.
+/// Discards the records: for machines whose state need not outlive the process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoJournal;
 

@@ -1,13 +1,13 @@
-//! A role as a pure state machine, and the one rule for carrying out what it wants: **no effect leaves before the
-//! records that it relies on are durable.**
+//! A role as a pure state machine, and the one rule for its effects: **no effect is carried out before the records that
+//! it relies on are durable.**
 //!
-//! A [`Machine`] is stepped with the time and one event. It writes what it wants into a [`Step`]: records to be made
-//! durable, effects, and perhaps a reply to the requester. A driver collects the steps of many events in a [`Batch`]
-//! and seals it. The effects and replies of a [`Sealed`] batch cannot be reached: only committing its records to a
-//! [`Disk`] or a [`Journal`] hands them out, as [`Released`]. What has nothing durable at stake is kept apart and may
-//! leave at once ([`Batch::take_at_once`]).
+//! A [`Machine`] is stepped with the time and one event. It adds its output to a [`Step`]: records to be made durable,
+//! effects, and perhaps a reply to the requester. A driver collects the steps of many events in a [`Batch`] and seals
+//! it. The effects and replies of a [`Sealed`] batch are inaccessible: only committing its records to a [`Disk`] or a
+//! [`Journal`] hands them out, as [`Released`]. Effects that rely on no record are kept apart and may be carried out at
+//! once ([`Batch::take_at_once`]).
 //!
-//! A store is a journal that a machine can begin anew from ([`Recover`]). One that does not know a machine's records
+//! A store is a journal that a machine can recover from ([`Recover`]). A store that does not know a machine's records
 //! keeps them as rows by key ([`RowRecord`]).
 
 mod batch;
@@ -24,7 +24,7 @@ pub use durable::{
 pub use rows::{RowChange, RowRecord, Rows};
 pub use step::{Mark, Step};
 
-/// A role: it knows no clock, no socket, no disk, and no randomness but the seed it was made with.
+/// A role: it has no clock, no socket, no disk, and no randomness but its seed.
 pub trait Machine: Sized {
     /// What can happen to it: one closed enum.
     type Event;
@@ -32,15 +32,15 @@ pub trait Machine: Sized {
     type Record;
     /// What it wants done outside: messages, notices, runs.
     type Effect;
-    /// What it answers to the requester of an event.
+    /// Its reply to the requester of an event.
     type Reply;
 
-    /// `event` happened at `now`, which never goes back. What the machine wants is added to `step`.
+    /// `event` happened at `now`, which never goes back. The machine adds its output to `step`.
     fn step(&mut self, now: Time, event: Self::Event, step: &mut Step<Self>);
 
-    /// When it wants to be stepped with [`Machine::woke`] at the latest, if nothing happens before.
+    /// When it is to be stepped with [`Machine::woke`] at the latest, if nothing happens before.
     fn wake_at(&self, now: Time) -> Option<Time>;
 
-    /// The event that this time has come.
+    /// The event for the time of [`Machine::wake_at`].
     fn woke() -> Self::Event;
 }

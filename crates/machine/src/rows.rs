@@ -13,8 +13,8 @@ pub struct RowChange {
     pub value: Option<Vec<u8>>,
 }
 
-/// A record that says which rows of its machine it changes. The machine begins anew from its rows alone, so they must
-/// add up to what the machine needs of its records.
+/// A record that defines which rows of its machine it changes. The machine recovers from its rows alone, so they must
+/// add up to everything that it needs of its records.
 pub trait RowRecord {
     /// Adds the changes, in order. They depend on nothing but the record: no row is read for them.
     fn add_changes(&self, changes: &mut Vec<RowChange>);

@@ -1,28 +1,28 @@
-//! What a machine wants. It can only be added to: reading it is for those who commit it.
+//! The output of a machine. A machine can only add to it; only a batch reads it.
 
 use crate::Machine;
 
-/// What one or more events made a machine want.
+/// The output of a machine for one or more events.
 pub struct Step<M: Machine> {
     pub(crate) records: Vec<M::Record>,
     /// To be made durable with the next commit, before `records`.
     pub(crate) later: Vec<M::Record>,
-    /// Whether these are not to wait for the next commit any longer.
+    /// Whether `later` is committed now rather than with the next commit.
     pub(crate) flush: bool,
     pub(crate) effects: Vec<M::Effect>,
     pub(crate) at_once: Vec<M::Effect>,
     pub(crate) reply: Option<Reply<M::Reply>>,
 }
 
-/// The answer to the requester of the event that is being stepped.
+/// The reply to the requester of the event that is being stepped.
 pub(crate) enum Reply<R> {
-    /// To be given when everything before it is durable.
+    /// To be sent when every record before it is durable.
     Sealed(R),
-    /// May be given at once.
+    /// May be sent at once.
     AtOnce(R),
 }
 
-/// A place among the records of a step.
+/// A position among the records of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(usize);
 
@@ -32,7 +32,7 @@ impl<M: Machine> Step<M> {
         self.records.push(record);
     }
 
-    /// The place of the next record.
+    /// The position of the next record.
     pub fn mark(&self) -> Mark {
         Mark(self.records.len())
     }
@@ -43,12 +43,12 @@ impl<M: Machine> Step<M> {
     }
 
     /// Makes a record durable with the next commit, whenever there is one, before the records that are added from now
-    /// on. Nothing waits for it, and nothing may rely on it: it is about what was made durable by an earlier commit.
+    /// on. Nothing waits for it, and nothing may rely on it: it amends what an earlier commit made durable.
     pub fn persist_later(&mut self, record: M::Record) {
         self.later.push(record);
     }
 
-    /// Makes what was to be made durable later durable now.
+    /// Commits the records of [`Step::persist_later`] now.
     pub fn flush(&mut self) {
         self.flush = true;
     }
@@ -58,17 +58,17 @@ impl<M: Machine> Step<M> {
         self.effects.push(effect);
     }
 
-    /// Carries out an effect at once: nothing durable is at stake.
+    /// Carries out an effect at once: it relies on no record.
     pub fn send_at_once(&mut self, effect: M::Effect) {
         self.at_once.push(effect);
     }
 
-    /// Answers the requester of this event once every record so far is durable.
+    /// Replies to the requester of this event once every record so far is durable.
     pub fn reply(&mut self, reply: M::Reply) {
         self.reply = Some(Reply::Sealed(reply));
     }
 
-    /// Answers the requester of this event at once: nothing durable is at stake.
+    /// Replies to the requester of this event at once: the reply relies on no record.
     pub fn reply_at_once(&mut self, reply: M::Reply) {
         self.reply = Some(Reply::AtOnce(reply));
     }

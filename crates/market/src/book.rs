@@ -1,8 +1,9 @@
-//! The owner's side: who holds which portion of a worker, and the one ledger in which all that runs there is booked.
+//! The owner's side: which scheduler holds which portion of a worker, and the one ledger in which all its runs are
+//! booked.
 //!
-//! A lease has a *limit*: nothing begins beyond it. It *holds* its limit and whatever it runs beyond that, which ends in
-//! time and is not replaced. What all leases hold together is never more than the worker has, so a limit only grows into
-//! what nobody else holds, and only shrinks when its lease is renewed and its holder is told.
+//! A lease has a *limit*: no run begins beyond it. It *holds* its limit and the runs that still exceed it, which end in
+//! time and are not replaced. All leases together never hold more than the worker has, so a limit only grows into
+//! capacity that no other lease holds, and only shrinks when its lease is renewed and its holder is told.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,46 +15,46 @@ use hypha_model::{
 use crate::divide::{Claim, divide};
 use crate::portion::{DevicePart, Portion};
 
-/// Schedulers that hold or want a part of one worker at a time: each decision looks at all of them.
+/// Schedulers that hold or want a portion of one worker at a time: each decision examines all of them.
 pub const MAX_HOLDERS: usize = 64;
 
-/// How long what two schedulers need and only one can have stays with one of them, if it needs it that long. Enough for
-/// several round trips, so that the time is used.
+/// How long capacity that two schedulers need and only one can have stays with one of them, if it needs it that long.
+/// Enough for several round trips, so that the time is used.
 pub const TURN_DURATION: Span = Span::from_secs(10);
 
-/// How often a holder is asked to renew early after something has changed. What it holds settles after two or three; many
-/// more would be a fault in the division, and must not keep the network busy.
+/// How often a holder is told to renew early after a change. Its limit settles after two or three renewals; many more
+/// would be a fault in the division, and must not keep the network busy.
 const MAX_EARLY_RENEWALS: u8 = 8;
 
-/// Names something that is booked.
+/// The key of a booking.
 pub trait LeaseKey: Ord + Copy {
-    /// Under whose lease.
+    /// The holder of the lease that it is booked under.
     fn holder(&self) -> SchedulerId;
 }
 
-/// What a scheduler asks for.
+/// A scheduler's request for a lease.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LeaseRequest {
     /// The number of the request: a later one replaces an earlier one.
     pub request: u64,
     /// For how long.
     pub ttl: Span,
-    /// Without this it is of no use, and never less while it lasts.
+    /// The lease never covers less than this; if it cannot, it is refused.
     pub minimum: Option<Arc<Requirement>>,
-    /// No more than this; all that is free if it does not say.
+    /// No more than this; `None` is all that is free.
     pub maximum: Option<Arc<Requirement>>,
-    /// What a task that waits needs.
+    /// The requirement of a queued task.
     pub demand: Option<Arc<Requirement>>,
 }
 
-/// What comes of a request.
+/// The decision on a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LeaseDecision {
     /// It is granted.
     Granted(LeaseGrant),
-    /// It is not: too much is taken. It is remembered, and others are given less when they renew.
+    /// It is refused. If too much is held, the request is remembered, and other leases cover less when they renew.
     Refused(RefusalKind),
-    /// The same scheduler has asked again since, and goes by the answer to that.
+    /// The same scheduler has sent a later request, whose answer it uses.
     Superseded,
 }
 
@@ -64,24 +65,24 @@ pub struct LeaseGrant {
     pub lease: LeaseId,
     /// For how long.
     pub ttl: Span,
-    /// What it covers; all of the worker if it does not say.
+    /// What it covers; `None` is all of the worker.
     pub portion: Option<Portion>,
 }
 
-/// See the head of this file.
+/// The leases of one worker. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct LeaseBook<K> {
     worker: Arc<Worker>,
     whole: Portion,
     ledger: Ledger<K>,
-    /// For each executor, how many it runs.
+    /// For each executor, how many runs it has.
     used: Vec<u32>,
     leases: BTreeMap<SchedulerId, Lease<K>>,
-    /// Leases that are over, while something runs that was under them.
+    /// Leases that have ended, while runs under them have not.
     ending: BTreeMap<SchedulerId, Lease<K>>,
-    /// Those whose last request was refused, and until when they are expected to ask again.
+    /// Schedulers whose last request was refused, and until when another request is expected.
     waiting: BTreeMap<SchedulerId, (Terms, Time)>,
-    /// A planted fault: what others hold is granted again. Has no effect without the `mutants` feature.
+    /// A planted fault: capacity that others hold is granted again. Has no effect without the `mutants` feature.
     grants_twice: bool,
 }
 
@@ -93,13 +94,13 @@ struct Lease<K> {
     until: Time,
     terms: Terms,
     limit: Portion,
-    /// What runs under it, booked against the limit.
+    /// The runs under it, booked against the limit.
     ledger: Ledger<K>,
     used: Vec<u32>,
     early_renewals: u8,
 }
 
-/// What a scheduler wants, and since when it has that or lacks it.
+/// What a scheduler wants, and since when it has it or is short of it.
 #[derive(Clone, Debug)]
 struct Terms {
     minimum: Option<Arc<Requirement>>,
@@ -110,7 +111,7 @@ struct Terms {
 }
 
 impl<K: LeaseKey> LeaseBook<K> {
-    /// The book of a worker of which nobody holds anything.
+    /// The book of a worker without leases.
     pub fn new(worker: Arc<Worker>) -> LeaseBook<K> {
         LeaseBook {
             whole: Portion::whole(&worker),
@@ -129,7 +130,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         self.grants_twice = cfg!(feature = "mutants");
     }
 
-    /// A scheduler asks for a lease. A new request replaces its earlier lease, and what runs under it goes on.
+    /// A scheduler requests a lease. A new request replaces its earlier lease, and runs under that continue.
     pub fn request(
         &mut self,
         now: Time,
@@ -149,14 +150,14 @@ impl<K: LeaseKey> LeaseBook<K> {
         {
             return LeaseDecision::Refused(refusal.kind);
         }
-        // One that comes twice is granted once: the holder goes by the first answer.
+        // A repeated request is granted once: the holder uses the first answer.
         let again = known.filter(|lease| lease.request == ask.request).map(|lease| lease.id);
         let id = again.unwrap_or_else(id);
         let before = known.cloned();
         let waited = self.waiting.remove(&holder).map(|(terms, _)| terms);
         let terms =
             Terms::new(ask, before.as_ref().map(|lease| &lease.terms).or(waited.as_ref()), now);
-        // What has not ended of an earlier lease counts against the new one.
+        // Runs of an earlier lease that have not ended count against the new one.
         let earlier = before.clone().or_else(|| self.ending.remove(&holder));
         let mut lease = earlier.unwrap_or_else(|| self.empty_lease(id, terms.clone()));
         (lease.id, lease.request, lease.terms) = (id, ask.request, terms);
@@ -172,7 +173,7 @@ impl<K: LeaseKey> LeaseBook<K> {
             && let Some(refused) = self.leases.remove(&holder)
         {
             match before {
-                // What it held before, it holds on.
+                // It keeps its earlier lease.
                 Some(mut lease) => {
                     lease.terms.demand = refused.terms.demand;
                     self.leases.insert(holder, lease);
@@ -187,7 +188,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         granted.map_or(LeaseDecision::Superseded, LeaseDecision::Granted)
     }
 
-    /// A holder renews its lease, which may cover less than before, or more. Nothing if it holds no such lease.
+    /// A holder renews its lease, which may cover less than before, or more. `None` if it holds no such lease.
     pub fn renew(
         &mut self,
         now: Time,
@@ -206,12 +207,12 @@ impl<K: LeaseKey> LeaseBook<K> {
         granted
     }
 
-    /// Whether `holder` holds this very lease.
+    /// Whether `holder` holds exactly this lease.
     pub fn holds(&self, holder: SchedulerId, id: LeaseId) -> bool {
         self.leases.get(&holder).is_some_and(|lease| lease.id == id)
     }
 
-    /// Those who hold a lease.
+    /// The holders of leases.
     pub fn holders(&self) -> impl Iterator<Item = SchedulerId> {
         self.leases.keys().copied()
     }
@@ -226,7 +227,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         self.leases.get(&holder).map(|lease| &lease.limit)
     }
 
-    /// A lease is over. What runs under it keeps its room until it has ended.
+    /// A lease has ended. Runs under it keep their room until they have ended.
     pub fn release(&mut self, holder: SchedulerId) {
         if let Some(lease) = self.leases.remove(&holder) {
             self.keep_running(holder, lease);
@@ -242,14 +243,14 @@ impl<K: LeaseKey> LeaseBook<K> {
         }
     }
 
-    /// A holder whose lease has run out. It is not over until it is released.
+    /// A holder whose lease has expired. The lease does not end until it is released.
     pub fn expired(&mut self, now: Time) -> Option<SchedulerId> {
         self.waiting.retain(|_, (_, until)| *until > now);
         let over = |(_, lease): &(&SchedulerId, &Lease<K>)| lease.until <= now;
         self.leases.iter().find(over).map(|(holder, _)| *holder)
     }
 
-    /// When a lease runs out, or somebody's turn ends while others wait for theirs.
+    /// When a lease expires, or a holder's turn ends while others wait for theirs.
     pub fn wake_at(&self, now: Time) -> Option<Time> {
         let ends = self.leases.values().map(|lease| lease.until).min();
         if !self.is_shared() || !self.terms().any(|terms| terms.is_short) {
@@ -259,7 +260,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         turns.map(|terms| terms.since + TURN_DURATION).chain(ends).min()
     }
 
-    /// Holders that should renew now: their leases would cover something else. Each is told a few times at most.
+    /// Holders that should renew now: their leases would cover another portion. Each is told a few times at most.
     pub fn early_renewals(&mut self, now: Time) -> Vec<(SchedulerId, LeaseId)> {
         let alone = self.leases.len() + self.waiting.len() == 1;
         if alone && self.leases.values().all(|lease| lease.limit == self.whole) {
@@ -278,7 +279,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         due
     }
 
-    /// Says whether the turn of somebody has ended since, while others wait for theirs.
+    /// Returns whether a holder's turn has ended, while others wait for theirs.
     pub fn end_turns(&mut self, now: Time) -> bool {
         let ended = |terms: &Terms| {
             !terms.is_short && terms.demand.is_some() && terms.since + TURN_DURATION <= now
@@ -291,8 +292,8 @@ impl<K: LeaseKey> LeaseBook<K> {
         any
     }
 
-    /// Which executor would run this under a holder's lease if nothing else ran, or why none would. Without a lease, of
-    /// all of the worker.
+    /// The executor that would run this under a holder's lease if nothing else ran, or why none would. Without a lease,
+    /// all of the worker counts.
     pub fn executor_for(
         &self,
         holder: SchedulerId,
@@ -325,7 +326,7 @@ impl<K: LeaseKey> LeaseBook<K> {
                 .is_ok()
     }
 
-    /// Books a run. Says on which GPUs; nothing if it does not fit.
+    /// Books a run. Returns its GPUs; `None` if it does not fit.
     pub fn begin(
         &mut self,
         key: K,
@@ -339,7 +340,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         let devices = self.ledger.devices_of(key).map(<[u32]>::to_vec).unwrap_or_default();
         if let Some(lease) = lease {
             let same = |device| devices.contains(&device);
-            // It fits, as its caller has seen; `check` would tell.
+            // It fits, as the caller has checked; otherwise `check` fails.
             let _ = lease.ledger.allocate_where(key, requirement, Fit::First, same);
             lease.used[executor] += 1;
         }
@@ -364,12 +365,12 @@ impl<K: LeaseKey> LeaseBook<K> {
         self.ending.retain(|_, lease| lease.ledger.booking_count() > 0);
     }
 
-    /// Whether more than one scheduler wants a part.
+    /// Whether more than one scheduler wants a portion.
     pub fn is_shared(&self) -> bool {
         self.leases.len() + self.waiting.len() > 1
     }
 
-    /// What is booked under a holder's lease, or on the worker for one that needs none.
+    /// The ledger of a holder's lease, or of the worker for a holder that needs no lease.
     pub fn ledger_of(&self, holder: SchedulerId) -> &Ledger<K> {
         self.leases.get(&holder).map_or(&self.ledger, |lease| &lease.ledger)
     }
@@ -384,11 +385,12 @@ impl<K: LeaseKey> LeaseBook<K> {
         self.ledger.booking_count()
     }
 
-    /// Adds everything up anew and compares: nothing is booked twice, and the leases together hold no more than there is.
+    /// Recomputes all sums and compares: nothing is booked twice, and the leases together hold no more than the worker
+    /// has.
     pub fn check(&self) -> Result<(), String> {
         self.ledger.check()?;
         if self.ledger.is_overbooked() {
-            return Err("more is booked than there is".to_owned());
+            return Err("more is booked than the worker has".to_owned());
         }
         for (at, (used, most)) in self.used.iter().zip(&self.whole.slots).enumerate() {
             if used > most {
@@ -411,7 +413,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         Ok(())
     }
 
-    /// A lease of nothing.
+    /// A lease of an empty portion.
     fn empty_lease(&self, id: LeaseId, terms: Terms) -> Lease<K> {
         let limit = Portion::empty(&self.worker);
         Lease {
@@ -427,7 +429,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         }
     }
 
-    /// Gives a lease its part of what there is, as far as nobody else holds it.
+    /// Sets the limit of a lease to its fair share, as far as no other lease holds it.
     fn adjust_limit(&mut self, now: Time, holder: SchedulerId) -> Option<LeaseGrant> {
         let target = self.fair_shares(now).remove(&holder)?;
         let limit = target.min(&self.available_to(holder));
@@ -442,7 +444,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         Some(LeaseGrant { lease: lease.id, ttl: lease.ttl, portion })
     }
 
-    /// What would be fair now, whatever is held.
+    /// The fair share of each, whatever is held.
     fn fair_shares(&self, now: Time) -> BTreeMap<SchedulerId, Portion> {
         let nothing = Portion::empty(&self.worker);
         let leases =
@@ -456,7 +458,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         claims.iter().map(|(holder, ..)| *holder).zip(parts).collect()
     }
 
-    /// What nobody but `holder` holds.
+    /// The portion that no lease but that of `holder` holds.
     fn available_to(&self, holder: SchedulerId) -> Portion {
         let all = self.leases.iter().chain(&self.ending);
         let others = all.filter(|(other, _)| **other != holder && !self.grants_twice);
@@ -468,7 +470,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         self.leases.values().map(|lease| &lease.terms).chain(waiting)
     }
 
-    /// Something has changed that others should hear of soon.
+    /// Something has changed, so that other holders may be told to renew early.
     fn allow_early_renewals(&mut self) {
         for lease in self.leases.values_mut() {
             lease.early_renewals = MAX_EARLY_RENEWALS;
@@ -477,7 +479,7 @@ impl<K: LeaseKey> LeaseBook<K> {
 }
 
 impl<K: LeaseKey> Lease<K> {
-    /// Its limit, and what runs beyond it.
+    /// Its limit, and the runs that exceed it.
     fn held(&self) -> Portion {
         let (cpu_milli, memory_bytes, storage_bytes, devices) = self.ledger.in_use();
         let part = |(memory_bytes, milli_gpu)| DevicePart { memory_bytes, milli_gpu };
@@ -488,7 +490,7 @@ impl<K: LeaseKey> Lease<K> {
 }
 
 impl Terms {
-    /// What is asked for now, by one that wanted something `before`.
+    /// The terms of a request, by a scheduler whose terms were `before`.
     fn new(ask: &LeaseRequest, before: Option<&Terms>, now: Time) -> Terms {
         Terms {
             minimum: ask.minimum.clone(),
@@ -504,7 +506,7 @@ impl Terms {
         Claim { holds, minimum, maximum, demand: self.demand.as_deref() }
     }
 
-    /// Notes whether what is needed is there.
+    /// Updates whether the limit covers the demand.
     fn update(&mut self, now: Time, worker: &Worker, limit: &Portion) {
         let needs = self.demand.as_deref();
         let is_short = needs.is_some_and(|needs| limit.refusal_for(worker, needs).is_some());
@@ -518,7 +520,7 @@ impl Terms {
         self.demand.is_some() && !self.is_short && self.since + TURN_DURATION > now
     }
 
-    /// Lower goes first: whose turn it is, then who has been short for longest, then the others.
+    /// Lower goes first: the holder that has its turn, then the one that has been short for longest, then the others.
     fn turn_order(&self, now: Time) -> (u8, Time) {
         let class = match (self.has_turn(now), self.is_short) {
             (true, _) => 0,

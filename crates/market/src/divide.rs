@@ -1,8 +1,8 @@
-//! How a worker is divided between those who claim a part of it.
+//! Divides a worker between the schedulers that claim a portion of it.
 //!
-//! First each gets what its lease promises at least, then what a task that waits needs, in the order of turns, as far as
-//! that goes; what is left is divided max-min fair, first between those for whom tasks wait and then between all. GPUs
-//! stay whole unless a need asks for a share, and stay with those who hold them where that is as fair.
+//! First each claim gets its lease's minimum, then the demand of a queued task, in the order of turns, as far as that
+//! goes; the rest is divided max-min fair, first between claims with queued tasks and then between all. GPUs stay whole
+//! unless a requirement asks for a share, and stay with their holders where that is as fair.
 
 use std::cmp::Reverse;
 
@@ -10,20 +10,21 @@ use hypha_model::{Requirement, Worker};
 
 use crate::portion::{DevicePart, Portion};
 
-/// What somebody wants of a worker.
+/// A scheduler's claim to a portion of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     /// What it holds now.
     pub holds: &'a Portion,
     /// What its lease promises at least.
     pub minimum: Option<&'a Requirement>,
-    /// What it has use for; all that there is if it does not say.
+    /// No more than this; `None` is all of the worker.
     pub maximum: Option<&'a Requirement>,
-    /// What a task that waits needs.
+    /// The requirement of a queued task.
     pub demand: Option<&'a Requirement>,
 }
 
-/// Divides all of `worker` between the claims, which stand in the order of their turns. What each gets, in the same order.
+/// Divides all of `worker` between the claims, which are in the order of their turns. Returns the portions in the same
+/// order.
 pub fn divide(worker: &Worker, claims: &[Claim<'_>]) -> Vec<Portion> {
     let mut division = Division {
         worker,
@@ -34,7 +35,7 @@ pub fn divide(worker: &Worker, claims: &[Claim<'_>]) -> Vec<Portion> {
     let holds_minimum = |claim: &Claim<'_>| {
         claim.minimum.is_some_and(|minimum| claim.holds.refusal_for(worker, minimum).is_none())
     };
-    // A promise that was made goes before one that may be.
+    // A minimum that is held goes before one that is only requested.
     for made in [true, false] {
         division.cover_each(|claim| claim.minimum.filter(|_| holds_minimum(claim) == made));
     }
@@ -61,7 +62,7 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// Lets the part of a claim grow to what `requirement` needs, or not at all.
+    /// Grows the portion of a claim to cover `requirement`, or leaves it unchanged.
     fn cover(&mut self, at: usize, requirement: &Requirement) {
         let (part, holds) = (&self.parts[at], self.claims[at].holds);
         let open = part.plus(&self.left);
@@ -98,7 +99,7 @@ impl<'a> Division<'a> {
         self.parts[at] = grown;
     }
 
-    /// Divides what is left between some of the claims, max-min fair.
+    /// Divides the rest between some of the claims, max-min fair.
     fn share(&mut self, shares: impl Fn(&Claim<'a>) -> bool) {
         let group: Vec<usize> =
             (0..self.claims.len()).filter(|at| shares(&self.claims[*at])).collect();
@@ -123,7 +124,7 @@ impl<'a> Division<'a> {
         amount.set(&mut self.left, 0);
     }
 
-    /// Gives what is left of a GPU to the one with the fewest, before others to the one that holds it.
+    /// Gives the rest of a GPU to the claim with the fewest GPUs; of several, to the one that holds it.
     fn assign_rest_of_device(&mut self, group: &[usize], device: usize) {
         let rest = std::mem::take(&mut self.left.devices[device]);
         if rest == DevicePart::default() {
@@ -146,7 +147,7 @@ impl<'a> Division<'a> {
     }
 }
 
-/// What can be divided at will.
+/// An amount that can be divided arbitrarily.
 #[derive(Clone, Copy, Debug)]
 enum Amount {
     Cpu,
@@ -176,8 +177,8 @@ impl Amount {
     }
 }
 
-/// Raises the lowest amounts of `have` to a common level until `left` is used up. What cannot be divided evenly goes to
-/// those that hold most.
+/// Raises the lowest amounts of `have` to a common level until `left` is used up. The remainder goes to those that hold
+/// most.
 fn level(have: &[u64], holds: &[u64], left: u64) -> Vec<u64> {
     let mut order: Vec<usize> = (0..have.len()).collect();
     order.sort_by_key(|at| (have[*at], Reverse(holds[*at])));

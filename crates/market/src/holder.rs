@@ -1,4 +1,4 @@
-//! The holder's side: one lease of one worker, asked for, held and renewed.
+//! The holder's side: one lease of one worker, requested, held and renewed.
 
 use hypha_model::{Epoch, LeaseId, RefusalKind, Span, Time};
 
@@ -8,21 +8,21 @@ pub const HOLDER_SHARE: f64 = 0.8;
 /// A lease that is shorter than the interval of heartbeats is renewed this often within its time, so that one lost
 /// heartbeat does not end it.
 const HEARTBEATS_PER_LEASE: f64 = 3.0;
-/// How often the time between two requests for a lease is doubled, at most.
+/// How often the interval between two requests for a lease is doubled, at most.
 const MAX_DOUBLINGS: u32 = 6;
 
 /// A lease, as its holder knows it.
 #[derive(Clone, Copy, Debug)]
 pub enum HeldLease {
-    /// Asked for; asked again at `retry_at`.
+    /// Requested; requested again at `retry_at`.
     Requested {
         /// Repeated in the answer.
         request: u64,
-        /// When it was asked for.
+        /// When it was requested.
         sent: Time,
-        /// When it is asked for again.
+        /// When it is requested again.
         retry_at: Time,
-        /// How often it was asked for.
+        /// How often it was requested.
         requests_sent: u32,
         /// Why the last request was refused, if it was.
         refused: Option<RefusalKind>,
@@ -35,11 +35,11 @@ pub enum HeldLease {
         epoch: Epoch,
         /// For how long each heartbeat renews it.
         ttl: Span,
-        /// Until when the holder counts on it.
+        /// Until when the holder relies on it.
         until: Time,
         /// The heartbeat that has not been answered.
         unanswered: Option<(u64, Time)>,
-        /// Heartbeats in a row that were not.
+        /// Consecutive heartbeats that were not answered in time.
         missed: u32,
         /// When the next heartbeat is sent.
         next: Time,
@@ -47,7 +47,7 @@ pub enum HeldLease {
 }
 
 impl HeldLease {
-    /// To be asked for at `at`.
+    /// To be requested at `at`.
     pub fn request_at(now: Time, at: Time) -> HeldLease {
         HeldLease::Requested {
             request: 0,
@@ -66,7 +66,7 @@ impl HeldLease {
         }
     }
 
-    /// Asks at `now` under the number `request`. The next request waits longer and longer, up to `longest`.
+    /// A request was sent at `now` under this number. The interval to the next doubles, up to `longest`.
     pub fn request_sent(&mut self, now: Time, number: u64, (first, longest): (Span, Span)) {
         if let HeldLease::Requested { request, sent, retry_at, requests_sent, .. } = self {
             (*request, *sent) = (number, now);
@@ -76,15 +76,15 @@ impl HeldLease {
         }
     }
 
-    /// The answer to request `answered` grants it for `ttl`. Says when the request was sent, if it is the one that was
-    /// sent last and there is time left.
+    /// The answer to request `answered` grants it for `ttl`. Returns when the request was sent and until when the lease
+    /// holds, if it is the last request and there is time left.
     pub fn granted(&self, now: Time, answered: u64, ttl: Span) -> Option<(Time, /* until */ Time)> {
         let HeldLease::Requested { request, sent, .. } = *self else { return None };
         let until = sent + ttl.mul_f64(HOLDER_SHARE);
         (request == answered && until > now).then_some((sent, until))
     }
 
-    /// The heartbeat `answered` of this lease was answered. Says when it was sent, if it is the one that is unanswered.
+    /// The heartbeat `answered` of this lease was answered. Returns when it was sent, if it was unanswered.
     pub fn renewed(&mut self, named: (LeaseId, Epoch), answered: u64) -> Option<Time> {
         let HeldLease::Held { lease, epoch, ttl, until, unanswered, missed, .. } = self else {
             return None;
@@ -104,7 +104,7 @@ impl HeldLease {
     }
 }
 
-/// Heartbeats renew the lease: several must fit into it.
+/// The interval of heartbeats. They renew the lease, so several must fit into it.
 pub fn heartbeat_interval(usual: Span, ttl: Span) -> Span {
     usual.min(ttl.mul_f64(HOLDER_SHARE / HEARTBEATS_PER_LEASE))
 }

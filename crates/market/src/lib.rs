@@ -1,8 +1,9 @@
-//! The market: who holds which part of a worker, and for how long.
+//! The market: which scheduler holds which portion of a worker, and for how long.
 //!
-//! A lease names a [`Portion`] of a worker: cores, memory, disk, GPUs with memory and share, and slots of its executors.
-//! Several schedulers may hold portions of one worker; what is contested is divided max-min fair ([`divide`]). The owner's
-//! side is the [`LeaseBook`], with the one ledger of the worker; the holder's side is a [`HeldLease`] for each worker.
+//! A lease names a [`Portion`] of a worker: cores, memory, disk, GPUs with memory and share, and slots of its
+//! executors. Several schedulers may hold portions of one worker; contested capacity is divided max-min fair
+//! ([`divide`]). The owner's side is the [`LeaseBook`], with the one ledger of the worker; the holder's side is a
+//! [`HeldLease`] for each worker.
 
 mod book;
 mod divide;

@@ -1,9 +1,9 @@
-//! A part of a worker, in integers.
+//! A portion of a worker, in integers.
 
 use hypha_model::{Capacity, Device, Refusal, RefusalKind, Requirement, Worker};
 use serde::{Deserialize, Serialize};
 
-/// Amounts of what a worker has. Devices and executors stand in the worker's own order.
+/// Amounts of a worker's resources. Devices and executors are in the worker's own order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Portion {
     /// Processor time, in thousandths of a core.
@@ -12,7 +12,7 @@ pub struct Portion {
     pub memory_bytes: u64,
     /// Disk.
     pub storage_bytes: u64,
-    /// What of each GPU.
+    /// The part of each GPU.
     pub devices: Vec<DevicePart>,
     /// How many tasks each executor may run at once.
     pub slots: Vec<u32>,
@@ -53,7 +53,7 @@ impl Portion {
         }
     }
 
-    /// What of this the worker really has. A peer may say anything.
+    /// The portion, limited to what the worker has. A peer may claim anything.
     pub fn clamped_to(&self, worker: &Worker) -> Portion {
         self.min(&Portion::whole(worker))
     }
@@ -73,7 +73,7 @@ impl Portion {
         }
     }
 
-    /// Why `requirement` could not be run within this even if nothing else ran, if that is so.
+    /// Why `requirement` could not run within this portion even if nothing else ran; `None` if it could.
     pub fn refusal_for(&self, worker: &Worker, requirement: &Requirement) -> Option<Refusal> {
         let has_slot = |at: usize| self.slots.get(at).is_some_and(|slots| *slots > 0);
         requirement.refused_by(&self.capacity(worker)).or_else(|| {
@@ -97,7 +97,7 @@ impl Portion {
         self.zip(other, u64::saturating_add)
     }
 
-    /// What is left of each amount; nothing where `other` has more.
+    /// The difference of each amount; zero where `other` has more.
     pub fn minus(&self, other: &Portion) -> Portion {
         self.zip(other, u64::saturating_sub)
     }

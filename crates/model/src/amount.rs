@@ -1,5 +1,4 @@
-//! Amounts as users write them: `16GB`, `0.5` cores, `2500m`, `30s`. Whatever is wrong with one is said with
-//! the name of its field.
+//! Amounts as users write them: `16GB`, `0.5` cores, `2500m`, `30s`. Errors name the field.
 
 use std::fmt;
 
@@ -13,20 +12,20 @@ use crate::time::Span;
 pub const MAX_BYTES: u64 = 1 << 60;
 /// A million cores, in thousandths: above any machine.
 pub const MAX_MILLI: u64 = 1_000_000_000;
-/// Ten years: longer than any task or deadline is meant.
+/// Ten years: longer than any task or deadline.
 pub const MAX_SECONDS: u64 = 10 * 365 * 86_400;
 /// A million either way; in thousandths this fits into the `i32` of a [`Priority`].
 pub const MAX_PRIORITY: i32 = 1_000_000;
 /// How much of a wrong value is repeated: enough to recognise it, too little to flood a log.
 const MAX_SHOWN: usize = 64;
 
-/// A value from outside that was refused.
+/// An input value that was refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{field}: `{given}` {problem}")]
 pub struct FieldError {
     /// The field that it was given for.
     pub field: String,
-    /// What was given, cut short.
+    /// The value that was given, cut short.
     pub given: String,
     /// What is wrong with it, and what to write instead.
     pub problem: String,
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_cut_short() {
+    fn long_value_is_cut_short() {
         let error = parse_bytes("min_memory", &"x".repeat(100_000)).unwrap_err();
         assert_eq!(error.given.len(), MAX_SHOWN);
         assert!(error.to_string().len() < 300);
@@ -298,7 +297,7 @@ mod tests {
         }
 
         #[test]
-        fn whole_numbers_come_back(bytes in 0..=MAX_BYTES, milli in 0..=MAX_MILLI) {
+        fn whole_numbers_round_trip(bytes in 0..=MAX_BYTES, milli in 0..=MAX_MILLI) {
             prop_assert_eq!(parse_bytes("f", &bytes.to_string()), Ok(bytes));
             let text = format!("{}.{:03}", milli / 1_000, milli % 1_000);
             prop_assert_eq!(parse_milli("f", &text), Ok(milli));

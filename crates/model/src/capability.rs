@@ -1,14 +1,14 @@
-//! How a worker is found: what it is listed under, and what a query looks up.
+//! How a worker is found: the lists that it is entered in, and the lists that a query reads.
 //!
-//! A directory keeps lists, not indices, so a worker is listed under every [`Listing`] that fits it, and a query
-//! reads the few that must hold every answer, then filters with [`CapabilityQuery::satisfied_by`].
+//! A directory keeps lists, not indices, so a worker is entered in every [`Listing`] that fits it, and a query reads
+//! the few that together hold every match, then filters with [`CapabilityQuery::satisfied_by`].
 
 use std::fmt;
 
 use crate::name::Name;
 use crate::worker::Worker;
 
-/// What is wanted of a worker. The default wants nothing: every worker satisfies it.
+/// The required capabilities of a worker. The default requires nothing: every worker satisfies it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CapabilityQuery {
     /// Models that it must serve, all of them.
@@ -19,13 +19,13 @@ pub struct CapabilityQuery {
     pub min_memory_bytes: u64,
     /// Whether it must have a GPU at all.
     pub gpu_required: bool,
-    /// Memory on one of its GPUs; more than zero asks for a GPU.
+    /// Memory on one of its GPUs; more than zero requires a GPU.
     pub min_gpu_memory_bytes: u64,
     /// Processor time, in thousandths of a core.
     pub cpu_milli: u64,
 }
 
-/// A list that workers are entered in.
+/// A list in which workers are entered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Listing {
     /// Every worker.
@@ -42,11 +42,11 @@ pub enum Listing {
 
 /// The steps in which GPUs are listed by memory, in GiB: the sizes that are sold, and one for "any".
 ///
-/// A worker stands under every step up to its largest GPU, so a query reads exactly one.
+/// A worker is listed under every step up to its largest GPU, so a query reads exactly one.
 pub const GPU_STEPS_GIB: [u32; 10] = [0, 4, 8, 12, 16, 24, 32, 48, 80, 128];
 
 impl CapabilityQuery {
-    /// Whether `worker` is an answer: what it says of itself is enough when nothing else runs on it.
+    /// Whether `worker` matches: its stated capacity is enough when nothing else runs on it.
     pub fn satisfied_by(&self, worker: &Worker) -> bool {
         let serves = |model| worker.executors.iter().any(|executor| executor.serves(model));
         let gpu = largest_gpu(worker);
@@ -61,8 +61,8 @@ impl CapabilityQuery {
             && gpu.unwrap_or(0) >= self.min_gpu_memory_bytes
     }
 
-    /// The lists that together hold every answer, fewest expected first choice: by executor, then by model,
-    /// then by GPU, else all.
+    /// The lists that together hold every match, the shortest expected: by executor, else by model, else by GPU, else
+    /// all.
     pub fn listings(&self) -> Vec<Listing> {
         if let Some(executor) = &self.executor {
             vec![Listing::Executor(executor.clone())]
@@ -185,9 +185,9 @@ mod tests {
     }
 
     proptest! {
-        /// What satisfies a query stands in one of the lists that the query reads.
+        /// A worker that satisfies a query is in one of the lists that the query reads.
         #[test]
-        fn a_query_reads_a_list_of_every_answer(worker in worker(), query in query()) {
+        fn query_reads_a_list_of_every_match(worker in worker(), query in query()) {
             let read = query.listings();
             prop_assert!(read.len() <= 2);
             if query.satisfied_by(&worker) {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_as_narrow_as_they_can_be() {
+    fn query_reads_the_narrowest_lists() {
         let gpu =
             |gib: u64| CapabilityQuery { min_gpu_memory_bytes: gib << 30, ..Default::default() };
         assert_eq!(gpu(23).listings(), [Listing::Gpu(16)]);

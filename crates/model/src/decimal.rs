@@ -1,8 +1,8 @@
-//! Reads a decimal number with a unit, on integers: `0.1` is a tenth and not nearly one.
+//! Reads a decimal number with a unit, on integers: `0.1` is exactly a tenth.
 
 use crate::amount::FieldError;
 
-/// What one sort of amount may look like.
+/// The format of one kind of amount.
 #[derive(Clone, Copy)]
 pub(crate) struct AmountFormat {
     /// The size of a unit, given in lower case; the empty unit is that of a bare number.
@@ -13,13 +13,13 @@ pub(crate) struct AmountFormat {
     pub(crate) max: u64,
     /// What to write, after "give".
     pub(crate) example: &'static str,
-    /// The greatest in the user's words, after "the most is"; `max` itself if not said.
+    /// The greatest value in the user's words, after "the most is"; `max` itself if `None`.
     pub(crate) max_text: Option<&'static str>,
     /// The least step in the user's words, after "is finer than".
     pub(crate) step_text: &'static str,
 }
 
-/// What can be wrong with a number.
+/// The problems of a number.
 enum DecimalError {
     Empty,
     Negative,
@@ -30,8 +30,8 @@ enum DecimalError {
     TooFine,
 }
 
-/// Decimals that count; further ones are below the rounding of anything here. Ten to this power times the
-/// greatest unit (2^50) stays within 128 bits.
+/// Decimals that count; further ones are below the rounding of any amount here. Ten to this power times the greatest
+/// unit (2^50) stays within 128 bits.
 const DECIMALS: usize = 18;
 const ONE: u128 = 10u128.pow(DECIMALS as u32);
 
@@ -41,7 +41,7 @@ impl AmountFormat {
         self.read(text).map_err(|error| FieldError::new(field, text, self.explain(error)))
     }
 
-    /// Like [`AmountFormat::parse`], where a leading minus is taken too.
+    /// Like [`AmountFormat::parse`], but accepts a leading minus.
     pub(crate) fn parse_signed(&self, field: &str, text: &str) -> Result<(bool, u64), FieldError> {
         let size = text.trim().strip_prefix('-');
         match self.read(size.unwrap_or(text)) {
@@ -68,7 +68,7 @@ impl AmountFormat {
         self.scale(whole, fraction, unit)
     }
 
-    /// `whole.fraction` units, where both parts are digits alone.
+    /// `whole.fraction` units, where both parts are digits only.
     fn scale(&self, whole: &str, fraction: &str, unit: u64) -> Result<u64, DecimalError> {
         let digits = whole.trim_start_matches('0');
         let whole: u64 = if digits.is_empty() { Ok(0) } else { digits.parse() }
@@ -77,7 +77,7 @@ impl AmountFormat {
         let counted = counted.bytes().chain(std::iter::repeat(b'0')).take(DECIMALS);
         let part = counted.fold(0, |sum, digit| sum * 10 + u128::from(digit - b'0'));
         let part = part * u128::from(unit);
-        // A fraction of what cannot be divided (half a byte, half a task) is a mistake, not a rounding.
+        // A fraction of something indivisible (half a byte, half a task) is a mistake, not a rounding.
         let even = part.is_multiple_of(ONE) && rest.bytes().all(|digit| digit == b'0');
         if !even && (unit == 1 || !self.rounds) {
             return Err(DecimalError::TooFine);

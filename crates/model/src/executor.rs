@@ -1,4 +1,4 @@
-//! What a worker can run.
+//! Executors: what a worker can run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,16 +19,16 @@ pub enum ExecutorClass {
     Inference,
     /// Runs the inner steps of a training job.
     Train,
-    /// Averages what trainers send: a parameter server.
+    /// Averages the updates of trainers: a parameter server.
     Aggregate,
 }
 
-/// One thing that a worker can run, how many at once, and for which models.
+/// One program that a worker can run, how many at once, and for which models.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Executor {
     /// The kind of work.
     pub class: ExecutorClass,
-    /// The name that a requirement may ask for, e.g. `diloco-transformer`.
+    /// The name that a requirement may name, e.g. `diloco-transformer`.
     pub name: Name,
     /// The models it serves, in order; empty means any model.
     pub models: Vec<Name>,
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_is_one_word_everywhere() {
+    fn class_is_one_word_everywhere() {
         for class in [ExecutorClass::Inference, ExecutorClass::Train, ExecutorClass::Aggregate] {
             assert_eq!(class.to_string().parse(), Ok(class));
             assert_eq!(serde_json::to_string(&class).unwrap(), format!("\"{class}\""));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn an_executor_without_models_serves_any() {
+    fn executor_without_models_serves_any() {
         let name = |text: &str| text.parse::<Name>().unwrap();
         let serving = |models: &[&str]| Executor {
             class: ExecutorClass::Inference,

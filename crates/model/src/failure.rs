@@ -1,4 +1,4 @@
-//! Why there is no result: a kind for programs, a text for people. Nothing decides by the text.
+//! Why there is no result: a kind for programs, a text for people. No decision depends on the text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,50 +8,50 @@ use thiserror::Error;
 
 /// Why an attempt gave no result, or a task ended without one.
 ///
-/// The words are in files and messages, and in programs of clients: they never change. One that only a later version has
-/// reads as [`FailureKind::Unknown`].
+/// The words are in files, messages and client programs: they never change. A word of a later version reads as
+/// [`FailureKind::Unknown`].
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// The input is not what the program or the back end takes.
+    /// The program or the back end does not accept the input.
     InvalidInput,
-    /// The program said that it failed, or ended without a result.
+    /// The program reported a failure, or ended without a result.
     ProgramFailed,
-    /// The program used more than it may: memory, processes, the size of a result.
+    /// The program exceeded a limit: memory, processes, the size of a result.
     LimitExceeded,
-    /// It took longer than it may.
+    /// It exceeded its time limit.
     TimedOut,
     /// The worker could not run it.
     WorkerFailed,
-    /// The worker is gone, does not answer, or does not have it any more.
+    /// The worker is gone, does not respond, or no longer has the attempt.
     WorkerLost,
-    /// The worker did not take it, or did not acknowledge it in time.
+    /// The worker did not accept it, or did not acknowledge it in time.
     Refused,
-    /// The result is not what its digest says.
+    /// The result does not match its digest.
     CorruptResult,
-    /// The back end failed, or its answer cannot be used.
+    /// The back end failed, or its response is unusable.
     BackendFailed,
-    /// The back end cannot be reached, and has not seen it.
+    /// The back end is unreachable, and has not received it.
     BackendUnreachable,
-    /// The worker gave it back in order.
+    /// The worker stopped gracefully and returned it.
     Returned,
-    /// The scheduler was not there: what became of the attempt cannot be known.
+    /// The scheduler was down: the outcome of the attempt is unknown.
     Interrupted,
     /// A client cancelled the task.
     Cancelled,
     /// The deadline passed first.
     Expired,
-    /// Not known, and it would fail elsewhere too: said by a worker of another version.
+    /// Unknown, and it would fail elsewhere too: reported by a worker of another version.
     UnknownPermanent,
-    /// Not known: of another version.
+    /// Unknown: reported by another version.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
-/// Whose fault a failure is.
+/// Which party caused a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureOrigin {
@@ -59,16 +59,16 @@ pub enum FailureOrigin {
     Input,
     /// The program that was run.
     Program,
-    /// The worker, or the way to it.
+    /// The worker, or the connection to it.
     Worker,
-    /// The HTTP server that should have done it.
+    /// The HTTP server that should have done the work.
     Backend,
-    /// Nobody's.
+    /// No party.
     Nobody,
 }
 
 impl FailureKind {
-    /// All kinds, each at the place of its number.
+    /// All kinds, each at the index of its number.
     pub const ALL: [FailureKind; 16] = [
         FailureKind::InvalidInput,
         FailureKind::ProgramFailed,
@@ -88,7 +88,7 @@ impl FailureKind {
         FailureKind::Unknown,
     ];
 
-    /// Whose fault it is.
+    /// Which party caused it.
     pub const fn origin(self) -> FailureOrigin {
         match self {
             FailureKind::InvalidInput => FailureOrigin::Input,
@@ -109,7 +109,7 @@ impl FailureKind {
         }
     }
 
-    /// Whether another attempt may do better. What follows from the task itself would fail elsewhere too.
+    /// Whether another attempt may succeed. A failure that follows from the task itself would recur elsewhere.
     pub const fn is_retryable(self) -> bool {
         !matches!(
             self,
@@ -121,7 +121,7 @@ impl FailureKind {
         )
     }
 
-    /// Whether it uses up one of the attempts that a task has. What was not run, or was cut off by the scheduler's own
+    /// Whether it uses up one of a task's attempts. An attempt that was not run, or was cut off by the scheduler's own
     /// outage, does not.
     pub const fn uses_attempt(self) -> bool {
         !matches!(
@@ -133,7 +133,7 @@ impl FailureKind {
         )
     }
 
-    /// Whether it says how a run ended. The other kinds are for the scheduler to find.
+    /// Whether it is the outcome of a run. The other kinds are determined by the scheduler.
     pub const fn is_run_outcome(self) -> bool {
         matches!(
             self,
@@ -148,7 +148,7 @@ impl FailureKind {
         )
     }
 
-    /// The kind of a failure of which another version says no more than whether to retry.
+    /// The kind of a failure of which another version reports only whether to retry.
     pub const fn unknown(retry: bool) -> FailureKind {
         if retry { FailureKind::Unknown } else { FailureKind::UnknownPermanent }
     }
@@ -182,7 +182,7 @@ impl fmt::Display for FailureKind {
     }
 }
 
-/// What only a later version knows is [`FailureKind::Unknown`].
+/// A word of a later version is [`FailureKind::Unknown`].
 impl From<&str> for FailureKind {
     fn from(word: &str) -> FailureKind {
         word.parse().unwrap_or_default()
@@ -198,7 +198,7 @@ impl FromStr for FailureKind {
 
 /// A kind of failure that this version does not know.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("this is not a kind of failure that this version knows")]
+#[error("this version does not know this kind of failure")]
 pub struct UnknownFailureKind;
 
 impl FailureOrigin {
@@ -219,20 +219,20 @@ impl FailureOrigin {
 pub struct TaskError {
     /// For programs.
     pub kind: FailureKind,
-    /// For people. If there is a `status`, the body of that answer.
+    /// For people. If there is a `status`, the body of that response.
     pub message: String,
-    /// The HTTP status with which a back end answered instead of a result.
+    /// The HTTP status that a back end returned instead of a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
 }
 
 impl TaskError {
-    /// A failure of this kind, in these words.
+    /// A failure of this kind with this message.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> TaskError {
         TaskError { kind, message: message.into(), status: None }
     }
 
-    /// The same with so many characters of the text at most.
+    /// The same with at most this many characters of the message.
     #[must_use]
     pub fn truncated(mut self, max_chars: usize) -> TaskError {
         if let Some((end, _)) = self.message.char_indices().nth(max_chars) {
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_one_word_everywhere_and_has_its_place() {
+    fn kind_is_one_word_everywhere_and_has_its_index() {
         for (at, kind) in FailureKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, at, "{kind}");
             assert_eq!(kind.to_string().parse(), Ok(kind));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_of_a_later_version_is_unknown_and_keeps_whether_to_retry() {
+    fn kind_of_a_later_version_is_unknown_and_keeps_whether_to_retry() {
         assert_eq!(
             serde_json::from_str::<FailureKind>("\"of_2030\"").unwrap(),
             FailureKind::Unknown
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_back_end_answered_is_shown_with_its_status() {
+    fn response_of_a_back_end_is_shown_with_its_status() {
         let error =
             TaskError { status: Some(422), ..TaskError::new(FailureKind::InvalidInput, "€€") };
         assert_eq!(error.clone().truncated(1).to_string(), "the back end answered 422: €");

@@ -1,4 +1,4 @@
-//! Typed ids. Users see UUIDs of version 7, so that ids sort by the time they were made.
+//! Typed ids. Users see UUIDs of version 7, so that ids sort by the time of their creation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,13 +26,13 @@ fn expected(prefix: &str) -> String {
     }
 }
 
-/// The bits of an id that say how far the millisecond has gone (RFC 9562, 6.2, method 3). So ids sort by the
-/// microsecond, and what is stored by them grows at its end.
+/// The bits of an id for the fraction of the millisecond (RFC 9562, 6.2, method 3). So ids sort by the microsecond,
+/// and tables ordered by them grow at the end.
 const SUB_MILLI_BITS: u32 = 12;
 /// The bits before those: milliseconds.
 const MILLIS_BITS: u32 = 48;
 
-/// A time as ids have it: in 4,096ths of a millisecond since 1970.
+/// A time at the resolution of ids: in 4,096ths of a millisecond since 1970.
 fn moment_of(time: Time) -> u64 {
     const MICROS: u64 = 1_000;
     let millis = time.as_millis().min((1 << MILLIS_BITS) - 1);
@@ -60,7 +60,7 @@ macro_rules! uuid_id {
                 Self(uuid_of(moment_of(now), rng))
             }
 
-            /// The id that stands for `uuid`.
+            /// The id with this `uuid`.
             pub const fn from_uuid(uuid: Uuid) -> Self {
                 Self(uuid)
             }
@@ -144,22 +144,22 @@ uuid_id!(
 );
 
 impl TaskId {
-    /// A new id behind `last`: of the moment that it is now, or of the next that is free.
+    /// A new id after `last`: of the present moment, or of the next free one.
     pub fn after(last: Option<TaskId>, now: Time, rng: &mut Rng) -> TaskId {
         let free = last.map_or(0, |last| last.moment() + 1);
         TaskId(uuid_of(moment_of(now).max(free), rng))
     }
 
-    /// When it was made, in 4,096ths of a millisecond since 1970. Ids sort by it; those that are made each
-    /// [behind](TaskId::after) the last have a moment each. It has 60 bits.
+    /// When it was created, in 4,096ths of a millisecond since 1970. Ids sort by it; ids that are each made
+    /// [after](TaskId::after) the last have distinct moments. It has 60 bits.
     pub const fn moment(self) -> u64 {
         let (first, _) = self.0.as_u64_pair();
-        // Between milliseconds and their part stands the version.
+        // The version is between the milliseconds and their fraction.
         let version_and_part = u64::BITS - MILLIS_BITS;
         first >> version_and_part << SUB_MILLI_BITS | first & ((1 << SUB_MILLI_BITS) - 1)
     }
 
-    /// When it was made, to the millisecond.
+    /// When it was created, to the millisecond.
     pub const fn created_at(self) -> Time {
         Time::from_micros((self.moment() >> SUB_MILLI_BITS) * 1_000)
     }
@@ -171,11 +171,11 @@ impl TaskId {
 }
 
 impl SchedulerId {
-    /// A worker's own surface: what comes from there needs no lease, and room like everything else.
+    /// The worker's own API: work from there needs no lease, but room like all other work.
     pub const LOCAL: SchedulerId = SchedulerId::from_uuid(Uuid::nil());
 }
 
-/// Counts the lives of a node: it grows by one with each start, and what an earlier life granted is void.
+/// Counts the incarnations of a node: it grows by one with each start, and grants of an earlier incarnation are void.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -183,25 +183,25 @@ impl SchedulerId {
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// The next life.
+    /// The next incarnation.
     pub const fn next(self) -> Epoch {
         Epoch(self.0 + 1)
     }
 }
 
-/// A fencing token: unique for each attempt of each life of a scheduler, and growing.
+/// A fencing token: unique for each attempt of each incarnation of a scheduler, and growing.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Fence(pub u64);
 
-/// One try of a task on one worker: the task and the number of the try, from 1.
+/// One attempt of a task on one worker: the task and the number of the attempt, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptId {
     /// The task.
     pub task: TaskId,
-    /// Which try of it, from 1.
+    /// The number of the attempt, from 1.
     pub number: u32,
 }
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn each_id_after_another_has_its_own_moment_also_when_the_clock_goes_back() {
+    fn consecutive_ids_have_distinct_moments_also_when_the_clock_goes_back() {
         let mut rng = Rng::new(1);
         let now = Time::from_micros(1_700_000_000_000_999);
         let first = TaskId::after(None, now, &mut rng);

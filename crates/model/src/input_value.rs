@@ -1,5 +1,5 @@
-//! A value as a user gave it, before anyone knows what it should have been. Reading one never fails, so that
-//! the error comes later, from whoever knows the name of the field.
+//! A value as a user gave it, before its field's type is known. Reading one never fails, so that the error comes
+//! later, from code that knows the name of the field.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 use crate::amount::FieldError;
 use crate::name::Name;
 
-/// A number or a text where an amount, a name or a switch is expected, from JSON or TOML.
+/// A number or a text where an amount, a name or a boolean is expected, from JSON or TOML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputValue {
     /// A number, spelled out without an exponent.
@@ -17,12 +17,12 @@ pub enum InputValue {
     Text(String),
     /// `true` or `false`.
     Bool(bool),
-    /// What none of the fields takes: a list or a table.
+    /// A list or a table, which no field accepts.
     Other(&'static str),
 }
 
 impl InputValue {
-    /// How it reads: what the parsers in [`crate::amount`] take, and what an error repeats.
+    /// Its text: the input of the parsers in [`crate::amount`], and what an error repeats.
     pub fn as_str(&self) -> &str {
         match self {
             InputValue::Number(text) | InputValue::Text(text) => text,
@@ -32,7 +32,7 @@ impl InputValue {
         }
     }
 
-    /// The switch that this is for `field`.
+    /// The boolean value for `field`.
     pub fn as_bool(&self, field: &str) -> Result<bool, FieldError> {
         match self {
             InputValue::Bool(on) => Ok(*on),
@@ -40,7 +40,7 @@ impl InputValue {
         }
     }
 
-    /// The name that this is for `field`.
+    /// The name for `field`.
     pub fn as_name(&self, field: &str) -> Result<Name, FieldError> {
         match self {
             InputValue::Text(text) => text
@@ -90,7 +90,7 @@ impl<'de> Visitor<'de> for Anything {
         Ok(InputValue::Number(value.to_string()))
     }
 
-    /// The shortest digits that mean this very float: `0.1` comes back as `0.1`.
+    /// The shortest digits that mean exactly this float: `0.1` stays `0.1`.
     fn visit_f64<E>(self, value: f64) -> Result<InputValue, E> {
         Ok(InputValue::Number(value.to_string()))
     }

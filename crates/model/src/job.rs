@@ -1,5 +1,5 @@
-//! A training job, as it runs. What a user writes is a [`JobInput`](crate::job_input::JobInput); only one that
-//! was checked becomes a [`JobSpec`].
+//! A training job, as it runs. Users write a [`JobInput`](crate::job_input::JobInput); only a checked one becomes a
+//! [`JobSpec`].
 
 use std::fmt;
 
@@ -9,30 +9,30 @@ use crate::money::Money;
 use crate::name::Name;
 use crate::requirement::Requirement;
 
-/// A job whose every value was checked. The form that it is stored in is this one, not the user's.
+/// A job whose every value was checked. It is stored in this form, not the user's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// Where the model comes from.
+    /// The source of the model.
     pub model: Source,
-    /// What kind of model it is.
+    /// The type of the model.
     pub model_type: ModelType,
-    /// Where the preprocessor comes from, if there is one.
+    /// The source of the preprocessor, if there is one.
     pub preprocessor: Option<Source>,
     /// The data set, by the name that data nodes advertise.
     pub dataset: Name,
-    /// What each worker steps with.
+    /// The optimizer of each worker.
     pub inner_optimizer: AdamW,
-    /// What the parameter server steps with.
+    /// The optimizer of the parameter server.
     pub outer_optimizer: Nesterov,
     /// How many workers train.
     pub num_workers: u32,
-    /// What each of them must have.
+    /// The requirement of each worker.
     pub worker: Requirement,
-    /// What the parameter server must have.
+    /// The requirement of the parameter server.
     pub parameter_server: Requirement,
-    /// What a worker may cost, if the user says.
+    /// The price range of a worker, if the user states one.
     pub worker_price: Option<PriceRange>,
-    /// What the parameter server may cost, if the user says.
+    /// The price range of the parameter server, if the user states one.
     pub parameter_server_price: Option<PriceRange>,
 }
 
@@ -45,11 +45,11 @@ pub struct Source {
     pub revision: Option<Name>,
     /// The files, by paths that stay inside the repository.
     pub filenames: Vec<Name>,
-    /// What opens a private repository.
+    /// The token for a private repository.
     pub token: Option<Secret>,
 }
 
-/// What a training executor loads the files as.
+/// The class that a training executor loads the files as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModelType {
@@ -68,7 +68,7 @@ pub struct AdamW {
     pub learning_rate: f64,
     /// The decay of the first and the second moment, each in `[0, 1)`.
     pub betas: [f64; 2],
-    /// What keeps the division from zero.
+    /// Keeps the division away from zero.
     pub epsilon: f64,
 }
 
@@ -77,21 +77,21 @@ pub struct AdamW {
 pub struct Nesterov {
     /// The size of a step.
     pub learning_rate: f64,
-    /// How much of the last step stays, in `[0, 1)`.
+    /// How much of the last step is kept, in `[0, 1)`.
     pub momentum: f64,
 }
 
-/// What a scheduler pays for an hour.
+/// The price that a scheduler pays for an hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PriceRange {
-    /// What workers are told.
+    /// The price that workers are shown.
     pub bid: Money,
-    /// What offers are filtered by; it never leaves the scheduler. At least the bid.
+    /// The price that offers are filtered by; it never leaves the scheduler. At least the bid.
     pub max: Money,
 }
 
-/// A text that is not shown. It *is* serialised, because a job outlives its process: whoever shows a job to
-/// somebody must leave it out.
+/// A text that is not shown. It *is* serialised, because a job outlives its process: code that shows a job to a user
+/// must leave it out.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);

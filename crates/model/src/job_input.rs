@@ -1,4 +1,4 @@
-//! `[scheduler.job]` as users write it, and its way into a [`JobSpec`]. All that is wrong is said at once.
+//! `[scheduler.job]` as users write it, and its conversion to a [`JobSpec`]. All problems are reported at once.
 
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ use crate::requirement::Requirement;
 pub const MAX_WORKERS: u32 = 10_000;
 /// The largest models come in a few hundred files.
 pub const MAX_FILENAMES: usize = 4_096;
-/// As many as there are resources, and room for a mistake to be named.
+/// As many as there are resources, and room to report a mistake.
 pub const MAX_RESOURCE_ENTRIES: usize = 16;
 
 /// A training job.
@@ -111,7 +111,7 @@ impl TryFrom<JobInput> for JobSpec {
     }
 }
 
-/// Everything found wrong so far. Each method reads one part; none means that something in it was wrong.
+/// All problems found so far. Each method reads one part; `None` means that the part has a problem.
 #[derive(Default)]
 struct Problems(Vec<FieldError>);
 
@@ -253,7 +253,7 @@ fn model_type(given: &InputValue) -> Result<ModelType, FieldError> {
     }
 }
 
-/// A name that is also part of a path or an address on the machine that fetches it, and must not lead out.
+/// A name that is also part of a path or an address on the machine that fetches it, and must not lead outside.
 fn path(field: &str, given: &InputValue) -> Result<Name, FieldError> {
     let name = given.as_name(field)?;
     let inside = |part: &str| !matches!(part, "" | "." | "..");
@@ -272,7 +272,7 @@ fn workers(given: &InputValue) -> Result<u32, FieldError> {
     }
 }
 
-/// Reads one entry into `requirement` and says which sort it was.
+/// Reads one entry into `requirement` and returns its kind.
 fn apply(
     at: &str,
     need: &ResourceEntryInput,

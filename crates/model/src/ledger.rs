@@ -1,6 +1,6 @@
-//! What is booked of a worker's capacity, or of a part of it, by whom, and on which GPUs. Nothing is booked twice,
-//! nothing is released twice, and no two bookings together take more of a GPU than it has. A ledger may shrink below
-//! what is booked: then nothing is free until enough has been released.
+//! The bookings on a worker's capacity, or on a part of it: under which key, and on which GPUs. Nothing is booked
+//! twice, nothing is released twice, and no two bookings together take more of a GPU than it has. A ledger may shrink
+//! below its bookings: then nothing is free until enough has been released.
 
 mod view;
 
@@ -23,7 +23,7 @@ pub struct Ledger<K> {
     total: Sums,
     booked: Sums,
     device_entries: Box<[DeviceEntry]>,
-    /// Ordered, so that whoever walks it does so in the same order on every machine.
+    /// Ordered, so that iteration has the same order on every machine.
     bookings: BTreeMap<K, Booking>,
 }
 
@@ -42,7 +42,7 @@ pub enum Fit {
 /// Why the ledger did not change.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum LedgerError {
-    /// There is too little left.
+    /// The free amounts are too small.
     #[error("{0}")]
     Refused(Refusal),
     /// The key is in use.
@@ -73,7 +73,7 @@ struct DeviceEntry {
     booked_milli_gpu: u32,
 }
 
-/// What one key holds. The amounts of the GPUs are of each one.
+/// The booking of one key. The amounts of GPUs are per GPU.
 #[derive(Clone, Debug)]
 struct Booking {
     cpu_milli: u64,
@@ -95,7 +95,7 @@ impl<K: Ord + Copy> Ledger<K> {
         ledger
     }
 
-    /// Offers `capacity` from now on, whatever is booked. A GPU that is not in it has nothing to offer any more.
+    /// Offers `capacity` from now on, whatever is booked. A GPU that is not in it offers nothing any more.
     pub fn resize(&mut self, capacity: &Capacity) {
         for (at, entry) in self.device_entries.iter_mut().enumerate() {
             let device = capacity.devices.get(at);
@@ -115,12 +115,12 @@ impl<K: Ord + Copy> Ledger<K> {
         };
     }
 
-    /// Whether what is free now would do, or the first reason that it would not.
+    /// Whether the free amounts satisfy `requirement`, or the first reason why not.
     pub fn fits(&self, requirement: &Requirement) -> Result<(), Refusal> {
         self.fits_where(requirement, |_| true)
     }
 
-    /// Whether what is free now would do if only these GPUs may be used, or the first reason that it would not.
+    /// Whether the free amounts satisfy `requirement` on these GPUs alone, or the first reason why not.
     pub fn fits_where(
         &self,
         requirement: &Requirement,
@@ -193,7 +193,7 @@ impl<K: Ord + Copy> Ledger<K> {
         Ok(())
     }
 
-    /// Gives back what `key` holds. An error changes nothing.
+    /// Releases the booking of `key`. An error changes nothing.
     pub fn release(&mut self, key: K) -> Result<(), LedgerError> {
         let booking = self.bookings.remove(&key).ok_or(LedgerError::NotBooked)?;
         for at in &booking.devices {
@@ -205,7 +205,7 @@ impl<K: Ord + Copy> Ledger<K> {
         Ok(())
     }
 
-    /// The GPUs that `key` is pinned to, in ascending order; none if `key` holds nothing.
+    /// The GPUs that `key` is pinned to, in ascending order; `None` if it has no booking.
     pub fn devices_of(&self, key: K) -> Option<&[u32]> {
         self.bookings.get(&key).map(|booking| booking.devices.as_slice())
     }
@@ -215,7 +215,7 @@ impl<K: Ord + Copy> Ledger<K> {
         self.bookings.len()
     }
 
-    /// The keys that hold something, in order.
+    /// The keys with a booking, in order.
     pub fn keys(&self) -> impl Iterator<Item = K> {
         self.bookings.keys().copied()
     }
@@ -235,7 +235,7 @@ impl<K: Ord + Copy> Ledger<K> {
             .zip(&self.device_entries)
             .filter(|(at, entry)| entry.fits(requirement) && may_use(*at));
         let mut chosen: Vec<u32> = fitting.map(|(at, _)| at).collect();
-        // Memory and share left over, each against the largest GPU of the worker: two fractions brought to one
+        // Memory and share left over, each relative to the largest GPU of the worker: two fractions brought to one
         // denominator, so that the comparison is exact. The sorts are stable: ties stay in order of index.
         let largest_memory =
             self.device_entries.iter().map(|entry| entry.memory_bytes).max().unwrap_or(0);

@@ -1,7 +1,7 @@
-//! The words of Hypha, as types: ids, time, resources, requirements, workers, tasks, jobs, money.
+//! The vocabulary of Hypha, as types: ids, time, resources, requirements, workers, tasks, jobs, money.
 //!
-//! Everything else in the workspace speaks in these. The crate is pure: it reads no clock, no file, no
-//! socket and no randomness but a seed that it is given.
+//! Every other crate of the workspace uses these types. The crate is pure: it reads no clock, no file, no socket and
+//! no randomness but the seed that it is given.
 
 pub mod amount;
 pub mod capability;

@@ -1,17 +1,17 @@
-//! Hash maps for pure code: look-ups only. Their order would differ between runs or versions, so there
-//! is no way to iterate; whoever needs an order keeps a `BTreeMap` or a `Vec` beside.
+//! Hash maps for pure code: look-ups only. Their order would differ between runs or versions, so they cannot be
+//! iterated; code that needs an order keeps a `BTreeMap` or a `Vec` as well.
 
-#![expect(clippy::disallowed_types, reason = "wrapped here so that nobody can iterate")]
+#![expect(clippy::disallowed_types, reason = "wrapped here so that it cannot be iterated")]
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// A map that can only be asked for keys.
+/// A map that only supports look-ups by key.
 #[derive(Clone, Debug)]
 pub struct Map<K, V>(HashMap<K, V, BuildHasherDefault<FixedHasher>>);
 
-/// A set that can only be asked for members.
+/// A set that only supports membership tests.
 #[derive(Clone, Debug)]
 pub struct Set<K>(Map<K, ()>);
 
@@ -49,12 +49,12 @@ impl<K: Eq + Hash, V> Map<K, V> {
         self.0.entry(key).or_insert_with(value)
     }
 
-    /// Puts `value` under `key`; returns what was there.
+    /// Puts `value` under `key`; returns the previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.0.insert(key, value)
     }
 
-    /// Takes out what is under `key`. Memory that was for many more is given back.
+    /// Removes the value under `key`. Memory that was for many more keys is freed.
     pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -66,7 +66,7 @@ impl<K: Eq + Hash, V> Map<K, V> {
         Some(gone)
     }
 
-    /// Whether there is something under `key`.
+    /// Whether there is a value under `key`.
     pub fn contains<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -79,7 +79,7 @@ impl<K: Eq + Hash, V> Map<K, V> {
         self.0.len()
     }
 
-    /// Whether there is no key.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -90,21 +90,21 @@ impl<K: Eq + Hash, V> Map<K, V> {
     }
 }
 
-/// A map is made smaller when it has memory for so many times its keys. To twice of them, so that it is long until the
-/// next time, and until it has to grow.
+/// A map shrinks when it has memory for this many times its keys. It shrinks to twice its keys, so that it is long
+/// until it shrinks again or has to grow.
 const SPARSE: usize = 8;
-/// A map for so few is not worth to be made smaller.
+/// A map this small is not worth shrinking.
 const MIN_CAPACITY: usize = 32;
 
-/// A map of very many keys, in parts: a part at a time grows and shrinks, so nobody waits until a million keys have
-/// moved to a larger table.
+/// A map of very many keys, in shards: one shard at a time grows and shrinks, so no caller waits until a million keys
+/// have moved to a larger table.
 #[derive(Clone, Debug)]
 pub struct ShardedMap<K, V> {
     shards: Vec<Map<K, V>>,
     len: usize,
 }
 
-/// With a million keys, a part moves 4,000 when it grows: a tenth of a millisecond.
+/// With a million keys, a shard moves 4,000 when it grows: a tenth of a millisecond.
 const SHARDS: usize = 256;
 
 impl<K, V> Default for ShardedMap<K, V> {
@@ -119,14 +119,14 @@ impl<K: Eq + Hash, V> ShardedMap<K, V> {
         self.shards[shard_of(key)].get(key)
     }
 
-    /// Puts `value` under `key`; returns what was there.
+    /// Puts `value` under `key`; returns the previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let before = self.shards[shard_of(&key)].insert(key, value);
         self.len += usize::from(before.is_none());
         before
     }
 
-    /// Takes out what is under `key`.
+    /// Removes the value under `key`.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let gone = self.shards[shard_of(key)].remove(key)?;
         self.len -= 1;
@@ -138,7 +138,7 @@ impl<K: Eq + Hash, V> ShardedMap<K, V> {
         self.len
     }
 
-    /// Whether there is no key.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -149,7 +149,7 @@ impl<K: Eq + Hash, V> ShardedMap<K, V> {
     }
 }
 
-/// By other bits of the hash than a table looks at: it takes the highest seven and the lowest.
+/// By other bits of the hash than a table uses: a table uses the highest seven and the lowest.
 fn shard_of(key: &impl Hash) -> usize {
     let mut mix = FixedHasher::default();
     key.hash(&mut mix);
@@ -157,12 +157,12 @@ fn shard_of(key: &impl Hash) -> usize {
 }
 
 impl<K: Eq + Hash> Set<K> {
-    /// Puts `key` in; true if it is new.
+    /// Adds `key`; true if it is new.
     pub fn insert(&mut self, key: K) -> bool {
         self.0.insert(key, ()).is_none()
     }
 
-    /// Takes `key` out; true if it was there.
+    /// Removes `key`; true if it was in the set.
     pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -170,7 +170,7 @@ impl<K: Eq + Hash> Set<K> {
         self.0.remove(key).is_some()
     }
 
-    /// Whether `key` is in.
+    /// Whether `key` is in the set.
     pub fn contains<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -189,8 +189,8 @@ impl<K: Eq + Hash> Set<K> {
     }
 }
 
-/// A fixed hash: one wide multiply for each eight bytes. Fast because it is predictable, so it is for keys
-/// that we make ourselves (ids, indices). Keys that a client chooses go into a `BTreeMap`.
+/// A fixed hash: one wide multiply for each eight bytes. Fast because it is predictable, so it is for keys that Hypha
+/// makes itself (ids, indices). Keys that a client chooses go into a `BTreeMap`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FixedHasher(u64);
 
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_found_again_and_spread() {
+    fn keys_are_found_and_spread() {
         let mut map = Map::default();
         for i in 0u64..10_000 {
             map.insert(format!("key-{i}"), i);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_follows_what_is_in_it() {
+    fn memory_follows_the_number_of_keys() {
         const MANY: u64 = 200_000;
         let (mut map, mut large) = (Map::default(), ShardedMap::default());
         for key in 0..MANY {

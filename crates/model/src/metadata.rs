@@ -1,4 +1,4 @@
-//! What a client says of a request so that its run time can be predicted: numbers and categories.
+//! The metadata of a request from which its run time can be predicted: numbers and categories.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub enum MetadataError {
     #[error("metadata field `{0}` is not a finite number")]
     NotFinite(String),
     /// More than [`Metadata::MAX_ENTRIES`].
-    #[error("metadata has {0} fields, at most {max} are taken", max = Metadata::MAX_ENTRIES)]
+    #[error("metadata has {0} fields, at most {max} are accepted", max = Metadata::MAX_ENTRIES)]
     TooMany(usize),
     /// A key or a text longer than [`Metadata::MAX_TEXT_BYTES`].
     #[error("metadata field `{0}` is longer than {max} bytes", max = Metadata::MAX_TEXT_BYTES)]
@@ -36,7 +36,7 @@ pub enum MetadataError {
 }
 
 impl Metadata {
-    /// More than a predictor can learn from; a bound on what a client makes us carry.
+    /// More than a predictor can learn from; a bound on the memory that a client can use.
     pub const MAX_ENTRIES: usize = 64;
     /// A category is a label, not a document.
     pub const MAX_TEXT_BYTES: usize = 256;
@@ -66,7 +66,7 @@ impl Metadata {
                 return Err(MetadataError::TooMany(sorted.len()));
             }
         }
-        // Without the room in which it grew: it may be kept a million times.
+        // Without spare capacity: it may be kept a million times.
         Ok(Metadata(sorted.into()))
     }
 
@@ -88,7 +88,7 @@ impl Metadata {
         self.0.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// Whether nothing was said.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

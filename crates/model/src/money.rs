@@ -8,9 +8,8 @@ use crate::amount::FieldError;
 use crate::decimal::AmountFormat;
 use crate::time::Span;
 
-/// An amount of money in millionths of a unit; which unit is agreed between a market's members. Prices are
-/// never negative, so this is not either. Users write decimals, read with [`Money::parse`]; stored and sent,
-/// it is the integer.
+/// An amount of money in millionths of a unit; a market's members agree on the unit. Prices are never negative, so
+/// this is not either. Users write decimals, read with [`Money::parse`]; it is stored and sent as the integer.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -23,7 +22,7 @@ const MICROS_PER_HOUR: u128 = 3_600_000_000;
 impl Money {
     /// Nothing.
     pub const ZERO: Money = Money(0);
-    /// More than anything; stands for "any price".
+    /// More than any price; stands for "any price".
     pub const MAX: Money = Money(u64::MAX);
     /// A million million: above any price, and sums of many stay within 64 bits.
     pub const MAX_WRITTEN_UNITS: u64 = 1_000_000_000_000;
@@ -43,12 +42,12 @@ impl Money {
         self.0 as f64 / MICROS_PER_UNIT as f64
     }
 
-    /// What `text` (`110.0`, `160`) is for `field`: up to six decimals.
+    /// The price in `text` (`110.0`, `160`) for `field`: up to six decimals.
     pub fn parse(field: &str, text: &str) -> Result<Money, FieldError> {
         PRICE.parse(field, text).map(Money)
     }
 
-    /// The sum, or none if it does not fit.
+    /// The sum, or `None` if it does not fit.
     pub const fn checked_add(self, other: Money) -> Option<Money> {
         match self.0.checked_add(other.0) {
             Some(micros) => Some(Money(micros)),
@@ -56,7 +55,7 @@ impl Money {
         }
     }
 
-    /// The difference, or none if it were negative.
+    /// The difference, or `None` if it would be negative.
     pub const fn checked_sub(self, other: Money) -> Option<Money> {
         match self.0.checked_sub(other.0) {
             Some(micros) => Some(Money(micros)),
@@ -69,7 +68,7 @@ impl Money {
         Money(self.0.saturating_add(other.0))
     }
 
-    /// The difference, at least nothing.
+    /// The difference, at least zero.
     pub const fn saturating_sub(self, other: Money) -> Money {
         Money(self.0.saturating_sub(other.0))
     }
@@ -79,8 +78,8 @@ impl Money {
         Money(self.0.saturating_mul(factor))
     }
 
-    /// What `span` costs when this is the price of an hour, to the nearest millionth: rounding up would
-    /// charge many short leases for time that nobody had.
+    /// The cost of `span` at this price per hour, to the nearest millionth: rounding up would charge many short leases
+    /// for unused time.
     pub fn per_hour_for(self, span: Span) -> Money {
         let product = u128::from(self.0) * u128::from(span.as_micros());
         Money(u64::try_from((product + MICROS_PER_HOUR / 2) / MICROS_PER_HOUR).unwrap_or(u64::MAX))

@@ -13,10 +13,10 @@ use thiserror::Error;
 #[serde(transparent)]
 pub struct Name(Arc<str>);
 
-/// A name that cannot be one.
+/// An invalid name.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum NameError {
-    /// Nothing was given.
+    /// The name is empty.
     #[error("a name must not be empty")]
     Empty,
     /// More than [`Name::MAX_BYTES`].

@@ -1,4 +1,4 @@
-//! What a node is for.
+//! The roles of nodes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeRole {
-    /// Where others meet: relay, routing, gossip.
+    /// The meeting point of other nodes: relay, routing, gossip.
     Gateway,
     /// Places tasks and runs jobs.
     Scheduler,
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_role_is_one_word_everywhere() {
+    fn role_is_one_word_everywhere() {
         for role in NodeRole::ALL {
             assert_eq!(role.to_string().parse(), Ok(role));
             assert_eq!(serde_json::to_string(&role).unwrap(), format!("\"{role}\""));

@@ -1,17 +1,17 @@
-//! A list of what has a number, whose memory follows how much there is in it.
+//! A list of numbered items whose memory follows the number of items.
 
 use std::collections::BTreeSet;
 
-/// A list of a million things that grows page by page: a `Vec` would now and then copy all of it while everybody waits,
-/// and has up to half of its memory unused. A page that has become empty is given back, and the lowest vacant numbers
-/// are used first, so that what is left comes together on few pages.
+/// A list of a million items that grows page by page: a `Vec` would now and then copy all of them while every caller
+/// waits, and leaves up to half of its memory unused. A page that has become empty is freed, and the lowest vacant
+/// numbers are used first, so that the remaining items gather on few pages.
 #[derive(Clone, Debug)]
 pub struct PagedSlab<T> {
     pages: Vec<Page<T>>,
     /// The pages of the list that have room.
     pages_with_vacancy: BTreeSet<u32>,
     len: usize,
-    /// One page that was given back: a list that grows and shrinks by one would otherwise ask for memory all the time.
+    /// One page that was freed: a list that grows and shrinks by one would otherwise allocate all the time.
     spare: Items<T>,
 }
 
@@ -19,18 +19,18 @@ type Items<T> = Box<[Option<T>]>;
 
 #[derive(Clone, Debug)]
 struct Page<T> {
-    /// One bit for each place that is in use.
+    /// One bit for each entry that is in use.
     used: u32,
-    /// As many as there are places, or none while all are vacant.
+    /// As many as there are entries, or none while all are vacant.
     items: Items<T>,
 }
 
-/// Things on a page: with tasks it has some kilobytes, which allocators pack without gaps. In larger ones a million
-/// queued tasks took 3 % more. The list of pages itself takes less than a byte for each thing.
+/// Items on a page: with tasks a page has some kilobytes, which allocators pack without gaps. With larger pages a
+/// million queued tasks took 3 % more. The list of pages itself takes less than a byte for each item.
 const PAGE_SIZE: usize = u32::BITS as usize;
-/// Empty pages at the end of the list that one removal forgets, some ten microseconds' work; the next removal goes on.
+/// Empty pages at the end of the list that one removal trims, some ten microseconds' work; the next removal continues.
 const MAX_PAGES_TRIMMED: usize = 256;
-/// A list of pages this short is not worth to be made shorter.
+/// A list of pages this short is not worth shrinking.
 const MIN_PAGE_LIST: usize = 64;
 
 impl<T> Default for PagedSlab<T> {
@@ -45,12 +45,12 @@ impl<T> Default for PagedSlab<T> {
 }
 
 impl<T> PagedSlab<T> {
-    /// How many there are.
+    /// How many items there are.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -61,7 +61,7 @@ impl<T> PagedSlab<T> {
         before.len() * PAGE_SIZE + (u32::BITS - last.used.leading_zeros()) as usize
     }
 
-    /// The lowest number that nothing has.
+    /// The lowest vacant number.
     pub fn vacant(&self) -> usize {
         let Some(at) = self.pages_with_vacancy.first().map(|at| *at as usize) else {
             return self.pages.len() * PAGE_SIZE;
@@ -69,17 +69,17 @@ impl<T> PagedSlab<T> {
         at * PAGE_SIZE + self.pages[at].used.trailing_ones() as usize
     }
 
-    /// The one with this number.
+    /// The item with this number.
     pub fn get(&self, number: usize) -> Option<&T> {
         self.pages.get(number / PAGE_SIZE)?.items.get(number % PAGE_SIZE)?.as_ref()
     }
 
-    /// The one with this number.
+    /// The item with this number.
     pub fn get_mut(&mut self, number: usize) -> Option<&mut T> {
         self.pages.get_mut(number / PAGE_SIZE)?.items.get_mut(number % PAGE_SIZE)?.as_mut()
     }
 
-    /// Puts one in under this number; returns the one that had it.
+    /// Inserts an item under this number; returns the previous one.
     pub fn insert(&mut self, number: usize, value: T) -> Option<T> {
         let at = number / PAGE_SIZE;
         while self.pages.len() <= at {
@@ -104,7 +104,7 @@ impl<T> PagedSlab<T> {
         before
     }
 
-    /// Takes out the one with this number.
+    /// Removes the item with this number.
     pub fn remove(&mut self, number: usize) -> Option<T> {
         let at = number / PAGE_SIZE;
         let page = self.pages.get_mut(at)?;
@@ -121,7 +121,7 @@ impl<T> PagedSlab<T> {
         Some(gone)
     }
 
-    /// Makes the list end where something is in it.
+    /// Trims empty pages at the end of the list.
     fn trim_empty_pages(&mut self) {
         for _ in 0..MAX_PAGES_TRIMMED {
             if self.pages.pop_if(|page| page.used == 0).is_none() {
@@ -134,17 +134,17 @@ impl<T> PagedSlab<T> {
         }
     }
 
-    /// All of them, by number.
+    /// All items, by number.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.pages.iter().flat_map(|page| page.items.iter().flatten())
     }
 
-    /// All of them, by number.
+    /// All items, by number.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.pages.iter_mut().flat_map(|page| page.items.iter_mut().flatten())
     }
 
-    /// How many it has memory for.
+    /// How many items it has memory for.
     pub fn capacity(&self) -> usize {
         self.spare.len() + self.pages.iter().map(|page| page.items.len()).sum::<usize>()
     }
@@ -157,7 +157,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn it_is_a_list_that_does_not_move() {
+    fn items_do_not_move_when_the_list_grows() {
         let mut pages = PagedSlab::default();
         assert!(pages.is_empty() && pages.get(0).is_none());
         assert!(pages.insert(0, 0).is_none());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_follows_what_is_in_it() {
+    fn memory_follows_the_number_of_items() {
         const MANY: usize = 100_000;
         let orders: [fn(usize) -> usize; 3] =
             [|at| at, |at| MANY - 1 - at, |at| (at * 7_919) % MANY];
@@ -190,7 +190,7 @@ mod tests {
                 assert_eq!(pages.remove(order(at)), Some(order(at)));
             }
             assert!(pages.is_empty() && pages.capacity() <= PAGE_SIZE, "{}", pages.capacity());
-            // What one removal leaves of the list, those of the next tasks take.
+            // The removals of further tasks trim what one removal leaves of the list.
             for _ in 0..MANY / PAGE_SIZE / MAX_PAGES_TRIMMED + 1 {
                 pages.insert(0, 0);
                 pages.remove(0);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map, with numbers as a scheduler gives them.
+        /// Compared with a map, with numbers as a scheduler assigns them.
         #[test]
         fn matches_a_map(steps in proptest::collection::vec((0u8..3, 0usize..200), 1..400)) {
             let (mut pages, mut map) = (PagedSlab::default(), BTreeMap::new());

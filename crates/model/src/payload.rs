@@ -1,4 +1,4 @@
-//! What a task is given and what it returns: bytes that nobody on the way looks into, and their digest.
+//! The input and the result of a task: opaque bytes, and their digest.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ impl Payload {
     }
 }
 
-/// Makes the digest of bytes that come in pieces.
+/// Computes the digest of bytes that arrive in pieces.
 #[derive(Clone, Default)]
 pub struct Digester(blake3::Hasher);
 
 impl Digester {
-    /// The next piece.
+    /// Adds the next piece.
     pub fn add(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }
@@ -61,12 +61,12 @@ impl fmt::Debug for Payload {
 }
 
 impl Digest {
-    /// The digest with these bytes, as it came from a peer or a store.
+    /// The digest with these bytes, as received from a peer or a store.
     pub const fn from_bytes(bytes: [u8; 32]) -> Digest {
         Digest(bytes)
     }
 
-    /// The digest that is written so: 64 digits.
+    /// Parses a digest of 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Digest> {
         let mut bytes = [0; 32];
         let digits = text.as_bytes();
@@ -142,14 +142,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back_as_they_were() {
+    fn bytes_round_trip() {
         let payload = Payload::from(&b"\x00\xff{"[..]);
         let json = serde_json::to_string(&payload).unwrap();
         assert_eq!(serde_json::from_str::<Payload>(&json).unwrap(), payload);
     }
 
     #[test]
-    fn the_digest_is_blake3_and_changes_with_the_bytes() {
+    fn digest_is_blake3_and_changes_with_the_bytes() {
         let empty = Payload::default().digest().to_string();
         assert_eq!(empty, "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
         assert_ne!(Payload::from(&b"a"[..]).digest(), Payload::from(&b"b"[..]).digest());

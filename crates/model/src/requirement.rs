@@ -1,4 +1,4 @@
-//! What a task needs of a worker, and why a worker is refused.
+//! The requirements of a task on a worker, and the reasons why a worker is refused.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use crate::resource::{Capacity, WHOLE_GPU};
 use crate::time::Span;
 use crate::worker::Worker;
 
-/// What a task needs. The default needs nothing but an inference executor. Written, it says only what differs from
+/// What a task requires. The default requires only an inference executor. Serialised, it holds only what differs from
 /// that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Requirement {
-    /// The model that the worker must serve, if any is named.
+    /// The model that the worker must serve, if one is named.
     #[serde(skip_serializing_if = "is_default")]
     pub model: Option<Name>,
     /// The class of executor.
     #[serde(skip_serializing_if = "is_default")]
     pub class: ExecutorClass,
-    /// The executor by name, if one is asked for.
+    /// The executor by name, if one is named.
     #[serde(skip_serializing_if = "is_default")]
     pub executor: Option<Name>,
     /// Processor time, in thousandths of a core.
@@ -33,7 +33,7 @@ pub struct Requirement {
     /// Disk.
     #[serde(skip_serializing_if = "is_default")]
     pub storage_bytes: u64,
-    /// How many GPUs; `gpu_required` asks for at least one.
+    /// How many GPUs; `gpu_required` requires at least one.
     #[serde(skip_serializing_if = "is_default")]
     pub min_gpus: u32,
     /// Memory on each of those GPUs.
@@ -42,7 +42,7 @@ pub struct Requirement {
     /// The share taken of each of those GPUs, in thousandths.
     #[serde(skip_serializing_if = "is_whole")]
     pub milli_gpu: u32,
-    /// What the client believes the run will take.
+    /// The client's estimate of the run time.
     #[serde(skip_serializing_if = "is_default")]
     pub estimated_time: Option<Span>,
     /// Higher goes first.
@@ -71,7 +71,7 @@ pub struct Refusal {
     pub present: u64,
 }
 
-/// What a worker is refused for.
+/// The reason why a worker is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
@@ -93,15 +93,15 @@ pub enum RefusalKind {
     GpuMemory,
     /// Too few GPUs with the share left (counts GPUs).
     GpuShare,
-    /// Everything that it could run at once is running.
+    /// All of its slots are in use.
     Busy,
     /// The round trip is longer than allowed (microseconds).
     TooFar,
-    /// The task was tried there and failed; others go first.
+    /// An earlier attempt of the task failed there; others go first.
     TriedBefore,
     /// It cannot finish before the deadline (microseconds).
     TooSlow,
-    /// What is free is kept for a task that has waited longer.
+    /// The free amounts are reserved for a task that has waited longer.
     Reserved,
 }
 
@@ -133,7 +133,7 @@ fn is_whole(milli_gpu: &u32) -> bool {
 }
 
 impl Requirement {
-    /// The first executor of `worker` that would do, or the reason that none does.
+    /// The first executor of `worker` that would do, or the reason why none does.
     pub fn executor_of<'w>(&self, worker: &'w Worker) -> Result<&'w crate::Executor, Refusal> {
         let mut named = false;
         for executor in &worker.executors {
@@ -150,7 +150,7 @@ impl Requirement {
         Err(Refusal::without_amount(if named { RefusalKind::Model } else { RefusalKind::Executor }))
     }
 
-    /// Every executor of `worker` that would do, by its place in the list.
+    /// Every executor of `worker` that would do, by its index in the list.
     pub fn executors_of(&self, worker: &Worker) -> impl Iterator<Item = usize> {
         let would_do = |executor: &crate::Executor| {
             executor.class == self.class
@@ -161,12 +161,12 @@ impl Requirement {
         executors.filter(move |(_, executor)| would_do(executor)).map(|(at, _)| at)
     }
 
-    /// The first reason that `capacity` would not do even when nothing else runs, if there is one.
+    /// The first reason why `capacity` would not do even when nothing else runs, if there is one.
     pub fn refused_by(&self, capacity: &Capacity) -> Option<Refusal> {
         self.refusals_by(capacity).next()
     }
 
-    /// Every reason that `capacity` would not do even when nothing else runs.
+    /// Every reason why `capacity` would not do even when nothing else runs.
     pub fn refusals_by(&self, capacity: &Capacity) -> impl Iterator<Item = Refusal> {
         let gpus = |enough: &dyn Fn(&crate::Device) -> bool| {
             capacity.devices.iter().filter(|device| enough(device)).count() as u64
@@ -181,7 +181,7 @@ impl Requirement {
         require(1, RefusalKind::Memory, self.memory_bytes, capacity.memory_bytes);
         require(2, RefusalKind::Storage, self.storage_bytes, capacity.storage_bytes);
         if wanted > 0 {
-            // One reason for the GPUs: the first that the machine lacks, and not what follows from it.
+            // One reason for the GPUs: the first that the machine lacks, and not its consequences.
             let all = capacity.devices.len() as u64;
             let with_memory = gpus(&|d| d.memory_bytes >= memory);
             let with_both = gpus(&|d| d.memory_bytes >= memory && d.milli_gpu >= share);

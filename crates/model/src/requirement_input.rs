@@ -1,4 +1,4 @@
-//! A requirement as users write it in JSON or TOML, and its way into a [`Requirement`].
+//! A requirement as users write it in JSON or TOML, and its conversion to a [`Requirement`].
 
 use serde::Deserialize;
 
@@ -13,11 +13,11 @@ use crate::time::Span;
 
 /// More GPUs than any one worker has.
 pub const MAX_GPUS: u32 = 4_096;
-/// A bare number of bytes below this was meant in gigabytes (both are written in the wild), and would ask
-/// for next to nothing without a word.
+/// A bare number of bytes below this was meant in gigabytes (both occur in practice), and would silently require next
+/// to nothing.
 pub const MIN_BARE_BYTES: u64 = 1_000_000;
 
-/// What a user asks of a worker. Amounts are numbers or texts with a unit.
+/// What a user requires of a worker. Amounts are numbers or texts with a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "an object of requirements")]
 pub struct RequirementInput {
@@ -36,13 +36,13 @@ pub struct RequirementInput {
     pub min_storage: Option<InputValue>,
     /// The share taken of each GPU, up to 1.
     pub gpu_share: Option<InputValue>,
-    /// What the run is believed to take, in seconds or with a unit.
+    /// The estimated run time, in seconds or with a unit.
     pub estimated_time: Option<InputValue>,
     /// Higher goes first.
     pub priority: Option<InputValue>,
     /// How long after submission the result is still wanted, in seconds or with a unit.
     pub deadline: Option<InputValue>,
-    /// The class of executor, `inference` if not said.
+    /// The class of executor, `inference` by default.
     pub executor_class: Option<InputValue>,
     /// The executor by name.
     pub executor: Option<InputValue>,
@@ -86,7 +86,7 @@ impl TryFrom<RequirementInput> for Requirement {
 
 const NOT_A_CLASS: &str = "is not an executor class: use `inference`, `train` or `aggregate`";
 
-/// What the four GPU fields say together.
+/// The four GPU fields combined.
 struct Gpus {
     count: u32,
     memory_bytes: u64,
@@ -105,18 +105,18 @@ impl Gpus {
         let memory_bytes = optional_bytes(&input.min_gpu_memory, "min_gpu_memory")?;
         let milli_gpu = optional(&input.gpu_share, "gpu_share", parse_share)?;
 
-        // Memory or a share of a GPU can only be meant on one.
+        // Memory or a share of a GPU implies one GPU.
         let implied = match (memory_bytes, milli_gpu) {
             (0, None) => None,
             (0, Some(_)) => Some("gpu_share"),
             _ => Some("min_gpu_memory"),
         };
-        let asked = if count > Some(0) { Some("min_gpus") } else { implied };
+        let requested = if count > Some(0) { Some("min_gpus") } else { implied };
         let contradicts = |field, given, other| {
             let problem = format!("contradicts `{other}`: leave one of them out");
             Err(FieldError::new(field, given, problem))
         };
-        if let (Some(false), Some(other)) = (required, asked) {
+        if let (Some(false), Some(other)) = (required, requested) {
             return contradicts("gpu_required", "false", other);
         }
         if let (Some(0), Some(other)) = (count, implied) {
@@ -156,7 +156,7 @@ fn optional_bytes(given: &Option<InputValue>, field: &str) -> Result<u64, FieldE
     let bare = given.as_str().trim().ends_with(|last: char| last.is_ascii_digit() || last == '.');
     if bare && (1..MIN_BARE_BYTES).contains(&bytes) {
         let problem =
-            format!("is {bytes} bytes: write \"{bytes}GB\" for gigabytes, \"{bytes}B\" if so");
+            format!("is {bytes} bytes: write \"{bytes}GB\" for gigabytes, \"{bytes}B\" for bytes");
         return Err(FieldError::new(field, given, problem));
     }
     Ok(bytes)
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn gpu_fields_agree_or_are_refused() {
-        // Input, then the GPUs, the bytes and the thousandths of each.
+        // The input, then the number of GPUs, and the bytes and thousandths of each.
         let good = [
             (r#"{"min_gpu_memory": "8GB"}"#, (1, 8_000_000_000, 1_000)),
             (r#"{"gpu_share": 0.25}"#, (1, 0, 250)),

@@ -1,4 +1,4 @@
-//! What a machine has, in integers.
+//! The resources of a machine, in integers.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What a task returns: bytes that are kept with it, or the name of an object that is kept beside it.
+//! The result of a task: bytes that are kept with it, or the name of an object that is kept separately.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,14 +7,14 @@ use crate::payload::{Digest, Payload};
 /// The result of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaskResult {
-    /// The bytes themselves, whatever they look like.
+    /// The bytes themselves, in any format.
     Inline {
         /// The bytes.
         payload: Payload,
-        /// What their digest is said to be; see [`TaskResult::digest_matches`].
+        /// Their stated digest; see [`TaskResult::digest_matches`].
         digest: Digest,
     },
-    /// An object that is kept apart, since it is too large to be kept with the task.
+    /// An object that is kept separately, since it is too large to be kept with the task.
     Object(ObjectRef),
 }
 
@@ -25,7 +25,7 @@ pub struct ObjectRef {
     pub digest: Digest,
     /// How many bytes it has.
     pub bytes: u64,
-    /// It is kept by its digest alone, as earlier versions did, and not by its task. Never said by a worker.
+    /// It is kept by its digest alone, as in earlier versions, and not by its task. Never set by a worker.
     pub by_digest: bool,
 }
 
@@ -35,7 +35,7 @@ impl TaskResult {
         TaskResult::Inline { digest: payload.digest(), payload }
     }
 
-    /// The digest of the bytes, as it is said to be.
+    /// The stated digest of the bytes.
     pub fn digest(&self) -> Digest {
         match self {
             TaskResult::Inline { digest, .. } | TaskResult::Object(ObjectRef { digest, .. }) => {
@@ -44,7 +44,7 @@ impl TaskResult {
         }
     }
 
-    /// Whether the bytes that are there have their digest. Those of an object are checked by whoever reads them.
+    /// Whether inline bytes match their digest. The reader of an object checks its bytes.
     pub fn digest_matches(&self) -> bool {
         match self {
             TaskResult::Inline { payload, digest } => payload.digest() == *digest,
@@ -52,7 +52,7 @@ impl TaskResult {
         }
     }
 
-    /// The bytes, if they are there.
+    /// The bytes, if they are inline.
     pub fn payload(&self) -> Option<&Payload> {
         match self {
             TaskResult::Inline { payload, .. } => Some(payload),
@@ -62,19 +62,19 @@ impl TaskResult {
 }
 
 impl ObjectRef {
-    /// As users see it in the place of the result.
+    /// As users see it in place of the result.
     pub fn to_json(&self) -> String {
         format!("{{\"bytes\":{},\"object\":\"{}\"}}", self.bytes, self.digest)
     }
 
-    /// The object that earlier versions named so, in the place of the result itself. Whether it was meant so, and not only
-    /// looks like it, is for the caller to know.
+    /// The object that earlier versions named in place of the result itself. The caller must know whether the bytes
+    /// were meant so, and do not only look like it.
     pub fn from_json(json: &[u8]) -> Option<ObjectRef> {
         let text = std::str::from_utf8(json).ok()?.strip_prefix("{\"bytes\":")?;
         let (bytes, rest) = text.split_once(",\"object\":\"")?;
         let digest = Digest::from_hex(rest.strip_suffix("\"}")?)?;
         let object = ObjectRef { digest, bytes: bytes.parse().ok()?, by_digest: false };
-        // Nothing that is written otherwise, such as a number with a sign.
+        // Refuses any other spelling, such as a number with a sign.
         (object.to_json().as_bytes() == json).then_some(object)
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_earlier_versions_wrote_names_an_object() {
+    fn only_the_format_of_earlier_versions_names_an_object() {
         let digest = Payload::from(&b"x"[..]).digest();
         let object = ObjectRef { digest, bytes: u64::MAX, by_digest: false };
         assert_eq!(ObjectRef::from_json(object.to_json().as_bytes()), Some(object));

@@ -1,4 +1,4 @@
-//! Times as people and programs write them: RFC 3339. The calendar is the `time` crate's.
+//! Times as people and programs write them: RFC 3339. The `time` crate does the calendar.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use crate::Time;
 /// Years have four digits.
 const LAST_MILLIS: u64 = 253_402_300_799_999;
 
-/// The time that `text` gives, such as `2026-11-16T02:03:04.005Z` or with an offset such as `+01:00`; a space may stand
-/// for the `T`. Finer than a microsecond is cut off. `None` if it is no time, or before 1970.
+/// Parses a time such as `2026-11-16T02:03:04.005Z`, or with an offset such as `+01:00`; a space may replace the `T`.
+/// Digits finer than a microsecond are cut off. `None` if it is not a time, or before 1970.
 pub fn parse(text: &str) -> Option<Time> {
-    // The crate would take any byte there.
+    // The crate would accept any byte there.
     text.as_bytes().get(10).filter(|between| b"Tt ".contains(between))?;
     let nanos = OffsetDateTime::parse(text, &Rfc3339).ok()?.unix_timestamp_nanos();
     u64::try_from(nanos.div_euclid(1_000)).ok().map(Time::from_micros)
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn invalid_times_are_refused() {
         let long = format!("2023-01-01T00:00:00.{}Z", "é".repeat(9));
         for text in [
             "",

@@ -22,7 +22,7 @@ impl Rng {
         Rng { state: [next(), next(), next(), next()] }
     }
 
-    /// An independent generator, for a part that must not disturb the others' sequence.
+    /// An independent generator, for a part that must not disturb the sequence of the others.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.next_u64())
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_and_seeds_differ() {
+    fn seed_repeats_and_seeds_differ() {
         let sequence = |seed| {
             let mut rng = Rng::new(seed);
             std::array::from_fn::<u64, 8, _>(|_| rng.next_u64())

@@ -1,4 +1,4 @@
-//! A request for one result, and the states that it goes through.
+//! A request for one result, and its states.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,42 +12,42 @@ use crate::payload::Payload;
 use crate::requirement::{Requirement, is_default};
 use crate::time::Span;
 
-/// What a client asks for. Written, it says only what is not usual: it is stored, and sent to workers, many times a
-/// second.
+/// What a client requests. Serialised, it holds only what differs from the default: it is stored, and sent to workers,
+/// many times a second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskSpec {
-    /// What the worker must have, and the model.
+    /// The requirements on the worker, and the model.
     #[serde(skip_serializing_if = "is_default")]
     pub requirement: Requirement,
-    /// What the executor is given.
+    /// The input of the executor.
     #[serde(skip_serializing_if = "is_default")]
     pub input: Payload,
-    /// What the predictor is told.
+    /// Metadata for the predictor.
     #[serde(skip_serializing_if = "is_default")]
     pub metadata: Metadata,
     /// On whose behalf.
     #[serde(skip_serializing_if = "is_default")]
     pub tenant: Option<Name>,
-    /// How long one attempt may take; the scheduler's `task_timeout` if not said.
+    /// How long one attempt may take; the scheduler's `task_timeout` if `None`.
     #[serde(skip_serializing_if = "is_default")]
     pub timeout: Option<Span>,
-    /// How the input is to be read.
+    /// How to read the input.
     #[serde(skip_serializing_if = "is_default")]
     pub form: InputKind,
-    /// Whether the result is wanted piece by piece, as it comes.
+    /// Whether the result is delivered piece by piece, as it is produced.
     #[serde(skip_serializing_if = "is_default")]
     pub stream: bool,
 }
 
-/// Times the tasks that wait, this is part of what a long queue costs: what grows here must be worth it.
+/// Multiplied by the waiting tasks, this is part of the memory of a long queue: an addition here must be worth it.
 const _: () = assert!(size_of::<TaskSpec>() <= 184);
 
-/// How an input is to be read, and so which question it is to an executor that calls a server.
+/// How to read an input, and so which request an executor sends to its back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InputKind {
-    /// Any JSON; the executor knows what to make of it.
+    /// Any JSON; its meaning is up to the executor.
     #[default]
     Task,
     /// The body of `/v1/chat/completions`.
@@ -58,7 +58,7 @@ pub enum InputKind {
     Embedding,
 }
 
-/// Where a task is in its life.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskState {
@@ -72,7 +72,7 @@ pub enum TaskState {
     Completed,
     /// No attempt succeeded.
     Failed,
-    /// Somebody cancelled it.
+    /// A client or an operator cancelled it.
     Cancelled,
     /// The deadline passed first.
     Expired,
@@ -84,7 +84,7 @@ impl TaskState {
         !matches!(self, TaskState::Queued | TaskState::Scheduled | TaskState::Running)
     }
 
-    /// All states, in the order of a task's life.
+    /// All states, in the order of a task's life cycle.
     pub const ALL: [TaskState; 7] = [
         TaskState::Queued,
         TaskState::Scheduled,
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_one_word_everywhere() {
+    fn state_is_one_word_everywhere() {
         for state in TaskState::ALL {
             assert_eq!(state.to_string().parse(), Ok(state));
             let json = serde_json::to_string(&state).unwrap();
@@ -148,7 +148,7 @@ mod tests {
         );
     }
 
-    /// Of each field, whether it is what it usually is or not.
+    /// Each field, with its default and with another value.
     #[test]
     fn defaults_are_not_written_and_read_as_defaults() {
         let unusual = TaskSpec {

@@ -5,16 +5,16 @@ use std::ops::{Add, AddAssign, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// Microseconds since the Unix epoch, as the driver gives it. The driver never lets it run backwards,
-/// also across restarts.
+/// Microseconds since the Unix epoch, as supplied by the driver. The driver never lets it run backwards, also across
+/// restarts.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Time(u64);
 
-/// A length of time in microseconds. Arithmetic saturates: a span can be wrong by what does not fit into
-/// 584,000 years, never negative and never a panic.
+/// A length of time in microseconds. Arithmetic saturates: a span is wrong where a result exceeds 584,000 years, but
+/// never negative and never a panic.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -25,9 +25,9 @@ const MICROS_PER_MILLI: u64 = 1_000;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
 impl Time {
-    /// The Unix epoch: earlier than anything that a driver reports.
+    /// The Unix epoch: earlier than any time that a driver reports.
     pub const ZERO: Time = Time(0);
-    /// Later than anything; stands for "never".
+    /// Later than any time; stands for "never".
     pub const MAX: Time = Time(u64::MAX);
 
     /// The instant `micros` microseconds after the Unix epoch.
@@ -50,7 +50,7 @@ impl Time {
         self.0 as f64 / MICROS_PER_SECOND as f64
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// How long after `earlier` this is; zero if it is not after.
     pub const fn since(self, earlier: Time) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -59,7 +59,7 @@ impl Time {
 impl Span {
     /// No time at all.
     pub const ZERO: Span = Span(0);
-    /// Longer than anything.
+    /// Longer than any span.
     pub const MAX: Span = Span(u64::MAX);
 
     /// A span of `micros` microseconds.
@@ -77,8 +77,8 @@ impl Span {
         Span(secs.saturating_mul(MICROS_PER_SECOND))
     }
 
-    /// The nearest span to `secs` seconds; zero for negatives and NaN, `MAX` for what is too long.
-    /// For arithmetic. Input from outside goes through [`crate::amount::parse_seconds`], which refuses.
+    /// The nearest span to `secs` seconds; zero for negatives and NaN, `MAX` if it is too long. For arithmetic. Input
+    /// from outside goes through [`crate::amount::parse_seconds`], which refuses such values.
     pub fn from_secs_f64(secs: f64) -> Span {
         Span((secs * MICROS_PER_SECOND as f64).round() as u64)
     }
@@ -153,7 +153,7 @@ impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             micros if micros < MICROS_PER_MILLI => write!(f, "{micros} µs"),
-            // What would round to 1000.0 ms is a second.
+            // A value that would round to 1000.0 ms is shown as a second.
             micros if micros < MICROS_PER_SECOND - MICROS_PER_MILLI / 20 => {
                 write!(f, "{:.1} ms", self.as_millis_f64())
             }

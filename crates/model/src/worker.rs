@@ -8,10 +8,10 @@ use crate::money::Money;
 use crate::name::Name;
 use crate::resource::Capacity;
 
-/// What a worker says of itself: in a record, an offer or a registration.
+/// What a worker states about itself: in a record, an offer or a registration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Worker {
-    /// Who it is.
+    /// Its id.
     pub id: WorkerId,
     /// What it offers.
     pub capacity: Capacity,
@@ -19,7 +19,7 @@ pub struct Worker {
     pub executors: Vec<Executor>,
     /// A label that workers of the same hardware share; many report none.
     pub hardware: Option<Name>,
-    /// A label of where it stands; many report none.
+    /// A label of its location; many report none.
     pub region: Option<Name>,
     /// What an hour of it costs.
     pub price: Money,

@@ -1,4 +1,4 @@
-//! The protocols that a node speaks, put together.
+//! The protocols of a node, combined.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -26,25 +26,25 @@ use crate::settings::{RelayLimits, Settings};
 pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/hypha/kad/1");
 pub(crate) const TOPIC: &str = "hypha/worker";
 
-/// Servers that a record is put to and asked of, besides the node's own gateways. Records are refreshed every few
+/// Servers that a record is put to and queried from, besides the node's own gateways. Records are refreshed every few
 /// seconds, so few suffice where twenty are usual, and each costs a connection.
 const REPLICATION: usize = 3;
 
-/// How long a query of the directory may take in all; its answers are used as they come.
+/// How long a query of the directory may take in all; its responses are used as they arrive.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the answer to a ping may take. Two in a row without one end the connection: what waits in front of them on
-/// a slow link is some megabytes.
+/// How long the response to a ping may take. Two in a row without one end the connection: the bytes queued before them
+/// on a slow link are some megabytes.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Neighbours in the gossip mesh that a node keeps: the protocol's own recommendation.
 const MESH: usize = 6;
-/// A gateway forwards to all it has: most nodes know nobody else.
+/// A gateway forwards to all its peers: most nodes have no other neighbours.
 const GATEWAY_MESH: usize = 4_096;
 
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
-    // First, so that what is over a limit is turned away before others have taken note of it.
+    // First, so that connections over a limit are denied before other behaviours see them.
     limits: connection_limits::Behaviour,
     pub(crate) peers: peers::Behaviour,
     identify: identify::Behaviour,
@@ -116,12 +116,12 @@ fn kad(own: PeerId) -> kad::Behaviour<RecordSets> {
         .set_replication_factor(NonZeroUsize::new(REPLICATION).unwrap_or(kad::K_VALUE))
         .set_query_timeout(QUERY_TIMEOUT)
         .set_record_filtering(kad::StoreInserts::FilterBoth)
-        // Authors refresh what they published; holders copy nothing on.
+        // Authors refresh their records; holders do not replicate them.
         .set_publication_interval(None)
         .set_replication_interval(None)
         .set_provider_publication_interval(None)
         .set_caching(kad::Caching::Disabled)
-        // The largest answer is a record set; the rest of a message is keys and addresses.
+        // The largest response is a record set; the rest of a message is keys and addresses.
         .set_max_packet_size(RecordSet::MAX_BYTES + (64 << 10))
         .set_kbucket_inserts(kad::BucketInserts::Manual);
     let mut kad = kad::Behaviour::with_config(own, RecordSets::new(), config);
@@ -134,7 +134,7 @@ fn gossip(is_gateway: bool) -> Result<gossipsub::Behaviour, String> {
     let mesh = if is_gateway { GATEWAY_MESH } else { MESH };
     let config = gossipsub::ConfigBuilder::default()
         .validate_messages()
-        // What is signed is the record itself, with its author's certificates: see `statement`.
+        // The record itself is signed, with its author's certificates: see `statement`.
         .validation_mode(gossipsub::ValidationMode::Anonymous)
         .message_id_fn(|message| {
             gossipsub::MessageId::from(blake3::hash(&message.data).as_bytes().as_slice())
@@ -165,8 +165,8 @@ fn relay_server(own: PeerId, limits: RelayLimits) -> relay::Behaviour {
         max_circuits_per_peer: limits.max_circuits_per_peer as usize,
         max_circuit_duration: limits.max_circuit_duration,
         max_circuit_bytes: limits.max_circuit_bytes,
-        // The default rates are per address and meant for strangers: a site behind one NAT would lock itself out.
-        // Everyone here has a certificate, and the numbers above are bounds for each peer.
+        // The default rates are per address and meant for untrusted peers: a site behind one NAT would lock itself out.
+        // Every peer here has a certificate, and the numbers above are bounds for each peer.
         reservation_rate_limiters: Vec::new(),
         circuit_src_rate_limiters: Vec::new(),
     };

@@ -30,23 +30,23 @@ use crate::handle::Net;
 
 const PROTOCOL: StreamProtocol = StreamProtocol::new("/hypha/bulk/1");
 
-/// How long a peer may take to say where its bulk listener is.
+/// How long a peer may take to return the addresses of its bulk listener.
 const ADDRESS_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a dial of a bulk listener may take: addresses that lead nowhere are tried once and not for long.
+/// How long a dial of a bulk listener may take: unreachable addresses are dialled once and not for long.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long it is remembered whether and where a peer can be dialled.
+/// How long it is cached whether and where a peer can be dialled.
 const ROUTE_TTL: Duration = Duration::from_secs(120);
 
-/// Peers whose routes are remembered.
+/// Peers whose routes are cached.
 const MAX_ROUTES: usize = 4_096;
 
 /// Incoming streams of peer connections that are served at once. The transfers themselves are bounded by
-/// [`Limits`]; this bounds what has not said yet what it is.
+/// [`Limits`]; this bounds streams that have not identified their transfer yet.
 const MAX_UNIDENTIFIED_STREAMS: usize = 512;
 
-/// What the network shares with those who stand beside its swarm.
+/// The parts of the network that are shared with code outside the swarm.
 pub(crate) struct SharedContext {
     pub(crate) gatekeeper: Arc<Gatekeeper>,
     pub(crate) guard: Guard,
@@ -54,7 +54,7 @@ pub(crate) struct SharedContext {
     pub(crate) bulk_listen: Vec<Multiaddr>,
 }
 
-/// What carries a transfer.
+/// The transport of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BulkCarrier {
     /// A TCP connection of its own.
@@ -63,7 +63,7 @@ pub enum BulkCarrier {
     Stream,
 }
 
-/// Sends to peers; clones share what is known of them.
+/// Sends to peers; clones share the cached routes.
 #[derive(Clone)]
 pub struct Bulk {
     net: Net,
@@ -79,7 +79,7 @@ struct Route {
 }
 
 impl Net {
-    /// Opens the bulk listeners. What peers send comes through the receiver, to be accepted or refused.
+    /// Opens the bulk listeners. Transfers from peers come through the receiver, to be accepted or refused.
     pub async fn bulk(&self, limits: Limits) -> io::Result<(Bulk, mpsc::Receiver<Incoming>)> {
         let (receiver, incoming) = Receiver::new(limits.clone());
         let mut listeners = Vec::new();
@@ -114,7 +114,7 @@ impl Net {
 }
 
 impl Bulk {
-    /// Sends only over `carrier` from now on: to measure it, or where a firewall swallows the other.
+    /// Sends only over `carrier` from now on: to measure it, or where a firewall drops the other.
     #[must_use]
     pub fn only(mut self, carrier: BulkCarrier) -> Bulk {
         self.only = Some(carrier);
@@ -241,7 +241,7 @@ fn admit(gatekeeper: &Gatekeeper, chain: &[CertificateDer<'_>]) -> Result<PeerKe
     }
 }
 
-/// Serves what was dialled to the listener, for as long as each peer is welcome.
+/// Serves connections to the listener, for as long as each peer is admitted.
 async fn serve_connections(
     mut listener: tcp::Listener,
     receiver: Receiver,
@@ -261,7 +261,7 @@ async fn serve_connections(
     }
 }
 
-/// Serves streams of peer connections. They end with their connection, so nothing else watches them.
+/// Serves streams of peer connections. They end with their connection, so they need no other check.
 async fn serve_streams(mut streams: libp2p_stream::IncomingStreams, receiver: Receiver) {
     let permits = Arc::new(Semaphore::new(MAX_UNIDENTIFIED_STREAMS));
     while let Some((peer, stream)) = streams.next().await {

@@ -1,8 +1,8 @@
-//! A stream between two peers that stays open: frames of messages, both ways. Who may have one with whom, and what is said
-//! on it, is a [`ChannelProtocol`].
+//! A stream between two peers that stays open: frames of messages in both directions. A [`ChannelProtocol`] defines
+//! which roles may open one, and its messages.
 //!
-//! The peer that takes a channel greets first. A stream that was opened and is not greeted has been dropped on the way (several
-//! opened at once may be), and is opened again.
+//! The peer that accepts a channel greets first. An opened stream without a greeting was dropped (several opened at
+//! once may be), and is opened again.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,15 +26,15 @@ use crate::rate::RateLimiter;
 /// How long a peer may take to greet.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often a stream is opened before the peer counts as not there. A stream is dropped when another peer's comes
-/// in the same moment, so it takes that many such moments in a row to fail.
+/// How often a stream is opened before the peer counts as unreachable. A stream is dropped when another peer's arrives
+/// at the same moment, so it takes that many such moments in a row to fail.
 const MAX_OPEN_ATTEMPTS: u32 = 6;
 
-/// How long after a dropped stream the next is opened, times the number of attempts: longer than a peer needs to take
-/// the streams that came together.
+/// How long after a dropped stream the next is opened, times the number of attempts: longer than a peer needs to accept
+/// the streams that arrived together.
 const REOPEN_BACKOFF: Duration = Duration::from_millis(20);
 
-/// Channels that wait to be taken: a node serves a few others.
+/// Channels that wait to be accepted: a node serves a few others.
 const ACCEPT_QUEUE: usize = 16;
 
 /// Channels of one peer and protocol at once: one in use, and some whose end this side has not noticed yet. Each may hold
@@ -50,7 +50,7 @@ const READ_BYTES: usize = 16 << 10;
 /// Room that a writer keeps from one frame to the next; see [`FrameReader`].
 const RETAINED_BYTES: usize = 128 << 10;
 
-/// Where messages are written.
+/// The sending half of a channel.
 pub struct ChannelWriter<M> {
     stream: WriteHalf<Compat<Stream>>,
     buffer: Vec<u8>,
@@ -59,27 +59,27 @@ pub struct ChannelWriter<M> {
     messages: PhantomData<fn(M)>,
 }
 
-/// Where messages are read.
+/// The receiving half of a channel.
 pub struct ChannelReader<M> {
     peer: PeerId,
     stream: ReadHalf<Compat<Stream>>,
     frames: FrameReader<M>,
-    /// What was read and not yet put into frames is `buffer[at..end]`.
+    /// Bytes that were read and not yet put into frames are `buffer[at..end]`.
     buffer: Box<[u8]>,
     at: usize,
     end: usize,
     warned: bool,
-    /// That of an end that was taken, given back when it is dropped.
+    /// The permit of an accepted channel, returned when it is dropped.
     _permit: Option<ChannelPermit>,
 }
 
-/// One end of a channel: `W` goes out, `R` comes in.
+/// One end of a channel: `W` is sent, `R` is received.
 pub struct Channel<W, R> {
     /// The other end.
     pub peer: PeerId,
-    /// To it.
+    /// Sends to it.
     pub writer: ChannelWriter<W>,
-    /// From it.
+    /// Receives from it.
     pub reader: ChannelReader<R>,
 }
 
@@ -87,7 +87,7 @@ pub struct Channel<W, R> {
 pub type OpenedChannel<P> =
     Channel<<P as ChannelProtocol>::FromOpener, <P as ChannelProtocol>::FromAcceptor>;
 
-/// The end of the peer that took it.
+/// The end of the peer that accepted it.
 pub type AcceptedChannel<P> =
     Channel<<P as ChannelProtocol>::FromAcceptor, <P as ChannelProtocol>::FromOpener>;
 
@@ -110,7 +110,7 @@ impl Net {
         Err(last)
     }
 
-    /// Takes channels that peers open to this node, until the receiver is dropped. One at a time may.
+    /// Accepts channels that peers open to this node, until the receiver is dropped. There can be only one receiver.
     pub fn accept_channels<P: ChannelProtocol>(
         &self,
     ) -> io::Result<mpsc::Receiver<AcceptedChannel<P>>> {
@@ -119,7 +119,7 @@ impl Net {
             io::Error::other("channels of this protocol are already being accepted")
         })?;
         let (channels, taken) = mpsc::channel(ACCEPT_QUEUE);
-        // Not the whole of what is shared: that would keep the streams from ever ending.
+        // Not the whole shared context: that would keep the streams from ever ending.
         let gatekeeper = self.shared.gatekeeper.clone();
         let quota = ChannelQuota::default();
         let mut logged = RateLimiter::new(REFUSAL_LOGS_PER_SECOND, 10, 1);
@@ -133,7 +133,7 @@ impl Net {
                     () = channels.closed() => return,
                 };
                 match admit::<P>(&gatekeeper, &quota, peer) {
-                    // Beside the loop: the next stream would be dropped if it had to wait for this greeting.
+                    // Outside the loop: the next stream would be dropped if it had to wait for this greeting.
                     Ok(permit) => {
                         drop(tokio::spawn(greet::<P>(peer, stream, permit, channels.clone())));
                     }
@@ -177,8 +177,8 @@ impl Net {
 }
 
 impl<M: Message> ChannelWriter<M> {
-    /// Writes a message, and returns when it is on its way. When it is dropped before, or fails in the middle, the
-    /// channel takes no more messages: what came next would be read as the rest of this one.
+    /// Writes a message, and returns when it is sent. If it is dropped before, or fails in the middle, the
+    /// channel accepts no more messages: the next would be read as the rest of this one.
     pub async fn send(&mut self, message: &M) -> io::Result<()> {
         if self.broken {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe));
@@ -196,7 +196,7 @@ impl<M: Message> ChannelWriter<M> {
 }
 
 impl<M: Message> ChannelReader<M> {
-    /// The next message; `None` at the end of the stream. Nothing is lost when it is dropped before.
+    /// The next message; `None` at the end of the stream. Cancel safe: nothing is lost when it is dropped before.
     pub async fn next(&mut self) -> io::Result<Option<M>> {
         loop {
             if let Some(message) = self.frames.pop().map_err(io::Error::other)? {
@@ -217,7 +217,7 @@ impl<M: Message> ChannelReader<M> {
         }
     }
 
-    /// Once for each channel: whoever says such things once says them again and again.
+    /// Once for each channel: a peer that sends such parts once keeps sending them.
     fn warn_skipped(&mut self, skipped: usize) {
         if skipped > 0 && !self.warned {
             self.warned = true;
@@ -300,7 +300,7 @@ impl ChannelQuota {
     }
 }
 
-/// One of them.
+/// A permit for one channel.
 struct ChannelPermit {
     quota: ChannelQuota,
     peer: PeerId,

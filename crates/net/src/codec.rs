@@ -1,5 +1,5 @@
-//! One request or response on a stream of its own: the bytes, bounded. What they mean is decided by the driver, so
-//! that a malformed request gets an answer and not a closed stream.
+//! One request or response on a stream of its own: the bytes, bounded. The driver decodes them, so
+//! that a malformed request gets a response and not a closed stream.
 
 use std::io;
 
@@ -54,7 +54,7 @@ impl request_response::Codec for Codec {
     }
 }
 
-/// Everything up to the end of the stream, which may be one byte over the limit: then it is read no further and
+/// Everything up to the end of the stream, at most one byte over the limit: then it is read no further and
 /// decoding refuses it.
 async fn read<T: AsyncRead + Unpin>(io: &mut T, max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! The one task that drives libp2p: commands in, events out, and a tick for what is due.
+//! The one task that drives libp2p: commands in, events out, and a tick for timers.
 
 mod directory;
 mod gateways;
@@ -49,13 +49,13 @@ use crate::statement::Verifier;
 use crate::transport::transport;
 use crate::upgrade::UpgradeError;
 
-/// How often what is due is looked at.
+/// How often timers are checked.
 const TICK: Duration = Duration::from_millis(500);
-/// How often certificate files are looked at: a revocation takes effect within a few seconds.
+/// How often certificate files are checked: a revocation takes effect within a few seconds.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 /// How long leaving may take: long enough for a farewell to be written to the gateways.
 const FAREWELL_TIMEOUT: Duration = Duration::from_millis(400);
-/// Lines about refused connections per second; the rest is only counted.
+/// Lines about refused connections per second; the others are only counted.
 const REFUSAL_LOGS_PER_SECOND: u32 = 2;
 
 pub(crate) enum Command {
@@ -177,7 +177,7 @@ impl Driver {
         *self.swarm.local_peer_id()
     }
 
-    /// Runs until it is told to stop, or until nobody is left who could tell it.
+    /// Runs until it is asked to stop, or until all handles are dropped.
     pub(crate) async fn run(mut self) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -306,7 +306,7 @@ impl Driver {
         }
     }
 
-    /// Nothing but this ends a connection that has fallen silent: the kernel goes on for a quarter of an hour. A
+    /// Only this ends a connection that has fallen silent: the kernel keeps it for a quarter of an hour. A
     /// failure is reported from the second in a row on.
     fn on_ping(&mut self, event: ping::Event) {
         match event.result {
@@ -358,7 +358,7 @@ impl Driver {
     fn on_listening(&mut self, address: Multiaddr) {
         let is_circuit = address.iter().any(|part| part == Protocol::P2pCircuit);
         if !is_circuit {
-            // A gateway is there to be reached: what it listens on counts as its address unless it was told better.
+            // A gateway is there to be reached: the addresses it listens on are its own unless others are configured.
             if self.settings.role == NodeRole::Gateway && self.settings.external.is_empty() {
                 self.swarm.add_external_address(address.clone());
                 if let Some(ip) = ip_of(&address)
@@ -438,7 +438,7 @@ impl Driver {
     fn dial(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, String>>) {
         ip_of(&address).into_iter().for_each(|ip| self.guard.allow_configured(ip));
         let named = DialOpts::from(address.clone()).get_peer_id();
-        // From a port of its own: the shared one may still be taken by an earlier connection to the same place.
+        // From a port of its own: an earlier connection to the same address may still use the shared one.
         let options = match named {
             Some(peer) => {
                 let always = PeerCondition::Always;
@@ -464,7 +464,7 @@ impl Driver {
                 tracing::info!("certificate files changed and are in use");
                 self.gatekeeper.replace_credentials(pki);
                 self.verifier.clear_cache();
-                // Records of those who are revoked now must not be answered with any more.
+                // Records of peers that are revoked now must no longer be served.
                 let (credentials, verifier) = (self.gatekeeper.credentials(), &mut self.verifier);
                 let record_sets = self.swarm.behaviour_mut().kad.store_mut();
                 record_sets
@@ -521,7 +521,7 @@ impl Driver {
         self.swarm.external_addresses().filter(direct).cloned().collect()
     }
 
-    /// Where others may try to reach this node, best first: what is known to work, what may, and then by relay.
+    /// Where others may try to reach this node, best first: confirmed addresses, then candidates, then relayed ones.
     fn own_addresses(&self) -> Vec<Multiaddr> {
         let mut addresses = self.public_addresses();
         let relayed = |address: &&Multiaddr| address.iter().any(|p| p == Protocol::P2pCircuit);
@@ -556,7 +556,7 @@ impl Driver {
         addresses
     }
 
-    /// What those who stand beside the swarm need of it.
+    /// The parts of the network that are shared with code outside the swarm.
     pub(crate) fn shared(&self) -> SharedContext {
         SharedContext {
             gatekeeper: self.gatekeeper.clone(),
@@ -580,7 +580,7 @@ impl Driver {
     }
 }
 
-/// Looks at the certificate files now and then, beside the loop: a file system that hangs must not stop the network.
+/// Checks the certificate files periodically, outside the loop: a file system that hangs must not stop the network.
 fn watch_certificate_files(reloader: Option<Reloader>) -> mpsc::Receiver<Result<Pki, LoadError>> {
     let (changed, changes) = mpsc::channel(1);
     if let Some(mut reloader) = reloader {
@@ -618,7 +618,7 @@ fn peer_labels(peer: &Peer) -> PeerLabels {
     PeerLabels { role: peer.role.as_str(), link }
 }
 
-/// The reason behind an error, in one line: libp2p wraps it in layers that say nothing more.
+/// The reason behind an error, in one line: libp2p wraps it in layers that add nothing.
 pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     if let Some(DialError::Transport(tried)) = error.downcast_ref::<DialError>() {
         let tried =
@@ -630,7 +630,7 @@ pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
         if reason.is::<UpgradeError>() {
             return reason.to_string();
         }
-        // An I/O error hides what it was made from: its source is the source of that.
+        // An I/O error hides the error it was made from: its source is the source of that.
         let inner = reason.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         match inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| reason.source()) {
             Some(deeper) => reason = deeper,
@@ -639,7 +639,7 @@ pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// libp2p lists the problems of several addresses one a line.
+/// libp2p lists the problems of several addresses one per line.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(|line| line.trim().trim_start_matches("- "));
     let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();

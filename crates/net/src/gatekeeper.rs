@@ -1,4 +1,4 @@
-//! Who may talk to this node: the certificates in force, and those of the peers that were let in.
+//! Which peers may talk to this node: the certificates in force, and those of the peers that were admitted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,20 @@ use libp2p::PeerId;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
-/// The application protocol inside TLS: a client of something else is turned away before it says a word.
+/// The application protocol inside TLS: a client of another protocol is refused during the handshake.
 const ALPN: &[u8] = b"hypha/1";
 
 /// The most peers whose certificates are remembered. Those of closed connections are forgotten within a
 /// minute, so this is reached only by floods of handshakes that never become connections.
 const MAX_ADMITTED: usize = 8_192;
 
-/// How often a chain that was accepted is looked at again, since certificates expire.
+/// How often a chain that was accepted is checked again, since certificates expire.
 pub(crate) const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A peer met this recently may be about to appear as a connection.
+/// A peer whose handshake is this recent may be about to appear as a connection.
 const HANDSHAKE_GRACE: Duration = Duration::from_secs(60);
 
-/// What is in force, and whom it let in.
+/// The credentials in force, and the peers that were admitted.
 pub(crate) struct Gatekeeper {
     credentials: ArcSwap<Credentials>,
     renewals: watch::Sender<u64>,
@@ -37,7 +37,7 @@ pub(crate) struct Credentials {
     pub(crate) client: Arc<rustls::ClientConfig>,
 }
 
-/// A peer that showed a certificate which was accepted.
+/// A peer whose certificate was accepted.
 pub(crate) struct AdmittedPeer {
     pub(crate) certificate: Certificate,
     chain: Vec<CertificateDer<'static>>,
@@ -57,13 +57,13 @@ impl Gatekeeper {
         self.credentials.load_full()
     }
 
-    /// Takes new certificates and revocation lists into use for everything that comes.
+    /// Uses new certificates and revocation lists from now on.
     pub(crate) fn replace_credentials(&self, pki: Pki) {
         self.credentials.store(Arc::new(Credentials::new(pki)));
         self.renewals.send_modify(|count| *count += 1);
     }
 
-    /// Decides on a chain without taking note of it: for connections beside the swarm.
+    /// Verifies a chain without recording it: for connections outside the swarm.
     pub(crate) fn verify(
         &self,
         chain: &[CertificateDer<'_>],
@@ -89,7 +89,7 @@ impl Gatekeeper {
         }
     }
 
-    /// Decides on the other end of a finished handshake, and remembers it if it may stay.
+    /// Verifies the other end of a finished handshake, and records it if it is admitted.
     pub(crate) fn admit(
         &self,
         chain: Option<&[CertificateDer<'static>]>,
@@ -99,7 +99,7 @@ impl Gatekeeper {
         let peer = certificate.peer_id;
         let mut admitted = self.lock();
         if admitted.len() >= MAX_ADMITTED && !admitted.contains_key(&peer) {
-            // Whoever is dropped here and still connected is simply looked up as unknown and disconnected.
+            // A peer that is dropped here while connected is looked up as unknown and disconnected.
             let any = admitted.keys().next().copied();
             any.map(|peer| admitted.remove(&peer));
         }
@@ -110,18 +110,18 @@ impl Gatekeeper {
         Ok(peer)
     }
 
-    /// What is known of a peer that was let in.
+    /// The record of an admitted peer.
     pub(crate) fn admitted(&self, peer: &PeerId) -> Option<Arc<AdmittedPeer>> {
         self.lock().get(peer).cloned()
     }
 
-    /// Forgets those who are not connected and whose handshake is long over.
+    /// Forgets peers that are not connected and whose handshake is long over.
     pub(crate) fn sweep(&self, connected: impl Fn(&PeerId) -> bool) {
         self.lock()
             .retain(|peer, admitted| connected(peer) || admitted.at.elapsed() < HANDSHAKE_GRACE);
     }
 
-    /// Those who were let in and would not be now: revoked, expired, or of a CA that is no longer trusted.
+    /// Peers that were admitted and would not be now: revoked, expired, or of a CA that is no longer trusted.
     pub(crate) fn rejected_peers(&self) -> Vec<(PeerId, CertificateRejection)> {
         let (credentials, now) = (self.credentials(), SystemTime::now());
         let admitted: Vec<_> =

@@ -1,7 +1,7 @@
-//! Keeps this node from dialling addresses that only make sense somewhere else.
+//! Keeps this node from dialling addresses that are valid only in other networks.
 //!
-//! Peers tell each other every address they have, private ones included. An address in an excluded range is not
-//! dialled, whoever suggested it, unless the operator configured it.
+//! Peers send each other every address they have, private ones included. An address in an excluded range is not
+//! dialled, no matter which peer sent it, unless the operator configured it.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use libp2p::Multiaddr;
 use libp2p::core::transport::{DialOpts, ListenerId, TransportError, TransportEvent};
 use libp2p::core::{Transport, multiaddr::Protocol};
 
-/// Which addresses may be dialled; shared by all who dial.
+/// Which addresses may be dialled; shared by all diallers.
 #[derive(Clone, Default)]
 pub struct Guard {
     excluded: Arc<RwLock<Vec<IpNet>>>,
@@ -22,17 +22,17 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Nothing in `excluded` is dialled, but for what is configured later.
+    /// Nothing in `excluded` is dialled, except addresses that are configured later.
     pub fn new(excluded: Vec<IpNet>) -> Guard {
         Guard { excluded: Arc::new(RwLock::new(excluded)), ..Guard::default() }
     }
 
-    /// The operator named this address: it is dialled whatever range it lies in.
+    /// The operator named this address: it is always dialled.
     pub fn allow_configured(&self, address: IpAddr) {
         self.configured.write().unwrap_or_else(PoisonError::into_inner).insert(address);
     }
 
-    /// The ranges that `address` lies in are where this node lives: they are excluded no longer.
+    /// This node is itself in the ranges that `address` lies in: they are no longer excluded.
     pub fn include_ranges_of(&self, address: IpAddr) {
         let mut excluded = self.excluded.write().unwrap_or_else(PoisonError::into_inner);
         excluded.retain(|range| !range.contains(&address));
@@ -45,7 +45,7 @@ impl Guard {
         configured.contains(&address) || !excluded.iter().any(|range| range.contains(&address))
     }
 
-    /// Whether any dial of `address` could get past: a name is decided on when it is resolved.
+    /// Whether any dial of `address` could be allowed: a name is decided on when it is resolved.
     pub fn allows_address(&self, address: &Multiaddr) -> bool {
         ip_of(address).is_none_or(|ip| self.allows(ip))
     }
@@ -60,7 +60,7 @@ pub fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
-/// A transport behind a guard. Listening is not its business.
+/// A transport behind a guard. Listening is not restricted.
 pub(crate) struct GuardedTransport<T> {
     pub(crate) inner: T,
     pub(crate) guard: Guard,

@@ -1,4 +1,4 @@
-//! What the rest of a node sees of its network.
+//! The interface of the network to the rest of a node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::peers::Link;
 use crate::settings::Settings;
 
 /// Commands that wait for the driver. It takes one within microseconds; more waiting means that it is behind, and
-/// then those who ask should wait too.
+/// then callers should wait too.
 const COMMAND_QUEUE: usize = 256;
 
 /// Events that wait for the node.
@@ -33,16 +33,16 @@ pub struct Net {
     pub(crate) shared: Arc<SharedContext>,
 }
 
-/// What happens on the network.
+/// An event of the network.
 #[derive(Debug)]
 pub enum NetEvent {
     /// This node listens here.
     Listening(Multiaddr),
-    /// How this node can be reached is now known, or has changed.
+    /// The reachability of this node is now known, or has changed.
     ReachabilityChanged(Reachability),
-    /// The connection to a gateway stands, or is gone (None).
+    /// The connection to a gateway was established, or lost (`None`).
     GatewayChanged(Multiaddr, Option<PeerId>),
-    /// A peer was let in.
+    /// A peer was admitted.
     PeerConnected(Peer),
     /// A peer's link became direct, or relayed.
     LinkChanged(Peer),
@@ -50,31 +50,31 @@ pub enum NetEvent {
     PeerDisconnected(PeerId),
     /// A worker announced itself.
     WorkerAnnounced(FoundWorker),
-    /// A node said that it leaves.
+    /// A node published its farewell.
     NodeLeft(PeerId),
-    /// A peer asks something; to be answered before the deadline.
+    /// A peer sent a request; to be answered before the deadline.
     RequestReceived(PeerRequest),
 }
 
 /// A request by a peer.
 #[derive(Debug)]
 pub struct PeerRequest {
-    /// Who asks.
+    /// The requester.
     pub peer: Peer,
-    /// What.
+    /// The request.
     pub body: RequestBody,
     /// The trace that the request belongs to.
     pub traceparent: Option<String>,
-    /// After this nobody waits for the answer any more.
+    /// After this the peer no longer waits for the response.
     pub deadline: Instant,
-    /// Where the answer goes; dropping it answers that something went wrong here.
+    /// Sends the response; dropping it responds with an internal error.
     pub responder: oneshot::Sender<ResponseBody>,
 }
 
 /// A connected peer.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Who.
+    /// Its peer id.
     pub id: PeerId,
     /// Its role, by its certificate.
     pub role: NodeRole,
@@ -93,7 +93,7 @@ pub struct Peer {
 pub enum Reachability {
     /// Directly, at these addresses.
     Public(Vec<Multiaddr>),
-    /// It is a gateway, and nobody has tried: it is taken to be reachable where it listens.
+    /// It is a gateway that no peer has probed: it is assumed to be reachable where it listens.
     Assumed(Vec<Multiaddr>),
     /// Through gateways only, at these addresses.
     Relayed(Vec<Multiaddr>),
@@ -108,14 +108,14 @@ pub enum Publication {
     Worker {
         /// The offer.
         worker: Worker,
-        /// How long a record counts without being refreshed.
+        /// How long a record is valid without being refreshed.
         ttl: Duration,
     },
     /// Data sets that it serves.
     Datasets {
         /// Their names.
         names: Vec<Name>,
-        /// How long a record counts without being refreshed.
+        /// How long a record is valid without being refreshed.
         ttl: Duration,
     },
 }
@@ -123,7 +123,7 @@ pub enum Publication {
 /// A worker as the directory knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundWorker {
-    /// Who.
+    /// Its peer id.
     pub peer: PeerId,
     /// The name in its certificate.
     pub name: Option<String>,
@@ -131,24 +131,24 @@ pub struct FoundWorker {
     pub organisation: String,
     /// What it offers.
     pub worker: Worker,
-    /// Where it is reached.
+    /// Its addresses.
     pub addresses: Vec<Multiaddr>,
     /// Where bulk transfers reach it.
     pub bulk_addresses: Vec<Multiaddr>,
-    /// Which of its records this is.
+    /// The sequence number of its record.
     pub sequence: u64,
 }
 
 /// A data set as the directory knows it, at one of its providers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundDataset {
-    /// Who serves it.
+    /// The peer that serves it.
     pub peer: PeerId,
     /// The provider's organisation.
     pub organisation: String,
     /// Its name.
     pub name: Name,
-    /// Where the provider is reached.
+    /// The provider's addresses.
     pub addresses: Vec<Multiaddr>,
     /// Where bulk transfers reach it.
     pub bulk_addresses: Vec<Multiaddr>,
@@ -157,12 +157,12 @@ pub struct FoundDataset {
 /// Why the network did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// An address that nothing can listen on.
+    /// An address that cannot be listened on.
     #[error("cannot listen on {address}: {problem}")]
     Listen {
         /// The address.
         address: Multiaddr,
-        /// What the system says.
+        /// The system's error.
         problem: String,
     },
     /// The certificate is for another role.
@@ -170,34 +170,34 @@ pub enum StartError {
         "the certificate is for a {certificate}, and this node runs as a {wanted}; issue one with `hypha certutil node --role {wanted}`"
     )]
     Role {
-        /// What the certificate says.
+        /// The role in the certificate.
         certificate: NodeRole,
-        /// What was started.
+        /// The role that was started.
         wanted: NodeRole,
     },
-    /// A protocol refused its settings; a fault of this program.
+    /// A protocol refused its settings; a bug in this program.
     #[error("cannot set up the network: {0}")]
     Setup(String),
 }
 
-/// Why a request has no answer.
+/// Why a request has no response.
 #[derive(Debug, Error)]
 pub enum RequestError {
     /// No connection, and none could be made.
     #[error("cannot reach {peer}: {problem}")]
     Unreachable {
-        /// Whom.
+        /// The peer.
         peer: PeerId,
-        /// What was tried.
+        /// The error.
         problem: String,
     },
-    /// No answer within the deadline.
+    /// No response within the deadline.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    /// The peer will not.
+    /// The peer refused.
     #[error("refused: {}", .0.message)]
     Refused(Refusal),
-    /// The peer's answer makes no sense.
+    /// The peer's response is invalid.
     #[error("invalid response: {0}")]
     InvalidResponse(String),
     /// The request cannot be sent.
@@ -209,7 +209,7 @@ pub enum RequestError {
 }
 
 impl Net {
-    /// Joins the network. What happens on it comes through the receiver, which must be read.
+    /// Joins the network. Its events come through the receiver, which must be read.
     ///
     /// Needs a tokio runtime. With a reloader, changed certificate files take effect within seconds. The metrics of
     /// this crate are entered into `registry`.
@@ -237,12 +237,12 @@ impl Net {
         self.command(Command::Publish(publication)).await;
     }
 
-    /// The workers that satisfy `query`, by the records in force.
+    /// The workers that satisfy `query`, by the valid records.
     pub async fn get_records_matching(&self, query: CapabilityQuery) -> Vec<FoundWorker> {
         self.call(|reply| Command::FindWorkers { query, reply }).await.unwrap_or_default()
     }
 
-    /// Who serves the data set `name`.
+    /// The providers of the data set `name`.
     pub async fn find_dataset(&self, name: Name) -> Vec<FoundDataset> {
         self.call(|reply| Command::FindDataset { name, reply }).await.unwrap_or_default()
     }
@@ -257,13 +257,13 @@ impl Net {
         self.command(Command::RemovePersistentPeer(peer)).await;
     }
 
-    /// Connects to whoever is at `address`, and says who it is.
+    /// Connects to the node at `address`, and returns its peer id.
     pub async fn dial(&self, address: Multiaddr) -> Result<PeerId, String> {
         let stopped = || "the network has stopped".to_owned();
         self.call(|reply| Command::Dial { address, reply }).await.ok_or_else(stopped)?
     }
 
-    /// Asks `peer`, and waits no longer than `deadline`.
+    /// Sends a request to `peer`, and waits for the response no longer than `deadline`.
     pub async fn request(
         &self,
         peer: PeerId,
@@ -274,7 +274,7 @@ impl Net {
         let request =
             self.call(|reply| Command::Request { peer, body, deadline, traceparent, reply });
         match tokio::time::timeout(deadline, request).await {
-            // Both sides count; it is the same outcome whichever is first.
+            // Both sides have a timer; the outcome is the same whichever fires first.
             Ok(Some(Ok(ResponseBody::Refused(refusal))))
                 if refusal.kind == RefusalKind::DeadlinePassed =>
             {
@@ -287,23 +287,23 @@ impl Net {
         }
     }
 
-    /// Who is connected.
+    /// The connected peers.
     pub async fn peers(&self) -> Vec<Peer> {
         self.call(Command::Peers).await.unwrap_or_default()
     }
 
-    /// Where this node listens and is reached.
+    /// The addresses that this node listens on and is reached at.
     pub async fn addresses(&self) -> Vec<Multiaddr> {
         self.call(Command::Addresses).await.unwrap_or_default()
     }
 
-    /// Leaves: says farewell, and returns when that is on its way or the time is up.
+    /// Leaves: publishes a farewell, and returns when it is sent or the time is up.
     pub async fn stop(&self) {
         self.call(Command::Stop).await;
     }
 
     pub(crate) async fn command(&self, command: Command) {
-        // Whoever commands a network that has stopped hears of it by the end of its events.
+        // The caller of a stopped network notices by the end of its events.
         let _ = self.commands.send(command).await;
     }
 

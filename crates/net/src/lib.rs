@@ -1,7 +1,7 @@
-//! The peer network of a node: who is there, who may talk, who offers what, and how bytes get there.
+//! The peer network of a node: connections, admission, the directory, requests, channels and bulk transfers.
 //!
-//! One task drives libp2p ([`driver`]); everything else talks to it through [`Net`] and hears of it through
-//! [`NetEvent`]s. Decisions about work are made elsewhere: this crate only finds, trusts, asks and carries.
+//! One task drives libp2p ([`driver`]); the rest of the node sends it commands through [`Net`] and receives
+//! [`NetEvent`]s. Decisions about work are made elsewhere: this crate only discovers, authenticates and transports.
 
 mod behaviour;
 mod bulk;

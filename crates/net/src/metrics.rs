@@ -65,7 +65,7 @@ impl Metrics {
             "Peers disconnected because their certificate is no longer valid",
             metrics.expelled.clone(),
         );
-        net.register("questions", "Requests of peers by result", metrics.requests.clone());
+        net.register("requests", "Requests of peers by result", metrics.requests.clone());
         net.register("records", "Directory records stored for others", metrics.records.clone());
         net.register(
             "records_refused",

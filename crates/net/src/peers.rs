@@ -1,7 +1,7 @@
-//! Who is connected, over which kind of link, and which connections must stay.
+//! Which peers are connected, over which kind of link, and which connections must stay.
 //!
 //! A behaviour of its own, because only a behaviour may deny a connection and keep one alive. A connection counts
-//! once the peer's certificate is known here; the upgrade sees to it that this is before any protocol starts.
+//! once the peer's certificate is known here; the upgrade ensures that this is before any protocol starts.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
@@ -27,19 +27,19 @@ use crate::guard::ip_of;
 use crate::rate::RateLimiter;
 
 /// Handshakes that one address may start in a second, and at once: a site with a hundred nodes behind one NAT
-/// comes back after a power cut within seconds, and a flood from one machine costs little.
+/// reconnects after a power cut within seconds, and a flood from one machine costs little.
 const HANDSHAKES_PER_SECOND: u32 = 50;
 const HANDSHAKE_BURST: u32 = 400;
 /// Addresses whose rate is remembered.
 const MAX_RATED_ADDRESSES: usize = 4_096;
 
-/// How long a relayed connection outlives the direct one that replaced it, so that what is under way can end.
+/// How long a relayed connection outlives the direct one that replaced it, so that streams in flight can end.
 const SUPERSEDED_GRACE: Duration = Duration::from_secs(5);
 
-/// What kind of connection there is to a peer.
+/// The kind of connection to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Link {
-    /// Straight, or hole-punched.
+    /// Without a relay, possibly hole-punched.
     Direct,
     /// Through a gateway.
     Relayed,
@@ -91,13 +91,13 @@ impl Behaviour {
         }
     }
 
-    /// Keeps the connection to `peer` open though nothing may be said, over the best link there is.
+    /// Keeps the connection to `peer` open even if idle, over the best link there is.
     pub(crate) fn keep_alive(&mut self, peer: PeerId) {
         self.keep_alive.insert(peer);
         self.update_keep_alive(peer);
     }
 
-    /// Lets the connection to `peer` end when it falls idle.
+    /// Lets the connection to `peer` close when it is idle.
     pub(crate) fn stop_keep_alive(&mut self, peer: PeerId) {
         self.keep_alive.remove(&peer);
         self.update_keep_alive(peer);
@@ -124,7 +124,7 @@ impl Behaviour {
         self.actions.push_back(ToSwarm::CloseConnection { peer_id: peer, connection });
     }
 
-    /// Closes relayed connections that a direct one has replaced for a while: nobody should pick them again.
+    /// Closes relayed connections that a direct one has replaced for a while: they should not be used again.
     pub(crate) fn close_superseded(&mut self, now: Instant) {
         for (peer, connections) in &self.connections {
             let direct_since = connections
@@ -269,11 +269,11 @@ impl NetworkBehaviour for Behaviour {
     }
 }
 
-/// Whether a connection is to stay open though idle.
+/// Whether a connection stays open while idle.
 #[derive(Debug)]
 pub(crate) struct KeepAlive(bool);
 
-/// Speaks no protocol: only keeps its connection open, or not.
+/// Has no protocol: it only keeps its connection alive, or not.
 pub(crate) struct Handler {
     keep_alive: bool,
 }

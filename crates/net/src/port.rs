@@ -1,7 +1,7 @@
 //! Whether an address to listen on is free.
 //!
-//! The transport shares its port with whoever shares it too, so that dials come from the port that it listens on, as
-//! hole punching needs. So a second node on the same port would start without a word and get half the connections.
+//! The transport shares its port (`SO_REUSEPORT`), so that dials come from the port that it listens on, as
+//! hole punching needs. So a second node on the same port would start without an error and get half the connections.
 
 use std::io;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use libp2p::Multiaddr;
 
 use crate::bulk::socket_address;
 
-/// Tries the port without sharing it.
+/// Binds the port without sharing it.
 pub(crate) fn check_port_free(address: &Multiaddr) -> io::Result<()> {
     match socket_address(address) {
         Some(address) if address.port() != 0 => TcpListener::bind(address).map(drop),

@@ -1,6 +1,6 @@
-//! Asks a node how it is, without joining the network.
+//! Requests the health of a node without joining the network.
 //!
-//! It goes through the transport alone: the same handshake, one stream, one request.
+//! It uses only the transport: the same handshake, one stream, one request.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -25,32 +25,32 @@ use crate::guard::Guard;
 use crate::settings::Settings;
 use crate::transport::transport;
 
-/// Why a node could not be asked.
+/// Why a probe failed.
 #[derive(Debug, Error)]
 pub enum ProbeError {
     /// No connection, or one that ended too soon.
     #[error("cannot reach {address}: {problem}")]
     Unreachable {
-        /// Where.
+        /// The address.
         address: Multiaddr,
-        /// What happened.
+        /// The error.
         problem: String,
     },
-    /// Another node than the address says.
+    /// Another node than the address names.
     #[error("the node there is {found}, not the one that the address names")]
     WrongPeer {
-        /// Who it is.
+        /// Its peer id.
         found: libp2p::PeerId,
     },
-    /// It answered something else.
+    /// The response is invalid.
     #[error("invalid response: {0}")]
     InvalidResponse(String),
-    /// No answer.
+    /// No response in time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
 }
 
-/// Asks the node at `address` how it is; says also who it is.
+/// Requests the health of the node at `address`; returns also its identity.
 pub async fn probe(
     settings: &Settings,
     pki: Pki,
@@ -86,7 +86,7 @@ async fn request_health(
     let admitted =
         gatekeeper.admitted(&peer).ok_or_else(|| unreachable("it showed no certificate".into()))?;
     if peer == own {
-        // It closes a connection to itself at once. That it showed the same certificate, and let this one in, is
+        // It closes a connection to itself at once. That it showed the same certificate, and admitted this one, is
         // all that can be learned.
         let health = Health {
             role: admitted.certificate.role.to_string(),

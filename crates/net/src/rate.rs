@@ -1,4 +1,4 @@
-//! Token buckets: how often someone may do something.
+//! Token buckets: rate limits by key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,7 +8,7 @@ use std::time::Instant;
 pub(crate) struct RateLimiter<K> {
     per_second: f64,
     burst: f64,
-    /// The most keys that are remembered. The fullest bucket, which knows the least, goes first.
+    /// The most keys that are remembered. The fullest bucket, which matters least, is dropped first.
     max_keys: usize,
     buckets: HashMap<K, (f64, Instant)>,
 }
@@ -23,7 +23,7 @@ impl<K: Eq + Hash + Copy> RateLimiter<K> {
         }
     }
 
-    /// Takes a token of `key`'s, if there is one.
+    /// Takes a token of `key`, if there is one.
     pub(crate) fn take(&mut self, key: K, now: Instant) -> bool {
         if self.buckets.len() >= self.max_keys && !self.buckets.contains_key(&key) {
             self.make_room(now);

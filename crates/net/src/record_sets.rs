@@ -1,8 +1,8 @@
-//! What this node keeps of the directory: for each key, the records of several authors.
+//! The part of the directory that this node stores: for each key, the records of several authors.
 //!
-//! Kademlia keeps one value a key, and providers without content. Here a key holds a record set of signed records, one
-//! an author, each with its own end; so one look-up answers with everything about all workers of a list. Records are
-//! refreshed by their authors only, so nothing is copied on by those who hold them.
+//! Kademlia stores one value per key, and providers without content. Here a key holds a record set of signed records,
+//! one per author, each with its own expiry; so one lookup returns everything about all workers of a list. Records are
+//! refreshed only by their authors, so holders do not replicate them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -16,11 +16,11 @@ use libp2p::PeerId;
 use libp2p::kad::store::{RecordStore, Result as StoreResult};
 use libp2p::kad::{ProviderRecord, Record, RecordKey};
 
-/// Keys that this node keeps record sets for; with [`MAX_RECORDS`] it bounds the memory to some hundred megabytes.
+/// Keys that this node stores record sets for; with [`MAX_RECORDS`] it bounds the memory to some hundred megabytes.
 const MAX_RECORD_SETS: usize = 65_536;
 /// Records over all record sets.
 const MAX_RECORDS: usize = 131_072;
-/// Record sets that one author may stand on: more models than a machine serves.
+/// Record sets that one author may appear in: more models than a machine serves.
 pub(crate) const MAX_PER_AUTHOR: usize = 256;
 /// Each list is spread over this many keys by author, so that a record set holds a quarter of a large pool.
 pub(crate) const SHARDS: u8 = 4;
@@ -36,7 +36,7 @@ pub(crate) fn worker_keys(listing: &Listing) -> impl Iterator<Item = RecordKey> 
     (0..SHARDS).map(move |shard| key("worker", &name, shard))
 }
 
-/// The key of a data set. Few serve the same one, so it has no shards.
+/// The key of a data set. It has few providers, so it has no shards.
 pub(crate) fn dataset_key(name: &Name) -> RecordKey {
     key("dataset", name.as_str(), 0)
 }
@@ -49,7 +49,7 @@ fn key(kind: &str, name: &str, shard: u8) -> RecordKey {
     RecordKey::new(blake3::hash(format!("hypha/1/{kind}/{shard}/{name}").as_bytes()).as_bytes())
 }
 
-/// The record sets that this node keeps.
+/// The record sets that this node stores.
 pub(crate) struct RecordSets {
     record_sets: HashMap<RecordKey, BTreeMap<PeerId, StoredRecord>>,
     per_author: HashMap<PeerId, usize>,
@@ -62,7 +62,7 @@ struct StoredRecord {
     until: Instant,
 }
 
-/// What became of a record.
+/// The outcome of an insert.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InsertOutcome {
     New,
@@ -77,7 +77,7 @@ impl RecordSets {
         RecordSets { record_sets: HashMap::new(), per_author: HashMap::new(), total: 0 }
     }
 
-    /// Keeps a checked record until `until`, unless there is a newer one or no room.
+    /// Stores a verified record until `until`, unless there is a newer one or no room.
     pub(crate) fn insert(
         &mut self,
         key: RecordKey,
@@ -111,19 +111,19 @@ impl RecordSets {
         InsertOutcome::New
     }
 
-    /// Drops what `author` said before `sequence`.
+    /// Drops the records of `author` before `sequence`.
     pub(crate) fn apply_farewell(&mut self, author: &PeerId, sequence: u64) {
         if self.per_author.contains_key(author) {
             self.retain(|by, entry| by != author || entry.sequence >= sequence);
         }
     }
 
-    /// Drops what has ended.
+    /// Drops expired records.
     pub(crate) fn expire(&mut self, now: Instant) {
         self.retain(|_, entry| entry.until > now);
     }
 
-    /// Drops what is no longer believed.
+    /// Drops records that no longer verify.
     pub(crate) fn retain_verified(&mut self, mut verified: impl FnMut(&SignedRecord) -> bool) {
         self.retain(|_, entry| verified(&entry.signed));
     }
@@ -165,7 +165,7 @@ fn remaining_ms(until: Instant, now: Instant) -> u32 {
     u32::try_from(left).unwrap_or(MAX_TTL_MS).min(MAX_TTL_MS)
 }
 
-/// What Kademlia asks of a store. Records are put by [`RecordSets::insert`] alone, after they were checked.
+/// The store that Kademlia requires. Records are added only by [`RecordSets::insert`], after they were verified.
 impl RecordStore for RecordSets {
     type RecordsIter<'a> = std::iter::Empty<Cow<'a, Record>>;
     type ProvidedIter<'a> = std::iter::Empty<Cow<'a, ProviderRecord>>;
@@ -175,7 +175,7 @@ impl RecordStore for RecordSets {
         if entries.is_empty() {
             return None;
         }
-        // Those that end first are left out first, if one answer cannot hold all.
+        // Those that expire first are left out first, if one response cannot hold all.
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.remaining_ms));
         let value = hypha_wire::encode(&RecordSet::from_entries(entries)).ok()?;
         Some(Cow::Owned(Record::new(key.clone(), value)))
@@ -253,7 +253,7 @@ mod tests {
         );
         assert_eq!(record_sets.len(), 200);
         record_sets.apply_farewell(&authors[0], 6);
-        assert_eq!(found(&record_sets, &key), 200, "a farewell ends what was said before it");
+        assert_eq!(found(&record_sets, &key), 200, "a farewell voids earlier records");
         record_sets.apply_farewell(&authors[0], 7);
         assert_eq!(found(&record_sets, &key), 199);
         record_sets.expire(until + Duration::from_millis(1));

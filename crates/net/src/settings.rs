@@ -1,4 +1,4 @@
-//! What a node tells its network at start, and the limits that hold whatever peers do.
+//! The settings of a node's network, and the limits that hold whatever peers do.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use libp2p::Multiaddr;
 /// How this node takes part.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its role, as its certificate says.
+    /// Its role, as in its certificate.
     pub role: NodeRole,
-    /// What it calls itself to peers: name and version of the program.
+    /// The agent string that it sends to peers: name and version of the program.
     pub agent: String,
-    /// Where it listens.
+    /// The addresses it listens on.
     pub listen: Vec<Multiaddr>,
-    /// Where others reach it, if the operator knows.
+    /// Its external addresses, if they are configured.
     pub external: Vec<Multiaddr>,
-    /// The gateways that it meets others through.
+    /// The gateways that it connects through.
     pub gateways: Vec<Multiaddr>,
-    /// Ranges that are not dialled on the word of others.
+    /// Ranges whose addresses are not dialled when peers send them.
     pub excluded: Vec<IpNet>,
-    /// Whether the operator gave that list: then it is taken literally.
+    /// Whether the operator configured that list: then it is taken literally.
     pub excluded_is_configured: bool,
     /// Whether it may be reached through gateways when it cannot be reached directly.
     pub relay_circuit: bool,
-    /// What it relays for others; gateways do.
+    /// The limits of its relay, if it is a gateway.
     pub relay: Option<RelayLimits>,
-    /// Where it listens for bulk transfers; empty means none.
+    /// The addresses it listens on for bulk transfers; empty means none.
     pub bulk_listen: Vec<Multiaddr>,
-    /// Where others reach that listener, if the operator knows.
+    /// The external addresses of that listener, if they are configured.
     pub bulk_external: Vec<Multiaddr>,
-    /// Bounds on what peers may take.
+    /// Bounds on the resources that peers may use.
     pub limits: Limits,
 }
 
@@ -54,14 +54,14 @@ pub struct RelayLimits {
     pub max_circuit_bytes: u64,
 }
 
-/// Bounds on what peers may take. The defaults suit a node; a gateway has [`Limits::for_gateway`].
+/// Bounds on the resources that peers may use. The defaults suit a node; a gateway has [`Limits::for_gateway`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections in all.
     pub connections: u32,
     /// Connections with one peer: relayed, direct, one each way, and a probe.
     pub connections_per_peer: u32,
-    /// Handshakes under way, each way.
+    /// Handshakes in progress, in each direction.
     pub handshakes: u32,
     /// Streams within one connection: bulk transfers, requests and queries together.
     pub streams: usize,
@@ -71,7 +71,7 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// How long an unused connection stays open.
     pub idle_timeout: Duration,
-    /// How often each connection is pinged, which measures the round trip and finds the dead.
+    /// How often each connection is pinged, which measures the round trip and detects dead peers.
     pub ping_interval: Duration,
 }
 
@@ -90,7 +90,7 @@ impl Limits {
         }
     }
 
-    /// For a gateway: everyone is connected to it, and comes back at once after it restarts.
+    /// For a gateway: every node is connected to it, and all reconnect at once after it restarts.
     pub const fn for_gateway() -> Limits {
         Limits { connections: 16_384, handshakes: 1_024, ..Limits::for_node() }
     }

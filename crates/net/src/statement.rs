@@ -1,6 +1,6 @@
-//! What a node says of itself in public: made, signed, and checked.
+//! What a node publishes of itself: encoded, signed, and verified.
 //!
-//! A statement reaches most readers through others who may lie, so nothing of it is believed before the author's
+//! A statement reaches most readers through peers that may lie, so it is not used before the author's
 //! chain, role, signature, identity and age were checked.
 
 use std::collections::HashMap;
@@ -15,14 +15,14 @@ use libp2p::PeerId;
 use rustls::pki_types::CertificateDer;
 use thiserror::Error;
 
-/// How far the clocks of two nodes may differ before they doubt each other's records. Certificates need clocks
+/// How far the clocks of two nodes may differ before they reject each other's records. Certificates need clocks
 /// that agree about as well.
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(120);
 
-/// How old a farewell may be: it has no time to live, and one that was kept and replayed must do nothing.
+/// How old a farewell may be: it has no TTL, and a replayed one must have no effect.
 const MAX_FAREWELL_AGE: Duration = Duration::from_secs(60);
 
-/// Statements whose signature was checked and need not be again: each arrives from several servers, many times.
+/// Statements whose signature was verified and need not be again: each arrives from several servers, many times.
 const MAX_CACHED_STATEMENTS: usize = 8_192;
 
 /// A statement by type.
@@ -33,14 +33,14 @@ pub(crate) enum Statement {
     Farewell(Farewell),
 }
 
-/// A statement whose author is proven.
+/// A statement whose author is verified.
 #[derive(Debug)]
 pub(crate) struct VerifiedStatement {
     pub(crate) author: Certificate,
     pub(crate) statement: Statement,
 }
 
-/// Why a statement is not believed.
+/// Why a statement is rejected.
 #[derive(Debug, Error)]
 pub(crate) enum StatementError {
     #[error("its author: {0}")]
@@ -72,7 +72,7 @@ pub(crate) fn sign<M: Message>(
     })
 }
 
-/// Checks statements, and remembers what it has checked.
+/// Verifies statements, and caches which ones it has verified.
 pub(crate) struct Verifier {
     verified_cache: HashMap<[u8; 32], Arc<VerifiedStatement>>,
 }
@@ -82,7 +82,7 @@ impl Verifier {
         Verifier { verified_cache: HashMap::new() }
     }
 
-    /// Certificates have changed: everything is checked anew.
+    /// Certificates have changed: everything is verified again.
     pub(crate) fn clear_cache(&mut self) {
         self.verified_cache.clear();
     }
@@ -151,7 +151,7 @@ impl Statement {
         }
     }
 
-    /// How long it counts in all.
+    /// How long it is valid in all.
     pub(crate) fn ttl(&self) -> Duration {
         match self {
             Statement::Worker(record) => Duration::from_millis(record.ttl_ms.into()),
@@ -160,10 +160,10 @@ impl Statement {
         }
     }
 
-    /// Whether it may still count, if both clocks are about right.
+    /// Whether it may still be valid, if both clocks are about right.
     ///
-    /// Normally a record ends by its holder's own count of its time to live. This bounds how long a holder who
-    /// lies about that can keep it alive.
+    /// Normally a record expires by its holder's own count of its TTL. This bounds how long a lying holder
+    /// can keep it alive.
     fn check_age(&self, now_ms: u64) -> Result<(), StatementError> {
         let issued_ms = match self {
             Statement::Worker(record) => record.issued_unix_ms,
@@ -180,7 +180,7 @@ impl Statement {
     }
 }
 
-/// A name for exactly these bytes by this author.
+/// A digest of exactly these bytes by this author.
 fn digest(signed: &SignedRecord) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(signed.kind.context().as_bytes());
@@ -196,7 +196,7 @@ pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// The peer that a record speaks of; its author was checked to be it.
+/// The peer that a record describes; its author was verified to be it.
 pub(crate) fn author_of(verified: &VerifiedStatement) -> PeerId {
     verified.author.peer_id
 }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_counts_for_its_life_and_what_clocks_may_differ() {
+    fn a_statement_is_valid_for_its_ttl_and_clock_offset() {
         let now = 1_800_000_000_000;
         let offset = MAX_CLOCK_OFFSET.as_millis() as u64;
         assert_eq!(record(now).ttl(), Duration::from_millis(TTL_MS.into()));
@@ -239,13 +239,13 @@ mod tests {
             assert!(counts(now));
             assert!(counts(now - life - offset) && !counts(now - life - offset - 1));
             assert!(counts(now + offset) && !counts(now + offset + 1));
-            // Numbers that no clock shows.
+            // Values that no clock shows.
             assert!(!counts(0) && !counts(u64::MAX));
         }
     }
 
     #[test]
-    fn no_two_different_statements_are_taken_for_the_same() {
+    fn different_statements_have_different_digests() {
         let signed = SignedRecord {
             kind: SignedKind::Worker,
             payload: vec![1, 2, 3],
@@ -257,7 +257,7 @@ mod tests {
             |signed| signed.payload[0] ^= 1,
             |signed| signed.signature[63] ^= 1,
             |signed| signed.chain.truncate(1),
-            // The same bytes, cut elsewhere.
+            // The same bytes, split differently.
             |signed| signed.chain = vec![vec![4], vec![5, 6]],
         ];
         for change in changes {

@@ -28,7 +28,7 @@ pub(crate) fn transport(
         config
     };
     let tcp = || tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
-    // The guard stands below name resolution, so it sees the addresses that names stand for.
+    // The guard sits below name resolution, so it sees the resolved addresses.
     let guarded = || GuardedTransport { inner: tcp(), guard: guard.clone() };
     let named = dns::tokio::Transport::system(guarded()).unwrap_or_else(|error| {
         tracing::warn!(
@@ -50,7 +50,7 @@ pub(crate) fn transport(
         .multiplex(muxer())
         .timeout(settings.limits.handshake_timeout)
         .boxed();
-    // The relay goes first: it takes only circuit addresses, and TCP would misread those.
+    // The relay goes first: it accepts only circuit addresses, and TCP would misinterpret those.
     let both = OrTransport::new(relayed, direct).map(|either, _| either.into_inner()).boxed();
     (both, relay_client)
 }

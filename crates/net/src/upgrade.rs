@@ -1,8 +1,8 @@
 //! The connection upgrade: TLS 1.3 with certificates of the operator's CA on both sides, then a verdict.
 //!
-//! Under TLS 1.3 a dialler's handshake is over before the other side has looked at its certificate. So each side
-//! says in one small message whether it lets the other in, and reads the other's word before the connection counts.
-//! No protocol sees a byte earlier, on direct and on relayed connections alike.
+//! Under TLS 1.3 a dialler's handshake is over before the other side has verified its certificate. So each side sends
+//! one small message with its verdict, and reads the other's before the connection counts. No protocol sees a byte
+//! earlier, on direct and on relayed connections alike.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::gatekeeper::Gatekeeper;
 
-/// The name under which both sides agree to this upgrade.
+/// The name under which both sides negotiate this upgrade.
 const PROTOCOL: &str = "/hypha/tls/1";
 
 #[derive(Clone)]
@@ -27,7 +27,7 @@ pub(crate) struct Upgrade {
     gatekeeper: Arc<Gatekeeper>,
 }
 
-/// Why a connection was not let in.
+/// Why a connection was refused.
 #[derive(Debug, Error)]
 pub(crate) enum UpgradeError {
     /// The handshake itself failed: no TLS, no certificate, or one that the verifier refused.
@@ -39,13 +39,13 @@ pub(crate) enum UpgradeError {
     /// The other side does not accept this node's certificate.
     #[error("the other side refused this node: {0}")]
     RefusedByPeer(String),
-    /// The other side did not say what it must.
+    /// The other side did not send a valid verdict.
     #[error("no verdict: {0}")]
     NoVerdict(String),
 }
 
 impl From<io::Error> for UpgradeError {
-    /// In our own words, where the verifier says what is wrong with a certificate.
+    /// In our own words, where the verifier reports why a certificate is rejected.
     fn from(error: io::Error) -> UpgradeError {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         if let Some(rustls::Error::AlertReceived(alert)) = tls {
@@ -96,8 +96,8 @@ impl Upgrade {
         };
         let sent = send_verdict(&mut stream, &verdict).await;
         let peer = ours?;
-        // One who refuses this node's certificate has hung up by now, so telling may have failed; why stands in
-        // what it sent before.
+        // A peer that refuses this node's certificate has disconnected by now, so sending may have failed; its reason
+        // is in what it sent before.
         match receive_verdict(&mut stream).await {
             Ok(Verdict { admitted: true, .. }) => sent.map(|()| (peer, stream)),
             Ok(Verdict { reason, .. }) => {
@@ -125,7 +125,7 @@ async fn send_verdict<S: AsyncWrite + Unpin>(
 
 async fn receive_verdict<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Verdict, UpgradeError> {
     let refused = |error: io::Error| match error.kind() {
-        // A TLS alert arrives as this kind, and says why the other side hung up.
+        // A TLS alert arrives as this kind, and states why the other side disconnected.
         io::ErrorKind::InvalidData => UpgradeError::RefusedByPeer(error.to_string()),
         _ => UpgradeError::NoVerdict(error.to_string()),
     };

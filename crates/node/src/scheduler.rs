@@ -266,7 +266,7 @@ fn report_removed(service: &SchedulerService, url: &str, worker: Arc<Worker>) {
         url,
         worker = %id,
         "a configured back end is not used, since it was removed: \
-         `hypha readmit {id}` takes it again"
+         `hypha readmit {id}` readmits it"
     );
     service.core.handle_event(SchedulerEvent::WorkerFound(worker));
     service.http.mark_removed(id);

@@ -8,20 +8,20 @@ use libp2p_identity::{PeerId, PublicKey};
 use crate::CertificateRejection;
 use crate::parsed::ParsedCertificate;
 
-/// The DNS name that every node's certificate carries besides its own. A dialler asks for this one:
+/// The DNS name that every node's certificate carries besides its own. A dialler verifies this one:
 /// it knows a peer by its key, not by the host that it happens to run on, and the stock verifier
-/// wants a name.
+/// requires a name.
 pub const SHARED_NAME: &str = "node.hypha.internal";
 
-/// What stands before the role in a certificate's URI.
+/// The prefix of the role in a certificate's URI.
 pub const ROLE_URI_PREFIX: &str = "hypha:role:";
 
-/// What a node's certificate says.
+/// The contents of a node's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// What the node may do.
+    /// The node's role.
     pub role: NodeRole,
-    /// Whose it is; the same as its issuer's.
+    /// Its organisation; the same as its issuer's.
     pub organisation: String,
     /// Host names and addresses, without [`SHARED_NAME`].
     pub names: Vec<String>,
@@ -38,7 +38,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Applies our rules. They say nothing about who signed: that is the path's business, and it
+    /// Applies our rules. They do not cover the signature: path building checks that, and
     /// also guarantees that the issuer's name in the leaf is the name of the authority that signed.
     pub(crate) fn from_parsed(
         parsed: ParsedCertificate,
@@ -67,7 +67,7 @@ impl Certificate {
     }
 }
 
-/// With two organisations it would depend on the reader which of them counts.
+/// With two organisations, readers could differ on which of them counts.
 fn single_organisation(organisations: Vec<String>) -> Result<String, CertificateRejection> {
     <[String; 1]>::try_from(organisations)
         .map(|[one]| one)

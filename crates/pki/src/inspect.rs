@@ -1,4 +1,4 @@
-//! What PEM text holds, for people: `hypha certutil show`.
+//! The contents of PEM text, for people: `hypha certutil show`.
 
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use thiserror::Error;
@@ -14,11 +14,11 @@ pub enum PemItem {
     Certificate(Box<ParsedCertificate>),
     /// A revocation list.
     Crl(ParsedCrl),
-    /// A private key, of which nothing is said.
+    /// A private key, of which nothing is shown.
     PrivateKey,
 }
 
-/// Text that holds nothing to show.
+/// Why text cannot be shown.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum InspectError {
     /// No PEM section in it.
@@ -27,7 +27,7 @@ pub enum InspectError {
     /// Not PEM, or cut off.
     #[error("it is not PEM text: {0}")]
     NotPem(String),
-    /// A section that is not what its label says.
+    /// A section that does not match its label.
     #[error("section {section} cannot be read: {reason}")]
     Unreadable {
         /// Counted from 1.
@@ -37,7 +37,7 @@ pub enum InspectError {
     },
 }
 
-/// Reads every certificate and revocation list in `pem`. Nothing is verified.
+/// Parses every certificate and revocation list in `pem`. Nothing is verified.
 pub fn inspect(pem: &[u8]) -> Result<Vec<PemItem>, InspectError> {
     let mut items = Vec::new();
     for (index, section) in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem).enumerate() {
@@ -62,7 +62,7 @@ pub fn inspect(pem: &[u8]) -> Result<Vec<PemItem>, InspectError> {
 }
 
 impl ParsedCertificate {
-    /// What our rules object to in a node's certificate; `None` for a good one.
+    /// Why our rules reject it as a node's certificate; `None` if they accept it.
     pub fn rejection(&self) -> Option<crate::CertificateRejection> {
         Certificate::from_parsed(self.clone()).err()
     }

@@ -1,5 +1,5 @@
-//! Issuing certificates and revocation lists, in memory: what becomes of the text is the caller's
-//! business.
+//! Issuing certificates and revocation lists, in memory: the caller writes the
+//! text to files.
 
 mod authority;
 mod crl;
@@ -27,7 +27,7 @@ pub const NODE_DAYS: u32 = 365;
 /// The longest that anything can be made valid for: a hundred years.
 pub const MAX_DAYS: u32 = 36_500;
 
-/// How far certificates are dated back: a machine whose clock is a little slow should accept them
+/// How far certificates are backdated: a machine whose clock is a little slow should accept them
 /// right after they were made.
 const BACKDATED: Duration = Duration::from_secs(5 * 60);
 
@@ -38,7 +38,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub struct Validity {
     /// Valid from.
     pub not_before: SystemTime,
-    /// Valid until. A certificate never outlives its issuer, whatever is asked for here.
+    /// Valid until. A certificate never outlives its issuer, whatever is requested here.
     pub not_after: SystemTime,
 }
 
@@ -73,7 +73,7 @@ pub enum IssueError {
     /// An organisation's authority cannot make further authorities.
     #[error("the certificate is not that of a root, and only a root can issue organisations")]
     NotRoot,
-    /// What it issued would not be accepted.
+    /// Its certificates would not be accepted.
     #[error("the authority's certificate is valid from {from} to {until}, which is not now")]
     AuthorityNotValid {
         /// Valid from.
@@ -81,19 +81,19 @@ pub enum IssueError {
         /// Valid until.
         until: String,
     },
-    /// The list to go on from cannot be read.
+    /// The list to extend cannot be parsed.
     #[error("the revocation list cannot be used: {0}")]
     BadRevocationList(String),
-    /// The list to go on from is signed with another key.
+    /// The list to extend is signed with another key.
     #[error("the revocation list names this authority, but was not signed by it")]
     ForeignRevocationList,
-    /// A certificate that cannot be read.
+    /// A certificate that cannot be parsed.
     #[error("the certificate cannot be read: {0}")]
     BadCertificate(String),
-    /// Somebody else's certificate.
+    /// The certificate of another issuer.
     #[error("`{}` was not issued by this authority, which cannot revoke it", .0.escape_debug())]
     ForeignCertificate(String),
-    /// What the encoder says.
+    /// The encoder's error.
     #[error("cannot encode: {0}")]
     Encode(#[from] rcgen::Error),
 }

@@ -1,4 +1,4 @@
-//! An Ed25519 private key: PKCS#8 in files, the libp2p identity in a node, the issuer's pen in rcgen.
+//! An Ed25519 private key: PKCS#8 in files, the libp2p identity in a node, the signing key in rcgen.
 
 use libp2p_identity::ed25519;
 use rcgen::{PKCS_ED25519, PublicKeyData, SignatureAlgorithm, SigningKey};
@@ -28,7 +28,7 @@ impl Key {
         Key::of(ed25519::Keypair::generate())
     }
 
-    /// Reads the first private key in PEM text; `None` unless it is Ed25519 in PKCS#8.
+    /// Parses the first private key in PEM text; `None` unless it is Ed25519 in PKCS#8.
     pub(crate) fn from_pem(text: &[u8]) -> Option<Key> {
         let PrivateKeyDer::Pkcs8(key) = PrivateKeyDer::from_pem_slice(text).ok()? else {
             return None;
@@ -108,15 +108,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_survives_its_file() {
+    fn a_key_round_trips_through_its_file() {
         let key = Key::generate();
         let read = Key::from_pem(key.to_pem().as_bytes()).unwrap();
         assert_eq!(read.public(), key.public());
     }
 
     #[test]
-    fn keys_of_other_tools_are_read_or_refused() {
-        // Version 2, with the public key behind.
+    fn keys_of_other_tools_are_parsed_or_refused() {
+        // Version 2, with the public key appended.
         let ring = rcgen::KeyPair::generate_for(&PKCS_ED25519).unwrap();
         let read = Key::from_pem(ring.serialize_pem().as_bytes()).unwrap();
         assert_eq!(read.der_bytes(), ring.der_bytes());

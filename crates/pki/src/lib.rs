@@ -9,12 +9,12 @@
 //! ```
 //!
 //! A node's libp2p key *is* its certificate's Ed25519 key, so that its peer id, its signatures and
-//! its certificate are one identity. Path building is left to webpki. What is ours comes on top, in
+//! its certificate are one identity. Path building is left to webpki. Our own rules are in
 //! [`Pki::verify`]: one role, one organisation, and the organisation is that of the issuer.
 //!
 //! The handshakes of [`Pki::server_config`] and [`Pki::client_config`] check the path and the
-//! revocation lists, not our rules: whoever accepts a connection calls [`Pki::verify`] with the
-//! chain that the peer presented, and admits only what comes out of it.
+//! revocation lists, not our rules: code that accepts a connection calls [`Pki::verify`] with the
+//! chain that the peer presented, and admits only the peer that it returns.
 
 mod certificate;
 mod date;

@@ -1,4 +1,4 @@
-//! The PEM text that a node's identity and trust are made of, and what can be wrong with it.
+//! The PEM text of a node's identity and trust, and its errors.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::CertificateRejection;
 use crate::key::Key;
 
-/// The largest file that is read. A revocation list has some 40 bytes an entry, so this is enough
+/// The largest file that is read. A revocation list has some 40 bytes per entry, so this is enough
 /// for more than a million of them; the other files have a few kilobytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
@@ -27,11 +27,11 @@ pub struct CertificateFiles {
     /// Revocation lists, of any number of authorities.
     pub crls_pem: Option<PathBuf>,
     /// Whether each authority in a chain, the root included, must have a revocation list here.
-    /// Without this, an authority without one counts as having revoked nobody.
+    /// Without this, an authority without a list counts as having revoked nothing.
     pub require_crl: bool,
 }
 
-/// The contents of such files.
+/// The contents of these files.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Material {
     pub(crate) cert: PemSource,
@@ -41,7 +41,7 @@ pub struct Material {
     pub(crate) require_crl: bool,
 }
 
-/// Text, and what to call it in a message.
+/// Text, and its name in messages.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PemSource {
     pub(crate) name: String,
@@ -56,15 +56,15 @@ pub enum LoadError {
     Read {
         /// Which file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// Text that is not PEM, or not what it should hold.
+    /// Text that is not PEM, or has other contents than expected.
     #[error("{name} cannot be used: {reason}")]
     Malformed {
         /// Which file.
         name: String,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         reason: String,
     },
     /// A file without a certificate.
@@ -92,7 +92,7 @@ pub enum LoadError {
     TrustNotAuthority {
         /// The file of trusted roots.
         name: String,
-        /// Who stands in it.
+        /// The certificate's subject.
         subject: String,
     },
     /// Revocation lists are required, and there is none at all.
@@ -108,12 +108,12 @@ pub enum LoadError {
         /// When.
         at: String,
     },
-    /// Others would refuse our own certificate.
+    /// Peers would refuse our own certificate.
     #[error("peers would reject the certificate in {name}: {reason}")]
     Own {
         /// Which file.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: CertificateRejection,
     },
     /// The key changed while the node runs.
@@ -124,12 +124,12 @@ pub enum LoadError {
     PeerIdChanged {
         /// Which file.
         name: String,
-        /// Who the node is.
+        /// The node's peer id.
         old: String,
-        /// Who it would become.
+        /// The peer id of the new key.
         new: String,
     },
-    /// rustls does not take it.
+    /// rustls does not accept it.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
@@ -146,7 +146,7 @@ impl Material {
         })
     }
 
-    /// From PEM text that never was in a file.
+    /// From PEM text that was never in a file.
     pub fn from_pem(cert: &str, key: &str, trust: &str, crls: Option<&str>) -> Material {
         Material {
             cert: PemSource::from_text("cert_pem", cert),

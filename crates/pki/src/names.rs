@@ -1,8 +1,8 @@
-//! What organisations and nodes may be called: the names become parts of certificates and of files.
+//! Names of organisations and nodes: they become parts of certificates and of files.
 
 use thiserror::Error;
 
-/// The longest organisation: X.520 allows no more in a certificate.
+/// The longest organisation: the limit of X.520.
 const MAX_ORGANISATION_CHARACTERS: usize = 64;
 
 /// The longest node name: one DNS label.
@@ -11,14 +11,14 @@ const MAX_NODE_CHARACTERS: usize = 63;
 /// A name that cannot be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum NameError {
-    /// Not an organisation.
+    /// Not valid for an organisation.
     #[error(
         "`{}` cannot name an organisation: use 1 to {MAX_ORGANISATION_CHARACTERS} letters, digits, \
          `.`, `_`, `-` or single spaces, with a letter or digit at either end",
         .0.escape_debug()
     )]
     Organisation(String),
-    /// Not a node.
+    /// Not valid for a node.
     #[error(
         "`{}` cannot name a node: use 1 to {MAX_NODE_CHARACTERS} of a-z, A-Z, 0-9, `.`, `_` or \
          `-` that make a host name, e.g. `worker-1`",
@@ -27,7 +27,7 @@ pub enum NameError {
     Node(String),
 }
 
-/// Whether `text` can be an organisation.
+/// Checks the name of an organisation.
 pub fn check_organisation(text: &str) -> Result<(), NameError> {
     let allowed = |c: char| c.is_alphanumeric() || " ._-".contains(c);
     let ends = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
@@ -39,7 +39,7 @@ pub fn check_organisation(text: &str) -> Result<(), NameError> {
     if good { Ok(()) } else { Err(NameError::Organisation(shortened(text))) }
 }
 
-/// Whether `text` can be a node: part of a file name, and a host name in its certificate.
+/// Checks the name of a node: part of a file name, and a host name in its certificate.
 pub fn check_node_name(text: &str) -> Result<(), NameError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let good = text.len() <= MAX_NODE_CHARACTERS
@@ -49,12 +49,12 @@ pub fn check_node_name(text: &str) -> Result<(), NameError> {
     if good { Ok(()) } else { Err(NameError::Node(shortened(text))) }
 }
 
-/// How the files of an organisation begin: its name, with `-` where it has spaces.
+/// The beginning of the file names of an organisation: its name, with `-` for spaces.
 pub fn file_stem(organisation: &str) -> String {
     organisation.replace(' ', "-")
 }
 
-/// What was typed may be anything, a message stays a line.
+/// The input may be anything, but a message stays one short line.
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -1,4 +1,4 @@
-//! What an X.509 certificate says, before any rule is applied.
+//! The contents of an X.509 certificate, before any rule is applied.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 use crate::certificate::{ROLE_URI_PREFIX, SHARED_NAME};
 use crate::date;
 
-/// What a certificate says. Nothing of it is verified.
+/// The contents of a certificate. Nothing of it is verified.
 #[derive(Clone, Debug)]
 pub struct ParsedCertificate {
     /// Whether it may issue certificates.
@@ -22,13 +22,13 @@ pub struct ParsedCertificate {
     pub self_issued: bool,
     /// The common name.
     pub subject: String,
-    /// The common name of who issued it.
+    /// The common name of its issuer.
     pub issuer: String,
-    /// Every organisation that the subject names. A good certificate has one.
+    /// Every organisation that the subject names. A valid certificate has one.
     pub organisations: Vec<String>,
-    /// Every organisation that the issuer's name names.
+    /// Every organisation in the issuer's name.
     pub issuer_organisations: Vec<String>,
-    /// What stands behind `hypha:role:`. A node has one, an authority none.
+    /// The text after `hypha:role:`. A node has one, an authority none.
     pub roles: Vec<String>,
     /// Host names and addresses, without the name that all nodes share.
     pub names: Vec<String>,
@@ -43,7 +43,7 @@ pub struct ParsedCertificate {
 }
 
 impl ParsedCertificate {
-    /// Reads a certificate.
+    /// Parses a certificate.
     pub(crate) fn parse(der: &[u8]) -> Result<ParsedCertificate, String> {
         let (rest, x509) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
         if !rest.is_empty() {
@@ -97,7 +97,7 @@ impl ParsedCertificate {
     }
 }
 
-/// The common name of a subject or an issuer, or nothing.
+/// The common name of a subject or an issuer, or an empty string.
 pub(crate) fn common_name(name: &X509Name<'_>) -> String {
     let first = name.iter_common_name().next();
     first.and_then(|name| name.as_str().ok()).unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! PEM text from DER bytes. Reading it is rustls' business.
+//! PEM text from DER bytes. rustls parses it.
 
 use data_encoding::BASE64;
 use zeroize::Zeroizing;
@@ -6,11 +6,11 @@ use zeroize::Zeroizing;
 /// The width that every tool writes.
 const LINE_CHARACTERS: usize = 64;
 
-/// One PEM section. It may be a private key, so no copy of it stays behind.
+/// One PEM section. It may be a private key, so no copy of it is left in memory.
 pub(crate) fn encode(label: &str, der: &[u8]) -> Zeroizing<String> {
     let body = Zeroizing::new(BASE64.encode(der));
     let lines = body.len() / LINE_CHARACTERS + 3;
-    // All at once: a string that grows leaves its earlier copies in memory.
+    // With the full capacity: a string that grows leaves its earlier copies in memory.
     let mut text = Zeroizing::new(String::with_capacity(body.len() + 2 * label.len() + 64 + lines));
     text.push_str(&format!("-----BEGIN {label}-----\n"));
     let mut rest = body.as_str();
@@ -30,7 +30,7 @@ mod tests {
     use rustls::pki_types::{CertificateDer, pem::PemObject};
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn pem_text_round_trips() {
         for length in [0, 1, 47, 48, 49, 500] {
             let der: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
             let text = encode("CERTIFICATE", &der);

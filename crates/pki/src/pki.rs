@@ -1,4 +1,4 @@
-//! A node's identity and whom it trusts: loaded once, immutable, shared.
+//! A node's identity and the authorities it trusts: loaded once, immutable, shared.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::tls::{self, Trust};
 use crate::{CertificateRejection, date, signature};
 
 /// The most certificates in a chain: a node, its organisation, a root, and one to spare for an
-/// operator who puts an authority of its own in between.
+/// operator who adds an intermediate authority.
 const MAX_CHAIN_CERTIFICATES: usize = 4;
 
 /// The largest certificate. Ours have about 500 bytes; this leaves room for hundreds of names.
 const MAX_CERTIFICATE_BYTES: usize = 16 << 10;
 
-/// A node's certificate and key, and whom it trusts.
+/// A node's certificate and key, and the authorities it trusts.
 pub struct Pki {
     own: Certificate,
     chain: Vec<CertificateDer<'static>>,
@@ -41,13 +41,13 @@ pub struct Pki {
 }
 
 impl Pki {
-    /// Reads the files and checks that others will accept what is in them.
+    /// Loads the files and checks that peers will accept the certificate.
     pub fn load(files: &CertificateFiles) -> Result<Pki, LoadError> {
         warn_if_key_is_readable(files);
         Pki::from_material(&Material::read(files)?, SystemTime::now())
     }
 
-    /// The same, from what was read at `now`.
+    /// The same, from files that were read at `now`.
     pub fn from_material(material: &Material, now: SystemTime) -> Result<Pki, LoadError> {
         let key = material.key.private_key()?;
         let chain = read_chain(&material.cert)?;
@@ -56,7 +56,7 @@ impl Pki {
             crls: material.crls.as_ref().map(newest_crls).transpose()?.unwrap_or_default(),
             require_crl: material.require_crl,
         };
-        // The stock verifiers do not look for revocation at all without a list.
+        // The stock verifiers do not check revocation at all without a list.
         if trust.require_crl && trust.crls.is_empty() {
             return Err(LoadError::NoRevocationList);
         }
@@ -102,15 +102,15 @@ impl Pki {
         &self.keypair
     }
 
-    /// For those who connect to us. TLS 1.3, a client certificate is mandatory, every connection is
-    /// verified anew. Call [`Pki::verify`] before the peer is admitted.
+    /// For incoming connections. TLS 1.3, a client certificate is mandatory, every connection is
+    /// verified again. Call [`Pki::verify`] before the peer is admitted.
     pub fn server_config(&self, alpn: &[&[u8]]) -> Arc<ServerConfig> {
         let mut config = self.server.clone();
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         Arc::new(config)
     }
 
-    /// For those whom we connect to, under [`Pki::server_name`]. Call [`Pki::verify`] before the
+    /// For outgoing connections, under [`Pki::server_name`]. Call [`Pki::verify`] before the
     /// peer is admitted.
     pub fn client_config(&self, alpn: &[&[u8]]) -> Arc<ClientConfig> {
         let mut config = self.client.clone();
@@ -120,16 +120,16 @@ impl Pki {
 
     /// The name that every node's certificate carries.
     pub fn server_name() -> ServerName<'static> {
-        // The name is a constant and a test reads it; no certificate is for the other, so that a bad
-        // constant would refuse everyone.
-        let nobody = ServerName::IpAddress(Ipv4Addr::UNSPECIFIED.into());
-        ServerName::try_from(SHARED_NAME).unwrap_or(nobody)
+        // The name is a constant that a test parses; no certificate is valid for the fallback, so a bad
+        // constant would refuse every peer.
+        let fallback = ServerName::IpAddress(Ipv4Addr::UNSPECIFIED.into());
+        ServerName::try_from(SHARED_NAME).unwrap_or(fallback)
     }
 
-    /// Whether `chain`, leaf first, is that of a node of this network at `now`, and which.
+    /// Verifies that `chain`, leaf first, is that of a node of this network at `now`, and returns its certificate.
     ///
-    /// Anyone's bytes may be given: what is too long is refused unread, and nothing but the path
-    /// decides whether a certificate is looked at any further.
+    /// The bytes may be untrusted: a chain that is too long is refused unparsed, and only the path
+    /// decides whether a certificate is examined any further.
     pub fn verify(
         &self,
         chain: &[CertificateDer<'_>],
@@ -150,7 +150,7 @@ impl std::fmt::Debug for Pki {
     }
 }
 
-/// webpki builds the path and checks it against the lists; then come our rules.
+/// webpki builds the path and checks it against the lists; then our rules apply.
 fn verify_path(
     chain: &[CertificateDer<'_>],
     now: SystemTime,
@@ -185,7 +185,7 @@ fn verify_path(
     )
 }
 
-/// The chain to present. A root in it is of no use to others, who trust it or do not.
+/// The chain to present. A root in it is useless to peers, which trust it or do not.
 fn read_chain(source: &PemSource) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let mut chain: Vec<CertificateDer<'static>> = source.sections()?;
     let mut index = 0;
@@ -214,7 +214,7 @@ fn read_roots(source: &PemSource, now: SystemTime) -> Result<RootCertStore, Load
             let (name, subject) = (source.name.clone(), parsed.subject);
             return Err(LoadError::TrustNotAuthority { name, subject });
         }
-        // Path building takes a root as it is, whatever its dates say.
+        // Path building accepts a root regardless of its dates.
         if parsed.not_after < now {
             tracing::warn!(
                 file = source.name,
@@ -230,7 +230,7 @@ fn read_roots(source: &PemSource, now: SystemTime) -> Result<RootCertStore, Load
     Ok(roots)
 }
 
-/// The newest list of each authority: the verifiers would take the first that they find.
+/// The newest list of each authority: the verifiers would use the first that they find.
 fn newest_crls(
     source: &PemSource,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, LoadError> {

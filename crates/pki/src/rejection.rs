@@ -1,4 +1,4 @@
-//! Why a certificate chain does not make its holder a peer.
+//! Why a certificate chain is rejected.
 
 use rustls::CertificateError;
 use thiserror::Error;
@@ -15,21 +15,21 @@ pub enum CertificateRejection {
     /// Not a certificate.
     #[error("the certificate cannot be read: {0}")]
     Unreadable(String),
-    /// No path to an authority that we trust.
+    /// No path to a trusted authority.
     #[error(
         "the certificate was not issued under a root that is trusted here; compare trust_pem of both nodes"
     )]
     UnknownIssuer,
-    /// It names a trusted issuer, who did not sign it.
+    /// It names a trusted issuer, which did not sign it.
     #[error("the certificate's signature is not its issuer's")]
     BadSignature,
     /// It, or its issuer, has expired.
     #[error("the certificate, or that of its issuer, has expired")]
     Expired,
-    /// It, or its issuer, begins later.
+    /// It, or its issuer, is not valid yet.
     #[error("the certificate, or that of its issuer, is not valid yet: check the clocks")]
     NotYetValid,
-    /// It, or its issuer, stands in a revocation list.
+    /// It, or its issuer, is in a revocation list.
     #[error("the certificate, or that of its issuer, was revoked")]
     Revoked,
     /// Revocation lists are required, and its issuer's is missing.
@@ -44,7 +44,7 @@ pub enum CertificateRejection {
     /// A certificate authority presents itself as a node.
     #[error("the certificate is that of an authority, not of a node")]
     IsAuthority,
-    /// It is for something else.
+    /// It is for another purpose.
     #[error("the certificate is not meant for authentication between nodes")]
     WrongUsage,
     /// Not our kind of key.
@@ -68,12 +68,12 @@ pub enum CertificateRejection {
         .leaf.escape_debug(), .issuer.escape_debug()
     )]
     OrganisationMismatch {
-        /// What the certificate says.
+        /// The certificate's organisation.
         leaf: String,
-        /// Whose authority issued it.
+        /// The organisation of the authority that issued it.
         issuer: String,
     },
-    /// Anything else that path building objects to.
+    /// Any other objection of path building.
     #[error("the certificate is not acceptable: {0}")]
     Unacceptable(String),
 }

@@ -9,7 +9,7 @@ use crate::pki::{Pki, warn_if_key_is_readable};
 
 /// Watches the files of a [`Pki`].
 ///
-/// What is compared is the contents, not time stamps: the files are small, and neither a file
+/// Contents are compared, not timestamps: the files are small, and neither a file
 /// system with coarse times nor a link that moves can hide a change.
 pub struct Reloader {
     files: CertificateFiles,
@@ -28,9 +28,9 @@ impl Reloader {
         Ok((pki, Reloader { files, peer_id, in_use, reported: None }))
     }
 
-    /// Some, if the files changed: what to use from now on, or why the change cannot be used.
+    /// `Some` if the files changed: the new [`Pki`], or why the change cannot be used.
     ///
-    /// After an error the previous [`Pki`] stays in use. A file that is half written is tried again
+    /// After an error the previous [`Pki`] stays in use. A half-written file is retried
     /// at every call, but the same error is reported once.
     pub fn poll(&mut self) -> Option<Result<Pki, LoadError>> {
         match self.changed() {
@@ -60,7 +60,7 @@ impl Reloader {
             return Ok(None);
         }
         let pki = Pki::from_material(&material, SystemTime::now())?;
-        // The peer id is the node's name to everyone that it talks to.
+        // Peers know the node by its peer id.
         if pki.own().peer_id != self.peer_id {
             return Err(LoadError::PeerIdChanged {
                 name: material.cert.name,

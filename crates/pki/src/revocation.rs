@@ -1,4 +1,4 @@
-//! What a revocation list says.
+//! The contents of a revocation list.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 use crate::{date, parsed};
 
-/// What a revocation list says. Nothing of it is verified.
+/// The contents of a revocation list. Nothing of it is verified.
 #[derive(Clone, Debug)]
 pub struct ParsedCrl {
     /// The common name of the authority whose list it is.
@@ -16,9 +16,9 @@ pub struct ParsedCrl {
     pub number: u64,
     /// When this edition was made.
     pub made: SystemTime,
-    /// Who was revoked, in the list's order.
+    /// The revoked certificates, in the list's order.
     pub revoked: Vec<RevokedSerial>,
-    /// The issuer's whole name, as it stands in the list.
+    /// The issuer's whole name, as encoded in the list.
     pub(crate) issuer_der: Vec<u8>,
 }
 

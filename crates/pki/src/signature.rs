@@ -4,8 +4,8 @@ use libp2p_identity::ed25519;
 
 use crate::Certificate;
 
-/// Sets our signatures apart from those that TLS and libp2p make with the same key: neither signs
-/// anything that begins like this.
+/// Separates our signatures from those that TLS and libp2p make with the same key: neither signs
+/// anything with this prefix.
 const DOMAIN: &[u8] = b"hypha signature v1\0";
 
 /// Signs `payload` for the purpose `context`.
@@ -23,7 +23,7 @@ pub fn verify_signature(
     certificate.public_key.verify(&message(context, payload), signature)
 }
 
-/// The length in front of the context keeps `("ab", "c")` and `("a", "bc")` apart.
+/// The length before the context keeps `("ab", "c")` and `("a", "bc")` apart.
 fn message(context: &str, payload: &[u8]) -> Vec<u8> {
     let length = (context.len() as u64).to_be_bytes();
     [DOMAIN, &length, context.as_bytes(), payload].concat()

@@ -11,14 +11,14 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme};
 
 use crate::key::Key;
 
-/// Whom a node trusts.
+/// The authorities that a node trusts.
 pub(crate) struct Trust {
     pub(crate) roots: Arc<RootCertStore>,
     pub(crate) crls: Vec<CertificateRevocationListDer<'static>>,
     pub(crate) require_crl: bool,
 }
 
-/// The only signatures that count, in certificates as in handshakes.
+/// The only accepted signatures, in certificates as in handshakes.
 pub(crate) static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     all: &[webpki::ring::ED25519],
     mapping: &[(SignatureScheme::ED25519, &[webpki::ring::ED25519])],
@@ -40,7 +40,7 @@ pub(crate) fn server_config(
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(verifier.build().map_err(unusable)?)
         .with_single_cert(chain.to_vec(), key.for_tls())?;
-    // A resumed session is not verified again: who was revoked meanwhile would slip through.
+    // A resumed session is not verified again: a peer that was revoked meanwhile would be admitted.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
@@ -63,7 +63,7 @@ pub(crate) fn client_config(
         .with_webpki_verifier(verifier.build().map_err(unusable)?)
         .with_client_auth_cert(chain.to_vec(), key.for_tls())?;
     config.resumption = Resumption::disabled();
-    // The name is the same for all, and in the clear: no server needs it.
+    // The name is the same for all nodes, and sent in the clear: no server needs it.
     config.enable_sni = false;
     Ok(config)
 }

@@ -1,12 +1,12 @@
-//! What one task costs on workers that run many at once, as inference servers that batch do: `predictive` against
-//! `fifo`, with every slot in use and a queue behind, so that each decision needs to know what is left of all runs. And
-//! what it costs while a hundred thousand tasks wait, each for a model that no worker serves: at most 1.2 times as much.
+//! The cost of one task on workers that run many at once, like inference servers that batch: `predictive` against
+//! `fifo`, with every slot in use and a queue behind, so that each decision needs the remaining time of all runs. And
+//! its cost while a hundred thousand tasks wait, each for a model that no worker serves: at most 1.2 times as much.
 //!
 //! The goal: whatever the number of tasks at once, `predictive` stays within a few microseconds of `fifo`, so that a
 //! scheduler's whole cycle (some 17 µs) reaches at least 0.8 of what it reaches under `fifo`.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods)] // a bench reads clocks and prints
-#![allow(clippy::unwrap_used)] // of what is written here
+#![allow(clippy::unwrap_used)] // on constants of this file
 
 mod crowd;
 
@@ -22,7 +22,7 @@ use hypha_predict::{Predictor, Query};
 
 const SIZES: [usize; 5] = [2, 10, 100, 1_000, 10_000];
 const AT_ONCE: [u32; 3] = [1, 16, 256];
-/// Open tasks for each that can run: a quarter of them waits.
+/// Open tasks for each that can run: a quarter as many wait as run.
 const OPEN_PER_SLOT: f64 = 1.25;
 const UNSERVED: u32 = 100_000;
 const MEASURED: Duration = Duration::from_millis(400);
@@ -64,7 +64,7 @@ impl World {
         }
         let spec = Arc::clone(&world.spec);
         while let Some(task) = world.free.pop() {
-            // Spread over the time of a run, as they are once it has gone on for a while.
+            // Spread over the time of a run, as they are in a steady state.
             world.now = world.now + Span::from_micros(1_000_000 / u64::from(open).max(1));
             world.submit(task, &spec);
         }
@@ -85,7 +85,7 @@ impl World {
         self.plan();
     }
 
-    /// As a scheduler does after each event.
+    /// Plans, as a scheduler does after each event.
     fn plan(&mut self) {
         self.placement.plan(&self.predictor, self.now, &mut self.actions);
         let mut actions = std::mem::take(&mut self.actions);
@@ -111,7 +111,7 @@ impl World {
     }
 }
 
-/// Nanoseconds a task, the best of three rounds: others use the machine too.
+/// Nanoseconds a task, the best of three rounds: other processes use the machine too.
 fn measure(world: &mut World) -> f64 {
     let round = |world: &mut World| {
         let (start, mut tasks) = (Instant::now(), 0);

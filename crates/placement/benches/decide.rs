@@ -1,11 +1,11 @@
-//! What one decision costs, with everything that keeps the state up to date: a task arrives, is placed,
-//! begins, and another ends. For every strategy and from ten workers to a hundred thousand.
+//! The cost of one decision, with everything that keeps the state up to date: a task arrives, is placed, begins, and
+//! another ends. For every strategy and from ten workers to a hundred thousand.
 //!
 //! The goals: from 100 to 10,000 workers no strategy becomes more than three times as expensive, and
 //! `predictive` decides in under 5 µs at 10,000. The table at the end shows both.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods)] // a bench reads clocks and prints
-#![allow(clippy::unwrap_used)] // of what is written here
+#![allow(clippy::unwrap_used)] // on constants of this file
 
 mod crowd;
 
@@ -25,11 +25,11 @@ const SIZES: [usize; 5] = [10, 100, 1_000, 10_000, 100_000];
 const UTILISATION: f64 = 0.8;
 const NOBODY: u32 = u32::MAX;
 
-/// Time, tasks and decisions, by the number of the strategy and the number of workers. A task that is held
-/// back or finds nobody is decided more than once.
+/// Time, tasks and decisions, by the number of the strategy and the number of workers. A task that is held back or
+/// finds no worker is decided more than once.
 type Measured = BTreeMap<(usize, usize), (Duration, u64, u64)>;
 
-/// A scheduler at work: tasks arrive at an even pace, and each ends in the tick that its run leads to.
+/// A scheduler at work: tasks arrive at an even pace, and each ends in the tick given by its run time.
 struct World<'a> {
     crowd: &'a Crowd,
     placement: Placement,
@@ -39,7 +39,7 @@ struct World<'a> {
     wheel: Vec<u32>,
     next: Vec<u32>,
     given_at: Vec<WorkerSlot>,
-    /// For each worker, the tick in which it is done with all that it was given.
+    /// For each worker, the tick in which it has finished all tasks dispatched to it.
     busy_until: Vec<u64>,
     free: Vec<u32>,
     actions: Vec<Action>,
@@ -52,7 +52,7 @@ impl World<'_> {
         let size = crowd.workers.len();
         let speed: f64 = (0..size).map(|at| SPEEDS[at % SPEEDS.len()]).sum();
         let tick_s = MEAN_RUN_S / (UTILISATION * speed);
-        // A worker is handed at most what it runs and one more.
+        // A worker has at most the tasks that it runs and one more.
         let longest = (2.0 * MEAN_RUN_S * MOST_NOISE.exp() / tick_s) as usize + 4;
         World {
             crowd,
@@ -74,7 +74,7 @@ impl World<'_> {
         done.assigned + done.held_back + done.waited
     }
 
-    /// One arrival, and whatever ends at that time.
+    /// One arrival, and all ends at that time.
     fn step(&mut self) {
         self.tick += 1;
         let now = Time::from_micros((self.tick as f64 * self.tick_s * 1e6) as u64);

@@ -1,4 +1,4 @@
-//! What a worker can do and what a task asks for, as the rounded numbers and bits that trees compare.
+//! Capabilities of a worker and needs of a task, as the rounded numbers and bits that trees compare.
 
 use hypha_model::{Executor, ExecutorClass, Name, Requirement, Worker};
 
@@ -6,11 +6,12 @@ use crate::index::{Bounds, Need};
 
 const MIB: u64 = 1 << 20;
 
-/// Set for workers that are preferred because they are near.
+/// Set for workers of the preferred region.
 pub(crate) const LOCAL: u64 = 1 << 63;
 /// The classes of executors take the bits from here on.
 const FIRST_CLASS_BIT: u32 = 60;
-/// Names of executors and models share the rest by hash. A clash costs a look at a leaf that then refuses.
+/// Names of executors and models share the remaining bits by hash. A collision costs a look at a leaf that then
+/// refuses.
 const NAME_BITS: u64 = 60;
 
 /// The bits of everything that `worker` can do with the executors that are not `suspended`.

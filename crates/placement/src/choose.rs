@@ -1,4 +1,4 @@
-//! One decision: filter, score and select over the pool, and what is remembered of it.
+//! One decision: filter, score and select over the pool, and its explanation.
 
 use hypha_model::{Refusal, RefusalKind, Rng, Time};
 use hypha_predict::{Estimate, HardwareKey, Predictor};
@@ -15,30 +15,29 @@ use crate::pool::Pool;
 use crate::strategy::{Bind, Recipe, Score, Select};
 use crate::{Placement, PlacementRequest, Stage, Task, TaskRef, WorkerSlot};
 
-/// Random draws that meet a worker which refuses are repeated this often; then a search finds the next
-/// one that does not.
+/// A random draw is repeated this often if the worker refuses; then a search finds the next one that does not.
 const MAX_DRAWS: usize = 8;
-/// A worker is worth another try when it has not been given anything for this many typical run times.
+/// A worker is worth another task when it has had none for this many typical run times.
 const STALE_RUNS: f64 = 50.0;
 
-/// Times that differ by less than a hundredth are equal: predictions are further off than that. Without it a
-/// search among many workers that are all about as good would not end. Nor does a millisecond count: a round trip
-/// is measured with every heartbeat, and that much it varies on one machine.
+/// Times that differ by less than a hundredth are equal: predictions are further off than that. Without it a search
+/// among many workers that are about equally good would not end. Nor does a millisecond count: a round trip is
+/// measured with every heartbeat, and varies that much on one machine.
 const TIME_TOLERANCE: Tolerance = Tolerance { share: 0.01, amount: 0.001 };
-/// How many workers that would take the task a search looks at, the most promising first. It bounds what a
-/// decision costs where bounds are loose; what is then found is among the best.
+/// How many workers that would take the task a search evaluates, the most promising first. It bounds the cost of a
+/// decision where bounds are loose; the result is then among the best.
 const MAX_EVALUATED: u32 = 24;
 
-/// Space that decisions reuse.
+/// Scratch space that decisions reuse.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch {
-    /// The task's run time on each hardware that was asked for.
+    /// The task's run time on each hardware that has been predicted so far.
     bases: Vec<(HardwareKey, Estimate)>,
-    /// The best so far, best first.
+    /// The best workers so far, best first.
     best: Vec<Scored>,
-    /// Trees that may hold the best: the least that they can offer, their number, the task's time there.
+    /// Trees that may hold the best worker: their lower bound, their number, the task's time there.
     trees: Vec<(f64, usize, f64)>,
-    /// Workers that turned out to be later than their tree says.
+    /// Workers that turned out to have room later than their tree assumes.
     late: Vec<WorkerSlot>,
     refusals: RefusalCounts,
     looked_at: u64,
@@ -52,7 +51,7 @@ struct Scored {
     terms: Option<ScoreTerms>,
 }
 
-/// One decision under way.
+/// One decision in progress.
 struct Evaluation<'a> {
     task: TaskRef,
     pool: &'a Pool,
@@ -63,7 +62,7 @@ struct Evaluation<'a> {
     max_rtt_s: f64,
     avoid_failed: bool,
     held: Option<HeldBack>,
-    /// How much dearer waiting is than running.
+    /// How much more waiting costs than running.
     surcharge: f64,
     rng: &'a mut Rng,
     scratch: &'a mut Scratch,
@@ -79,7 +78,7 @@ impl Placement {
         now: Time,
     ) -> Option<WorkerSlot> {
         let entry = self.tasks.get_mut(task.0 as usize)?;
-        // Only what waits is decided about.
+        // Only waiting tasks are decided about.
         let Stage::Waiting(shape, _) = entry.stage else { return None };
         let mut need = self.waiting.need(shape)?;
         let surcharge = surcharge_of(recipe, entry);
@@ -106,10 +105,10 @@ impl Placement {
         evaluation.scratch.looked_at = 0;
 
         match (recipe.bind, self.pool.bind_stage()) {
-            // Room now, not room by now: a late-binding tree also knows when the next task may travel to
-            // a busy worker, and who is overdue would be looked at, and refuse, at every decision.
+            // Room now, not room by now: a late-binding tree also knows when the next task may travel to a busy
+            // worker, and overdue workers would be looked at, and refuse, at every decision.
             (Bind::WithRoom, _) => need.room_by_s = 0.0,
-            // The trees know what is free, and the task may wait for what is not: only leaves can tell.
+            // The trees bound what is free, and the task may wait for what is not: only leaves are exact.
             (_, Bind::WithRoom) => need = need.ignoring_free_amounts(),
             _ => {}
         }
@@ -132,15 +131,16 @@ impl Placement {
         } else {
             self.statistics.waited += 1;
         }
-        // What was looked at in vain is found in its true place from now on. That is what keeps a search
-        // short: otherwise every decision would look again at every worker that is overdue.
+        // Workers that were looked at in vain get their true bounds. That keeps searches short: otherwise every
+        // decision would look again at every overdue worker.
         for at in 0..self.scratch.late.len() {
             self.pool.refresh(self.scratch.late[at], now);
         }
         slot
     }
 
-    /// Notes that the task goes to `slot` without a choice: it took it from the queue of `victim`, or had kept room.
+    /// Records that the task goes to `slot` without a choice: the worker stole it from the queue of `victim`, or had a
+    /// reservation for it.
     pub(crate) fn explain_direct(
         &mut self,
         task: TaskRef,
@@ -167,7 +167,7 @@ impl Placement {
         };
     }
 
-    /// Every worker's answer for a task, on the present state of the pool.
+    /// Every worker's verdict on a task, in the present state of the pool.
     pub fn explain_fully(
         &self,
         task: TaskRef,
@@ -178,7 +178,7 @@ impl Placement {
         Some(FullExplanation::of_parts(vec![all]))
     }
 
-    /// The answers of at most `most` workers, from the slot `from` on.
+    /// The verdicts of at most `most` workers, from the slot `from` on.
     pub fn explain_part(
         &self,
         task: TaskRef,
@@ -217,8 +217,8 @@ impl Placement {
 }
 
 impl Placement {
-    /// A task that was told to wait although a worker would take it, or without a reason. An index that
-    /// misses a worker shows here; the simulator calls it after every step.
+    /// A task that waits although a worker would take it, or without a reason. An index that misses a worker shows up
+    /// here; the simulator calls it after every step.
     pub fn unexplained(&self, predictor: &Predictor, now: Time) -> Option<String> {
         let heads = |interactive| self.waiting.heads_after(interactive, None);
         let heads: Vec<TaskRef> =
@@ -229,11 +229,11 @@ impl Placement {
                 continue;
             }
             if decision.refusals.total() + decision.not_looked_at == 0 && self.pool.len() > 0 {
-                return Some(format!("{task:?} waits, and no worker gave a reason"));
+                return Some(format!("{task:?} waits without a reason from any worker"));
             }
             let full = self.explain_fully(task, predictor, now)?;
             if let Some(taker) = full.verdicts.iter().find(|verdict| verdict.candidate.is_some()) {
-                return Some(format!("{task:?} waits and {} would take it", taker.worker));
+                return Some(format!("{task:?} waits although {} would take it", taker.worker));
             }
         }
         None
@@ -241,7 +241,8 @@ impl Placement {
 }
 
 impl Evaluation<'_> {
-    /// Those that have not failed the task go first, and among them the near ones if these are preferred.
+    /// Workers on which the task has not failed go first, and among them those of the preferred region, if there is
+    /// one.
     fn in_passes(
         &mut self,
         need: Need,
@@ -302,7 +303,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The first slot at or after `from`. Only recipes with one tree in the order of slots ask for it.
+    /// The first slot at or after `from`. Only used by recipes with one tree in the order of slots.
     fn first_from(&mut self, from: usize, need: &Need) -> Option<WorkerSlot> {
         let pool = self.pool;
         let tree = pool.trees().first()?;
@@ -312,8 +313,8 @@ impl Evaluation<'_> {
         pool.slot_at(0, found)
     }
 
-    /// The worker with the least score, over all trees, the most promising tree first. Of equals the one whose turn
-    /// it is: what runs there does not show in an expected time while there is room, and yet it counts.
+    /// The worker with the least score, over all trees, the most promising tree first. Ties are broken by load: it
+    /// does not show in an expected time while there is room, and still counts.
     fn least(&mut self, need: &Need) -> Option<WorkerSlot> {
         let (pool, bound) = (self.pool, self.bound());
         let mut trees = std::mem::take(&mut self.scratch.trees);
@@ -361,7 +362,7 @@ impl Evaluation<'_> {
         chosen
     }
 
-    /// What a run on some hardware counts at least, before a worker's factor.
+    /// The lower bound of a run on some hardware, before a worker's factor.
     fn least_run_s(&mut self, hardware: HardwareKey) -> f64 {
         if !self.recipe.is_time_based() {
             return 0.0;
@@ -375,7 +376,7 @@ impl Evaluation<'_> {
 
     fn bound(&self) -> Bound {
         if self.recipe.is_time_based() {
-            // Where there must be room there is nothing to wait for.
+            // A task that needs room now does not wait.
             let waits = self.recipe.bind != Bind::WithRoom;
             let wait_cost_rate = if waits { 1.0 + self.surcharge } else { 0.0 };
             Bound::Finish { now_s: self.now.as_secs_f64(), wait_cost_rate }
@@ -386,7 +387,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Remembers a worker that its tree takes to be free earlier than it is.
+    /// Remembers a worker that will have room later than its tree assumes.
     fn note_if_late(&mut self, scored: &Scored, leaf: &Bounds) {
         let Some(terms) = scored.terms else { return };
         let expected_s = (leaf.key - self.now.as_secs_f64()).max(0.0);
@@ -396,7 +397,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// A worker that fits, each about equally likely. None says only that a few draws met none.
+    /// A worker that fits, each about equally likely. `None` means only that a few draws found none.
     fn try_draw(&mut self, need: &Need) -> Option<WorkerSlot> {
         for _ in 0..MAX_DRAWS {
             let slot = self.any_worker()?;
@@ -412,7 +413,7 @@ impl Evaluation<'_> {
         live.get(self.rng.below(live.len() as u64) as usize).copied()
     }
 
-    /// A worker that fits, if there is one. Only recipes with one tree in the order of slots ask for it.
+    /// A worker that fits, if there is one. Only used by recipes with one tree in the order of slots.
     fn draw(&mut self, need: &Need) -> Option<WorkerSlot> {
         self.try_draw(need).or_else(|| {
             let from = self.rng.below(self.pool.end() as u64) as usize;
@@ -433,7 +434,7 @@ impl Evaluation<'_> {
         self.scratch.best.first().map(|best| best.slot)
     }
 
-    /// The least of a sample; the search finds those that are so rare that draws miss them.
+    /// The least of a sample; a search finds workers that are so rare that draws miss them.
     fn draw_many(&mut self, count: usize, need: &Need) -> Option<WorkerSlot> {
         for _ in 0..count {
             let Some(slot) = self.try_draw(need) else { return self.least(need) };
@@ -442,7 +443,7 @@ impl Evaluation<'_> {
         self.scratch.best.first().map(|best| best.slot)
     }
 
-    /// A worker with room that has not been given anything for long.
+    /// A worker with room that has had no task for long.
     fn stale_worker(&mut self, need: &Need) -> Option<WorkerSlot> {
         let stale_s = STALE_RUNS * self.predictor.typical_s();
         for _ in 0..MAX_DRAWS {
@@ -548,21 +549,21 @@ impl Evaluation<'_> {
         Scored { score, slot, terms }
     }
 
-    /// What an expected finish is the sum of.
+    /// The terms of an expected finish.
     fn terms(&mut self, slot: WorkerSlot, member: &Member) -> ScoreTerms {
         let requirement = &self.request.spec.requirement;
         let (wait, extra_attempts) =
             (member.wait_for(self.task, requirement, self.now), member.extra_attempts(requirement));
         let base = self.base(member.hardware);
         let run_s = base.mean_s * member.factor;
-        // What is kept for another is free after that has run.
+        // Reserved room is free after the task with the reservation has run.
         let kept_s = match wait.mean_s > 0.0 || self.recipe.bind != Bind::Late {
             true => 0.0,
             false => member
                 .conflicting_reservation(self.task, requirement, || run_s, self.now)
                 .map_or(0.0, |kept| kept.wait_s(self.now)),
         };
-        // What waits for the worker goes first, but a task does not wait for itself.
+        // Tasks that wait for the worker go first, but a task does not wait for itself.
         let own_s = self
             .held
             .filter(|held| held.slot == slot && held.joined == member.joined)
@@ -598,7 +599,7 @@ impl Evaluation<'_> {
         Some(Candidate { worker, score: scored.score, terms: scored.terms })
     }
 
-    /// Writes down what was decided, over what an earlier decision left.
+    /// Writes the explanation, over that of an earlier decision.
     fn explain(
         &mut self,
         strategy: &'static str,
@@ -615,7 +616,7 @@ impl Evaluation<'_> {
         let best = &self.scratch.best;
         let others = best.iter().filter(|scored| Some(scored.slot) != chosen).take(MAX_RUNNERS_UP);
         explanation.runners_up.clear();
-        // There may be one with each of a million tasks in workers' queues: no room to grow.
+        // Each of a million tasks in workers' queues may have one: no spare capacity.
         let count = best.len().saturating_sub(usize::from(chosen.is_some())).min(MAX_RUNNERS_UP);
         explanation.runners_up.reserve_exact(count);
         explanation.runners_up.extend(others.filter_map(|scored| self.candidate(scored)));
@@ -647,15 +648,15 @@ impl Evaluation<'_> {
     }
 }
 
-/// How the bounds of a tree's node become a bound of the scores below it.
+/// How the bounds of a tree's node become a lower bound of the scores below it.
 #[derive(Clone, Copy)]
 enum Bound {
     /// The key is what is minimised.
     Key,
-    /// The trees are those of a strategy that needs room, and this task does not.
+    /// The trees are those of a strategy that needs room now, and this task does not.
     Load,
-    /// The key is a time. Waiting only ever turns out longer than when the bounds were taken: what runs late
-    /// is expected to run later still.
+    /// The key is a time. Waiting only ever turns out longer than when the bounds were taken: a late run is expected
+    /// to end later still.
     Finish { now_s: f64, wait_cost_rate: f64 },
 }
 
@@ -665,8 +666,8 @@ impl Bound {
             Bound::Key => bounds.key,
             Bound::Load => f64::from(bounds.load),
             Bound::Finish { now_s, wait_cost_rate } => {
-                // Bounds are kept in fewer digits. Without the last factor, workers that are equal would
-                // seem better by a hair, and every free one would be looked at.
+                // Bounds are kept in single precision. Without the last factor, equal workers would seem slightly
+                // better, and every free one would be looked at.
                 let run_s = base_s * f64::from(bounds.factor) + f64::from(bounds.rtt_s);
                 (bounds.key - now_s).max(0.0) * wait_cost_rate + run_s * (1.0 + 1e-7)
             }
@@ -674,8 +675,8 @@ impl Bound {
     }
 }
 
-/// Long tasks may wait for a fast worker, where they gain most; short ones should take what is free. An
-/// uncertain task may be a long one.
+/// Long tasks may wait for a fast worker, where they gain most; short ones should take a free one. An uncertain task
+/// may be a long one.
 pub(crate) fn surcharge_of(recipe: &Recipe, task: &Task) -> f64 {
     match recipe.score {
         Score::ExpectedFinish { wait_surcharge } => {
@@ -685,5 +686,5 @@ pub(crate) fn surcharge_of(recipe: &Recipe, task: &Task) -> f64 {
     }
 }
 
-/// Below a tenth of the usual length tasks are all equally short.
+/// Tasks below a tenth of the usual length all count as equally short.
 const MIN_SIZE: f64 = 0.1;

@@ -1,4 +1,4 @@
-//! What a plan that looked at a task made of it. Apart from the task, because most of a long queue has not been
+//! The decision of a plan about a task. Stored apart from the task, because most tasks of a long queue have not been
 //! looked at.
 
 use hypha_model::Time;
@@ -8,35 +8,35 @@ use crate::WorkerSlot;
 use crate::explain::Explanation;
 use crate::strategy::Recipe;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
     /// The run time on the worker that was chosen.
     pub(crate) estimate: Estimate,
-    /// On the hardware of the worker that was chosen.
+    /// The same on the hardware of the worker that was chosen, before the worker's factor.
     pub(crate) base_s: f64,
-    /// The recipe, where it was not the strategy's own.
+    /// The recipe, if it was not the strategy's own.
     pub(crate) by: Option<Recipe>,
     pub(crate) held: Option<HeldBack>,
     explanation: Explanation,
-    /// Whether that is this task's, and not of the one before.
+    /// Whether the explanation is this task's, and not a left-over of the previous one.
     explained: bool,
 }
 
-/// A task waits for a worker that is busy, although another is free.
+/// A task waits for a busy worker although another is free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldBack {
     pub(crate) slot: WorkerSlot,
     /// Which worker that is, of those that have been in the slot.
     pub(crate) joined: u64,
-    /// What it adds to the waiting of those behind it.
+    /// How much it adds to the waiting time of the tasks behind it.
     pub(crate) share_s: f64,
-    /// What waiting was expected to cost when this was decided.
+    /// The expected cost of waiting when this was decided.
     pub(crate) score: f64,
-    /// How fast that falls while time passes and all goes as expected.
+    /// How fast that cost falls while time passes and all goes as expected.
     pub(crate) wait_cost_rate: f64,
     pub(crate) at: Time,
-    /// Whether it keeps its place by arrival.
+    /// Whether it keeps its position by arrival.
     pub(crate) keeps_arrival_order: bool,
 }
 
@@ -51,19 +51,19 @@ impl Decision {
         explained: false,
     };
 
-    /// Why the task is where it is; a task that a worker already had was not decided about.
+    /// Why the task is where it is; none for an adopted task, about which nothing was decided.
     pub(crate) fn explanation(&self) -> Option<&Explanation> {
         self.explained.then_some(&self.explanation)
     }
 
-    /// The explanation, to be written over.
+    /// The explanation, to be overwritten.
     pub(crate) fn explanation_mut(&mut self) -> &mut Explanation {
         self.explained = true;
         &mut self.explanation
     }
 }
 
-/// Decisions about tasks that are gone, to be written over.
+/// Decisions about tasks that are gone, to be overwritten.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::vec_box, reason = "the allocations are what is reused")]
 pub(crate) struct SpareDecisions(Vec<Box<Decision>>);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_task_before_is_left_in_a_spare_decision() {
+    fn spare_decision_is_reset_before_reuse() {
         let mut spare = SpareDecisions::default();
         let held = HeldBack {
             joined: 0,
@@ -119,7 +119,7 @@ mod tests {
         let estimate = Estimate::exact(1.0);
         spare.put(Box::new(Decision { estimate, by, held: Some(held), ..*explained() }));
         let again = spare.take();
-        assert!(spare.0.is_empty(), "it was not the one before");
+        assert!(spare.0.is_empty(), "the spare decision was not reused");
         assert_eq!((again.estimate, again.base_s), (Estimate::ZERO, 0.0));
         assert!(again.by.is_none() && again.held.is_none() && again.explanation().is_none());
     }

@@ -8,19 +8,19 @@ use crate::WorkerSlot;
 /// How many of the next best workers a decision remembers.
 pub const MAX_RUNNERS_UP: usize = 3;
 
-/// What a decision was made of. Bounded in size: it is kept with every task.
+/// The inputs of a decision. Bounded in size: it is kept with every task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// The strategy that decided.
     pub strategy: &'static str,
     /// When.
     pub at: Time,
-    /// The state of the pool that it was decided on; it grows with each change.
+    /// The version of the pool that it was decided on; it grows with each change.
     pub version: u64,
-    /// The worker that was chosen. A task that waits nevertheless waits for this one to have room; `None`
-    /// means that no worker would do.
+    /// The worker that was chosen. A task that still waits, waits until this worker has room; `None` means that no
+    /// worker would do.
     pub chosen: Option<Candidate>,
-    /// Whether it was chosen to learn about it and not because it looked best.
+    /// Whether it was chosen for exploration and not because it looked best.
     pub explored: bool,
     /// The next best of those that were looked at.
     pub runners_up: Vec<Candidate>,
@@ -44,11 +44,11 @@ pub struct Candidate {
 /// The parts of an expected finish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ScoreTerms {
-    /// Until its turn comes.
+    /// The wait until it begins.
     pub wait_s: f64,
     /// The run itself.
     pub run_s: f64,
-    /// The way there and back.
+    /// The round trip.
     pub transfer_s: f64,
     /// What failures are expected to add.
     pub risk_s: f64,
@@ -59,7 +59,7 @@ pub struct ScoreTerms {
 }
 
 impl Explanation {
-    /// To be written over.
+    /// To be overwritten.
     pub(crate) const EMPTY: Explanation = Explanation {
         strategy: "",
         at: Time::ZERO,
@@ -83,37 +83,37 @@ impl ScoreTerms {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusalCounts([u32; RefusalKind::ALL.len()]);
 
-/// Every worker's answer for one task.
+/// The verdict of every worker on one task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FullExplanation {
-    /// Whether this is the state that the task was decided on; otherwise it is the present one.
+    /// Whether this is the version that the task was decided on; otherwise it is the present one.
     pub as_decided: bool,
-    /// The state that was looked at.
+    /// The version that was looked at.
     pub version: u64,
     /// The workers in the order of their scores, those that refuse last, at most [`MAX_VERDICTS`].
     pub verdicts: Vec<WorkerVerdict>,
-    /// How many were left off.
+    /// How many verdicts were left off.
     pub left_off: u64,
 }
 
 /// More are not useful to a reader and would make one request expensive.
 pub const MAX_VERDICTS: usize = 10_000;
 
-/// The answers of some workers for one task.
+/// The verdicts of some workers on one task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExplanationPart {
-    /// Whether this is the state that the task was decided on.
+    /// Whether this is the version that the task was decided on.
     pub as_decided: bool,
-    /// The state that was looked at.
+    /// The version that was looked at.
     pub version: u64,
-    /// The workers' answers, in the order of their slots.
+    /// The verdicts, in the order of the workers' slots.
     pub verdicts: Vec<WorkerVerdict>,
     /// Where the next part begins; `None` if this was the last.
     pub next: Option<WorkerSlot>,
 }
 
 impl FullExplanation {
-    /// What the parts say together.
+    /// Merges the parts.
     pub fn of_parts(parts: Vec<ExplanationPart>) -> FullExplanation {
         let as_decided = !parts.is_empty() && parts.iter().all(|part| part.as_decided);
         let version = parts.last().map_or(0, |part| part.version);
@@ -127,14 +127,14 @@ impl FullExplanation {
     }
 }
 
-/// One worker's answer for one task.
+/// One worker's verdict on one task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorkerVerdict {
     /// The worker.
     pub worker: WorkerId,
     /// Its score, if it does not refuse.
     pub candidate: Option<Candidate>,
-    /// Every reason for which it is refused.
+    /// Every reason why it is refused.
     pub refusals: Vec<hypha_model::Refusal>,
 }
 
@@ -149,7 +149,7 @@ impl RefusalCounts {
         }
     }
 
-    /// The reasons that were given, with their number.
+    /// The reasons that occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (RefusalKind, u32)> {
         RefusalKind::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
     }

@@ -1,17 +1,18 @@
-//! A queue in which interactive tasks go first, up to a share: otherwise in the order in which they came. The same on a
-//! worker, in the scheduler's view of it, and in the queue of what is bound to it.
+//! A queue in which interactive tasks go first, up to a share, and otherwise in the order of arrival. Used by a
+//! worker, by the scheduler's view of a worker, and by the queue of tasks bound to a worker.
 
 use std::collections::VecDeque;
 
-/// So many interactive tasks in a row may go before one that waits and is not: these get at least a fifth of the turns.
+/// This many interactive tasks in a row may go before a waiting batch task: while batch tasks wait, at least a fifth of
+/// the tasks served are batch tasks.
 pub const MAX_CONSECUTIVE_INTERACTIVE: u32 = 4;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Debug)]
 pub struct FairQueue<K> {
     batch: VecDeque<K>,
     interactive: VecDeque<K>,
-    /// Interactive tasks that have gone since one that is not waits.
+    /// Interactive tasks taken in a row while a batch task waited.
     consecutive_interactive: u32,
 }
 
@@ -26,17 +27,17 @@ impl<K> Default for FairQueue<K> {
 }
 
 impl<K: Copy + Eq> FairQueue<K> {
-    /// How many wait.
+    /// How many tasks wait.
     pub fn len(&self) -> usize {
         self.batch.len() + self.interactive.len()
     }
 
-    /// Whether nothing waits.
+    /// Whether no task waits.
     pub fn is_empty(&self) -> bool {
         self.batch.is_empty() && self.interactive.is_empty()
     }
 
-    /// Behind those of its kind.
+    /// Adds a task behind those of its kind.
     pub fn push(&mut self, task: K, interactive: bool) {
         if interactive { &mut self.interactive } else { &mut self.batch }.push_back(task);
     }
@@ -50,7 +51,7 @@ impl<K: Copy + Eq> FairQueue<K> {
         self.get(0)
     }
 
-    /// The task at this place of the order.
+    /// The task at this position of the order.
     pub fn get(&self, at: usize) -> Option<K> {
         let (first, second) = match self.batch_goes_first() {
             true => (&self.batch, &self.interactive),
@@ -59,12 +60,12 @@ impl<K: Copy + Eq> FairQueue<K> {
         first.get(at).or_else(|| second.get(at - first.len())).copied()
     }
 
-    /// All of them, those that came last of their kind last.
+    /// All tasks, in the order of arrival within each kind.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = K> {
         self.interactive.iter().chain(&self.batch).copied()
     }
 
-    /// Takes out a task whose turn has come. False if it is not here.
+    /// Takes out a task that is served. False if it is not here.
     pub fn take(&mut self, task: K) -> bool {
         let batch_waits = !self.batch.is_empty();
         if remove_from(&mut self.interactive, task) {
@@ -78,7 +79,7 @@ impl<K: Copy + Eq> FairQueue<K> {
         was_here
     }
 
-    /// Takes out a task that is wanted elsewhere, or not at all. False if it is not here.
+    /// Removes a task without serving it: it was moved or cancelled. False if it is not here.
     pub fn remove(&mut self, task: K) -> bool {
         let was_here =
             remove_from(&mut self.interactive, task) || remove_from(&mut self.batch, task);
@@ -90,7 +91,7 @@ impl<K: Copy + Eq> FairQueue<K> {
 }
 
 fn remove_from<K: Copy + Eq>(queue: &mut VecDeque<K>, task: K) -> bool {
-    // The first goes, the last is stolen; only a cancelled one is somewhere between.
+    // The first is served, the last is stolen; only a cancelled task is somewhere between.
     let at = match queue.front() {
         Some(first) if *first == task => Some(0),
         _ => queue.iter().rposition(|other| *other == task),
@@ -107,7 +108,7 @@ mod tests {
         let mut queue = FairQueue::default();
         (0..3).for_each(|task| queue.push(task, false));
         (10..20).for_each(|task| queue.push(task, true));
-        assert!(queue.remove(19) && !queue.remove(19), "nobody's turn");
+        assert!(queue.remove(19) && !queue.remove(19), "removed once");
         let mut order = Vec::new();
         while let Some(next) = queue.front() {
             let all: Vec<u32> = (0..queue.len()).filter_map(|at| queue.get(at)).collect();

@@ -1,31 +1,32 @@
-//! How a worker has done so far.
+//! The record of a worker so far.
 
 use hypha_model::{Name, Span, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::reliability;
 
-/// How a worker has done, as the seed lists it.
+/// The record of a worker, with the fields that the seed lists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
     /// Moving share of attempts that succeeded.
     pub success_rate: f64,
     /// Moving average of run times.
     pub avg_completion_time: Span,
-    /// When it was last heard of.
+    /// When the last message from it arrived.
     pub last_seen: Time,
     /// Failures since the last success.
     pub consecutive_failures: u32,
     /// Moving average of run time relative to what its hardware was predicted to need.
     pub relative_time: f64,
-    /// Attempts that ended well.
+    /// Attempts that succeeded.
     pub completed: u64,
-    /// Attempts that did not.
+    /// Attempts that failed.
     pub failed: u64,
-    /// What is left of the penalties for failures, at `last_failure`.
+    /// The remaining penalty for failures, at `last_failure`.
     penalty: f64,
     last_failure: Time,
-    /// The same share of each executor that has not always succeeded. While a worker is in the pool it is counted there.
+    /// The success rate of each executor that has not always succeeded. While a worker is in the pool, `Reliability`
+    /// counts it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) executors: Vec<(Name, f64)>,
 }

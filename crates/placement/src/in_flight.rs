@@ -1,8 +1,9 @@
-//! What a worker has been given and has not given back: what runs, what waits there for its turn, and sums over both.
+//! The tasks that are in flight on a worker: those that run, those that wait there to begin, and sums over both.
 //!
-//! The sums are kept, not added up for each decision: a worker may run hundreds of tasks at once. Each run's expected
-//! end stands for a while (`hypha_predict::Remaining`). What no longer stands is told again by [`InFlight::update`], which is
-//! called before a full worker's bounds go into a tree; a reader in between gets those few predicted again.
+//! The sums are maintained, not added up for each decision: a worker may run hundreds of tasks at once. Each run's
+//! expected end is valid for a while (`hypha_predict::Remaining`). [`InFlight::update`] predicts the expired ones
+//! again; it is called before a full worker's bounds go into a tree. A reader in between gets those few predicted
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,75 +14,75 @@ use hypha_predict::{Backlog, Estimate, Remaining, RemainingSum};
 use crate::TaskRef;
 use crate::fair_queue::FairQueue;
 
-/// How many of those that wait on a worker are looked at for one that may overtake the first.
+/// How many of the tasks that wait on a worker are searched for one that may overtake the first.
 const MAX_BACKFILL_CANDIDATES: usize = 64;
 
-/// A task that began later than was thought by less than this share of its run began about then: predictions are further
+/// A task that began later than expected by less than this share of its run began about then: predictions are further
 /// off than that. Most begin when the message has travelled.
 const START_TOLERANCE: f64 = 0.02;
 
-/// One task that the worker has been given.
+/// One task dispatched to the worker.
 #[derive(Clone, Debug)]
 struct Run {
     estimate: Estimate,
     spec: Arc<TaskSpec>,
-    /// None if the worker says that it has a task that it offers no executor for.
+    /// `None` if the worker reports a task that it offers no executor for.
     executor: Option<usize>,
     /// When it began and when it is expected to end; `None` while it waits on the worker.
     begun: Option<(Time, Remaining)>,
-    /// What it began beside.
+    /// The task that it runs beside, as backfill.
     backfill: Option<Backfill>,
 }
 
-/// A task as it is handed over.
+/// A task as it is dispatched.
 pub(crate) struct DispatchedTask {
     pub(crate) estimate: Estimate,
     pub(crate) spec: Arc<TaskSpec>,
     pub(crate) executor: Option<usize>,
-    /// Whether it goes before others that wait.
+    /// Whether it goes before waiting batch tasks.
     pub(crate) interactive: bool,
     pub(crate) backfill: Option<Backfill>,
 }
 
-/// What a task may begin beside: one that stays first although this overtakes it.
+/// What a task may backfill beside: a task that stays first although this one overtakes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backfill {
-    /// The first of those that wait on the worker.
+    /// The first of the tasks that wait on the worker.
     QueueHead,
-    /// The task in the scheduler's queue that room is kept for.
+    /// The task in the scheduler's queue that has a reservation here.
     Reservation,
 }
 
-/// What is left of some of the tasks: of those that run, and of those that have not begun.
+/// The remaining work of some of the tasks: of those that run, and of those that have not begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RemainingWork {
     remaining: RemainingSum,
     waiting: Backlog,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {
     runs: BTreeMap<TaskRef, Run>,
-    /// Those that have not begun, in the order in which the worker begins them.
+    /// Tasks that have not begun, in the order in which the worker begins them.
     queue: FairQueue<TaskRef>,
     running: u32,
     slots: u32,
-    /// For each executor how many tasks it runs at once, and how many it runs now.
+    /// For each executor how many tasks it can run at once, and how many it runs now.
     concurrency: Vec<u32>,
     used: Vec<u32>,
     ledger: Ledger<TaskRef>,
-    /// Whether there may be more in flight than fits: there was room when it was given.
+    /// Whether more may be in flight than fits: there was room when it was dispatched.
     resized: bool,
     all: RemainingWork,
     by_executor: Vec<RemainingWork>,
-    /// Until when each expected end stands.
+    /// Until when each expected end is valid.
     valid_until: BTreeSet<(Time, TaskRef)>,
-    /// The first of those that wait, and how many that were given later began before it.
+    /// The first of the waiting tasks, and how many later ones began before it.
     overtaken: (Option<TaskRef>, u32),
-    /// How many of the tasks began beside each.
+    /// How many of the tasks run as backfill of each kind.
     backfill: [u32; 2],
-    /// Grows with whatever changes what fits.
+    /// Grows with every change to what fits.
     changes: u64,
 }
 
@@ -106,7 +107,7 @@ impl InFlight {
         }
     }
 
-    /// Offers this much from now on.
+    /// Sets what it offers from now on.
     pub(crate) fn resize(&mut self, capacity: &Capacity, slots: &[u32], now: Time) {
         for (at, most) in self.concurrency.iter_mut().enumerate() {
             *most = slots.get(at).copied().unwrap_or(0);
@@ -143,12 +144,12 @@ impl InFlight {
         &self.ledger
     }
 
-    /// Whether what is free would do for `requirement`, or the first reason that it would not.
+    /// Whether the free amounts satisfy `requirement`, or the first reason why not.
     pub(crate) fn fits(&self, requirement: &Requirement) -> Result<(), Refusal> {
         self.ledger.fits(requirement)
     }
 
-    /// Whether an executor runs all that it can at once.
+    /// Whether an executor runs as many tasks as it can.
     pub(crate) fn is_full(&self, executor: usize) -> bool {
         self.used[executor] >= self.concurrency[executor]
     }
@@ -163,12 +164,12 @@ impl InFlight {
         self.runs.get(&task)?.executor
     }
 
-    /// Whether a task is taken to have begun.
+    /// Whether a task is assumed to have begun.
     pub(crate) fn has_started(&self, task: TaskRef) -> bool {
         self.runs.get(&task).is_some_and(|run| run.begun.is_some())
     }
 
-    /// Whether a task is there and was not taken to begin at about `now`.
+    /// Whether a task is here and was not expected to begin at about `now`.
     pub(crate) fn started_unexpectedly(&self, task: TaskRef, now: Time) -> bool {
         let is_late = |run: &Run, since: Time| {
             now.since(since).as_secs_f64() > START_TOLERANCE * run.estimate.mean_s
@@ -177,7 +178,7 @@ impl InFlight {
         run.is_some_and(|run| run.begun.is_none_or(|(since, _)| is_late(run, since)))
     }
 
-    /// Hands a task over: it begins if there is room, and waits on the worker otherwise.
+    /// Dispatches a task: it begins if there is room, and waits on the worker otherwise.
     pub(crate) fn dispatch(&mut self, task: TaskRef, dispatched: DispatchedTask, now: Time) {
         let DispatchedTask { estimate, spec, executor, interactive, backfill } = dispatched;
         self.changes += 1;
@@ -201,12 +202,12 @@ impl InFlight {
         self.begin_what_fits(now);
     }
 
-    /// The worker says that it has begun the task: its run time counts from here.
+    /// The worker reports that it has begun the task: its run time counts from here.
     pub(crate) fn mark_started(&mut self, task: TaskRef, now: Time) {
         let Some(run) = self.runs.get_mut(&task) else { return };
         let Some((since, remaining)) = &mut run.begun else {
             let (spec, executor) = (Arc::clone(&run.spec), run.executor);
-            // It was taken to wait. If there is room for it, it is believed.
+            // It was assumed to wait. If there is room for it, the report is believed.
             if self.running < self.slots && self.may_begin(&spec.requirement, executor, 0) {
                 self.queue.take(task);
                 self.changes += 1;
@@ -221,7 +222,7 @@ impl InFlight {
         self.replace(task, executor, &before, &after);
     }
 
-    /// Takes a task out, finished or not; what waited for its room begins. Returns what it asked for.
+    /// Takes a task out, finished or not; tasks that waited for its room begin. Returns its specification.
     pub(crate) fn remove_in_flight(&mut self, task: TaskRef, now: Time) -> Option<Arc<TaskSpec>> {
         let run = self.runs.remove(&task)?;
         self.changes += 1;
@@ -234,7 +235,7 @@ impl InFlight {
                 if let Some(executor) = run.executor {
                     self.used[executor] -= 1;
                 }
-                // It was booked when it began, so this cannot be refused; `check` would tell.
+                // It was booked when it began, so this cannot fail; `check` would notice.
                 let _ = self.ledger.release(task);
                 self.valid_until.remove(&(remaining.valid_until(), task));
                 self.each_sum(run.executor, |left| left.remaining.remove(&remaining));
@@ -250,8 +251,8 @@ impl InFlight {
         Some(run.spec)
     }
 
-    /// Begins what fits, in the order in which it was given. What does not fit may be overtaken, but not for ever: by as
-    /// many as run at once, and then only by what fits beside it.
+    /// Begins the tasks that fit, in the order in which they were dispatched. A task that does not fit may be
+    /// overtaken, but not for ever: by as many as run at once, and then only by tasks that fit beside it.
     fn begin_what_fits(&mut self, now: Time) {
         let mut at = 0;
         while self.running < self.slots
@@ -274,13 +275,13 @@ impl InFlight {
             self.queue.take(task);
             self.begin_waiting(task, now);
             if self.queue.front() != first {
-                // Now it is the turn of another.
+                // Now another is first.
                 at = 0;
             }
         }
     }
 
-    /// Notes which task is first of those that wait: others may overtake it, but not for ever.
+    /// Records which of the waiting tasks is first: others may overtake it, but not for ever.
     fn is_first(&mut self, task: TaskRef) {
         if self.overtaken.0 != Some(task) {
             self.overtaken = (Some(task), 0);
@@ -288,7 +289,7 @@ impl InFlight {
         }
     }
 
-    /// Whether a task at this place of the queue, or behind all of it, may begin now.
+    /// Whether a task at this position of the queue, or behind all of it, may begin now.
     fn may_begin(&self, requirement: &Requirement, executor: Option<usize>, at: usize) -> bool {
         if executor.is_some_and(|at| self.is_full(at)) || self.ledger.fits(requirement).is_err() {
             return false;
@@ -296,12 +297,12 @@ impl InFlight {
         at == 0 || self.overtaken.1 < self.slots || self.fits_as_backfill(requirement, executor)
     }
 
-    /// Whether a task that is given now would begin at once although others wait.
+    /// Whether a task that is dispatched now would begin at once although others wait.
     pub(crate) fn would_begin(&self, requirement: &Requirement, executor: Option<usize>) -> bool {
         self.running < self.slots && self.may_begin(requirement, executor, self.queue.len())
     }
 
-    /// Whether the first of those that wait lacks more than a slot: others may take what it waits for.
+    /// Whether the first of the waiting tasks lacks more than a slot: others may take what it waits for.
     pub(crate) fn is_blocked(&self) -> bool {
         let first = self.queue.front().and_then(|first| self.runs.get(&first));
         let lacks = |run: &Run| self.ledger.fits(&run.spec.requirement).is_err();
@@ -316,7 +317,7 @@ impl InFlight {
             .is_some_and(|(first, executor)| self.fit_together(first, (requirement, executor)))
     }
 
-    /// Begins a task that was counted among those that wait.
+    /// Begins a task that was counted as waiting.
     fn begin_waiting(&mut self, task: TaskRef, now: Time) {
         let Some((estimate, executor)) =
             self.runs.get(&task).map(|run| (run.estimate, run.executor))
@@ -333,14 +334,14 @@ impl InFlight {
         let first = self.overtaken.0.filter(|first| *first != task);
         let Some(run) = self.runs.get(&task) else { return };
         if first.is_some() {
-            // As backfill, if it can be: that does not use up what may overtake it.
+            // As backfill, if possible: that does not use up the limit of overtaking.
             match self.fits_as_backfill(&run.spec.requirement, run.executor) {
                 true => self.mark_backfill(task),
                 false => self.overtaken.1 += 1,
             }
         }
         let Some(run) = self.runs.get_mut(&task) else { return };
-        // It fits, as was just seen; `check` would tell.
+        // The caller has checked that it fits; `check` would notice.
         let _ = self.ledger.allocate(task, &run.spec.requirement, Fit::First);
         let remaining = Remaining::of(&run.estimate, now, now);
         run.begun = Some((now, remaining));
@@ -353,20 +354,20 @@ impl InFlight {
         self.each_sum(executor, |left| left.remaining.add(&remaining));
     }
 
-    /// Grows with whatever changes what fits.
+    /// Grows with every change to what fits.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
     fn mark_backfill(&mut self, task: TaskRef) {
-        // What began beside a task that room is kept for stays so: that is the stronger promise.
+        // Backfill beside a reservation stays so: that is the stronger promise.
         if let Some(run) = self.runs.get_mut(&task).filter(|run| run.backfill.is_none()) {
             run.backfill = Some(Backfill::QueueHead);
             self.backfill[Backfill::QueueHead as usize] += 1;
         }
     }
 
-    /// What began beside one task has not begun beside another.
+    /// Backfill beside one task does not count as backfill beside the next.
     pub(crate) fn clear_backfill(&mut self, of: Backfill) {
         if std::mem::take(&mut self.backfill[of as usize]) > 0 {
             for run in self.runs.values_mut() {
@@ -375,7 +376,7 @@ impl InFlight {
         }
     }
 
-    /// Whether both tasks would fit with everything gone but what has begun beside, the first or another.
+    /// Whether both tasks would fit if nothing else ran but backfill of either kind.
     pub(crate) fn fit_together(
         &self,
         (first, its_executor): (&Requirement, usize),
@@ -423,12 +424,12 @@ impl InFlight {
         at
     }
 
-    /// What is left of all that is in flight: mean in seconds, and variance.
+    /// The remaining work of all tasks in flight: mean in seconds, and variance.
     pub(crate) fn remaining(&self, now: Time) -> (f64, f64) {
         self.remaining_in(self.all, now, |_| true)
     }
 
-    /// The same of what one executor has.
+    /// The same for one executor.
     pub(crate) fn remaining_of(&self, executor: usize, now: Time) -> (f64, f64) {
         self.remaining_in(self.by_executor[executor], now, |run| run.executor == Some(executor))
     }
@@ -455,11 +456,11 @@ impl InFlight {
         (mean_s + waiting_s, variance + error_s * error_s)
     }
 
-    /// Tells again what no longer stands.
+    /// Predicts again the ends that are no longer valid.
     pub(crate) fn update(&mut self, now: Time) {
         while let Some((until, task)) = self.valid_until.first().copied()
             && until <= now
-            // At the end of time nothing stands any longer, however often it is told.
+            // At the end of time no prediction is valid, however often it is renewed.
             && until < Time::MAX
         {
             self.valid_until.pop_first();
@@ -472,7 +473,7 @@ impl InFlight {
         }
     }
 
-    /// Puts what is told of a run now in the place of what was told before, and no longer stands.
+    /// Replaces an expired prediction of a run by a new one.
     fn replace(
         &mut self,
         task: TaskRef,
@@ -494,7 +495,7 @@ impl InFlight {
         }
     }
 
-    /// Adds everything up anew and compares.
+    /// Adds everything up again and compares.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.ledger.check().map_err(|error| format!("ledger: {error}"))?;
         let sum = |counts: &dyn Fn(&Run) -> bool| {
@@ -509,12 +510,17 @@ impl InFlight {
         };
         let whole = sum(&|_| true);
         if self.all != whole {
-            return Err(format!("{:?} is left and {whole:?} is in flight", self.all));
+            return Err(format!(
+                "the sum of remaining work is {:?}, the tasks in flight add up to {whole:?}",
+                self.all
+            ));
         }
         for (at, left) in self.by_executor.iter().enumerate() {
             let part = sum(&|run| run.executor == Some(at));
             if *left != part {
-                return Err(format!("{left:?} is left at executor {at} and it has {part:?}"));
+                return Err(format!(
+                    "the sum of executor {at} is {left:?}, its tasks add up to {part:?}"
+                ));
             }
         }
         let begun = || self.runs.iter().filter_map(|(task, run)| Some((*task, run.begun?.1)));
@@ -528,22 +534,25 @@ impl InFlight {
             ));
         }
         if !self.resized && (self.running > self.slots || self.ledger.is_overbooked()) {
-            return Err("it runs more than it can at once".to_owned());
+            return Err("more tasks run than the worker can run at once".to_owned());
         }
         let waits = |task: TaskRef| self.runs.get(&task).is_some_and(|run| run.begun.is_none());
         if self.queue.len() + valid_until.len() != self.runs.len() || !self.queue.iter().all(waits)
         {
-            return Err("what waits there is not what has not begun".to_owned());
+            return Err("the queue and the tasks that have not begun differ".to_owned());
         }
         let backfill = BACKFILL_KINDS
             .map(|of| self.runs.values().filter(|run| run.backfill == Some(of)).count());
         if backfill != self.backfill.map(|count| count as usize) {
-            return Err(format!("{backfill:?} are backfill, and {:?} were counted", self.backfill));
+            return Err(format!(
+                "{backfill:?} tasks are backfill, {:?} were counted",
+                self.backfill
+            ));
         }
         if self.runs.is_empty()
             && (self.all != RemainingWork::default() || self.ledger.booking_count() != 0)
         {
-            return Err("nothing is in flight and something is left".to_owned());
+            return Err("no task is in flight, but the sums are not zero".to_owned());
         }
         Ok(())
     }
@@ -552,7 +561,7 @@ impl InFlight {
 const BACKFILL_KINDS: [Backfill; 2] = [Backfill::QueueHead, Backfill::Reservation];
 const LAST_TASK: TaskRef = TaskRef(u32::MAX);
 
-/// How many tasks an executor runs at once. It should say so; nothing at all would be no executor.
+/// How many tasks an executor runs at once. It should state this; zero would make it no executor.
 fn concurrency(executor: &Executor) -> u32 {
     executor.concurrency.max(1)
 }

@@ -1,11 +1,10 @@
 //! Trees that find the best worker without looking at all of them.
 //!
-//! A worker is a leaf. Each inner node holds bounds over the leaves below it: the least key, the earliest
-//! room, and the most of each resource. A search goes down only where the bounds leave a chance, so it
-//! visits a path instead of the pool. Bounds are rounded in the worker's favour; the exact test is made
-//! at the leaf.
+//! A worker is a leaf. Each inner node holds bounds over the leaves below it: the least key, the earliest room, and
+//! the most of each resource. A search descends only where the bounds leave a chance, so it visits a path instead of
+//! the pool. Bounds are rounded in the worker's favour; the leaf makes the exact test.
 
-/// What a leaf offers, or the best of each that the leaves below an inner node offer.
+/// What a leaf offers, or the best of each over the leaves below an inner node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bounds {
     /// What the strategy minimises; infinite where no worker is available, and, under a strategy that
@@ -15,9 +14,9 @@ pub(crate) struct Bounds {
     pub(crate) room_at_s: f64,
     /// Run time relative to the hardware's, with the attempts that a success is expected to take.
     pub(crate) factor: f32,
-    /// The way there and back.
+    /// The round trip.
     pub(crate) rtt_s: f32,
-    /// Which of workers that are equally good goes first: see `Member::tie_break`.
+    /// Ranks equally good workers: see `Member::tie_break`.
     pub(crate) tie_break: u64,
     /// Tasks at the worker, begun or not.
     pub(crate) load: u32,
@@ -26,7 +25,7 @@ pub(crate) struct Bounds {
     pub(crate) storage_mib: u32,
     pub(crate) gpu_memory_mib: u32,
     pub(crate) gpus: u32,
-    /// One bit for each (hashed) thing that the worker can do; see `capability.rs`.
+    /// One bit for each (hashed) capability of the worker; see `capability.rs`.
     pub(crate) capabilities: u64,
 }
 
@@ -43,7 +42,7 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// The same, where bounds are about what is free and the task need not begin at once.
+    /// The same without free amounts, for a task that need not begin at once.
     pub(crate) fn ignoring_free_amounts(self) -> Need {
         Need { cpu_milli: 0, memory_mib: 0, storage_mib: 0, ..self }
     }
@@ -66,8 +65,8 @@ impl Bounds {
         capabilities: 0,
     };
 
-    /// Whether a leaf below may do. False is certain, true is a maybe. Every task asks for some ability, so
-    /// it is false where there is no worker.
+    /// Whether a leaf below may do. False is certain, true is a maybe. Every task requires some capability, so it is
+    /// false where there is no worker.
     pub(crate) fn may_satisfy(&self, need: &Need) -> bool {
         self.capabilities & need.capabilities == need.capabilities
             && self.room_at_s <= need.room_by_s
@@ -98,21 +97,21 @@ impl Bounds {
 
 /// About the depth of a tree of a million workers.
 const STEPS_PER_EVALUATION: u32 = 20;
-/// Nodes to go through for nothing but another's turn. Where all are equal the first way down finds whose turn it
-/// is; where they are so only nearly, a second one may, and what it costs is bounded.
+/// Nodes to visit only for a better tie break. Where all workers are equal the first path down finds the best tie
+/// break; where they are nearly equal a second path may, and this bounds its cost.
 const MAX_TIE_BREAK_STEPS: u32 = 20;
 
-/// By how much scores may differ and still be equal.
+/// By how much scores may differ and still count as equal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tolerance {
-    /// By this share of them.
+    /// Relative difference.
     pub(crate) share: f64,
-    /// And by this.
+    /// Absolute difference, in addition.
     pub(crate) amount: f64,
 }
 
 impl Tolerance {
-    /// Only the same score is equal.
+    /// Only identical scores are equal.
     pub(crate) const ZERO: Tolerance = Tolerance { share: 0.0, amount: 0.0 };
 
     fn margin(&self, score: f64) -> f64 {
@@ -120,21 +119,21 @@ impl Tolerance {
     }
 }
 
-/// How far a search for the least has come, and when it ends. Of equals it finds the one whose turn it is.
+/// How far a search for the least has come, and when it ends. Of equals it finds the one with the lowest tie break.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     equal: Tolerance,
     /// The least score that was seen.
     least: f64,
-    /// What is up to this is as good as the least.
+    /// Scores up to this are as good as the least.
     tie_limit: f64,
-    /// What was found: its position, its score and its turn.
+    /// The best candidate: its position, its score and its tie break.
     found: Option<usize>,
     score: f64,
     tie_break: u64,
     looks_left: u32,
-    /// Nodes to go through once something has been found: a node may promise the speed of one worker and
-    /// the room of another, all the way down to its leaves.
+    /// Nodes to visit once something has been found: a node may combine the speed of one worker with the room of
+    /// another, all the way down to its leaves.
     steps_left: u32,
     tie_break_steps_left: u32,
 }
@@ -155,24 +154,24 @@ impl Search {
         }
     }
 
-    /// Whether nothing is to be gained where nothing is less than `lower`, whosever turn it is.
+    /// Whether scores of at least `lower` cannot improve the result, whatever their tie break.
     pub(crate) fn is_over(&self, lower: f64) -> bool {
         self.looks_left == 0 || !(lower <= self.tie_limit || self.is_less(lower))
     }
 
-    /// Whether it is worth to go where nothing is less than `lower` and nobody's turn is before `tie_break`.
+    /// Whether it is worth to search where scores are at least `lower` and tie breaks at least `tie_break`.
     pub(crate) fn may_improve(&self, lower: f64, tie_break: u64) -> bool {
         self.looks_left > 0
             && (self.is_less(lower) || self.may_win_tie(lower, tie_break))
             && (self.steps_left > 0 || self.least == f64::INFINITY)
     }
 
-    /// Where what was found last stands in its tree, if that was since the last time.
+    /// The position of the last candidate in its tree, if it was found since the last call.
     pub(crate) fn take_found(&mut self) -> Option<usize> {
         self.found.take()
     }
 
-    /// Less by so much that it counts.
+    /// Whether it is less by more than the tolerance.
     fn is_less(&self, lower: f64) -> bool {
         lower < self.score - self.equal.margin(self.score)
     }
@@ -248,7 +247,7 @@ impl Tree {
         }
     }
 
-    /// The first position at or after `from` that `accept` takes.
+    /// The first position at or after `from` that `accept` accepts.
     pub(crate) fn first_from(
         &self,
         from: usize,
@@ -278,9 +277,9 @@ impl Tree {
             .or_else(|| self.first_below(2 * node + 1, width / 2, from, need, accept))
     }
 
-    /// Visits leaves in a promising order. `lower` bounds from below what `visit` could return for the
-    /// leaves under a node; `visit` returns the leaf's exact score, or `None` if it refuses. Where the
-    /// bounds say that both ways are as good, the way of those whose turn it is goes first.
+    /// Visits leaves in a promising order. `lower` bounds from below what `visit` could return for the leaves under a
+    /// node; `visit` returns the leaf's exact score, or `None` if it refuses. Where the bounds of both children are
+    /// equal, the one with the lower tie break goes first.
     pub(crate) fn least(
         &self,
         need: &Need,
@@ -357,9 +356,9 @@ mod tests {
         Bounds { key, room_at_s: 0.0, factor: 1.0, gpus, capabilities: 1, ..Bounds::NONE }
     }
 
-    /// The tree against a plain scan, on random pools and needs.
+    /// Compares the tree with a plain scan, on random pools and needs.
     #[test]
-    fn finds_what_a_scan_finds() {
+    fn search_agrees_with_a_linear_scan() {
         let mut rng = Rng::new(1);
         for _ in 0..300 {
             let size = 1 + rng.below(70) as usize;
@@ -431,7 +430,7 @@ mod tests {
         }
     }
 
-    /// Tie breaks add up to no more than what is equal, however many there are and in whatever order.
+    /// Tie breaks never exceed the tolerance in all, however many there are and in whatever order.
     #[test]
     fn tie_breaks_stay_within_the_tolerance_of_the_least() {
         let score = |at: usize| 1.0 + 0.005 * at as f64;
@@ -440,7 +439,7 @@ mod tests {
         {
             let mut search = Search::new(Tolerance { share: 0.01, amount: 0.0 }, 1.0, u32::MAX);
             for at in order {
-                // The dearer, the sooner it would be its turn.
+                // The higher the score, the lower the tie break.
                 search.record_candidate(at, score(at), 1_000 - at as u64);
             }
             let found = search.take_found().map(score);

@@ -1,9 +1,9 @@
 //! Placement: which task goes to which worker, and why.
 //!
-//! [`Placement`] holds what a decision needs: the pool of workers with what each has to do, and the tasks
-//! that wait. It is told what happens ([`Placement::arrive`], [`Placement::finish`], …) and asked for a
-//! [`Placement::plan`]: a list of actions that leaves no choices to whoever carries it out. A strategy is
-//! a recipe over shared stages: order, bind, filter, score, select, rebalance (`strategy.rs`).
+//! [`Placement`] holds what a decision needs: the pool of workers with the load of each, and the waiting tasks. The
+//! caller reports what happens ([`Placement::arrive`], [`Placement::finish`], …) and requests a [`Placement::plan`]: a
+//! list of actions that leaves the caller no choices. A strategy is a recipe over shared stages: order, bind, filter,
+//! score, select, rebalance (`strategy.rs`).
 
 mod capability;
 mod choose;
@@ -69,7 +69,7 @@ pub struct WorkerSlot(pub u32);
 /// A task as placement sees it.
 #[derive(Clone, Debug)]
 pub struct PlacementRequest {
-    /// What is asked for.
+    /// The task's specification.
     pub spec: Arc<TaskSpec>,
     /// The same, prepared for the predictor.
     pub query: Query,
@@ -77,41 +77,41 @@ pub struct PlacementRequest {
     pub submitted: Time,
     /// Bind it at once, also under a strategy that would wait.
     pub bind_at_once: bool,
-    /// Its client waits on the line: it goes before those whose clients do not.
+    /// Its client waits for the response: it goes before tasks whose clients do not.
     pub interactive: bool,
-    /// Workers that failed it: others go first.
+    /// Workers on which it failed: other workers go first.
     pub failed_on: Box<[WorkerSlot]>,
 }
 
-/// One thing to carry out.
+/// One action for the caller to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The task is tied to the worker and waits in its queue.
+    /// The task is bound to the worker and waits in its queue.
     Bind {
         /// The task.
         task: TaskRef,
         /// The worker.
         slot: WorkerSlot,
     },
-    /// The task is handed to the worker.
+    /// The task is sent to the worker.
     Dispatch {
         /// The task.
         task: TaskRef,
         /// The worker.
         slot: WorkerSlot,
     },
-    /// The task went from one worker's queue to another's.
+    /// The task moved from one worker's queue to another's.
     Move {
         /// The task.
         task: TaskRef,
-        /// Whose it was.
+        /// The worker that it was bound to.
         from: WorkerSlot,
-        /// Whose it is.
+        /// The worker that it is bound to now.
         to: WorkerSlot,
     },
 }
 
-/// How a task that a worker was given ended there.
+/// How an attempt on a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptEnd {
     /// It ran for this long and succeeded.
@@ -120,22 +120,22 @@ pub enum AttemptEnd {
     Failed,
     /// The worker lost it.
     Lost,
-    /// It was taken away through no fault of the worker.
+    /// It was withdrawn through no fault of the worker.
     Withdrawn,
 }
 
-/// What holds for all strategies.
+/// Preferences that hold under every strategy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preferences {
     /// Workers farther away are refused.
     pub max_rtt: Option<Span>,
     /// Workers of this region go first.
     pub prefer_region: Option<Name>,
-    /// No more tasks than this are handed to workers at a time.
+    /// At most this many tasks are in flight at a time.
     pub max_in_flight: Option<u32>,
 }
 
-/// See the head of this crate.
+/// See the crate documentation.
 #[derive(Clone, Debug)]
 pub struct Placement {
     strategy: Strategy,
@@ -152,61 +152,62 @@ pub struct Placement {
     bind_now: Vec<TaskRef>,
     /// How many tasks are in flight.
     in_flight: u32,
-    /// Predicted run times of what waits, added up.
+    /// The sum of the predicted run times of the waiting tasks.
     waiting_s: f64,
-    /// What a task is predicted to take on the reference hardware.
+    /// The predicted run time of a task on the reference hardware.
     mean_predicted_s: RunningMean,
-    /// What a task is predicted to take where it runs. Every worker gives as many of them as it is fast, so
-    /// this is the usual task on the mean worker, in whatever unit speeds are.
+    /// The predicted run time of a task where it runs. The faster a worker, the more samples it adds, so this is the
+    /// usual task on the mean worker, in whatever unit speeds are.
     mean_run_s: RunningMean,
-    /// When the first of those that are held back although a worker is free was last looked at.
+    /// When the first of the tasks that are held back although a worker is free was last looked at.
     held_back_at: Option<Time>,
-    /// Space for a plan: the tasks that it holds back.
+    /// Scratch space for a plan: the tasks that it holds back.
     held_back: Vec<TaskRef>,
-    /// Workers that were not handed over to because of `max_in_flight`, the one whose turn it is first.
+    /// Workers with bound tasks that `max_in_flight` keeps from being dispatched, the next to be served first.
     stalled: VecDeque<WorkerSlot>,
-    /// Whether it is the turn of what is bound to a worker, not of the queue, to be given what `max_in_flight` leaves.
+    /// Whether the next slot below `max_in_flight` goes to a task bound to a worker, not to the queue.
     bound_goes_first: bool,
-    /// Workers that could run more than before, with how far the parked shapes have been looked at for them.
+    /// Workers that can run more than before, with how far the parked shapes have been reconsidered for them.
     gained_capacity: BTreeMap<WorkerSlot, ReconsiderCursor>,
-    /// Tasks in the queue that room is kept for, and where, in the order in which it was promised.
+    /// Tasks in the queue that have a reservation, and where, in the order in which the reservations were made.
     reservations: Vec<(TaskRef, WorkerSlot)>,
-    /// How many interactive tasks were given since a task that is not waits.
+    /// How many interactive tasks were dispatched in a row while a batch task waited.
     consecutive_interactive: u32,
     /// How often a worker became able to run less than before.
     capacity_losses: u64,
     /// When the last plan was made.
     planned_at: Time,
-    /// Where it ended if it did not come to the end of the queue, and the state of the pool when that round began.
+    /// Where the last plan ended if it did not reach the end of the queue, and the state of the pool when that round
+    /// began.
     ended_at: Option<(QueuePosition, u64)>,
     scratch: Scratch,
     spare: SpareDecisions,
     statistics: Statistics,
     /// A planted fault: refusals are not counted. Has no effect without the `mutants` feature.
     hides_refusals: bool,
-    /// Another: no room is kept for anything.
+    /// A planted fault: no reservations are made.
     ignores_reservations: bool,
 }
 
-/// A task that has not ended. There may be a million that nobody has looked at yet, so what comes of a look is
-/// kept apart.
+/// A task that has not ended. A million of them may not have been looked at by any plan yet, so the decision is stored
+/// separately.
 #[derive(Clone, Debug)]
 struct Task {
     request: PlacementRequest,
     stage: Stage,
-    /// The number of its arrival: equals keep their order however often they come back to the queue.
+    /// The number of its arrival: equals keep their order however often they return to the queue.
     serial: u64,
-    /// Predicted on the reference hardware.
+    /// Predicted run time on the reference hardware.
     predicted_s: f64,
     /// The same, relative to the usual task.
     size: f64,
     /// The variance of the logarithm of the prediction.
     log_variance: f64,
-    /// What the last plan that looked at it made of it.
+    /// The result of the last plan that looked at it.
     decision: Option<Box<Decision>>,
 }
 
-/// Times the tasks that wait, this is most of what a long queue costs: what grows here must be worth it.
+/// Multiplied by the waiting tasks, this is most of the memory of a long queue: an addition here must be worth it.
 const _: () = assert!(size_of::<Option<Task>>() <= 192);
 
 /// Where a task is.
@@ -276,7 +277,7 @@ impl Placement {
         self.hides_refusals = cfg!(feature = "mutants");
     }
 
-    /// The same: no room is kept for what waits longest.
+    /// The same: no reservations are made for the tasks that have waited longest.
     pub fn mutate_reservations(&mut self) {
         self.ignores_reservations = cfg!(feature = "mutants");
     }
@@ -286,7 +287,7 @@ impl Placement {
         &self.strategy
     }
 
-    /// What the strategy has done since it was chosen.
+    /// Counts since the strategy was chosen.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
@@ -296,12 +297,12 @@ impl Placement {
         self.waiting.len()
     }
 
-    /// How many tasks it has memory for. It follows how many there are, also when they become fewer.
+    /// How many tasks it has memory for. It follows the number of tasks, also when that falls.
     pub fn task_capacity(&self) -> usize {
         self.tasks.capacity().max(self.waiting.shape_capacity())
     }
 
-    /// A task has arrived, or comes back to be tried again. It waits until the next plan.
+    /// A task has arrived, or returns to be retried. It waits until the next plan.
     pub fn arrive(&mut self, task: TaskRef, request: PlacementRequest, predictor: &Predictor) {
         let stage = Stage::Waiting(ShapeId::NONE, i64::MIN);
         self.serial += 1;
@@ -322,7 +323,7 @@ impl Placement {
         self.wait(task);
     }
 
-    /// A worker already has this task: a scheduler that was restarted learns it from the worker.
+    /// A worker already has this task: a restarted scheduler learns of it from the worker.
     pub fn adopt(&mut self, task: TaskRef, slot: WorkerSlot, predictor: &Predictor, now: Time) {
         let Some(member) = self.pool.member(slot) else { return };
         let (predict, hardware) = (member.predict, member.hardware);
@@ -334,7 +335,7 @@ impl Placement {
         self.enter_dispatched(task, slot, now);
     }
 
-    /// The worker says that the task has begun.
+    /// The worker reports that the task has begun.
     pub fn mark_started(&mut self, task: TaskRef, now: Time) {
         if let Some(Stage::Dispatched(slot)) = self.stage(task)
             && self.pool.member(slot).is_some_and(|member| member.started_unexpectedly(task, now))
@@ -343,8 +344,8 @@ impl Placement {
         }
     }
 
-    /// The task is over or taken away, wherever it is. Its own estimate leaves the backlog with it.
-    /// Returns the request, so that it can come back.
+    /// The task has ended or is withdrawn, wherever it is. Its own estimate leaves the backlog with it. Returns the
+    /// request, so that the task can return.
     pub fn finish(
         &mut self,
         task: TaskRef,
@@ -397,7 +398,7 @@ impl Placement {
         Some(&self.tasks.get(task.0 as usize)?.request.query)
     }
 
-    /// Whether the worker that has the task is taken to have begun it.
+    /// Whether the worker that has the task is assumed to have begun it.
     pub fn has_started(&self, task: TaskRef) -> bool {
         match self.stage(task) {
             Some(Stage::Dispatched(slot)) => {
@@ -407,7 +408,7 @@ impl Placement {
         }
     }
 
-    /// The worker that the task is bound to, or was given to.
+    /// The worker that the task is bound or dispatched to.
     pub fn worker_of(&self, task: TaskRef) -> Option<WorkerSlot> {
         match self.stage(task)? {
             Stage::Waiting(..) => None,
@@ -437,9 +438,9 @@ impl Placement {
         }
     }
 
-    /// The time by which sizes are reckoned in the order, in microseconds: the usual task's on the usual
-    /// worker, times how much of a backlog there is. Zero while a worker has room: with nothing to wait
-    /// for, passing others by size only harms the long.
+    /// The time that scales sizes in the order, in microseconds: the run time of the usual task on the usual worker,
+    /// times how much of a backlog there is. Zero while a worker has room: with nothing to wait for, overtaking by
+    /// size only harms the long tasks.
     fn backlog_scale_us(&self) -> f64 {
         if self.pool.has_free() {
             return 0.0;
@@ -449,8 +450,8 @@ impl Placement {
         saturation * self.mean_run_s.mean() * 1e6
     }
 
-    /// Lets a task keep its position by arrival from now on: it has left a free worker to others. Says when it
-    /// was last held back.
+    /// Lets a task keep its position by arrival from now on: it has left a free worker to others. Returns when it was
+    /// last held back.
     fn restore_arrival_order(&mut self, task: TaskRef) -> Option<Time> {
         let entry = self.tasks.get_mut(task.0 as usize)?;
         let held = entry.decision.as_mut()?.held.as_mut()?;
@@ -469,7 +470,7 @@ impl Placement {
         held_at
     }
 
-    /// Takes a task out of the queue or the worker that it is with.
+    /// Takes a task out of the queue, or away from its worker.
     fn leave_stage(&mut self, task: TaskRef, now: Time) {
         self.release_hold(task, now);
         self.release_reservation(task, now);
@@ -504,7 +505,7 @@ impl Placement {
     fn penalty_half_life_s(&self) -> f64 {
         match self.strategy {
             Strategy::LoadBalancing { penalty_half_life_s } => penalty_half_life_s,
-            // Kept as by default, so that a switch to `load_balancing` finds no failures of long ago.
+            // As by default, so that a switch to `load_balancing` does not count old failures in full.
             _ => strategy::default_penalty_half_life_s(),
         }
     }

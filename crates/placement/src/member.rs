@@ -1,4 +1,4 @@
-//! One worker of the pool, as placement sees it: what it offers, what it has to do, how it has done.
+//! One worker of the pool, as placement sees it: what it offers, its load, its record.
 
 use std::sync::Arc;
 
@@ -15,60 +15,60 @@ use crate::reliability::Reliability;
 use crate::reservation::Reservation;
 use crate::strategy::{Bind, LoadMetric, Recipe, Score};
 
-/// At most this many tasks wait on a worker for each that it can run at once. It covers round trips of
-/// many run times (no-op tasks over a LAN), and bounds what a worker must hold and what its death delays.
+/// At most this many tasks wait on a worker for each that it can run at once. It covers round trips of many run times
+/// (no-op tasks over a LAN), and bounds what a worker must hold and what its death delays.
 pub const MAX_PREFETCH_PER_SLOT: usize = 64;
 
-/// A way of less than this share of a run costs less than having the next task wait on the worker.
+/// A round trip of less than this share of a run costs less than having the next task wait on the worker.
 const MIN_TRIP_SHARE: f64 = 0.01;
 
-/// A turn is a number: what is in use in its upper 16 bits, when something was given last in the others. Shares are
-/// told apart to a 256th of the slots, and up to 255 times all of them.
+/// A tie break is a number: the share of slots in use in its upper 16 bits, the time of the last dispatch in the
+/// others. Shares are distinguished to a 256th of the slots, and up to 255 times all of them.
 const TIE_BREAK_TIME_BITS: u32 = 48;
 const IN_USE_STEPS: u64 = 256;
 const MAX_IN_USE: u64 = (1 << (64 - TIE_BREAK_TIME_BITS)) - 1;
-/// Times are told apart to 32 µs in a turn, so that 48 bits last beyond the year 2200.
+/// Times in a tie break are distinguished to 32 µs, so that 48 bits last beyond the year 2200.
 const TIE_BREAK_TIME_SHIFT: u32 = 5;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) worker: Arc<Worker>,
     pub(crate) predict: WorkerKey,
-    /// The version of the pool that it joined with: no other worker has the same.
+    /// The version of the pool that it joined with: unique to this worker.
     pub(crate) joined: u64,
     pub(crate) hardware: HardwareKey,
     pub(crate) factor: f64,
     /// The factor in steps: see `pool.rs`.
     pub(crate) speed_step: i32,
     pub(crate) available: bool,
-    /// Not available, but it still gets what was bound to it before.
+    /// Not available, but it still gets the tasks bound to it before.
     pub(crate) draining: bool,
-    /// For each executor whether it is given nothing for a while.
+    /// For each executor whether it is suspended.
     suspended: Vec<bool>,
-    /// How many executors are given nothing, for that reason or because none of their slots is ours.
+    /// How many executors get no tasks, because they are suspended or none of their slots is leased.
     closed: usize,
     pub(crate) rtt_s: f64,
     pub(crate) local: bool,
     pub(crate) health: Health,
     pub(crate) reliability: Reliability,
-    /// Bound to this worker, not yet handed over.
+    /// Tasks bound to this worker and not yet dispatched.
     pub(crate) bound: FairQueue<TaskRef>,
     pub(crate) bound_backlog: Backlog,
     pub(crate) in_flight: InFlight,
     pub(crate) last_dispatched: Time,
-    /// The task in the scheduler's queue that room is kept for.
+    /// The task in the scheduler's queue that has a reservation here.
     pub(crate) reservation: Option<Reservation>,
-    /// How many tasks in the scheduler's queue wait for this worker, and for how long it will be theirs.
+    /// How many tasks in the scheduler's queue wait for this worker, and how long they will occupy it.
     held_back_tasks: u32,
     held_back_s: f64,
-    /// Wide: a queue may ask for more, in all, than there can be.
+    /// Wide: the tasks of a queue may require more, in all, than a worker can have.
     demanded_cpu_milli: u128,
     demanded_memory_bytes: u128,
     capabilities: u64,
 }
 
-/// How long a task waits for its turn: mean and standard deviation.
+/// How long a task waits until it begins: mean and standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Wait {
     pub(crate) mean_s: f64,
@@ -115,7 +115,7 @@ impl Member {
         }
     }
 
-    /// How it has done, with its executors.
+    /// Its record, with that of its executors.
     pub(crate) fn health_record(&self) -> Health {
         let mut health = self.health.clone();
         health.executors = self.reliability.recorded(&self.worker.executors);
@@ -135,7 +135,7 @@ impl Member {
             .or_else(|| lacks_executor().then_some(unavailable))
     }
 
-    /// Whether anything may be given to it.
+    /// Whether it may get tasks.
     pub(crate) fn is_available(&self) -> bool {
         self.available && (self.closed == 0 || self.closed < self.suspended.len())
     }
@@ -148,7 +148,7 @@ impl Member {
         }
     }
 
-    /// Offers no more than `worker` and `slots` say from now on.
+    /// Offers no more than `worker` and `slots` from now on.
     pub(crate) fn resize(&mut self, worker: Arc<Worker>, slots: &[u32], now: Time) {
         self.worker = worker;
         self.in_flight.resize(&self.worker.capacity, slots, now);
@@ -161,7 +161,7 @@ impl Member {
         self.capabilities = capability::capabilities_of(&self.worker, &closed, self.local);
     }
 
-    /// Whether an executor is given nothing.
+    /// Whether an executor gets no tasks.
     fn is_closed(&self, executor: usize) -> bool {
         self.suspended[executor] || self.in_flight.concurrency(executor) == 0
     }
@@ -175,7 +175,7 @@ impl Member {
         self.closed > 0 && self.executor_for(requirement).is_none()
     }
 
-    /// Why it could not begin the task now, if that takes `run_s`.
+    /// Why it could not begin the task now, if the run takes `run_s`.
     pub(crate) fn refuses_now(
         &self,
         task: TaskRef,
@@ -189,7 +189,7 @@ impl Member {
         })
     }
 
-    /// The reservation of another that the task would delay.
+    /// The reservation of another task that this one would delay.
     pub(crate) fn conflicting_reservation(
         &self,
         task: TaskRef,
@@ -202,7 +202,7 @@ impl Member {
         other.is_delayed_by(&self.in_flight, (requirement, executor), run_s(), now).then_some(other)
     }
 
-    /// Keeps room for a task, or for none.
+    /// Sets or removes the reservation.
     pub(crate) fn set_reservation(&mut self, reservation: Option<Reservation>) {
         self.reservation = reservation;
         self.in_flight.clear_backfill(Backfill::Reservation);
@@ -214,7 +214,7 @@ impl Member {
             return Some(Refusal::without_amount(RefusalKind::Executor));
         };
         let is_kept = self.reservation.as_ref().is_some_and(|kept| kept.task == task);
-        // What waits on the worker, or is bound to it, goes before anything new.
+        // Tasks that wait on the worker, or are bound to it, go before new ones.
         if (!self.bound.is_empty() && !is_kept)
             || self.in_flight.len() >= self.slots() as usize
             || self.in_flight.is_full(executor)
@@ -234,8 +234,8 @@ impl Member {
         self.bound.len() + self.in_flight.len()
     }
 
-    /// Which of workers that are equally good goes first: the one with the smaller share of its slots in use, and
-    /// among those the one that has been given nothing for longest.
+    /// Ranks equally good workers: the one with the smaller share of its slots in use goes first, and among those the
+    /// one whose last dispatch is longest ago.
     fn tie_break(&self) -> u64 {
         let in_use = (self.load() as u64).saturating_mul(IN_USE_STEPS) / u64::from(self.slots());
         let last_dispatched = self.last_dispatched.as_micros() >> TIE_BREAK_TIME_SHIFT;
@@ -260,8 +260,8 @@ impl Member {
         self.running() < self.slots() && self.bound.is_empty()
     }
 
-    /// How long a new task would wait for its turn: a sum of independent remaining times, shared by the
-    /// tasks that run at once. Exactly zero when something could begin at once.
+    /// How long a new task would wait until it begins: a sum of independent remaining times, shared by the tasks that
+    /// run at once. Exactly zero when a task could begin at once.
     pub(crate) fn wait(&self, now: Time) -> Wait {
         if self.has_slot() {
             return Wait::NONE;
@@ -269,8 +269,8 @@ impl Member {
         self.wait_behind(self.in_flight.remaining(now), self.slots())
     }
 
-    /// How long this task would wait. A worker that has room for another may have none for it: its executor
-    /// is in use, or what runs leaves too little of something.
+    /// How long this task would wait. A worker that has room for another may have none for it: its executor is in use,
+    /// or the running tasks leave too little of some resource.
     pub(crate) fn wait_for(&self, task: TaskRef, requirement: &Requirement, now: Time) -> Wait {
         if !self.has_slot() {
             return self.wait(now);
@@ -287,7 +287,7 @@ impl Member {
         }
     }
 
-    /// The time of what is bound here and of what is left in flight, `concurrency` at a time.
+    /// The time of the tasks bound here and of the rest of those in flight, `concurrency` at a time.
     fn wait_behind(&self, (left_s, variance): (f64, f64), concurrency: u32) -> Wait {
         let (bound_s, error_s) = self.bound_backlog.estimate();
         let concurrency = f64::from(concurrency);
@@ -295,15 +295,15 @@ impl Member {
         Wait { mean_s: (bound_s + left_s) / concurrency, error_s: error_s / concurrency }
     }
 
-    /// Brings what time alone has changed up to date, as far as `recipe` looks at it.
+    /// Updates what time alone has changed, as far as `recipe` uses it.
     pub(crate) fn update(&mut self, recipe: &Recipe, now: Time) {
         if recipe.is_time_based() && !self.has_slot() {
             self.in_flight.update(now);
         }
     }
 
-    /// Whether something may be handed over now although it must wait there: the worker would otherwise
-    /// be idle for the time that the next task travels.
+    /// Whether a task may be dispatched now although it must wait there: the worker would otherwise be idle while the
+    /// next task travels.
     pub(crate) fn wants_prefetch(
         &self,
         task: TaskRef,
@@ -316,9 +316,9 @@ impl Member {
             && self.wait_for(task, requirement, now).mean_s <= self.rtt_s
     }
 
-    /// Whether the head of its own queue may be handed over. What is bound here would run here anyway, so for each task
-    /// that it can run at once one more is in its hands, and more where the way is long compared with its runs. Where the
-    /// way is short, none: an interactive task would have to wait behind it.
+    /// Whether the head of its own queue may be dispatched. A bound task would run here anyway, so the worker gets one
+    /// more task for each that it can run at once, and more where the round trip is long compared with its runs. Where
+    /// the round trip is short it gets none: an interactive task would have to wait behind it.
     pub(crate) fn wants_bound(&self) -> bool {
         let ahead = match self.health.completed {
             0 => 1,
@@ -338,13 +338,13 @@ impl Member {
         self.slots() as usize * (1 + MAX_PREFETCH_PER_SLOT)
     }
 
-    /// Notes that a task waits for this worker: those behind it will wait longer.
+    /// Records that a task waits for this worker: the tasks behind it will wait longer.
     pub(crate) fn add_held_back(&mut self, share_s: f64) {
         self.held_back_tasks += 1;
         self.held_back_s += share_s;
     }
 
-    /// Takes that back. Exactly nothing is left when nobody waits.
+    /// Undoes that. The sum is exactly zero when no task waits.
     pub(crate) fn remove_held_back(&mut self, share_s: f64) {
         self.held_back_tasks = self.held_back_tasks.saturating_sub(1);
         self.held_back_s = if self.held_back_tasks == 0 { 0.0 } else { self.held_back_s - share_s };
@@ -354,7 +354,7 @@ impl Member {
         self.held_back_s
     }
 
-    /// Whether something could begin at once, as far as the number of tasks goes.
+    /// Whether a task could begin at once, as far as the number of tasks goes.
     pub(crate) fn is_open(&self) -> bool {
         self.is_available() && self.bound.is_empty() && self.in_flight.len() < self.slots() as usize
     }
@@ -372,7 +372,7 @@ impl Member {
         self.add_demand(requirement);
     }
 
-    /// Takes a task out of the queue of those bound here.
+    /// Takes a task out of the queue of bound tasks.
     pub(crate) fn unbind(&mut self, task: TaskRef, estimate: &Estimate, requirement: &Requirement) {
         if self.bound.remove(task) {
             self.bound_backlog.remove(estimate);
@@ -380,7 +380,7 @@ impl Member {
         }
     }
 
-    /// Takes out the task of those bound here whose turn has come.
+    /// Takes out the next of the tasks bound here.
     pub(crate) fn unbind_next(
         &mut self,
         task: TaskRef,
@@ -403,7 +403,7 @@ impl Member {
         self.demanded_memory_bytes -= u128::from(requirement.memory_bytes);
     }
 
-    /// Hands a task over: it begins if there is room, and waits on the worker otherwise.
+    /// Dispatches a task: it begins if there is room, and waits on the worker otherwise.
     pub(crate) fn dispatch(
         &mut self,
         task: TaskRef,
@@ -412,7 +412,7 @@ impl Member {
         spec: Arc<TaskSpec>,
         now: Time,
     ) {
-        // What a worker has it has, also if its executor is suspended by now.
+        // A worker keeps the tasks that it has, also if their executor is suspended by now.
         let executor = self
             .executor_for(&spec.requirement)
             .or_else(|| spec.requirement.executors_of(&self.worker).next());
@@ -424,17 +424,17 @@ impl Member {
         self.last_dispatched = now;
     }
 
-    /// Whether the task was not taken to begin at `now`.
+    /// Whether the task was not expected to begin at `now`.
     pub(crate) fn started_unexpectedly(&self, task: TaskRef, now: Time) -> bool {
         self.in_flight.started_unexpectedly(task, now)
     }
 
-    /// The worker says that it has begun the task: its run time counts from here.
+    /// The worker reports that it has begun the task: its run time counts from here.
     pub(crate) fn mark_started(&mut self, task: TaskRef, now: Time) {
         self.in_flight.mark_started(task, now);
     }
 
-    /// Takes a task out, finished or not; what waited for its room begins.
+    /// Takes a task out, finished or not; tasks that waited for its room begin.
     pub(crate) fn remove_in_flight(&mut self, task: TaskRef, now: Time) {
         if let Some(spec) = self.in_flight.remove_in_flight(task, now) {
             self.remove_demand(&spec.requirement);
@@ -446,7 +446,7 @@ impl Member {
         requirement.executors_of(&self.worker).find(|at| !self.is_closed(*at))
     }
 
-    /// The executor that runs a task that the worker has been given.
+    /// The executor that runs a task dispatched to the worker.
     pub(crate) fn executor_of(&self, task: TaskRef) -> Option<usize> {
         self.in_flight.executor_of(task)
     }
@@ -456,7 +456,7 @@ impl Member {
         self.reliability.extra_attempts(|| self.executor_for(requirement))
     }
 
-    /// What the tree of `recipe` keeps of this worker.
+    /// The bounds of this worker in the tree of `recipe`.
     pub(crate) fn bounds(&self, recipe: &Recipe, now: Time) -> Bounds {
         if !self.is_available() {
             return Bounds::NONE;
@@ -503,8 +503,8 @@ impl Member {
         let capacity = &self.worker.capacity;
         let gpu_memory =
             || capacity.devices.iter().map(|device| device.memory_bytes).max().unwrap_or(0);
-        // Free amounts shrink and grow; totals do not. Only a recipe that needs room now looks at free
-        // ones. GPUs count by their number in both cases, the leaf is asked for the rest.
+        // Free amounts shrink and grow; totals do not. Only a recipe that needs room now uses free amounts. GPUs count
+        // by their number in both cases; the leaf checks the rest.
         let free = self.ledger().free();
         let (cpu_milli, memory_bytes, storage_bytes) = match recipe.bind {
             Bind::WithRoom => (free.cpu_milli, free.memory_bytes, free.storage_bytes),
@@ -523,7 +523,7 @@ impl Member {
         bounds
     }
 
-    /// What a recipe that does not look at the task minimises.
+    /// The key that a recipe minimises if it does not depend on the task.
     pub(crate) fn key(&self, score: &Score, now: Time) -> f64 {
         let load = self.load() as f64;
         match *score {
@@ -557,9 +557,9 @@ impl Member {
         }
     }
 
-    /// What is free, over all resources, in one unit: a core, 4 GiB of memory, 64 GiB of disk, an eighth
-    /// of a GPU and 4 GiB on it count as much as each other. A common unit (and not each worker's own
-    /// total) makes the order of workers the same for every task.
+    /// The free amount of all resources in one unit: a core, 4 GiB of memory, 64 GiB of disk, an eighth of a GPU and 4
+    /// GiB on it count the same. A common unit (and not each worker's own total) makes the order of workers the same
+    /// for every task.
     fn free_amount(&self) -> f64 {
         const GIB: f64 = (1u64 << 30) as f64;
         let free = self.ledger().free();
@@ -571,8 +571,8 @@ impl Member {
     }
 }
 
-fn share(asked: u128, total: u64, otherwise: f64) -> f64 {
+fn share(demanded: u128, total: u64, otherwise: f64) -> f64 {
     // A worker that states no amount cannot be compared by it: fall back to the number of tasks, in a
     // unit so small that it only breaks ties.
-    if total == 0 { otherwise } else { asked as f64 / total as f64 + otherwise * 1e-9 }
+    if total == 0 { otherwise } else { demanded as f64 / total as f64 + otherwise * 1e-9 }
 }

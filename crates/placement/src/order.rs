@@ -1,20 +1,20 @@
 //! The order stage: which waiting task is looked at first.
 //!
-//! The position of a task is fixed when it begins to wait, so a tree keeps the order and waiting alone makes
-//! a task older: what arrives later must be that much shorter to pass.
+//! The position of a task is fixed when it begins to wait, so a tree keeps the order and waiting alone makes a task
+//! older: a later task must be that much shorter to overtake it.
 
 use crate::Task;
 use crate::strategy::Order;
 use crate::waiting::QueuePosition;
 
-/// A priority of 1.0 lets a task pass those that were submitted up to this long before it.
+/// A priority of 1.0 lets a task overtake those that were submitted up to this long before it.
 const PRIORITY_HEAD_START_US: f64 = 60e6;
-/// Under an order by priority the same, so that also what is of no priority has its turn.
+/// The same under an order by priority, so that tasks without priority also run at some time.
 const PRIORITY_ORDER_HEAD_START_US: f64 = 600e6;
-/// Sizes count with this power: few tasks, the longest, are put back far, instead of many a little. That
-/// spares the p99, which a linear order cannot.
+/// Sizes count with this power: the few longest tasks are put back far, instead of many a little. That spares the p99,
+/// which a linear order cannot.
 const SIZE_POWER: f64 = 2.0;
-/// Larger sizes are not put back further, so that nothing waits for ever.
+/// Larger sizes are not put back further, so that no task waits for ever.
 const MAX_SIZE: f64 = 16.0;
 /// The running mean of sizes remembers about this many tasks.
 const RUNNING_MEAN_WINDOW: f64 = 1_000.0;
@@ -49,12 +49,12 @@ pub(crate) fn queue_position_of(order: Order, task: &Task, size_penalty_us: f64)
             (submitted_us as f64 - head_start_us) as i64
         }
         Order::Predicted { .. } => {
-            // The less a prediction can be trusted, the less it decides.
+            // The less a prediction can be trusted, the less it counts.
             let power = SIZE_POWER / (1.0 + task.log_variance * task.log_variance);
             let size = task.size.min(MAX_SIZE).powf(power) - 1.0;
             let head_start_us = f64::from(requirement.priority.0) / 1e3 * PRIORITY_HEAD_START_US;
             let aged = submitted_us as f64 + size_penalty_us * size - head_start_us;
-            // A deadline overrides the order when there is just time left for two runs.
+            // A deadline overrides the order when just enough time is left for two runs.
             let latest = requirement.deadline.map_or(f64::INFINITY, |span| {
                 let deadline = task.request.submitted + span;
                 deadline.as_micros() as f64 - 2e6 * task.predicted_s

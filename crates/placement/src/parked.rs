@@ -1,34 +1,34 @@
-//! Shapes of tasks that no worker could run: when they are parked, and when they are looked at again.
+//! Shapes of tasks that no worker could run: when they are parked, and when they are reconsidered.
 //!
-//! A plan that finds no worker that could run a shape even when idle parks it, so that what cannot be run costs what can
-//! nothing. When a worker becomes able to run more than before (it is made available, an executor is used again, it comes
-//! near enough), the parked shapes that one of its executors may run are looked at again: a bounded number in a plan, the
-//! others in the plans that follow.
+//! A plan that finds no worker that could run a shape even when idle parks it, so that tasks that cannot run cost
+//! those that can nothing. When a worker becomes able to run more than before (it is made available, an executor is
+//! resumed, its round trip becomes short enough), the parked shapes that one of its executors may run are
+//! reconsidered: a bounded number in a plan, the others in the following plans.
 
 use hypha_model::{Executor, Requirement, Worker};
 
 use crate::waiting::{ShapeId, ShapeKey};
 use crate::{Placement, TaskRef, WorkerSlot};
 
-/// How many parked shapes a plan looks at again, at a tenth of a microsecond each. A hundred thousand are through after
-/// a hundred plans, and nothing else waits for them.
+/// How many parked shapes a plan reconsiders, at a tenth of a microsecond each. A hundred thousand are through after a
+/// hundred plans, and nothing else waits for them.
 pub(crate) const MAX_RECONSIDERED: usize = 1_024;
 
-/// How far the shapes that a worker may run have been looked at again.
+/// How far the shapes that a worker may run have been reconsidered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReconsiderCursor {
-    /// The number of the range that is next, and the last key in it.
+    /// The next range, and the last key in it.
     range: usize,
     last: Option<ShapeKey>,
 }
 
 impl Placement {
-    /// A worker could run more than before: what is parked may be for it.
+    /// A worker can run more than before: parked tasks may be for it.
     pub(crate) fn capacity_gained(&mut self, slot: WorkerSlot) {
         self.gained_capacity.insert(slot, ReconsiderCursor::default());
     }
 
-    /// A worker can run less than before: what was known to be served may be no longer.
+    /// A worker can run less than before: shapes that were known to be schedulable may not be any longer.
     pub(crate) fn capacity_lost(&mut self) {
         self.capacity_losses += 1;
     }
@@ -46,7 +46,7 @@ impl Placement {
         }
         self.statistics.parked += 1;
         self.release_reservation(task, self.planned_at);
-        // Its tasks wait no longer for a worker that could run them.
+        // No worker could run its tasks, so they no longer wait for one.
         let held: Vec<TaskRef> =
             self.waiting.tasks_of(shape).take_while(|task| self.is_held(*task)).collect();
         for task in held {
@@ -62,7 +62,7 @@ impl Placement {
             .is_some_and(|decision| decision.held.is_some())
     }
 
-    /// Looks again at parked shapes that workers have become able to run.
+    /// Reconsiders parked shapes that workers have become able to run.
     pub(crate) fn reconsider_parked(&mut self) {
         let mut left = MAX_RECONSIDERED;
         while left > 0
@@ -118,7 +118,7 @@ impl Placement {
             .is_some_and(|member| near(member.rtt_s) && member.refuses_ever(requirement).is_none())
     }
 
-    /// A parked task that some worker would take, although none of them is still to be asked.
+    /// A parked task that some worker would take, although no worker is still to be checked.
     pub(crate) fn wrongly_parked(&self) -> Option<TaskRef> {
         if !self.gained_capacity.is_empty() {
             return None;
@@ -144,7 +144,7 @@ impl Range {
     }
 }
 
-/// The shapes that a worker may run, by class, executor and model; amounts are asked for one by one.
+/// The shapes that a worker may run, by class, executor and model; amounts are checked one by one.
 fn ranges_of(worker: &Worker) -> Vec<Range> {
     let of_executor = |executor: &Executor| {
         let (class, any_model) = (executor.class, executor.models.is_empty());

@@ -1,20 +1,20 @@
-//! Changes that concern very many tasks, in parts: a caller whose others wait does some, and the rest later. In between,
-//! every task is where it was or where it will be, and may be decided about.
+//! Changes that concern very many tasks, in parts: a caller that has other work does some, and the rest later. In
+//! between, every task has its old or its new state, and may be decided about.
 
 use hypha_model::Time;
 
 use crate::{Placement, Stage, Statistics, Strategy, TaskRef, WorkerSlot};
 
 impl Placement {
-    /// Chooses another strategy. Nothing is lost: what waits is put into the new order, what is bound to
-    /// a worker but not handed over is decided anew, what is handed over stays.
+    /// Chooses another strategy. Nothing is lost: waiting tasks are put into the new order, bound tasks that are not
+    /// dispatched are decided again, dispatched tasks stay.
     pub fn switch(&mut self, strategy: Strategy, now: Time) {
         self.begin_switch(strategy, now);
         self.reorder(0, usize::MAX, now);
     }
 
-    /// The same in parts: decides by another strategy from now on. Until [`Placement::reorder`] has come to it, what
-    /// waits has the place that the strategy before gave it, and what is bound stays bound.
+    /// The same in parts: decides by another strategy from now on. Until [`Placement::reorder`] reaches them, waiting
+    /// tasks keep the position that the previous strategy gave them, and bound tasks stay bound.
     pub fn begin_switch(&mut self, strategy: Strategy, now: Time) {
         for (task, _) in self.reservations.clone() {
             self.release_reservation(task, now);
@@ -27,7 +27,7 @@ impl Placement {
     }
 
     /// Puts tasks into the order of the strategy: at most `most`, from the number `from` on. Returns those that were
-    /// bound to a worker and wait again, and the number to go on with.
+    /// bound to a worker and wait again, and the number to continue with.
     pub fn reorder(
         &mut self,
         from: usize,
@@ -48,8 +48,8 @@ impl Placement {
         (released, (end < self.tasks.end()).then_some(end))
     }
 
-    /// Takes what is only bound to a worker away from it, at most `most`, those that go first; it waits again, to be
-    /// decided anew.
+    /// Releases tasks that are bound to a worker and not dispatched, at most `most`, the next to run first; they wait
+    /// again, to be decided again.
     pub fn release_bound(&mut self, slot: WorkerSlot, most: usize, now: Time) -> Vec<TaskRef> {
         let Some(member) = self.pool.member(slot) else { return Vec::new() };
         let bound: Vec<TaskRef> = member.bound.iter().take(most).collect();
@@ -60,8 +60,7 @@ impl Placement {
         bound
     }
 
-    /// Takes a task that is bound to a worker away from it if it has no executor there any more that is used. Says
-    /// whether it did.
+    /// Releases a task that is bound to a worker if no usable executor there runs it any more. Returns whether it did.
     pub fn release_unschedulable(&mut self, task: TaskRef, slot: WorkerSlot, now: Time) -> bool {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let Some(member) = self.pool.member(slot) else { return false };
@@ -74,7 +73,7 @@ impl Placement {
         is_unschedulable
     }
 
-    /// Whether something is bound to a worker and not handed over.
+    /// Whether tasks are bound to a worker and not dispatched.
     pub fn has_bound(&self, slot: WorkerSlot) -> bool {
         self.pool.member(slot).is_some_and(|member| !member.bound.is_empty())
     }

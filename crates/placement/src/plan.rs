@@ -1,4 +1,4 @@
-//! A plan: what to do now with what waits, as a list that leaves no choices.
+//! A plan: what to do now with the waiting tasks, as a list that leaves no choices.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::strategy::{Bind, Predictive, Recipe, Strategy};
 use crate::waiting::{QueuePosition, ShapeId};
 use crate::{Action, Placement, Stage, Task, TaskRef, WorkerSlot, choose};
 
-/// How many of the newest tasks of a queue a thief looks at to find one that it can run.
+/// How many of the newest tasks of a queue a stealing worker looks at to find one that it can run.
 const MAX_STEAL_CANDIDATES: usize = 8;
 /// How long a task is held back before it is looked at again, in usual run times.
 const RECHECK_AFTER_RUNS: f64 = 0.25;
-/// When more workers than this got room since the last plan, all tasks are looked at again: that is cheaper
-/// than to ask of each task which worker matters to it.
+/// When more workers than this got room since the last plan, all tasks are looked at again: that is cheaper than to
+/// check for each task which worker matters to it.
 const MAX_OPENED: usize = 16;
-/// How many tasks a plan binds, and how many it hands over, at some microseconds each with all that follows, or a few more; the others
-/// have their turn in the plans that follow. Others wait for the scheduler meanwhile.
+/// How many tasks a plan binds, and how many it dispatches (or a few more), at some microseconds each with all that
+/// follows. The remaining tasks are left to the following plans: the scheduler must serve other events in between.
 pub(crate) const MAX_ACTIONS_PER_PLAN: usize = 1_024;
-/// How many tasks a plan looks at in vain, at about a microsecond each; the others are looked at by the plans that
-/// follow. Tasks that are given do not count.
+/// How many tasks a plan looks at in vain, at about a microsecond each; the remaining tasks are left to the following
+/// plans. Dispatched tasks do not count.
 const MAX_FAILED_LOOKS: u32 = 256;
-/// Of these, how many are the first of the queue although the last plan looked at them too.
+/// How many of these are taken from the front of the queue although the last plan looked at them too.
 const MAX_FAILED_LOOKS_AT_FRONT: u32 = 64;
 
-/// What came of looking at a task.
+/// The result of looking at a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LookResult {
     Dispatched,
@@ -41,8 +41,8 @@ enum LookResult {
 }
 
 impl Placement {
-    /// Decides what can be decided now. Each action has already been entered here: the caller carries out
-    /// all of them, in order.
+    /// Decides what can be decided now. Each action is already part of this state: the caller carries out all of them,
+    /// in order.
     pub fn plan(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         self.planned_at = now;
         self.reconsider_parked();
@@ -61,14 +61,14 @@ impl Placement {
 
     /// When to plan again even if nothing happens: a worker will soon want its next task.
     pub fn plan_at(&self) -> Option<Time> {
-        // The last plan left something to hand over.
+        // The last plan left tasks to dispatch.
         if !self.stalled.is_empty() && !self.is_full() {
             return Some(self.planned_at);
         }
         if self.waiting.len() == 0 {
             return None;
         }
-        // The last plan left something to look at.
+        // The last plan left tasks to look at.
         let binds_more = self.recipe.bind == Bind::AtSubmit && self.first_head().is_some();
         if self.ended_at.is_some() || !self.gained_capacity.is_empty() || binds_more {
             return Some(self.planned_at);
@@ -76,8 +76,8 @@ impl Placement {
         if self.recipe.bind != Bind::Late {
             return None;
         }
-        // Somebody waits for a busy worker while another is free: look again now and then, because the
-        // busy one may take longer than was expected.
+        // A task waits for a busy worker while another is free: look again now and then, because the busy one may take
+        // longer than expected.
         if let Some(held_back_at) = self.held_back_at {
             return Some(
                 held_back_at + Span::from_secs_f64(RECHECK_AFTER_RUNS * self.mean_run_s.mean()),
@@ -90,7 +90,7 @@ impl Placement {
 
     fn bind_at_once(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         let recipe = match self.recipe.bind {
-            // These need not wait until a long queue has been bound.
+            // These do not wait until a long queue has been bound.
             Bind::AtSubmit => self.recipe,
             Bind::WithRoom | Bind::Late => self.recipe.bound_at_submit(),
         };
@@ -109,7 +109,7 @@ impl Placement {
     /// Early binding: every task that some worker could run goes to a worker's queue.
     fn bind_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         let recipe = self.recipe;
-        // Whatever is looked at leaves the queue, or its shape does.
+        // A task that was looked at leaves the queue, or its shape does.
         while actions.len() < MAX_ACTIONS_PER_PLAN
             && let Some((_, shape, task)) = self.first_head()
         {
@@ -121,8 +121,8 @@ impl Placement {
     }
 
     /// Late binding: the tasks are looked at in order, and each goes to its worker if that has room. Under
-    /// `Bind::Late` a task whose worker is busy is held back and its run is counted as waiting for those
-    /// behind it, so that a slow worker is used as soon as, and only when, it is the best that is left.
+    /// `Bind::Late` a task whose worker is busy is held back and its run counts as waiting time for those behind it,
+    /// so that a slow worker is used as soon as, and only when, it is the best that is left.
     fn place_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         self.held_back_at = None;
         let opened = self.pool.take_opened();
@@ -131,7 +131,7 @@ impl Placement {
         } else if self.pool.has_bound()
             && let Some((_, _, task)) = self.first_head()
         {
-            // Workers with queues of their own have room for nothing else, and such queues may never end.
+            // Workers with queues of their own have room for no other task, and such queues may never become empty.
             self.reserve(task, None, predictor, now);
         }
         self.pool.recycle_opened(opened);
@@ -150,7 +150,7 @@ impl Placement {
         };
         let (usual, with_room) = (self.recipe, self.recipe.with_room());
         let mut held_back = std::mem::take(&mut self.held_back);
-        // What room is kept for is asked for first, wherever it stands in the order.
+        // Tasks with a reservation go first, wherever they stand in the order.
         self.renew_reservations(now);
         for (task, _) in self.reservations.clone() {
             if self.is_full() {
@@ -202,7 +202,7 @@ impl Placement {
                 cursor.kept(shape, position, &self.waiting);
                 continue;
             }
-            // So many wait for busy workers already that those behind them take what is free.
+            // So many tasks wait for busy workers already that those behind them take any worker with room.
             let recipe = if looks == 0 { &with_room } else { &usual };
             let still_waits = (looks > 0).then_some(opened);
             looks = looks.saturating_sub(1);
@@ -217,18 +217,18 @@ impl Placement {
                     failed_looks += 1;
                     self.park_if_unschedulable(shape, task, recipe.bind != Bind::WithRoom);
                     self.reserve(task, None, predictor, now);
-                    // A shorter one of its shape may end before the room is needed that is kept for another.
+                    // A shorter task of its shape may end before reserved room is needed.
                     if self.is_blocked_by_reservation(task) {
                         cursor.kept(shape, position, &self.waiting);
                     }
                 }
             }
         }
-        // What was passed over because the plan before had looked at it has not seen what has changed since.
+        // Tasks that were skipped because the previous plan had looked at them have not seen the changes since.
         if has_ended && batch.has_skipped() && round != self.pool.version() {
             self.ended_at = Some((QueuePosition::FIRST, self.pool.version()));
         }
-        // A task that leaves a free worker to others must not be passed for its size as well.
+        // A task that leaves a free worker to others must not be overtaken for its size as well.
         if self.pool.has_free() {
             let held_at =
                 held_back.iter().filter_map(|task| self.restore_arrival_order(*task)).min();
@@ -238,14 +238,15 @@ impl Placement {
         self.held_back = held_back;
     }
 
-    /// Whether a worker refused a task because room is kept for another.
+    /// Whether a worker refused a task because of another's reservation.
     fn is_blocked_by_reservation(&self, task: TaskRef) -> bool {
         self.explanation(task).is_some_and(|explanation| {
             explanation.refusals.iter().any(|(kind, _)| kind == RefusalKind::Reserved)
         })
     }
 
-    /// Gives a task the room that is kept for it, where a choice would not find it: the worker has a queue of its own.
+    /// Dispatches a task to the worker that has its reservation, where a choice would not find it: the worker has a
+    /// queue of its own.
     fn dispatch_reserved(
         &mut self,
         task: TaskRef,
@@ -266,8 +267,8 @@ impl Placement {
         true
     }
 
-    /// Gives a task to the worker that `recipe` chooses if that has room, or holds it back. One that was held back need
-    /// not be looked at again while it still waits, if the workers that have got room are told.
+    /// Dispatches a task to the worker that `recipe` chooses if that has room, or holds it back. A task that was held
+    /// back is not looked at again while it still waits, if `opened` lists the workers that have got room.
     fn try_to_place(
         &mut self,
         task: TaskRef,
@@ -293,8 +294,8 @@ impl Placement {
         LookResult::HeldBack
     }
 
-    /// Whether a task that was held back need not be looked at again: its worker has no room yet, no worker
-    /// that would be better has got room since, and it was looked at not long ago.
+    /// Whether a task that was held back need not be looked at again: its worker has no room yet, no better worker has
+    /// got room since, and it was looked at not long ago.
     fn still_waits(&self, task: TaskRef, opened: &[WorkerSlot], now: Time) -> bool {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let Some(decision) = &entry.decision else { return false };
@@ -338,8 +339,8 @@ impl Placement {
         let Some(member) = self.pool.member(slot) else { return false };
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let requirement = &entry.request.spec.requirement;
-        // What was handed over is not taken back: while another worker is free, a task that must wait waits here,
-        // where a prediction that turns out wrong can still be mended.
+        // A dispatched task is not taken back: while another worker is free, a task that must wait waits here, where a
+        // wrong prediction can still be corrected.
         let run_s = entry.estimate().mean_s;
         member.refuses_now(task, requirement, || run_s, now).is_none()
             || (self.recipe.bind == Bind::Late
@@ -377,7 +378,7 @@ impl Placement {
         }
     }
 
-    /// Hands over what is bound to workers that have room, and lets idle ones steal.
+    /// Dispatches tasks bound to workers that have room, and lets idle workers steal.
     fn dispatch_bound_tasks(
         &mut self,
         predictor: &Predictor,
@@ -385,9 +386,9 @@ impl Placement {
         actions: &mut Vec<Action>,
     ) {
         let touched = self.pool.take_touched();
-        // However much was bound before, some is handed over.
+        // However many tasks were bound before, some are dispatched.
         let most = actions.len() + MAX_ACTIONS_PER_PLAN;
-        // Those that were held up before go before those that have just got room.
+        // Workers that were stalled before go before those that have just got room.
         let held_up =
             if self.is_full() { VecDeque::new() } else { std::mem::take(&mut self.stalled) };
         let mut had_turn = Vec::new();
@@ -407,9 +408,9 @@ impl Placement {
                 had_turn.push(*slot);
             }
         }
-        // The others have their turn first next time.
+        // The other workers go first next time.
         had_turn.into_iter().for_each(|slot| self.move_to_back(slot));
-        // What this plan itself touched has been dealt with.
+        // Workers that this plan itself touched have been dealt with.
         let again = self.pool.take_touched();
         self.pool.recycle_touched(if again.capacity() > touched.capacity() {
             again
@@ -418,8 +419,8 @@ impl Placement {
         });
     }
 
-    /// While `max_in_flight` holds up what is bound to workers, such a task and the queue take turns: neither waits for the
-    /// other to be empty.
+    /// While `max_in_flight` stalls tasks that are bound to workers, such tasks and the queue alternate: neither waits
+    /// for the other to be empty.
     fn dispatch_stalled(&mut self, now: Time, actions: &mut Vec<Action>) {
         if self.stalled.is_empty() || self.is_full() {
             return;
@@ -436,14 +437,14 @@ impl Placement {
         }
     }
 
-    /// What is bound to a worker is held up.
+    /// Records that tasks bound to a worker could not be dispatched.
     fn stall(&mut self, slot: WorkerSlot) {
         if !self.stalled.contains(&slot) {
             self.stalled.push_back(slot);
         }
     }
 
-    /// A worker that is held up has had its turn.
+    /// Moves a stalled worker that has been served to the back.
     fn move_to_back(&mut self, slot: WorkerSlot) {
         if let Some(at) = self.stalled.iter().position(|other| *other == slot) {
             self.stalled.remove(at);
@@ -455,7 +456,7 @@ impl Placement {
         while self.dispatch_next_bound(slot, now, actions) {}
     }
 
-    /// Hands over the next task of a worker's own queue, if it may have it now.
+    /// Dispatches the next task of a worker's own queue, if the worker may have it now.
     fn dispatch_next_bound(
         &mut self,
         slot: WorkerSlot,
@@ -488,8 +489,8 @@ impl Placement {
         true
     }
 
-    /// Whether a task at the head of a worker's own queue would delay one that has waited longer: one that room is kept
-    /// for, or one that was handed over and does not fit yet.
+    /// Whether a task at the head of a worker's own queue would delay one that has waited longer: one with a
+    /// reservation, or one that was dispatched and does not fit yet.
     fn must_wait_bound(&self, task: TaskRef, member: &Member, now: Time) -> bool {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let requirement = &entry.request.spec.requirement;
@@ -509,8 +510,8 @@ impl Placement {
         actions: &mut Vec<Action>,
     ) -> bool {
         let Some(member) = self.pool.member(thief) else { return false };
-        // Who has a queue of its own is not idle, and would steal from itself for ever while `max_in_flight`
-        // keeps that queue from being handed over.
+        // A worker with a queue of its own is not idle, and would steal from itself for ever while `max_in_flight`
+        // keeps that queue from being dispatched.
         let idle = member.bound.is_empty() && member.load() < member.slots() as usize;
         if !idle || !member.available {
             return false;
@@ -541,7 +542,7 @@ impl Placement {
         true
     }
 
-    /// Notes how long the task is predicted to take at a worker.
+    /// Records how long the task is predicted to take on a worker.
     fn predict_at(&mut self, task: TaskRef, slot: WorkerSlot, predictor: &Predictor) {
         let Some(member) = self.pool.member(slot) else { return };
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
@@ -575,7 +576,7 @@ impl Placement {
         actions.push(Action::Dispatch { task, slot });
     }
 
-    /// Counts the interactive tasks that go before others that wait.
+    /// Counts the interactive tasks that go before waiting batch tasks.
     fn count_interactive(&mut self, task: TaskRef) {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         let batch_waits = self.waiting.heads_after(false, None).next().is_some();

@@ -15,33 +15,33 @@ use crate::member::Member;
 use crate::strategy::{Bind, Recipe, Score};
 use crate::{Placement, TaskRef, WorkerSlot};
 
-/// Speeds are told apart in steps of this factor: half a step is less than any prediction is sure of. Workers
-/// of one hardware and one step share a tree, in which a free worker is as good as any other and the order
-/// by backlog is the order by finish. With finer speeds no bound would hold for more than one leaf.
+/// Speeds are distinguished in steps of this factor: half a step is smaller than the error of any prediction. Workers
+/// of one hardware and one step share a tree, in which all free workers are equally good and the order by backlog is
+/// the order by finish. With finer speeds no bound would hold for more than one leaf.
 const SPEED_STEP: f64 = 1.09;
 /// Speeds outside 1.09^±120 (about 30,000 times faster or slower) are errors; the bound keeps scores finite
 /// and trees few.
 const MAX_SPEED_STEPS: f64 = 120.0;
-/// The weight of a round trip that took longer than those before it. What holds an answer up only ever adds to its
-/// way, so a shorter one is believed at once; a longer one may be the fault of a moment, and would turn tasks away
-/// until the next heartbeat.
+/// The weight of a round trip that took longer than those before it. Delays only ever add to a round trip, so a
+/// shorter one is believed at once; a longer one may be a momentary delay, and would turn tasks away until the next
+/// heartbeat.
 const LONGER_TRIP_WEIGHT: f64 = 0.125;
-/// Shapes that are looked at for a task that a worker could run: it is asked for with each heartbeat.
+/// Shapes that are searched for a task that a worker could run: the search runs with each heartbeat.
 const MAX_SHAPES_SEARCHED: usize = 64;
 /// A penalty below this changes no order that loads make.
 const NEGLIGIBLE_PENALTY: f64 = 1e-6;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     recipe: Recipe,
     members: Vec<Option<Member>>,
     free: Vec<u32>,
-    /// The slots that have a worker, for drawing, and where each slot stands among them.
+    /// The slots that have a worker, for random draws, and the index of each slot among them.
     live: Vec<WorkerSlot>,
     live_at: Vec<u32>,
     trees: Vec<Tree>,
-    /// For each tree, which slot stands at which position, and the free positions.
+    /// For each tree, the slot at each position, and the free positions.
     slots_of: Vec<(Vec<u32>, Vec<u32>)>,
     /// For each slot, its tree and position.
     position_of: Vec<(u32, u32)>,
@@ -65,22 +65,22 @@ pub(crate) struct Pool {
     room_at_s: f64,
 }
 
-/// A worker for people and programs to read.
+/// A worker, for display and for programs.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkerView {
-    /// What the worker says of itself.
+    /// What the worker states about itself.
     pub worker: Arc<Worker>,
     /// Whether it takes tasks.
     pub available: bool,
-    /// How it has done.
+    /// Its record so far.
     pub health: Health,
     /// The measured round trip.
     pub rtt: Span,
-    /// How many tasks it runs at once for us.
+    /// How many tasks it runs at once for this scheduler.
     pub slots: u32,
-    /// Tasks bound to it that it has not been given.
+    /// Tasks bound to it and not yet dispatched.
     pub queued: u32,
-    /// Tasks that it has been given.
+    /// Tasks dispatched to it.
     pub in_flight: u32,
     /// Tasks that have begun.
     pub running: u32,
@@ -157,7 +157,7 @@ impl Pool {
         self.members.get(slot.0 as usize)?.as_ref()
     }
 
-    /// The worker that a task is held back for, if it is still there: another may be in its slot.
+    /// The worker that a task is held back for, if it is still there: its slot may have another worker by now.
     pub(crate) fn held_for(&self, held: &HeldBack) -> Option<&Member> {
         self.member(held.slot).filter(|member| member.joined == held.joined)
     }
@@ -248,7 +248,7 @@ impl Pool {
         Some(member)
     }
 
-    /// Changes a worker and puts what that means into the trees.
+    /// Changes a worker and updates its bounds in the trees.
     pub(crate) fn change<R>(
         &mut self,
         slot: WorkerSlot,
@@ -280,7 +280,7 @@ impl Pool {
         Some(result)
     }
 
-    /// Lets a task that waits for a worker count for those behind it, or not any more.
+    /// Changes how much tasks that wait for a worker add to the waiting time of those behind them.
     pub(crate) fn change_held_back(
         &mut self,
         slot: WorkerSlot,
@@ -293,14 +293,14 @@ impl Pool {
         }
     }
 
-    /// Changes what no tree knows of a worker.
+    /// Changes fields of a worker that no tree depends on.
     pub(crate) fn change_unindexed(&mut self, slot: WorkerSlot, change: impl FnOnce(&mut Member)) {
         if let Some(Some(member)) = self.members.get_mut(slot.0 as usize) {
             change(member);
         }
     }
 
-    /// The bounds that a worker's tree has of it.
+    /// The bounds of a worker in its tree.
     pub(crate) fn leaf(&self, slot: WorkerSlot) -> Option<&Bounds> {
         let (tree, position) = *self.position_of.get(slot.0 as usize)?;
         Some(self.trees.get(tree as usize)?.leaf(position as usize))
@@ -319,14 +319,14 @@ impl Pool {
         self.opened = empty;
     }
 
-    /// Brings the keys that fall with time up to date.
+    /// Updates the keys that fall with time.
     fn refresh_decaying(&mut self, now: Time) {
         for slot in std::mem::take(&mut self.decaying) {
             self.refresh(slot, now);
         }
     }
 
-    /// Puts a worker's present bounds into its tree. Also called when nothing but time has changed them.
+    /// Puts a worker's present bounds into its tree. Also called when only time has changed them.
     pub(crate) fn refresh(&mut self, slot: WorkerSlot, now: Time) {
         let Some(Some(member)) = self.members.get_mut(slot.0 as usize) else { return };
         member.update(&self.recipe, now);
@@ -450,8 +450,8 @@ impl Placement {
         self.pool.add(Member::new(worker, predict, hardware, local, health), now)
     }
 
-    /// A worker is gone. What was bound to it, and what the caller has not taken back of what it was given,
-    /// is returned, and waits again.
+    /// A worker is gone. Returns the tasks that were bound to it, and those dispatched to it that the caller has not
+    /// taken back; they wait again.
     pub fn remove_worker(&mut self, slot: WorkerSlot, now: Time) -> Vec<TaskRef> {
         let mut back = self.release_bound(slot, usize::MAX, now);
         for task in self.dispatched_to(slot) {
@@ -468,7 +468,7 @@ impl Placement {
         back
     }
 
-    /// A worker may be given tasks, or not any more; what it has, it keeps.
+    /// A worker may get tasks, or gets no new ones; it keeps those that it has.
     pub fn set_available(&mut self, slot: WorkerSlot, available: bool, now: Time) {
         let was = self.pool.member(slot).is_some_and(|member| member.available);
         match (was, available) {
@@ -482,8 +482,8 @@ impl Placement {
         });
     }
 
-    /// Only this part of a worker may be used from now on: `worker` describes it as if it had no more, and its executors
-    /// run as many tasks at once as `slots` says. What it has been given, it keeps.
+    /// Only this part of a worker may be used from now on: `worker` describes it as if it had no more, and `slots` is
+    /// how many tasks each executor runs at once. It keeps the tasks dispatched to it.
     pub fn resize(&mut self, slot: WorkerSlot, worker: Arc<Worker>, slots: &[u32], now: Time) {
         if let Some(task) = self.reserved_task(slot) {
             self.release_reservation(task, now);
@@ -493,7 +493,7 @@ impl Placement {
         self.pool.change(slot, now, |member| member.resize(worker, slots, now));
     }
 
-    /// A worker gets what was bound to it, and nothing new.
+    /// A worker gets the tasks already bound to it, and no new ones.
     pub fn drain(&mut self, slot: WorkerSlot, now: Time) {
         self.capacity_lost();
         self.pool.change(slot, now, |member| {
@@ -502,7 +502,7 @@ impl Placement {
         });
     }
 
-    /// A worker was heard of, `rtt` away.
+    /// A message from a worker arrived, with a round trip of `rtt`.
     pub fn record_contact(&mut self, slot: WorkerSlot, rtt: Option<Span>, now: Time) {
         let Some(member) = self.pool.member(slot) else { return };
         let seen_s = rtt.map_or(member.rtt_s, Span::as_secs_f64);
@@ -529,7 +529,7 @@ impl Placement {
         }
     }
 
-    /// The predictor has learned something about a worker's speed. What is no factor is ignored.
+    /// The predictor has learned something about a worker's speed. An invalid factor is ignored.
     pub fn set_factor(&mut self, slot: WorkerSlot, factor: f64, now: Time) {
         let Some(member) = self.pool.member(slot) else { return };
         if factor.is_nan() {
@@ -547,8 +547,8 @@ impl Placement {
         }
     }
 
-    /// Brings up to date what falls with time alone: failure penalties. Called with every save (each 30 s), so
-    /// an order by penalties is at most that stale.
+    /// Updates what falls with time alone: failure penalties. Called with every save (each 30 s), so an order by
+    /// penalties is at most that stale.
     pub fn refresh(&mut self, now: Time) {
         self.pool.refresh_decaying(now);
     }
@@ -563,7 +563,7 @@ impl Placement {
         self.pool.worker_slots()
     }
 
-    /// The slots that have a worker, of `most` slots from `from` on, and the slot to go on with.
+    /// The slots that have a worker, of `most` slots from `from` on, and the slot to continue with.
     pub fn worker_slots_from(
         &self,
         from: WorkerSlot,
@@ -580,7 +580,7 @@ impl Placement {
         Some(self.pool.member(slot)?.worker.id)
     }
 
-    /// How a worker has done.
+    /// The record of a worker.
     pub fn health(&self, slot: WorkerSlot) -> Option<Health> {
         Some(self.pool.member(slot)?.health_record())
     }
@@ -591,7 +591,7 @@ impl Placement {
         Some((wait.mean_s, wait.error_s))
     }
 
-    /// The tasks that a worker has been given.
+    /// The tasks dispatched to a worker.
     pub fn dispatched_to(&self, slot: WorkerSlot) -> Vec<TaskRef> {
         let given = |member: &Member| member.in_flight.tasks().collect();
         self.pool.member(slot).map(given).unwrap_or_default()
@@ -602,7 +602,7 @@ impl Placement {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return false };
         let requirement = &entry.request.spec.requirement;
         let max_rtt_s = self.preferences.max_rtt.map_or(f64::INFINITY, Span::as_secs_f64);
-        // Some trees know what is free, which does not matter here.
+        // Some trees bound what is free, which does not matter here.
         let need = capability::need_of(requirement).ignoring_free_amounts();
         let could = |other: WorkerSlot| {
             let runs_it = |member: &Member| {
@@ -616,7 +616,8 @@ impl Placement {
         })
     }
 
-    /// What the task needs that has waited longest, of those that `worker` could run. A few of each kind are looked at.
+    /// The requirement of the task that has waited longest, of those that `worker` could run. The search
+    /// looks at a bounded number of shapes.
     pub fn oldest_requirement_for(
         &self,
         slot: WorkerSlot,
@@ -636,12 +637,12 @@ impl Placement {
         could.min_by_key(|request| request.submitted).map(|request| &request.spec.requirement)
     }
 
-    /// Whether nothing is given or bound to a worker.
+    /// Whether no task is dispatched or bound to a worker.
     pub fn is_idle(&self, slot: WorkerSlot) -> bool {
         self.pool.member(slot).is_none_or(|member| member.load() == 0)
     }
 
-    /// A worker, to be read.
+    /// A view of a worker.
     pub fn view(&self, slot: WorkerSlot, now: Time) -> Option<WorkerView> {
         let member = self.pool.member(slot)?;
         let wait = member.wait(now);
@@ -661,13 +662,13 @@ impl Placement {
         })
     }
 
-    /// Recomputes what is kept incrementally and compares; the simulator calls it after every step.
+    /// Recomputes the incrementally maintained state and compares; the simulator calls it after every step.
     pub fn check(&self, now: Time) -> Result<(), String> {
         if let Some(wrong) = self.wrong_reservation() {
             return Err(wrong);
         }
         if let Some(task) = self.wrongly_parked() {
-            return Err(format!("{task:?} is parked and a worker would take it"));
+            return Err(format!("{task:?} is parked although a worker could run it"));
         }
         for slot in self.pool.worker_slots() {
             let Some(member) = self.pool.member(slot) else { continue };
@@ -675,11 +676,11 @@ impl Placement {
             let idle = member.bound.is_empty() && member.in_flight.is_empty();
             let wait = member.wait(now);
             if idle && (wait.mean_s, wait.error_s) != (0.0, 0.0) {
-                return Err(format!("{slot:?} has nothing to do and a backlog of {wait:?}"));
+                return Err(format!("{slot:?} is idle with a backlog of {wait:?}"));
             }
             for task in member.bound.iter().chain(member.in_flight.tasks()) {
                 if self.worker_of(task) != Some(slot) {
-                    return Err(format!("{task:?} is at {slot:?} and does not know it"));
+                    return Err(format!("{task:?} is at {slot:?} but its own stage differs"));
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! A walk through the scheduler's queue in order: the first of each shape, and behind a task that stays in the queue the
-//! next of its shape. It reads the queue as it goes, so what a plan does not come to costs nothing.
+//! A cursor over the scheduler's queue in order: the first task of each shape, and behind a task that stays in the
+//! queue the next of its shape. It reads the queue as it goes, so tasks that a plan does not reach cost nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,17 +9,17 @@ use crate::waiting::{QueuePosition, ShapeId, WaitingQueue};
 
 type QueueEntry = (QueuePosition, ShapeId, TaskRef);
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct QueueCursor {
     interactive: bool,
-    /// How far the first tasks of shapes have been walked through.
+    /// How far it has come among the first tasks of shapes.
     at: Option<QueuePosition>,
-    /// Where the last walk ended, which is where this one goes on after the front.
+    /// Where the last plan ended, which is where this one continues after the front.
     resume: Option<QueuePosition>,
-    /// Those behind tasks that stay.
+    /// The next of the shape behind tasks that stay.
     followers: BinaryHeap<Reverse<QueueEntry>>,
-    /// Whether the last step came from there.
+    /// Whether the last step came from `followers`.
     was_follower: bool,
     /// The last position, and the one before.
     last: Option<QueuePosition>,
@@ -28,7 +28,7 @@ pub(crate) struct QueueCursor {
 }
 
 impl QueueCursor {
-    /// Through the interactive tasks, or through the others.
+    /// A cursor over the interactive tasks, or over the others.
     pub(crate) fn new(interactive: bool, resume: Option<QueuePosition>) -> QueueCursor {
         QueueCursor { interactive, resume, ..QueueCursor::default() }
     }
@@ -53,7 +53,7 @@ impl QueueCursor {
         step
     }
 
-    /// The last task that was walked to has left the queue.
+    /// The last task has left the queue.
     pub(crate) fn removed(
         &mut self,
         shape: ShapeId,
@@ -66,12 +66,12 @@ impl QueueCursor {
         }
     }
 
-    /// The last task that was walked to stays: the next of its shape is not the first.
+    /// The last task stays: the next of its shape is not the first.
     pub(crate) fn kept(&mut self, shape: ShapeId, position: QueuePosition, waiting: &WaitingQueue) {
         self.followers.extend(waiting.next_after(shape, Some(position)).map(Reverse));
     }
 
-    /// Goes on where the last walk ended.
+    /// Continues where the last plan ended.
     pub(crate) fn skip_to_resume(&mut self) {
         if let Some(resume) = self.resume.take()
             && Some(resume) > self.at
@@ -81,7 +81,7 @@ impl QueueCursor {
         }
     }
 
-    /// Whether the walk left out what the last one came to.
+    /// Whether it skipped tasks that the last plan looked at.
     pub(crate) fn has_skipped(&self) -> bool {
         self.has_skipped
     }

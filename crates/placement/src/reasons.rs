@@ -1,4 +1,4 @@
-//! Why tasks wait that no plan has looked at yet, because nobody had room: what workers would say. Made on demand.
+//! Why tasks wait that no plan has looked at yet because no worker had room: the refusals of workers. Made on demand.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,11 @@ use crate::explain::{Explanation, RefusalCounts};
 use crate::waiting::ShapeId;
 use crate::{Placement, Stage, TaskRef};
 
-/// Workers that are asked why a task waits. The task's full explanation has all of them; this is for lists of tasks.
+/// Workers that are checked for why a task waits. The task's full explanation has all of them; this is for lists of
+/// tasks.
 pub const MAX_WORKERS_ASKED: usize = 1_000;
 
-/// Reasons of several tasks, read one after the other on the same state: those that ask for the same things wait for the
+/// Reasons of several tasks, read one after the other in the same state: tasks with the same requirements wait for the
 /// same reason.
 pub struct WaitingReasons<'a> {
     placement: &'a Placement,
@@ -20,14 +21,14 @@ pub struct WaitingReasons<'a> {
 }
 
 impl Placement {
-    /// To be asked for the reasons of tasks.
+    /// Starts to read the reasons of tasks.
     pub fn waiting_reasons(&self) -> WaitingReasons<'_> {
         WaitingReasons { placement: self, known: BTreeMap::new(), looked_at: 0 }
     }
 }
 
 impl WaitingReasons<'_> {
-    /// How many workers have been asked so far.
+    /// How many workers have been checked so far.
     pub fn looked_at(&self) -> usize {
         self.looked_at
     }
@@ -35,7 +36,7 @@ impl WaitingReasons<'_> {
     /// Why a task waits.
     pub fn of(&mut self, task: TaskRef, now: Time) -> Option<Explanation> {
         let shape = match self.placement.stage(task)? {
-            // Room that is kept is kept for one task of its shape.
+            // A reservation is for one task of its shape.
             Stage::Waiting(shape, _) if !self.placement.is_reserved(task) => Some(shape),
             _ => None,
         };
@@ -56,10 +57,10 @@ impl WaitingReasons<'_> {
         let asked = &pool.live()[..pool.len().min(MAX_WORKERS_ASKED)];
         for slot in asked {
             let member = pool.member(*slot)?;
-            // How long it takes is not asked for: what is kept for another is kept from the longest.
+            // The run time is not predicted: a reservation counts as for the longest run.
             let now_or_never = || member.refuses_now(task, requirement, || f64::MAX, now);
             let refusal = member.refuses_ever(requirement).or_else(now_or_never);
-            // Who would take it now is about to be asked, and is busy until then.
+            // A worker that would take it now gets it with the next plan, and counts as busy until then.
             refusals.count(refusal.map_or(RefusalKind::Busy, |refusal| refusal.kind));
         }
         self.looked_at += asked.len();

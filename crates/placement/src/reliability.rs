@@ -1,10 +1,10 @@
-//! How often each executor of a worker has done what it was given: a program that fails says little about the others.
+//! How often each executor of a worker has succeeded: a program that fails tells little about the others.
 
 use hypha_model::{Executor, Name};
 
 use crate::health::Health;
 
-/// A share is never believed to be less: whoever has it would not be tried again.
+/// A share counts as at least this: with less, the executor would get no further attempts.
 const MIN_SUCCESS_SHARE: f64 = 0.05;
 
 /// For each executor, the moving share of attempts that succeeded.
@@ -12,8 +12,8 @@ const MIN_SUCCESS_SHARE: f64 = 0.05;
 pub(crate) struct Reliability(Vec<f64>);
 
 impl Reliability {
-    /// That of a worker with these executors. What is known of the whole is known of its only executor; of several it
-    /// is not known whose doing it was, unless that was noted.
+    /// The reliability of a worker with these executors. The record of the worker is that of its only executor; with
+    /// several, only recorded shares tell which of them failed.
     pub(crate) fn new(executors: &[Executor], health: &Health) -> Reliability {
         let usual = if executors.len() == 1 { health.success_rate } else { 1.0 };
         let share = |executor: &Executor| {
@@ -23,7 +23,7 @@ impl Reliability {
         Reliability(executors.iter().map(share).collect())
     }
 
-    /// What is to be noted, so that it can be known again.
+    /// The shares to be saved.
     pub(crate) fn recorded(&self, executors: &[Executor]) -> Vec<(Name, f64)> {
         let known =
             executors.iter().map(|executor| executor.name.clone()).zip(self.0.iter().copied());
@@ -42,7 +42,7 @@ impl Reliability {
         }
     }
 
-    /// The worker lost what it had, whatever ran it.
+    /// The worker lost its attempts, whichever executor ran them.
     pub(crate) fn lost(&mut self, weight: f64) {
         self.0.iter_mut().for_each(|share| *share -= weight * *share);
     }
@@ -60,7 +60,7 @@ impl Reliability {
         }
     }
 
-    /// The same of the best.
+    /// The same for the best executor.
     pub(crate) fn min_extra_attempts(&self) -> f64 {
         let best = self.0.iter().copied().fold(None, |best: Option<f64>, share| {
             Some(best.map_or(share, |best| best.max(share)))
@@ -69,7 +69,7 @@ impl Reliability {
     }
 }
 
-/// How many attempts a success is expected to take, less one, of whoever succeeds with this share of them.
+/// How many attempts a success is expected to take, less one, where this share of them succeeds.
 pub(crate) fn extra_attempts_for(share: f64) -> f64 {
     1.0 / share.max(MIN_SUCCESS_SHARE) - 1.0
 }

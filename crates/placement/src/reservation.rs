@@ -1,10 +1,10 @@
-//! Room that is kept for what has waited longest, and what may use it meanwhile.
+//! Room that is kept for the tasks that have waited longest, and which tasks may use it meanwhile.
 //!
-//! The first tasks in order that a worker could run, and has no room for now, each get a reservation on one worker: the
-//! earliest time at which the task is predicted to fit there. That time is never moved later. Until the task has begun,
-//! another begins on that worker only if it is predicted to end by then, or if it fits *beside*: with everything else gone
-//! but what began beside, it and the task would run together. So the task begins at the latest when all that began there
-//! before that time has ended, whatever arrives and however wrong predictions are.
+//! The first tasks in order that a worker could run, and has no room for now, each get a reservation on one worker:
+//! the earliest time at which the task is predicted to fit there. That time is never moved later. Until the task has
+//! begun, another begins on that worker only if it is predicted to end by then, or as backfill: if only backfill ran
+//! there, it and the task would fit together. So the task begins at the latest when all tasks that began there before
+//! that time have ended, whatever arrives and however wrong predictions are.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::in_flight::InFlight;
 use crate::member::Member;
 use crate::{Placement, Stage, TaskRef, WorkerSlot};
 
-/// How many tasks room is kept for at a time, one on a worker. Each is looked at by every plan.
+/// How many reservations there are at a time, one on a worker. Every plan looks at each.
 pub(crate) const MAX_RESERVATIONS: usize = 16;
-/// Of how many workers the one is taken that has room first.
+/// How many workers are compared for the one that has room first.
 const MAX_CANDIDATES: usize = 8;
 
 /// Room that is kept for a task on one worker.
@@ -36,12 +36,12 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// When those that it keeps out will have their turn, in seconds from `now`.
+    /// When the tasks that it keeps out can begin, in seconds from `now`.
     pub(crate) fn wait_s(&self, now: Time) -> f64 {
         self.start_by.since(now).as_secs_f64() + self.run_s
     }
 
-    /// Whether a task that takes `run_s` would keep the one with the reservation waiting.
+    /// Whether a task that takes `run_s` would delay the one with the reservation.
     pub(crate) fn is_delayed_by(
         &self,
         in_flight: &InFlight,
@@ -70,7 +70,8 @@ impl Reservation {
 }
 
 impl Placement {
-    /// Keeps room for a task that `slot`, or if that is not given some worker, could run and has no room for now.
+    /// Makes a reservation for a task that `slot` could run and has no room for now, or some worker if `slot` is
+    /// `None`.
     pub(crate) fn reserve(
         &mut self,
         task: TaskRef,
@@ -86,7 +87,7 @@ impl Placement {
         }
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         let requirement = &entry.request.spec.requirement;
-        // Where only a slot is missing the first in order gets the next one.
+        // Where only a slot is missing, the first task in order gets the next one anyway.
         if !asks_for_amounts(requirement) && !self.pool.has_bound() {
             return;
         }
@@ -120,7 +121,7 @@ impl Placement {
         self.reservations.push((task, slot));
     }
 
-    /// Workers that could run a task, and keep no room for another.
+    /// Workers that could run a task, and hold no reservation.
     fn candidates(&self, task: TaskRef, requirement: &Requirement) -> Vec<WorkerSlot> {
         let need = need_of(requirement).ignoring_free_amounts();
         let mut found = Vec::new();
@@ -138,12 +139,12 @@ impl Placement {
         found
     }
 
-    /// Whether room is kept for a task.
+    /// Whether a task has a reservation.
     pub(crate) fn is_reserved(&self, task: TaskRef) -> bool {
         self.slot_reserved_for(task).is_some()
     }
 
-    /// Keeps no room for a task any more.
+    /// Removes the reservation of a task.
     pub(crate) fn release_reservation(&mut self, task: TaskRef, now: Time) {
         let Some(at) = self.reservations.iter().position(|(other, _)| *other == task) else {
             return;
@@ -152,17 +153,17 @@ impl Placement {
         self.pool.change(slot, now, |member| member.set_reservation(None));
     }
 
-    /// The worker that keeps room for a task.
+    /// The worker that holds the reservation of a task.
     pub(crate) fn slot_reserved_for(&self, task: TaskRef) -> Option<WorkerSlot> {
         self.reservations.iter().find(|(other, _)| *other == task).map(|(_, slot)| *slot)
     }
 
-    /// The task that a worker keeps room for.
+    /// The task that has the reservation on a worker.
     pub(crate) fn reserved_task(&self, slot: WorkerSlot) -> Option<TaskRef> {
         Some(self.pool.member(slot)?.reservation.as_ref()?.task)
     }
 
-    /// Brings reservations up to date, and drops those on workers that cannot run their task any more.
+    /// Renews reservations, and drops those on workers that cannot run their task any more.
     pub(crate) fn renew_reservations(&mut self, now: Time) {
         for (task, slot) in self.reservations.clone() {
             if !self.could_run(slot, task) {
@@ -177,7 +178,7 @@ impl Placement {
         }
     }
 
-    /// A reservation without its task, or the other way round.
+    /// A reservation without its task, or the reverse.
     pub(crate) fn wrong_reservation(&self) -> Option<String> {
         let kept = |slot: WorkerSlot| Some((self.reserved_task(slot)?, slot));
         let mut kept: Vec<_> = self.pool.worker_slots().into_iter().filter_map(kept).collect();

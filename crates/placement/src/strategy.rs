@@ -17,13 +17,13 @@ pub enum Strategy {
     /// To one worker after the other.
     #[serde(alias = "round-robin")]
     RoundRobin,
-    /// To the least loaded worker that can run it, or as `pick` says.
+    /// To the least loaded worker that can run it, or to the one that `pick` chooses.
     #[serde(alias = "capability-based")]
     CapabilityBased {
         /// What load means.
         #[serde(default)]
         load_metric: LoadMetric,
-        /// Which of the workers that fit.
+        /// How to choose among the workers that fit.
         #[serde(default)]
         pick: Pick,
     },
@@ -32,13 +32,13 @@ pub enum Strategy {
     PerformanceAware,
     /// To the least `running / gpus + failure penalty`.
     LoadBalancing {
-        /// After how many seconds half of a failure's penalty is forgotten.
+        /// After how many seconds a failure's penalty has halved.
         #[serde(default = "default_penalty_half_life_s")]
         penalty_half_life_s: f64,
     },
-    /// A queue for each worker; the idle take the newest from the longest.
+    /// A queue for each worker; idle workers take the newest task from the longest queue.
     WorkStealing {
-        /// A queue is stolen from when it is longer than this.
+        /// Tasks are stolen from a queue that is longer than this.
         #[serde(default = "default_steal_threshold")]
         steal_threshold: u32,
     },
@@ -72,36 +72,36 @@ pub enum Strategy {
     Predictive(Predictive),
 }
 
-/// The parameters of `predictive`; the reasons for the defaults stand in `docs/scheduling.md`.
+/// The parameters of `predictive`; `docs/scheduling.md` gives the reasons for the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Predictive {
-    /// How far a long task is put back behind shorter ones while there is a backlog. Zero is first come,
-    /// first served; large is shortest first, with a worse tail.
+    /// How far a long task is put back behind shorter ones while there is a backlog. Zero is first come, first served;
+    /// large is shortest first, with a worse tail.
     pub ageing: f64,
-    /// How much dearer a second of waiting for a busy worker is than a second of running, for a task of
-    /// the usual length: whoever waits for the fast worker also makes those behind wait.
+    /// How much more a second of waiting for a busy worker costs than a second of running, for a task of the usual
+    /// length: a task that waits for the fast worker also makes those behind it wait.
     pub wait_surcharge: f64,
     /// How many waiting tasks are looked at before a free worker is left idle.
     pub lookahead: u32,
-    /// How often a worker that was not tried for long is tried although another looks better.
+    /// How often a worker that has had no task for long gets one although another looks better.
     pub exploration: f64,
 }
 
-/// What `capability-based` calls load.
+/// The measure of load in `capability-based`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadMetric {
     /// Tasks bound to the worker.
     #[default]
     TaskCount,
-    /// Share of the cores that they ask for.
+    /// Share of the cores that they require.
     CpuUsage,
-    /// Share of the memory that they ask for.
+    /// Share of the memory that they require.
     MemoryUsage,
 }
 
-/// How `capability-based` picks among those that fit.
+/// How `capability-based` picks among the workers that fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pick {
@@ -133,7 +133,7 @@ pub(crate) enum Order {
     Predicted { ageing: f64 },
 }
 
-/// When a task is tied to a worker.
+/// When a task is bound to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bind {
     /// At once, to a worker that could run it when idle; it waits in that worker's queue.
@@ -144,10 +144,10 @@ pub(crate) enum Bind {
     Late,
 }
 
-/// What is minimised.
+/// The quantity that is minimised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Score {
-    /// Nothing: all that fit are equal.
+    /// Nothing: all workers that fit are equal.
     Nothing,
     Load(LoadMetric),
     QueueLength,
@@ -159,7 +159,7 @@ pub(crate) enum Score {
         learning_rate: f64,
     },
     FreeAmount,
-    /// Minus what is left over.
+    /// The negated free amount.
     NegatedFreeAmount,
     /// Backlog + run time + weight × error.
     Finish {
@@ -173,7 +173,7 @@ pub(crate) enum Score {
     },
 }
 
-/// Which of the scored workers is taken.
+/// Which of the scored workers is selected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Select {
     First,
@@ -188,8 +188,8 @@ pub(crate) enum Select {
     },
 }
 
-/// How many workers `probabilistic` draws a sample for; smaller pools are drawn from whole. 32 draws miss
-/// the best tenth of a pool once in thirty decisions.
+/// How many workers `probabilistic` samples; in smaller pools it samples all of them. 32 draws miss the best tenth of
+/// a pool once in thirty decisions.
 pub const PROBABILISTIC_CANDIDATES: usize = 32;
 
 pub(crate) fn default_penalty_half_life_s() -> f64 {
@@ -264,7 +264,7 @@ impl Strategy {
         }
     }
 
-    /// Refuses parameters that mean nothing.
+    /// Refuses invalid parameters.
     pub fn validate(&self) -> Result<(), StrategyError> {
         let within = |parameter, value: f64, low: f64, high: f64| {
             if (low..=high).contains(&value) {
@@ -351,15 +351,14 @@ impl Strategy {
     }
 }
 
-/// With fewer, a few tasks that wait for the fast worker would keep all others from the idle ones.
+/// With fewer, a few tasks that wait for the fast worker would keep all others from the idle workers.
 pub const MIN_LOOKAHEAD: u32 = 8;
 /// More than this would make one decision slow without finding better ones.
 pub const MAX_LOOKAHEAD: u32 = 1_024;
 
 impl Recipe {
-    /// How a task that must be bound at submission is placed where the strategy would wait. What fits into
-    /// the room that there is says nothing about a queue: such a strategy's own choice would put all of
-    /// them into the same one.
+    /// How a task that must be bound at submission is placed where the strategy would wait. A fit to the free amounts
+    /// tells nothing about a queue: the strategy's own choice would put all such tasks into the same one.
     pub(crate) fn bound_at_submit(self) -> Recipe {
         match self.bind {
             Bind::AtSubmit => self,
@@ -393,7 +392,7 @@ pub enum StrategyError {
     /// No strategy has that name.
     #[error("unknown strategy `{given}`: use one of {known}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         given: String,
         /// The names that exist.
         known: String,
@@ -405,11 +404,11 @@ pub enum StrategyError {
         strategy: &'static str,
         /// The parameter.
         parameter: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: f64,
-        /// The least that is taken.
+        /// The least valid value.
         low: f64,
-        /// The most that is taken.
+        /// The greatest valid value.
         high: f64,
     },
 }

@@ -8,8 +8,9 @@ use crate::strategy::Bind;
 use crate::{Placement, Stage, TaskRef, WorkerSlot};
 
 impl Placement {
-    /// Gives an executor of a worker nothing new, or something again; what it has, it keeps. What is bound to the worker
-    /// and has no executor there any more is to be released ([`Placement::release_unschedulable`]).
+    /// Suspends an executor of a worker or resumes it; a suspended one gets no new tasks and keeps those that it has.
+    /// Tasks that are bound to the worker and have no executor there any more are to be released
+    /// ([`Placement::release_unschedulable`]).
     pub fn set_suspended(&mut self, slot: WorkerSlot, executor: usize, suspended: bool, now: Time) {
         self.pool.change(slot, now, |member| member.set_suspended(executor, suspended));
         match suspended {
@@ -23,8 +24,8 @@ impl Placement {
         self.pool.member(slot).is_some_and(|member| member.is_suspended(executor))
     }
 
-    /// The executor of its worker that runs a task, by its place in the worker's list; `None` before the task is
-    /// handed over.
+    /// The executor of its worker that runs a task, by its index in the worker's list; `None` before the task is
+    /// dispatched.
     pub fn executor_of(&self, task: TaskRef) -> Option<usize> {
         match self.stage(task)? {
             Stage::Dispatched(slot) => self.pool.member(slot)?.executor_of(task),
@@ -32,7 +33,7 @@ impl Placement {
         }
     }
 
-    /// Whether some worker would run this, now or when its turn comes.
+    /// Whether some worker would run this, now or when it has room.
     pub fn is_schedulable(&self, requirement: &Requirement) -> bool {
         let need = match self.pool.bind_stage() {
             Bind::WithRoom => need_of(requirement).ignoring_free_amounts(),

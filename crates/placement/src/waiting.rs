@@ -1,8 +1,8 @@
 //! The scheduler's queue: tasks that are not bound to a worker, in the order of the strategy.
 //!
-//! Tasks that ask for the same things form a shape. If no worker can take the first of a shape, none can
-//! take the others, so a plan asks once a shape and not once a task. A shape that no worker of the pool could run even
-//! when idle is parked: plans do not see it until a worker comes that could (`parked.rs`).
+//! Tasks with the same requirements form a shape. If no worker can take the first of a shape, none can take the
+//! others, so a plan searches once a shape and not once a task. A shape that no worker of the pool could run even when
+//! idle is parked: plans do not see it until a worker joins that could (`parked.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,14 +35,14 @@ impl ShapeId {
     pub(crate) const NONE: ShapeId = ShapeId(u32::MAX);
 }
 
-/// Everything that decides which workers fit. In this order those that one executor may run are neighbours.
+/// Everything that decides which workers fit. In this order the shapes that one executor may run are neighbours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShapeKey {
     pub(crate) class: ExecutorClass,
     pub(crate) executor: Option<Name>,
     pub(crate) model: Option<Name>,
     pub(crate) amounts: [u64; 6],
-    /// Not what workers fit, but a queue of its own.
+    /// Does not affect which workers fit, but interactive tasks have a queue of their own.
     pub(crate) interactive: bool,
 }
 
@@ -54,16 +54,16 @@ struct Shape {
     tasks: BTreeMap<QueuePosition, TaskRef>,
     /// Whether no worker could run it, even when idle.
     parked: bool,
-    /// When some worker was last known to be able to run it, in the pool's count of losses.
+    /// The pool's count of capacity losses when some worker was last known to be able to run it.
     schedulable_at: Option<u64>,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingQueue {
     shapes: PagedSlab<Shape>,
     by_key: BTreeMap<ShapeKey, ShapeId>,
-    /// The first task of every shape that is not parked, those of batches and the interactive ones.
+    /// The first task of every shape that is not parked: the batch shapes and the interactive ones.
     heads: [BTreeSet<(QueuePosition, ShapeId)>; 2],
     parked: BTreeMap<ShapeKey, ShapeId>,
     /// The shape that was emptied last. It is kept: the next task is likely to have the same.
@@ -131,7 +131,7 @@ impl WaitingQueue {
         }
     }
 
-    /// Takes a shape out of what plans see: no worker could run it.
+    /// Hides a shape from plans: no worker could run it.
     pub(crate) fn park(&mut self, id: ShapeId) {
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         let Some(head) = shape.head().filter(|_| !shape.parked) else { return };
@@ -167,7 +167,7 @@ impl WaitingQueue {
         self.parked.values().filter_map(|id| Some(self.next_after(*id, None)?.2))
     }
 
-    /// Whether a worker was known to be able to run a shape when the pool had lost as much as `losses`.
+    /// Whether a worker was known to be able to run a shape when the pool's count of losses was `losses`.
     pub(crate) fn is_known_schedulable(&self, id: ShapeId, losses: u64) -> bool {
         let shape = self.shapes.get(id.0 as usize);
         shape.is_some_and(|shape| shape.schedulable_at == Some(losses))

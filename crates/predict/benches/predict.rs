@@ -1,4 +1,4 @@
-//! The cost of one prediction and of one observation. Both stand in the scheduler's hot path: under 2 µs.
+//! The cost of one prediction and of one observation. Both are in the scheduler's hot path: under 2 µs.
 
 use std::hint::black_box;
 
@@ -19,7 +19,7 @@ fn spec(rng: &mut Rng) -> TaskSpec {
     }
 }
 
-/// A predictor that knows 64 workers and 2,000 run times.
+/// A predictor that has learned 64 workers and 2,000 run times.
 fn trained(rng: &mut Rng) -> (Predictor, Vec<WorkerKey>, Vec<TaskSpec>) {
     let mut predictor = Predictor::new(Settings::default());
     let workers: Vec<WorkerKey> =

@@ -1,12 +1,12 @@
-//! How long everything in front of a new task will take.
+//! The total predicted time of everything in front of a new task.
 
 use crate::estimate::Estimate;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 const SQUARE_MICROS_PER_SQUARE_SECOND: f64 = 1e12;
 
-/// A sum of independent run times: means add, variances add. The sums are integers, so that taking out
-/// what was put in, in any order, leaves exactly what the rest would give, and zero when none is left.
+/// A sum of independent run times: means add, variances add. The sums are integers, so that removing run times, in any
+/// order, leaves exactly the sum of the rest, and zero when none is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     count: u32,
@@ -23,7 +23,7 @@ impl Backlog {
         self.count
     }
 
-    /// Puts a run time in.
+    /// Adds a run time.
     pub fn add(&mut self, estimate: &Estimate) {
         let (mean, variance) = parts(estimate);
         self.count = self.count.saturating_add(1);
@@ -31,8 +31,8 @@ impl Backlog {
         self.variance_us2 = self.variance_us2.saturating_add(variance);
     }
 
-    /// Takes the same run time out again. False, and the sum is as near as it can be, if it cannot have
-    /// been in: the caller has lost count.
+    /// Removes the same run time. If it cannot have been in the sum, the caller has lost count: returns false, and the
+    /// sum is as near as it can be.
     pub fn remove(&mut self, estimate: &Estimate) -> bool {
         let (mean, variance) = parts(estimate);
         let was_in = self.count > 0 && self.mean_ns >= mean && self.variance_us2 >= variance;
@@ -57,7 +57,7 @@ impl Backlog {
 fn parts(estimate: &Estimate) -> (u128, u128) {
     let mean = (estimate.mean_s * NANOS_PER_SECOND).round();
     let variance = (estimate.variance() * SQUARE_MICROS_PER_SQUARE_SECOND).round();
-    // A cast saturates and takes NaN for zero.
+    // A cast saturates and turns NaN into zero.
     (mean as u128, variance as u128)
 }
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_out_what_was_never_put_in_is_reported() {
+    fn removing_what_was_never_added_is_reported() {
         let (small, large) = (Estimate::new(1.0, 0.1), Estimate::new(2.0, 0.1));
         let mut backlog = Backlog::EMPTY;
         assert!(!backlog.remove(&small));
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_order_of_taking_out_leaves_what_the_rest_would_give(
+        fn removal_in_any_order_leaves_the_sum_of_the_rest(
             times in proptest::collection::vec((1e-6..1e6f64, 0.0..1e6f64), 1..20),
             keep in 0usize..20,
         ) {

@@ -1,5 +1,5 @@
-//! Floats in snapshots as their bits: the nearest decimal is not enough for identical predictions, and
-//! text formats cannot write what is not finite.
+//! Floats in snapshots as their bits: the nearest decimal is not enough for identical predictions, and text formats
+//! cannot write values that are not finite.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,11 +1,11 @@
-//! How good were the predictions: their error, and whether the intervals hold what they claim.
+//! The quality of predictions: their error, and whether the intervals have the coverage that they claim.
 
 use crate::estimate::Estimate;
 
 /// The coverages that are counted.
 const COVERAGE: [f64; 3] = [0.5, 0.9, 0.99];
 
-/// Compares predictions, as they were made before the run, with the times that were measured.
+/// Compares predictions, as they were made before the run, with the measured times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Calibration {
     count: u64,
@@ -14,8 +14,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Takes note of a prediction and what the run really took. Runs of no time are left out: there is
-    /// no relative error of zero.
+    /// Records a prediction and the measured time. Runs of zero time are left out: their relative error is undefined.
     pub fn observe(&mut self, estimate: &Estimate, seconds: f64) {
         if !(seconds > 0.0 && seconds.is_finite()) {
             return;
@@ -38,7 +37,7 @@ impl Calibration {
         100.0 * self.relative_error / self.count.max(1) as f64
     }
 
-    /// The part of measured times, in percent, inside the intervals that claim 50, 90 and 99 %.
+    /// The percentage of measured times inside the intervals that claim 50, 90 and 99 %.
     pub fn coverage_percent(&self) -> [f64; 3] {
         self.inside.map(|inside| 100.0 * inside as f64 / self.count.max(1) as f64)
     }

@@ -1,4 +1,4 @@
-//! Noticing that something has changed: residuals that keep to one side.
+//! Detects a change: residuals that keep to one side.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,14 @@ use crate::bits;
 
 /// The moving average remembers about 14 residuals.
 const STEP: f64 = 0.07;
-/// In standard deviations of a residual: 4.5 of the average's own, so that it is rarely wrong. Times that
-/// double against a noise of 20 % get here within 5 tasks.
+/// In standard deviations of a residual: 4.5 of the average's own, so that false alarms are rare. Times that double
+/// against a noise of 20 % reach it within 5 tasks.
 const LIMIT: f64 = 0.85;
-/// After a change, knowledge is this much less certain, in units of the noise's variance.
+/// After a change, beliefs are this much less certain, in units of the noise's variance.
 const CHANGE_VARIANCE: f64 = 4.0;
 
-/// How much anything that is learned wanders with each task, as a variance of the logarithm: one sigma is
-/// half a percent. What changes faster shows in a trend.
+/// How much every learned quantity drifts with each task, as a variance of the logarithm: one sigma is half a percent.
+/// Faster changes show as a trend.
 pub(crate) const RANDOM_WALK_VARIANCE: f64 = 0.005 * 0.005;
 
 /// A moving average of clipped residuals in standard deviations; about zero as long as nothing changes.
@@ -24,8 +24,7 @@ pub(crate) struct ChangeDetector(#[serde(with = "bits")] f64);
 impl ChangeDetector {
     pub(crate) const ZERO: ChangeDetector = ChangeDetector(0.0);
 
-    /// Takes note of a residual. Returns the variance to add to what is believed: none, or much after
-    /// a change.
+    /// Records a residual. Returns the variance to add to beliefs: none, or much after a change.
     pub(crate) fn added_variance(&mut self, deviations: f64, noise: f64) -> f64 {
         self.0 += STEP * (deviations - self.0);
         if self.0.abs() <= LIMIT {
@@ -46,7 +45,7 @@ mod tests {
     use hypha_model::Rng;
 
     #[test]
-    fn noise_alone_rarely_looks_like_a_change_and_a_shift_soon_does() {
+    fn noise_rarely_looks_like_a_change_and_a_shift_soon_does() {
         let mut rng = Rng::new(9);
         let mut trend = ChangeDetector::ZERO;
         let alarms = (0..20_000).filter(|_| trend.added_variance(rng.normal(), 1.0) > 0.0).count();

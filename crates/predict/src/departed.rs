@@ -1,4 +1,4 @@
-//! Workers that left, the latest of them, so that they need not be learned again.
+//! The latest workers that left, so that they need not be learned again.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use hypha_model::WorkerId;
 
 use crate::workers::WorkerFactor;
 
-/// What was learned of workers that left, by id, and by age to drop the oldest.
+/// Learned factors of workers that left, by id, and by age to drop the oldest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DepartedWorkers {
     by_id: BTreeMap<WorkerId, (u64, WorkerFactor)>,
@@ -23,7 +23,7 @@ impl DepartedWorkers {
         self.next += 1;
     }
 
-    /// What was learned of a worker; it is no longer remembered.
+    /// Removes and returns what was learned of a worker.
     pub(crate) fn remove(&mut self, id: WorkerId) -> Option<WorkerFactor> {
         let (age, learned) = self.by_id.remove(&id)?;
         self.by_age.remove(&age);

@@ -5,17 +5,17 @@ use hypha_model::Rng;
 use crate::normal;
 use crate::widths::IntervalWidths;
 
-/// Times beyond this (some 30,000 years) say nothing; the bound keeps all arithmetic finite.
+/// Times beyond this (some 30,000 years) are meaningless; the bound keeps all arithmetic finite.
 pub(crate) const MAX_S: f64 = 1e12;
-/// The largest spread of the logarithm that is reckoned with: a factor of 7 for one sigma.
+/// The largest spread of the logarithm that is considered: a factor of 7 for one sigma.
 pub(crate) const MAX_LOG_SIGMA: f64 = 2.0;
-/// The standard deviation, relative to the mean, that goes with it.
+/// The corresponding standard deviation, relative to the mean.
 const MAX_RELATIVE_ERROR: f64 = 7.321_075_949_314_87;
 /// No quantile is further than `e^12` from the median: more is an artefact of the shape.
 const MAX_LOG_DISTANCE: f64 = 12.0;
-/// Of the mean; how much of a run remains at least, so that what overran never counts as done.
+/// The least remaining time, as a share of the mean, so that an overrun run never counts as done.
 const MIN_REMAINING_SHARE: f64 = 0.01;
-/// Beyond so many standard deviations probabilities are so small that only ratios of them are reckoned with.
+/// Beyond this many standard deviations probabilities are so small that only their ratios are computed.
 const TAIL_SIGMAS: f64 = 4.0;
 /// Spreads below this count as none when conditioning: the difference of two ratios would be noise.
 const MIN_LOG_SIGMA: f64 = 1e-3;
@@ -62,8 +62,8 @@ impl Estimate {
         Estimate { mean_s, error_s, median_s, log_sigma, widths }
     }
 
-    /// A time with this median whose logarithm has this variance, and with its own mean (which a skewed
-    /// error moves away from the lognormal's).
+    /// A time with this median and this variance of its logarithm, and with its own mean (a skewed error moves it away
+    /// from the lognormal's).
     pub(crate) fn lognormal(
         median_s: f64,
         log_variance: f64,
@@ -93,7 +93,7 @@ impl Estimate {
         (self.at(-z), self.at(z))
     }
 
-    /// The same on something `factor` times as slow; what is no factor leaves it as it is.
+    /// The same, `factor` times as slow; an invalid factor is ignored.
     pub fn scaled(&self, factor: f64) -> Estimate {
         if !(factor >= 0.0 && factor.is_finite()) {
             return *self;
@@ -107,8 +107,8 @@ impl Estimate {
         }
     }
 
-    /// What is left of a run that has taken `elapsed_s` and is not done: the distribution of `T - e`
-    /// given `T > e`. The longer a run exceeds what was predicted, the longer it is likely to go on.
+    /// The remaining time of a run that has taken `elapsed_s` and is not done: the distribution of `T - e` given `T >
+    /// e`. The longer a run exceeds its prediction, the longer it is likely to continue.
     pub fn remaining(&self, elapsed_s: f64) -> Estimate {
         if bounded(elapsed_s) <= 0.0 {
             return *self;
@@ -117,7 +117,7 @@ impl Estimate {
         Estimate::with_widths(mean_s, error_s, self.widths)
     }
 
-    /// Mean and standard deviation of what [`Estimate::remaining`] says.
+    /// Mean and standard deviation of [`Estimate::remaining`].
     pub(crate) fn remaining_after(&self, elapsed_s: f64) -> (f64, f64) {
         let elapsed_s = bounded(elapsed_s);
         if elapsed_s <= 0.0 {
@@ -129,7 +129,7 @@ impl Estimate {
         if sigma < MIN_LOG_SIGMA {
             return as_predicted();
         }
-        // Of the lognormal with this mean.
+        // For the lognormal with this mean.
         let z = (elapsed_s / self.mean_s).ln() / sigma + 0.5 * sigma;
         // So early that the condition excludes nothing.
         if z < -6.0 {
@@ -145,7 +145,7 @@ impl Estimate {
                 second * normal::survival(z - 2.0 * sigma) / above,
             )
         } else {
-            // Without tiny tail probabilities.
+            // Avoids tiny tail probabilities.
             let tail = normal::mills(z);
             let first = elapsed_s * normal::mills(z - sigma) / tail;
             (first, elapsed_s * elapsed_s * normal::mills(z - 2.0 * sigma) / tail)
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exact_has_no_width() {
+    fn exact_estimate_has_no_width() {
         let exact = Estimate::exact(3.0);
         assert_eq!((exact.mean_s, exact.error_s, exact.interval(0.99)), (3.0, 0.0, (3.0, 3.0)));
         assert_eq!(exact.remaining(1.0).mean_s, 2.0);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remains_is_the_conditional_distribution() {
+    fn remaining_time_is_the_conditional_distribution() {
         let estimate = Estimate::new(2.0, 1.5);
         assert_eq!(estimate.remaining(0.0), estimate);
         let skewed = Estimate::lognormal(1.0, 0.5, 2.0, IntervalWidths::NORMAL);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn far_beyond_the_prediction_the_remainder_grows_with_the_time_spent() {
+    fn remaining_time_of_an_overdue_run_grows_with_elapsed_time() {
         let estimate = Estimate::new(1.0, 0.2);
         let remaining = |elapsed: f64| estimate.remaining(elapsed).mean_s;
         assert!(remaining(1.0) < 0.3);
@@ -253,7 +253,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_given_times_are_finite_and_quantiles_ordered(
+        fn times_are_finite_and_quantiles_ordered_for_any_input(
             mean in proptest::num::f64::ANY,
             error in proptest::num::f64::ANY,
             factor in proptest::num::f64::ANY,

@@ -1,4 +1,4 @@
-//! Dense keys, so that what is learned lies in arrays, and the names of the two modes.
+//! Dense keys, so that learned values are stored in arrays, and the names of the two modes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,15 +18,15 @@ macro_rules! key {
 }
 
 key!(
-    /// A kind of hardware, by the label that workers report. Zero: not said.
+    /// A kind of hardware, by the label that workers report. Zero: not stated.
     HardwareKey(u16)
 );
 key!(
-    /// A model, by its name. Zero: not said.
+    /// A model, by its name. Zero: not stated.
     ModelKey(u32)
 );
 key!(
-    /// A worker, as long as it is not forgotten; the number is used again after that.
+    /// A worker, as long as it is not forgotten; the number is reused after that.
     WorkerKey(u32)
 );
 
@@ -34,10 +34,10 @@ key!(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Learned from what was measured.
+    /// Learned from measurements.
     #[default]
     Default,
-    /// Looked up in a table, and learned where the table has nothing.
+    /// Looked up in a table, and learned where the table has no row.
     LookupTable,
 }
 
@@ -73,7 +73,7 @@ impl FromStr for Mode {
     }
 }
 
-/// The mode `lookup_table` was asked for, but there is no table.
+/// The mode `lookup_table` was requested, but there is no table.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("there is no lookup table: give one in the configuration, or use the mode `default`")]
 pub struct NoLookupTable;

@@ -1,7 +1,7 @@
-//! How long will it take: run times as distributions, learned from what was measured or looked up.
+//! Predicted run times as distributions, learned from measurements or looked up in a table.
 //!
-//! A task becomes a [`Query`] once; [`Predictor::estimate`] answers for any worker in a fraction of a
-//! microsecond; [`Predictor::observe`] learns from each completion. Pure: no clock, no files, no randomness.
+//! A task becomes a [`Query`] once; [`Predictor::estimate`] takes a fraction of a microsecond for any worker;
+//! [`Predictor::observe`] learns from each completion. Pure: no clock, no files, no randomness.
 //!
 //! # The learned mode, `default`
 //!
@@ -10,16 +10,16 @@
 //! ```
 //!
 //! - The **cost** is a sum, `c + a * input_tokens + b * output_tokens`, over up to seven numbers of the
-//!   task's metadata, and the client's own `estimated_time` as one more. Tasks that tell different numbers
-//!   are learned apart.
+//!   task's metadata, and the client's own `estimated_time` as one more. Tasks with different sets of numbers
+//!   are learned separately.
 //! - A **category** is a text in the metadata, such as `hardware: "A100"` or `precision: "fp16"`.
 //! - The **factor** makes workers of any speed comparable, also those that report no hardware.
-//! - All of these take their part of each residual by how uncertain they are, so that the first completion
-//!   already says most of what there is to say. Residuals are clipped. Residuals that keep to one side mean
-//!   that something has changed, and what is believed gives way.
+//! - Each of these takes a share of each residual by its uncertainty, so that the first completion already
+//!   teaches most of what there is to learn. Residuals are clipped. Residuals that keep to one side mean
+//!   that something has changed, and the beliefs become less certain.
 //! - **Intervals** are as wide as it takes to hold 50, 90 and 99 % of past outcomes. The **mean** is corrected
 //!   for skewed errors.
-//! - With nothing learned yet, the answer is, in this order: the client's `estimated_time`; the same kind of
+//! - With nothing learned yet, the prediction is, in this order: the client's `estimated_time`; the same kind of
 //!   task on other hardware; the model's usual time; the usual time of everything. All with a wide error.
 //!
 //! # The mode `lookup_table`
@@ -40,11 +40,11 @@
 //! llama-2-7b,,1000,100,1500,500
 //! ```
 //!
-//! The row is chosen so: rows of exactly this model, else rows of `*`, else the learned estimate. Among
+//! How the row is chosen: rows of exactly this model, else rows of `*`, else the learned estimate. Among
 //! them rows of exactly this hardware, else rows without hardware, else all. Among them the nearest by the
-//! sum of squared differences of `ln(1 + value)`; a number that the task does not tell counts for nothing,
+//! sum of squared differences of `ln(1 + value)`; a number that the task does not have is ignored,
 //! one that the row leaves open counts as off by a factor of e. Of equally near rows the first in the file.
-//! The worker's factor is applied to the row, relative to the other workers of its hardware. Learning goes on.
+//! The worker's factor is applied to the row, relative to the other workers of its hardware. Learning continues.
 
 mod backlog;
 mod bits;

@@ -1,4 +1,4 @@
-//! What tasks say of themselves, model by model: numbers become columns, texts become categories.
+//! The metadata of tasks, model by model: numbers become columns, texts become categories.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use crate::bits;
 use crate::change_detector::RANDOM_WALK_VARIANCE;
 use crate::regression::D;
 
-/// Numeric columns of one model: what fits beside the constant.
+/// Numeric columns of one model: as many as fit beside the constant.
 pub(crate) const MAX_COLUMNS: usize = D - 1;
 /// Texts of one task that count. Requests carry one or two (precision, hardware).
 pub(crate) const MAX_TEXTS: usize = 4;
-/// Values of one text: more of them is not a category but an identifier, and teaches nothing.
+/// Values of one text: more than this is not a category but an identifier, and teaches nothing.
 const MAX_VALUES: usize = 32;
-/// Sets of columns of one model that are learned apart.
+/// Sets of columns of one model that are learned separately.
 const MAX_FEATURE_SETS: usize = 8;
-/// The set of columns of tasks whose set is one too many; what they do not say counts as zero.
+/// The set of columns of tasks whose own set is one too many; their missing numbers count as zero.
 const MIXED: u8 = 0x80;
 /// A number is at most this many times the first one seen; beyond it is absurd.
 const MAX_SCALED: f64 = 1e6;
-/// One sigma of what a category changes: a factor of 1.6.
+/// One sigma of the effect of a category: a factor of 1.6.
 const OFFSET_SPREAD: f64 = 0.5;
 
-/// What was seen of one model's tasks.
+/// The features seen in one model's tasks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ModelFeatures {
     columns: Vec<Column>,
@@ -71,14 +71,14 @@ pub(crate) struct Features {
     pub(crate) numbers: [f64; D],
     /// Which columns the task has, as bits.
     pub(crate) present: u8,
-    /// Which tasks are learned together: the same, or one for all that are too many.
+    /// Which tasks are learned together: the same bits, or one set for all tasks beyond the limit.
     pub(crate) feature_set: u8,
     /// Numbers of offsets; zero: none.
     pub(crate) categories: [u8; MAX_TEXTS],
 }
 
 impl ModelFeatures {
-    /// Makes sure that these columns are there, as far as there is room.
+    /// Ensures that these columns exist, as far as there is room.
     pub(crate) fn reserve(&mut self, names: &[Arc<str>]) {
         for name in names {
             self.column(name);
@@ -175,7 +175,7 @@ impl ModelFeatures {
         })
     }
 
-    /// Each category takes its part of a clipped `residual` of a prediction with this `variance`.
+    /// Each category takes its share of a clipped `residual` of a prediction with this `variance`.
     pub(crate) fn learn(&mut self, categories: &[u8; MAX_TEXTS], residual: f64, variance: f64) {
         for at in categories {
             let Some(at) = usize::from(*at).checked_sub(1) else { continue };
@@ -186,7 +186,7 @@ impl ModelFeatures {
         }
     }
 
-    /// Notes that a regression of tasks of this shape has so many observations.
+    /// Records that a regression of tasks with this feature set has this many observations.
     pub(crate) fn observed(&mut self, feature_set: u8, regression: u32, count: u32) {
         let Some(feature_set) = self.feature_sets.iter_mut().find(|s| s.columns == feature_set)
         else {
@@ -197,7 +197,7 @@ impl ModelFeatures {
         }
     }
 
-    /// The most observed regression of tasks of this shape, on whatever hardware.
+    /// The most observed regression of tasks with this feature set, on any hardware.
     pub(crate) fn best_of_feature_set(&self, feature_set: u8) -> Option<u32> {
         self.feature_sets.iter().find(|s| s.columns == feature_set)?.best.map(|(at, _)| at)
     }
@@ -214,7 +214,7 @@ impl ModelFeatures {
         (present & (1 << at) != 0).then(|| numbers[at + 1] * self.columns[at].scale)
     }
 
-    /// Replaces what a damaged snapshot may hold.
+    /// Replaces invalid values of a damaged snapshot.
     pub(crate) fn repair(&mut self) {
         self.columns.truncate(MAX_COLUMNS);
         self.texts.truncate(MAX_TEXTS);

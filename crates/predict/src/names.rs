@@ -14,7 +14,7 @@ pub(crate) struct NameInterner {
 }
 
 impl NameInterner {
-    /// The number of `name`, given now if it is new and there is room for it under `bound` names.
+    /// The number of `name`, assigned now if it is new and there is room for it under `bound` names.
     pub(crate) fn intern(&mut self, name: Option<&Name>, bound: usize) -> u32 {
         let Some(name) = name else { return 0 };
         if let Some(&number) = self.numbers.get(name) {

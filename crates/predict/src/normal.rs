@@ -18,7 +18,7 @@ pub(crate) fn survival(x: f64) -> f64 {
     0.5 * erfc(x * FRAC_1_SQRT_2)
 }
 
-/// `(1 - cdf(x)) / pdf(x)`: what remains above `x`, against the density at `x`.
+/// `(1 - cdf(x)) / pdf(x)`: the probability above `x`, relative to the density at `x`.
 pub(crate) fn mills(x: f64) -> f64 {
     // Below, the exponential is exact enough and cannot overflow; above, the fraction converges fast.
     const SWITCH: f64 = 4.0;
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mills_ratio_is_smooth_where_its_two_ways_meet() {
+    fn mills_ratio_is_smooth_where_the_two_methods_meet() {
         // From 60-digit arithmetic.
         for (x, value) in [
             (-3.0, 225.334_896_220_349_12),

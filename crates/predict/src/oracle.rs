@@ -1,6 +1,6 @@
-//! Run times that are known beforehand, for the simulator's oracle: the task says what it takes at speed 1, and the
-//! label of its hardware gives the speed of a worker. No configuration leads here, and no file: what is stored of a
-//! predictor leaves it out.
+//! Run times that are known beforehand, for the simulator's oracle: the task states its run time at speed 1, and the
+//! label of its hardware gives the speed of a worker. No configuration or file enables it: a stored predictor leaves
+//! it out.
 
 use hypha_model::{Metadata, MetadataValue, Name};
 
@@ -9,7 +9,7 @@ use crate::keys::HardwareKey;
 use crate::predictor::Predictor;
 use crate::settings::Settings;
 
-/// The number of a task's metadata that says what it takes at speed 1, in seconds, to a predictor that knows.
+/// The number in a task's metadata that states its run time at speed 1, in seconds, to an oracle.
 pub const ORACLE_RUN_S: &str = "run_s";
 
 /// The speed of each hardware, by its key.
@@ -17,9 +17,8 @@ pub const ORACLE_RUN_S: &str = "run_s";
 pub(crate) struct OracleSpeeds(Vec<f64>);
 
 impl Predictor {
-    /// A predictor that knows: a task that tells [`ORACLE_RUN_S`] takes exactly that, over the speed of the hardware,
-    /// whatever was measured. Hardware that is not named, or is one too many ([`MAX_HARDWARE`](crate::MAX_HARDWARE)),
-    /// has speed 1.
+    /// An oracle: a task with [`ORACLE_RUN_S`] takes exactly that, divided by the speed of the hardware, whatever was
+    /// measured. Hardware that is not named, or is one too many ([`MAX_HARDWARE`](crate::MAX_HARDWARE)), has speed 1.
     pub fn oracle(speeds: &[(Name, f64)]) -> Predictor {
         let mut predictor = Predictor::new(Settings::default());
         let mut by_key = vec![1.0];
@@ -42,7 +41,7 @@ impl OracleSpeeds {
     }
 }
 
-/// What a task says that it takes at speed 1.
+/// The stated run time of a task at speed 1.
 pub(crate) fn oracle_run_s(metadata: &Metadata) -> Option<f64> {
     match metadata.get(ORACLE_RUN_S) {
         Some(MetadataValue::Number(seconds)) => Some(*seconds),

@@ -1,4 +1,4 @@
-//! The predictor: what is asked and what is told.
+//! The predictor: estimates and observations.
 
 use hypha_model::{Map, Name, Span, TaskSpec, WorkerId};
 
@@ -15,38 +15,38 @@ use crate::table::LookupTable;
 use crate::typical::TypicalRunTime;
 use crate::workers::WorkerFactors;
 
-/// Models that are learned apart; a swarm serves tens.
+/// Models that are learned separately; a swarm serves tens.
 pub const MAX_MODELS: usize = 4_096;
-/// Hardware labels that are learned apart; there are some hundred kinds of GPU.
+/// Hardware labels that are learned separately; there are some hundred kinds of GPU.
 pub const MAX_HARDWARE: usize = 1_024;
-/// Sets of (model, hardware, which features are told) that are learned apart, at about 700 bytes each.
+/// Sets of (model, hardware, feature set) that are learned separately, at about 700 bytes each.
 pub const MAX_REGRESSIONS: usize = 8_192;
 
-/// Where the regression is that is shared by all whose own would be one too many.
+/// The index of the regression that is shared by all whose own would be one too many.
 pub(crate) const SHARED: usize = 0;
-/// All that the shared regression knows of a task.
+/// The only feature that the shared regression uses.
 pub(crate) const CONSTANT: [f64; D] = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-/// Run times are taken to lie between a microsecond and 30 years.
+/// Run times are assumed to lie between a microsecond and 30 years.
 const RUN_BOUNDS_S: (f64, f64) = (1e-6, 1e9);
-/// By how many sigmas a worker must be off the usual to count as faster or slower: of equals one in seven is, by
-/// chance, and of two of them one in thirty.
+/// By how many sigmas a worker must differ from the usual one to count as faster or slower: of equal workers one in
+/// seven does so by chance, and of two of them one in thirty.
 const SURE_SIGMAS: f64 = 1.5;
 
-/// Predicts run times, from what was measured or from a table. Deterministic: the same calls in the same
-/// order give the same answers, bit for bit.
+/// Predicts run times, from measurements or from a table. Deterministic: the same calls in the same order give the
+/// same results, bit for bit.
 #[derive(Clone, Debug)]
 pub struct Predictor {
     pub(crate) settings: Settings,
     mode: Mode,
     pub(crate) table: Option<LookupTable>,
-    /// Of the oracle alone.
+    /// Only set in an oracle.
     pub(crate) oracle: Option<OracleSpeeds>,
     pub(crate) hardware: NameInterner,
     pub(crate) model_names: NameInterner,
-    /// By `ModelKey`; the first is for tasks without a model and for models that are too many.
+    /// By `ModelKey`; the first is for tasks without a model and for models beyond the limit.
     pub(crate) models: Vec<ModelFeatures>,
     pub(crate) workers: WorkerFactors,
-    /// With their keys; the one at `SHARED` knows no features.
+    /// With their keys; the one at `SHARED` uses no features.
     pub(crate) regressions: Vec<(u64, Regression)>,
     pub(crate) index: Map<u64, u32>,
     pub(crate) typical: TypicalRunTime,
@@ -58,10 +58,9 @@ impl Predictor {
         Predictor::restore(settings, Snapshot::default())
     }
 
-    /// A predictor that goes on from a snapshot, with identical predictions once the workers that are
-    /// still there have been added again: who left meanwhile must not be kept for ever. The table is not
-    /// part of a snapshot, so the mode is `default` until [`Predictor::set_table`] and
-    /// [`Predictor::set_mode`].
+    /// A predictor that continues from a snapshot, with identical predictions once the workers that are still present
+    /// have been added again: workers that left meanwhile must not be kept for ever. The table is not part of a
+    /// snapshot, so the mode is `default` until [`Predictor::set_table`] and [`Predictor::set_mode`].
     pub fn restore(settings: Settings, snapshot: Snapshot) -> Predictor {
         let parts = snapshot.repaired();
         let mut index = Map::default();
@@ -83,7 +82,7 @@ impl Predictor {
         }
     }
 
-    /// Everything that was learned, to be kept over a restart.
+    /// Everything that was learned, to survive a restart.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(self)
     }
@@ -93,7 +92,7 @@ impl Predictor {
         self.mode
     }
 
-    /// Changes where predictions come from. Learning goes on in either mode.
+    /// Changes where predictions come from. Learning continues in either mode.
     pub fn set_mode(&mut self, mode: Mode) -> Result<(), NoLookupTable> {
         if mode == Mode::LookupTable && self.table.is_none() {
             return Err(NoLookupTable);
@@ -102,7 +101,7 @@ impl Predictor {
         Ok(())
     }
 
-    /// Gives, or replaces, the table. The mode stays as it is.
+    /// Sets or replaces the table. The mode stays as it is.
     pub fn set_table(&mut self, table: LookupTable) {
         for model in &mut self.models {
             model.reserve(table.columns());
@@ -115,7 +114,7 @@ impl Predictor {
         HardwareKey(self.hardware.intern(name, MAX_HARDWARE) as u16)
     }
 
-    /// The key of a worker. One that was here before is as fast as it was.
+    /// The key of a worker. One that was present before keeps its learned speed.
     pub fn add_worker(&mut self, id: WorkerId, hardware: Option<&Name>) -> WorkerKey {
         let hardware = self.hardware(hardware);
         self.workers.add(id, hardware)
@@ -126,7 +125,7 @@ impl Predictor {
         self.workers.forget(key, self.settings.remembered_workers);
     }
 
-    /// Prepares the questions about a task.
+    /// Prepares a task for predictions.
     pub fn query(&mut self, spec: &TaskSpec) -> Query {
         let named = self.model_names.intern(spec.requirement.model.as_ref(), MAX_MODELS);
         while self.models.len() <= named as usize {
@@ -149,7 +148,7 @@ impl Predictor {
         }
     }
 
-    /// What a task takes on some hardware, before a worker's factor.
+    /// The run time of a task on some hardware, before a worker's factor.
     pub fn hardware_estimate(&self, query: &Query, hardware: HardwareKey) -> Estimate {
         if let (Some(known), Some(run_s)) = (&self.oracle, query.estimated_s) {
             return known.estimate(run_s, hardware);
@@ -162,9 +161,9 @@ impl Predictor {
         self.learned(query, hardware)
     }
 
-    /// A worker's run time against its hardware's [`Predictor::hardware_estimate`]: `2.0` takes twice as long. It is that of the
-    /// usual worker of its hardware until the worker is sure to be faster or slower: what was seen of it few times
-    /// says as much about the tasks as about the worker. So it changes with others' completions too, if slowly.
+    /// A worker's run time relative to its hardware's [`Predictor::hardware_estimate`]: `2.0` takes twice as long. It
+    /// is that of the usual worker of its hardware until the worker is surely faster or slower: a few observations
+    /// tell as much about the tasks as about the worker. So it changes with the completions of others too, if slowly.
     pub fn factor(&self, worker: WorkerKey) -> f64 {
         if self.oracle.is_some() {
             return 1.0;
@@ -175,17 +174,17 @@ impl Predictor {
         if is_sure { log_factor.exp() } else { usual.exp() }
     }
 
-    /// The factor of the usual worker of some hardware, to show others' against it.
+    /// The factor of the usual worker of some hardware, to compare others with.
     pub fn usual_factor(&self, hardware: HardwareKey) -> f64 {
         self.workers.mean_log_factor(hardware).exp()
     }
 
-    /// What a task takes on a worker: the hardware's time, times the worker's factor.
+    /// The run time of a task on a worker: the hardware's time, times the worker's factor.
     pub fn estimate(&self, query: &Query, worker: WorkerKey) -> Estimate {
         self.on_worker(&self.hardware_estimate(query, self.workers.hardware(worker)), worker)
     }
 
-    /// The same, from the hardware's time, for callers that have asked for that already.
+    /// The same, from the hardware's time, for callers that have it already.
     pub fn on_worker(&self, base: &Estimate, worker: WorkerKey) -> Estimate {
         let (log_factor, variance) = self.log_factor(worker);
         base.scaled(log_factor.exp()).widened(variance)
@@ -205,8 +204,8 @@ impl Predictor {
         let features = if at == SHARED { CONSTANT } else { query.features };
         let (_, regression) = &mut self.regressions[at];
 
-        // One residual, shared out by how uncertain each part is: an update of the joint belief that
-        // takes costs, categories and the worker's speed for independent.
+        // One residual, shared out by how uncertain each part is: an update of the joint belief that treats costs,
+        // categories and the worker's speed as independent.
         let fit = regression.predict(&features);
         let residual = log - fit.log;
         let noise = regression.noise();

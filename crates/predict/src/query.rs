@@ -1,11 +1,11 @@
-//! What the predictor needs to know of one task, prepared once.
+//! What the predictor needs of one task, prepared once.
 
 use crate::keys::ModelKey;
 use crate::models::MAX_TEXTS;
 use crate::regression::D;
 
-/// A task as the predictor sees it: made once by [`Predictor::query`](crate::Predictor::query), then
-/// asked about for as many workers as there are, and given back with the measured time.
+/// A task as the predictor sees it: made once by [`Predictor::query`](crate::Predictor::query), then used for as many
+/// workers as there are, and passed back with the measured time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Query {
     /// The model.

@@ -12,8 +12,8 @@ use crate::change_detector::{ChangeDetector, RANDOM_WALK_VARIANCE};
 use crate::estimate::MAX_S;
 use crate::widths::IntervalWidths;
 
-/// A constant and up to seven numeric features. Fixed, so that nothing is allocated; seven, because a
-/// request that needs more numbers to be described has not been seen.
+/// A constant and up to seven numeric features. Fixed, so that nothing is allocated; seven, because no known request
+/// needs more numbers to be described.
 pub(crate) const D: usize = 8;
 
 type Vector = SVector<f64, D>;
@@ -29,15 +29,15 @@ const FIRST_NOISE_COUNT: f64 = 4.0;
 const MIN_STEP: f64 = 0.02;
 /// How much of the costs is forgotten with each observation.
 const FORGETTING: f64 = 0.998;
-/// For so many observations a feature can only add to the time; then one may also turn out to save some.
+/// For this many observations a feature can only add to the time; after that it may also turn out to save time.
 const NON_NEGATIVE_COUNT: u32 = 100;
-/// Residuals beyond this many standard deviations teach no more than this many: one absurd time must not
-/// wreck what was learned.
+/// Residuals beyond this many standard deviations teach no more than this many: one absurd time must not wreck what
+/// was learned.
 pub(crate) const RESIDUAL_CLIP: f64 = 3.0;
-/// Of the usual time: no prediction is below.
+/// No prediction is below this share of the usual time.
 const MIN_SHARE_OF_LEVEL: f64 = 0.02;
-/// A time is at most this many standard deviations, and at most this many times, above its prediction when
-/// the mean is corrected: more than elsewhere, because the mean of a skewed error is made in its tail.
+/// When the mean is corrected, a time counts as at most this many standard deviations, and at most this many times,
+/// above its prediction: more than elsewhere, because the tail makes the mean of a skewed error.
 const RATIO_CLIP: f64 = 4.0;
 const MAX_RATIO: f64 = 20.0;
 
@@ -66,12 +66,12 @@ pub(crate) struct Regression {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogPrediction {
     pub(crate) log: f64,
-    /// From not knowing the costs; the noise is not in it.
+    /// From uncertain costs; it excludes the noise.
     pub(crate) variance: f64,
 }
 
 impl Regression {
-    /// Knows one time only: each present feature and the constant are taken to cost the same.
+    /// From one known time: the constant and each present feature are assumed to cost the same.
     pub(crate) fn first(features: &[f64; D], seconds: f64) -> Regression {
         let present = features.iter().filter(|f| **f != 0.0).count().max(1) as f64;
         let size = |f: f64| f.abs().clamp(1e-3, 1e3);
@@ -95,8 +95,7 @@ impl Regression {
         }
     }
 
-    /// The same costs on hardware where all take `factor` times as long, as far as is known: the level
-    /// is uncertain by `variance`.
+    /// The same costs on hardware that takes `factor` times as long; the level is uncertain by `variance`.
     pub(crate) fn transferred(&self, factor: f64, variance: f64) -> Regression {
         let beta = self.beta * factor;
         Regression {
@@ -116,8 +115,8 @@ impl Regression {
         LogPrediction { log: seconds.ln(), variance: variance.max(0.0) }
     }
 
-    /// Takes note of a time whose logarithm was `residual` away from a prediction of that `variance`
-    /// (the noise and all other uncertainty in it), before it is clipped.
+    /// Records a time whose logarithm was `residual` away from a prediction of that `variance` (the noise and all
+    /// other uncertainty in it), before it is clipped.
     pub(crate) fn calibrate(&mut self, residual: f64, variance: f64) {
         if self.count == 0 {
             return;
@@ -125,7 +124,7 @@ impl Regression {
         let deviations = residual / variance.sqrt();
         self.widths.observe(deviations, self.count);
         let step = self.step();
-        // Only noise belongs to the mean; what is yet to be learned would bias it.
+        // Only noise belongs to the mean; what is still to be learned would bias it.
         let unexplained = residual * (self.noise / variance).sqrt();
         let ratio = unexplained.min(RATIO_CLIP * self.noise.sqrt()).exp().min(MAX_RATIO);
         self.smear += step * (ratio - self.smear);
@@ -198,7 +197,7 @@ impl Regression {
         self.count
     }
 
-    /// Whether every number is one that predictions can be made of.
+    /// Whether every number is valid for predictions.
     pub(crate) fn is_valid(&self) -> bool {
         all_finite(&[self.noise, self.smear, self.level_s])
             && all_finite(self.beta.as_slice())
@@ -211,8 +210,8 @@ impl Regression {
     }
 }
 
-/// Nothing times a number is nothing, unless that is infinite or none. Without a branch for each: it is asked with every
-/// observation.
+/// Zero times a number is zero, unless the number is infinite or NaN. Without a branch for each number: it runs with
+/// every observation.
 fn all_finite(numbers: &[f64]) -> bool {
     numbers.iter().fold(0.0, |sum, number| sum + 0.0 * number) == 0.0
 }
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_that_add_up_are_found_also_where_nothing_like_it_was_seen() {
+    fn additive_costs_are_found_also_for_unseen_features() {
         let cost = |a: f64, b: f64| 0.2 + 0.5 * a + 2.0 * b;
         check(&learned(60, cost), cost, 0.2);
         check(&learned(1_000, cost), cost, 0.1);
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_task_excites_does_not_become_unboundedly_uncertain() {
+    fn unexcited_directions_do_not_become_unboundedly_uncertain() {
         let mut rng = Rng::new(8);
         let first = features(&[1.0, 1.0]);
         let mut regression = Regression::first(&first, 1.0);
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_no_prediction_can_be_made_of_is_noticed() {
+    fn invalid_numbers_are_detected() {
         let sound = learned(10, |a, b| a + b);
         assert!(sound.is_valid());
         let spoilers: [fn(&mut Regression); 6] = [

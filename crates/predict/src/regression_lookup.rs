@@ -1,4 +1,4 @@
-//! What is believed of a task on some hardware, and what is believed in its stead when nothing was measured.
+//! The estimate for a task on some hardware, and its replacement when nothing was measured.
 
 use hypha_model::Name;
 
@@ -9,9 +9,9 @@ use crate::predictor::{CONSTANT, MAX_REGRESSIONS, Predictor, SHARED};
 use crate::query::Query;
 use crate::regression::Regression;
 
-/// The variance of the logarithm of the speed of one hardware against another.
+/// The variance of the logarithm of the speed of one hardware relative to another.
 const HARDWARE_VARIANCE: f64 = 0.49;
-/// The standard deviation, as a part of the mean, of a guess that no measurement backs.
+/// The standard deviation, as a share of the mean, of a guess without measurements.
 const GUESS_ERROR: f64 = 1.0;
 
 impl Predictor {
@@ -43,7 +43,7 @@ impl Predictor {
         }
     }
 
-    /// The table's answer, if it has the model.
+    /// The table's estimate, if it has the model.
     pub(crate) fn from_table(&self, query: &Query, hardware: HardwareKey) -> Option<Estimate> {
         let table = self.table.as_ref()?;
         let model = self.models.get(query.model.0 as usize)?;
@@ -55,7 +55,7 @@ impl Predictor {
         Some(self.scaled_to_usual_worker(row, hardware))
     }
 
-    /// The regression that learns from such tasks, made at the first that took `seconds`.
+    /// The regression that learns from such tasks, created by the first, which took `seconds`.
     pub(crate) fn regression_for(
         &mut self,
         query: &Query,
@@ -93,27 +93,27 @@ impl Predictor {
         (regression.count() > 0).then_some(regression)
     }
 
-    /// A regression of other hardware, and by how much its times must be scaled for this one: factors of
-    /// both stand against their own regressions, and their means need not be the same.
+    /// A regression of other hardware, and the scale of its times for this one: the factors of both are relative to
+    /// their own regressions, and their means may differ.
     fn observed_elsewhere(&self, at: u32, hardware: HardwareKey) -> Option<(&Regression, f64)> {
         let regression = self.observed_regression(at)?;
         let centre = |hardware| self.workers.mean_log_factor(hardware);
         let theirs = match self.regressions.get(at as usize) {
             Some((key, _)) if at as usize != SHARED => unpack(*key),
-            // What is shared stands against the factors of all hardware alike.
+            // The shared regression is relative to the factors of all hardware alike.
             _ => hardware,
         };
         Some((regression, (centre(theirs) - centre(hardware)).exp()))
     }
 
-    /// Factors stand against what regressions predict, and their mean need not be one. So a time that is
-    /// meant for the usual worker is divided by the usual factor.
+    /// Factors are relative to the predictions of regressions, and their mean need not be one. So a time for the usual
+    /// worker is divided by the usual factor.
     fn scaled_to_usual_worker(&self, estimate: Estimate, hardware: HardwareKey) -> Estimate {
         estimate.scaled((-self.workers.mean_log_factor(hardware)).exp())
     }
 }
 
-/// What a regression says of a task, with so much more variance of the logarithm.
+/// The estimate of a regression for a task, with this much more variance of the logarithm.
 fn fitted(
     regression: &Regression,
     model: &ModelFeatures,
@@ -128,7 +128,7 @@ fn fitted(
     Estimate::lognormal(median_s, variance, mean_s, regression.widths())
 }
 
-/// The hardware in a key that `pack` made.
+/// The hardware in a key made by `pack`.
 fn unpack(key: u64) -> HardwareKey {
     HardwareKey((key >> 8) as u16)
 }

@@ -1,7 +1,8 @@
-//! What is left of runs that have begun, as a sum that need not be added up anew to be asked for.
+//! The remaining time of runs that have begun, as a sum that need not be added up again for each read.
 //!
-//! A run's expected end is told once and stands until half of what was left has passed, or for as long as it is as likely as before; then it is told again. So a sum
-//! over many runs is two integers, and what is left at any time is the sum of the ends less the time.
+//! A run's expected end is predicted once. It is valid until half of the remaining time has passed, or for as long as
+//! it is as likely as before; then it is predicted again. So a sum over many runs is two integers, and the remaining
+//! time at any moment is the sum of the ends less the time.
 
 use hypha_model::{Span, Time};
 
@@ -9,21 +10,21 @@ use crate::estimate::Estimate;
 
 const MICROS_PER_SECOND: f64 = 1e6;
 const SQUARE_MICROS_PER_SQUARE_SECOND: f64 = 1e12;
-/// An end is told again when this share of what was left has passed. With less, a run is told more often than
-/// decisions need; with more, an end that has become unlikely is believed for longer.
+/// An end is predicted again when this share of the remaining time has passed. With less, a run is predicted more
+/// often than decisions need; with more, an end that has become unlikely is believed for longer.
 const VALID_SHARE: f64 = 0.5;
-/// Nor before the run is within a standard deviation of its expected end: that it has not ended earlier says little, the
-/// end would be told as before but for 0.3 of a standard deviation.
+/// Nor before the run is within a standard deviation of its expected end: that it has not ended earlier tells little,
+/// a new prediction would differ by no more than 0.3 of a standard deviation.
 const LIKELY_SIGMAS: f64 = 1.0;
-/// Of the mean: nobody predicts better than this.
+/// As a share of the mean: no prediction is better than this.
 const MIN_RELATIVE_DEVIATION: f64 = 0.05;
-/// And not sooner than after this: a message on one machine varies by as much.
+/// A prediction is valid for at least this long: a message on one machine varies by as much.
 const MIN_VALIDITY: Span = Span::from_micros(50);
-/// What is overdue is expected to go on for this share of the time that it is overdue. A good predictor's
-/// small error would otherwise promise for ever that a hung task is about to end.
+/// An overdue run is expected to continue for this share of the time that it is overdue. Otherwise the small error of
+/// a good predictor would promise for ever that a hung task is about to end.
 const OVERDUE_SHARE: f64 = 0.5;
 
-/// When one run is expected to end, as told at some time.
+/// When one run is expected to end, as predicted at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remaining {
     ends: Time,
@@ -31,8 +32,8 @@ pub struct Remaining {
     valid_until: Time,
 }
 
-/// A sum over runs: expected ends add, variances add. Taking out what was put in, in any order, leaves exactly what
-/// the others add up to.
+/// A sum over runs: expected ends add, variances add. Removing runs, in any order, leaves exactly the sum of the
+/// others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemainingSum {
     count: u32,
@@ -41,7 +42,7 @@ pub struct RemainingSum {
 }
 
 impl Remaining {
-    /// What is told at `now` of a run that began at `since`. Told later, the end is never earlier.
+    /// Predicts at `now` the end of a run that began at `since`. Later predictions never move the end earlier.
     pub fn of(estimate: &Estimate, since: Time, now: Time) -> Remaining {
         let elapsed_s = now.since(since).as_secs_f64();
         let (mean_s, error_s) = estimate.remaining_after(elapsed_s);
@@ -64,21 +65,21 @@ impl Remaining {
         self.ends
     }
 
-    /// When it is to be told again.
+    /// When it is to be predicted again.
     pub fn valid_until(&self) -> Time {
         self.valid_until
     }
 }
 
 impl RemainingSum {
-    /// Puts a run in.
+    /// Adds a run.
     pub fn add(&mut self, remaining: &Remaining) {
         self.count = self.count.saturating_add(1);
         self.ends_us = self.ends_us.saturating_add(u128::from(remaining.ends.as_micros()));
         self.variance_us2 = self.variance_us2.saturating_add(remaining.variance_us2);
     }
 
-    /// Takes the same run out again.
+    /// Removes the same run.
     pub fn remove(&mut self, remaining: &Remaining) {
         self.count = self.count.saturating_sub(1);
         if self.count == 0 {
@@ -89,7 +90,8 @@ impl RemainingSum {
         self.variance_us2 = self.variance_us2.saturating_sub(remaining.variance_us2);
     }
 
-    /// What is left at `now`, added up: mean in seconds, and variance. Holds while each of the runs stands.
+    /// The sum of the remaining times at `now`: mean in seconds, and variance. Holds while the prediction of each run
+    /// is valid.
     pub fn remaining_at(&self, now: Time) -> (f64, f64) {
         let passed = u128::from(self.count) * u128::from(now.as_micros());
         let left_s = self.ends_us.saturating_sub(passed) as f64 / MICROS_PER_SECOND;
@@ -112,17 +114,18 @@ mod tests {
     #[test]
     fn hung_run_is_predicted_later_and_less_often() {
         let estimate = Estimate::new(1.0, 0.05);
-        let (mut now, mut told, mut before) = (START, 0, START);
+        let (mut now, mut predictions, mut before) = (START, 0, START);
         while now.since(START).as_secs_f64() < 1_000.0 {
             let remaining = Remaining::of(&estimate, START, now);
             assert!(remaining.expected_end() >= before && remaining.valid_until() > now);
-            (before, now, told) = (remaining.expected_end(), remaining.valid_until(), told + 1);
+            (before, now, predictions) =
+                (remaining.expected_end(), remaining.valid_until(), predictions + 1);
         }
-        assert!(told < 80, "{told} times");
+        assert!(predictions < 80, "{predictions} times");
     }
 
     proptest! {
-        /// While an end stands, what it says is left is no more than what is, and at least a third of it.
+        /// While a prediction is valid, its remaining time is no more than a fresh one's, and at least a third of it.
         #[test]
         fn a_valid_prediction_is_near_a_fresh_one(
             mean_s in 1e-3..1e4f64,
@@ -140,20 +143,20 @@ mod tests {
             let left_s = sum.remaining_at(now).0;
             let exact_s = exact_s(&estimate, now.since(START).as_secs_f64());
             let slack_s = 1e-4 + 1e-6 * mean_s;
-            prop_assert!(left_s <= exact_s + slack_s, "{left_s} and not {exact_s}");
-            prop_assert!(exact_s <= 3.0 * left_s + slack_s, "{left_s} and not {exact_s}");
+            prop_assert!(left_s <= exact_s + slack_s, "{left_s} instead of {exact_s}");
+            prop_assert!(exact_s <= 3.0 * left_s + slack_s, "{left_s} instead of {exact_s}");
         }
 
         #[test]
-        fn any_order_of_taking_out_leaves_what_the_rest_would_give(
+        fn removal_in_any_order_leaves_the_sum_of_the_rest(
             times in proptest::collection::vec((1e-6..1e6f64, 0.0..1e6f64, 0.0..1e6f64), 1..20),
             keep in 0usize..20,
         ) {
-            let told = |(mean_s, error_s, elapsed_s): &(f64, f64, f64)| {
+            let predict = |(mean_s, error_s, elapsed_s): &(f64, f64, f64)| {
                 let now = START + Span::from_secs_f64(*elapsed_s);
                 Remaining::of(&Estimate::new(*mean_s, *error_s), START, now)
             };
-            let all: Vec<Remaining> = times.iter().map(told).collect();
+            let all: Vec<Remaining> = times.iter().map(predict).collect();
             let (kept, taken) = all.split_at(keep.min(all.len()));
             let sum = |parts: &[Remaining]| {
                 let mut sum = RemainingSum::default();

@@ -1,4 +1,4 @@
-//! What an operator may tune.
+//! Settings that an operator may tune.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub struct Settings {
     pub unknown_spread: f64,
     /// The same for workers of one hardware: `0.25` is 28 %.
     pub known_spread: f64,
-    /// The run time that is expected before anything at all is known.
+    /// The expected run time before anything is known.
     pub first_guess_s: f64,
     /// How many workers that left are remembered, so that they need not be learned again.
     pub remembered_workers: usize,
@@ -28,7 +28,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The settings with every number where it makes sense.
+    /// The settings with every number within its valid range.
     pub(crate) fn bounded(self) -> Settings {
         let or = |value: f64, default: f64| if value.is_finite() { value } else { default };
         let usual = Settings::default();

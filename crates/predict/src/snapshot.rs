@@ -11,14 +11,14 @@ use crate::regression::Regression;
 use crate::typical::TypicalRunTime;
 use crate::workers::WorkerFactor;
 
-/// What a predictor has learned. Opaque; write it with any serde format. Over a restore the keys of models
-/// and hardware, and queries, stay valid; workers must be added again, and are then as fast as they were.
+/// What a predictor has learned. Opaque; write it with any serde format. After a restore the keys of models and
+/// hardware, and queries, stay valid; workers must be added again, and then keep their learned speed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
     pub(crate) hardware: NameInterner,
     pub(crate) model_names: NameInterner,
     pub(crate) models: Vec<ModelFeatures>,
-    /// Those that had left, and then those that were there.
+    /// Workers that had left, then workers that were present.
     pub(crate) workers: Vec<(WorkerId, WorkerFactor)>,
     pub(crate) regressions: Vec<(u64, Regression)>,
     pub(crate) typical: TypicalRunTime,
@@ -39,7 +39,7 @@ impl Snapshot {
         }
     }
 
-    /// The snapshot with whatever a damaged file could have put wrong replaced by "nothing is known".
+    /// The snapshot with every invalid value of a damaged file replaced by "unknown".
     pub(crate) fn repaired(mut self) -> Snapshot {
         if self.regressions.is_empty() {
             self.regressions.push((u64::MAX, Regression::first(&CONSTANT, 1.0)));

@@ -1,4 +1,4 @@
-//! Run times from a table that somebody measured beforehand.
+//! Run times from a table that was measured beforehand.
 //!
 //! The rules of the nearest match are in the crate's documentation.
 
@@ -17,7 +17,7 @@ use row::{Row, Rows};
 
 pub use row::TableError;
 
-/// The model of rows that hold for every model that has none of its own.
+/// The model name of rows for every model without rows of its own.
 const ANY_MODEL: &str = "*";
 
 /// Run times by model, hardware and features.
@@ -39,7 +39,7 @@ struct ModelRows {
 }
 
 impl LookupTable {
-    /// A table that says nothing: what it is asked for is then predicted from what was measured.
+    /// A table without rows: every prediction is then the learned one.
     pub fn empty() -> LookupTable {
         LookupTable { columns: Vec::new(), models: BTreeMap::new(), rows: 0 }
     }
@@ -79,7 +79,7 @@ impl LookupTable {
         &self.columns
     }
 
-    /// The row that comes nearest, if there is any for the model. `feature` gives a task's numbers.
+    /// The nearest row, if there is any for the model. `feature` returns a task's numbers.
     pub(crate) fn nearest(
         &self,
         model: Option<&str>,

@@ -1,4 +1,4 @@
-//! The usual run time of everything, for scales and for what nothing else is known of.
+//! The usual run time of all tasks, for scales and for tasks of which nothing else is known.
 
 use serde::{Deserialize, Serialize};
 

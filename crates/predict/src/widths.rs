@@ -1,4 +1,4 @@
-//! How wide the intervals must be: learned from how far past predictions were off.
+//! How wide the intervals must be: learned from the errors of past predictions.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub(crate) struct IntervalWidths(#[serde(with = "bits::array")] [f64; 3]);
 impl IntervalWidths {
     pub(crate) const NORMAL: IntervalWidths = IntervalWidths(NORMAL);
 
-    /// Takes note of an outcome `deviations` standard deviations away, the `count`th.
+    /// Records an outcome `deviations` standard deviations away, the `count`th.
     pub(crate) fn observe(&mut self, deviations: f64, count: u32) {
         let distance = deviations.abs();
         let step = (1.0 / (FIRST_STEP_COUNT + f64::from(count))).max(MIN_STEP);
@@ -41,7 +41,7 @@ impl IntervalWidths {
     pub(crate) fn calibrated(&self, z: f64) -> f64 {
         let (mut from, mut to) = ((0.0, 0.0), (0.0, 0.0));
         for (normal, width) in NORMAL.into_iter().zip(self.0) {
-            // Each width is tracked by itself, so the smaller coverage may briefly be the wider.
+            // Each width is tracked by itself, so the smaller coverage may briefly have the larger width.
             (from, to) = (to, (normal, width.max(to.1)));
             if z.abs() <= normal {
                 break;
@@ -58,7 +58,7 @@ mod tests {
     use hypha_model::Rng;
 
     #[test]
-    fn widths_come_to_cover_what_they_claim_whatever_the_distribution() {
+    fn widths_converge_to_their_coverage_for_any_distribution() {
         // Exponential distances: far heavier tails than a normal's.
         let mut rng = Rng::new(4);
         let mut widths = IntervalWidths::NORMAL;

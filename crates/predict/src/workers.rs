@@ -1,4 +1,4 @@
-//! How fast each worker is, against what its hardware usually does.
+//! The speed of each worker, relative to the usual speed of its hardware.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ const MAX_LOG_FACTOR: f64 = 7.0;
 /// Sums of log factors are kept in these units: integers, so that the order of workers does not matter.
 const FIXED_POINT_UNITS: f64 = (1u64 << 40) as f64;
 
-/// The workers that are there, and those that were.
+/// Present workers, and the latest that left.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkerFactors {
     slots: Vec<Option<(WorkerId, WorkerFactor)>>,
     free: Vec<u32>,
     by_id: BTreeMap<WorkerId, u32>,
-    /// The factors of each hardware together, so that the usual one is known.
+    /// The sum of the factors of each hardware, from which the usual one is computed.
     hardware_means: Vec<HardwareMean>,
     departed: DepartedWorkers,
 }
@@ -46,7 +46,7 @@ struct HardwareMean {
 }
 
 impl WorkerFactors {
-    /// Workers that are remembered and not there.
+    /// Workers that are remembered but not present.
     pub(crate) fn restored(remembered: Vec<(WorkerId, WorkerFactor)>) -> WorkerFactors {
         let mut workers = WorkerFactors::default();
         for (id, learned) in remembered.into_iter().filter(|(_, learned)| learned.is_valid()) {
@@ -55,7 +55,7 @@ impl WorkerFactors {
         workers
     }
 
-    /// Everything that was learned, of those that left and then of those that are here.
+    /// Everything that was learned: of workers that left, then of those present.
     pub(crate) fn remembered(&self) -> Vec<(WorkerId, WorkerFactor)> {
         let here = self.slots.iter().flatten().filter(|(_, learned)| learned.count > 0);
         self.departed.iter().chain(here.copied()).collect()
@@ -65,7 +65,7 @@ impl WorkerFactors {
     pub(crate) fn add(&mut self, id: WorkerId, hardware: HardwareKey) -> WorkerKey {
         if let Some(&at) = self.by_id.get(&id) {
             if self.hardware(WorkerKey(at)) != hardware {
-                // Nothing that was learned holds.
+                // Nothing that was learned is valid on other hardware.
                 self.leave(at);
                 self.enter(at, id, WorkerFactor::unobserved(hardware));
             }
@@ -111,7 +111,7 @@ impl WorkerFactors {
         }
     }
 
-    /// Takes its part of a clipped `residual` of a prediction with this `variance`.
+    /// Takes the worker's share of a clipped `residual` of a prediction with this `variance`.
     pub(crate) fn learn(
         &mut self,
         key: WorkerKey,
@@ -135,7 +135,7 @@ impl WorkerFactors {
         self.slots.get(key.0 as usize)?.as_ref().map(|(_, learned)| learned)
     }
 
-    /// Fills a slot, the next one at most, and puts its factor into the centre.
+    /// Fills a slot, the next one at most, and adds its factor to the mean.
     fn enter(&mut self, at: u32, id: WorkerId, learned: WorkerFactor) {
         let at = at as usize;
         if at == self.slots.len() {
@@ -149,7 +149,7 @@ impl WorkerFactors {
         }
     }
 
-    /// Empties a slot and takes its factor out of the centre.
+    /// Empties a slot and removes its factor from the mean.
     fn leave(&mut self, at: u32) -> Option<(WorkerId, WorkerFactor)> {
         let (id, learned) = self.slots.get_mut(at as usize)?.take()?;
         if learned.count > 0 {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_dense_and_used_again() {
+    fn keys_are_dense_and_reused() {
         let (mut workers, ids) = (WorkerFactors::default(), ids(4));
         let keys: Vec<u32> = (0..3).map(|i| workers.add(ids[i], HardwareKey(0)).0).collect();
         assert_eq!(keys, [0, 1, 2]);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_observation_takes_a_fast_worker_most_of_the_way() {
+    fn first_observation_reveals_most_of_a_workers_speed() {
         let mut workers = WorkerFactors::default();
         let key = workers.add(ids(1)[0], HardwareKey(0));
         learn(&mut workers, key, -4.0_f64.ln());
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_comes_back_is_as_fast_as_it_was_unless_its_hardware_changed() {
+    fn returning_worker_keeps_its_speed_unless_its_hardware_changed() {
         let (mut workers, ids) = (WorkerFactors::default(), ids(3));
         for (i, id) in ids.iter().enumerate() {
             let key = workers.add(*id, HardwareKey(1));
@@ -238,7 +238,7 @@ mod tests {
         assert!(workers.log_factor(back, 0.7).0 > 2.5);
         let rebuilt = workers.add(ids[1], HardwareKey(2));
         assert_eq!(workers.log_factor(rebuilt, 0.7), (0.0, 0.7 * 0.7));
-        // Only two were remembered. What nothing is known of is taken for the usual of its hardware.
+        // Only two were remembered. An unknown worker counts as the usual one of its hardware.
         let lost = workers.add(ids[0], HardwareKey(1));
         let off = workers.log_factor(lost, 0.7).0 - workers.log_factor(back, 0.7).0;
         assert!(off.abs() < 1e-9);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_restored_is_the_same_in_any_order_and_without_what_is_damaged() {
+    fn restore_is_independent_of_order_and_drops_damaged_factors() {
         let (mut workers, ids) = (WorkerFactors::default(), ids(20));
         for (i, id) in ids.iter().enumerate() {
             let key = workers.add(*id, HardwareKey(0));

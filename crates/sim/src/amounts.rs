@@ -1,4 +1,4 @@
-//! What a worker has, or a task needs, beside an executor: memory and GPUs, as people write them: `80GB`, `2gpu`, or
+//! Memory and GPUs that a worker has or a task needs, beside an executor, as people write them: `80GB`, `2gpu`, or
 //! both as `80GB:2gpu`.
 
 use std::fmt;
@@ -20,7 +20,7 @@ impl Amounts {
     /// More than any machine has.
     pub const MAX_GPUS: u32 = 64;
 
-    /// Reads amounts separated by colons; `None` if one of them is none, or is named twice.
+    /// Parses amounts separated by colons; `None` if one of them is invalid, or is named twice.
     pub fn parse(text: &str) -> Option<Amounts> {
         let mut amounts = Amounts::default();
         for part in text.split(':') {
@@ -31,7 +31,7 @@ impl Amounts {
                     std::mem::replace(&mut amounts.gpus, count) > 0
                 }
                 _ => {
-                    // A bare number would be one of bytes, which nobody means.
+                    // A bare number would mean bytes, which is never intended.
                     part.ends_with(|last: char| last.is_ascii_alphabetic()).then_some(())?;
                     let bytes = parse_bytes("memory", part).ok().filter(|bytes| *bytes > 0)?;
                     std::mem::replace(&mut amounts.memory_bytes, bytes) > 0
@@ -66,7 +66,7 @@ impl Amounts {
     }
 }
 
-/// As it is read again; nothing is shown as nothing.
+/// In the form that `parse` reads; zero amounts are left out.
 impl fmt::Display for Amounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.memory_bytes > 0 {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_read_and_shown_again() {
+    fn amounts_round_trip_through_text() {
         check("80GB", Some("80GB"));
         check("2gpu", Some("2gpu"));
         check("2gpu:1.5gb", Some("1.5GB:2gpu"));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_what_a_worker_would_take() {
+    fn fit_agrees_with_worker_capacity() {
         let amounts: Vec<Amounts> = ["1GB", "2GB", "1gpu", "2GB:2gpu"]
             .iter()
             .filter_map(|text| Amounts::parse(text))

@@ -1,12 +1,12 @@
-//! The moments at which requests arrive. Each function gives `count` moments in ascending order and then
+//! The moments at which requests arrive. Each function returns `count` moments in ascending order and then
 //! the end of the run, in any unit: the caller stretches the whole to the load that it wants.
 
 use hypha_model::Rng;
 
 use crate::trace::Trace;
 
-/// Arrivals that know nothing of each other. The run ends with the request after the last, which makes
-/// the moments exactly those of a Poisson process of which it is known how many came.
+/// Independent arrivals. The run ends with the request after the last, which makes the moments exactly those
+/// of a Poisson process conditioned on the number of arrivals.
 pub(crate) fn poisson(count: usize, rng: &mut Rng) -> Vec<f64> {
     let mut now = 0.0;
     let next = |_| {
@@ -16,7 +16,7 @@ pub(crate) fn poisson(count: usize, rng: &mut Rng) -> Vec<f64> {
     (0..=count).map(next).collect()
 }
 
-/// A Poisson process that is switched on for [`ON_S`] and off for [`OFF_S`], in turn. The switching is
+/// A Poisson process that is switched on for [`ON_S`] and off for [`OFF_S`], alternately. The switching is
 /// regular: with random lengths the longest burst of a run decides its outcome, and seeds differ more
 /// than strategies. A pause comes first, so that each burst has one.
 pub(crate) fn bursts(count: usize, mean_gap_s: f64, rng: &mut Rng) -> Vec<f64> {
@@ -68,7 +68,7 @@ mod tests {
         // A gap is 0.1 s, and one in 50 has a pause of 20 s in it; that one is twice as long besides.
         // So E[gap²] = 2 · 0.1² + (20² + 2 · 20 · 0.2) / 50, over 0.5², less 1.
         check(&bursts(COUNT, 0.5, &mut Rng::new(1)), 0.5, 31.7);
-        // Far apart, bursts are not noticed.
+        // With a mean gap much longer than a cycle, bursts make no difference.
         check(&bursts(COUNT, 1e9, &mut Rng::new(1)), 1e9, 1.0);
     }
 

@@ -1,4 +1,4 @@
-//! From numbers to places on a drawing: an axis and its ticks.
+//! From numbers to coordinates on a drawing: an axis and its ticks.
 
 /// An axis from `low` to `high`, which is always more than `low`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,12 +25,12 @@ impl Axis {
         Axis { low: (least - margin).max(0.0), high: most + margin }
     }
 
-    /// The largest value that has a place.
+    /// The largest value on the axis.
     pub(crate) fn high(&self) -> f64 {
         self.high
     }
 
-    /// Where `value` is: 0 at the low end, 1 at the high end, and never outside.
+    /// The position of `value`: 0 at the low end, 1 at the high end, and never outside.
     pub(crate) fn at(&self, value: f64) -> f64 {
         ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
@@ -42,7 +42,7 @@ impl Axis {
         let round = [1.0, 2.0, 5.0].map(|digit| digit * power);
         let step = round.into_iter().find(|step| *step >= rough).unwrap_or(10.0 * power);
         let first = (self.low / step).ceil();
-        // Six at most fit in by the choice of the step; the bound is for rounding.
+        // At most six fit by the choice of the step; the bound is for rounding.
         let ticks = (0..8).map(|index| (first + f64::from(index)) * step);
         ticks.take_while(|tick| *tick <= self.high).collect()
     }
@@ -60,7 +60,7 @@ pub(crate) fn duration(ms: f64) -> String {
     }
 }
 
-/// The same for a tick, which is round: no zeros at the end.
+/// The same for a tick, which is round: no trailing zeros.
 pub(crate) fn round_duration(ms: f64) -> String {
     let (value, unit) = if ms < 1000.0 { (ms, "ms") } else { (ms / 1000.0, "s") };
     let digits = format!("{value:.3}");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_points_still_make_an_axis() {
+    fn degenerate_points_still_make_an_axis() {
         let odd: [&[f64]; 4] = [&[], &[0.0], &[5.0], &[0.0, 100.0]];
         for values in odd {
             let axis = Axis::around(values.iter().copied());

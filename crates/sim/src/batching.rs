@@ -1,8 +1,8 @@
 //! How tasks that run at once on a worker slow each other: the model, in one place.
 //!
-//! Of n tasks at once, each runs at `1 / (1 + a (n - 1))` of its speed alone; `a` is the slowdown. With a = 0 they do
-//! not notice each other, with a = 1 they share the worker as if it ran them in turn, and above that they get in each
-//! other's way. Prompts, answers and sizes make no difference, and a task that begins or ends changes the others' speed
+//! Of n tasks at once, each runs at `1 / (1 + a (n - 1))` of its speed alone; `a` is the slowdown. With a = 0 they
+//! do not affect each other, with a = 1 they share the worker as if it ran them in turn, and above that they
+//! interfere. Prompts, answers and sizes make no difference, and a task that begins or ends changes the others' speed
 //! at once. An assumption, not a measurement: the first-order shape of what servers that batch requests do.
 
 /// How many tasks run at once, and what that costs each.

@@ -1,12 +1,12 @@
 //! A mean latency that no scheduler can go below: that of one machine with the speed of the whole pool, which may
 //! interrupt a task at any time and always works on the one with the least left.
 //!
-//! Whatever a pool does, such a machine could do too: by working on each task for as large a part of a moment as the
-//! pool does. And on one machine, nothing has a lower mean than the least left first (Schrage 1968). So it is a bound
+//! Such a machine can do whatever a pool does: by working on each task for as large a part of a moment as the
+//! pool does. And on one machine, shortest remaining time first has the lowest mean (Schrage 1968). So it is a bound
 //! whatever restricts the pool: one worker for a task, no interruptions, requirements, priorities, latency of messages,
-//! work lost by failures. It bounds the mean over all tasks, so it says nothing if some of them never completed.
+//! work lost by failures. It bounds the mean over all tasks, so it does not apply if some of them never completed.
 //!
-//! A task that is alone there runs at the speed of all workers, which no pool can do. So that the bound means something
+//! A task that is alone there runs at the speed of all workers, which no pool can do. To keep the bound useful
 //! under light loads, it is at least what all tasks would take if each had the fastest worker for itself.
 
 use std::cmp::Reverse;
@@ -16,11 +16,11 @@ use crate::batching::Batching;
 use crate::pool::PoolSpec;
 use crate::workload::Request;
 
-/// Times are counted in microseconds, so a run may be that much shorter than it should.
+/// Times are counted in microseconds, so a run may be that much too short.
 const ROUNDING_S: f64 = 1e-6;
 
-/// The least mean latency, in seconds, that any schedule of these requests on this pool can have. Requests are in the
-/// order of their arrival. NaN of none.
+/// The least mean latency, in seconds, that any schedule of these requests on this pool can have. Requests are in
+/// order of arrival. NaN if there are none.
 pub fn least_mean_s(requests: &[Request], pool: &PoolSpec, batching: Batching) -> f64 {
     let top_speed = pool.top_speed();
     let work_s = |request: &Request| (request.run_s - ROUNDING_S * top_speed).max(0.0);
@@ -41,7 +41,7 @@ fn shortest_remaining_first(tasks: impl Iterator<Item = (f64, f64)>, speed: f64)
         match left.pop() {
             Some(Reverse(shortest)) => {
                 let ends = now + f64::from_bits(shortest) / speed;
-                // As many as are there wait for as long as the next event is away.
+                // All of these tasks wait until the next event.
                 sum += (ends.min(arrival) - now) * (left.len() + 1) as f64;
                 if ends > arrival {
                     let rest = f64::from_bits(shortest) - (arrival - now) * speed;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_left_goes_first() {
+    fn shortest_remaining_goes_first() {
         check(&[], 1.0, 0.0);
         check(&[(5.0, 3.0)], 2.0, 1.5);
         // The second interrupts: it takes 1, the first 4 + 1.
@@ -88,9 +88,9 @@ mod tests {
         check(&[(0.0, 0.0), (0.0, 1.0)], 1.0, 1.0);
     }
 
-    /// Every way to do small tasks one step at a time, by search: none has a smaller sum.
+    /// Every order of small tasks one step at a time, by search: none has a smaller sum.
     #[test]
-    fn no_way_to_interrupt_is_better() {
+    fn no_preemptive_schedule_is_better() {
         fn least(now: u32, tasks: &[(u32, u32)], left: &mut [u32]) -> u32 {
             if left.iter().all(|left| *left == 0) {
                 return 0;

@@ -3,25 +3,25 @@
 use crate::checkers::Violation;
 use crate::scenario::{self, FaultKind, Scope};
 
-/// What became of one seed.
+/// The outcome of one seed.
 #[derive(Clone, Debug)]
 pub struct SeedOutcome {
     /// The seed.
     pub seed: u64,
     /// How many events there were.
     pub steps: u64,
-    /// What was violated.
+    /// The promise that was broken, if any.
     pub violation: Option<Violation>,
 }
 
-/// A failure that has been made as small as it would go.
+/// A failure that has been shrunk as far as possible.
 #[derive(Clone, Debug)]
 pub struct ShrunkFailure {
     /// The seed.
     pub seed: u64,
     /// What is left of the scenario.
     pub scope: Scope,
-    /// What is violated in it.
+    /// The promise that is broken in it.
     pub violation: Violation,
     /// What happens in it, line by line.
     pub log: Vec<String>,
@@ -33,7 +33,7 @@ pub fn run(seed: u64, scope: &Scope) -> SeedOutcome {
     SeedOutcome { seed, steps, violation }
 }
 
-/// Runs a seed that fails again and again with fewer fault kinds and fewer tasks, as long as it breaks the same
+/// Runs a failing seed repeatedly with fewer fault kinds and fewer tasks, as long as it breaks the same
 /// promise; returns the smallest, with its log. `None` if the seed does not fail.
 pub fn shrink(seed: u64, scope: &Scope) -> Option<ShrunkFailure> {
     let promise = run(seed, scope).violation?.promise;
@@ -86,5 +86,5 @@ fn run_world(seed: u64, scope: &Scope, log: bool) -> (u64, Option<Violation>, Ve
     (steps + world.steps(), result.err(), [log_of_world, world.log().to_vec()].concat())
 }
 
-/// One in so many seeds has a stream besides its world: five times the tasks, and few ways to differ.
+/// One in so many seeds has a stream besides its world: five times the tasks, and few variations.
 const STREAM_EVERY: u64 = 10;

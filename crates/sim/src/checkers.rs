@@ -26,14 +26,14 @@ pub(crate) use starvation::ArrivedTask;
 pub use starvation::StarvationBounds;
 use starvation::StarvationChecker;
 
-/// What has been seen of the tasks, and what follows from it.
+/// The tasks as observed so far, and the state of each checker.
 pub struct Checkers {
     thorough: bool,
     tasks: Vec<TaskObservation>,
     index_of: Map<TaskId, u32>,
     /// For each scheduler, tasks that are durable and have not ended.
     open: Vec<usize>,
-    /// For each scheduler, the tasks that are not stored and whose clients wait, with their indices.
+    /// For each scheduler, the interactive tasks whose clients wait, with their indices.
     waiting: Vec<BTreeMap<TaskId, usize>>,
     ended: usize,
     rejected: usize,
@@ -48,11 +48,11 @@ pub struct Checkers {
 /// The scheduler that made something durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Author {
-    /// Its place.
+    /// Its index.
     pub(crate) at: usize,
     /// Its id.
     pub(crate) id: SchedulerId,
-    /// What its clock shows.
+    /// The time on its clock.
     pub(crate) local: Time,
 }
 
@@ -100,12 +100,12 @@ impl Checkers {
         self.failures.run_began(now, run);
     }
 
-    /// An executor has ended; if it failed, whether that is final.
+    /// An executor has ended; if it failed, whether the failure is final.
     pub(crate) fn run_ended(&mut self, run: RunId, failed: Option<bool>) {
         self.failures.run_ended(run, failed);
     }
 
-    /// From submission to recorded end, for each task by its index; none for one that did not complete.
+    /// From submission to recorded end, for each task by its index; `None` for one that did not complete.
     pub fn latencies(&self) -> Vec<Option<Span>> {
         let latency = |task: &TaskObservation| {
             let completed = task.completed.then_some(task.ended?)?;
@@ -160,7 +160,7 @@ impl Checkers {
                     return Err(Violation { promise: Promise::OneResult, what });
                 }
                 self.tasks[index].id = Some(accepted.id);
-                // A scheduler that was frozen hears a client's repeats together, and may reject only the first.
+                // A scheduler that was frozen receives a client's repeats together, and may reject only the first.
                 self.rejected -= usize::from(std::mem::take(&mut self.tasks[index].rejected));
                 self.index_of.insert(accepted.id, index as u32);
                 self.open[scheduler] += 1;
@@ -188,7 +188,7 @@ impl Checkers {
         Ok(())
     }
 
-    /// The one end of a task.
+    /// Records the one end of a task.
     fn ended(&mut self, now: Time, index: usize, finished: &FinishedTask) -> Result<(), Violation> {
         self.starvation_task_ended(index);
         let observed = &mut self.tasks[index];
@@ -206,7 +206,7 @@ impl Checkers {
         Ok(())
     }
 
-    /// A client who waits on the line was answered.
+    /// The client of an interactive task was answered.
     pub(crate) fn interactive_answered(
         &mut self,
         now: Time,
@@ -220,7 +220,7 @@ impl Checkers {
         self.answered(now, index, answer)
     }
 
-    /// A client who waits on the line was told the end.
+    /// The client of an interactive task was sent its end.
     pub(crate) fn interactive_ended(
         &mut self,
         now: Time,
@@ -236,7 +236,7 @@ impl Checkers {
         }
     }
 
-    /// A client on the line got no answer.
+    /// The client of an interactive task got no answer.
     pub(crate) fn client_disconnected(&mut self, now: Time, index: usize) {
         let observed = &mut self.tasks[index];
         if !std::mem::replace(&mut observed.answered, true) {
@@ -245,7 +245,7 @@ impl Checkers {
         }
     }
 
-    /// A machine begins, or is gone.
+    /// A machine begins, or has ended.
     pub(crate) fn machine_changed(&mut self, now: Time, node: Node, is_running: bool) {
         self.failures.machine_changed(now, node, is_running);
         if let (Node::Scheduler(scheduler), false) = (node, is_running) {
@@ -253,7 +253,7 @@ impl Checkers {
         }
     }
 
-    /// A scheduler's machine is gone: those who waited on the line notice.
+    /// A scheduler's machine has ended: its interactive clients notice.
     fn died(&mut self, now: Time, scheduler: usize) {
         for index in std::mem::take(&mut self.waiting[scheduler]).into_values() {
             self.tasks[index].ended = Some(now);
@@ -267,7 +267,7 @@ impl Checkers {
         }
     }
 
-    /// The task that `message` brings a result for, if its attempt is void and the task has not ended.
+    /// The task that `message` reports a result for, if its attempt is void and the task has not ended.
     pub(crate) fn void_result(
         &self,
         scheduler: SchedulerId,
@@ -279,7 +279,7 @@ impl Checkers {
         (void && self.tasks[index as usize].ended.is_none()).then_some(attempt.task)
     }
 
-    /// The result of a void attempt has not ended its task.
+    /// Checks that the result of a void attempt has not ended its task.
     pub(crate) fn check_void_result_dropped(&self, void: Option<TaskId>) -> Result<(), Violation> {
         let Some(task) = void else { return Ok(()) };
         let index = self.index_of.get(&task).copied().unwrap_or_default();
@@ -314,7 +314,7 @@ impl Checkers {
         }
     }
 
-    /// What is durable, or is about to be, and what the scheduler has in hand are the same tasks.
+    /// Checks that the tasks that are durable, or about to be, are the tasks that the scheduler has.
     pub(crate) fn scheduler_stepped(
         &self,
         now: Time,
@@ -345,7 +345,7 @@ impl Checkers {
             .map_or(Ok(()), |what| Err(Violation { promise: Promise::EveryRefusalExplained, what }))
     }
 
-    /// What a worker runs fits, and is paid for by a lease that holds.
+    /// Checks that the runs of a worker fit, and that a valid lease covers each.
     pub(crate) fn worker_stepped(
         &self,
         now: Time,
@@ -372,8 +372,8 @@ impl Checkers {
         Ok(())
     }
 
-    /// What a scheduler counts on, the worker has not given to others: each lease that its holder counts on is in the
-    /// worker's book. (What an earlier life granted is void, and a scheduler that has not noticed is refused.)
+    /// Checks that each lease that its holder counts on is in the worker's book: the worker has not granted it to
+    /// others. (The leases of an earlier incarnation are void, and a scheduler that has not noticed is refused.)
     pub(crate) fn check_lease_holders(
         &self,
         now: Time,
@@ -398,7 +398,7 @@ impl Checkers {
         Ok(())
     }
 
-    /// The run is over although tasks are left.
+    /// Checks that no task is left at the end of the run.
     pub(crate) fn check_all_ended(
         &self,
         now: Time,
@@ -432,7 +432,7 @@ impl Checkers {
         }
     }
 
-    /// Nothing is left over when all tasks have ended.
+    /// Checks that a scheduler has nothing left when all tasks have ended.
     pub(crate) fn check_drained(&self, now: Time, node: &Host<Scheduler>) -> Result<(), Violation> {
         let now = node.clock.local(now);
         let Some(machine) = &node.machine else { return Ok(()) };
@@ -452,7 +452,7 @@ impl Checkers {
         machine.check(now).map_err(|what| Violation { promise: Promise::BackToZero, what })
     }
 
-    /// A worker has nothing booked when it runs nothing.
+    /// Checks that a worker has nothing booked when it runs nothing.
     pub(crate) fn check_worker_drained(
         &self,
         now: Time,

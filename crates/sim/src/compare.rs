@@ -30,9 +30,9 @@ use crate::{deaths, oracle};
 pub struct Comparison {
     /// What arrives.
     pub workload: Workload,
-    /// Who works.
+    /// The workers.
     pub pool: PoolSpec,
-    /// What the predictor is told of a request.
+    /// What the predictor knows of a request.
     pub predictor_input: PredictorInput,
     /// One sigma of the lognormal noise that no predictor can foresee.
     pub noise: f64,
@@ -40,22 +40,22 @@ pub struct Comparison {
     pub tasks: usize,
     /// How long a message takes.
     pub latency: Span,
-    /// Predict from this table instead of from what was learned.
+    /// Predict from this table instead of from observed runs.
     pub table: Option<LookupTable>,
-    /// What tasks ask for.
+    /// What tasks require.
     pub mix: Mix,
     /// How many tasks run at once on a worker, and how that slows them.
     pub batching: Batching,
-    /// What goes wrong.
+    /// The faults of the run.
     pub failures: FailureRates,
 }
 
-/// How often what goes wrong. The scheduler retries as it does by default.
+/// How often which fault occurs. The scheduler retries as it does by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FailureRates {
-    /// The part of runs that end with an error, when they would have ended well. All of them may be retried.
+    /// The share of runs that end with an error although they would have succeeded. All of them may be retried.
     pub executor_errors: f64,
-    /// How often a worker dies with all that it runs, while tasks arrive. It comes back after a minute.
+    /// How often a worker dies with all that it runs, while tasks arrive. It restarts after a minute.
     pub deaths_per_hour: f64,
 }
 
@@ -68,13 +68,13 @@ impl FailureRates {
     }
 }
 
-/// What the predictor is told of a request.
+/// What the predictor knows of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PredictorInput {
     /// Both token counts.
     #[default]
     InputOutput,
-    /// The prompt's alone: the length of the answer is unknown.
+    /// The prompt's only: the length of the answer is unknown.
     Input,
     /// Nothing.
     Nothing,
@@ -110,7 +110,7 @@ impl fmt::Display for PredictorInput {
     }
 }
 
-/// Runs one strategy once. `oracle_ratio` is not known here and left at NaN.
+/// Runs one strategy once. `oracle_ratio` is not known here and stays NaN.
 pub fn measure(
     comparison: &Comparison,
     strategy: Strategy,
@@ -170,7 +170,7 @@ pub fn measure(
     Ok(MeasuredRun { measures, levels: by_priority(mix, &demands, &latencies) })
 }
 
-/// How many tasks failed for good; none may, and none may be missing, if nothing goes wrong.
+/// How many tasks failed permanently; none may, and none may be missing, if there are no faults.
 fn failed(world: &World, all: usize, failures: &FailureRates) -> Result<usize, Violation> {
     let completed = world.checkers().count(TaskState::Completed);
     let failed = if failures.is_none() { 0 } else { world.checkers().count(TaskState::Failed) };
@@ -247,7 +247,7 @@ fn worker(at: usize, machine: WorkerSpec, comparison: &Comparison) -> WorkerSetu
             id: WorkerSetup::id(at),
             capacity: has.capacity(),
             executors: executor.into_iter().collect(),
-            // A pool of strangers: speeds are learned, except by the oracle.
+            // The hardware is unknown: speeds are learned, except by the oracle.
             hardware: (comparison.predictor_input == PredictorInput::Truth)
                 .then(|| oracle::hardware(speed))
                 .flatten(),
@@ -316,7 +316,7 @@ impl Arrivals for Requests {
     }
 }
 
-/// What the predictor is told of a request.
+/// What the predictor knows of a request.
 pub(crate) fn metadata(request: &Request, predictor_input: PredictorInput) -> Metadata {
     let input = ("input_tokens", f64::from(request.input_tokens));
     let output = ("output_tokens", f64::from(request.output_tokens));

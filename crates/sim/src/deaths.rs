@@ -1,15 +1,15 @@
-//! Workers that die at any time and come back, in a comparison.
+//! Workers that die at any time and restart, in a comparison.
 
 use hypha_model::{Rng, Span, Time};
 
 use crate::world::{Fault, Node, START};
 
-/// How long a worker is away: a restarted process that loads its model again.
+/// How long a worker is down: a restarted process that loads its model again.
 pub(crate) const DOWNTIME: Span = Span::from_secs(60);
 /// More of them would fill the memory; a run with so many says nothing about scheduling.
 const MAX_DEATHS: usize = 1_000_000;
 
-/// Deaths of each of `workers` at this rate until a time, and their returns. Their connections break, so that the
+/// Deaths of each of `workers` at this rate until a time, and their restarts. Their connections break, so that the
 /// scheduler notices. A worker that is down does not die again.
 pub(crate) fn draw(seed: u64, workers: usize, per_hour: f64, until: Span) -> Vec<(Time, Fault)> {
     let mut rng = Rng::new(seed ^ SALT);
@@ -32,7 +32,7 @@ pub(crate) fn draw(seed: u64, workers: usize, per_hour: f64, until: Span) -> Vec
     faults
 }
 
-/// Tells these draws from those of the workload, which has the same seed.
+/// Separates these draws from those of the workload, which has the same seed.
 const SALT: u64 = 0x6465_6174_6873_5f61;
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_die_as_often_as_asked() {
+    fn workers_die_at_the_configured_rate() {
         let hour = Span::from_secs(3_600);
         let faults = draw(1, 100, 5.0, hour);
         let deaths = faults.len() / 2;

@@ -5,16 +5,16 @@ use std::convert::Infallible;
 use hypha_machine::{Apply, Disk, MemoryDisk};
 use thiserror::Error;
 
-/// Keeps what is durable in memory, and can be made to fail.
+/// Stores what is durable in memory, and can be made to fail.
 #[derive(Debug)]
 pub struct FaultDisk<R, I> {
     memory: MemoryDisk<I>,
-    /// Whether everything is kept. A world that never restarts a scheduler keeps only what it began with: a million
+    /// Whether writes are kept. A world that never restarts a scheduler keeps only the initial image: a million
     /// tasks would fill the memory.
     is_persistent: bool,
     /// Whether writes fail at present.
     pub is_full: bool,
-    /// What was written last, for the checkers.
+    /// The records that were written last, for the checkers.
     pub(crate) written: Vec<R>,
 }
 
@@ -24,13 +24,13 @@ pub struct FaultDisk<R, I> {
 pub struct DiskFull;
 
 impl<R, I> FaultDisk<R, I> {
-    /// A disk that works, with this on it.
+    /// A working disk with this image.
     pub fn new(image: I) -> FaultDisk<R, I> {
         let memory = MemoryDisk { image };
         FaultDisk { memory, is_persistent: true, is_full: false, written: Vec::new() }
     }
 
-    /// The same, but it drops what is written if it does not keep it.
+    /// The same, but it drops writes unless it is persistent.
     pub(crate) fn with_persistence(image: I, is_persistent: bool) -> FaultDisk<R, I> {
         FaultDisk { is_persistent, ..FaultDisk::new(image) }
     }

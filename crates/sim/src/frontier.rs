@@ -1,4 +1,4 @@
-//! A picture of a trade: the mean of each strategy against its p99, and which of them nothing beats in
+//! A picture of a trade-off: the mean of each strategy against its p99, and which of them are not dominated in
 //! both.
 
 use crate::axis::{Axis, duration, round_duration};
@@ -9,7 +9,7 @@ use crate::svg::{Anchor, Svg, shorten};
 /// One strategy, or one setting of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// What stands beside it.
+    /// The text beside its dot.
     pub label: String,
     /// Mean latency.
     pub mean_ms: f64,
@@ -32,11 +32,11 @@ const TOP: f64 = 94.0;
 const BOTTOM: f64 = HEIGHT - 60.0;
 const RADIUS: f64 = 4.5;
 
-/// A beaten point further off than this many times the furthest of the front is listed, not drawn: it would
+/// A dominated point further off than this many times the furthest of the front is listed, not drawn: it would
 /// leave no room to tell the others apart.
 const OUTLIER_RATIO: f64 = 2.5;
 
-/// An SVG with a dot for each point; a line joins those that no other point beats in mean and p99. Points
+/// An SVG with a dot for each point; a line joins the points that no other point beats in mean and p99. Points
 /// that are not finite are left out.
 pub fn frontier(points: &[Point]) -> String {
     let drawable = |point: &&Point| point.mean_ms.is_finite() && point.p99_ms.is_finite();
@@ -136,7 +136,7 @@ fn pareto_front(points: &[&Point]) -> Vec<usize> {
     order
 }
 
-/// In steps: between two points of the front nothing better than a corner is known.
+/// In steps: nothing between two points of the front is known to be better than the corner.
 fn draw_front(svg: &mut Svg, front: impl Iterator<Item = (f64, f64)>) {
     let mut steps: Vec<(f64, f64)> = Vec::new();
     for (x, y) in front {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_front_is_what_nothing_beats() {
+    fn the_front_holds_the_points_that_no_other_beats() {
         check(&[], &[]);
         check(&[("a", 0.0, 0.0)], &["a"]);
         check(&[("a", 2.0, 2.0), ("b", 1.0, 3.0), ("c", 2.0, 3.0), ("d", 9.0, 9.0)], &["b", "a"]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_off_is_told_but_not_drawn() {
+    fn distant_points_are_listed_but_not_drawn() {
         let given = [
             ("a", 10.0, 90.0),
             ("b", 30.0, 20.0),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_left_out() {
+    fn points_that_are_not_finite_are_left_out() {
         let svg = frontier(&points(&[("gone", f64::NAN, 1.0), ("kept", 1.0, 1.0)]));
         check_well_formed(&svg);
         assert!(svg.contains("kept") && !svg.contains("gone"));

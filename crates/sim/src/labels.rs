@@ -1,4 +1,4 @@
-//! Where the names of dots go: the nearest free place around each.
+//! Where the labels of dots go: the nearest free position around each.
 
 use crate::svg::{Anchor, text_width};
 
@@ -11,10 +11,10 @@ pub(crate) struct Area {
     pub(crate) bottom: f64,
 }
 
-/// A place for a name.
+/// The position of a label.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label {
-    /// What it covers, about.
+    /// The area it covers, approximately.
     pub(crate) area: Area,
     /// The side that is nearest to its dot stays there, however wide the reader's font is.
     pub(crate) anchor: Anchor,
@@ -23,7 +23,7 @@ pub(crate) struct Label {
 }
 
 const FONT: f64 = 12.0;
-/// From a dot to its name, right and down, the best first.
+/// From a dot to its label, right and down, the best first.
 const DIRECTIONS: [(f64, f64); 8] = [
     (1.0, 0.0),
     (-1.0, 0.0),
@@ -34,12 +34,12 @@ const DIRECTIONS: [(f64, f64); 8] = [
     (-1.0, -1.0),
     (-1.0, 1.0),
 ];
-/// Steps of five pixels; a name further off than this belongs to no dot any more.
+/// Steps of five pixels; a label further off than this no longer belongs to its dot.
 const MAX_STEPS: u8 = 24;
 const DETACHED_DISTANCE: f64 = 12.0;
 
-/// A place for each name, within `room`, off all dots (of `radius`) and off the names before it. With no
-/// such place, beside its dot: an overlap is easier to read than a name that is far off.
+/// A position for each label, within `room`, clear of all dots (of `radius`) and of the labels before it. With no
+/// such position, beside its dot: an overlap is easier to read than a label that is far off.
 pub(crate) fn place_labels(dots: &[(String, (f64, f64))], radius: f64, room: Area) -> Vec<Label> {
     let dot_area = |(_, dot): &(String, (f64, f64))| Area::around(*dot, 2.0 * radius, 2.0 * radius);
     let mut taken: Vec<Area> = dots.iter().map(dot_area).collect();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn names_keep_apart_and_within() {
+    fn labels_do_not_overlap_and_stay_inside() {
         let crowd: Vec<(f64, f64)> = (0..10).map(|i| (200.0 + f64::from(i), 150.0)).collect();
         let labels = check(&crowd);
         assert!(!labels[0].is_detached);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_at_all_is_no_disaster() {
+    fn labels_without_room_do_not_panic() {
         let dots = [("long".repeat(200), (50.0, 50.0)), ("b".into(), (50.0, 50.0))];
         let labels = place_labels(&dots, 4.0, ROOM);
         assert_eq!(labels[0].base().0, 59.0);

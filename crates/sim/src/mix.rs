@@ -1,8 +1,8 @@
-//! What tasks ask for: shares of them have a priority, and shares of them need memory or GPUs, as people write them.
-//! `0.1:10,0.3:1` are 10 % with priority 10 and 30 % with priority 1; the rest has priority 0. `0.2:40GB:1gpu` are 20 %
-//! that need so much; the rest needs nothing.
+//! What tasks require: shares of them have a priority, and shares of them need memory or GPUs, as people write them.
+//! `0.1:10,0.3:1` are 10 % with priority 10 and 30 % with priority 1; the others have priority 0. `0.2:40GB:1gpu` are
+//! 20 % that need so much; the others need nothing.
 //!
-//! Both are drawn for each task by itself, apart from its size and from each other, and repeat for a seed.
+//! Both are drawn for each task, independent of its size and of each other, and repeat for a seed.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::amounts::Amounts;
 use crate::pool::PoolSpec;
 
-/// What tasks ask for.
+/// What tasks require.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mix {
     /// Priorities.
@@ -22,7 +22,7 @@ pub struct Mix {
     pub needs: Shares<Amounts>,
 }
 
-/// What one task asks for.
+/// What one task requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskDemand {
     /// Its priority.
@@ -31,7 +31,7 @@ pub struct TaskDemand {
     pub needs: Amounts,
 }
 
-/// Values with the share of tasks that have each. The tasks that are left have the default.
+/// Values with the share of tasks that have each. The remaining tasks have the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares<T>(Vec<(f64, T)>);
 
@@ -46,7 +46,7 @@ pub struct MixError {
     problem: InvalidShare,
 }
 
-/// What can be wrong with one part.
+/// Why a part is refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 enum InvalidShare {
     #[error("expected SHARE:PRIORITY, e.g. 0.1:10")]
@@ -65,13 +65,13 @@ enum InvalidShare {
     NoWorker,
 }
 
-/// A table for each level is printed, and nobody reads more.
+/// A table for each level is printed; more would not be readable.
 const MAX_PARTS: usize = 16;
-/// Shares that are written with a few decimals add up to 1 only about.
+/// Shares that are written with a few decimals add up to 1 only approximately.
 const ROUNDING: f64 = 1e-9;
 
 impl Mix {
-    /// What `count` tasks ask for.
+    /// What `count` tasks require.
     pub fn draw(&self, seed: u64, count: usize) -> Vec<TaskDemand> {
         let mut rng = Rng::new(seed ^ SALT);
         let (mut of_priorities, mut of_needs) = (rng.fork(), rng.fork());
@@ -82,7 +82,7 @@ impl Mix {
         (0..count).map(draw).collect()
     }
 
-    /// Refuses what no worker of the pool could ever run.
+    /// Refuses needs that no worker of the pool could ever satisfy.
     pub fn check(&self, pool: &PoolSpec) -> Result<(), MixError> {
         let unmet = self.needs.0.iter().position(|(_, needs)| !pool.has(needs));
         unmet.map_or(Ok(()), |at| {
@@ -92,11 +92,11 @@ impl Mix {
     }
 }
 
-/// Tells these draws from those of the workload, which has the same seed.
+/// Separates these draws from those of the workload, which has the same seed.
 const SALT: u64 = 0x6d69_785f_6f66_5f74;
 
 impl Shares<Priority> {
-    /// Reads `SHARE:PRIORITY` parts.
+    /// Parses `SHARE:PRIORITY` parts.
     pub fn of_priorities(text: &str) -> Result<Shares<Priority>, MixError> {
         Shares::parse(text, InvalidShare::Priority, |value| parse_priority("priority", value).ok())
     }
@@ -114,7 +114,7 @@ impl Shares<Priority> {
 }
 
 impl Shares<Amounts> {
-    /// Reads `SHARE:MEMORY:GPUS` parts, one of the two is enough.
+    /// Parses `SHARE:MEMORY:GPUS` parts; one of the two is enough.
     pub fn of_needs(text: &str) -> Result<Shares<Amounts>, MixError> {
         Shares::parse(text, InvalidShare::Needs, Amounts::parse)
     }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_worker_has_is_refused() {
+    fn needs_that_no_worker_can_satisfy_are_refused() {
         let mix = |needs: &str| Mix { needs: Shares::of_needs(needs).unwrap(), ..Mix::default() };
         let pool: PoolSpec = "1x4:80GB,6x1.0:24GB:1gpu".parse().unwrap();
         assert_eq!(mix("0.1:80GB,0.1:24GB:1gpu").check(&pool), Ok(()));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_ask_in_their_shares_and_apart_from_each_other() {
+    fn demands_follow_their_shares_and_are_independent() {
         let mix = Mix {
             priorities: Shares::of_priorities("0.1:10,0.3:-1.5").unwrap(),
             needs: Shares::of_needs("0.5:8GB").unwrap(),

@@ -1,4 +1,4 @@
-//! The network between schedulers and workers: late, lossy, repeating, reordering, parted.
+//! The network between schedulers and workers: it delays, loses, duplicates and reorders messages, and partitions.
 
 use hypha_model::{Rng, Span, Time};
 
@@ -57,7 +57,7 @@ impl Clock {
         Clock { offset_micros: self.offset_micros + micros, ..self }
     }
 
-    /// What the clock shows at a true time.
+    /// The time on the clock at a true time.
     pub fn local(&self, time: Time) -> Time {
         let since_start = match self.rate == 1.0 {
             true => time.since(self.start),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_and_repeats_come_at_their_rates() {
+    fn losses_and_duplicates_occur_at_their_rates() {
         let network = Network { loss: 0.1, duplication: 0.2, ..Network::PERFECT };
         let mut rng = Rng::new(1);
         let (mut lost, mut twice) = (0, 0);

@@ -1,7 +1,7 @@
 //! The oracle: our own strategy, with every run time known beforehand, exactly.
 //!
-//! What it knows is what a task takes alone: its true run time at speed 1, noise included, over the true speed of each
-//! worker. It does not know what is going to arrive, what will fail, or how tasks that run at once slow each other.
+//! It knows the run time of a task alone: its true run time at speed 1, noise included, over the true speed of each
+//! worker. It does not know which tasks will arrive, what will fail, or how tasks that run at once slow each other.
 
 use hypha_engine::Image;
 use hypha_model::Name;
@@ -22,7 +22,7 @@ pub fn oracle(comparison: &Comparison, load: f64, seed: u64) -> Result<MeasuredR
     measure(&knowing, Strategy::Predictive(strategy), load, seed)
 }
 
-/// The label by which the oracle knows the speed of a worker.
+/// The label from which the oracle knows the speed of a worker.
 pub(crate) fn hardware(speed: f64) -> Option<Name> {
     format!("speed {speed}").parse().ok()
 }
@@ -48,9 +48,9 @@ mod tests {
 
     const TASKS: usize = 50;
 
-    /// What the oracle predicts of each task on each worker is what happens there when it runs alone.
+    /// The oracle's prediction for each task on each worker is its run time there when it runs alone.
     #[test]
-    fn predictions_are_what_happens_alone() {
+    fn predictions_equal_run_times_alone() {
         let pool: PoolSpec = "1x0.5,2x1.0,1x1.01,1x4.0,1x333.3".parse().unwrap();
         let predictor = image(&pool).predictor.unwrap();
         let mut predictor = Predictor::restore(Default::default(), predictor);
@@ -64,7 +64,7 @@ mod tests {
                 latency: Span::ZERO,
                 table: None,
                 mix: Mix::default(),
-                // So slow together that no two could be hidden.
+                // So slow together that an overlap of two would show.
                 batching: Batching { at_once: 4, slowdown: 3.0 },
                 failures: FailureRates::default(),
             };
@@ -88,7 +88,7 @@ mod tests {
             let mean_ms = predicted_ms.iter().sum::<f64>() / TASKS as f64;
             let predicted = [mean_ms, predicted_ms[24], predicted_ms[47], predicted_ms[49]];
             for (happened, predicted) in happened.iter().zip(predicted) {
-                // A microsecond, in which time is counted.
+                // A microsecond: the resolution of time.
                 assert!((happened - predicted).abs() <= 0.001, "{speed}: {happened}, {predicted}");
             }
         }

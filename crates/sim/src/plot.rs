@@ -16,8 +16,8 @@ const NAMES: f64 = 136.0;
 const VALUES: f64 = 58.0;
 const GROUP: f64 = 32.0;
 const BAR: f64 = 11.0;
-/// A bar longer than this many times the best p99 is broken off: an unstable strategy, whose latency only
-/// says how long the run was, would leave no room to compare the others.
+/// A bar longer than this many times the best p99 is broken off: the latency of an unstable strategy only
+/// shows how long the run was, and its bar would leave no room to compare the others.
 const BREAK_AT: f64 = 3.0;
 /// How much longer a broken bar is than the longest whole one.
 const BROKEN: f64 = 1.25;
@@ -171,15 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_off_is_broken_off() {
+    fn very_long_bars_are_broken_off() {
         let rows = [row("w", "a", &[(10.0, 100.0)]), row("w", "b", &[(244.8, 9999.0)])];
         let svg = check(&rows, &["10.0", "244.8"], &["100.0", "306.0"]);
         assert_eq!(svg.matches("<polygon").count(), 1);
-        assert!(svg.contains(">10.0 s<"), "its value is still told: {svg}");
+        assert!(svg.contains(">10.0 s<"), "its value is still shown: {svg}");
     }
 
     #[test]
-    fn panels_are_apart_and_seeds_give_whiskers() {
+    fn panels_are_separate_and_seeds_give_whiskers() {
         let runs = [(100.0, 300.0), (104.0, 306.0)];
         let svg =
             check(&[row("v", "a", &runs), row("w", "a", &runs)], &["103.0"; 2], &["306.0"; 2]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_input_still_draws() {
+    fn degenerate_input_still_draws() {
         check(&[], &[], &[]);
         check(&[row("<&>", "\u{0}\"", &[(0.0, 0.0)])], &["0.0"], &["0.0"]);
         let svg = check(&[row("w", "s", &[(f64::NAN, f64::INFINITY)])], &[], &[]);

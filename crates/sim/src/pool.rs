@@ -1,5 +1,5 @@
 //! The machines of a simulation, as people write them: `1x4.0,1x2.0,6x1.0` is one worker of speed 4,
-//! one of speed 2 and six of speed 1. `6x1.0:24GB:1gpu` says what each of the six has.
+//! one of speed 2 and six of speed 1. `6x1.0:24GB:1gpu` gives each of the six that memory and GPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,59 +26,59 @@ struct Group {
 pub struct WorkerSpec {
     /// How fast it is.
     pub speed: f64,
-    /// What it has.
+    /// Its memory and GPUs.
     pub has: Amounts,
 }
 
 /// A pool that was refused, on one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PoolError {
-    /// Nothing was written.
+    /// The text is empty.
     #[error("pool: empty: write COUNTxSPEED parts, e.g. 1x4.0,6x1.0")]
     Empty,
     /// More than [`PoolSpec::MAX_PARTS`].
     #[error("pool: at most {max} parts are taken", max = PoolSpec::MAX_PARTS)]
     TooManyParts,
-    /// One part, counted from 1, is wrong.
+    /// One part, counted from 1, is invalid.
     #[error("pool: part {number} `{part}`: {problem}")]
     Part {
         /// Which part, from 1.
         number: usize,
         /// The part as it was written, escaped and cut to one short line.
         part: String,
-        /// What is wrong with it.
+        /// Why it is refused.
         problem: InvalidPart,
     },
 }
 
-/// What can be wrong with one part of a pool.
+/// Why a part of a pool is refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum InvalidPart {
     /// Not of the form `6x1.0`.
     #[error("expected COUNTxSPEED, e.g. 6x1.0")]
     Shape,
-    /// What follows the speed is not memory or GPUs.
+    /// The text after the speed is not memory or GPUs.
     #[error("after the speed, expected what each worker has, e.g. 6x1.0:24GB or 6x1.0:24GB:1gpu")]
     Amounts,
-    /// A group of nothing.
+    /// An empty group.
     #[error("a count is at least 1")]
     NoWorkers,
     /// This part brings the pool over [`PoolSpec::MAX_WORKERS`].
     #[error("a pool has at most {max} workers", max = PoolSpec::MAX_WORKERS)]
     TooManyWorkers,
-    /// Zero, negative, NaN, infinite or absurd.
+    /// Zero, negative, NaN, infinite or out of range.
     #[error("a speed is from {min} to {max}", min = PoolSpec::MIN_SPEED, max = PoolSpec::MAX_SPEED)]
     Speed,
 }
 
 impl PoolSpec {
-    /// Ten times the largest pool that anybody has asked about; the simulator's memory grows with it.
+    /// Ten times the largest pool that was ever requested; the simulator's memory grows with it.
     pub const MAX_WORKERS: usize = 1_000_000;
-    /// The oracle tells that many speeds apart.
+    /// The oracle distinguishes that many speeds.
     pub const MAX_PARTS: usize = MAX_HARDWARE;
-    /// Slower than this beside a worker of speed 1 is dead for every purpose, and run times overflow.
+    /// A worker slower than this beside one of speed 1 does no useful work, and run times overflow.
     pub const MIN_SPEED: f64 = 0.001;
-    /// Above this a run time falls under the microsecond that time is counted in.
+    /// Above this a run time falls below the microsecond that time is counted in.
     pub const MAX_SPEED: f64 = 1_000.0;
 
     /// The workers, in the order in which they were written.
@@ -96,7 +96,7 @@ impl PoolSpec {
         self.groups.iter().map(|group| group.machine.speed).fold(0.0, f64::max)
     }
 
-    /// Whether a worker has at least this.
+    /// Whether some worker has at least this.
     pub fn has(&self, wanted: &Amounts) -> bool {
         self.groups.iter().any(|group| wanted.fit(&group.machine.has))
     }
@@ -140,7 +140,7 @@ fn parse_group(part: &str) -> Result<Group, InvalidPart> {
     if count.is_empty() || !count.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(InvalidPart::Shape);
     }
-    // Digits alone fail to parse only when they are too many.
+    // Digits only fail to parse when there are too many.
     let count: usize = count.parse().map_err(|_| InvalidPart::TooManyWorkers)?;
     let (speed, has) = match speed.split_once(':') {
         Some((speed, amounts)) => (speed, Amounts::parse(amounts).ok_or(InvalidPart::Amounts)?),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_are_read_and_shown_again() {
+    fn pools_round_trip_through_text() {
         check("1x4.0,1x2.0,6x1.0", "1x4.0,1x2.0,6x1.0: 8 workers, 12 in all");
         check(" 2x0.5 , 1x1e1 ", "2x0.5,1x10.0: 3 workers, 11 in all");
         check("1x0.001,1x1000", "1x0.001,1x1000.0: 2 workers, 1000.001 in all");

@@ -1,4 +1,4 @@
-//! How well run times are predicted, without any scheduling in the way.
+//! How well run times are predicted, without the influence of scheduling.
 
 use hypha_model::{Name, Payload, Requirement, Span, TaskSpec};
 use hypha_predict::{Calibration, LookupTable, Mode, Predictor, Settings};
@@ -9,7 +9,7 @@ use crate::workload::Request;
 use crate::world::WorkerSetup;
 
 /// Runs the requests one after the other, each on the next worker of the pool, and compares each time with
-/// what was predicted just before. Workers report no hardware: their speeds are learned.
+/// the prediction made just before. Workers report no hardware: their speeds are learned.
 pub fn calibrate(
     requests: &[Request],
     pool: &PoolSpec,

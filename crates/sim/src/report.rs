@@ -1,4 +1,4 @@
-//! The outcome of a comparison: for people as a table, for machines as JSON.
+//! The outcome of a comparison: as JSON for programs, and as rows for the table.
 
 use hypha_model::{Priority, Span};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -6,7 +6,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use crate::mix::Level;
 use crate::stats::{Interval, Summary};
 
-/// What one run, under one seed, was measured to do.
+/// The measurements of one run, under one seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredRun {
     /// Of all tasks.
@@ -15,7 +15,7 @@ pub struct MeasuredRun {
     pub levels: Vec<(Priority, Latency)>,
 }
 
-/// Times from arrival to result, of the tasks that completed. NaN of none.
+/// Times from arrival to result, of the tasks that completed. NaN if there are none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latency {
     /// The mean.
@@ -42,11 +42,11 @@ pub struct Measures {
     pub utilisation: f64,
     /// Jain's index, 0 to 1.
     pub fairness: f64,
-    /// The part of the tasks that failed for good, 0 to 1.
+    /// The share of tasks that failed permanently, 0 to 1.
     pub failed: f64,
     /// Mean latency over that of a scheduler that knows the true run times.
     pub oracle_ratio: f64,
-    /// Mean latency over what no scheduler can go below. NaN if tasks failed: then that is no bound.
+    /// Mean latency over the bound that no scheduler can go below. NaN if tasks failed: then the bound does not apply.
     pub bound_ratio: f64,
 }
 
@@ -133,7 +133,7 @@ pub struct Row {
 /// The tasks of one priority.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LevelRow {
-    /// Which.
+    /// The priority.
     pub priority: Priority,
     /// The means.
     pub latency: Latency,
@@ -142,7 +142,7 @@ pub struct LevelRow {
 }
 
 impl Row {
-    /// The row over these runs, one for each seed; `None` of no runs.
+    /// The row over these runs, one for each seed; `None` if there are no runs.
     pub fn over_seeds(
         workload: &str,
         load: f64,
@@ -170,7 +170,7 @@ impl Row {
     }
 }
 
-/// The mean of each number, and half the width of its confidence interval; `None` of no runs.
+/// The mean of each number, and half the width of its confidence interval; `None` if there are no runs.
 fn over_seeds<T: Copy>(runs: &[T], fields: &[Field<T>]) -> Option<(T, Option<T>)> {
     let (mut means, mut half_widths) = (*runs.first()?, *runs.first()?);
     let mut is_sure = true;
@@ -229,7 +229,7 @@ fn serialize_fields<M: SerializeMap, T: Copy>(
 
 /// `{"rows": [...]}` with a line for each row, in the order given.
 pub fn json(rows: &[Row]) -> String {
-    // Text and numbers under fixed keys: there is nothing in a row that serde_json refuses.
+    // Text and numbers under fixed keys: a row holds nothing that serde_json refuses.
     let lines = rows.iter().map(|row| serde_json::to_string(row).unwrap_or_default());
     let lines = lines.map(|line| format!("\n  {line}")).collect::<Vec<_>>().join(",");
     format!("{{\"rows\": [{lines}\n]}}\n")
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_promised_keys() {
+    fn json_has_the_documented_keys() {
         check(
             &[run(1.0)],
             r#"{"rows": [
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_back() {
+    fn json_round_trips() {
         let rows: Vec<Row> = (1..=3)
             .filter_map(|seeds| Row::over_seeds("é\n", 0.5, "s", &vec![run(1.5); seeds]))
             .collect();

@@ -19,16 +19,16 @@ use crate::world::{Arrivals, START, Setup, WorkerSetup, World};
 
 pub use fault_kind::{FaultKind, UnknownFaultKind};
 
-/// What makes a scenario, besides its seed: smaller and quieter ones are easier to understand.
+/// The parameters of a scenario, besides its seed: smaller and quieter ones are easier to understand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     /// How many tasks.
     pub tasks: usize,
-    /// Fault kinds that are left out.
+    /// Fault kinds that are not injected.
     pub without: Vec<FaultKind>,
     /// A fault planted into the machines.
     pub mutant: Option<Mutant>,
-    /// Use this strategy instead of one drawn.
+    /// Use this strategy instead of a random one.
     pub strategy: Option<&'static str>,
 }
 
@@ -44,9 +44,9 @@ impl Scope {
     }
 }
 
-/// Faults begin after the start and end with this; then everything must come to an end.
+/// Faults begin after the start and end with this; then every task must end.
 const FAULT_PERIOD: Span = Span::from_secs(30);
-/// After the last fault, everything must have ended within this: several back-offs, leases and timeouts.
+/// After the last fault, everything must have ended within this: several backoffs, leases and timeouts.
 const SETTLE_TIMEOUT: Span = Span::from_secs(600);
 
 /// The world of a seed.
@@ -77,7 +77,7 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
     })
 }
 
-/// When everything must have come to an end.
+/// When everything must have ended.
 pub fn deadline() -> Time {
     START + FAULT_PERIOD + SETTLE_TIMEOUT
 }
@@ -107,13 +107,13 @@ fn settings(rng: &mut Rng, strategy: Strategy, scope: &Scope) -> Settings {
         key_ttl: Span::from_secs(3_600),
         save_interval: Span::from_secs(2),
         min_plan_interval: Span::from_millis(1),
-        // So that whatever concerns more than one is done in parts, between other events.
+        // So that work that concerns more than one item is done in parts, between other events.
         items_per_step: 1,
         mutant: scope.mutant,
     }
 }
 
-/// A short name that is known to be one.
+/// A short name that is known to be valid.
 fn name(text: &str) -> Option<Name> {
     text.parse().ok()
 }
@@ -189,8 +189,8 @@ impl Arrivals for Tasks {
     }
 }
 
-/// The share of tasks whose clients wait on the line: enough of them in each world, and few enough that most tasks
-/// are lost when something durable is.
+/// The share of interactive tasks: enough of them in each world, and few enough that most tasks
+/// are lost when durable state is.
 const INTERACTIVE_SHARE: f64 = 0.15;
 
 fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
@@ -227,7 +227,7 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
             stored,
             quota: None,
         };
-        // Some outlive time-outs and leases.
+        // Some outlive timeouts and leases.
         let long = if rng.chance(0.05) { 10.0 } else { 1.0 };
         let run_s = long * (0.01 + input_tokens / 1_000.0) * (0.2 * rng.normal()).exp();
         let scheduler = rng.below(schedulers as u64) as usize;

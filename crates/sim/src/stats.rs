@@ -1,4 +1,4 @@
-//! The numbers that a run is judged by: latency quantiles, fairness, and confidence over seeds.
+//! The statistics of a run: latency quantiles, fairness, and confidence over seeds.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarises `latencies`, in any order; `None` of none, since no number would be true.
+    /// Summarises `latencies`, in any order; `None` if there are none, since no number would be true.
     pub fn of(mut latencies: Vec<Span>) -> Option<Summary> {
         latencies.sort_unstable();
         let count = latencies.len();
@@ -45,7 +45,7 @@ impl Summary {
 }
 
 /// Jain's fairness of shares that are not negative: 1 when all are equal, 1/n when one has everything.
-/// Nothing to share out is fair.
+/// It is 1 if all shares are zero.
 pub fn jain_index(values: &[f64]) -> f64 {
     let largest = values.iter().copied().fold(0.0, f64::max);
     if largest <= 0.0 {
@@ -57,7 +57,7 @@ pub fn jain_index(values: &[f64]) -> f64 {
     sum * sum / (values.len() as f64 * squares)
 }
 
-/// A mean over seeds, and how far it may be from the truth.
+/// A mean over seeds, and how far it may be from the true mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The mean of the seeds.
@@ -67,7 +67,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The interval from one value for each seed; `None` of no values.
+    /// The interval from one value for each seed; `None` if there are no values.
     pub fn of(values: &[f64]) -> Option<Interval> {
         let n = values.len() as f64;
         if values.is_empty() {

@@ -1,4 +1,4 @@
-//! A store on a simulated disk: the same interface as the node's, with failures at will.
+//! A store on a simulated disk: the same interface as the node's, with injected failures.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,21 +14,21 @@ use crate::disk::{DiskFull, FaultDisk};
 /// A disk that outlives the stores that are opened on it.
 pub type SharedDisk<R, I> = Arc<Mutex<FaultDisk<R, I>>>;
 
-/// The store of one process and one machine. Dropping it is a crash: what was acknowledged is on the disk.
+/// The store of one process and one machine. Dropping it is a crash: acknowledged writes are on the disk.
 #[derive(Debug)]
 pub struct SimulatedStore<R, I> {
     disk: SharedDisk<R, I>,
-    /// Whether a commit was lost and the machine has not begun anew.
+    /// Whether a commit was lost and the machine has not been recovered since.
     is_stopped: Mutex<bool>,
 }
 
 /// Why a commit or a recovery failed.
 #[derive(Clone, Copy, Debug, Error)]
 pub enum SimulatedStoreError {
-    /// Nothing can be written.
+    /// The disk is full.
     #[error(transparent)]
     Full(#[from] DiskFull),
-    /// An earlier write failed, and what was asked since may depend on it.
+    /// An earlier write failed, and later commits may depend on it.
     #[error("commits are refused since an earlier write failed; recover first")]
     Stopped,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// A drawing under way. Coordinates are written with one decimal: enough for the eye, and the same on
+/// A drawing in progress. Coordinates are written with one decimal: enough for the eye, and the same on
 /// every machine.
 #[derive(Debug)]
 pub(crate) struct Svg {
@@ -11,7 +11,7 @@ pub(crate) struct Svg {
     height: f64,
 }
 
-/// Where a text stands relative to its point.
+/// How a text is aligned to its point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Anchor {
     Start,
@@ -19,7 +19,7 @@ pub(crate) enum Anchor {
     End,
 }
 
-// Okabe and Ito's colours: told apart by every kind of eye. The dark ones are the same hues, lighter.
+// Okabe and Ito's palette, which colour-blind readers can distinguish. The dark ones are the same hues, lighter.
 const STYLE: &str = "\
 text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:11px;fill:#24292f}
 .bg{fill:#ffffff}.head{font-size:16px;font-weight:600}.panel{font-size:13px;font-weight:600}
@@ -67,7 +67,7 @@ impl Svg {
         self.put(format_args!(r#"<polygon class="{class}" points="{}"/>"#, points.join(" ")));
     }
 
-    /// `text` with its base line at the point.
+    /// `text` with its baseline at the point.
     pub(crate) fn text(&mut self, class: &str, anchor: Anchor, (x, y): (f64, f64), text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -80,7 +80,7 @@ impl Svg {
         ));
     }
 
-    /// The whole document; `title` is what a screen reader says.
+    /// The whole document; `title` is for screen readers.
     pub(crate) fn finish(self, title: &str) -> String {
         let Svg { body, width, height } = self;
         let title = escape(title);
@@ -99,7 +99,7 @@ impl Svg {
     }
 }
 
-/// `text` for use within an element or an attribute. What XML cannot hold becomes `�`.
+/// `text` for use within an element or an attribute. Characters that XML cannot hold become `�`.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
@@ -128,7 +128,7 @@ pub(crate) fn shorten(text: &str, room: usize) -> String {
     kept.chain(text.chars().skip(count - tail)).collect()
 }
 
-/// About how wide `text` is in pixels. The reader's font is not known: wider than most.
+/// About how wide `text` is in pixels. The reader's font is not known, so this is wider than most.
 pub(crate) fn text_width(text: &str, font_px: f64) -> f64 {
     text.chars().count() as f64 * font_px * 0.58
 }
@@ -137,7 +137,7 @@ pub(crate) fn text_width(text: &str, font_px: f64) -> f64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// Fails unless `svg` is well nested, escaped and free of numbers that are none.
+    /// Fails unless `svg` is well nested, escaped and without NaN or infinity.
     #[track_caller]
     pub(crate) fn check_well_formed(svg: &str) {
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
@@ -171,7 +171,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn long_text_loses_its_middle() {
+    fn long_text_is_cut_in_the_middle() {
         let check = |text, room, expected| assert_eq!(shorten(text, room), expected);
         check("abcdef", 6, "abcdef");
         check("abcdefg", 6, "abc…fg");

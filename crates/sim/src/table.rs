@@ -26,7 +26,7 @@ struct Column<T> {
     head: &'static str,
     value: fn(&T) -> f64,
     best: Best,
-    /// `None`: as the size of the numbers asks.
+    /// `None`: decided by the magnitude of the numbers.
     decimals: Option<usize>,
 }
 
@@ -53,7 +53,7 @@ const SHARES: [Column<Measures>; 4] = [
     share("mean/bound", |it| it.bound_ratio, Best::Least),
 ];
 
-/// Only where something failed.
+/// Shown only if a task failed.
 const FAILED: Column<Measures> =
     Column { decimals: Some(5), ..share("failed", |it| it.failed, Best::Least) };
 
@@ -102,7 +102,7 @@ fn latency_columns<'a>(
     LATENCY.iter().map(|column| column.cells(&rows)).collect()
 }
 
-/// A head, and under it the names of the strategies and these columns.
+/// A heading, and under it the names of the strategies and these columns.
 fn lines(head: &str, block: &[&Row], columns: Vec<Vec<String>>) -> String {
     let names = left_aligned("strategy", block.iter().map(|row| row.strategy.clone()).collect());
     let mut text = format!("{head}\n");
@@ -115,7 +115,7 @@ fn lines(head: &str, block: &[&Row], columns: Vec<Vec<String>>) -> String {
 }
 
 impl<T> Column<T> {
-    /// The head and a cell for each row, all equally wide.
+    /// The heading and a cell for each row, all equally wide.
     fn cells(&self, rows: &[(&T, Option<&T>)]) -> Vec<String> {
         let values: Vec<f64> = rows.iter().map(|(row, _)| (self.value)(row)).collect();
         let decimals = self.decimals.unwrap_or_else(|| decimals_for(&values));
@@ -128,10 +128,10 @@ impl<T> Column<T> {
         let half_widths: Vec<Option<String>> = rows.iter().map(half_width).collect();
         let half_room = half_widths.iter().flatten().map(String::len).max().unwrap_or(0);
         let cell = |(value, half): (&String, &Option<String>)| {
-            // What looks the same is marked the same.
+            // Values that print the same are marked the same.
             let mark = if best.as_ref() == Some(value) { '*' } else { ' ' };
             match half {
-                // A number that does not exist is not sure or unsure.
+                // A missing number has no confidence interval.
                 Some(half) if value != "-" => format!("{value} ± {half:>half_room$}{mark}"),
                 _ => format!("{value}{mark}"),
             }
@@ -151,7 +151,7 @@ impl<T> Column<T> {
     }
 }
 
-/// About four digits of the least value: enough to tell strategies apart, and no more than means hold.
+/// About four digits of the least value: enough to distinguish strategies, and no more than means hold.
 fn decimals_for(values: &[f64]) -> usize {
     let finite = values.iter().map(|value| value.abs()).filter(|value| value.is_finite());
     match finite.fold(f64::INFINITY, f64::min) {
@@ -263,11 +263,11 @@ mod tests {
     }
 
     #[test]
-    fn each_priority_has_its_block_and_what_failed_its_column() {
+    fn priorities_have_blocks_and_failures_a_column() {
         let with = |strategy: &str, mean_ms: f64, failed: f64| {
             let mut run = run(mean_ms);
             run.measures.failed = failed;
-            // No bound where something failed.
+            // There is no bound where a task failed.
             run.measures.bound_ratio = if failed > 0.0 { f64::NAN } else { 2.0 };
             let latency = Latency { mean_ms: 30.0 - mean_ms, ..run.measures.latency };
             run.levels = vec![(Priority(1_500), latency), (Priority(0), run.measures.latency)];

@@ -2,7 +2,7 @@
 
 use hypha_model::{Time, rfc3339};
 
-/// `YYYY-MM-DD HH:MM:SS[.decimals][Z]`, as UTC. Decimals after the microsecond are cut off.
+/// `YYYY-MM-DD HH:MM:SS[.decimals][Z]`, as UTC. Digits beyond microseconds are cut off.
 pub(crate) fn parse_timestamp(text: &str) -> Option<Time> {
     rfc3339::parse(&format!("{}Z", text.strip_suffix('Z').unwrap_or(text)))
 }
@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calendars_are_right() {
+    fn dates_convert_to_unix_time() {
         let micros = |text| parse_timestamp(text).map(Time::as_micros);
         // From `date -u -d '…' +%s`.
         assert_eq!(micros("1970-01-01 00:00:00"), Some(0));

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use crate::timestamp::parse_timestamp;
 
-/// Requests in the order of their arrival; there is at least one.
+/// Requests in order of arrival; there is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     rows: Vec<TraceRow>,
@@ -25,26 +25,26 @@ pub struct TraceRow {
 /// Why a text is not a trace. Lines count from 1, the header included.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TraceError {
-    /// Not even a header.
+    /// There is no header.
     #[error("trace: empty: expected the header `{HEADER}`")]
     Empty,
-    /// The first line is something else.
+    /// The first line is not the header.
     #[error("trace: line 1: expected the header `{HEADER}`, found `{0}`")]
     Header(String),
-    /// A header and nothing more.
+    /// There are no rows after the header.
     #[error("trace: no rows after the header")]
     NoRows,
-    /// A line is wrong.
+    /// A line is invalid.
     #[error("trace: line {line}: {problem}")]
     Line {
         /// Which line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Why it is refused.
         problem: InvalidLine,
     },
 }
 
-/// What can be wrong with one line of a trace.
+/// Why a line of a trace is refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum InvalidLine {
     /// Not three columns.
@@ -58,15 +58,15 @@ pub enum InvalidLine {
     Number {
         /// The column's name.
         column: &'static str,
-        /// What stands there.
+        /// The text in that column.
         text: String,
     },
-    /// Less than nothing.
+    /// Negative.
     #[error("{column}: `{text}` is negative")]
     Negative {
         /// The column's name.
         column: &'static str,
-        /// What stands there.
+        /// The text in that column.
         text: String,
     },
     /// Above [`Trace::MAX_TOKENS`].
@@ -74,7 +74,7 @@ pub enum InvalidLine {
     TooManyTokens {
         /// The column's name.
         column: &'static str,
-        /// What stands there.
+        /// The text in that column.
         text: String,
     },
     /// Further before an earlier line than [`Trace::MAX_DISORDER`] allows.
@@ -85,15 +85,15 @@ pub enum InvalidLine {
 const HEADER: &str = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
 impl Trace {
-    /// Ten times the longest context on offer; more is a column that was mixed up.
+    /// Ten times the longest context available; a larger value suggests that columns were mixed up.
     pub const MAX_TOKENS: u32 = 10_000_000;
-    /// Several front ends that write into one log disorder it by this much; more is a file that was
+    /// Several front ends that write into one log disorder it by this much; more suggests a file that was
     /// joined in the wrong order.
     pub const MAX_DISORDER: Span = Span::from_secs(1);
 
-    /// Reads CSV with the header `TIMESTAMP,ContextTokens,GeneratedTokens` and times such as
+    /// Parses CSV with the header `TIMESTAMP,ContextTokens,GeneratedTokens` and times such as
     /// `2023-11-16 18:17:03.9799600` (any number of decimals, `T` for the blank, a `Z` at the end).
-    /// Lines may end in CRLF; blank ones are passed over. Rows slightly out of order are sorted, and
+    /// Lines may end in CRLF; blank ones are skipped. Rows slightly out of order are sorted, and
     /// those of the same microsecond stay in the order of the file.
     pub fn parse(text: &str) -> Result<Trace, TraceError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -127,7 +127,7 @@ impl Trace {
         Ok(Trace { rows: rows.into_iter().map(since_start).collect() })
     }
 
-    /// The requests in the order of their arrival; never none.
+    /// The requests in order of arrival; at least one.
     pub fn rows(&self) -> &[TraceRow] {
         &self.rows
     }
@@ -169,7 +169,7 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Reads the rows below a good header, and shows them as `micros:input/output`.
+    /// Parses the rows below a valid header, and shows them as `micros:input/output`.
     #[track_caller]
     fn check(rows: &str, expected: &str) {
         check_text(&format!("{HEADER}\n{rows}"), expected);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_read() {
+    fn rows_are_parsed() {
         check(
             "2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8",
             "0:4808/10 52000:3180/8",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn slight_disorder_is_sorted_and_ties_stay() {
+    fn slight_disorder_is_sorted_and_ties_keep_file_order() {
         check(
             "2023-11-16 18:00:01,1,1\n2023-11-16 18:00:00,2,2\n2023-11-16 18:00:01,3,3\n2023-11-16 18:00:00,4,4",
             "0:2/2 0:4/4 1000000:1/1 1000000:3/3",

@@ -1,4 +1,4 @@
-//! What arrives at a pool, and when: synthetic requests or a recorded trace, at a chosen load.
+//! The requests that arrive at a pool: synthetic ones or a recorded trace, at a chosen load.
 //!
 //! All of it repeats for a seed. Sizes, arrivals and noise have a generator each, so a comparison at
 //! another load or noise keeps the same requests in the same order.
@@ -17,7 +17,7 @@ use crate::trace::Trace;
 /// between strategies hardly depend on them, absolute latencies do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostModel {
-    /// Before the first token: the request's way into the executor.
+    /// Before the first token: the time until the request reaches the executor.
     pub overhead_s: f64,
     /// Prompt tokens a second; they are read in parallel.
     pub prefill_tokens_per_s: f64,
@@ -49,7 +49,7 @@ pub struct Request {
     pub input_tokens: u32,
     /// Tokens of the answer.
     pub output_tokens: u32,
-    /// The true run time at speed 1 in seconds, noise included. No scheduler is told.
+    /// The true run time at speed 1 in seconds, noise included. Unknown to every scheduler.
     pub run_s: f64,
 }
 
@@ -64,7 +64,7 @@ pub enum Workload {
     Bimodal,
     /// Poisson arrivals; answers from a Pareto distribution with α = 1.5, cut at 1000 times the least.
     Pareto,
-    /// Exponential answers; in turn no arrivals for 20 s, then five times the mean rate for 5 s.
+    /// Exponential answers; alternately no arrivals for 20 s, then five times the mean rate for 5 s.
     Burst,
     /// The sizes and the arrival pattern of a recording.
     Trace(Arc<Trace>),
@@ -76,16 +76,16 @@ impl Workload {
     /// The mean length of a synthetic answer.
     pub const MEAN_OUTPUT_TOKENS: f64 = 200.0;
 
-    /// The requests of a run in the order of their arrival.
+    /// The requests of a run in order of arrival.
     ///
     /// The arrivals are stretched so that the offered load is exactly `load`, for each seed: the sum of
     /// `run_s` is `load` × `total_speed` × duration, which ends with the last request of a trace or where
-    /// the next synthetic one would come. (Poisson arrivals stay Poisson, given number and duration.)
-    /// What cannot be stretched so, because a trace has one moment or a number is not positive, arrives
-    /// at once.
+    /// the next synthetic one would arrive. (Poisson arrivals stay Poisson, given number and duration.)
+    /// If they cannot be stretched, because a trace has one moment or a number is not positive, all requests
+    /// arrive at once.
     ///
     /// `noise` is the σ of a lognormal factor on the run time with *mean* 1: it widens run times without
-    /// adding work, and the cost model stays the best guess of a mean. Below zero counts as zero.
+    /// adding work, and the cost model stays the best estimate of a mean. Below zero counts as zero.
     ///
     /// `tasks` is the number of requests; of a trace the first ones, or all if it has fewer. Zero means
     /// all of a trace, else [`Workload::DEFAULT_TASKS`].
@@ -131,7 +131,7 @@ impl Workload {
         }
     }
 
-    /// When requests come, before stretching: `count` moments and the end of the run.
+    /// When requests arrive, before stretching: `count` moments and the end of the run.
     fn moments(&self, count: usize, mean_gap_s: f64, rng: &mut Rng) -> Vec<f64> {
         match self {
             Workload::Poisson | Workload::Bimodal | Workload::Pareto => {
@@ -266,7 +266,7 @@ mod tests {
         check(Workload::Burst, 1.0, 0.02);
         // (0.9 · 1 + 0.1 · 100) / 1.9² - 1.
         check(Workload::Bimodal, 2.019, 0.02);
-        // E[min(X, 1000)²] = 4 · √1000 - 3, over the squared mean, less 1; samples come near it slowly.
+        // E[min(X, 1000)²] = 4 · √1000 - 3, over the squared mean, less 1; samples converge slowly.
         check(Workload::Pareto, 13.3, 0.2);
         let pareto = Workload::Pareto.requests(5, 1.0, 0.8, 0.0, 200_000);
         let (least, most) = (
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_stretched_arrives_at_once() {
+    fn requests_that_cannot_be_stretched_arrive_at_once() {
         let at_once = |requests: Vec<Request>| requests.iter().all(|r| r.arrival == Span::ZERO);
         assert!(at_once(trace(&["2023-11-16 00:00:00,1,1"]).requests(1, 1.0, 0.5, 0.0, 0)));
         for workload in ALL {

@@ -24,14 +24,14 @@ pub enum WorkloadName {
     Trace(String),
 }
 
-/// A name that is none of the workloads.
+/// The name of no workload.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("workload: `{0}`: use one of poisson, bimodal, pareto, burst, trace:FILE")]
 pub struct WorkloadNameError(String);
 
 impl WorkloadName {
-    /// The workload of this name. `read` is called with the file of a trace, and only for one: files
-    /// are the caller's.
+    /// The workload of this name. `read` is called only for a trace, with its file: the caller does the
+    /// file access.
     pub fn workload<E>(&self, read: impl FnOnce(&str) -> Result<Trace, E>) -> Result<Workload, E> {
         Ok(match self {
             WorkloadName::Poisson => Workload::Poisson,
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_and_shown_again() {
+    fn names_round_trip_through_text() {
         check("poisson", "poisson Poisson");
         check("bimodal", "bimodal Bimodal");
         check("pareto", "pareto Pareto");

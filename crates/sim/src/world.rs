@@ -1,7 +1,7 @@
-//! The machines in virtual time: schedulers, workers, the network between them, and what goes wrong.
+//! The machines in virtual time: schedulers, workers, the network between them, and the faults.
 //!
-//! `drive.rs` carries out what any machine wants, as a node's driver does; `host.rs` says what surrounds a machine, and
-//! what a role has to add. The roles are in `roles.rs`, with their surroundings in `clients.rs`, `links.rs` and
+//! `drive.rs` handles the effects of any machine, as a node's driver does; `host.rs` has the host of a machine, and
+//! what a role adds. The roles are in `roles.rs`, with their environment in `clients.rs`, `links.rs` and
 //! `executors.rs`; `back_ends.rs` has the HTTP workers.
 
 mod back_ends;
@@ -32,7 +32,7 @@ use executors::Executors;
 use host::Host;
 use nodes::SchedulerSetup;
 
-/// Virtual time begins here; not at zero, which machines take for "never".
+/// Virtual time begins here; not at zero, which machines treat as "never".
 pub const START: Time = Time::from_micros(1_700_000_000_000_000);
 
 /// The tasks of a run.
@@ -45,7 +45,7 @@ pub trait Arrivals {
     fn task(&self, index: usize) -> NewTask;
     /// Its true run time at speed 1, in seconds.
     fn run_s(&self, index: usize) -> f64;
-    /// Whether it is stored. If not, its client waits on the line, and is told if the scheduler dies.
+    /// Whether it is stored. If not, its client waits for the response, and notices if the scheduler dies.
     fn is_stored(&self, _index: usize) -> bool {
         true
     }
@@ -55,15 +55,15 @@ pub trait Arrivals {
     }
 }
 
-/// Everything that makes a run.
+/// Everything that defines a run.
 pub struct Setup {
-    /// Repeats the run.
+    /// The seed, which repeats the run.
     pub seed: u64,
     /// One for each scheduler.
     pub settings: Vec<hypha_engine::Settings>,
-    /// What each scheduler finds in its store when it starts for the first time.
+    /// What the store of each scheduler holds when it starts for the first time.
     pub image: hypha_engine::Image,
-    /// What each scheduler is asked at the start.
+    /// The commands that each scheduler receives at the start.
     pub commands: Vec<Command>,
     /// The workers.
     pub workers: Vec<WorkerSetup>,
@@ -71,7 +71,7 @@ pub struct Setup {
     pub arrivals: Box<dyn Arrivals>,
     /// How messages travel.
     pub network: Network,
-    /// What goes wrong, and when.
+    /// The faults, and when they strike.
     pub fault_schedule: FaultSchedule,
     /// Keep all that is durable, so that a scheduler can be restarted, and check everything after every
     /// step. For small worlds.
@@ -80,16 +80,16 @@ pub struct Setup {
     pub log: bool,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub struct World {
     now: Time,
     rng: Rng,
     events: EventQueue,
     schedulers: Vec<Host<Scheduler>>,
     workers: Vec<Host<WorkerMachine>>,
-    /// Of each worker.
+    /// The executors of each worker.
     executors: Vec<Executors>,
-    /// Of each HTTP worker.
+    /// The back end of each HTTP worker.
     back_ends: BTreeMap<usize, BackEnd>,
     arrivals: Box<dyn Arrivals>,
     network: Network,
@@ -131,7 +131,7 @@ impl World {
             let (image, seed) = (setup.image.clone(), rng.next_u64());
             let setup_of = SchedulerSetup::new(at, settings);
             world.schedulers.push(Host::new(setup_of, image, setup.thorough, clock, seed));
-            // Nothing has happened yet that could be violated.
+            // No promise can be broken yet.
             let _ = world.start::<Scheduler>(at);
             for command in setup.commands.clone() {
                 let _ = world.operator_request(at, command);
@@ -160,7 +160,7 @@ impl World {
         self.checkers.check_starvation(bounds);
     }
 
-    /// Runs until every task has ended, or nothing more happens, or `deadline`. Returns what was violated.
+    /// Runs until every task has ended, or nothing more happens, or `deadline`. Returns the promise that was broken.
     pub fn run(&mut self, deadline: Time) -> Result<(), Violation> {
         while let Some((at, event)) = self.events.next() {
             if at > deadline {
@@ -206,7 +206,7 @@ impl World {
         self.now
     }
 
-    /// What was seen of the tasks.
+    /// The checkers, with what they observed of the tasks.
     pub fn checkers(&self) -> &Checkers {
         &self.checkers
     }
@@ -226,7 +226,7 @@ impl World {
         self.executors.iter().map(|executors| executors.work_s).collect()
     }
 
-    /// How long each worker was busy, summed over what it ran at once.
+    /// How long each worker was busy, summed over its concurrent runs.
     pub fn busy(&self) -> Vec<Span> {
         self.executors.iter().map(|executors| executors.busy).collect()
     }

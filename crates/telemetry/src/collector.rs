@@ -1,4 +1,4 @@
-//! The way to the collector: one protobuf request at a time, over HTTP or gRPC, each with a deadline.
+//! Sends to the collector: one protobuf request at a time, over HTTP or gRPC, each with a deadline.
 //!
 //! Requests run on a small runtime of telemetry's own. The span processor calls from a thread that has
 //! none, where an asynchronous client would panic; and the node's runtime may be busy, blocked or gone.
@@ -23,16 +23,16 @@ use tonic::{Request, Response, Status};
 
 use crate::settings::{Protocol, Settings};
 
-/// What OpenTelemetry's own exporters use: long enough for a collector far away.
+/// The timeout of OpenTelemetry's own exporters: long enough for a distant collector.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An answer says how much was rejected and why. No honest one is larger.
+/// A response states how much was rejected and why. No valid one is larger.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// How much of a collector's own words is repeated in a log line.
+/// How much of a collector's message is repeated in a log line.
 const MAX_QUOTED_CHARS: usize = 200;
 
-/// A collector that cannot be addressed. Says nothing that may be a secret.
+/// A collector that cannot be addressed. The message contains no secrets.
 #[derive(Debug, Error)]
 pub enum EndpointError {
     /// Not an `http` or `https` address.
@@ -44,7 +44,7 @@ pub enum EndpointError {
     /// A header that HTTP does not allow.
     #[error("telemetry header {0:?} has characters that a header must not have")]
     Header(String),
-    /// No client, mostly for want of root certificates.
+    /// The client could not be created, mostly because root certificates are missing.
     #[error(
         "no client for the telemetry endpoint ({0}); are the system's root certificates installed?"
     )]
@@ -75,7 +75,7 @@ pub(crate) trait Signal: prost::Message + Default + Sized + 'static {
         request: Request<Self>,
     ) -> impl Future<Output = Result<Response<Self::Response>, Status>> + Send;
 
-    /// How many spans or points were not taken, and why.
+    /// How many spans or points were rejected, and why.
     fn rejected(answer: Self::Response) -> Option<(i64, String)>;
 }
 
@@ -96,7 +96,8 @@ impl Collector {
             return Err(EndpointError::Credentials);
         }
         let headers = headers(&settings.headers)?;
-        // Both clients take the provider of the process and must not find none, or another one's default.
+        // Both clients use the provider of the process, which must be set, and must not be another library's
+        // default.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
@@ -121,7 +122,7 @@ impl Collector {
         let answer = match sending.await {
             Ok(Ok(answer)) => answer?,
             Ok(Err(_)) => return Err(format!("no answer within {EXPORT_TIMEOUT:?}")),
-            Err(_) => return Err("not taken before telemetry was stopped".to_owned()),
+            Err(_) => return Err("not accepted before telemetry was stopped".to_owned()),
         };
         match S::rejected(answer) {
             Some((count, why)) if count > 0 => {
@@ -203,7 +204,7 @@ fn channel(url: &reqwest::Url, secure: bool) -> Result<Channel, EndpointError> {
     Ok(endpoint.connect_lazy())
 }
 
-/// The status has said that the request was taken: an answer that cannot be read changes nothing.
+/// The status shows that the request was accepted: an unreadable response changes nothing.
 async fn read_response<A: prost::Message + Default>(mut answer: reqwest::Response) -> Option<A> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.ok()? {
@@ -215,7 +216,7 @@ async fn read_response<A: prost::Message + Default>(mut answer: reqwest::Respons
     A::decode(body.as_slice()).ok()
 }
 
-/// An error with what caused it: the outermost alone says little more than "error sending request".
+/// An error with its causes: the outermost alone says little more than "error sending request".
 fn error_chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
@@ -226,7 +227,7 @@ fn error_chain(error: &dyn Error) -> String {
     sanitized(&line)
 }
 
-/// Others' words, short and on one line.
+/// A remote message, short and on one line.
 fn sanitized(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_QUOTED_CHARS).collect()
 }

@@ -1,4 +1,4 @@
-//! The trace that a message belongs to, in the form that W3C Trace Context gives it.
+//! The trace context of a message, in the form of W3C Trace Context.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,12 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 const TRACEPARENT: &str = "traceparent";
 
-/// Four times what version 00 needs: later versions may append fields, a peer's nonsense is not parsed.
+/// Four times what version 00 needs: later versions may append fields; longer input from a peer is not
+/// parsed.
 const MAX_TRACEPARENT_BYTES: usize = 4 * 55;
 
-/// The trace context of the current span, to be put into a peer message. `None` outside of a span and
-/// where no collector is configured. An unsampled trace has one as well: the peer is to follow that.
+/// The trace context of the current span, to be put into a peer message. `None` outside of a span and where
+/// no collector is configured. An unsampled trace has one as well, so that the peer follows that decision.
 pub fn traceparent() -> Option<String> {
     let context = tracing::Span::current().context();
     if !context.span().span_context().is_valid() {
@@ -24,18 +25,18 @@ pub fn traceparent() -> Option<String> {
     carrier.remove(TRACEPARENT)
 }
 
-/// Makes `span` a child of the span whose context a peer sent. To be called before the span has children
-/// or is asked for its own [`traceparent`]; nonsense and late calls change nothing.
+/// Makes `span` a child of the span whose context a peer sent. Call it before the span has children or is
+/// asked for its own [`traceparent`]; invalid input and late calls change nothing.
 pub fn continue_trace(span: &tracing::Span, traceparent: &str) {
     if traceparent.len() > MAX_TRACEPARENT_BYTES {
         return;
     }
     let carrier = HashMap::from([(TRACEPARENT.to_owned(), traceparent.to_owned())]);
-    // The empty context, not the current one: a span that is open here is no parent of a peer's work.
+    // The empty context, not the current one: an open local span is not the parent of a peer's work.
     let nothing = opentelemetry::Context::new();
     let parent = TraceContextPropagator::new().extract_with_context(&nothing, &carrier);
     if parent.span().span_context().is_valid() {
-        // An error says that there is no collector or that the span has begun: neither matters to the work.
+        // An error means that there is no collector or that the span has begun: neither matters to the work.
         let _ = span.set_parent(parent);
     }
 }

@@ -1,4 +1,4 @@
-//! What is said about a collector: one line when it fails, one a minute while that lasts, one when it is back.
+//! Logs about a collector: one line when it fails, one a minute while that lasts, one when it recovers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Often enough to be seen in a log's tail, too rare to fill it.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// The state of one signal, traces or metrics. They are kept apart because a collector may take only one.
+/// The state of one signal, traces or metrics. They are kept apart because a collector may accept only one.
 #[derive(Debug)]
 pub(crate) struct ExportHealth {
     signal: &'static str,
@@ -18,7 +18,7 @@ impl ExportHealth {
         ExportHealth { signal, outage: Mutex::default() }
     }
 
-    /// Notes how an export ended and says so where that is news.
+    /// Records the outcome of an export, and logs it if it is news.
     pub(crate) fn record(&self, outcome: Result<(), &str>) {
         let notice = {
             let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +51,7 @@ enum OutageChange {
 }
 
 impl Outage {
-    /// `warned_at` outlives an outage: a collector that comes and goes must not fill the log either.
+    /// `warned_at` outlives an outage: a flapping collector must not fill the log either.
     fn record(&mut self, now: Instant, taken: bool) -> Option<OutageChange> {
         if taken {
             let lost = std::mem::take(&mut self.lost);
@@ -71,7 +71,7 @@ impl Outage {
 mod tests {
     use super::*;
 
-    /// `(second, was it taken, what is said)`
+    /// `(second, was it accepted, what is logged)`
     fn check(steps: &[(u64, bool, Option<OutageChange>)]) {
         let (start, mut outage) = (Instant::now(), Outage::default());
         for (second, taken, expected) in steps {

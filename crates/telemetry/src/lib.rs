@@ -4,8 +4,8 @@
 //! where a metric is registered: `/metrics` and the collector are both fed from it. [`traceparent`] and
 //! [`continue_trace`] carry a trace from one node to the next inside a peer message.
 //!
-//! A collector that is slow, wrong or gone costs a warning and the data that it did not take. It never
-//! costs the process, and no caller ever waits for it.
+//! A slow, faulty or unreachable collector costs a warning and the data that it did not accept. It never
+//! stops the process, and no caller ever waits for it.
 
 mod collector;
 mod context;

@@ -86,9 +86,9 @@ mod tests {
     fn registered_metric_shows_its_present_value() {
         let metrics = Metrics::new("0", "data");
         let counter: Counter = Counter::default();
-        metrics.with(|registry| registry.register("tries", "Tries", counter.clone()));
+        metrics.with(|registry| registry.register("attempts", "Attempts", counter.clone()));
         counter.inc_by(3);
-        assert!(metrics.clone().encode().contains("\ntries_total 3\n"));
+        assert!(metrics.clone().encode().contains("\nattempts_total 3\n"));
     }
 
     #[derive(Debug)]

@@ -1,5 +1,4 @@
-//! Metrics about this process, read from `/proc` when they are asked for. Where there is no `/proc` they
-//! are left out.
+//! Metrics about this process, read from `/proc` on each scrape. Where there is no `/proc` they are left out.
 
 use std::fmt;
 use std::fs;
@@ -70,7 +69,7 @@ fn start_seconds(stat: &str, system_stat: &str) -> Option<f64> {
 }
 
 /// A field of `/proc/self/stat`, counted from 1 as in proc(5). The second is the program's name in
-/// brackets, which may itself hold spaces and brackets, so counting begins behind the last one.
+/// parentheses, which may itself contain spaces and parentheses, so counting starts after the last one.
 fn ticks(stat: &str, field: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(field - 3)?.parse().ok()

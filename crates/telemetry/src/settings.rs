@@ -1,4 +1,4 @@
-//! What telemetry is told: validated values, from wherever the configuration came.
+//! The settings of telemetry: validated values, independent of the configuration's source.
 
 use std::fmt;
 
@@ -13,15 +13,16 @@ pub struct Settings {
     pub endpoint: Option<String>,
     /// Sent with every export. They hold credentials, so `Debug` shows their names only.
     pub headers: Vec<(String, String)>,
-    /// How to speak to the collector.
+    /// The protocol of the collector.
     pub protocol: Protocol,
     /// Which traces are exported.
     pub sampler: Sampler,
     /// The share of traces that the ratio samplers keep, from 0 to 1.
     pub sample_ratio: f64,
-    /// How the console shows a line.
+    /// The format of console lines.
     pub log_format: LogFormat,
-    /// What the console shows, for example `info` or `info,libp2p=debug`. It does not change what is exported.
+    /// The filter of the console, for example `info` or `info,libp2p=debug`. It does not change what is
+    /// exported.
     pub log_filter: String,
 }
 
@@ -45,16 +46,16 @@ pub enum Sampler {
     AlwaysOff,
     /// A share of all, by trace id.
     TraceIdRatio,
-    /// The peer's decision; all of those that begin here.
+    /// The peer's decision; all of those that start here.
     #[default]
     ParentBasedAlwaysOn,
-    /// The peer's decision; none of those that begin here.
+    /// The peer's decision; none of those that start here.
     ParentBasedAlwaysOff,
-    /// The peer's decision; a share of those that begin here.
+    /// The peer's decision; a share of those that start here.
     ParentBasedTraceIdRatio,
 }
 
-/// How the console shows a line.
+/// The format of console lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// For people.
@@ -83,7 +84,7 @@ impl Default for Settings {
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `start` refuses credentials in the address, but these may be shown before it has looked.
+        // `start` refuses credentials in the address, but the settings may be shown before that check.
         let endpoint = self.endpoint.as_deref().map(|it| if it.contains('@') { "…" } else { it });
         let headers: Vec<_> = self.headers.iter().map(|(name, _)| (name, "…")).collect();
         f.debug_struct("Settings")

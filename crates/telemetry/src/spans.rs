@@ -1,4 +1,4 @@
-//! Spans on their way out: sampled, queued up to a bound, sent in batches.
+//! Exports spans: sampled, queued up to a bound, sent in batches.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::collector::Collector;
 use crate::health::ExportHealth;
 use crate::settings::{Sampler, Settings};
 
-/// Spans that wait for the collector. About a kilobyte each, so an absent collector costs some megabytes
-/// at most; what comes on top is dropped.
+/// Spans that wait for the collector. About a kilobyte each, so an absent collector costs some megabytes at
+/// most; further spans are dropped.
 const MAX_QUEUED_SPANS: usize = 4096;
 
 /// Spans in one request: some hundreds of kilobytes, below every collector's default limit.
 const MAX_BATCH_SPANS: usize = 512;
 
-/// How long a span waits for company.
+/// How long a span waits for a batch to fill.
 const BATCH_DELAY: Duration = Duration::from_secs(5);
 
 /// The provider that feeds `collector`.
@@ -47,7 +47,7 @@ pub(crate) fn provider(
         .build()
 }
 
-/// Who the spans and metrics are from. The environment is not asked again: the configuration has done so.
+/// The resource of the spans and metrics. The environment is not read again: the configuration has done so.
 pub(crate) fn resource(settings: &Settings) -> Resource {
     let pairs = settings.attributes.iter().cloned().map(|(key, value)| KeyValue::new(key, value));
     let resource = Resource::builder_empty().with_attributes(pairs);

@@ -1,4 +1,4 @@
-//! The start and the end: the subscriber of the process, the exporters behind it, and a bounded farewell.
+//! Start and stop: the subscriber of the process, the exporters behind it, and a bounded shutdown.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -22,21 +22,21 @@ use crate::metrics::Metrics;
 use crate::settings::{LogFormat, Settings};
 use crate::{otlp_metrics, spans};
 
-/// How long [`Telemetry::stop`] waits for the last data to be taken. A node's own farewell takes some
+/// How long [`Telemetry::stop`] waits for the last data to be accepted. A node's own shutdown takes some
 /// seconds as well, and supervisors kill after ten.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Telemetry that cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The filter is not understood.
+    /// The filter is invalid.
     #[error(
         "log filter {filter:?} is invalid ({reason}); give a level such as info, or info,libp2p=debug"
     )]
     Filter {
-        /// What was given.
+        /// The given filter.
         filter: String,
-        /// What is wrong with it.
+        /// The fault in it.
         reason: String,
     },
     /// Not from 0 to 1.
@@ -45,7 +45,7 @@ pub enum StartError {
     /// The collector cannot be addressed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// The operating system gives no thread.
+    /// The operating system cannot create a thread.
     #[error("no thread for telemetry: {0}")]
     Thread(#[source] std::io::Error),
     /// There is one subscriber a process.
@@ -53,8 +53,8 @@ pub enum StartError {
     AlreadyStarted,
 }
 
-/// Running telemetry. Kept until the process ends, then [stopped](Telemetry::stop); dropping it instead
-/// loses what was not yet sent.
+/// Running telemetry. Kept until the process ends, then [stopped](Telemetry::stop); dropping it instead loses
+/// data that was not yet sent.
 #[derive(Debug)]
 pub struct Telemetry {
     export: Option<Exporters>,
@@ -89,7 +89,7 @@ impl Telemetry {
         }
     }
 
-    /// Sends what is left and ends, within [`STOP_TIMEOUT`]. Logging to the console goes on.
+    /// Sends the remaining data and stops, within [`STOP_TIMEOUT`]. Logging to the console continues.
     pub async fn stop(mut self) {
         if let Some(export) = self.export.take() {
             export.stop().await;
@@ -97,7 +97,7 @@ impl Telemetry {
     }
 }
 
-/// What runs while there is a collector.
+/// The parts that exist only with a collector.
 #[derive(Debug)]
 struct Exporters {
     collector: Collector,
@@ -117,7 +117,7 @@ impl Exporters {
             .enable_all()
             .build()
             .map_err(StartError::Thread)?;
-        // From here on in its owner: a runtime that is dropped by an asynchronous caller panics.
+        // From here on `Exporters` owns it: dropping a runtime in async code would panic.
         let handle = runtime.handle().clone();
         let runtime = Some(runtime);
         let resource = spans::resource(settings);
@@ -143,7 +143,7 @@ impl Exporters {
 
     async fn stop(mut self) {
         let provider = self.provider.clone();
-        // The SDK waits with a thread, and takes the time that it is given and no more.
+        // The SDK blocks a thread, and takes at most the time that it is given.
         let spans = tokio::task::spawn_blocking(move || {
             let _ = provider.shutdown_with_timeout(STOP_TIMEOUT);
         });
@@ -155,7 +155,7 @@ impl Exporters {
             }
             let _ = spans.await;
         };
-        // The failure of each export has been said where it failed.
+        // The failure of each export was logged where it occurred.
         let _ = tokio::time::timeout(STOP_TIMEOUT, last).await;
     }
 }
@@ -168,8 +168,8 @@ impl Drop for Exporters {
     }
 }
 
-/// Spans from `info` up, whatever the console shows: below are each poll of the swarm and the exporter's
-/// own requests, which would feed on themselves.
+/// Spans from `info` up, whatever the console shows: lower levels contain each poll of the swarm and the
+/// exporter's own requests, which would feed on themselves.
 fn trace_layer<S>(tracer: SdkTracer) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,

@@ -1,7 +1,7 @@
-//! The first thing that each side says inside TLS, before any protocol.
+//! The first message of each side inside TLS, before any protocol.
 //!
-//! Under TLS 1.3 a dialer sees an established connection before the other side has judged its certificate. The
-//! verdict closes that gap: nothing counts as connected until both have said that they admit the other.
+//! Under TLS 1.3 a dialler sees an established connection before the other side has verified its certificate. The
+//! verdict closes that gap: nothing counts as connected until both sides have admitted each other.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +11,10 @@ use crate::codec::{InvalidField, Message};
 /// Bytes of a reason: one sentence.
 pub const MAX_REASON_BYTES: usize = 256;
 
-/// Whether the other side may stay.
+/// Whether the other side is admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Whether it may.
+    /// Whether it is.
     pub admitted: bool,
     /// Why not.
     #[serde(default)]
@@ -22,12 +22,12 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// It may stay.
+    /// It is admitted.
     pub fn admitted() -> Verdict {
         Verdict { admitted: true, reason: None }
     }
 
-    /// It may not; a reason that is too long is cut.
+    /// It is refused; a reason that is too long is cut.
     pub fn refused(reason: impl AsRef<str>) -> Verdict {
         Verdict { admitted: false, reason: Some(sanitize(reason.as_ref(), MAX_REASON_BYTES)) }
     }

@@ -1,12 +1,12 @@
-//! What two peers say around the bytes of a transfer.
+//! The messages of two peers around the bytes of a transfer.
 //!
 //! ```text
-//! sender    Open                     chunk chunk … ControlMessage::End
-//! receiver       OpenResponse::Acknowledged  OpenResponse::Accept              Receipt::Done
+//! sender    Open                                            chunk chunk … ControlMessage::End
+//! receiver       OpenResponse::Acknowledged  OpenResponse::Accept                            Receipt::Done
 //! ```
 //!
 //! Messages travel in frames (a length of four bytes, big endian, then the message). After `Accept` the sender
-//! writes chunks: a [`ChunkHead`], then that many bytes. A head of length zero stands before a [`ControlMessage`].
+//! writes chunks: a [`ChunkHead`], then that many bytes. A head of length zero precedes a [`ControlMessage`].
 
 use std::fmt;
 
@@ -16,19 +16,19 @@ use crate::codec::{InvalidField, Message};
 
 /// How many bytes a chunk has; the last one of a transfer may be shorter.
 ///
-/// A power of two, so that a chunk is a whole subtree of the BLAKE3 tree and its digest is part of the digest of
-/// all bytes: hashing once gives both. Large enough that 36 bytes before it do not count, small enough to be still in
+/// A power of two, so that a chunk is a whole subtree of the BLAKE3 tree and its digest is part of the digest of all
+/// bytes: hashing once gives both. Large enough that the 36 bytes before it are negligible, small enough to be still in
 /// a processor's cache when it is encrypted after it was hashed.
 pub const CHUNK_BYTES: usize = 256 << 10;
 
-/// The most bytes of one transfer: 1 TiB, above any checkpoint. Both sides keep 32 bytes a chunk,
-/// which is 128 MiB then.
+/// The most bytes of one transfer: 1 TiB, above any checkpoint. Both sides keep 32 bytes per chunk,
+/// which is then 128 MiB.
 pub const MAX_LENGTH: u64 = 1 << 40;
 
 /// The longest text in a header, in bytes: room for a path-like name.
 pub const MAX_TEXT: usize = 512;
 
-/// The longest explanation that one side gives the other, in bytes.
+/// The longest explanation that one side sends the other, in bytes.
 pub const MAX_REASON: usize = 1024;
 
 macro_rules! bytes_type {
@@ -89,7 +89,7 @@ bytes_type! {
     JobBytes, 16, "16 bytes"
 }
 
-/// What the bytes are. The receiver decides by it; this protocol only reads length and digest.
+/// What the bytes are. The receiving application decides by it; this protocol only uses length and digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The job they belong to.
@@ -98,9 +98,9 @@ pub struct Header {
     /// The round of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round: Option<u64>,
-    /// What sort of thing: `delta`, `slice`, `checkpoint`.
+    /// The kind: `delta`, `slice`, `checkpoint`.
     pub kind: String,
-    /// Which one.
+    /// Its name.
     pub name: String,
     /// How many bytes.
     pub length: u64,
@@ -109,28 +109,28 @@ pub struct Header {
     pub digest: Option<Digest>,
 }
 
-/// The first message on a stream: a new transfer, or one that goes on after its stream broke.
+/// The first message on a stream: a new transfer, or one that resumes after its stream broke.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// Which transfer. The same on each stream that carries a part of it.
+    /// The id of the transfer. The same on each stream that carries a part of it.
     pub transfer: TransferId,
-    /// What it is. The same on each stream, too.
+    /// What it is. Also the same on each stream.
     pub header: Header,
 }
 
-/// What the receiver says to an [`Open`]: first `Acknowledged`, then one of the others.
+/// The receiver's response to an [`Open`]: first `Acknowledged`, then one of the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OpenResponse {
-    /// Somebody is there. Without it within a short time the stream leads nowhere.
+    /// The receiver is alive. Without this within a short time the sender gives up the stream.
     #[serde(rename = "heard")]
     Acknowledged,
-    /// Send, beginning with this byte: what comes before is here and was verified.
+    /// Send, beginning with this byte: those before it were received and verified.
     Accept {
         /// A multiple of [`CHUNK_BYTES`], or the length.
         offset: u64,
     },
-    /// All bytes are here already.
+    /// All bytes were received before.
     Have {
         /// Their digest.
         digest: Digest,
@@ -139,14 +139,14 @@ pub enum OpenResponse {
     Refuse(Refusal),
 }
 
-/// Why not, for programs and for people.
+/// The reason of a refusal, for programs and for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// For programs.
     pub kind: RefusalKind,
     /// For people.
     pub message: String,
-    /// When to ask again, for `Busy`.
+    /// When to retry, for `Busy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u32>,
 }
@@ -155,32 +155,32 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// Too much at once: ask again later.
+    /// Too much at once: retry later.
     Busy,
     /// The application does not want it.
     Unwanted,
     /// The receiver ended the transfer.
     Cancelled,
-    /// The receiver could not keep the bytes.
+    /// The receiver could not store the bytes.
     Sink,
-    /// All bytes came, and are not what the header promised.
+    /// All bytes arrived, and do not match the digest in the header.
     Digest,
-    /// Not what this protocol says.
+    /// A violation of this protocol.
     Protocol,
-    /// Something that this build does not know.
+    /// A kind that this build does not know.
     #[serde(other)]
     Other,
 }
 
-/// What the sender says between chunks, each after a chunk head of length zero.
+/// The sender's messages between chunks, each after a chunk head of length zero.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlMessage {
-    /// No bytes at the moment, but still there: the source is slow.
+    /// No bytes at the moment, but still alive: the source is slow.
     Alive,
     /// Those were all bytes.
     End {
-        /// Of all of them.
+        /// The digest of all of them.
         digest: Digest,
     },
     /// There will be no more.
@@ -190,33 +190,33 @@ pub enum ControlMessage {
     },
 }
 
-/// What the receiver says while and after chunks come.
+/// The receiver's messages during and after chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Receipt {
-    /// Still there: the sink is slow.
+    /// Still alive: the sink is slow.
     Alive,
-    /// All bytes are here, verified, and the sink has them.
+    /// All bytes were received, verified, and written to the sink.
     Done {
-        /// Of all of them.
+        /// The digest of all of them.
         digest: Digest,
     },
-    /// A chunk arrived damaged: open again and send from there.
+    /// A chunk arrived damaged: open another stream and send from there.
     #[serde(rename = "again")]
     Resend {
         /// Where it begins.
         offset: u64,
     },
-    /// The transfer has failed for good.
+    /// The transfer has failed permanently.
     Failed(Refusal),
 }
 
-/// What stands before the bytes of a chunk: their count and their digest.
+/// The head of a chunk: the count and the digest of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHead {
     /// At most [`CHUNK_BYTES`], and not zero.
     pub length: u32,
-    /// The chaining value of the chunk at its place.
+    /// The chaining value of the chunk at its offset.
     pub digest: Digest,
 }
 
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_peer_is_understood() {
+    fn a_refusal_kind_of_a_newer_peer_is_decoded() {
         let bytes = b"\x01\x81\xa6refuse\x83\xa4kind\xa5lunch\xa7message\xa1x\xa3new\x01";
         let OpenResponse::Refuse(refusal) = decode(bytes).unwrap() else { panic!("not a refusal") };
         assert_eq!(refusal.kind, RefusalKind::Other);

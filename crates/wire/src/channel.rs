@@ -1,19 +1,19 @@
 //! A channel between two roles: a stream that stays open, on which each side sends frames of messages to the other.
 //!
-//! The messages of a machine and those on the wire are different types, since an interface between releases is not to
-//! change because a machine does. A [`Frame`] is where the one becomes the other.
+//! The messages of a machine and those on the wire are different types, since an interface between releases must not
+//! change because a machine does. A [`Frame`] converts between the two.
 
 use hypha_model::NodeRole;
 
 use crate::codec::Message;
 
-/// Who may have a channel with whom, and what they say on it.
+/// Which roles may have a channel with each other, and its messages.
 pub trait ChannelProtocol: Send + Sync + 'static {
     /// Its name on the network.
     const NAME: &'static str;
     /// The role that opens it.
     const OPENER: NodeRole;
-    /// The role that takes it, and greets.
+    /// The role that accepts it, and greets.
     const ACCEPTOR: NodeRole;
 
     /// What the opener sends.
@@ -22,7 +22,7 @@ pub trait ChannelProtocol: Send + Sync + 'static {
     type FromAcceptor: Frame;
 }
 
-/// Messages of one direction that travel together. The default has none.
+/// Messages of one direction that are sent together. The default has none.
 pub trait Frame: Message + Default + Send + Sync + 'static {
     /// A message, as the machines have it.
     type Item: Send + 'static;
@@ -31,7 +31,7 @@ pub trait Frame: Message + Default + Send + Sync + 'static {
     /// The most that [`Frame::bytes_of`] may be.
     const MAX_ITEM_BYTES: usize;
 
-    /// The size of what may be large in a message.
+    /// The size of the variable part of a message.
     fn bytes_of(item: &Self::Item) -> usize;
 
     /// Adds a message.

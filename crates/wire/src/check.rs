@@ -13,7 +13,7 @@ pub const MAX_ADDRESSES: usize = 16;
 /// Bytes of one address: the longest host name (253) behind a relay, with two peer ids, takes about 350.
 pub const MAX_ADDRESS_BYTES: usize = 512;
 
-/// What is wrong with `field`.
+/// An error about `field`.
 pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> InvalidField {
     InvalidField { field, problem: problem.into() }
 }
@@ -66,7 +66,7 @@ pub(crate) fn name(field: &'static str, text: &str) -> Result<Name, InvalidField
     text.parse().map_err(|error| invalid(field, format!("{error}")))
 }
 
-/// Text for people: short, and nothing that would move the cursor of whoever reads it in a terminal or a log.
+/// Text for people: short, and without control characters, which could affect a terminal or a log.
 pub(crate) fn text(field: &'static str, text: &str, max: usize) -> Result<(), InvalidField> {
     at_most(field, text.len(), max)?;
     match text.chars().any(char::is_control) {
@@ -75,7 +75,7 @@ pub(crate) fn text(field: &'static str, text: &str, max: usize) -> Result<(), In
     }
 }
 
-/// `text` made fit for [`text()`]: cut to `max` bytes, control characters as spaces.
+/// `text` made valid for [`text()`]: cut to `max` bytes, control characters as spaces.
 pub(crate) fn sanitize(text: &str, max: usize) -> String {
     let mut sanitized = String::with_capacity(text.len().min(max));
     for letter in text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }) {

@@ -1,7 +1,7 @@
 //! Messages to bytes and back: one byte of version, then MessagePack with named fields.
 //!
-//! Fields have names so that a newer peer may add some: an older one skips what it does not know, and takes the
-//! default for what it misses (`#[serde(default)]`). A change that older peers would misread gets a new version.
+//! Fields have names so that a newer peer may add some: an older one skips unknown fields, and uses the
+//! default for missing ones (`#[serde(default)]`). A change that older peers would misread gets a new version.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,42 +15,42 @@ pub const VERSION: u8 = 1;
 /// How deep a message may nest. Ours reach about eight; without a limit a peer could exhaust the stack.
 const MAX_DEPTH: usize = 32;
 
-/// How much is said about bytes that cannot be read: enough to find the field, too little to flood a log.
+/// How much is reported about bytes that cannot be decoded: enough to find the field, too little to flood a log.
 const MAX_PROBLEM_BYTES: usize = 200;
 
-/// Something that travels between peers.
+/// A message between peers.
 pub trait Message: Serialize + DeserializeOwned {
-    /// What it is, for people: "capability record".
+    /// Its name for people: "capability record".
     const NAME: &'static str;
     /// The most bytes that one may take, version byte included.
     const MAX_BYTES: usize;
 
-    /// Checks what the types cannot say: bounds of amounts, lengths and counts.
+    /// Checks what the types cannot express: bounds of amounts, lengths and counts.
     fn validate(&self) -> Result<(), InvalidField>;
 
-    /// How many of its parts were left out because this build cannot read them.
+    /// How many of its parts were skipped because this build cannot decode them.
     fn skipped(&self) -> usize {
         0
     }
 }
 
-/// What is wrong with a message whose bytes could be read.
+/// What is wrong with a message whose bytes could be decoded.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{field}: {problem}")]
 pub struct InvalidField {
-    /// Which part.
+    /// The field.
     pub field: &'static str,
     /// What is wrong with it.
     pub problem: String,
 }
 
-/// Why a message could not be written.
+/// Why a message could not be encoded.
 #[derive(Debug, Error)]
 pub enum EncodeError {
-    /// Larger than a peer would take.
+    /// Larger than a peer would accept.
     #[error("a {name} of {bytes} bytes is too large: at most {max} are sent")]
     TooLarge {
-        /// What it is.
+        /// The name of the message.
         name: &'static str,
         /// Its size.
         bytes: usize,
@@ -60,17 +60,17 @@ pub enum EncodeError {
     /// A value that a peer would refuse.
     #[error("{name}: {source}")]
     Invalid {
-        /// What it is.
+        /// The name of the message.
         name: &'static str,
         /// What is wrong.
         source: InvalidField,
     },
-    /// A type that the format cannot hold; a fault of this program.
+    /// A type that the format cannot hold; a bug in this program.
     #[error("cannot write a {name}: {problem}")]
     Unwritable {
-        /// What it is.
+        /// The name of the message.
         name: &'static str,
-        /// What the format says.
+        /// The encoder's error.
         problem: String,
     },
 }
@@ -81,19 +81,19 @@ pub enum DecodeError {
     /// More bytes than such a message may have.
     #[error("{bytes} bytes are too many for a {name}: at most {max} are read")]
     TooLarge {
-        /// What was expected.
+        /// The expected message.
         name: &'static str,
-        /// How many came.
+        /// How many were received.
         bytes: usize,
         /// The limit.
         max: usize,
     },
-    /// Written by a version that this build does not know.
+    /// Written in a version that this build does not support.
     #[error(
         "version {got} of {name} is not known here (this build reads version {VERSION}); use the same release on both sides"
     )]
     Version {
-        /// What was expected.
+        /// The expected message.
         name: &'static str,
         /// The version byte.
         got: u8,
@@ -101,32 +101,32 @@ pub enum DecodeError {
     /// Not the format, or not this message.
     #[error("not a {name}: {problem}")]
     Malformed {
-        /// What was expected.
+        /// The expected message.
         name: &'static str,
-        /// Where reading stopped.
+        /// The decoder's error.
         problem: String,
     },
-    /// Readable, with a value that makes no sense.
+    /// Decoded, but with an invalid value.
     #[error("{name}: {source}")]
     Invalid {
-        /// What was expected.
+        /// The expected message.
         name: &'static str,
         /// What is wrong.
         source: InvalidField,
     },
 }
 
-/// The bytes of a message.
+/// Encodes a message.
 pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, EncodeError> {
     let mut bytes = Vec::new();
     encode_onto(&mut bytes, message)?;
     Ok(bytes)
 }
 
-/// The message that `bytes` hold, checked.
+/// Decodes and validates the message in `bytes`.
 pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     let name = M::NAME;
-    // What the reader says may quote what the peer sent.
+    // The decoder's error may quote what the peer sent.
     let malformed = |problem: &str| DecodeError::Malformed {
         name,
         problem: sanitize(problem, MAX_PROBLEM_BYTES),
@@ -143,7 +143,7 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     Ok(message)
 }
 
-/// Appends the bytes of a message. After an error the buffer is as it was.
+/// Appends the encoded message. After an error the buffer is unchanged.
 pub(crate) fn encode_onto<M: Message>(
     buffer: &mut Vec<u8>,
     message: &M,
@@ -174,7 +174,7 @@ pub(crate) fn write_value<T: Serialize>(
     value.serialize(&mut rmp_serde::Serializer::new(buffer).with_struct_map())
 }
 
-/// The value that is all of `bytes`.
+/// Decodes the value that is all of `bytes`.
 pub(crate) fn read_value<'de, T: Deserialize<'de>>(
     bytes: &'de [u8],
 ) -> Result<T, rmp_serde::decode::Error> {

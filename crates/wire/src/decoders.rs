@@ -1,7 +1,7 @@
-//! Every decoder, for those who feed them garbage: the fuzz targets and the tests that repeat them.
+//! Every decoder, for the fuzz targets and the tests that repeat their corpora.
 //!
-//! Each takes any bytes and panics only if a promise is broken: what was read is valid, and what is written of
-//! it reads the same.
+//! Each accepts any bytes and panics only if a promise is broken: a decoded message is valid, and encodes to bytes that
+//! decode to the same message.
 
 use std::fmt::Debug;
 
@@ -16,10 +16,10 @@ use crate::record::{DatasetRecord, Farewell, SignedRecord, WorkerRecord};
 use crate::record_set::RecordSet;
 use crate::request::{Request, Response};
 
-/// A name, as of the fuzz target and its corpus, and what it does with bytes.
+/// The name of the fuzz target and its corpus, and its function.
 pub type Decoder = (&'static str, fn(&[u8]));
 
-/// All decoders of this crate. A new message is entered here, and the tests ask for the rest.
+/// All decoders of this crate. A new message is added here, and the tests require the rest.
 pub const DECODERS: &[Decoder] = &[
     ("bulk_open_response", |bytes| drop(read::<bulk::OpenResponse>(bytes))),
     ("bulk_control", |bytes| drop(read::<bulk::ControlMessage>(bytes))),
@@ -56,11 +56,11 @@ fn read<M: Message + PartialEq + Debug>(bytes: &[u8]) -> Option<M> {
     decode::<M>(bytes).ok().map(check)
 }
 
-/// What was read is written, and read again as it was. What was skipped cannot be written.
+/// A decoded message is encoded, and decodes to the same. Skipped parts cannot be encoded.
 fn check<M: Message + PartialEq + Debug>(message: M) -> M {
     match encode(&message) {
         Ok(written) => assert_eq!(decode::<M>(&written).as_ref(), Ok(&message)),
-        // An unknown variant is never sent; and a peer may write shorter than we do.
+        // An unknown variant is never sent; and a peer may encode shorter than we do.
         Err(EncodeError::Unwritable { .. } | EncodeError::TooLarge { .. }) => {}
         Err(error @ EncodeError::Invalid { .. }) => panic!("read but not written: {error}"),
     }
@@ -74,14 +74,14 @@ fn worker_record(bytes: &[u8]) {
     }
 }
 
-/// The first byte says in which portions the rest arrives; portions must not matter.
+/// The first byte decides the sizes of the portions in which the rest arrives; they must not matter.
 fn frame(bytes: &[u8]) {
     let Some((portion, stream)) = bytes.split_first() else { return };
     let whole = frames(stream, stream.len().max(1));
     assert_eq!(frames(stream, usize::from(*portion).max(1)), whole);
 }
 
-/// What comes out of `stream`, in portions: how the messages are shown, and what was left over.
+/// The messages in `stream`, read in portions, as text, and the number of bytes left over.
 fn frames(stream: &[u8], portion: usize) -> (Vec<String>, usize) {
     let mut reader = FrameReader::<Verdict>::new();
     let mut seen = Vec::new();

@@ -1,8 +1,8 @@
-//! What a scheduler and a worker say to each other about leases and attempts, on a stream that stays open.
+//! The messages between a scheduler and a worker about leases and attempts, on a stream that stays open.
 //!
-//! Many messages travel in one frame, each as a byte string of its own: one that this build cannot read, since only
-//! newer peers know it, hides none of the others. Those of the engine are the same with other names for their types:
-//! an interface between releases is not to change because a machine does.
+//! Many messages are sent in one frame, each as a byte string of its own: one that this build cannot decode, since only
+//! newer peers know it, hides none of the others. The engine's messages are the same with other types:
+//! an interface between releases must not change because a machine does.
 
 mod channel;
 mod engine;
@@ -24,17 +24,17 @@ pub use channel::TaskProtocol;
 /// Messages of one frame.
 pub const MAX_MESSAGES: usize = 4_096;
 
-/// Attempts that a worker names as held: all that its queue and its results can be.
+/// Attempts that a worker reports as held: all that its queue and its results can be.
 pub const MAX_HOLDING: usize = 65_536;
 
-/// The largest input or result that travels here; larger ones are bulk transfers.
+/// The largest input or result that is sent here; larger ones are bulk transfers.
 pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 
 /// The longest text of a failure: the engine keeps 2,000 characters, of up to four bytes. So many that a frame holds
 /// [`MAX_MESSAGES`] of them.
 pub const MAX_ERROR_BYTES: usize = 8_000;
 
-/// The longest id under which a back end has an attempt.
+/// The longest id that a back end has for an attempt.
 pub const MAX_HANDLE_BYTES: usize = 256;
 
 /// A frame with the largest payload, and as much again for the messages before it.
@@ -44,10 +44,10 @@ const MAX_FRAME_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "RawOrders")]
 pub struct Orders {
-    /// In the order in which they were given.
+    /// In the order in which they were sent.
     #[serde(serialize_with = "write_opaque_list")]
     pub orders: Vec<Order>,
-    /// How many more there were that this build cannot read. Never sent.
+    /// How many more there were that this build cannot decode. Never sent.
     #[serde(skip_serializing)]
     pub skipped: usize,
 }
@@ -56,10 +56,10 @@ pub struct Orders {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "RawReports")]
 pub struct Reports {
-    /// In the order in which they were made.
+    /// In the order in which they were sent.
     #[serde(serialize_with = "write_opaque_list")]
     pub reports: Vec<Report>,
-    /// How many more there were that this build cannot read. Never sent.
+    /// How many more there were that this build cannot decode. Never sent.
     #[serde(skip_serializing)]
     pub skipped: usize,
 }
@@ -105,7 +105,7 @@ pub enum Report {
         lease: LeaseId,
         epoch: u64,
         ttl_us: u64,
-        /// Older workers lease all of themselves, and older schedulers take it to be all.
+        /// Older workers lease all of their capacity, and older schedulers assume it to be all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         portion: Option<Portion>,
         #[serde(deserialize_with = "read_list::<_, _, MAX_HOLDING>")]
@@ -162,8 +162,8 @@ pub enum Report {
         result: Payload,
         #[serde(with = "crate::field::digest")]
         digest: Digest,
-        /// The result is this object, and has come as a bulk transfer. `result` is JSON that names it then, as older
-        /// schedulers know it.
+        /// The result is this object, which was sent as a bulk transfer. `result` is then JSON that names it, for older
+        /// schedulers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         object: Option<ResultObject>,
     },
@@ -172,15 +172,15 @@ pub enum Report {
         run_us: u64,
         error: String,
         retry: bool,
-        /// What the executor forwards to could not be reached. Older schedulers see a failure that another worker
-        /// may do without.
+        /// The back end of the executor is unreachable. Older schedulers see a failure that may not occur on another
+        /// worker.
         #[serde(rename = "unreached", default, skip_serializing_if = "std::ops::Not::not")]
         unreachable: bool,
-        /// Older workers do not say it, and newer ones may have kinds that this build does not know: `retry` counts
-        /// then.
+        /// Older workers do not send it, and newer ones may have kinds that this build does not know: then `retry`
+        /// decides.
         #[serde(default, skip_serializing_if = "is_unknown")]
         kind: FailureKind,
-        /// What a back end answered; `error` is the body of that. Older schedulers see the body alone.
+        /// The status that a back end answered with; `error` is the body. Older schedulers see only the body.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
     },
@@ -236,7 +236,7 @@ pub struct AttemptKey {
     pub fence: u64,
 }
 
-/// An attempt, handed over.
+/// A dispatched attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the engine's messages are documented there")]
 pub struct DispatchBody {
@@ -312,7 +312,7 @@ impl Message for Reports {
     }
 }
 
-/// Not worth a word: `retry` says as much.
+/// Not sent: `retry` says as much.
 fn is_unknown(kind: &FailureKind) -> bool {
     *kind == FailureKind::Unknown
 }
@@ -358,7 +358,7 @@ enum RawKind {
 }
 
 /// A reason that only newer workers have counts as "not available": skipping the message would leave the scheduler
-/// waiting for an answer that it had.
+/// waiting for a response.
 fn read_refusal<'de, D: Deserializer<'de>>(reader: D) -> Result<Refusal, D::Error> {
     let raw = RawRefusal::deserialize(reader)?;
     Ok(match raw.kind {

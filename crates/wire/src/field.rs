@@ -1,6 +1,6 @@
-//! How fields are read and written: byte strings as one piece, lists with an end.
+//! How fields are decoded and encoded: byte strings as one value, lists with a bound.
 //!
-//! A list is refused at its count, before room is made for it: the count is a peer's word.
+//! A list is refused at its count, before memory is allocated for it: the count comes from a peer.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -39,15 +39,15 @@ pub(crate) mod digest {
     }
 }
 
-/// Values that were written each as a byte string of its own.
+/// Values that were encoded each as a byte string of its own.
 pub(crate) struct OpaqueList<T> {
-    /// Those that could be read.
+    /// Those that could be decoded.
     pub(crate) read: Vec<T>,
     /// How many could not.
     pub(crate) skipped: usize,
 }
 
-/// Values, each as a byte string of its own.
+/// Encodes values, each as a byte string of its own.
 pub(crate) fn write_opaque_list<T: Serialize, S: Serializer>(
     values: &[T],
     writer: S,
@@ -62,7 +62,7 @@ pub(crate) fn write_opaque_list<T: Serialize, S: Serializer>(
     list.end()
 }
 
-/// At most `MAX` of those.
+/// Decodes at most `MAX` of those.
 pub(crate) fn read_opaque_list<'de, T: DeserializeOwned, D: Deserializer<'de>, const MAX: usize>(
     reader: D,
 ) -> Result<OpaqueList<T>, D::Error> {
@@ -72,12 +72,12 @@ pub(crate) fn read_opaque_list<'de, T: DeserializeOwned, D: Deserializer<'de>, c
     Ok(OpaqueList { skipped: count - read.len(), read })
 }
 
-/// Several byte strings, written.
+/// Encodes several byte strings.
 pub(crate) fn write_blobs<S: Serializer>(blobs: &[Vec<u8>], writer: S) -> Result<S::Ok, S::Error> {
     writer.collect_seq(blobs.iter().map(|blob| ByteString(blob)))
 }
 
-/// At most `MAX` byte strings.
+/// Decodes at most `MAX` byte strings.
 pub(crate) fn read_blobs<'de, D: Deserializer<'de>, const MAX: usize>(
     reader: D,
 ) -> Result<Vec<Vec<u8>>, D::Error> {
@@ -85,7 +85,7 @@ pub(crate) fn read_blobs<'de, D: Deserializer<'de>, const MAX: usize>(
     Ok(blobs.into_iter().map(|blob| blob.0).collect())
 }
 
-/// At most `MAX` of anything.
+/// Decodes a list of at most `MAX` items.
 pub(crate) fn read_list<'de, T: Deserialize<'de>, D: Deserializer<'de>, const MAX: usize>(
     reader: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -100,7 +100,7 @@ impl Serialize for ByteString<'_> {
     }
 }
 
-/// What a byte string holds, if it can be read.
+/// The value of a byte string, if it can be decoded.
 struct OpaqueItem<T>(Option<T>);
 
 impl<'de, T: DeserializeOwned> Deserialize<'de> for OpaqueItem<T> {
@@ -160,7 +160,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for ListVisitor<T,
         if count > MAX {
             return Err(de::Error::invalid_length(count, &self));
         }
-        // Grows as items really come: a count costs a peer nothing.
+        // Grows as items are decoded: a peer can claim any count.
         let mut list = Vec::new();
         while let Some(item) = items.next_element()? {
             if list.len() == MAX {

@@ -7,11 +7,11 @@ use crate::codec::{DecodeError, EncodeError, Message, decode, encode_onto};
 /// Bytes of a length.
 pub const LENGTH_BYTES: usize = 4;
 
-/// Room that a reader keeps from one frame to the next. Ordinary frames fit; of a large one nothing remains, for
-/// thousands of readers may each have seen one.
+/// Room that a reader keeps from one frame to the next. Ordinary frames fit; the room for a large one is freed, since
+/// thousands of readers may each have received one.
 const RETAINED_BYTES: usize = 128 << 10;
 
-/// Appends `message` to `buffer` as a frame. After an error the buffer is as it was.
+/// Appends `message` to `buffer` as a frame. After an error the buffer is unchanged.
 pub fn put_frame<M: Message>(buffer: &mut Vec<u8>, message: &M) -> Result<(), EncodeError> {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -32,7 +32,7 @@ pub fn put_frame<M: Message>(buffer: &mut Vec<u8>, message: &M) -> Result<(), En
     }
 }
 
-/// Takes bytes as they come and gives the messages in them. It holds at most one frame:
+/// Accepts bytes as they arrive and returns the messages in them. It holds at most one frame:
 ///
 /// ```
 /// # use hypha_wire::{DecodeError, FrameReader, Verdict};
@@ -48,18 +48,18 @@ pub fn put_frame<M: Message>(buffer: &mut Vec<u8>, message: &M) -> Result<(), En
 /// ```
 #[derive(Debug)]
 pub struct FrameReader<M> {
-    /// The length and what has come of the message.
+    /// The length and the part of the message that has arrived.
     buffer: Vec<u8>,
     message: PhantomData<fn() -> M>,
 }
 
 impl<M: Message> FrameReader<M> {
-    /// One that has seen nothing.
+    /// An empty reader.
     pub fn new() -> FrameReader<M> {
         FrameReader { buffer: Vec::new(), message: PhantomData }
     }
 
-    /// How many bytes are missing from what comes next: the length, or the rest of the message. None if a
+    /// How many bytes are missing from the next item: the length, or the rest of the message. Zero if a
     /// message can be popped, or if the stream is beyond repair.
     pub fn missing_bytes(&self) -> usize {
         match self.length() {
@@ -69,11 +69,11 @@ impl<M: Message> FrameReader<M> {
         }
     }
 
-    /// Takes bytes from the front of `bytes` up to the end of a frame, and says how many it took. It takes none
+    /// Takes bytes from the front of `bytes` up to the end of a frame, and returns how many it took. It takes none
     /// while a whole message waits to be popped, or after a length that is too large.
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
-        // Twice at most: the length, then what it announces.
+        // Twice at most: the length, then the message.
         while taken < bytes.len() && self.missing_bytes() > 0 {
             let end = bytes.len().min(taken + self.missing_bytes());
             self.buffer.extend_from_slice(&bytes[taken..end]);
@@ -82,7 +82,7 @@ impl<M: Message> FrameReader<M> {
         taken
     }
 
-    /// The message, once all of it is there. After [`DecodeError::TooLarge`] nothing more can be read; after
+    /// The message, once all of it has arrived. After [`DecodeError::TooLarge`] nothing more can be read; after
     /// another error the next frame can.
     pub fn pop(&mut self) -> Result<Option<M>, DecodeError> {
         let Some(length) = self.length() else { return Ok(None) };
@@ -98,7 +98,7 @@ impl<M: Message> FrameReader<M> {
         message.map(Some)
     }
 
-    /// How many bytes of a frame have come; a stream may end only at none.
+    /// How many bytes of a frame have arrived; a stream may end only at zero.
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len()
     }

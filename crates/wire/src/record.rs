@@ -1,7 +1,7 @@
 //! What nodes publish about themselves, in the directory and by gossip, and how it is signed.
 //!
-//! Whoever relays a record never met its author, so a record travels inside a [`SignedRecord`] that carries the
-//! author's certificates. This crate checks shapes; signatures and chains are for the network to check.
+//! Relays of a record have no connection to its author, so a record is sent inside a [`SignedRecord`] that carries the
+//! author's certificates. This crate checks shapes; the network checks signatures and chains.
 
 use hypha_model::amount::MAX_BYTES;
 use hypha_model::{self as model, WorkerId};
@@ -12,11 +12,11 @@ use crate::codec::{InvalidField, Message};
 use crate::field::{self, read_blobs, write_blobs};
 use crate::worker::Worker;
 
-/// The shortest life of a record: below it, refreshing would be all that a directory does.
+/// The shortest TTL of a record: below it, a directory would be busy with refreshes only.
 pub const MIN_TTL_MS: u32 = 1_000;
-/// The longest life of a record: what has vanished is forgotten within the hour.
+/// The longest TTL of a record: a vanished node is forgotten within the hour.
 pub const MAX_TTL_MS: u32 = 3_600_000;
-/// Certificates above a signature: the node's, its organisation's, and the root's for those who send it too.
+/// Certificates above a signature: the node's, its organisation's, and the root's if it is sent too.
 pub const MAX_CHAIN: usize = 3;
 /// Bytes of one certificate: ours take about 700, with many names twice that.
 pub const MAX_CERTIFICATE_BYTES: usize = 4 << 10;
@@ -26,7 +26,7 @@ pub const SIGNATURE_BYTES: usize = 64;
 /// A record with its author's signature and certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedRecord {
-    /// What the payload is.
+    /// The kind of the payload.
     pub kind: SignedKind,
     /// The encoded record, exactly as it was signed.
     #[serde(with = "field::bytes")]
@@ -39,7 +39,7 @@ pub struct SignedRecord {
     pub signature: Vec<u8>,
 }
 
-/// What can be signed. One that this build does not know cannot be checked, so it is refused.
+/// The kinds of signed records. One that this build does not know cannot be checked, so it is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignedKind {
@@ -52,7 +52,7 @@ pub enum SignedKind {
 }
 
 impl SignedKind {
-    /// What is signed together with the payload, so that no signature can stand for another kind.
+    /// The context that is signed together with the payload, so that no signature is valid for another kind.
     pub const fn context(self) -> &'static str {
         match self {
             SignedKind::Worker => "hypha/1/worker-record",
@@ -78,7 +78,7 @@ impl Message for SignedRecord {
     }
 }
 
-/// What a worker offers, and where it is reached.
+/// What a worker offers, and its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerRecord {
     /// The author's peer id.
@@ -86,22 +86,22 @@ pub struct WorkerRecord {
     pub peer: Vec<u8>,
     /// The author's organisation.
     pub organisation: String,
-    /// Of two records of one author, the higher counts.
+    /// Of two records of one author, the one with the higher sequence is valid.
     pub sequence: u64,
     /// When it was made, by the author's clock.
     pub issued_unix_ms: u64,
-    /// How long it counts from then.
+    /// How long it is valid from then.
     pub ttl_ms: u32,
-    /// What is offered.
+    /// The worker that is offered.
     pub worker: Worker,
-    /// Where the network reaches it, as multiaddresses in bytes.
+    /// Its addresses, as multiaddresses in bytes.
     #[serde(
         default,
         serialize_with = "write_blobs",
         deserialize_with = "read_blobs::<_, MAX_ADDRESSES>"
     )]
     pub addresses: Vec<Vec<u8>>,
-    /// Where bulk transfers reach it.
+    /// Its addresses for bulk transfers.
     #[serde(
         default,
         serialize_with = "write_blobs",
@@ -111,7 +111,7 @@ pub struct WorkerRecord {
 }
 
 impl WorkerRecord {
-    /// The worker in the words of the model, as `id`.
+    /// The worker as the model's type, with this `id`.
     pub fn worker(&self, id: WorkerId) -> Result<model::Worker, InvalidField> {
         self.worker.to_model(id)
     }
@@ -119,7 +119,7 @@ impl WorkerRecord {
 
 impl Message for WorkerRecord {
     const NAME: &'static str = "worker record";
-    /// Some hundred models by name; a worker with more lists those that it would rather serve.
+    /// Some hundred models by name; a worker with more lists those that it prefers to serve.
     const MAX_BYTES: usize = 16 << 10;
 
     fn validate(&self) -> Result<(), InvalidField> {
@@ -132,7 +132,7 @@ impl Message for WorkerRecord {
     }
 }
 
-/// A data set, and where it is had.
+/// A data set, and the addresses of its provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetRecord {
     /// The author's peer id.
@@ -140,11 +140,11 @@ pub struct DatasetRecord {
     pub peer: Vec<u8>,
     /// The author's organisation.
     pub organisation: String,
-    /// Of two records of one author for one name, the higher counts.
+    /// Of two records of one author for one name, the one with the higher sequence is valid.
     pub sequence: u64,
     /// When it was made, by the author's clock.
     pub issued_unix_ms: u64,
-    /// How long it counts from then.
+    /// How long it is valid from then.
     pub ttl_ms: u32,
     /// The data set's name.
     pub name: String,
@@ -154,14 +154,14 @@ pub struct DatasetRecord {
     /// How large it is, where known.
     #[serde(default)]
     pub bytes: Option<u64>,
-    /// Where the network reaches the author, as multiaddresses in bytes.
+    /// The author's addresses, as multiaddresses in bytes.
     #[serde(
         default,
         serialize_with = "write_blobs",
         deserialize_with = "read_blobs::<_, MAX_ADDRESSES>"
     )]
     pub addresses: Vec<Vec<u8>>,
-    /// Where bulk transfers reach the author.
+    /// The author's addresses for bulk transfers.
     #[serde(
         default,
         serialize_with = "write_blobs",
@@ -186,15 +186,15 @@ impl Message for DatasetRecord {
     }
 }
 
-/// Said by a node that leaves: its records with a lower sequence number are void.
+/// Published by a node that leaves: its records with a lower sequence number are void.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Farewell {
     /// The author's peer id.
     #[serde(with = "field::bytes")]
     pub peer: Vec<u8>,
-    /// Above that of every record that it ends.
+    /// Above that of every record that it voids.
     pub sequence: u64,
-    /// When it was said, by the author's clock.
+    /// When it was made, by the author's clock.
     pub issued_unix_ms: u64,
 }
 

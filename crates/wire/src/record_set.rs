@@ -1,4 +1,4 @@
-//! What a directory server answers for one key: the records of several authors.
+//! The response of a directory server for one key: the records of several authors.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 
@@ -13,18 +13,18 @@ pub const MAX_ENTRIES: usize = 512;
 /// The records under one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordSet {
-    /// In any order. Reading leaves out the entries whose record this build cannot read: one author's mistake,
+    /// In any order. Decoding skips the entries whose record this build cannot decode: one author's mistake,
     /// or a newer kind of record, must not hide the others.
     #[serde(deserialize_with = "read_entries")]
     pub entries: Vec<RecordSetEntry>,
 }
 
-/// One record, and how much longer it counts.
+/// One record, and how much longer it is valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecordSetEntry {
-    /// How long the server would still answer with it: a duration, for clocks differ.
+    /// How long the server would still return it: a duration, since clocks differ.
     pub remaining_ms: u32,
-    /// The record, written as bytes of its own version.
+    /// The record, encoded as bytes of its own version.
     #[serde(serialize_with = "write_signed")]
     pub signed: SignedRecord,
 }
@@ -35,8 +35,8 @@ const ENTRY_OVERHEAD: usize = 32;
 const LIST_OVERHEAD: usize = 16;
 
 impl RecordSet {
-    /// A record set of as many `entries`, from the first on, as one message holds; a record that cannot be sent is
-    /// left out.
+    /// A record set of as many `entries`, from the first on, as one message holds; a record that cannot be encoded is
+    /// skipped.
     pub fn from_entries(entries: impl IntoIterator<Item = RecordSetEntry>) -> RecordSet {
         let mut room = RecordSet::MAX_BYTES - LIST_OVERHEAD;
         let mut record_set = RecordSet::default();

@@ -1,6 +1,6 @@
-//! Questions between peers and their answers.
+//! Requests between peers and their responses.
 //!
-//! A question that only newer peers know is read as [`RequestBody::Unknown`], so that it gets a clear refusal
+//! A request that only newer peers know is decoded as [`RequestBody::Unknown`], so that it gets a clear refusal
 //! instead of a closed stream.
 
 use serde::de::MapAccess;
@@ -11,7 +11,7 @@ use crate::codec::{InvalidField, Message};
 use crate::field::read_list;
 use crate::tagged::{self, Tagged};
 
-/// The longest that anybody waits for an answer; what takes longer is a task, not a question.
+/// The longest that a requester waits for a response; anything longer is a task, not a request.
 pub const MAX_DEADLINE_MS: u32 = 600_000;
 /// Bytes of a trace context: 55 in its first version.
 pub const MAX_TRACEPARENT_BYTES: usize = 64;
@@ -22,36 +22,36 @@ pub const MAX_PROBLEMS: usize = 32;
 /// Bytes of a sentence for people.
 pub const MAX_TEXT_BYTES: usize = 512;
 
-/// A question.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Repeated by the answer.
+    /// Repeated by the response.
     pub id: u64,
-    /// How long the asker waits from sending.
+    /// How long the requester waits from sending.
     pub deadline_ms: u32,
     /// The trace that it belongs to, as W3C Trace Context writes it.
     #[serde(default)]
     pub traceparent: Option<String>,
-    /// What is asked.
+    /// What is requested.
     pub body: RequestBody,
 }
 
-/// What can be asked.
+/// The kinds of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestBody {
-    /// How are you?
+    /// The health of the node.
     Health,
-    /// Where do bulk transfers reach you?
+    /// The addresses of the node's bulk listeners.
     BulkAddresses,
-    /// Something that newer peers ask; never sent.
+    /// A request that only newer peers know; never sent.
     #[serde(skip_serializing)]
     Unknown,
 }
 
 impl Message for Request {
     const NAME: &'static str = "request";
-    /// Small questions; large ones are bulk transfers.
+    /// Requests are small; large content is sent by bulk transfer.
     const MAX_BYTES: usize = 64 << 10;
 
     fn validate(&self) -> Result<(), InvalidField> {
@@ -60,16 +60,16 @@ impl Message for Request {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Response {
-    /// That of the request.
+    /// The id of the request.
     pub id: u64,
-    /// What is answered.
+    /// The content.
     pub body: ResponseBody,
 }
 
-/// What can be answered.
+/// The kinds of responses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseBody {
@@ -78,14 +78,14 @@ pub enum ResponseBody {
     /// To [`RequestBody::BulkAddresses`]: multiaddresses in bytes.
     #[serde(serialize_with = "crate::field::write_blobs")]
     BulkAddresses(Vec<Vec<u8>>),
-    /// To a request that is not answered.
+    /// To a request that is refused.
     Refused(Refusal),
-    /// Something that newer peers answer; never sent.
+    /// A response that only newer peers know; never sent.
     #[serde(skip_serializing)]
     Unknown,
 }
 
-/// How a node is.
+/// The health of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// Its role.
@@ -96,14 +96,14 @@ pub struct Health {
     pub uptime_ms: u64,
     /// How many peers it is connected to.
     pub peers: u32,
-    /// Whether it does its work.
+    /// Whether it is ready to work.
     pub ready: bool,
-    /// What keeps it from that, or may soon.
+    /// What keeps it from being ready, or may soon.
     #[serde(default, deserialize_with = "read_list::<_, _, MAX_PROBLEMS>")]
     pub problems: Vec<String>,
 }
 
-/// Why a request is not answered.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// For programs.
@@ -120,17 +120,17 @@ pub enum RefusalKind {
     UnknownRequest,
     /// A version that this build does not know.
     UnknownVersion,
-    /// Bytes that are no request.
+    /// Bytes that are not a request.
     Malformed,
-    /// Not for the asker's role or organisation.
+    /// Not permitted for the requester's role or organisation.
     NotAllowed,
-    /// Too much to do; ask later.
+    /// Overloaded; retry later.
     Busy,
-    /// The asker has given up by now.
+    /// The requester has given up by now.
     DeadlinePassed,
-    /// A fault on this side.
+    /// An internal error of this node.
     Internal,
-    /// A reason that newer peers have; never sent.
+    /// A reason that only newer peers know; never sent.
     #[serde(skip_serializing)]
     Unknown,
 }
@@ -144,7 +144,7 @@ impl Refusal {
 
 impl Message for Response {
     const NAME: &'static str = "response";
-    /// Small answers; large ones are bulk transfers.
+    /// Responses are small; large content is sent by bulk transfer.
     const MAX_BYTES: usize = 64 << 10;
 
     fn validate(&self) -> Result<(), InvalidField> {

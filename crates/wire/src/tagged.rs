@@ -1,23 +1,23 @@
-//! Choices that may grow: a variant that only newer peers know is read as "unknown", whatever it holds.
+//! Extensible enums: a variant that only newer peers know is decoded as "unknown", whatever its content.
 //!
-//! A variant is written as its name, or as a map from its name to its content. Derived code cannot skip the
-//! content of a variant that it does not know, so reading is done here.
+//! A variant is encoded as its name, or as a map from its name to its content. Derived code cannot skip the
+//! content of a variant that it does not know, so decoding is done here.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// A choice with a variant for what this build does not know.
+/// An enum with a variant for values that this build does not know.
 pub(crate) trait Tagged: Sized {
-    /// What it is, for people: "a request".
+    /// Its name for people: "a request".
     const EXPECTED: &'static str;
 
-    /// The variant without content that `tag` names; for a tag that is not known, the unknown variant. None if
-    /// the variant cannot do without content.
+    /// The variant without content that `tag` names; the unknown variant for an unknown tag. `None` if
+    /// the variant requires content.
     fn unit_variant(tag: &str) -> Option<Self>;
 
-    /// The variant that `tag` names, its content read from `content`; none if `tag` names none with content.
+    /// The variant that `tag` names, its content decoded from `content`; `None` if `tag` names none with content.
     fn content_variant<'de, A: MapAccess<'de>>(
         tag: &str,
         content: &mut A,
@@ -27,7 +27,7 @@ pub(crate) trait Tagged: Sized {
     }
 }
 
-/// Reads a [`Tagged`].
+/// Decodes a [`Tagged`].
 pub(crate) fn read<'de, T: Tagged, D: Deserializer<'de>>(reader: D) -> Result<T, D::Error> {
     reader.deserialize_any(TaggedVisitor(PhantomData))
 }
@@ -56,7 +56,7 @@ impl<'de, T: Tagged> Visitor<'de> for TaggedVisitor<T> {
         if let Some(variant) = T::content_variant(&tag, &mut map)? {
             return Ok(variant);
         }
-        // Content that a newer peer gave to what has none here is skipped like any unknown field.
+        // Content that a newer peer added to a variant without content is skipped like any unknown field.
         map.next_value::<IgnoredAny>()?;
         self.visit_str(&tag)
     }

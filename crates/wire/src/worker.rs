@@ -10,21 +10,21 @@ use crate::codec::InvalidField;
 use crate::field::read_list;
 use crate::tagged::{self, Tagged};
 
-/// Executors of a worker: each is a program that somebody installed.
+/// Executors of a worker: each is a program that an operator installed.
 pub const MAX_EXECUTORS: usize = 32;
-/// Models of one executor: a full model cache; one that serves more says "any".
+/// Models of one executor: a full model cache; one that serves more lists none, which means any.
 pub const MAX_MODELS: usize = 256;
-/// GPUs of a worker: four times the largest single machine that is sold.
+/// GPUs of a worker: four times the largest single machine on the market.
 pub const MAX_DEVICES: usize = 64;
 /// Tasks at once on one executor; more would be a mistake in a configuration.
 pub const MAX_CONCURRENCY: u32 = 10_000;
-/// The dearest hour, as the model reads prices.
+/// The highest price of an hour, as the model parses prices.
 const MAX_PRICE_MICROS: u64 = Money::MAX_WRITTEN_UNITS * 1_000_000;
 
-/// What a worker says of itself. Its id is that of the record's author.
+/// A worker's description of itself. Its id is that of the record's author.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
-    /// What it can run.
+    /// Its executors.
     #[serde(default, deserialize_with = "read_list::<_, _, MAX_EXECUTORS>")]
     pub executors: Vec<Executor>,
     /// Processor time, in thousandths of a core.
@@ -37,10 +37,10 @@ pub struct Worker {
     /// The GPUs, in the order in which the machine numbers them.
     #[serde(default, deserialize_with = "read_list::<_, _, MAX_DEVICES>")]
     pub devices: Vec<Device>,
-    /// What an hour of it costs, in millionths.
+    /// Its price per hour, in millionths.
     #[serde(default)]
     pub price_micros: u64,
-    /// A label of where it stands.
+    /// A label of its location.
     #[serde(default)]
     pub region: Option<String>,
     /// A label that workers of the same hardware share.
@@ -48,12 +48,12 @@ pub struct Worker {
     pub hardware: Option<String>,
 }
 
-/// One thing that a worker can run.
+/// An executor of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Executor {
     /// The kind of work.
     pub class: Class,
-    /// The name that a requirement may ask for.
+    /// The name that a requirement may name.
     pub name: String,
     /// The models it serves; none means any.
     #[serde(default, deserialize_with = "read_list::<_, _, MAX_MODELS>")]
@@ -66,13 +66,13 @@ pub struct Executor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Answers requests to a model.
+    /// Runs requests to a model.
     Inference,
     /// Runs the inner steps of a training job.
     Train,
-    /// Averages what trainers send.
+    /// Averages the deltas of trainers.
     Aggregate,
-    /// Something that a newer peer can do; never sent.
+    /// A class that only newer peers know; never sent.
     #[serde(skip_serializing)]
     Unknown,
 }
@@ -89,7 +89,7 @@ pub struct Device {
 }
 
 impl Worker {
-    /// What `worker` is on the wire.
+    /// The wire type of `worker`.
     pub fn from_model(worker: &model::Worker) -> Worker {
         Worker {
             executors: worker.executors.iter().map(Executor::from_model).collect(),
@@ -103,8 +103,8 @@ impl Worker {
         }
     }
 
-    /// The worker in the words of the model. An executor of a class that this build does not know is left out:
-    /// the rest of the worker is still of use.
+    /// The worker as the model's type. An executor of a class that this build does not know is left out:
+    /// the rest of the worker is still useful.
     pub fn to_model(&self, id: WorkerId) -> Result<model::Worker, InvalidField> {
         self.validate()?;
         let known = self.executors.iter().filter_map(|executor| executor.to_model().transpose());

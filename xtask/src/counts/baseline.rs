@@ -1,4 +1,4 @@
-//! The figures in the repository, and what counts as the same.
+//! The stored counts, and the tolerance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,25 +7,25 @@ use std::path::Path;
 
 use anyhow::Context;
 
-/// Where they are, from the root.
+/// Their file, from the root.
 pub(super) const COUNTS_FILE: &str = "xtask/counts.toml";
 
-/// How much above its figure a count may be, in permille.
+/// How much a count may exceed its stored value, in permille.
 ///
-/// Two runs of one build differ by nothing, except that those of `commit` differ by up to 8 permille: its two threads do
-/// not always meet in the same way. The rest is for another release of the C library, whose allocator and functions are
-/// part of what is counted. Another compiler may need more: that is a reason to renew.
+/// Two runs of one build do not differ, except that those of `commit` differ by up to 8 permille: its two
+/// threads do not always interleave in the same way. The rest is for another release of the C library, whose
+/// allocator and functions are part of the counts. Another compiler may need more: that is a reason to renew.
 pub(super) const TOLERANCE_PERMILLE: u64 = 20;
 
-/// What a scenario may cost of another's instructions, in percent, whatever the stored figures say.
+/// The most that a scenario may cost relative to another, in percent, independent of the stored counts.
 pub(super) const RATIOS: [Ratio; 2] = [
     // A cycle under the default strategy reaches 0.8 of one under `fifo`.
     Ratio { name: "crowd", of: "crowd_fifo", most_percent: 125 },
-    // What nobody can run costs what is run nearly nothing.
+    // Unschedulable tasks cost the others next to nothing.
     Ratio { name: "place_unserved", of: "place", most_percent: 120 },
 ];
 
-/// A scenario beside another.
+/// A scenario relative to another.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ratio {
     pub(super) name: &'static str,
@@ -69,7 +69,7 @@ impl InstructionCounts {
     }
 }
 
-/// Every scenario of either, with its figure in both.
+/// Every scenario of either, with its count in both.
 pub(super) fn pairs<'a>(
     stored: &'a InstructionCounts,
     counted: &'a InstructionCounts,
@@ -79,7 +79,7 @@ pub(super) fn pairs<'a>(
     names.into_iter().map(move |name| (name.as_str(), of(stored, name), of(counted, name)))
 }
 
-/// What a count means beside its figure.
+/// A count compared with its stored value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CountChange {
     /// Within the tolerance; the change in permille.

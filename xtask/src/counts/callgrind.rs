@@ -57,7 +57,7 @@ fn count(program: &Path, name: &str, rounds: u64, profile: &Path) -> anyhow::Res
     collected(&said).with_context(|| format!("callgrind did not say what it counted:\n{said}"))
 }
 
-/// Since the environment is cleared, we look for ourselves.
+/// Since the environment is cleared, we search the path ourselves.
 fn find_in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())

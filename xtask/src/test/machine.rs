@@ -1,4 +1,4 @@
-//! What the machine must have for the tests, and what it may have.
+//! Packages and capabilities of the machine that tests need.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,13 +7,13 @@ use anyhow::bail;
 
 use crate::cargo::{self, succeeds};
 
-/// A Debian package that tests need, and what for.
+/// A Debian package that tests need, and why.
 struct DebianPackage {
     name: &'static str,
     why: &'static str,
 }
 
-/// Without these something is skipped, and says so.
+/// Without these some tests are skipped, and print that.
 const OPTIONAL_PACKAGES: &[DebianPackage] =
     &[DebianPackage { name: "valgrind", why: "counting instructions" }];
 
@@ -28,8 +28,8 @@ const DEBIAN_PACKAGES: &[DebianPackage] = &[
 
 /// Whether this machine has a capability; None if there is no such capability.
 ///
-/// A capability is what some machines have and others cannot get. A test may be skipped for want
-/// of one of these and for no other reason.
+/// A capability is something that some machines have and others cannot get. A test may be skipped because one
+/// of these is missing, and for no other reason.
 pub(super) fn has_capability(name: &str) -> Option<bool> {
     match name {
         // As this user, without a user namespace around it: that is what `ip netns` needs too.
@@ -41,7 +41,7 @@ pub(super) fn has_capability(name: &str) -> Option<bool> {
     }
 }
 
-/// Installs what is missing, and says so.
+/// Installs missing packages, and reports that.
 pub(super) fn prepare(root: &Path) -> anyhow::Result<()> {
     let is_root = succeeds("sh", &["-c", "test \"$(id -u)\" = 0"]);
     let missing = missing_packages(DEBIAN_PACKAGES, is_installed);
@@ -98,7 +98,7 @@ fn install_packages(missing: &[&DebianPackage], is_root: bool) -> anyhow::Result
     Ok(())
 }
 
-/// On a system without dpkg nothing counts as missing: the tests themselves will tell.
+/// On a system without dpkg nothing counts as missing: the tests themselves will show it.
 fn is_installed(package: &str) -> bool {
     let query = Command::new("dpkg-query")
         .args(["--show", "--showformat=${db:Status-Status}", package])

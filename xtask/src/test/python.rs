@@ -1,4 +1,4 @@
-//! A Python environment with the programs of others that tests let loose on a scheduler.
+//! A Python environment with third-party programs that tests run against a scheduler.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,16 +6,16 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// The variable that tells tests which Python to call.
+/// The variable that names the Python for the tests.
 pub(super) const VARIABLE: &str = "HYPHA_TEST_PYTHON";
 
-/// What tests import. Hypothesis is what schemathesis makes values up with: under another version
-/// they would be others.
+/// The packages that tests import. Schemathesis generates values with Hypothesis: another version would
+/// generate others.
 const PACKAGES: [(&str, &str); 3] =
     [("openai", "3.49.0"), ("schemathesis", "4.32.5"), ("hypothesis", "6.170.15")];
 
-/// The Python of an environment that has all packages, made on the first call and after each change
-/// of a version. None, with one line that says why, where that cannot be.
+/// The Python of an environment that has all packages, created on the first call and after each change of a
+/// version. `None`, with one line that states why, where that is not possible.
 pub(super) fn prepare(root: &Path) -> Option<PathBuf> {
     match environment(&root.join("target/python")) {
         Ok(python) => Some(python),
@@ -30,11 +30,11 @@ fn environment(parent: &Path) -> anyhow::Result<PathBuf> {
     let folder = parent.join(key(&PACKAGES));
     let python = folder.join("bin/python");
     fs::create_dir_all(parent).with_context(|| format!("cannot write in {parent:?}"))?;
-    // Another run in this checkout may be at it.
+    // Another run in this checkout may be creating it.
     let lock = File::create(parent.join("lock")).context("cannot make a lock file")?;
     lock.lock().context("cannot lock the environment")?;
-    // Asked each time: an interrupted installation and an updated system leave a folder that
-    // looks whole.
+    // Checked each time: an interrupted installation and an updated system leave a folder that looks
+    // complete.
     if finish(&mut import(&python)).is_ok() {
         return Ok(python);
     }
@@ -64,7 +64,7 @@ fn import(python: &Path) -> Command {
     command
 }
 
-/// Runs it quietly; the error is the last line that it printed, where most programs put the cause.
+/// Runs it quietly; the error is its last line of output, where most programs put the cause.
 fn finish(command: &mut Command) -> anyhow::Result<()> {
     let shown = crate::cargo::shown(command);
     let ran = command.stdin(Stdio::null()).output();

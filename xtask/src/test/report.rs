@@ -1,4 +1,4 @@
-//! How many tests ran, read from nextest's JUnit report and from what `cargo test` prints.
+//! How many tests ran, from nextest's JUnit report and from the output of `cargo test`.
 
 use std::ops::Add;
 

@@ -24,7 +24,7 @@ impl Skip {
         Some(Self { line: line.to_owned(), needs })
     }
 
-    /// Whether the skip had to be, given what this machine can do (None: no such capability).
+    /// Whether the skip is excused, given the capabilities of this machine (`None`: no such capability).
     pub(super) fn excuse(&self, has: impl Fn(&str) -> Option<bool>) -> Result<(), String> {
         let Some(needs) = &self.needs else {
             return Err(format!("write it as `{MARK}<test name>: <reason> [needs: <capability>]`"));
@@ -45,9 +45,9 @@ impl fmt::Display for Skip {
     }
 }
 
-/// The skips in a JUnit report that holds what the tests printed.
+/// The skips in a JUnit report that contains the output of the tests.
 pub(super) fn find(report: &str) -> Vec<Skip> {
-    // Output starts right behind its tag.
+    // Output starts right after its tag.
     let lines = report.split(['\n', '>']).map(|line| line.split('<').next().unwrap_or(line));
     lines.filter_map(|line| Skip::parse(&unescape(line.trim()))).collect()
 }

@@ -1,4 +1,4 @@
-//! Each pure crate has the configuration of clippy that says what pure code must not use.
+//! Each pure crate has the clippy configuration that forbids what pure code must not use.
 
 use super::Violation;
 use super::layers::is_pure;

@@ -1,4 +1,4 @@
-//! The dependencies of pure crates, all the way down, keep to an allow-list.
+//! The transitive dependencies of pure crates are on an allow-list.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -10,11 +10,11 @@ use crate::cargo;
 /// The allow-list, from the root.
 pub(super) const ALLOW_LIST: &str = "xtask/pure-dependencies.txt";
 
-/// What `package` is linked with on this target, with all its features: a feature does not make
-/// a dependency pure. Procedural macros run in the compiler and are left out.
+/// The crates that `package` is linked with on this target, with all its features: a feature does not make a
+/// dependency pure. Procedural macros run in the compiler and are left out.
 ///
-/// `cargo metadata` would not do for this: it joins the features that the whole workspace asks
-/// for, so that a pure crate would answer for what only the node switches on.
+/// `cargo metadata` is not suitable: it merges the features that the whole workspace enables, so that a pure
+/// crate would be charged with what only the node enables.
 pub(super) fn cargo_tree(root: &Path, package: &str) -> anyhow::Result<String> {
     cargo::output(cargo::command(root).args([
         "tree",
@@ -33,7 +33,7 @@ pub(super) fn cargo_tree(root: &Path, package: &str) -> anyhow::Result<String> {
 
 pub(super) fn check(crates: &[Crate], allow_list: &str) -> Vec<Violation> {
     let (allowed, mut violations) = parse_allow_list(allow_list);
-    // Members answer for themselves: which of them may use which is the layers' business.
+    // Members are checked by themselves: the layers decide which of them may use which.
     let members: BTreeSet<_> = crates.iter().map(|member| member.package.as_str()).collect();
     for member in crates {
         let Some(tree) = &member.tree else { continue };
@@ -56,7 +56,7 @@ pub(super) fn check(crates: &[Crate], allow_list: &str) -> Vec<Violation> {
     violations
 }
 
-/// The crates of the list, and the lines that are no entry.
+/// The crates of the list, and the lines that are not entries.
 fn parse_allow_list(text: &str) -> (BTreeSet<&str>, Vec<Violation>) {
     let mut allowed = BTreeSet::new();
     let mut violations = Vec::new();
@@ -77,15 +77,15 @@ fn parse_allow_list(text: &str) -> (BTreeSet<&str>, Vec<Violation>) {
     (allowed, violations)
 }
 
-/// Who depends directly on what. The first name is the crate that was asked about.
+/// The direct dependencies of each crate. The first name is the crate in question.
 #[derive(Default)]
 struct Graph<'a> {
     root: Option<&'a str>,
     edges: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
 
-/// Reads lines such as `2serde_core v1.0.228 (*)`. Cargo shows the dependencies of a crate only
-/// where it comes up first, which is enough for a graph.
+/// Parses lines such as `2serde_core v1.0.228 (*)`. Cargo shows the dependencies of a crate only at its first
+/// occurrence, which is enough for a graph.
 fn parse_tree(text: &str) -> Graph<'_> {
     let mut graph = Graph::default();
     let mut above: Vec<&str> = Vec::new();
@@ -107,8 +107,8 @@ fn parse_tree(text: &str) -> Graph<'_> {
     graph
 }
 
-/// The shortest chain to each crate that is not allowed. What lies behind such a crate is not
-/// reported: it goes when the crate goes.
+/// The shortest chain to each crate that is not allowed. Dependencies of such a crate are not reported: they
+/// go when the crate goes.
 fn refused_chains<'a>(
     graph: &Graph<'a>,
     allowed: &BTreeSet<&str>,

@@ -28,7 +28,7 @@ pub(super) fn check(documents: &[TextFile], exists: &dyn Fn(&str) -> bool) -> Ve
 }
 
 enum Resolved {
-    /// A URL, or a place in the same document.
+    /// A URL, or a position in the same document.
     Elsewhere,
     Inside(String),
     Outside,
@@ -80,10 +80,10 @@ pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// A line without what stands between backticks.
+/// A line without inline code.
 fn without_code(line: &str) -> String {
     let parts: Vec<_> = line.split('`').collect();
-    // An odd backtick opens nothing.
+    // An unmatched backtick opens nothing.
     let closed = parts.len() - (1 - parts.len() % 2);
     let kept = |(index, part): (usize, &&str)| {
         if index % 2 == 1 && index < closed { String::new() } else { (*part).to_owned() }

@@ -17,7 +17,7 @@ const PURE: &[(&str, &[&str])] = &[
     ("sim", &["model", "machine", "predict", "placement", "market", "diloco", "engine"]),
 ];
 
-/// Each talks to one outside thing, so none needs another, but for [`EDGE_PAIRS`].
+/// Each talks to one external system, so none needs another, but for [`EDGE_PAIRS`].
 const EDGES: &[&str] = &[
     "pki",
     "wire",
@@ -35,14 +35,14 @@ const EDGES: &[&str] = &[
     "trainer",
 ];
 
-/// The network is one outside thing in four crates: who a peer is, what is said, how much of it, and the rest.
+/// The network is one external system in four crates: identity, messages, bulk data, and the rest.
 const EDGE_PAIRS: &[(&str, &str)] =
     &[("net", "pki"), ("net", "wire"), ("net", "bulk"), ("bulk", "wire")];
 
 /// Each joins the others for one purpose.
 const DRIVERS: &[&str] = &["node", "local", "bench", "chaos", "counts", "cli"];
 
-/// Drivers that are programs of their own, or a part of one: who may use each.
+/// Drivers that are programs of their own, or a part of one: which crates may use each.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("cli", &[]),
     ("chaos", &[]),

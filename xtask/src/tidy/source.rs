@@ -1,9 +1,9 @@
-//! What holds for every source file, tests included.
+//! Rules for every source file, tests included.
 
 use super::Violation;
 use super::workspace::TextFile;
 
-/// Past this a file has more than one job.
+/// A longer file has more than one job.
 const MAX_LINES: usize = 800;
 
 pub(super) fn check(file: &TextFile) -> Vec<Violation> {

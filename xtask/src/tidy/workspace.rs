@@ -1,4 +1,4 @@
-//! Reads what the rules look at: the files of the tree, and what cargo knows of its packages.
+//! Reads the input of the rules: the files of the tree, and cargo's metadata of its packages.
 
 use std::fs;
 use std::path::Path;
@@ -31,13 +31,13 @@ pub(super) struct TextFile {
 /// A package below `crates/`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Crate {
-    /// Its folder in `crates/`, which is what the layers are written in.
+    /// Its folder in `crates/`, by which the layers name it.
     pub(super) name: String,
     pub(super) package: String,
-    /// The path of its `Cargo.toml` from the root, and the text of it.
+    /// The path of its `Cargo.toml` from the root, and its text.
     pub(super) manifest: String,
     pub(super) manifest_text: String,
-    /// The text of its own configuration of clippy, if it has one.
+    /// The text of its own clippy configuration, if it has one.
     pub(super) clippy: Option<String>,
     /// Other crates of the workspace that its product code or build script uses.
     pub(super) uses: Vec<Use>,
@@ -98,8 +98,8 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<TextFile>) -> anyhow::Res
     Ok(())
 }
 
-/// Folders whose files are built or fetched. Cargo marks its target directories with a tag,
-/// whatever they are called.
+/// Folders whose files are built or fetched. Cargo marks its target directories with a tag, whatever their
+/// name.
 fn is_foreign(folder: &Path) -> bool {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with('.')
@@ -128,7 +128,7 @@ struct Package {
 struct Dependency {
     name: String,
     rename: Option<String>,
-    /// None for a normal dependency.
+    /// `None` for a normal dependency.
     kind: Option<String>,
     /// Only dependencies inside the workspace have one.
     path: Option<String>,

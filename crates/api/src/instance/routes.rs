@@ -29,9 +29,9 @@ use crate::json::{self, PortableJson};
 use crate::response;
 use crate::tasks::view;
 
-/// A task's name goes into an address, and is kept with its result.
+/// A task's name goes into a URL, and is kept with its result.
 const MAX_ID_BYTES: usize = 256;
-/// Longer than any address that a scheduler gives.
+/// Longer than any address that a scheduler sends.
 const MAX_URL_BYTES: usize = 2_048;
 
 #[derive(Clone)]
@@ -50,7 +50,7 @@ pub(super) fn router(instance: Arc<dyn Instance>, settings: InstanceSettings) ->
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(state.clone(), admit))
-        // Behind the layer: open to everybody.
+        // Outside of the layer: no token required.
         .route("/healthz", get(healthz).fallback(wrong_method))
         .route("/openapi.json", get(openapi).fallback(wrong_method))
         .with_state(state)
@@ -63,13 +63,13 @@ pub(super) fn router(instance: Arc<dyn Instance>, settings: InstanceSettings) ->
 )]
 struct Document;
 
-/// A task for this instance. Further fields are passed over.
+/// A task for this instance. Further fields are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 struct EnqueueBody {
-    /// What the executor is given, unchanged.
+    /// The input of the executor, unchanged.
     #[schema(value_type = Value)]
     input_data: Box<RawValue>,
-    /// What is said about its run time.
+    /// Features for predicting its run time.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     metadata: Option<BTreeMap<String, serde_json::Value>>,
@@ -77,18 +77,18 @@ struct EnqueueBody {
     #[serde(default)]
     #[schema(min_length = 1, max_length = 256)]
     task_id: Option<String>,
-    /// Where to say that it is done.
+    /// The address to notify at its end.
     #[serde(default)]
     callback_url: Option<String>,
 }
 
-/// The end of a task, or where it is.
+/// The result of a task, or its state.
 #[derive(Debug, Serialize, ToSchema)]
 struct ResultResponse<'a> {
     task_id: &'a str,
     /// `queued`, `running`, `completed` or `failed`.
     status: &'static str,
-    /// `null` unless it is completed.
+    /// `null` unless it has completed.
     #[schema(value_type = Value, nullable)]
     result: Option<Cow<'a, RawValue>>,
     /// `null` unless it has failed.
@@ -97,7 +97,7 @@ struct ResultResponse<'a> {
     execution_time: Option<f64>,
 }
 
-/// What is served, for who looks here first.
+/// What is served at the root.
 #[derive(Debug, Serialize, ToSchema)]
 struct InstanceInfo {
     deployed_model: DeployedModel,
@@ -109,35 +109,35 @@ struct DeployedModel {
     model_name: String,
 }
 
-/// Refuses whoever has no token, if tokens are asked for.
+/// Refuses requests without a valid token, if tokens are configured.
 async fn admit(State(state): State<InstanceState>, request: Request, next: Next) -> Response {
     if let Some(tokens) = &state.settings.tokens
         && bearer_token(request.headers()).and_then(|token| tokens.caller(token)).is_none()
     {
-        let message = "give a token that this task instance knows: `Authorization: Bearer …`";
+        let message = "give a valid token of this task instance: `Authorization: Bearer …`";
         return error_envelope(&Error { message: message.to_owned(), ..Error::unauthorized() });
     }
     next.run(request).await
 }
 
-/// Is it there, is it well, which model does it serve?
+/// The status of the instance and its model.
 #[utoipa::path(
     get, path = "/status",
     responses(
-        (status = 200, description = "How it is", body = InstanceStatus),
-        (status = 401, description = "Without a token that it knows", body = Envelope),
+        (status = 200, description = "The status", body = InstanceStatus),
+        (status = 401, description = "The token is missing or unknown", body = Envelope),
     )
 )]
 async fn status(State(state): State<InstanceState>) -> Response {
     response::json(StatusCode::OK, &state.instance.status())
 }
 
-/// Which model does it serve?
+/// The model that the instance serves.
 #[utoipa::path(
     get, path = "/info",
     responses(
         (status = 200, description = "The model", body = InstanceInfo),
-        (status = 401, description = "Without a token that it knows", body = Envelope),
+        (status = 401, description = "The token is missing or unknown", body = Envelope),
     )
 )]
 async fn info(State(state): State<InstanceState>) -> Response {
@@ -146,12 +146,12 @@ async fn info(State(state): State<InstanceState>) -> Response {
     response::json(StatusCode::OK, &info)
 }
 
-/// Here is a task.
+/// Adds a task to the queue.
 #[utoipa::path(
     post, path = "/queue/enqueue", request_body = EnqueueBody,
     responses(
-        (status = 200, description = "It is in the queue", body = EnqueueResponse),
-        (status = "4XX", description = "It is not; 429 if there is no room", body = Envelope),
+        (status = 200, description = "The task is queued", body = EnqueueResponse),
+        (status = "4XX", description = "The task is refused; 429 if the queue is full", body = Envelope),
         (status = 503, description = "Nothing can be run here at present", body = Envelope),
     )
 )]
@@ -212,26 +212,26 @@ fn enqueue_error(refused: EnqueueError) -> Error {
     }
 }
 
-/// Is it done?
+/// The result of a task, or its state.
 #[utoipa::path(
     get, path = "/results/{id}",
-    params(("id" = String, Path, description = "The name that `/queue/enqueue` answered")),
+    params(("id" = String, Path, description = "The name that `/queue/enqueue` returned")),
     responses(
-        (status = 200, description = "What came of it, or where it is", body = ResultResponse),
-        (status = "4XX", description = "404 if it is not known (any more)", body = Envelope),
+        (status = 200, description = "The result, or the state", body = ResultResponse),
+        (status = "4XX", description = "404 if the task is unknown or no longer kept", body = Envelope),
     )
 )]
 async fn result(
     State(state): State<InstanceState>,
     id: Result<Path<String>, PathRejection>,
 ) -> Response {
-    // What is too long or not UTF-8 is no task's name.
+    // An id that is too long or not UTF-8 is no task's name.
     let found = match id {
         Ok(Path(id)) if id.len() <= MAX_ID_BYTES => state.instance.result(&id).await,
         _ => None,
     };
     let Some(found) = found else {
-        return error_envelope(&Error::not_found("there is no such task (any more)"));
+        return error_envelope(&Error::not_found("the task is unknown or no longer kept"));
     };
     let (status, result, error, run) = match &found.stage {
         InstanceTaskState::Queued => ("queued", None, None, None),
@@ -248,9 +248,9 @@ async fn result(
     response::json(StatusCode::OK, &body)
 }
 
-/// Is it alive?
+/// Whether the process responds.
 #[utoipa::path(
-    get, path = "/healthz", responses((status = 200, description = "It is", body = String))
+    get, path = "/healthz", responses((status = 200, description = "It responds", body = String))
 )]
 async fn healthz() -> &'static str {
     "ok"
@@ -261,7 +261,7 @@ async fn openapi() -> Response {
 }
 
 async fn no_such_route() -> Response {
-    error_envelope(&Error::not_found("there is nothing here; /openapi.json lists what there is"))
+    error_envelope(&Error::not_found("no such route; /openapi.json lists all routes"))
 }
 
 async fn wrong_method(method: Method) -> Response {

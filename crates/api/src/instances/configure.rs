@@ -14,7 +14,7 @@ use crate::caller::Caller;
 use crate::error::{Error, ErrorBody};
 use crate::json::Json;
 
-/// Which strategy to place tasks by.
+/// The strategy to place tasks by.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = InstancesStrategy)]
@@ -24,7 +24,7 @@ pub(crate) struct StrategyBody {
     name: String,
 }
 
-/// Where predictions come from.
+/// The source of predictions.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = InstancesMode)]
@@ -34,13 +34,13 @@ pub(crate) struct ModeBody {
     mode: String,
 }
 
-/// Places tasks by another strategy from now on.
+/// Changes the strategy.
 #[utoipa::path(
     post, path = "/scheduler/set", tag = "task instances", request_body = StrategyBody,
     responses(
         (status = 200, description = "The strategy is in use", body = Envelope),
-        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
-        (status = "4XX", description = "It is not; 422 names those that exist", body = Envelope),
+        (status = 401, description = "The token is missing or unknown", body = ErrorBody),
+        (status = "4XX", description = "The strategy is refused; 422 lists the known ones", body = Envelope),
         (status = 503, description = "The scheduler cannot acknowledge anything at present", body = Envelope),
     )
 )]
@@ -60,13 +60,13 @@ pub(crate) async fn set_strategy(
     envelope::respond(set.await)
 }
 
-/// Predicts run times in another way from now on.
+/// Changes the predictor's mode.
 #[utoipa::path(
     post, path = "/scheduler/predict_mode", tag = "task instances", request_body = ModeBody,
     responses(
         (status = 200, description = "The mode is in use", body = Envelope),
-        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
-        (status = "4XX", description = "It is not; 409 if there is no lookup table", body = Envelope),
+        (status = 401, description = "The token is missing or unknown", body = ErrorBody),
+        (status = "4XX", description = "The mode is refused; 409 if there is no lookup table", body = Envelope),
         (status = 503, description = "The scheduler cannot acknowledge anything at present", body = Envelope),
     )
 )]

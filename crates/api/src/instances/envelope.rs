@@ -1,4 +1,4 @@
-//! What all answers of this surface begin with: `{"status": …, "message": …}`.
+//! The common fields of all responses of this API: `{"status": …, "message": …}`.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -8,18 +8,18 @@ use utoipa::ToSchema;
 use crate::error::Error;
 use crate::response;
 
-/// Whether it was done.
+/// Whether the request succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = InstancesStatus)]
 pub(crate) enum Status {
-    /// It was.
+    /// It succeeded.
     Success,
-    /// It was not; `message` says why.
+    /// It failed; `message` states why.
     Error,
 }
 
-/// Whether it was done, and if not, why.
+/// Whether the request succeeded, and if not, why.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InstancesResponse)]
 pub(crate) struct Envelope<'a> {
@@ -38,22 +38,22 @@ pub(super) fn respond(done: Result<(), Error>) -> Response {
     }
 }
 
-/// An error where there is nothing more to say than what it is.
+/// An error without further fields.
 pub(crate) fn error_envelope(error: &Error) -> Response {
     error_response(error, &Envelope { status: Status::Error, message: &error.message })
 }
 
-/// An error with the body that this route has.
+/// An error with the body of this route.
 pub(super) fn error_response<T: Serialize>(error: &Error, body: &T) -> Response {
     let mut response = response::json(error.status, body);
     error.add_headers(&mut response);
     response
 }
 
-/// What a client gave, as it is repeated in an answer: enough to recognise it.
+/// The client's input as it is repeated in a response: enough to recognise it.
 pub(super) fn truncated_echo(given: &str) -> String {
     given.chars().take(MAX_ECHOED_CHARS).collect()
 }
 
-/// Longer than any id; an answer need not grow with the question.
+/// Longer than any id; a response need not grow with the request.
 const MAX_ECHOED_CHARS: usize = 256;

@@ -1,4 +1,4 @@
-//! Takes from a client's metadata what a predictor can learn from.
+//! Extracts the metadata that a predictor can learn from.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use hypha_model::{Metadata, MetadataValue};
 
 use crate::error::Error;
 
-/// Numbers, short texts and truth values of `given`. Clients of this surface may put anything there, so what
-/// nobody can learn from is passed over; only more than [`Metadata::MAX_ENTRIES`] of the rest are refused.
+/// Numbers, short strings and booleans of `given`. Clients of this API may send anything, so values that a
+/// predictor cannot use are ignored; only more than [`Metadata::MAX_ENTRIES`] usable ones are refused.
 pub(crate) fn predictor_metadata(
     given: &BTreeMap<String, serde_json::Value>,
 ) -> Result<Metadata, Error> {
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_learned_from_is_kept() {
+    fn usable_metadata_is_kept() {
         let long = "x".repeat(257);
         let given = serde_json::json!({
             "hardware": "A100", "input_tokens": 100, "half": 0.5, "flash": true,

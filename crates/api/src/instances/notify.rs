@@ -1,7 +1,7 @@
-//! `/notify/task_complete`: task instances say here that they are done with a task.
+//! `/notify/task_complete`: task instances report the end of a task here.
 //!
-//! No token is asked for: the secret in the address is the proof, and what it does not prove the scheduler looks
-//! up at the instance itself. Nobody learns from the answer whether the secret was right.
+//! No token is required: the secret in the address is the proof, and the scheduler verifies anything else at
+//! the instance itself. The response does not reveal whether the secret was right.
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -18,13 +18,13 @@ use crate::error::Error;
 use crate::json::Json;
 use crate::response;
 
-/// The end of a task, as a task instance tells it. Further fields are passed over.
+/// The end of a task, as a task instance reports it. Further fields are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = InstancesNotification)]
 pub(crate) struct NotifyBody {
-    /// The id that the instance knows the task by.
+    /// The id under which the instance knows the task.
     task_id: String,
-    /// The instance's own id; not looked at.
+    /// The instance's own id; ignored.
     #[serde(default, rename = "instance_id")]
     #[schema(value_type = Option<String>)]
     _instance: Option<serde::de::IgnoredAny>,
@@ -38,7 +38,7 @@ pub(crate) struct NotifyBody {
     #[serde(default)]
     #[schema(value_type = Value, nullable)]
     result: Option<serde_json::Value>,
-    /// What went wrong.
+    /// The error.
     #[serde(default)]
     #[schema(value_type = Value, nullable)]
     error: Option<serde_json::Value>,
@@ -60,12 +60,12 @@ pub(crate) struct NotifyResponse {
     status: Status,
 }
 
-/// A task instance is done with a task.
+/// A task instance reports the end of a task.
 #[utoipa::path(
     post, path = "/notify/task_complete", tag = "task instances", params(NotifyParams), request_body = NotifyBody,
     responses(
-        (status = 200, description = "It has arrived, whatever comes of it", body = NotifyResponse),
-        (status = "4XX", description = "It cannot be read", body = Envelope),
+        (status = 200, description = "The notification has arrived; it may still be ignored", body = NotifyResponse),
+        (status = "4XX", description = "The body cannot be read", body = Envelope),
     )
 )]
 pub(crate) async fn task_complete(
@@ -76,13 +76,13 @@ pub(crate) async fn task_complete(
     accept_notification(&app, proof.ok().and_then(|proof| proof.0.secret), body)
 }
 
-/// A task instance is done with a task.
+/// A task instance reports the end of a task.
 #[utoipa::path(
     post, path = "/notify/task_complete/{secret}", tag = "task instances",
     params(("secret" = String, Path, description = "The secret of the attempt")), request_body = NotifyBody,
     responses(
-        (status = 200, description = "It has arrived, whatever comes of it", body = NotifyResponse),
-        (status = "4XX", description = "It cannot be read", body = Envelope),
+        (status = 200, description = "The notification has arrived; it may still be ignored", body = NotifyResponse),
+        (status = "4XX", description = "The body cannot be read", body = Envelope),
     )
 )]
 pub(crate) async fn task_complete_with_secret(
@@ -114,7 +114,7 @@ fn accept_notification(
     }
 }
 
-/// An error is a text; what is not is shown as it is.
+/// An error is a string; any other value is shown as JSON.
 fn text(error: serde_json::Value) -> String {
     match error {
         serde_json::Value::String(text) => text,

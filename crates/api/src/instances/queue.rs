@@ -1,4 +1,4 @@
-//! `/queue/submit` and `/queue/info`: gives a task to a task instance, and says how long it would wait.
+//! `/queue/submit` and `/queue/info`: submits a task to a task instance, and predicts waiting times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::params::{QueryFields, QueryParams};
 use crate::parts;
 use crate::response;
 
-/// The `model_name` of a worker that takes tasks for any model.
+/// The `model_name` of a worker that accepts tasks for any model.
 const ANY_MODEL: &str = "*";
 
 /// A task.
@@ -31,19 +31,19 @@ const ANY_MODEL: &str = "*";
 #[serde(deny_unknown_fields)]
 #[schema(as = InstancesTask)]
 pub(crate) struct SubmitBody {
-    /// The model; only workers that serve it are chosen from.
+    /// The model; only workers that serve it are considered.
     #[schema(example = "echo", min_length = 1, max_length = 256)]
     model_name: String,
-    /// What the task instance is given, unchanged.
+    /// The input for the task instance, unchanged.
     #[schema(value_type = Object)]
     task_input: Box<RawValue>,
-    /// What the predictor is told: numbers, short texts and truth values. Anything else is passed over.
+    /// Features for the predictor: numbers, short strings and booleans. Anything else is ignored.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     metadata: Option<BTreeMap<String, serde_json::Value>>,
 }
 
-/// What became of a submitted task.
+/// The outcome of a submission.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InstancesSubmitted)]
 pub(crate) struct QueueSubmitResponse {
@@ -53,17 +53,17 @@ pub(crate) struct QueueSubmitResponse {
     message: Option<String>,
     /// The task; empty if it was not accepted.
     task_id: String,
-    /// The task instance that it was given to; empty if it was not accepted.
+    /// The task instance that it is bound to; empty if it was not accepted.
     scheduled_ti: String,
 }
 
-/// Which queues.
+/// Which queues to list.
 #[derive(Debug, Default, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[schema(as = InstancesQueueFilter)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct InfoQuery {
-    /// Only those of this model; all if it is left out or empty.
+    /// Only queues of this model; all if it is left out or empty.
     #[serde(default)]
     model_name: Option<String>,
 }
@@ -78,7 +78,7 @@ impl QueryFields for InfoQuery {
 #[schema(as = InstancesQueues)]
 pub(crate) struct QueueInfoResponse {
     status: Status,
-    /// Why there is no answer.
+    /// Why the request failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     queues: Vec<QueueRow>,
@@ -88,24 +88,24 @@ pub(crate) struct QueueInfoResponse {
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = InstancesQueue)]
 pub(crate) struct QueueRow {
-    /// The model; `*` for an instance that takes any, if none was asked for.
+    /// The model; `*` for an instance that accepts any, unless a model was requested.
     model_name: String,
     ti_uuid: String,
-    /// How long a new task is expected to wait there before it begins, in milliseconds.
+    /// The expected waiting time of a new task before it starts, in milliseconds.
     waiting_time_expect: f64,
     /// The standard deviation of that, in milliseconds.
     waiting_time_error: f64,
 }
 
-/// Gives a task to the best task instance. It is bound at once, under every strategy.
+/// Submits a task to the best task instance. It is bound immediately, under every strategy.
 #[utoipa::path(
     post, path = "/queue/submit", tag = "task instances", request_body = SubmitBody,
     responses(
         (status = 200, description = "It is durable, and bound to a task instance", body = QueueSubmitResponse),
-        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
+        (status = 401, description = "The token is missing or unknown", body = ErrorBody),
         (
             status = "4XX",
-            description = "It was not accepted; 404 if no worker serves the model, 429 if there are too many",
+            description = "It was not accepted; 404 if no worker serves the model, 429 if the queue is full",
             body = QueueSubmitResponse
         ),
         (
@@ -180,7 +180,7 @@ async fn accept(app: &AppState, caller: &Caller, spec: TaskSpec) -> Result<Submi
     }
 }
 
-/// Tells a model that nobody serves from one whose workers are all away.
+/// Distinguishes a model that no worker serves from one whose workers are all unavailable.
 async fn no_worker_error(app: &AppState, model: Option<&Name>) -> Error {
     let shown = model.map_or("", Name::as_str);
     let (mut any, mut serving) = (false, false);
@@ -190,7 +190,7 @@ async fn no_worker_error(app: &AppState, model: Option<&Name>) -> Error {
     }
     if serving {
         let message =
-            format!("no TaskInstance for `{shown}` takes tasks at present; try again later");
+            format!("no TaskInstance for `{shown}` accepts tasks at present; try again later");
         let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_worker", message);
         return Error { retry_after_s: Some(UNAVAILABLE_RETRY_S), ..error };
     }
@@ -200,12 +200,12 @@ async fn no_worker_error(app: &AppState, model: Option<&Name>) -> Error {
     })
 }
 
-/// How long a new task would wait with each task instance.
+/// The expected waiting time of a new task at each task instance.
 #[utoipa::path(
     get, path = "/queue/info", tag = "task instances", params(InfoQuery),
     responses(
         (status = 200, description = "A row for each model of each task instance", body = QueueInfoResponse),
-        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
+        (status = 401, description = "The token is missing or unknown", body = ErrorBody),
         (status = "4XX", description = "The query is invalid", body = QueueInfoResponse),
     )
 )]
@@ -218,12 +218,12 @@ pub(crate) async fn info(
     queue_info_response(&app, caller.and(query)).await
 }
 
-/// How long a new task would wait with each task instance.
+/// The expected waiting time of a new task at each task instance.
 #[utoipa::path(
     post, path = "/queue/info", tag = "task instances", request_body = InfoQuery,
     responses(
         (status = 200, description = "A row for each model of each task instance", body = QueueInfoResponse),
-        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
+        (status = 401, description = "The token is missing or unknown", body = ErrorBody),
         (status = "4XX", description = "The query is invalid", body = QueueInfoResponse),
     )
 )]
@@ -260,9 +260,9 @@ async fn queue_info_response(app: &AppState, query: Result<InfoQuery, Error>) ->
     }
 }
 
-/// One row for each model of a worker, or one for the model that is wanted if the worker serves it.
+/// One row for each model of a worker, or one for the requested model if the worker serves it.
 fn rows(view: &WorkerView, wanted: Option<&Name>) -> Vec<QueueRow> {
-    // Whoever takes no tasks has no queue to choose, unless it still has some to finish.
+    // A worker that accepts no tasks has no queue to choose, unless it still has tasks to finish.
     if !view.available && view.queued + view.in_flight == 0 {
         return Vec::new();
     }
@@ -279,7 +279,7 @@ fn rows(view: &WorkerView, wanted: Option<&Name>) -> Vec<QueueRow> {
     }
 }
 
-/// The executors that tasks of this surface run on.
+/// The executors that run tasks of this API.
 fn executors(worker: &Worker) -> impl Iterator<Item = &Executor> {
     worker.executors.iter().filter(|executor| executor.class == ExecutorClass::Inference)
 }
@@ -298,7 +298,7 @@ fn models(worker: &Worker) -> BTreeSet<&str> {
     models
 }
 
-/// JSON has no word for what is not finite; the largest number says it as well.
+/// JSON cannot express infinity; the largest number stands for it.
 fn milliseconds(seconds: f64) -> f64 {
     let milliseconds = seconds * 1_000.0;
     if milliseconds.is_finite() { milliseconds } else { f64::MAX }

@@ -1,4 +1,4 @@
-//! `/task/query`: where a task is, and what came of it.
+//! `/task/query`: the state of a task, and its result.
 
 use std::borrow::Cow;
 
@@ -21,13 +21,13 @@ use crate::response;
 use crate::tasks::lookup::{self, TaskSnapshot};
 use crate::tasks::view;
 
-/// Which task.
+/// The task to query.
 #[derive(Debug, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[schema(as = InstancesTaskQuery)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TaskQuery {
-    /// As `/queue/submit` answered.
+    /// As returned by `/queue/submit`.
     #[schema(example = "task-01966f6e-8a40-7cc3-98c4-dc0c0c07398f")]
     #[param(example = "task-01966f6e-8a40-7cc3-98c4-dc0c0c07398f")]
     task_id: String,
@@ -35,7 +35,7 @@ pub(crate) struct TaskQuery {
 
 impl QueryFields for TaskQuery {
     const EXPECTED: &'static [(&'static str, &'static str)] =
-        &[("task_id", "the id that /queue/submit answered")];
+        &[("task_id", "the id that /queue/submit returned")];
 }
 
 /// A task.
@@ -44,7 +44,7 @@ impl QueryFields for TaskQuery {
 pub(crate) struct TaskQueryResponse<'a> {
     task_id: String,
     task_status: TaskQueryStatus,
-    /// The task instance that it was given to; empty if there is none.
+    /// The task instance that it is bound to; empty if there is none.
     scheduled_ti: String,
     /// When it was submitted, in seconds since 1970 with milliseconds.
     submit_time: f64,
@@ -53,20 +53,20 @@ pub(crate) struct TaskQueryResponse<'a> {
     result: Option<TaskQueryResult<'a>>,
 }
 
-/// Where a task is.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = InstancesTaskStatus)]
 pub(crate) enum TaskQueryStatus {
-    /// No task instance has it (any more).
+    /// No task instance has it, or no longer.
     Queued,
-    /// A task instance has it; it waits there, or runs.
+    /// A task instance has it, queued or running.
     Scheduled,
-    /// It has ended, one way or another.
+    /// It has ended, with or without a result.
     Completed,
 }
 
-/// What came of a task.
+/// The result of a task.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum TaskQueryResult<'a> {
@@ -80,7 +80,7 @@ enum TaskQueryResult<'a> {
 pub(crate) struct TaskQueryError {
     status: Status,
     message: String,
-    /// What was asked for.
+    /// The requested id.
     task_id: String,
     /// Empty.
     task_status: &'static str,
@@ -88,18 +88,18 @@ pub(crate) struct TaskQueryError {
     scheduled_ti: &'static str,
     /// Zero.
     submit_time: f64,
-    /// Nothing.
+    /// `null`.
     #[schema(value_type = Value, nullable)]
     result: (),
 }
 
-/// Where a task is, and what came of it.
+/// The state of a task, and its result.
 #[utoipa::path(
     get, path = "/task/query", tag = "task instances", params(TaskQuery),
     responses(
         (status = 200, description = "The task", body = TaskQueryResponse),
-        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
-        (status = "4XX", description = "404 if there is no such task (any more)", body = TaskQueryError),
+        (status = 401, description = "The token is missing or unknown", body = ErrorBody),
+        (status = "4XX", description = "404 if the task is unknown or no longer kept", body = TaskQueryError),
         (status = 503, description = "The store cannot be read at present", body = TaskQueryError),
     )
 )]
@@ -112,13 +112,13 @@ pub(crate) async fn query(
     task_query_response(&app, caller, query).await
 }
 
-/// Where a task is, and what came of it.
+/// The state of a task, and its result.
 #[utoipa::path(
     post, path = "/task/query", tag = "task instances", request_body = TaskQuery,
     responses(
         (status = 200, description = "The task", body = TaskQueryResponse),
-        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
-        (status = "4XX", description = "404 if there is no such task (any more)", body = TaskQueryError),
+        (status = 401, description = "The token is missing or unknown", body = ErrorBody),
+        (status = "4XX", description = "404 if the task is unknown or no longer kept", body = TaskQueryError),
         (status = 503, description = "The store cannot be read at present", body = TaskQueryError),
     )
 )]
@@ -143,7 +143,7 @@ async fn task_query_response(
         let caller = caller?;
         let task: TaskId =
             query?.task_id.parse().map_err(|error| Error::bad_request(format!("{error}")))?;
-        // Of another tenant's task not even this is told: that there is one.
+        // Not even the existence of another tenant's task is revealed.
         lookup::find(&*app.service, &caller, task).await
     };
     match found.await {

@@ -1,4 +1,4 @@
-//! `/ti/register` and `/ti/remove`: which task instances get tasks.
+//! `/ti/register` and `/ti/remove`: registers and removes task instances.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -19,7 +19,7 @@ use crate::service::RegisterError;
 /// A domain name has at most 253 characters, an address fewer.
 const MAX_HOST_BYTES: usize = 255;
 
-/// Where a task instance is.
+/// The address of a task instance.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = InstancesRegistration)]
@@ -32,35 +32,35 @@ pub(crate) struct RegisterBody {
     port: u16,
 }
 
-/// Which task instance.
+/// The task instance to remove.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = InstancesRemoval)]
 pub(crate) struct RemoveBody {
-    /// As `/ti/register` answered.
+    /// As returned by `/ti/register`.
     #[schema(example = "6f2c5f0e-4c52-4d0e-9f1b-5c1f1c8d2a11")]
     ti_uuid: String,
 }
 
-/// What became of a task instance.
+/// The outcome for a task instance.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InstancesInstance)]
 pub(crate) struct InstanceResponse {
     status: Status,
     message: String,
-    /// The task instance. If it was not registered, empty; if it was not removed, what was given.
+    /// The task instance. If it was not registered, empty; if it was not removed, the given value.
     ti_uuid: String,
 }
 
-/// Takes a task instance that is there and healthy. The same host and port have the same uuid again.
+/// Registers a task instance that answers and is healthy. The same host and port always get the same uuid.
 #[utoipa::path(
     post, path = "/ti/register", tag = "task instances", request_body = RegisterBody,
     responses(
-        (status = 200, description = "It may be given tasks", body = InstanceResponse),
-        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
+        (status = 200, description = "It is registered, and may get tasks", body = InstanceResponse),
+        (status = 401, description = "The token is missing or unknown", body = ErrorBody),
         (
             status = "4XX",
-            description = "It is not taken; 403 outside of allowed_networks, 422 if no healthy task instance answers",
+            description = "It is refused; 403 outside of allowed_networks, 422 if no healthy task instance answers",
             body = InstanceResponse
         ),
         (status = 503, description = "The scheduler cannot acknowledge anything at present", body = InstanceResponse),
@@ -86,15 +86,15 @@ pub(crate) async fn register(
     }
 }
 
-/// Gives a task instance nothing more, and forgets it when it has finished what it has.
+/// Drains a task instance: it gets no new tasks, and is removed when its tasks have ended.
 #[utoipa::path(
     post, path = "/ti/remove", tag = "task instances", request_body = RemoveBody,
     responses(
         (status = 200, description = "It is draining", body = InstanceResponse),
-        (status = 401, description = "Without a token that the scheduler knows", body = ErrorBody),
+        (status = 401, description = "The token is missing or unknown", body = ErrorBody),
         (
             status = "4XX",
-            description = "It is not removed; 400 if that is no uuid, 404 if no worker has it",
+            description = "It is not removed; 400 if the uuid is invalid, 404 if no worker has it",
             body = InstanceResponse
         ),
         (status = 503, description = "The scheduler cannot acknowledge anything at present", body = InstanceResponse),
@@ -142,7 +142,7 @@ fn failure(error: &Error, ti_uuid: String) -> Response {
     envelope::error_response(error, &body)
 }
 
-/// Nobody healthy there is no fault of this scheduler, hence no status of 500 or more.
+/// An unhealthy or missing instance is not a fault of this scheduler, hence no status of 500 or more.
 fn register_error(error: RegisterError) -> Error {
     match error {
         RegisterError::NotAllowed(_) => Error::forbidden(error.to_string()),

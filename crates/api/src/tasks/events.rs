@@ -1,4 +1,4 @@
-//! `GET /api/v1/tasks/{id}/events`: what happens to a task, as server-sent events.
+//! `GET /api/v1/tasks/{id}/events`: the events of a task, as server-sent events.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -25,10 +25,10 @@ use crate::response;
 use crate::timestamp::Timestamp;
 use crate::watch::Watch;
 
-/// A comment after so long without an event: proxies close what is silent for a minute.
+/// The interval of keep-alive comments: proxies close connections that are silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What is new about a task. The first event and the last have the whole task instead.
+/// An event of a task. The first event and the last have the whole task instead.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TaskEvent)]
 pub(crate) struct EventBody<'a> {
@@ -39,16 +39,16 @@ pub(crate) struct EventBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     worker: Option<WorkerId>,
-    /// With `progress`: how far, from 0 to 1.
+    /// With `progress`: the progress, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<f64>,
     /// With `output`: a piece of the result, if it is text.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<&'a str>,
-    /// With `output`: a piece of the result, if it is not.
+    /// With `output`: a piece of the result, if it is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     base64: Option<String>,
-    /// With `delayed`: when it is tried again.
+    /// With `delayed`: when it is retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     delayed_until: Option<Timestamp>,
@@ -57,15 +57,15 @@ pub(crate) struct EventBody<'a> {
     reason: Option<&'a str>,
 }
 
-/// What happens to a task: `queued`, `scheduled`, `running`, `progress`, `output`, `delayed`, and at the end
-/// `completed`, `failed`, `cancelled` or `expired`. After `delayed` the result starts over: pieces of it that came
-/// before belong to an attempt that failed.
+/// The events of a task: `queued`, `scheduled`, `running`, `progress`, `output`, `delayed`, and at the end
+/// `completed`, `failed`, `cancelled` or `expired`. After `delayed` the result starts over: earlier pieces of
+/// it belong to an attempt that failed.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}/events", tag = "tasks",
     params(("id" = String, Path, description = "The task", pattern = "^task-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")),
     responses(
         (status = 200, description = "Events up to the end of the task", content_type = "text/event-stream", body = String),
-        (status = 404, description = "It is not known", body = crate::error::ErrorBody),
+        (status = 404, description = "The task is unknown", body = crate::error::ErrorBody),
     )
 )]
 pub(crate) async fn events(
@@ -76,7 +76,7 @@ pub(crate) async fn events(
     stream_task(&app, &caller, id).await
 }
 
-/// What happens to a task, from how it is now to its end.
+/// The events of a task, from its present state to its end.
 pub(super) async fn stream_task(
     app: &AppState,
     caller: &Caller,
@@ -86,7 +86,7 @@ pub(super) async fn stream_task(
     let mut snapshot = lookup::find(service, caller, id).await?;
     let mut watch = None;
     if snapshot.finished().is_none() {
-        // Nobody is told of what happened before the watch: look again.
+        // The watch does not deliver earlier notices: look again.
         watch = Some(service.watch(id));
         snapshot = lookup::find(service, caller, id).await?;
     }
@@ -96,7 +96,7 @@ pub(super) async fn stream_task(
     Ok(stream_response(app, &snapshot.body(), watch))
 }
 
-/// The same from `first` on, of a task that has been watched since then.
+/// The same from `first` on, for a task that has been watched since then.
 pub(super) fn stream_response(
     app: &AppState,
     first: &TaskBody<'_>,
@@ -122,10 +122,10 @@ pub(super) fn stream_response(
 struct EventStream {
     app: AppState,
     id: TaskId,
-    /// What was told last.
+    /// The last state that was sent.
     state: TaskState,
     worker: Option<WorkerId>,
-    /// None after the end.
+    /// `None` after the end.
     watch: Option<Watch>,
 }
 
@@ -136,7 +136,7 @@ impl EventStream {
             match tokio::time::timeout(KEEP_ALIVE, watch.next()).await {
                 Err(_) => return Some(Bytes::from_static(b": still here\n\n")),
                 Ok(None) => {
-                    // Nothing more will come: what has become of it is on the disk, if anywhere.
+                    // No more notices will come: the outcome is on the disk, if anywhere.
                     self.watch = None;
                     let snapshot = lookup::fetch(&*self.app.service, self.id).await.ok()??;
                     return snapshot.finished().is_some().then(|| end_event(&snapshot));
@@ -220,7 +220,7 @@ fn event<T: Serialize>(name: &str, body: &T) -> Bytes {
         text.truncate(from);
         text.extend_from_slice(b"{}");
     }
-    // A result may have line breaks between its parts, never within a text: there they are escaped.
+    // A result may have line breaks between its parts, never within a string: there they are escaped.
     for byte in &mut text[from..] {
         if matches!(byte, b'\n' | b'\r') {
             *byte = b' ';

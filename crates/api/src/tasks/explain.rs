@@ -24,7 +24,7 @@ use crate::response;
 use crate::timestamp::Timestamp;
 use crate::unavailability;
 
-/// Why a task is where it is.
+/// Why a task is on its worker, or why it waits.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Explanation)]
 pub(crate) struct ExplainBody<'a> {
@@ -37,19 +37,19 @@ pub(crate) struct ExplainBody<'a> {
     worker: Option<WorkerId>,
     /// Attempts so far.
     attempts: u32,
-    /// All of it in one sentence.
+    /// A summary in one sentence.
     summary: String,
-    /// The last attempts that gave no result, the oldest first; at most 8.
+    /// The last failed attempts, the oldest first; at most 8.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failures: Vec<FailureBody<'a>>,
-    /// The last decision; none of a task that has ended.
+    /// The last decision; none for a task that has ended.
     #[schema(required)]
     decision: Option<DecisionBody>,
-    /// Whether `workers` is the state that was decided on; otherwise it is the present one.
+    /// Whether `workers` is the state on which the decision was based; otherwise it is the present one.
     as_decided: bool,
-    /// Every worker's answer, the best first, those that refuse last.
+    /// Every worker's score or refusals, the best first, those that refuse last.
     workers: Vec<VerdictBody>,
-    /// How many workers were left off.
+    /// How many workers are omitted.
     left_off: u64,
 }
 
@@ -60,19 +60,19 @@ pub(crate) struct DecisionBody {
     strategy: &'static str,
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
-    /// The worker that was chosen; none if no worker would do.
+    /// The chosen worker; none if no worker could take the task.
     #[schema(required)]
     chosen: Option<CandidateBody>,
     /// Whether it was chosen to learn about it.
     explored: bool,
     runners_up: Vec<CandidateBody>,
-    /// Refusals among the workers that were looked at.
+    /// Refusals among the workers that were examined.
     refusals: Vec<RefusalCount>,
-    /// Workers that an index ruled out or ranked behind without a look.
+    /// Workers that an index ruled out or ranked lower without examination.
     not_looked_at: u64,
 }
 
-/// A reason, and how often it was given.
+/// A reason, and how often it occurred.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RefusalCount {
     reason: String,
@@ -94,7 +94,7 @@ pub(crate) struct CandidateBody {
     terms: Option<ScoreTerms>,
 }
 
-/// One worker's answer.
+/// One worker's score or refusals.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Verdict)]
 pub(crate) struct VerdictBody {
@@ -106,17 +106,17 @@ pub(crate) struct VerdictBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     terms: Option<ScoreTerms>,
-    /// Why it is refused.
+    /// Why it cannot take the task.
     refusals: Vec<String>,
 }
 
-/// Why a task is where it is: the last decision, and every worker's answer.
+/// Why a task is on its worker, or why it waits: the last decision, and every worker's score or refusals.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}/explain", tag = "tasks",
     params(("id" = String, Path, description = "The task", pattern = "^task-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")),
     responses(
-        (status = 200, description = "Why it is where it is", body = ExplainBody),
-        (status = 404, description = "It is not known", body = crate::error::ErrorBody),
+        (status = 200, description = "The explanation", body = ExplainBody),
+        (status = 404, description = "The task is unknown", body = crate::error::ErrorBody),
     )
 )]
 pub(crate) async fn explain(

@@ -1,4 +1,4 @@
-//! A task as a client writes it, and its way into a [`TaskSpec`].
+//! A task as a client writes it, and its conversion into a [`TaskSpec`].
 
 use std::fmt;
 
@@ -17,7 +17,8 @@ use crate::caller::Caller;
 use crate::error::Error;
 use crate::json::{self, PortableJson};
 
-/// Tasks in one request. Each costs about a microsecond of the machine, and everybody else waits meanwhile.
+/// Tasks in one request. Each costs about a microsecond of the machine, and all other requests wait
+/// meanwhile.
 pub(crate) const MAX_BATCH: usize = 10_000;
 
 /// A task to be run.
@@ -25,11 +26,11 @@ pub(crate) const MAX_BATCH: usize = 10_000;
 #[serde(deny_unknown_fields)]
 #[schema(as = NewTask)]
 pub(crate) struct TaskForm<'a> {
-    /// The model; only workers that serve it are chosen from.
+    /// The model; only workers that serve it are considered.
     #[serde(default)]
     #[schema(value_type = String, required, example = "echo", min_length = 1, max_length = 256, pattern = "^[!-~]+$")]
     model: Option<InputValue>,
-    /// Any JSON; the executor is given it unchanged.
+    /// Any JSON; passed to the executor unchanged.
     #[serde(borrow, default)]
     #[schema(value_type = serde_json::Value)]
     input: Option<&'a RawValue>,
@@ -37,7 +38,7 @@ pub(crate) struct TaskForm<'a> {
     #[serde(default)]
     #[schema(value_type = Option<Requirements>)]
     requirements: Option<RequirementInput>,
-    /// What the predictor is told of the task: numbers and short texts.
+    /// Features for the predictor: numbers and short strings.
     #[serde(default)]
     #[schema(value_type = Option<std::collections::HashMap<String, f64>>)]
     metadata: Option<UniqueMetadata>,
@@ -53,12 +54,12 @@ pub(crate) struct TaskForm<'a> {
     #[serde(default)]
     #[schema(value_type = Option<f64>, minimum = 1.0, maximum = 315360000.0, multiple_of = 0.5)]
     deadline: Option<InputValue>,
-    /// Whether pieces of the result are wanted as they come, as `output` events.
+    /// Whether pieces of the result are sent as they arrive, as `output` events.
     #[serde(default)]
     stream: Option<bool>,
 }
 
-/// What a task needs of a worker. Amounts may also be texts with a unit: `"16GB"`, `"90s"`.
+/// The requirements of a task. Amounts may also be strings with a unit: `"16GB"`, `"90s"`.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "the schema of what the model reads")]
 pub(crate) struct Requirements {
@@ -82,13 +83,13 @@ pub(crate) struct Requirements {
     /// The share taken of each GPU.
     #[schema(minimum = 0.25, maximum = 1.0, multiple_of = 0.25)]
     gpu_share: Option<f64>,
-    /// What the run is believed to take, in seconds.
+    /// The estimated run time, in seconds.
     #[schema(minimum = 0.0, maximum = 315360000.0, multiple_of = 0.5)]
     estimated_time: Option<f64>,
-    /// Higher goes first.
+    /// Tasks with a higher priority go first.
     #[schema(minimum = -1_000_000, maximum = 1_000_000)]
     priority: Option<i32>,
-    /// How long after submission the result is still wanted, in seconds.
+    /// How long after submission the result is still useful, in seconds.
     #[schema(minimum = 1.0, maximum = 315360000.0, multiple_of = 0.5)]
     deadline: Option<f64>,
     /// The class of executor: `inference`, `train` or `aggregate`.
@@ -100,7 +101,7 @@ pub(crate) struct Requirements {
 }
 
 impl TaskForm<'_> {
-    /// What is asked for, on behalf of `caller`.
+    /// The specification, on behalf of `caller`.
     pub(crate) fn into_spec(self, caller: &Caller) -> Result<TaskSpec, Error> {
         let missing = || Error::unprocessable("model: name the model, e.g. \"model\": \"echo\"");
         let model = self.model.ok_or_else(missing)?.as_name("model").map_err(field_error)?;
@@ -156,7 +157,7 @@ fn requirement(
 
 fn timeout(given: &InputValue) -> Result<Span, Error> {
     match parse_seconds("timeout", given.as_str()).map_err(field_error)? {
-        Span::ZERO => Err(Error::unprocessable("timeout: `0` is over at once: give more seconds")),
+        Span::ZERO => Err(Error::unprocessable("timeout: `0` leaves no time: give more seconds")),
         span => Ok(span),
     }
 }
@@ -165,7 +166,7 @@ fn field_error(error: FieldError) -> Error {
     Error::unprocessable(error.to_string())
 }
 
-/// Metadata in which no key stands twice.
+/// Metadata without duplicate keys.
 struct UniqueMetadata(Metadata);
 
 impl<'de> Deserialize<'de> for UniqueMetadata {
@@ -180,7 +181,7 @@ impl<'de> Visitor<'de> for UniqueMetadataVisitor {
     type Value = UniqueMetadata;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("metadata: an object of numbers and short texts")
+        f.write_str("metadata: an object of numbers and short strings")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueMetadata, A::Error> {
@@ -203,7 +204,7 @@ impl<'de> Visitor<'de> for UniqueMetadataVisitor {
                     MetadataValue::Text(if on { "true" } else { "false" }.into())
                 }
                 InputValue::Other(_) => {
-                    let problem = "is neither a number nor a text";
+                    let problem = "is neither a number nor a string";
                     return Err(de::Error::custom(format!("metadata: `{}` {problem}", shown())));
                 }
             };
@@ -271,7 +272,7 @@ mod tests {
         assert_eq!(spec.requirement.deadline, Some(Span::from_secs(60)));
         assert_eq!(spec.timeout, Some(Span::from_secs(90)));
         assert_eq!(spec.metadata.get("flash"), Some(&MetadataValue::Text("true".into())));
-        // Not a digit of it is changed.
+        // Every digit is kept.
         assert_eq!(spec.input.bytes(), br#"{"b": 12345678901234567890123, "a":  1}"#);
         let bare = self::spec(r#"{"model": "echo"}"#).unwrap();
         assert_eq!(bare.input.bytes(), b"null");

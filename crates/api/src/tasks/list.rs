@@ -1,8 +1,8 @@
 //! `GET /api/v1/tasks`: tasks in pages, the latest first.
 //!
-//! The disk has every task, but of those that have not ended it knows less than the machine: there, a task that is
-//! bound to a worker and not given to it yet is one that waits. So where it matters who has a task, the machine is
-//! asked too, and the two answers are merged.
+//! The disk has every task, but knows less than the machine about those that have not ended: there, a task
+//! that is bound to a worker and not dispatched yet is queued. So where it matters which worker has a task,
+//! the machine is read too, and the two lists are merged.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,36 +29,37 @@ use crate::response;
 use crate::service::{SchedulerApi, ServiceUnavailable};
 use crate::timestamp::Timestamp;
 
-/// Tasks in one answer if the client does not say.
+/// Tasks in one response by default.
 const DEFAULT_LIMIT: usize = 100;
 /// At about half a kilobyte each.
 const MAX_LIMIT: usize = 1_000;
-/// Pages of the disk that are looked at for one answer; when most of it was passed over, the client asks for the rest.
+/// Pages of the disk that are read for one response; if most tasks were filtered out, the client requests the
+/// rest.
 const MAX_PAGES: usize = 16;
-/// Tasks that are looked at while everybody else waits for the machine: about a millisecond.
+/// Tasks that are examined while all other requests wait for the machine: about a millisecond.
 const MAX_READ_PER_LOCK: usize = 10_000;
 
-/// Which tasks.
+/// Which tasks to list.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// In this state.
+    /// Tasks in this state.
     #[param(value_type = Option<String>, pattern = "^(queued|scheduled|running|completed|failed|cancelled|expired)$")]
     status: Option<String>,
-    /// For this model.
+    /// Tasks for this model.
     #[param(min_length = 1, max_length = 256, pattern = "^[!-~]+$")]
     model: Option<String>,
-    /// With this worker at present, or at the end.
+    /// Tasks on this worker, at present or at the end.
     #[param(format = "uuid")]
     worker: Option<String>,
-    /// Submitted then or later: RFC 3339, or seconds since 1970.
+    /// Tasks submitted at this time or later: RFC 3339, or seconds since 1970.
     #[param(pattern = "^[12][0-9]{9}$", example = "1700000000")]
     since: Option<String>,
-    /// At most so many.
+    /// How many tasks at most.
     #[param(minimum = 1, maximum = 1_000)]
     limit: Option<usize>,
-    /// `next` of the answer before.
+    /// `next` of the previous response.
     #[param(pattern = "^[A-Za-z0-9_-]{21}[AQgw]$")]
     cursor: Option<String>,
 }
@@ -70,7 +71,7 @@ impl QueryFields for ListParams {
         ("worker", "the id of a worker"),
         ("since", "a time such as 2026-11-16T02:03:04Z, or seconds"),
         ("limit", "a number from 1 to 1000"),
-        ("cursor", "`next` of the answer before"),
+        ("cursor", "`next` of the previous response"),
     ];
 }
 
@@ -96,7 +97,7 @@ pub(crate) async fn list(
 ) -> Result<Response, Error> {
     let (query, behind, limit) = params.read(&caller)?;
     let service = &*app.service;
-    // The machine first: what moves on meanwhile is on the disk then.
+    // The machine first: tasks that move on meanwhile are on the disk then.
     let placed = query.placed_page(service, behind, limit).await;
     let stored = query.stored_page(service, behind, limit).await?;
     let page = merge_pages(placed, stored, limit);
@@ -105,19 +106,19 @@ pub(crate) async fn list(
     Ok(response::json(StatusCode::OK, &ListBody { tasks, next }))
 }
 
-/// What is looked for.
+/// The filter.
 struct ListQuery {
-    /// All but the state.
+    /// All filters but the state.
     filter: Filter,
     state: Option<TaskState>,
 }
 
-/// What was found.
+/// A page.
 #[derive(Default)]
 struct ListPage {
     /// The latest first.
     tasks: Vec<TaskSnapshot>,
-    /// Down to which all are known that are wanted; `None` if there are no more.
+    /// All matching tasks down to this one are included; `None` if there are no more.
     next: Option<TaskId>,
 }
 
@@ -146,7 +147,7 @@ impl ListParams {
         }
         let cursor =
             self.cursor.map(|text| cursor(&text).ok_or(text)).transpose().map_err(|_| {
-                refuse("cursor", "give `next` of the answer before, unchanged".to_owned())
+                refuse("cursor", "give `next` of the previous response, unchanged".to_owned())
             })?;
         Ok((ListQuery { filter, state }, cursor, limit))
     }
@@ -169,7 +170,7 @@ impl ListQuery {
             && tenant.as_ref().is_none_or(|tenant| task.spec.tenant == *tenant)
     }
 
-    /// The tasks that have a worker, if it matters which of them have.
+    /// The tasks that have a worker, if the filter depends on that.
     async fn placed_page(
         &self,
         service: &dyn SchedulerApi,
@@ -201,7 +202,7 @@ impl ListQuery {
                     if before && self.matches(task, Some(worker), state) {
                         latest.push(Reverse(task.id));
                     }
-                    // One more than is wanted tells whether there are more.
+                    // One more than requested shows whether there are more.
                     if latest.len() > limit + 1 {
                         latest.pop();
                     }
@@ -218,7 +219,7 @@ impl ListQuery {
         ListPage { tasks, next }
     }
 
-    /// The tasks on the disk, with what the machine knows of them.
+    /// The tasks on the disk, completed with the machine's state.
     async fn stored_page(
         &self,
         service: &dyn SchedulerApi,
@@ -226,14 +227,15 @@ impl ListQuery {
         limit: usize,
     ) -> Result<ListPage, ServiceUnavailable> {
         let state = match self.state {
-            // The disk takes what runs for scheduled, and what is only bound to a worker for queued.
+            // On the disk, a running task counts as scheduled, and one that is only bound to a worker as
+            // queued.
             Some(TaskState::Running) => Some(TaskState::Scheduled),
             state => state,
         };
         let mut tasks: Vec<TaskSnapshot> = Vec::new();
         for _ in 0..MAX_PAGES {
             let filter = Filter { state, ..self.filter.clone() };
-            // Where the machine has the last word, much may be passed over.
+            // Where the machine decides, many may be filtered out.
             let open = state.is_some_and(|state| !state.is_final());
             let most = if open { MAX_LIMIT } else { limit - tasks.len() };
             let page = service.list(filter, behind, most).await?;
@@ -278,7 +280,7 @@ impl ListQuery {
     }
 }
 
-/// Both as one. Behind the earlier end of the two, one of them has said nothing; what both have is taken from the first.
+/// Merges two pages. The result ends where the shorter page does; a task in both is taken from the first.
 fn merge_pages(a: ListPage, b: ListPage, limit: usize) -> ListPage {
     let complete_to = a.next.max(b.next);
     let id = |snapshot: &TaskSnapshot| snapshot.accepted().id;
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_pages_leave_nothing_out_and_have_nothing_twice() {
+    fn merged_pages_have_every_task_exactly_once() {
         let check = |a: (&[u8], Option<u8>),
                      b: (&[u8], Option<u8>),
                      ids: &[u8],
@@ -342,7 +344,7 @@ mod tests {
         };
         check((&[9, 7], None), (&[8], None), &[9, 8, 7], None);
         check((&[9, 8, 6], None), (&[8, 7], None), &[9, 8, 7, 6], None);
-        // The first page ends at 5: of what is behind, only the second has told.
+        // The first page ends at 5: after that, only the second has tasks.
         check((&[9, 5], Some(5)), (&[8, 3], None), &[9, 8, 5], Some(5));
         check((&[9, 5], Some(5)), (&[8, 7], Some(7)), &[9, 8, 7], Some(7));
         check((&[9, 8, 7], None), (&[6, 5], None), &[9, 8, 7, 6], Some(6));

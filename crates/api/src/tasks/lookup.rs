@@ -15,13 +15,13 @@ use crate::error::Error;
 use crate::service::{SchedulerApi, ServiceUnavailable};
 use crate::watch::Watch;
 
-/// A task, from whoever knows most of it.
+/// A task, from the source that knows most about it.
 pub(crate) enum TaskSnapshot {
-    /// It has not ended; the machine's view, and when that was.
+    /// It has not ended; the machine's view, and the time of it.
     Open(Box<TaskView>, Time),
     /// As it is on the disk.
     Stored(Box<StoredTask>),
-    /// It ended while somebody watched.
+    /// It ended while it was watched.
     Ended(Arc<AcceptedTask>, Arc<FinishedTask>),
 }
 
@@ -55,7 +55,7 @@ impl TaskSnapshot {
     }
 }
 
-/// The task, if it is known and any business of `caller`.
+/// The task, if it exists and `caller` may see it.
 pub(crate) async fn find(
     service: &dyn SchedulerApi,
     caller: &Caller,
@@ -65,7 +65,7 @@ pub(crate) async fn find(
     snapshot.ok_or_else(|| not_found(id))
 }
 
-/// The same; if it has not ended, `wait` for that.
+/// The same; if it has not ended, waits for its end for up to `wait`.
 pub(crate) async fn find_and_wait(
     service: &dyn SchedulerApi,
     caller: &Caller,
@@ -75,7 +75,7 @@ pub(crate) async fn find_and_wait(
     let snapshot = find(service, caller, id).await?;
     let Some(wait) = wait.filter(|_| snapshot.finished().is_none()) else { return Ok(snapshot) };
     let until = Instant::now() + wait;
-    // Nobody is told of what happened before the watch: look again.
+    // The watch does not deliver earlier notices: look again.
     let watch = service.watch(id);
     let snapshot = find(service, caller, id).await?;
     if snapshot.finished().is_some() {
@@ -98,7 +98,7 @@ pub(crate) async fn wait_for_end(mut watch: Watch, until: Instant) -> Option<Tas
     }
 }
 
-/// The task as it is now.
+/// The task in its present state.
 pub(crate) async fn fetch(
     service: &dyn SchedulerApi,
     id: TaskId,

@@ -21,7 +21,7 @@ use crate::response;
     params(("id" = String, Path, description = "The task", pattern = "^task-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"), WaitParams),
     responses(
         (status = 200, description = "The task", body = TaskBody),
-        (status = 404, description = "It is not known", body = crate::error::ErrorBody),
+        (status = 404, description = "The task is unknown", body = crate::error::ErrorBody),
     )
 )]
 pub(crate) async fn get(
@@ -35,13 +35,13 @@ pub(crate) async fn get(
     Ok(response::json(StatusCode::OK, &snapshot.body().with_input(snapshot.spec())))
 }
 
-/// Cancels a task. One that has ended stays as it is.
+/// Cancels a task. A task that has ended stays as it is.
 #[utoipa::path(
     delete, path = "/api/v1/tasks/{id}", tag = "tasks",
     params(("id" = String, Path, description = "The task", pattern = "^task-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")),
     responses(
-        (status = 200, description = "The task, cancelled or as it ended before", body = TaskBody),
-        (status = 404, description = "It is not known", body = crate::error::ErrorBody),
+        (status = 200, description = "The task, cancelled, or as it had ended before", body = TaskBody),
+        (status = 404, description = "The task is unknown", body = crate::error::ErrorBody),
     )
 )]
 pub(crate) async fn cancel(

@@ -1,4 +1,4 @@
-//! Why a task is where it is, in words.
+//! Why a task is on its worker, or why it waits, in words.
 
 use hypha_engine::scheduler::TaskView;
 use hypha_model::{Refusal, RefusalKind, Time};
@@ -39,7 +39,7 @@ pub(crate) fn summarize_decision(explanation: &Explanation) -> String {
     }
 }
 
-/// Why no worker takes a task: what they say, the most frequent first.
+/// Why no worker can take a task: the refusals, the most frequent first.
 pub(crate) fn refused_by_all(mut refusals: Vec<(RefusalKind, String, u32)>) -> String {
     refusals.sort_by_key(|(kind, _, count)| (std::cmp::Reverse(*count), *kind));
     let reasons: Vec<String> =
@@ -92,7 +92,7 @@ fn from_milli(amount: u64) -> f64 {
     amount as f64 / 1_000.0
 }
 
-/// Bytes with a unit, to two digits behind the point.
+/// Bytes with a unit, to two decimals.
 fn bytes(amount: u64) -> String {
     let units = [(1e18, "EB"), (1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let unit = units.into_iter().find(|(size, _)| amount as f64 >= *size);

@@ -15,7 +15,7 @@ use crate::json::PortableJson;
 use crate::params::TaskPath;
 use crate::{object, response};
 
-/// The result of a task as it is: JSON, text or any bytes.
+/// The result of a task, unchanged: JSON, text or any bytes.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}/result", tag = "tasks",
     params(("id" = String, Path, description = "The task", pattern = "^task-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")),
@@ -24,7 +24,7 @@ use crate::{object, response};
             status = 200, description = "The result",
             content(("application/json"), ("text/plain"), ("application/octet-stream"))
         ),
-        (status = 404, description = "There is no such task, or no result of it", body = crate::error::ErrorBody),
+        (status = 404, description = "There is no such task, or it has no result", body = crate::error::ErrorBody),
         (status = 409, description = "The task has not ended", body = crate::error::ErrorBody),
         (status = 500, description = "The result has changed on the disk", body = crate::error::ErrorBody),
     )
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_called_what_they_are() {
+    fn results_have_their_content_type() {
         assert_eq!(kind_of(b"{\"a\": 1}"), "application/json");
         assert_eq!(kind_of(b"hello"), "text/plain; charset=utf-8");
         assert_eq!(kind_of(b"\xff\xd8"), "application/octet-stream");

@@ -1,4 +1,4 @@
-//! `POST /api/v1/tasks`: accepts a task, or many.
+//! `POST /api/v1/tasks`: accepts one or more tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ const TASKS_PER_STEP: usize = 1_024;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WaitParams {
-    /// Waits for the end of the task, for up to so many seconds.
+    /// Waits for the end of the task, for up to this many seconds.
     #[param(minimum = 0.0, maximum = 300.0)]
     pub(crate) wait: Option<f64>,
 }
@@ -49,14 +49,14 @@ impl QueryFields for WaitParams {
 /// One task or several.
 #[derive(ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "a schema; which of the two it is, is seen from the first character")]
+#[expect(dead_code, reason = "a schema; the first character shows which of the two it is")]
 pub(crate) enum NewTasks<'a> {
     One(Box<TaskForm<'a>>),
     /// At most 10000. Each is accepted or refused on its own.
     Many(Vec<TaskForm<'a>>),
 }
 
-/// What became of the request.
+/// The outcome of the request.
 #[derive(ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a schema")]
@@ -65,7 +65,7 @@ pub(crate) enum SubmitResponse<'a> {
     Many(BatchBody<'a>),
 }
 
-/// What became of several tasks, in their order.
+/// The outcomes of several tasks, in their order.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Batch)]
 pub(crate) struct BatchBody<'a> {
@@ -84,17 +84,17 @@ enum OutcomeBody<'a> {
     Refused { error: ErrorDetail<'a> },
 }
 
-/// The same before it is written.
+/// The same before it is serialized.
 enum TaskOutcome {
     New(Arc<TaskSpec>, Submitted),
     Found(TaskSnapshot),
     Refused(Error),
 }
 
-/// Submits a task, or an array of tasks. The answer comes when they are durable.
+/// Submits a task, or an array of tasks. The response comes when they are durable.
 ///
-/// With `Accept: text/event-stream`, one task is answered with what happens to it, from the beginning to its end, as
-/// `/api/v1/tasks/{id}/events` tells it.
+/// With `Accept: text/event-stream`, the response to one task is the stream of its events, from the beginning
+/// to its end, as at `/api/v1/tasks/{id}/events`.
 #[utoipa::path(
     post, path = "/api/v1/tasks", tag = "tasks", request_body = NewTasks,
     params(
@@ -120,7 +120,7 @@ pub(crate) async fn submit(
     State(app): State<AppState>,
     request: Request,
 ) -> Result<Response, Error> {
-    // By hand and not by extractors, which would copy headers and look at more than is needed.
+    // By hand and not by extractors, which would copy headers and parse more than is needed.
     let (mut parts, body) = request.into_parts();
     let caller = parts.extensions.remove::<Caller>().ok_or_else(Error::unauthorized)?;
     let wait = match parts.uri.query() {
@@ -154,7 +154,7 @@ struct Submission {
     wait: Option<Duration>,
 }
 
-/// For each task of a batch, why it is refused; `None` for the next of those that are to be submitted.
+/// For each task of a batch, why it is refused; `None` for the next of those to submit.
 type Rejections = Vec<Option<Error>>;
 
 impl Submission {
@@ -182,7 +182,7 @@ impl Submission {
         Ok(response::json(status, &snapshot.body()))
     }
 
-    /// Answers with what happens to the task, from the beginning: nothing of it is missed.
+    /// Responds with the events of the task, from the beginning: none is missed.
     async fn submit_and_stream(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {
         let new = self.new_task(Arc::clone(&spec), self.key.as_deref().map(Arc::from));
         let accepted = self.app.service.submit(vec![new], true).await?;
@@ -195,7 +195,7 @@ impl Submission {
         Ok(events::stream_response(&self.app, &body, watch))
     }
 
-    /// The first task of a key, if it is the same.
+    /// The first task under a key, if it is the same.
     async fn existing_task(
         &self,
         spec: &TaskSpec,
@@ -203,11 +203,11 @@ impl Submission {
         wait: Option<Duration>,
     ) -> Result<TaskSnapshot, Error> {
         let (service, id) = (&*self.app.service, submitted.task);
-        // Keys are the tenant's own, so the task is, too.
+        // Keys belong to a tenant, so the task does, too.
         let snapshot = match lookup::find_and_wait(service, &self.caller, id, wait).await {
             Err(error) if error.status == StatusCode::NOT_FOUND => {
                 let message =
-                    format!("the task of this key, {id}, has ended and is not kept any more");
+                    format!("the task of this key, {id}, has ended and is no longer kept");
                 return Err(Error::conflict(message));
             }
             other => other?,
@@ -254,7 +254,7 @@ impl Submission {
             match service.submit(part, until.is_some()).await {
                 Ok(part) => accepted.extend(part),
                 Err(error) if accepted.is_empty() => return Err(error.into()),
-                // What was accepted is durable; the others can be submitted again.
+                // Accepted tasks are durable; the others can be submitted again.
                 Err(error) => unavailable = Some(error),
             }
         }
@@ -297,7 +297,7 @@ impl Submission {
         }
     }
 
-    /// How it ended, or how it is when the time is over; nothing if it is not waited for.
+    /// The task at its end, or when the time is over; `None` if it is not waited for.
     async fn await_end(
         &self,
         submitted: Submitted,
@@ -321,7 +321,7 @@ impl TaskOutcome {
     }
 }
 
-/// The answer to a batch: 200 if all have ended, the first refusal's status if none was accepted, else 202.
+/// The response to a batch: 200 if all have ended, the first refusal's status if none was accepted, else 202.
 fn batch_response(outcomes: &[TaskOutcome]) -> Response {
     let ended = |outcome: &TaskOutcome| matches!(outcome, TaskOutcome::Found(snapshot) if snapshot.finished().is_some());
     let first = outcomes.first().and_then(TaskOutcome::refusal);
@@ -346,7 +346,7 @@ fn batch_response(outcomes: &[TaskOutcome]) -> Response {
     response
 }
 
-/// Whether the answer is wanted as events; whatever else would do, too, they are what such a client is made for.
+/// Whether the client accepts events; if it does, it gets them even if it accepts other types too.
 fn wants_events(headers: &HeaderMap) -> bool {
     let kinds = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let essence = |kind: &str| kind.split(';').next().unwrap_or_default().trim().to_owned();

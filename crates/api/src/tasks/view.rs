@@ -1,4 +1,4 @@
-//! A task as it is shown.
+//! A task as the API shows it.
 
 use std::borrow::Cow;
 
@@ -30,7 +30,7 @@ pub(crate) struct TaskBody<'a> {
     /// The model.
     #[schema(required)]
     pub(crate) model: Option<&'a str>,
-    /// What the executor is given; only where one task is asked for.
+    /// The input of the executor; only where a single task is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub(crate) input: Option<Cow<'a, RawValue>>,
@@ -48,10 +48,10 @@ pub(crate) struct TaskBody<'a> {
     pub(crate) finished_at: Option<Timestamp>,
     /// Attempts so far.
     pub(crate) attempts: u32,
-    /// How far the attempt is, from 0 to 1, if the executor tells.
+    /// The progress of the attempt, from 0 to 1, if the executor reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<f64>,
-    /// The result, as JSON; what is not JSON is `{"base64": …}`, and an object `{"object": …, "bytes": …}`.
+    /// The result, as JSON; if it is not JSON, `{"base64": …}`, and an object `{"object": …, "bytes": …}`.
     #[schema(value_type = Option<serde_json::Value>, required)]
     pub(crate) result: Option<Cow<'a, RawValue>>,
     /// Only if the result is an object, too large to be kept with its task.
@@ -60,45 +60,45 @@ pub(crate) struct TaskBody<'a> {
     /// Why it did not complete.
     #[schema(required)]
     pub(crate) error: Option<Cow<'a, str>>,
-    /// What kind of failure that is, for programs, such as `invalid_input`, `program_failed` or `timed_out`.
+    /// The kind of failure, for programs, such as `invalid_input`, `program_failed` or `timed_out`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "program_failed")]
     pub(crate) error_kind: Option<FailureKind>,
-    /// Until when it is left alone after a failure.
+    /// When the next attempt may start, after a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(crate) delayed_until: Option<Timestamp>,
-    /// Why the last attempt failed, while the next is waited for.
+    /// Why the last attempt failed, while the task waits for the next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<Cow<'a, str>>,
-    /// The last attempts that gave no result, the oldest first; at most 8.
+    /// The last failed attempts, the oldest first; at most 8.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) failures: Vec<FailureBody<'a>>,
     /// Why it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// When it is no longer wanted.
+    /// When the result is no longer useful.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(crate) deadline_at: Option<Timestamp>,
-    /// Whether pieces of the result are told as they come.
+    /// Whether pieces of the result are sent as they arrive.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub(crate) stream: bool,
-    /// On whose behalf it runs.
+    /// The tenant on whose behalf it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tenant: Option<&'a str>,
     /// What the worker must have.
     #[serde(skip_serializing_if = "RequirementsBody::is_empty")]
     #[schema(value_type = Option<RequirementsBody>)]
     pub(crate) requirements: RequirementsBody<'a>,
-    /// What the predictor was told.
+    /// The features for the predictor.
     #[serde(skip_serializing_if = "is_none_or_empty")]
     #[schema(value_type = Option<Object>)]
     pub(crate) metadata: Option<&'a hypha_model::Metadata>,
 }
 
-/// A result that is kept apart; `/api/v1/tasks/{id}/result` gives its bytes.
+/// A result that is kept separately; `/api/v1/tasks/{id}/result` returns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = TaskResultObject)]
 pub(crate) struct ObjectBody {
@@ -115,26 +115,26 @@ impl ObjectBody {
     }
 }
 
-/// An attempt that gave no result.
+/// A failed attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = TaskFailure)]
 pub(crate) struct FailureBody<'a> {
     /// The number of the attempt.
     attempt: u32,
-    /// Where it was made.
+    /// The worker of the attempt.
     #[schema(value_type = String)]
     worker: WorkerId,
-    /// Why it gave no result.
+    /// Why it failed.
     reason: &'a str,
-    /// What kind of failure that is, for programs.
+    /// The kind of failure, for programs.
     #[schema(value_type = String, example = "worker_lost")]
     kind: FailureKind,
-    /// When it was given up.
+    /// When it ended.
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
 }
 
-/// What a task needs; what was not asked for is left out.
+/// The requirements of a task; those that were not given are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 #[schema(as = TaskRequirements)]
 pub(crate) struct RequirementsBody<'a> {
@@ -163,7 +163,7 @@ pub(crate) struct RequirementsBody<'a> {
 }
 
 impl<'a> TaskBody<'a> {
-    /// A task that was accepted a moment ago.
+    /// A task that was just accepted.
     pub(crate) fn submitted(id: TaskId, spec: &'a TaskSpec, worker: Option<WorkerId>) -> Self {
         let status = if worker.is_some() { TaskState::Scheduled } else { TaskState::Queued };
         TaskBody { worker, ..TaskBody::bare(id, status, spec, submission_time(id)) }
@@ -307,7 +307,7 @@ impl<'a> RequirementsBody<'a> {
     }
 }
 
-/// When a task with this id was submitted, to the millisecond: the id begins with it.
+/// When a task with this id was submitted, to the millisecond: the id starts with it.
 pub(crate) fn submission_time(id: TaskId) -> Time {
     let millis = id.uuid().as_u128() >> 80;
     Time::from_micros((millis as u64).saturating_mul(1_000))
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_tells_when_its_task_was_submitted() {
+    fn id_contains_the_time_of_submission() {
         let now = Time::from_micros(1_700_000_000_123_456);
         let id = TaskId::new(now, &mut Rng::new(1));
         assert_eq!(submission_time(id).as_millis(), now.as_millis());

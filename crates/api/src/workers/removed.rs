@@ -1,4 +1,4 @@
-//! A worker that was removed, as far as it is known.
+//! A removed worker, as far as it is known.
 
 use hypha_engine::scheduler::RemovedWorkerView;
 use hypha_model::{Name, WorkerId};
@@ -7,21 +7,21 @@ use utoipa::ToSchema;
 
 use crate::timestamp::Timestamp;
 
-/// A worker that was removed. What is not known of it is left out: it has not been found since the scheduler started.
+/// A removed worker. Unknown fields are left out: it has not been found since the scheduler started.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RemovedWorker)]
 pub(crate) struct RemovedBody {
     #[schema(value_type = String, format = "uuid")]
     id: WorkerId,
-    /// What its certificate calls it, where that is known; of an HTTP server its host and port.
+    /// The name in its certificate, where it is known; for a back end its host and port.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     /// `removed`
     status: &'static str,
-    /// Since when.
+    /// When it was removed.
     #[schema(value_type = String, format = DateTime)]
     removed_at: Timestamp,
-    /// The models that it serves, where they are known; none if it takes any.
+    /// The models that it serves, where they are known; none if it accepts any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>)]
     models: Option<Vec<Name>>,

@@ -94,12 +94,12 @@ async fn tenants_see_their_own_tasks_and_admins_all() {
     assert_eq!(
         fixture.acting_as(&acme).get(&path).await.1["status"],
         "running",
-        "nobody else cancelled it"
+        "no other tenant cancelled it"
     );
     assert_eq!(fixture.acting_as(&acme).delete(&path).await.0, 200);
 }
 
-/// Neither by asking for its task, nor by a task of their own that returns or claims its digest.
+/// Neither through its task, nor through another task that returns or claims its digest.
 #[tokio::test]
 async fn an_object_is_read_by_its_tenant_only() {
     let mut fixture = server_with_tokens().await;
@@ -122,7 +122,8 @@ async fn an_object_is_read_by_its_tenant_only() {
     assert_eq!(told["result_object"]["digest"], object.digest.to_string());
     assert_eq!(bytes(fixture.acting_as(&umbrella), &path).await.0, 404);
 
-    // A program that returns the name has returned the name, and a worker that claims it has not sent it.
+    // A program that returns the name has returned a string, and a worker that claims it has not sent the
+    // object.
     let name = object.to_json();
     for echoed in [true, false] {
         let server = fixture.acting_as(&umbrella);
@@ -200,7 +201,7 @@ async fn a_quota_counts_open_tasks() {
     let (acme, umbrella) = (fixture.acme.clone(), fixture.umbrella.clone());
     let (echo, sleep) = (r#"{"model": "echo"}"#, r#"{"model": "sleep"}"#);
     let server = fixture.acting_as(&acme);
-    // What has ended does not count, however much it was.
+    // Ended tasks do not count, however many there were.
     for _ in 0..8 {
         assert_eq!(server.post("/api/v1/tasks", echo).await.0, 202);
     }
@@ -211,7 +212,8 @@ async fn a_quota_counts_open_tasks() {
     assert!(response.headers().contains_key("retry-after"));
     assert!(response.text().await.unwrap().contains("may have 3"));
     assert_eq!(server.post("/api/v1/tasks", format!("[{sleep},{sleep}]")).await.0, 429);
-    // A place is free as soon as a task has ended, and of a batch as many are accepted as there are places.
+    // A slot is free as soon as a task has ended, and of a batch as many tasks are accepted as there are
+    // slots.
     server.delete(&path_of(&batch["tasks"][0])).await;
     let (status, parts) = server.post("/api/v1/tasks", format!("[{sleep},{sleep}]")).await;
     assert_eq!((status, &parts["tasks"][0]["status"]), (202, &json!("queued")), "{parts}");

@@ -83,7 +83,7 @@ async fn events_follow_a_task_to_its_end() {
     server.memory.advance(Span::from_secs(5));
     events.expect("scheduled").await;
     events.expect("running").await;
-    // Who comes later begins with the present state.
+    // A later client starts with the present state.
     let mut later = Events::of(&server, &task).await;
     assert_eq!(later.expect("running").await["attempts"], 2);
     let held = server.memory.wait_for_attempt("any").await;
@@ -128,11 +128,11 @@ async fn submit_with_event_stream_misses_no_event() {
     events.expect("scheduled").await;
     events.expect("running").await;
     let held = server.memory.wait_for_attempt("any").await;
-    assert!(held.dispatch.spec.stream, "the worker is told that pieces are wanted");
+    assert!(held.dispatch.spec.stream, "the worker is asked to stream pieces");
     server.memory.output(&held, b"fir");
     assert_eq!(events.expect("output").await["output"], "fir");
 
-    // An attempt that fails takes its pieces with it, and whoever shows them is told.
+    // A failed attempt invalidates its pieces, and the client is notified.
     server.memory.fail(&held, FailureKind::BackendFailed, "out of memory");
     events.expect("delayed").await;
     server.memory.advance(Span::from_secs(5));
@@ -142,7 +142,7 @@ async fn submit_with_event_stream_misses_no_event() {
     server.memory.output(&held, b"first");
     assert_eq!(events.expect("output").await["output"], "first");
 
-    // The same key is the same task, from now on.
+    // Under the same key it is the same task, from now on.
     let mut again = Events::submitted(&server, "k", body).await;
     assert_eq!(again.expect("running").await["id"], first["id"]);
     server.memory.complete(&held, b"\"first\"");

@@ -1,4 +1,4 @@
-//! A scheduler in memory that accepts at once, and says so when it is let.
+//! A scheduler in memory that accepts at once, and replies when the gate opens.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::memory::Memory;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct GatedScheduler {
     pub(crate) memory: Arc<Memory>,
     pub(crate) gate: Arc<Semaphore>,

@@ -16,7 +16,7 @@ use crate::server::{Server, answer};
 const TASKS: &str = "/api/v1/tasks";
 
 #[tokio::test]
-async fn bodies_have_a_largest_size() {
+async fn bodies_above_the_limit_are_refused() {
     let settings = Settings { max_request_bytes: 1_000, ..Settings::default() };
     let server = Server::with(Memory::new(), settings).await;
     let of_size = |bytes: usize| {
@@ -24,7 +24,7 @@ async fn bodies_have_a_largest_size() {
         format!(r#"{{"model":"echo","input":"{}"}}"#, "x".repeat(bytes - frame))
     };
     assert_eq!(server.post(TASKS, of_size(1_000)).await.0, 202);
-    // The client sends all of it before it looks at the answer.
+    // The client sends all of it before it reads the response.
     for bytes in [1_001, 5_000_000] {
         for (method, path) in [(Method::POST, TASKS), (Method::PUT, "/api/v1/scheduler")] {
             let (status, body) = answer(server.json(method, path, &of_size(bytes))).await;
@@ -34,7 +34,7 @@ async fn bodies_have_a_largest_size() {
     assert_eq!(server.post(TASKS, of_size(500)).await.0, 202, "others are served as before");
 }
 
-/// Sends bytes, and reads up to the end of the head of the answer.
+/// Sends bytes, and reads up to the end of the head of the response.
 async fn raw(server: &Server, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(request).await.unwrap();
@@ -153,14 +153,14 @@ async fn connections_are_bounded_and_kept() {
     third.write_all(request).await.unwrap();
     let mut answer = [0; 1_024];
     let early = tokio::time::timeout(Duration::from_millis(200), third.read(&mut answer)).await;
-    assert!(early.is_err(), "a third waits its turn");
+    assert!(early.is_err(), "a third connection waits");
     kept.pop();
     let read = tokio::time::timeout(TEST_TIMEOUT, third.read(&mut answer)).await;
-    assert!(read.expect("its turn comes").unwrap() > 0);
+    assert!(read.expect("the third connection is served").unwrap() > 0);
 }
 
 #[tokio::test]
-async fn a_stop_lets_requests_end() {
+async fn requests_in_flight_end_before_the_stop() {
     let memory = Memory::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -186,7 +186,7 @@ async fn a_stop_lets_requests_end() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"result\":7"), "{answer}");
     tokio::time::timeout(TEST_TIMEOUT, serving).await.expect("it ends").unwrap().unwrap();
     drop(idle);
-    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A worker's own surface of the task instance protocol.
+//! A worker's own side of the task instance protocol.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::server::answer;
 
-/// An instance whose answers the test chooses.
+/// An instance whose responses the test chooses.
 #[derive(Default)]
 struct ScriptedInstance {
     taken: Mutex<Vec<EnqueueRequest>>,
@@ -104,7 +104,7 @@ impl InstanceServer {
 }
 
 #[tokio::test]
-async fn it_says_how_it_is_and_which_model_it_serves() {
+async fn status_and_model_are_reported() {
     let served = InstanceServer::start(InstanceSettings::default()).await;
     let expected = json!({
         "instance_id": "i-1", "model_type": "llama", "replicas_running": 2, "queue_size": 0,
@@ -117,7 +117,7 @@ async fn it_says_how_it_is_and_which_model_it_serves() {
 }
 
 #[tokio::test]
-async fn a_task_is_taken_with_all_that_belongs_to_it() {
+async fn task_is_enqueued_with_all_its_fields() {
     let served = InstanceServer::start(InstanceSettings::default()).await;
     let input = r#"{"n": 12345678901234567890123, "t":  "é"}"#;
     let body = format!(
@@ -143,7 +143,7 @@ async fn a_task_is_taken_with_all_that_belongs_to_it() {
 }
 
 #[tokio::test]
-async fn a_refusal_has_a_fitting_status_and_says_why() {
+async fn refusal_has_a_fitting_status_and_a_reason() {
     let served = InstanceServer::start(InstanceSettings::default()).await;
     let cases = [
         (EnqueueError::QueueFull { retry_after_s: 7 }, 429, Some("7"), "the queue is full"),
@@ -271,7 +271,7 @@ async fn its_routes_are_described_and_others_are_refused() {
 }
 
 #[tokio::test]
-async fn it_ends_when_it_is_told_to() {
+async fn instance_api_stops_on_request() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let instance = Arc::new(ScriptedInstance::default());
     serve_instance(InstanceSettings::default(), listener, instance, async {}).await;

@@ -1,4 +1,4 @@
-//! The task instances' surface: every answer has the fields that its clients expect, and a fitting status.
+//! The task instance API: every response has the fields that its clients expect, and a fitting status.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ async fn a_strategy_is_set_by_its_name_and_at_once() {
 }
 
 #[tokio::test]
-async fn a_predictor_mode_is_set_if_there_is_what_it_needs() {
+async fn lookup_table_mode_needs_a_lookup_table() {
     let server = Server::start().await;
     let set = async |mode: &str| {
         server.post("/scheduler/predict_mode", json!({"mode": mode}).to_string()).await
@@ -110,9 +110,12 @@ async fn a_healthy_instance_is_registered_once() {
     assert_eq!((status, &body["scheduled_ti"]), (200, &json!(uuid.to_string())));
 
     let (status, body) = register(1).await;
-    assert!((400..500).contains(&status), "nobody there is no fault of the scheduler: {status}");
+    assert!(
+        (400..500).contains(&status),
+        "a missing instance is no fault of the scheduler: {status}"
+    );
     assert_eq!((&body["status"], &body["ti_uuid"]), (&json!("error"), &json!("")));
-    assert!(body["message"].as_str().unwrap().contains("nobody answers"), "{body}");
+    assert!(body["message"].as_str().unwrap().contains("no healthy server answers"), "{body}");
 }
 
 #[tokio::test]
@@ -199,7 +202,10 @@ async fn other_methods_types_and_sizes_are_refused_in_the_shape_of_the_surface()
     let (status, body) = answer(text.body("{}")).await;
     assert_eq!((status, &body["status"]), (415, &json!("error")));
     for (path, says) in [
-        ("/queue/info?modelname=x", "`modelname` is no parameter of this route; the only one is"),
+        (
+            "/queue/info?modelname=x",
+            "`modelname` is not a parameter of this route; the only one is",
+        ),
         ("/task/query", "`task_id` is missing: give the id"),
     ] {
         let (status, body) = server.get(path).await;
@@ -221,7 +227,7 @@ async fn draining_instance_finishes_its_tasks_and_gets_no_new_ones() {
 
     let (status, body) = submit(&server, "sleep").await;
     assert_eq!((status, &body["status"]), (503, &json!("error")), "{body}");
-    assert_eq!(server.memory.held().len(), 2, "what runs is left alone");
+    assert_eq!(server.memory.held().len(), 2, "running tasks are not stopped");
     for held in server.memory.held() {
         server.memory.complete(&held, b"1");
     }
@@ -231,7 +237,7 @@ async fn draining_instance_finishes_its_tasks_and_gets_no_new_ones() {
         assert_eq!(shown["scheduled_ti"], uuid);
     }
     let (status, body) = submit(&server, "sleep").await;
-    assert_eq!((status, &body["status"]), (404, &json!("error")), "it is forgotten: {body}");
+    assert_eq!((status, &body["status"]), (404, &json!("error")), "it is removed: {body}");
     assert!(body["message"].as_str().unwrap().contains("/ti/register"), "{body}");
 }
 
@@ -253,7 +259,7 @@ async fn draining_instance_also_runs_the_tasks_queued_for_it() {
 }
 
 #[tokio::test]
-async fn removing_what_is_not_there_names_what_was_given() {
+async fn removing_an_unknown_instance_repeats_the_given_id() {
     let server = Server::start().await;
     let remove =
         async |uuid: &str| server.post("/ti/remove", json!({"ti_uuid": uuid}).to_string()).await;
@@ -265,7 +271,7 @@ async fn removing_what_is_not_there_names_what_was_given() {
     assert_eq!(body["ti_uuid"], "not-a-uuid");
     assert!(body["message"].as_str().unwrap().starts_with("Invalid UUID format"), "{body}");
     let (_, body) = remove(&"x".repeat(10_000)).await;
-    assert_eq!(body["ti_uuid"].as_str().unwrap().len(), 256, "an answer stays small");
+    assert_eq!(body["ti_uuid"].as_str().unwrap().len(), 256, "a response stays small");
 }
 
 #[tokio::test]
@@ -292,7 +298,7 @@ async fn a_task_is_bound_at_submit_under_every_strategy() {
 }
 
 #[tokio::test]
-async fn the_instance_is_given_the_input_unchanged_and_the_predictor_the_metadata() {
+async fn instance_gets_the_input_unchanged_and_the_predictor_the_metadata() {
     let server = one_sleeper().await;
     let input = r#"{"b": 12345678901234567890123, "a":  [1.50, "é"]}"#;
     let body = format!(
@@ -333,7 +339,7 @@ async fn without_an_instance_for_the_model_a_submit_fails() {
     server.memory.add_worker(2, &["sleep"]);
     assert_eq!(submit(&server, "sleep").await.0, 200);
     server.memory.lose_worker(2);
-    expect(503, "takes tasks at present").await;
+    expect(503, "accepts tasks at present").await;
     let counts = server.memory.with_state(|state| *state.scheduler.counts());
     assert_eq!((counts.submitted, counts.rejected), (1, 3));
 }
@@ -458,7 +464,7 @@ async fn a_task_whose_instance_is_lost_reads_queued() {
 #[tokio::test]
 async fn a_result_that_is_no_json_is_shown_as_its_bytes() {
     let server = one_sleeper().await;
-    // The second is JSON by the letter, and few can read it.
+    // The second is valid JSON that few parsers can read.
     for (result, base64) in [(&b"\xff\x00"[..], "/wA="), (b"[1e999]", "WzFlOTk5XQ==")] {
         let task = submitted(&server, "sleep").await;
         let held = server.memory.wait_for_attempt("sleep").await;
@@ -468,7 +474,7 @@ async fn a_result_that_is_no_json_is_shown_as_its_bytes() {
 }
 
 #[tokio::test]
-async fn a_task_that_nobody_knows_is_not_found() {
+async fn unknown_task_is_not_found() {
     let server = Server::start().await;
     let gone = "task-0191b1c6-5f3e-7cc3-98c4-dc0c0c07398f";
     let (status, body) = server.get(&format!("/task/query?task_id={gone}")).await;
@@ -509,14 +515,14 @@ async fn queues_are_listed_by_model_with_real_waiting_times() {
     }
     let sleep = vec![row("sleep", 1), row("sleep", 2), row("sleep", 3)];
     let (_, by_get) = server.get("/queue/info?model_name=sleep").await;
-    assert_eq!(rows(&by_get), sleep, "who takes any model takes this one too");
+    assert_eq!(rows(&by_get), sleep, "a worker for any model takes this one too");
     let by_post = server.post("/queue/info", r#"{"model_name": "sleep"}"#).await;
     assert_eq!(by_post, (200, by_get));
     let (_, none) = server.get("/queue/info?model_name=echo2").await;
     assert_eq!(rows(&none), [row("echo2", 3)]);
     server.memory.lose_worker(3);
     let (status, none) = server.get("/queue/info?model_name=echo2").await;
-    assert_eq!((status, rows(&none)), (200, vec![]), "who is away has no queue");
+    assert_eq!((status, rows(&none)), (200, vec![]), "an unavailable worker has no queue");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Lists of tasks: what is in the pages, and that nothing is left out or told twice.
+//! Lists of tasks: what the pages contain, and that no task is left out or repeated.
 
 use hypha_api::{NewToken, Settings, Tokens};
 use hypha_engine::scheduler::TASKS_PER_PART;
@@ -30,13 +30,13 @@ async fn submit(server: &Server, model: &str, count: usize) -> Vec<String> {
     batch["tasks"].as_array().unwrap().iter().map(id).collect()
 }
 
-/// The order of a list: ids begin with their time, and within a millisecond they stand in any order.
+/// The order of a list: ids start with their time, and within a millisecond they are in any order.
 fn latest_first(mut ids: Vec<String>) -> Vec<String> {
     ids.sort_by(|a, b| b.cmp(a));
     ids
 }
 
-/// A scheduler that binds early, with two workers: it knows of more that is scheduled than its disk.
+/// A scheduler that binds early, with two workers: it knows of more scheduled tasks than its disk.
 async fn binding_early() -> Server {
     let strategy = hypha_placement::Strategy::RoundRobin;
     let memory = Memory::with(hypha_engine::Settings { strategy, ..Default::default() });
@@ -105,7 +105,7 @@ async fn tasks_in_a_workers_queue_are_listed() {
     }
 }
 
-/// Other conditions hold for what only the machine knows, too.
+/// Other filters apply to tasks that only the machine knows, too.
 #[tokio::test]
 async fn bound_tasks_are_filtered_like_others() {
     let server = binding_early().await;
@@ -122,7 +122,7 @@ async fn bound_tasks_are_filtered_like_others() {
     assert_eq!(all(&server, &query, 5).await, latest_first(m), "all of one moment");
 }
 
-/// Requests on the line are not stored and not listed, wherever they are.
+/// Interactive requests are not stored and not listed, whatever their state.
 #[tokio::test]
 async fn interactive_requests_are_not_listed() {
     let server = binding_early().await;
@@ -137,7 +137,7 @@ async fn interactive_requests_are_not_listed() {
 }
 
 #[tokio::test]
-async fn a_tenants_pages_are_full_whatever_others_have() {
+async fn pages_of_a_tenant_are_full_whatever_others_submit() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let user = |tenant: Option<&str>| {

@@ -1,4 +1,4 @@
-//! The surfaces over HTTP, on a scheduler in memory.
+//! The HTTP APIs, on a scheduler in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod access;

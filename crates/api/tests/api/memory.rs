@@ -1,7 +1,7 @@
-//! A scheduler in memory: a real machine, an image of what is durable, and workers that do what they are told.
+//! A scheduler in memory: a real machine, an image of the durable state, and scripted workers.
 //!
-//! Time stands still but for a millisecond an event; [`Memory::advance`] lets more of it pass. Workers `1` and
-//! `2` serve `echo` (returns its input), `fail` (fails at once, and is tried again if the input is `"retry"`)
+//! Time stands still but for a millisecond per event; [`Memory::advance`] lets more of it pass. Workers `1`
+//! and `2` serve `echo` (returns its input), `fail` (fails at once, and is retried if the input is `"retry"`)
 //! and `sleep`. Attempts of `sleep` and of all other models stay [`HeldAttempt`] until the test ends them.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -47,10 +47,10 @@ pub(crate) struct State {
     now: Time,
     rng: Rng,
     workers: BTreeMap<WorkerId, u8>,
-    /// What workers will say next.
+    /// The next messages of workers.
     worker_messages: VecDeque<(WorkerId, FromWorker)>,
     held: Vec<HeldAttempt>,
-    /// Attempts that workers were told to stop.
+    /// Attempts that workers were ordered to stop.
     cancelled: Vec<AttemptId>,
     watched: Vec<(TaskId, WatchSender)>,
     unavailable: Option<String>,
@@ -140,7 +140,7 @@ impl Memory {
         });
     }
 
-    /// Lets nothing be acknowledged from now on, or everything again.
+    /// Acknowledges nothing from now on, or everything again.
     pub(crate) fn set_unavailable(&self, reason: Option<&str>) {
         self.with_state(|state| state.unavailable = reason.map(str::to_owned));
     }
@@ -172,12 +172,12 @@ impl Memory {
         self.until(|state| state.held.iter().find(|held| of_model(held)).cloned()).await
     }
 
-    /// Waits until a worker was told to stop an attempt of `task`.
+    /// Waits until a worker was ordered to stop an attempt of `task`.
     pub(crate) async fn wait_for_cancel(&self, task: TaskId) -> AttemptId {
         self.until(|state| state.cancelled.iter().find(|one| one.task == task).copied()).await
     }
 
-    /// Waits until there is something.
+    /// Waits until `look` returns something.
     pub(crate) async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         let wait = async {
             loop {
@@ -190,7 +190,7 @@ impl Memory {
                 changed.await;
             }
         };
-        tokio::time::timeout(TEST_TIMEOUT, wait).await.expect("what was waited for did not come")
+        tokio::time::timeout(TEST_TIMEOUT, wait).await.expect("the condition did not come true")
     }
 
     pub(crate) fn progress(&self, held: &HeldAttempt, permille: u16) {
@@ -207,7 +207,7 @@ impl Memory {
         self.finish(held, Outcome::Completed { result: Payload::from(result).into() });
     }
 
-    /// Ends it with a result that was put aside.
+    /// Ends it with a result that was stored as an object.
     pub(crate) fn complete_with(&self, held: &HeldAttempt, object: ObjectRef) {
         self.finish(held, Outcome::Completed { result: TaskResult::Object(object) });
     }
@@ -228,12 +228,12 @@ impl Memory {
         self.finish(held, Outcome::Unreachable { error: error.to_owned() });
     }
 
-    /// Lets a day pass, after which no key is remembered.
+    /// Lets a day pass, after which all keys are forgotten.
     pub(crate) fn forget_keys(&self) {
         self.advance(Span::from_secs(25 * 3_600));
     }
 
-    /// Puts a large result of a task aside, and gives back what names it.
+    /// Stores a large result of a task, and returns its name.
     pub(crate) fn put_object(&self, held: &HeldAttempt, bytes: &[u8]) -> ObjectRef {
         let object = ObjectRef {
             digest: Payload::from(bytes).digest(),
@@ -245,7 +245,7 @@ impl Memory {
         object
     }
 
-    /// Damages a result that was put aside.
+    /// Damages a stored object.
     pub(crate) fn damage(&self, held: &HeldAttempt, object: ObjectRef) {
         let key = (held.task(), object.digest);
         self.with_state(|state| state.objects.get_mut(&key).unwrap()[0] ^= 1);
@@ -292,10 +292,9 @@ impl Memory {
 
     fn register(&self, address: &str, models: &[Name], concurrency: u32) -> RegisterFuture {
         let registered = self.with_state(|state| {
-            let served =
-                state.healthy.get(address).cloned().ok_or_else(|| {
-                    RegisterError::Unhealthy(format!("nobody answers at {address}"))
-                })?;
+            let served = state.healthy.get(address).cloned().ok_or_else(|| {
+                RegisterError::Unhealthy(format!("no healthy server answers at {address}"))
+            })?;
             // The same address is the same worker.
             let uuid =
                 Uuid::from_slice(&blake3::hash(address.as_bytes()).as_bytes()[..16]).unwrap();
@@ -351,7 +350,7 @@ impl State {
         let at_once = self.batch.step_request(&mut self.scheduler, self.now, event, ());
         let mut released = self.commit();
         let reply = at_once.or_else(|| released.replies.pop());
-        let ((), reply) = reply.expect("every question is answered");
+        let ((), reply) = reply.expect("every command is answered");
         let mut watches = Vec::new();
         if let (true, Reply::Submitted(answers)) = (watching, &reply) {
             for submitted in answers.iter().flatten() {
@@ -365,7 +364,7 @@ impl State {
         (reply, watches)
     }
 
-    /// What may leave at once comes first.
+    /// Effects that need no commit come first.
     fn commit(&mut self) -> Released<Scheduler, ()> {
         let mut effects = self.batch.take_at_once();
         let Ok(mut released) = self.batch.seal().write(&mut self.disk);
@@ -398,7 +397,7 @@ impl State {
         });
     }
 
-    /// What a worker does about a message.
+    /// A worker's reaction to a message.
     fn handle_worker_message(&mut self, worker: WorkerId, message: ToWorker) {
         if !self.workers.contains_key(&worker) {
             return;

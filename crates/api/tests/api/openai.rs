@@ -1,4 +1,4 @@
-//! OpenAI's protocol: bodies pass unchanged, streams as they come, and failures as the protocol has them.
+//! OpenAI's protocol: bodies pass unchanged, streams as they arrive, and failures in the protocol's format.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::server::Server;
 const CHAT: &str = "/v1/chat/completions";
 const STREAM: &str = r#"{"model":"m","stream":true}"#;
 
-/// A scheduler with two workers that serve `m` and `org/m`, and do with it what the test says.
+/// A scheduler with two workers that serve `m` and `org/m`, controlled by the test.
 async fn start() -> Server {
     let memory = Memory::with(hypha_engine::Settings::default());
     for n in [1, 2] {
@@ -27,7 +27,7 @@ async fn start() -> Server {
     Server::with(memory, Settings::default()).await
 }
 
-/// Sends a request, to be answered while the test goes on.
+/// Sends a request whose response is awaited later.
 fn send(server: &Server, path: &str, body: &str) -> tokio::task::JoinHandle<Response> {
     let request = server.json(Method::POST, path, body);
     let answer = async move { request.send().await.unwrap() };
@@ -35,7 +35,7 @@ fn send(server: &Server, path: &str, body: &str) -> tokio::task::JoinHandle<Resp
     tokio::spawn(async move { answer.await.expect("no answer came") })
 }
 
-/// The status and the JSON of the answer.
+/// The status and the JSON of the response.
 async fn post(server: &Server, path: &str, body: &str) -> (u16, Value) {
     let response = send(server, path, body).await.unwrap();
     (response.status().as_u16(), json_of(response).await)
@@ -54,7 +54,7 @@ async fn chunk(response: &mut Response) -> String {
     String::from_utf8(chunk.unwrap().expect("the stream has ended").to_vec()).unwrap()
 }
 
-/// Lets the pause before the next attempt pass.
+/// Lets the backoff before the next attempt pass.
 fn pass_retry_backoff(server: &Server) {
     server.memory.advance(Span::from_millis(10));
 }
@@ -63,7 +63,7 @@ async fn no_task_is_open(memory: &Memory) {
     memory.until(|state| (state.scheduler.open_tasks() == 0).then_some(())).await;
 }
 
-/// The error of an answer, which must have all four fields.
+/// The error of a response, which must have all four fields.
 fn error(body: &Value) -> &serde_json::Map<String, Value> {
     let error = body["error"].as_object().unwrap_or_else(|| panic!("no error in {body}"));
     let fields: Vec<_> = error.keys().map(String::as_str).collect();
@@ -254,10 +254,10 @@ async fn a_client_that_hangs_up_before_it_is_accepted_cancels() {
     let mut server = Server::with(Arc::clone(&memory), Settings::default()).await;
     server.address = address;
     let response = send(&server, CHAT, r#"{"model":"m"}"#);
-    // Accepted, and not told so yet.
+    // Accepted, and not acknowledged yet.
     let held = memory.wait_for_attempt("m").await;
     response.abort();
-    // The abort is seen before the answer comes, or after: the task must end in both cases.
+    // The abort is seen before the reply comes, or after: the task must end in both cases.
     tokio::task::yield_now().await;
     gate.add_permits(1);
     memory.wait_for_cancel(held.task()).await;
@@ -307,7 +307,7 @@ async fn a_body_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn a_model_that_nobody_serves_is_not_found_until_somebody_does() {
+async fn unserved_model_is_not_found_until_a_worker_serves_it() {
     let server = start().await;
     for model in ["x", "M", "m ", &"x".repeat(1_000), "a\\nb"] {
         let (status, answer) = post(&server, CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
@@ -324,7 +324,7 @@ async fn a_model_that_nobody_serves_is_not_found_until_somebody_does() {
 }
 
 #[tokio::test]
-async fn a_worker_that_takes_any_model_is_asked_for_the_rest() {
+async fn worker_for_any_model_serves_other_models() {
     let server = start().await;
     server.memory.add_worker(3, &[]);
     let response = send(&server, CHAT, r#"{"model":"x"}"#);
@@ -377,7 +377,7 @@ async fn models_go_with_their_last_worker() {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_429_with_a_time() {
+async fn full_queue_is_429_with_retry_after() {
     let memory = Memory::with(hypha_engine::Settings { max_queue: 1, ..Default::default() });
     memory.add_worker(1, &["m"]);
     let server = Server::with(memory, Settings::default()).await;
@@ -393,7 +393,7 @@ async fn a_full_queue_is_429_with_a_time() {
 }
 
 #[tokio::test]
-async fn a_scheduler_that_takes_nothing_is_503_with_a_time() {
+async fn unavailable_scheduler_is_503_with_retry_after() {
     let server = start().await;
     server.memory.set_unavailable(Some("the disk is full"));
     let response = send(&server, CHAT, r#"{"model":"m"}"#).await.unwrap();
@@ -415,7 +415,7 @@ async fn a_request_that_no_worker_takes_in_time_is_503_and_cancelled() {
     no_task_is_open(&server.memory).await;
 }
 
-/// Of whoever is known to be away nobody expects an answer within minutes; of whoever is busy one does.
+/// An unavailable worker is not waited for for minutes; a busy one is.
 #[tokio::test]
 async fn request_is_503_if_all_workers_are_unavailable_and_waits_if_they_are_busy() {
     let memory = Memory::with(hypha_engine::Settings::default());
@@ -427,7 +427,7 @@ async fn request_is_503_if_all_workers_are_unavailable_and_waits_if_they_are_bus
     server.memory.until(|state| (state.held().len() == 4).then_some(())).await;
     let waits = send(&server, CHAT, r#"{"model":"m"}"#);
     server.memory.until(|state| (state.scheduler.open_tasks() == 5).then_some(())).await;
-    // Longer than it would wait for somebody who is away.
+    // Longer than it would wait for an unavailable worker.
     tokio::time::sleep(Duration::from_millis(60)).await;
     assert!(!waits.is_finished(), "they are busy");
     server.memory.lose_worker(1);
@@ -444,7 +444,7 @@ async fn request_is_503_if_all_workers_are_unavailable_and_waits_if_they_are_bus
     no_task_is_open(&server.memory).await;
 }
 
-/// Whoever has been away for longer than one waits for it is not waited for.
+/// A worker that has been unavailable for longer than the wait is not waited for.
 #[tokio::test]
 async fn request_is_503_at_once_if_all_workers_have_long_been_unavailable() {
     const LONG: Span = Span::from_secs(60);
@@ -455,7 +455,7 @@ async fn request_is_503_at_once_if_all_workers_have_long_been_unavailable() {
     server.memory.lose_worker(1);
     let waits = send(&server, CHAT, r#"{"model":"m"}"#);
     server.memory.until(|state| (state.scheduler.open_tasks() == 1).then_some(())).await;
-    // Far longer than until somebody looks for the first time.
+    // Much longer than until the first check.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!waits.is_finished(), "it may only be restarted");
     server.memory.advance(LONG);
@@ -479,7 +479,7 @@ async fn worker_that_returns_in_time_answers() {
 }
 
 #[tokio::test]
-async fn a_request_that_runs_is_not_given_up_for_waiting() {
+async fn running_request_is_not_cancelled_by_the_wait_limit() {
     let memory = Memory::with(hypha_engine::Settings::default());
     memory.add_worker(1, &["m"]);
     let settings = Settings { task_timeout: Span::from_millis(20), ..Settings::default() };
@@ -493,7 +493,7 @@ async fn a_request_that_runs_is_not_given_up_for_waiting() {
 }
 
 #[tokio::test]
-async fn a_fault_that_the_server_finds_is_passed_on() {
+async fn fault_that_the_back_end_reports_is_passed_on() {
     let server = start().await;
     let cases = [
         (400, "{ \"error\": {\"message\": \"no such field: x\"} }", "application/json"),
@@ -525,10 +525,10 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
         ),
         (Some(503), "<html>trace</html>", "the back end answered 503, attempt 3 was the last"),
         (Some(302), "", "the back end answered 302, attempt 3 was the last"),
-        // About the scheduler's own key, and none of the client's business.
+        // About the scheduler's own key, which the client must not learn about.
         (Some(401), "no", "the back end answered 401, attempt 3 was the last"),
         (None, "nobody listens there", "nobody listens there"),
-        // Nothing decides by the words.
+        // No decision depends on the text.
         (None, "the server answered 422: x", "the server answered 422: x"),
         (None, "no worker is available for it", "no worker is available for it"),
     ];
@@ -549,7 +549,7 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
     }
 }
 
-/// Whose fault a failure is decides the status; the words are the program's own.
+/// The kind of a failure decides the status; the message is the program's own.
 #[tokio::test]
 async fn every_kind_of_failure_has_its_status() {
     let words = "the program failed: no such voice";
@@ -617,7 +617,7 @@ async fn request_cancelled_at_the_scheduler_is_410() {
     assert_eq!(error(&body)["code"], "cancelled");
 }
 
-/// A result is what it is, also if it looks like the name of a larger one.
+/// A result that looks like the name of an object is returned unchanged.
 #[tokio::test]
 async fn a_result_that_looks_like_an_object_is_passed_on() {
     let server = start().await;
@@ -725,12 +725,12 @@ async fn requests_run_under_the_tenant_s_name_quota_and_ceiling() {
     assert_eq!(error(&body)["type"], "rate_limit_error");
     server.memory.complete(&held, b"{}");
     assert_eq!(first.await.unwrap().status(), 200);
-    // The place is free as soon as the answer is there, each time.
+    // The slot is free as soon as the response is there, each time.
     for _ in 0..20 {
         let (status, body) = post(&server, CHAT, r#"{"model":"echo"}"#).await;
         assert_eq!(status, 200, "{body}");
     }
-    // So it is with streams, which end or are left.
+    // The same holds for streams, which end or are dropped.
     for leaves in [false, true, false] {
         let response = send(&server, CHAT, STREAM);
         let held = server.memory.wait_for_attempt("m").await;

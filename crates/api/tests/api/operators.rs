@@ -1,4 +1,4 @@
-//! Workers, the scheduler itself, health, figures and the OpenAPI document.
+//! Workers, the scheduler itself, health, metrics and the OpenAPI document.
 
 use hypha_api::Settings;
 use hypha_engine::RetryPolicy;
@@ -80,7 +80,7 @@ async fn executor_is_quarantined_after_repeated_failures_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_worker_is_drained_and_forgotten() {
+async fn worker_is_drained_and_removed() {
     let server = Server::start().await;
     let path = format!("/api/v1/workers/{}", worker_id(1));
     let (status, body) = server.delete(&path).await;
@@ -103,7 +103,7 @@ async fn a_worker_is_drained_and_forgotten() {
     assert_eq!(server.delete("/api/v1/workers/x").await.0, 400);
     let (status, body) = server.put(&path, "").await;
     assert_eq!((status, &body["id"]), (200, &json!(worker_id(1))));
-    assert_eq!(server.put(&path, "").await.0, 404, "it is not removed any more");
+    assert_eq!(server.put(&path, "").await.0, 404, "it is no longer removed");
     let (_, body) = server.get("/api/v1/workers").await;
     assert_eq!(body["workers"].as_array().unwrap().len(), 2, "and it is used again: {body}");
     assert_eq!(body["removed"], json!([]));
@@ -127,7 +127,7 @@ async fn draining_worker_shows_when_it_was_removed() {
         assert_eq!(worker["removed_at"].is_string(), drains, "{worker}");
         assert_eq!(worker["reason"] == "is being removed", drains, "{worker}");
     }
-    assert_eq!(server.delete(&path).await.0, 200, "once more does no harm");
+    assert_eq!(server.delete(&path).await.0, 200, "draining again is harmless");
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_list_of_workers_takes_no_parameters() {
     let server = Server::start().await;
     let (status, body) = server.get("/api/v1/workers?status=busy").await;
     assert_eq!((status, &body["error"]["code"]), (400, &json!("bad_request")), "{body}");
-    let said = "`status` is no parameter of this route; there are none";
+    let said = "`status` is not a parameter of this route; there are none";
     assert_eq!(body["error"]["message"], said);
 }
 
@@ -156,7 +156,7 @@ async fn back_end_is_registered_as_a_worker() {
     assert_eq!((given[1].openai, given[1].concurrency), (true, 8));
     let (_, workers) = server.get(path).await;
     assert_eq!(workers["workers"][2]["models"], json!(["llama"]));
-    assert!(!workers.to_string().contains("\"k\""), "a key is not told");
+    assert!(!workers.to_string().contains("\"k\""), "a key is not shown");
     for (form, code) in [
         (r#"{"url": "http://127.0.0.1:1"}"#, "unhealthy"),
         (r#"{"url": "ftp://x"}"#, "invalid"),
@@ -206,7 +206,7 @@ async fn the_strategy_is_shown_and_changed() {
         "round_robin",
         "and nothing was changed"
     );
-    assert_eq!(server.put(path, "{}").await.0, 200, "what is left out stays");
+    assert_eq!(server.put(path, "{}").await.0, 200, "settings that are left out stay");
     for bad in [
         r#"{"strategy": "best"}"#,
         r#"{"strategy": 7}"#,

@@ -1,11 +1,11 @@
-//! Requests that make no sense, on every route: each surface refuses them in its one shape, briefly.
+//! Invalid requests on every route: each API refuses them in its one format, briefly.
 
 use reqwest::Method;
 use serde_json::Value;
 
 use crate::server::Server;
 
-/// Routes that take a body, with what is in it besides nonsense.
+/// Routes that take a body, with the part that is valid.
 const TASKS: [(&str, &str); 3] =
     [("POST", "/api/v1/tasks"), ("PUT", "/api/v1/scheduler"), ("POST", "/api/v1/workers")];
 const INSTANCES: [(&str, &str); 9] = [
@@ -22,7 +22,7 @@ const INSTANCES: [(&str, &str); 9] = [
 const OPENAI: [(&str, &str); 3] =
     [("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("POST", "/v1/embeddings")];
 
-/// More than any refusal says; less than what some of these requests send.
+/// Longer than any refusal; shorter than some of these requests.
 const MAX_ANSWER: usize = 2_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ fn routes() -> impl Iterator<Item = (Shape, &'static str, &'static str)> {
         .chain(of(Shape::OpenAi, &OPENAI))
 }
 
-/// Sends it, and checks that it is refused in the shape of the surface. Returns the status.
+/// Sends it, and checks that it is refused in the format of its API. Returns the status.
 async fn refused(
     server: &Server,
     (shape, method, path): (Shape, &str, &str),
@@ -90,7 +90,7 @@ async fn refused(
 }
 
 #[tokio::test]
-async fn bodies_that_make_no_sense() {
+async fn invalid_bodies_are_refused() {
     let server = Server::start().await;
     let long = format!("{{\"{}\": 1}}", "x".repeat(1_000_000)).into_bytes();
     let long_text = format!("{{\"model\": \"{0}\", \"name\": \"{0}\"}}", "é".repeat(300_000));
@@ -113,7 +113,7 @@ async fn bodies_that_make_no_sense() {
         &deep_object,
     ];
     for route in routes() {
-        // An array of tasks is a batch, each of which is answered.
+        // An array of tasks is a batch, each of which has its own outcome.
         let is_batch = |body: &[u8]| route.2 == "/api/v1/tasks" && body == b"[\"fifo\"]";
         for body in bodies.into_iter().filter(|body| !is_batch(body)) {
             let status = refused(&server, route, &[], body).await;
@@ -140,7 +140,7 @@ async fn bodies_that_make_no_sense() {
 }
 
 #[tokio::test]
-async fn paths_and_queries_that_make_no_sense() {
+async fn invalid_paths_and_queries_are_refused() {
     let server = Server::start().await;
     let long = "x".repeat(5_000);
     let unknown = "task-018bcfe5-6800-7000-8000-000000000000";
@@ -196,9 +196,9 @@ async fn paths_and_queries_that_make_no_sense() {
     }
 }
 
-/// The id of any time is a place to go on from, whoever made it up.
+/// An id of any time is a valid position to continue from, even if the client made it up.
 #[tokio::test]
-async fn a_cursor_from_elsewhere_is_only_a_place() {
+async fn foreign_cursor_is_only_a_position() {
     let server = Server::start().await;
     server.post("/api/v1/tasks", r#"{"model": "echo"}"#).await;
     for (cursor, found) in [("AAAAAAAAAAAAAAAAAAAAAA", 0), ("_____________________w", 1)] {

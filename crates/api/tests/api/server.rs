@@ -1,4 +1,4 @@
-//! The surfaces on a port of this machine, and somebody who calls them.
+//! The HTTP APIs on a port of this machine, and a client for them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Server {
     }
 
     pub(crate) async fn with(memory: Arc<Memory>, settings: Settings) -> Server {
-        // Whoever was first has installed the same.
+        // An earlier test has installed the same.
         drop(rustls::crypto::ring::default_provider().install_default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -73,7 +73,7 @@ impl Server {
     }
 }
 
-/// The status and the JSON of the answer; what is not JSON comes as a text.
+/// The status and the JSON of the response; a body that is not JSON comes as a string.
 pub(crate) async fn answer(request: RequestBuilder) -> (u16, Value) {
     let response = request.send().await.unwrap();
     let status: StatusCode = response.status();

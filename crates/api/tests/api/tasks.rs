@@ -24,9 +24,9 @@ async fn a_task_is_accepted_runs_and_is_shown() {
     assert_eq!(status, 202, "{task}");
     assert!(task["id"].as_str().unwrap().starts_with("task-"));
     assert_eq!(task["model"], "echo");
-    assert_eq!(task.get("input"), None, "an input is not sent back to who sent it");
+    assert_eq!(task.get("input"), None, "an input is not sent back to its client");
 
-    // What the executor got, and what comes back, is what was sent, digit by digit.
+    // The executor's input and the result equal what was sent, digit by digit.
     let text =
         server.request(Method::GET, &path_of(&task)).send().await.unwrap().text().await.unwrap();
     let sent = r#"{"n":  1.50, "big": 123456789012345678901234567890}"#;
@@ -66,7 +66,7 @@ async fn a_request_may_wait_for_the_end() {
     let path = format!("{}?wait=20", path_of(&open));
     let get = server.get(&path);
     let end = async {
-        // The watch of the request is there before the end is.
+        // The request watches the task before the end comes.
         memory.until(|state| (state.watchers() > watches).then_some(())).await;
         memory.complete(&held, b"[1]");
     };
@@ -133,7 +133,7 @@ async fn a_key_returns_the_first_task() {
         assert!(!refused.to_string().contains("\"input\""), "{refused}");
         assert_ne!(with_key("another", &same).await.1["id"], first["id"]);
         let (_, batch) = with_key(model, &format!("[{same},{other}]")).await;
-        assert_ne!(batch["tasks"][0]["id"], first["id"], "each of a batch has a key of its own");
+        assert_ne!(batch["tasks"][0]["id"], first["id"], "each task of a batch has its own key");
         let (_, repeat) = with_key(model, &format!("[{same},{other},{same}]")).await;
         let ids = |batch: &Value, n: usize| batch["tasks"][n]["id"].clone();
         assert_eq!((ids(&batch, 0), ids(&batch, 1)), (ids(&repeat, 0), ids(&repeat, 1)));
@@ -247,7 +247,7 @@ async fn running_attempt_does_not_show_the_last_error() {
 }
 
 #[tokio::test]
-async fn a_task_that_nothing_fits_says_why() {
+async fn unschedulable_task_shows_its_reason() {
     let server = Server::start().await;
     let body = json!({"model": "echo", "input": 1,
         "requirements": {"min_memory": 1_000_000_000_000_000_000_u64, "gpu_required": true}});
@@ -382,7 +382,7 @@ async fn tasks_are_listed_with_filters_page_by_page() {
 }
 
 #[tokio::test]
-async fn results_come_as_they_are() {
+async fn results_are_returned_unchanged() {
     let memory = Memory::new();
     memory.add_worker(3, &["any"]);
     let server = Server::with(memory, Settings::default()).await;
@@ -399,7 +399,7 @@ async fn results_come_as_they_are() {
     for (result, kind, expected) in cases {
         let (_, task) = server.post(TASKS, r#"{"model": "any"}"#).await;
         let path = format!("{}/result", path_of(&task));
-        assert_eq!(server.get(&path).await.0, 409, "there is none yet");
+        assert_eq!(server.get(&path).await.0, 409, "there is no result yet");
         let held = server.memory.wait_for_attempt("any").await;
         if result.len() > 1_000 {
             let object = server.memory.put_object(&held, result);

@@ -156,7 +156,7 @@ async fn responses_are_bounded_even_without_content_length() {
         match answer(&with_limit(999), InputKind::Task, input).await {
             CallOutcome::Failed(error) if error.kind == FailureKind::LimitExceeded => {
                 let error = error.message;
-                assert!(error.contains("larger than the 999 bytes"), "{error}");
+                assert!(error.contains("limit of 999 bytes"), "{error}");
             }
             other => panic!("{other:?}"),
         }

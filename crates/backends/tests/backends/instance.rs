@@ -230,7 +230,7 @@ async fn an_instance_that_was_started_anew_has_lost_its_tasks() {
     lab.assert_messages_in_any_order(["accepted 2", "started 1"]).await;
     instance.state.lock().unwrap().status["instance_id"] = json!("two");
     let said = lab.next_summary().await;
-    assert!(said.starts_with("failed 1 true: the task instance was started anew"), "{said}");
+    assert!(said.starts_with("failed 1 true: the task instance was restarted"), "{said}");
     assert_eq!(lab.next_summary().await, "started 2", "what it was not given is not lost");
     instance.state.lock().unwrap().status["model_type"] = json!("other");
     lab.wait_for_health(false).await;

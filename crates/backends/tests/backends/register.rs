@@ -53,7 +53,7 @@ async fn unreachable_or_unhealthy_back_ends_are_not_registered() {
         let reason = refused(instance.address.port()).await;
         assert!(reason.contains(expected), "{reason}");
     };
-    check(json!({"model_type": "m", "status": "error"}), "status is `error`").await;
+    check(json!({"model_type": "m", "status": "error"}), "the status `error`").await;
     check(json!({"status": "running"}), "does not say which model").await;
     check(json!({"model_type": " m "}), "the name of the task instance's model").await;
     check(json!(7), "does not say which model").await;

@@ -27,14 +27,14 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 /// Far above what a connection on one machine takes.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a process is known to the other.
+/// The TLS identity of a process.
 #[derive(Clone)]
 pub struct TlsPair {
-    /// For connections that come in.
+    /// For incoming connections.
     pub server: Arc<ServerConfig>,
-    /// For those that go out.
+    /// For outgoing connections.
     pub client: Arc<ClientConfig>,
-    /// What the other's certificate is called.
+    /// The name in the other's certificate.
     pub name: ServerName<'static>,
 }
 
@@ -47,7 +47,7 @@ pub struct Dedicated {
 }
 
 impl Dedicated {
-    /// Listens on loopback and takes what comes.
+    /// Listens on loopback and accepts everything.
     pub async fn start(tls: TlsPair, pattern: Pattern) -> io::Result<Dedicated> {
         let server = Arc::clone(&tls.server);
         let tls_now = Arc::new(move || Arc::clone(&server));
@@ -111,13 +111,13 @@ impl Carrier for Dedicated {
     }
 }
 
-/// Whoever has a certificate of this run.
+/// Admits any peer with a certificate of this run.
 fn admit_any(_: &[CertificateDer<'_>]) -> Result<PeerKey, String> {
     Ok(PeerKey::new("peer"))
 }
 
 /// The reference: a connection, TLS with the same certificates, bytes, one BLAKE3 hash of them on each side, compared
-/// at the end. No chunks, no admission, no watchdog, no way to go on after a fault.
+/// at the end. No chunks, no admission, no watchdog, no resuming after a fault.
 pub struct Plain {
     tls: TlsPair,
     pattern: Pattern,
@@ -126,7 +126,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Listens on loopback and takes what comes.
+    /// Listens on loopback and accepts everything.
     pub async fn start(tls: TlsPair, pattern: Pattern) -> io::Result<Plain> {
         let listener = TcpListener::bind(LOOPBACK).await?;
         let address = listener.local_addr()?;
@@ -172,7 +172,7 @@ impl Carrier for Plain {
 
     fn send<'a>(&'a self, to: &'a str, bytes: u64) -> CarrierFuture<'a, ()> {
         let mut part = self.pattern.prefix(bytes);
-        // In a task of its own, as the other carrier works.
+        // In a task of its own, like the other carrier.
         let (tls, to) = (self.tls.clone(), to.to_owned());
         let work = async move {
             let stream = TcpStream::connect(&to).await?;

@@ -1,4 +1,4 @@
-//! The two processes: one drives and measures, the other obeys.
+//! The two processes: one drives and measures, the other executes its commands.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +12,10 @@ use super::Carrier;
 /// The longest line between the two: a few addresses.
 const MAX_LINE: u64 = 4096;
 
-/// What a carrier reached: medians over the rounds, in bytes a second.
+/// The throughput of a carrier: medians over the rounds, in bytes per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Which.
+    /// Its name.
     pub carrier: &'static str,
     /// From one process to the other.
     pub one_way: f64,
@@ -59,7 +59,7 @@ impl<R: AsyncBufRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
     }
 }
 
-/// Does what the driver says until it closes its end.
+/// Executes the driver's commands until it closes its end.
 pub async fn serve_commands<R, W>(
     carriers: &[Box<dyn Carrier>],
     mut from: R,
@@ -98,8 +98,8 @@ async fn execute(carriers: &[Box<dyn Carrier>], command: &str) -> io::Result<()>
     carrier.send(address, bytes).await
 }
 
-/// Measures each carrier, in turns so that what else the machine does falls on all alike. `after_round` is told how
-/// many rounds are done.
+/// Measures each carrier, in turn, so that other load on the machine affects all alike. `after_round` is called with
+/// the number of rounds that are done.
 pub async fn measure<R, W>(
     carriers: &[Box<dyn Carrier>],
     remote: &mut Remote<R, W>,

@@ -1,4 +1,4 @@
-//! Bytes to measure with: in memory, no two chunks near each other alike, larger than a processor's own cache.
+//! Bytes to measure with: in memory, without equal chunks near each other, larger than a processor's cache.
 
 use std::io;
 
@@ -29,7 +29,7 @@ impl Default for Pattern {
 }
 
 impl Pattern {
-    /// The beginning of it.
+    /// A prefix of it.
     pub fn prefix(&self, length: u64) -> PatternReader {
         PatternReader { held: self.held.clone(), at: 0, length }
     }
@@ -68,7 +68,7 @@ impl Source for PatternReader {
 
 impl SourceReader for PatternReader {
     async fn next(&mut self, length: usize) -> io::Result<Bytes> {
-        // Chunks divide what is held, so that none wraps around.
+        // The chunk size divides the length in memory, so that no chunk wraps around.
         let bytes = self.take(length);
         if bytes.len() == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }

@@ -1,4 +1,4 @@
-//! Four transfers in each direction at once, again and again, with and without faults.
+//! Four transfers in each direction at once, repeatedly, with and without faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use crate::world::{ComparingSink, Side, limits, outgoing, pattern};
 const PER_DIRECTION: u64 = 4;
 const ROUNDS: u64 = 20;
 
-/// Bytes of each transfer: small, unless `HYPHA_BULK_BYTES` asks for more (268435456, with `--release`).
+/// Bytes of each transfer: small, unless `HYPHA_BULK_BYTES` sets more (268435456, with `--release`).
 fn bytes_each() -> usize {
     std::env::var("HYPHA_BULK_BYTES").ok().map_or((5 << 18) + 77, |text| text.parse().unwrap())
 }
@@ -31,10 +31,10 @@ enum Weather {
     Foul,
 }
 
-/// A fault on three of the first four streams of a transfer, so that each has some and comes to an end.
+/// A fault on three of the first four streams of a transfer, so that each has some and completes.
 fn fault(weather: Weather, seed: u64, stream: u64, length: u64) -> Fault {
     let mut dice = Dice::new(seed * 1000 + stream + 1);
-    // Behind the opening: what if that is lost has a test of its own, and damaged it would be another opening.
+    // After the opening: its loss has a test of its own, and a damaged one would be another opening.
     let at = 300 + dice.below(length);
     match dice.below(4) {
         _ if weather == Weather::Calm || stream > 3 => Fault::None,
@@ -60,7 +60,7 @@ async fn check(directions: &mut [Direction], limits: &Limits, weather: Weather) 
         for (direction, Direction { side, incoming }) in directions.iter_mut().enumerate() {
             for index in 0..PER_DIRECTION {
                 let seed = round * 100 + direction as u64 * 10 + index;
-                // Lengths that differ, and bytes that do.
+                // Different lengths, and different bytes.
                 let part = bytes.slice(index as usize..length + 3 * index as usize);
                 let connector =
                     side.connector(move |stream| fault(weather, seed, stream, length as u64));
@@ -132,14 +132,14 @@ async fn over_pipes_with_every_fault() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn over_connections() {
-    // The usual limits: on a busy machine a short stall limit would open second streams.
+    // The default limits: on a busy machine a short stall limit would open second streams.
     let limits = Limits::default();
     check(&mut connections(&limits).await, &limits, Weather::Calm).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn over_connections_with_stalls_and_losses() {
-    // So short that it also fires for a machine that is busy: that costs a stream and no more.
+    // So short that it also fires on a busy machine: that costs only a stream.
     let limits = Limits { stall_timeout: Duration::from_millis(100), ..limits() };
     check(&mut connections(&limits).await, &limits, Weather::Rough).await;
 }

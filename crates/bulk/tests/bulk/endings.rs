@@ -1,4 +1,4 @@
-//! Every way in which a transfer ends before all bytes have come: both sides learn of it, and why.
+//! Every way in which a transfer ends before all bytes have arrived: both sides get the reason.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ enum Ending {
     Drop,
 }
 
-/// Waits until some bytes have arrived, so that an ending comes in the middle.
+/// Waits until some bytes have arrived, so that the transfer ends in the middle.
 async fn arrived(sink: &ScriptedSink) {
     while sink.held() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -95,7 +95,7 @@ async fn arrived(sink: &ScriptedSink) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_cancels_tells_the_receiver() {
+async fn a_sender_that_cancels_notifies_the_receiver() {
     for ending in [Ending::Token, Ending::Drop] {
         let (side, mut incoming) = Side::pipe(limits());
         let mut sink = ScriptedSink::new();
@@ -124,7 +124,7 @@ async fn a_sender_that_cancels_tells_the_receiver() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_receiver_that_cancels_tells_the_sender() {
+async fn a_receiver_that_cancels_notifies_the_sender() {
     for ending in [Ending::Token, Ending::Drop] {
         let (side, mut incoming) = Side::pipe(limits());
         let mut sink = ScriptedSink::new();
@@ -165,9 +165,9 @@ async fn cancelling_before_the_receiver_has_decided_ends_it_too() {
     assert!(matches!(sending.await.unwrap(), Err(SendError::Cancelled)));
 }
 
-/// One place and three that want it: each gets its turn.
+/// One slot and three transfers: each gets it in turn.
 #[tokio::test(start_paused = true)]
-async fn a_busy_receiver_is_asked_again() {
+async fn a_busy_receiver_is_retried() {
     let limits = Limits { inbound_per_peer: 1, ..limits() };
     let (side, mut incoming) = Side::pipe(limits.clone());
     let mut sending = Vec::new();
@@ -194,7 +194,7 @@ async fn a_receiver_that_stays_busy_is_given_up() {
     assert!(matches!(sent, Err(SendError::Busy(_))), "{sent:?}");
 }
 
-/// A sender whose bytes are not those it promised is noticed by itself, and by the receiver if it is not honest.
+/// A sender notices itself that its bytes do not match the promised digest; the receiver notices a dishonest one.
 #[tokio::test(start_paused = true)]
 async fn a_wrong_digest_in_the_header_fails_the_transfer() {
     let wrong = Digest([7; 32]);
@@ -218,7 +218,7 @@ async fn a_wrong_digest_in_the_header_fails_the_transfer() {
     }
 }
 
-/// A peer that says what it likes, in frames that are right.
+/// A peer that sends arbitrary content in valid frames.
 async fn dishonest(header: Header, chunk: &[u8], end: Digest) -> Result<(), ReceiveError> {
     use blake3::hazmat::HasherExt;
     use tokio::io::AsyncWriteExt;
@@ -238,7 +238,7 @@ async fn dishonest(header: Header, chunk: &[u8], end: Digest) -> Result<(), Rece
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_header_that_cannot_be_right_is_not_sent() {
+async fn an_invalid_header_is_not_sent() {
     let (side, _incoming) = Side::pipe(limits());
     let send = async |outgoing| {
         let connector = side.connector(|_| Fault::None);

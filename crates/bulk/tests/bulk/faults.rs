@@ -1,4 +1,4 @@
-//! Streams on which something goes wrong after so many bytes.
+//! Streams with a fault after so many bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// Nothing moves any more, in either direction, and nobody is told.
+    /// Nothing moves any more, in either direction, without an error.
     Stall {
         after: u64,
     },
@@ -18,11 +18,11 @@ pub(crate) enum Fault {
     Cut {
         after: u64,
     },
-    /// One bit of what is written changes.
+    /// One bit of the written bytes changes.
     Flip {
         at: u64,
     },
-    /// What the other side says after this many bytes is lost, and then the connection.
+    /// Bytes of the other side after this many are lost, and then the connection.
     Deaf {
         after: u64,
     },
@@ -40,7 +40,7 @@ impl<S: Stream> FaultyStream<S> {
         FaultyStream { inner: Some(inner), fault, written: 0, read: 0 }
     }
 
-    /// What is left before the fault, or the fault. Its end is noticed by the other side, a stall is not.
+    /// The bytes left before the fault, or the fault. The other side notices a closed stream, but not a stall.
     fn left(&mut self) -> Poll<io::Result<u64>> {
         let left = match self.fault {
             Fault::None => u64::MAX,
@@ -116,7 +116,7 @@ impl<S: Stream> AsyncRead for FaultyStream<S> {
     }
 }
 
-/// Faults that follow from a seed: none, or one somewhere in a stream of `length` bytes.
+/// Faults derived from a seed: none, or one somewhere in a stream of `length` bytes.
 pub(crate) struct Dice(u64);
 
 impl Dice {

@@ -1,4 +1,4 @@
-//! Certificates for two nodes of one organisation, and for a stranger.
+//! Certificates for two nodes of one organisation, and for an untrusted node.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -44,7 +44,7 @@ impl Node {
     }
 }
 
-/// Admits whoever TLS has let in, by its leaf.
+/// Admits every peer that TLS accepts, by its leaf.
 pub(crate) fn admit(chain: &[CertificateDer<'_>]) -> Result<PeerKey, String> {
     let leaf = chain.first().ok_or("no certificate")?;
     Ok(PeerKey::new(blake3::hash(leaf).to_hex().to_string()))

@@ -1,4 +1,4 @@
-//! What survives a fault, and what it costs.
+//! How transfers resume after faults, and at what cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ async fn every_length_arrives() {
     }
 }
 
-/// After a loss only what was not verified is sent again.
+/// After a loss only unverified bytes are sent again.
 #[tokio::test(start_paused = true)]
 async fn a_transfer_resumes_after_the_last_verified_chunk() {
     for fault in [Fault::Cut { after: 5 * CHUNK }, Fault::Stall { after: 5 * CHUNK }] {
@@ -67,7 +67,7 @@ async fn a_transfer_resumes_after_the_last_verified_chunk() {
     }
 }
 
-/// Stalls and losses as often as there are chunks: each stream brings one further.
+/// Stalls and losses as often as there are chunks: each stream makes progress by one.
 #[tokio::test(start_paused = true)]
 async fn only_attempts_without_progress_are_counted() {
     let (side, mut incoming) = Side::pipe(limits());
@@ -84,7 +84,7 @@ async fn only_attempts_without_progress_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_leads_nowhere_is_given_up() {
+async fn an_unanswered_stream_is_given_up() {
     let (side, mut incoming) = Side::pipe(limits());
     let bytes = pattern(CHUNK_BYTES);
     let (opened, real) = (AtomicU64::new(0), Arc::new(side.connector(|_| Fault::None)));
@@ -92,7 +92,7 @@ async fn a_stream_that_leads_nowhere_is_given_up() {
         let (number, real) = (opened.fetch_add(1, Ordering::Relaxed), Arc::clone(&real));
         async move {
             match number {
-                // Nobody ever looks at the other end, and it stays open.
+                // The other end is never read, and stays open.
                 0..3 => {
                     let (near, far) = tokio::io::duplex(1 << 20);
                     std::mem::forget(far);
@@ -139,14 +139,14 @@ async fn a_link_that_damages_everything_is_given_up_with_the_reason() {
     let receive = async { incoming.recv().await.unwrap().accept(sink.clone()).await };
     let (sent, received) = tokio::join!(send, receive);
     let error = sent.unwrap_err().to_string();
-    assert!(error.contains("4 streams") && error.contains("damaged"), "{error}");
+    assert!(error.contains("4 attempts") && error.contains("damaged"), "{error}");
     let error = received.map(drop).unwrap_err().to_string();
-    assert!(error.contains("did not come back") && error.contains("damaged"), "{error}");
+    assert!(error.contains("did not reconnect") && error.contains("damaged"), "{error}");
     assert_eq!(sink.held(), 0);
     assert_eq!(*sink.abandoned.lock().unwrap(), Some(true));
 }
 
-/// A slow disk on either side is no stall, however long the watchdog would have waited.
+/// A slow disk on either side is not a stall, however long it takes.
 #[tokio::test(start_paused = true)]
 async fn slow_is_not_stalled() {
     let pause = limits().stall_timeout * 10;
@@ -193,12 +193,12 @@ impl SourceReader for SlowSource {
     }
 }
 
-/// The sink has all bytes once, though the sender had to ask twice.
+/// The sink gets all bytes once, though the sender opens the transfer twice.
 #[tokio::test(start_paused = true)]
-async fn a_lost_receipt_is_given_again() {
+async fn a_lost_receipt_is_sent_again() {
     let (side, mut incoming) = Side::pipe(limits());
     let bytes = pattern(2 * CHUNK_BYTES);
-    // What comes after these is the receipt.
+    // The receipt follows these.
     let mut before = Vec::new();
     hypha_wire::put_frame(&mut before, &OpenResponse::Acknowledged).unwrap();
     hypha_wire::put_frame(&mut before, &OpenResponse::Accept { offset: 0 }).unwrap();
@@ -215,7 +215,7 @@ async fn a_lost_receipt_is_given_again() {
     assert_eq!((sent.streams, sent.bytes_sent), (2, 2 * CHUNK));
     let received = received.unwrap();
     assert_eq!((received.streams, received.sink.finished()), (1, 1));
-    assert!(incoming.try_recv().is_err(), "it came twice");
+    assert!(incoming.try_recv().is_err(), "it arrived twice");
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,7 +248,7 @@ async fn bytes_that_change_between_two_streams_are_noticed() {
     assert!(received.map(drop).unwrap_err().to_string().contains("changed"));
 }
 
-/// A file that another process had begun is gone on with, with and without a promised digest.
+/// A file that another process began is resumed, with and without a promised digest.
 #[tokio::test]
 async fn a_file_transfer_resumes_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
@@ -282,9 +282,9 @@ async fn a_file_transfer_resumes_after_a_restart() {
     }
 }
 
-/// What was held turns out to be of something else: nothing is kept of it.
+/// The held bytes turn out to be of another transfer: none of them are kept.
 #[tokio::test]
-async fn held_bytes_of_something_else_are_thrown_away() {
+async fn held_bytes_of_another_transfer_are_discarded() {
     let directory = tempfile::tempdir().unwrap();
     let target = directory.path().join("target");
     let part = target.with_extension("part");

@@ -1,4 +1,4 @@
-//! The dedicated connection: who gets in, and what the others cost.
+//! The dedicated connection: which peers are admitted, and what refused ones cost.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -43,9 +43,9 @@ async fn both_sides_know_each_other() {
     works(&two, &mut listener).await;
 }
 
-/// Under TLS 1.3 a dialler is connected before it is judged: it must learn the verdict, and why.
+/// Under TLS 1.3 a dialler is connected before it is verified: it must get the verdict, and the reason.
 #[tokio::test]
-async fn a_dialler_that_is_not_admitted_learns_why() {
+async fn a_dialler_that_is_not_admitted_gets_the_reason() {
     let (one, two) = Node::pair();
     let refuse = |_: &[CertificateDer<'_>]| Err::<PeerKey, _>("workers only".to_owned());
     let listener = listen(&one, TcpLimits::default(), Arc::new(refuse)).await;
@@ -64,7 +64,7 @@ async fn a_dialler_refuses_the_wrong_peer() {
 }
 
 #[tokio::test]
-async fn a_stranger_does_not_get_in_and_does_not_hinder_others() {
+async fn an_untrusted_peer_is_refused_and_does_not_affect_others() {
     let (one, two) = Node::pair();
     let (stranger, _) = Node::pair();
     let mut listener = listen(&one, TcpLimits::default(), Arc::new(admit)).await;
@@ -73,7 +73,7 @@ async fn a_stranger_does_not_get_in_and_does_not_hinder_others() {
     works(&two, &mut listener).await;
 }
 
-/// More connections that say nothing, or nonsense, than there is room for.
+/// More silent or invalid connections than there is room for.
 #[tokio::test]
 async fn a_flood_does_not_keep_others_out() {
     let (one, two) = Node::pair();
@@ -88,7 +88,7 @@ async fn a_flood_does_not_keep_others_out() {
         held.push(stream);
     }
     works(&two, &mut listener).await;
-    // The first ones have had to give way, long before their time was up.
+    // The first ones were dropped, long before their timeout.
     let mut nothing = Vec::new();
     let closed = tokio::time::timeout(WITHIN, held[1].read_to_end(&mut nothing)).await.unwrap();
     assert!(matches!(closed, Ok(0)) || closed.is_err_and(|error| is_reset(&error)));
@@ -98,7 +98,7 @@ fn is_reset(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionReset
 }
 
-/// One that says nothing is dropped when its time is up, also if there is room.
+/// A silent connection is dropped at its timeout, even if there is room.
 #[tokio::test]
 async fn a_silent_connection_is_dropped() {
     let (one, _) = Node::pair();
@@ -110,7 +110,7 @@ async fn a_silent_connection_is_dropped() {
 }
 
 #[tokio::test]
-async fn reloaded_certificates_hold_for_the_next_connection() {
+async fn reloaded_certificates_apply_to_the_next_connection() {
     let (old_listens, old_dials) = Node::pair();
     let (new_listens, new_dials) = Node::pair();
     let now = Arc::new(Mutex::new(old_listens));

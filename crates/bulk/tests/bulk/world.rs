@@ -1,4 +1,4 @@
-//! Two sides and what connects them.
+//! Two sides and the carriers between them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use crate::faults::{Fault, FaultyStream};
 use crate::pki::{Node, admit};
 
-/// Short times. Where the clock is real they leave room for a machine that is busy with something else.
+/// Short timeouts. Where the clock is real they leave room for a busy machine.
 pub(crate) fn limits() -> Limits {
     Limits {
         open_timeout: Duration::from_secs(2),
@@ -48,7 +48,7 @@ pub(crate) fn outgoing(name: &str, length: usize) -> Outgoing {
     Outgoing::new(header(name, length))
 }
 
-/// Bytes of which no two chunks are alike.
+/// Bytes without equal chunks.
 pub(crate) fn pattern(length: usize) -> Bytes {
     let mut state = 0x1234_5678_9abc_def1_u64;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -62,7 +62,7 @@ pub(crate) fn pattern(length: usize) -> Bytes {
     bytes.into()
 }
 
-/// A receiver's end of a carrier. What opens streams to it is made by [`Side::connector`].
+/// A receiver's end of a carrier. [`Side::connector`] opens streams to it.
 pub(crate) struct Side {
     receiver: Receiver,
     carrier: Carrier,
@@ -74,7 +74,7 @@ enum Carrier {
     Tcp { address: SocketAddr, dialler: Arc<Node> },
 }
 
-/// As much as a pipe holds: less than a chunk, so that writers do wait for readers.
+/// The capacity of a pipe: less than a chunk, so that writers do wait for readers.
 const PIPE_BYTES: usize = CHUNK_BYTES / 4;
 
 impl Side {
@@ -107,7 +107,7 @@ impl Side {
         (Side { receiver, carrier: Carrier::Tcp { address, dialler } }, incoming)
     }
 
-    /// Opens streams to this side; `fault` says what goes wrong on the stream with a number, from zero.
+    /// Opens streams to this side; `fault` decides the fault of each stream by its number, from zero.
     pub(crate) fn connector<F>(&self, fault: F) -> impl Connector + use<F>
     where
         F: Fn(u64) -> Fault + Send + Sync + 'static,
@@ -139,7 +139,7 @@ impl Side {
     }
 }
 
-/// Compares what it gets with what was sent, so that large transfers are not kept twice.
+/// Compares the bytes it gets with those that were sent, so that large transfers are not kept twice.
 pub(crate) struct ComparingSink {
     expected: Bytes,
     at: usize,
@@ -171,7 +171,7 @@ impl Sink for ComparingSink {
     }
 }
 
-/// A sink whose behaviour is a closure; it remembers what became of it.
+/// A sink whose behaviour is a closure; it records its outcome.
 #[derive(Clone)]
 pub(crate) struct ScriptedSink {
     pub(crate) pause: Duration,

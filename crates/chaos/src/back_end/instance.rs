@@ -1,4 +1,4 @@
-//! What a task instance has: tasks that it runs, and results that wait to be fetched.
+//! The state of a task instance: tasks that it runs, and results that wait to be fetched.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use crate::load::lock;
 
 /// Results that are kept: more than a scheduler fetches late.
 const MAX_RESULTS: usize = 20_000;
-/// Every so many tasks, the end of one is told twice.
+/// The end of one task in so many is called back twice.
 const TWICE_EVERY: u64 = 5;
 
 #[derive(Default)]
 pub(super) struct Tasks {
-    /// Who it says that it is. Another than before has forgotten everything.
+    /// Its identity. An instance with a new one has forgotten everything.
     id: u64,
     tasks: HashMap<String, Task>,
     ended: VecDeque<String>,
@@ -43,7 +43,7 @@ impl Tasks {
 }
 
 impl Shared {
-    /// Takes a task.
+    /// Accepts a task.
     pub(super) fn enqueue(self: &Arc<Self>, body: &Value, incarnation: u64) -> JsonResponse {
         let Some(id) = body["task_id"].as_str() else {
             return (422, json!({ "message": "no task_id" }));
@@ -53,7 +53,7 @@ impl Shared {
             let tasks = &mut lock(&self.state).tasks.tasks;
             match tasks.get_mut(id) {
                 Some(task) if !task.done => {
-                    // The scheduler did not hear that we have it.
+                    // The scheduler did not receive our acknowledgement.
                     task.callback = callback;
                     false
                 }
@@ -90,7 +90,7 @@ impl Shared {
         }
     }
 
-    /// Runs a task, and tells of its end.
+    /// Runs a task, and calls back at its end.
     pub(super) fn begin(self: &Arc<Self>, id: String, incarnation: u64) {
         let shared = Arc::clone(self);
         thread::spawn(move || {
@@ -121,7 +121,7 @@ impl Shared {
             let body = &report(&id, &input).to_string();
             for _ in 0..1 + u32::from(twice) {
                 let request = Request { method: "POST", path, key: None, body };
-                // A scheduler that does not hear it asks.
+                // A scheduler that misses it polls.
                 let _ = Client::default().request((0, at), &request);
             }
         });

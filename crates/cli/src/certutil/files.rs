@@ -1,4 +1,5 @@
-//! Writing files that belong together: all of them or none, whole, and keys for nobody else.
+//! Writes files that belong together: all of them or none, each complete, and keys readable by their owner
+//! only.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -25,26 +26,25 @@ impl FileSet {
         FileSet { directory: directory.to_owned(), files: Vec::new() }
     }
 
-    /// What everyone may read.
+    /// A file that every user may read.
     pub(super) fn add(&mut self, name: String, text: String) {
         let path = self.directory.join(name);
         self.files.push(Planned { path, text: Zeroizing::new(text), secret: false });
     }
 
-    /// What only its owner may read.
+    /// A file that only its owner may read.
     pub(super) fn add_secret(&mut self, name: String, text: Zeroizing<String>) {
         self.files.push(Planned { path: self.directory.join(name), text, secret: true });
     }
 
-    /// Writes them, and says so, a line each. Without `force`, nothing is written if one of them
-    /// exists.
+    /// Writes them, and reports each in a line. Without `force`, nothing is written if one of them exists.
     pub(super) fn write(self, force: bool) -> Result<String, Failure> {
         if !force {
             self.refuse_existing()?;
         }
         fs::create_dir_all(&self.directory)
-            .map_err(|error| named(&self.directory, "cannot make the directory", &error))?;
-        // Whatever can go wrong with the disk goes wrong here, before any name is taken.
+            .map_err(|error| named(&self.directory, "cannot create the directory", &error))?;
+        // Any disk error shows here, before a name is taken.
         let staged: Vec<Staged> = self.files.iter().map(Staged::write).collect::<Result<_, _>>()?;
         let mut placed: Vec<&Path> = Vec::new();
         for file in &staged {
@@ -65,14 +65,14 @@ impl FileSet {
         match self.files.iter().find(exists) {
             None => Ok(()),
             Some(file) => Err(Failure::usage(format!(
-                "{} exists, nothing was written: use --force to replace it (a new key is a new identity, and what the old one signed no longer counts)",
+                "{} exists, nothing was written: use --force to replace it (a new key is a new identity, and signatures of the old one no longer count)",
                 file.path.display()
             ))),
         }
     }
 }
 
-/// Puts `text` in the place of a file that everyone may read.
+/// Replaces a file that every user may read with `text`.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), Failure> {
     let text = Zeroizing::new(text.to_owned());
     let planned = Planned { path: path.to_owned(), text, secret: false };
@@ -81,7 +81,7 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A file that is written, but not under its name yet.
+/// A file that is written, but does not have its final name yet.
 struct Staged<'a> {
     path: &'a Path,
     temporary: PathBuf,
@@ -92,7 +92,7 @@ impl<'a> Staged<'a> {
         let path = planned.path.as_path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-        // Left by one with the same process id that was killed.
+        // Left behind by a killed process with the same id.
         let _ = fs::remove_file(&temporary);
         let staged = Staged { path, temporary };
         staged.fill(planned).map_err(|error| named(path, "cannot write", &error))?;
@@ -105,7 +105,7 @@ impl<'a> Staged<'a> {
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
-            // From the first moment: there is no time in which others could open a key.
+            // Restricted from its creation on: others can never open a key.
             options.mode(if planned.secret { 0o600 } else { 0o644 });
         }
         let mut file = options.open(&self.temporary)?;
@@ -113,8 +113,8 @@ impl<'a> Staged<'a> {
         file.sync_all()
     }
 
-    /// Gives the file its name. A link, unlike a rename, never takes the place of another file;
-    /// where the file system has no links, the earlier look has to do.
+    /// Gives the file its name. A link, unlike a rename, never replaces another file; where the file system
+    /// has no links, the earlier check must do.
     fn place(&self, force: bool) -> io::Result<()> {
         if force {
             return fs::rename(&self.temporary, self.path);
@@ -138,7 +138,7 @@ impl Drop for Staged<'_> {
     }
 }
 
-/// Without this a name can be lost with the power. Not every file system offers it.
+/// Without this, a power failure can lose the name. Not every file system supports it.
 fn sync_directory(directory: &Path) {
     let _ = File::open(directory).and_then(|directory| directory.sync_all());
 }

@@ -1,4 +1,4 @@
-//! `hypha certutil show`: certificates and revocation lists in words.
+//! `hypha certutil show`: prints certificates and revocation lists.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub(super) fn run(files: &[PathBuf], now: SystemTime) -> Result<(), Failure> {
                 PemItem::Certificate(parsed) => certificate(&mut text, parsed, now),
                 PemItem::Crl(parsed) => list(&mut text, parsed),
                 PemItem::PrivateKey => {
-                    return Err(named(&"it holds a private key, which is never shown"));
+                    return Err(named(&"it contains a private key, which is never shown"));
                 }
             }
         }
@@ -81,7 +81,7 @@ fn line(text: &mut String, what: &str, value: &str) {
     let _ = writeln!(text, "    {what:<14}{}", plain(value));
 }
 
-/// Files come from anywhere: nothing in them may steer a terminal.
+/// Files come from anywhere: nothing in them may control the terminal.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

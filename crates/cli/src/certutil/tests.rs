@@ -1,4 +1,4 @@
-//! The commands as an operator runs them, one after the other.
+//! The commands in the order in which an operator runs them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,22 +21,22 @@ struct CertificateDirectory(tempfile::TempDir);
 impl CertificateDirectory {
     /// With a root, and the organisation `Acme Corp`.
     fn new() -> CertificateDirectory {
-        let desk = CertificateDirectory(tempfile::tempdir().unwrap());
-        desk.run("root -o operator -d @").unwrap();
-        desk.run("org --root-cert @operator-root-ca-cert.pem --root-key @operator-root-ca-key.pem -o Acme_Corp -d @")
+        let dir = CertificateDirectory(tempfile::tempdir().unwrap());
+        dir.run("root -o operator -d @").unwrap();
+        dir.run("org --root-cert @operator-root-ca-cert.pem --root-key @operator-root-ca-key.pem -o Acme_Corp -d @")
             .unwrap();
-        desk
+        dir
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// `@` stands for the desk, `_` in an argument for a space.
+    /// `@` stands for the directory, `_` in an argument for a space.
     fn run(&self, line: &str) -> Result<(), Failure> {
-        let desk = format!("{}/", self.0.path().display());
+        let dir = format!("{}/", self.0.path().display());
         let arguments = line.split(' ').map(|word| match word.strip_prefix('@') {
-            Some(rest) => format!("{desk}{rest}"),
+            Some(rest) => format!("{dir}{rest}"),
             None => word.replace('_', " "),
         });
         let arguments = std::iter::once("certutil".to_owned()).chain(arguments);
@@ -76,71 +76,71 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn from_the_root_to_a_node_that_starts() {
-    let desk = CertificateDirectory::new();
-    desk.node("-s 127.0.0.1 -d @deep/w").unwrap();
-    assert_eq!(names(&desk.path("deep/w")), ["w-1-cert.pem", "w-1-key.pem", "w-1-trust.pem"]);
-    let pki = Pki::load(&desk.files("deep/w")).unwrap();
+fn certificates_from_root_to_node_let_the_node_start() {
+    let dir = CertificateDirectory::new();
+    dir.node("-s 127.0.0.1 -d @deep/w").unwrap();
+    assert_eq!(names(&dir.path("deep/w")), ["w-1-cert.pem", "w-1-key.pem", "w-1-trust.pem"]);
+    let pki = Pki::load(&dir.files("deep/w")).unwrap();
     assert_eq!(pki.own().organisation, "Acme Corp");
     assert_eq!(pki.own().names, ["w-1", "127.0.0.1"]);
 }
 
 #[cfg(unix)]
 #[test]
-fn keys_are_for_their_owner_alone() {
+fn keys_are_readable_by_their_owner_only() {
     use std::os::unix::fs::PermissionsExt;
-    let desk = CertificateDirectory::new();
-    desk.node("-d @").unwrap();
-    for name in names(desk.0.path()) {
-        let mode = fs::metadata(desk.path(&name)).unwrap().permissions().mode() & 0o077;
-        let text = fs::read_to_string(desk.path(&name)).unwrap();
+    let dir = CertificateDirectory::new();
+    dir.node("-d @").unwrap();
+    for name in names(dir.0.path()) {
+        let mode = fs::metadata(dir.path(&name)).unwrap().permissions().mode() & 0o077;
+        let text = fs::read_to_string(dir.path(&name)).unwrap();
         assert_eq!(text.contains("PRIVATE KEY"), name.ends_with("-key.pem"), "{name}");
         assert!(mode == 0 || !name.ends_with("-key.pem"), "{name}: {mode:o}");
     }
 }
 
 #[test]
-fn nothing_is_overwritten_without_being_told_to() {
-    let desk = CertificateDirectory::new();
-    desk.node("-d @w").unwrap();
-    let directory = desk.path("w");
+fn existing_files_are_overwritten_only_with_force() {
+    let dir = CertificateDirectory::new();
+    dir.node("-d @w").unwrap();
+    let directory = dir.path("w");
     fs::remove_file(directory.join("w-1-cert.pem")).unwrap();
     let key = fs::read(directory.join("w-1-key.pem")).unwrap();
-    desk.refused(desk.node("-d @w"), "w-1-key.pem exists, nothing was written: use --force");
+    dir.refused(dir.node("-d @w"), "w-1-key.pem exists, nothing was written: use --force");
     assert_eq!(names(&directory), ["w-1-key.pem", "w-1-trust.pem"]);
     assert_eq!(fs::read(directory.join("w-1-key.pem")).unwrap(), key);
 
-    desk.node("-d @w --force").unwrap();
+    dir.node("-d @w --force").unwrap();
     assert_eq!(names(&directory), ["w-1-cert.pem", "w-1-key.pem", "w-1-trust.pem"]);
     assert_ne!(fs::read(directory.join("w-1-key.pem")).unwrap(), key);
 }
 
 #[test]
 fn a_renewal_keeps_the_peer_id() {
-    let desk = CertificateDirectory::new();
-    desk.node("-d @w").unwrap();
-    let before = Pki::load(&desk.files("w")).unwrap();
-    desk.node("-d @w --key @w/w-1-key.pem --force").unwrap();
-    let after = Pki::load(&desk.files("w")).unwrap();
+    let dir = CertificateDirectory::new();
+    dir.node("-d @w").unwrap();
+    let before = Pki::load(&dir.files("w")).unwrap();
+    dir.node("-d @w --key @w/w-1-key.pem --force").unwrap();
+    let after = Pki::load(&dir.files("w")).unwrap();
     assert_eq!(after.own().peer_id, before.own().peer_id);
     assert_ne!(after.own().serial, before.own().serial);
 }
 
 #[test]
 fn a_revoked_node_does_not_start() {
-    let desk = CertificateDirectory::new();
-    desk.node("-d @w").unwrap();
+    let dir = CertificateDirectory::new();
+    dir.node("-d @w").unwrap();
     let authority = "--ca-cert @Acme-Corp-ca-cert.pem --ca-key @Acme-Corp-ca-key.pem";
     let revoke = format!("revoke {authority} --crl @Acme-Corp-ca-crl.pem");
-    desk.run(&format!("{revoke} @w/w-1-cert.pem")).unwrap();
-    assert!(matches!(Pki::load(&desk.files("w")), Err(LoadError::Own { .. })));
+    dir.run(&format!("{revoke} @w/w-1-cert.pem")).unwrap();
+    assert!(matches!(Pki::load(&dir.files("w")), Err(LoadError::Own { .. })));
 
-    let list = fs::read(desk.path("Acme-Corp-ca-crl.pem")).unwrap();
-    let foreign = desk.run(&format!("{revoke} @operator-root-ca-cert.pem"));
-    desk.refused(foreign, "operator-root-ca-cert.pem: `operator root CA");
-    assert_eq!(fs::read(desk.path("Acme-Corp-ca-crl.pem")).unwrap(), list);
-    desk.run(&revoke).unwrap();
-    let list = fs::read(desk.path("Acme-Corp-ca-crl.pem")).unwrap();
+    let list = fs::read(dir.path("Acme-Corp-ca-crl.pem")).unwrap();
+    let foreign = dir.run(&format!("{revoke} @operator-root-ca-cert.pem"));
+    dir.refused(foreign, "operator-root-ca-cert.pem: `operator root CA");
+    assert_eq!(fs::read(dir.path("Acme-Corp-ca-crl.pem")).unwrap(), list);
+    dir.run(&revoke).unwrap();
+    let list = fs::read(dir.path("Acme-Corp-ca-crl.pem")).unwrap();
     match inspect(&list).unwrap().remove(0) {
         PemItem::Crl(parsed) => assert_eq!((parsed.number, parsed.revoked.len()), (3, 1)),
         other => panic!("{other:?}"),
@@ -149,16 +149,16 @@ fn a_revoked_node_does_not_start() {
 
 #[test]
 fn invalid_arguments_are_refused_in_one_line() {
-    let desk = CertificateDirectory::new();
-    desk.refused(desk.run("root -o ../x -d @"), "cannot name an organisation");
-    desk.refused(desk.run("show @Acme-Corp-ca-key.pem"), "a private key, which is never shown");
-    desk.refused(desk.run("show @missing.pem"), "missing.pem");
-    desk.refused(desk.node("-s 1.2.3.4/8 -d @w"), "neither a host name nor an IP address");
-    desk.refused(desk.node("--trust @Acme-Corp-ca-key.pem -d @w"), "certificates and nothing else");
-    desk.run("root -o other -d @").unwrap();
-    desk.refused(desk.node("--trust @other-root-ca-cert.pem -d @w"), "do not fit together");
-    fs::rename(desk.path("Acme-Corp-ca-trust.pem"), desk.path("elsewhere.pem")).unwrap();
-    desk.refused(desk.node("-d @w"), "with --trust");
-    assert!(!desk.path("w").exists());
-    desk.node("--trust @elsewhere.pem -d @w").unwrap();
+    let dir = CertificateDirectory::new();
+    dir.refused(dir.run("root -o ../x -d @"), "cannot name an organisation");
+    dir.refused(dir.run("show @Acme-Corp-ca-key.pem"), "a private key, which is never shown");
+    dir.refused(dir.run("show @missing.pem"), "missing.pem");
+    dir.refused(dir.node("-s 1.2.3.4/8 -d @w"), "neither a host name nor an IP address");
+    dir.refused(dir.node("--trust @Acme-Corp-ca-key.pem -d @w"), "certificates and nothing else");
+    dir.run("root -o other -d @").unwrap();
+    dir.refused(dir.node("--trust @other-root-ca-cert.pem -d @w"), "do not match");
+    fs::rename(dir.path("Acme-Corp-ca-trust.pem"), dir.path("elsewhere.pem")).unwrap();
+    dir.refused(dir.node("-d @w"), "with --trust");
+    assert!(!dir.path("w").exists());
+    dir.node("--trust @elsewhere.pem -d @w").unwrap();
 }

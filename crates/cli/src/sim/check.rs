@@ -1,4 +1,4 @@
-//! `hypha sim check`: many seeds, every promise.
+//! `hypha sim check`: checks every promise over many seeds.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::usage::{Failure, print};
 
-/// Lines of a log that are printed: the end of it is where the promise breaks.
+/// Lines of a log that are printed: the promise breaks at its end.
 const SHOWN_LINES: usize = 60;
 
 #[derive(clap::Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Fault kinds to leave out, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "KIND")]
     without: Vec<String>,
-    /// Begin with this strategy in every world instead of one drawn for each (`--without switch` keeps it)
+    /// Start with this strategy in every world instead of one drawn for each (`--without switch` keeps it)
     #[arg(long)]
     strategy: Option<String>,
     /// Run this one seed and print everything that happens
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The checkers look at everything after every step, so worlds are small.
+/// The checkers examine everything after every step, so worlds are small.
 const MAX_TASKS: usize = 100_000;
 
 fn replay(seed: u64, scope: &Scope) -> Result<(), Failure> {
@@ -118,7 +118,7 @@ fn run_seeds(arguments: &Arguments, scope: &Scope) -> Result<(), Failure> {
     }
 }
 
-/// Makes the failure small and says how to see it again.
+/// Shrinks the failure and prints how to replay it.
 fn report(outcome: &SeedOutcome, scope: &Scope) -> Failure {
     let seed = outcome.seed;
     let Some(failure) = check::shrink(seed, scope) else {
@@ -140,7 +140,7 @@ fn report(outcome: &SeedOutcome, scope: &Scope) -> Failure {
         "the last events of the smallest world that fails ({hidden} earlier ones left out):\n\
          {shown}\nagain: {again}\n"
     );
-    // What went wrong is said on standard error in any case.
+    // The violation is reported on standard error in any case.
     let _ = print(&text);
     Failure::work(format!("seed {seed}: {} (hypha {})", failure.violation, env!("HYPHA_VERSION")))
 }

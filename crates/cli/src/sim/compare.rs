@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// poisson | bimodal | pareto | burst | trace:FILE
     #[arg(long, default_value = "poisson")]
     workload: String,
-    /// The workers, COUNTxSPEED, and what each has: COUNTxSPEED:24GB:1gpu
+    /// The workers, COUNTxSPEED, optionally with resources: COUNTxSPEED:24GB:1gpu
     #[arg(long, default_value = "1x4.0,1x2.0,6x1.0")]
     pool: String,
     /// Offered work over the speed of the pool; several separated by commas
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// Runs of each, with different noise and (if synthetic) different requests
     #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// What the predictor is told of a request: input,output | input | none
+    /// The features of a request that the predictor is given: input,output | input | none
     #[arg(long, default_value = "input,output")]
     metadata: String,
     /// One sigma of the lognormal noise of run times
@@ -46,13 +46,13 @@ pub(crate) struct Arguments {
     /// How many tasks; 0 is all of a trace, 20,000 otherwise
     #[arg(long, default_value_t = 0)]
     tasks: usize,
-    /// How long a message takes, in milliseconds
+    /// The latency of a message, in milliseconds
     #[arg(long, default_value_t = 0.0)]
     latency_ms: f64,
-    /// Parts of the tasks with a priority, SHARE:PRIORITY; the rest has 0
+    /// Shares of the tasks with a priority, SHARE:PRIORITY; the rest has 0
     #[arg(long, value_name = "SHARES")]
     priorities: Option<String>,
-    /// Parts of the tasks that need memory or GPUs, SHARE:40GB:1gpu; the rest needs nothing
+    /// Shares of the tasks that need memory or GPUs, SHARE:40GB:1gpu; the rest needs nothing
     #[arg(long, value_name = "SHARES")]
     needs: Option<String>,
     /// How many tasks run at once on a worker
@@ -61,10 +61,10 @@ pub(crate) struct Arguments {
     /// Of n tasks at once, each runs at 1 / (1 + A (n - 1)) of its speed alone
     #[arg(long, value_name = "A", default_value_t = 0.05)]
     slowdown: f64,
-    /// The part of runs that end with an error
+    /// The share of runs that end with an error
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     errors: f64,
-    /// How often each worker dies in an hour; it comes back after a minute
+    /// How often each worker dies per hour; it comes back after a minute
     #[arg(long, value_name = "RATE", default_value_t = 0.0)]
     deaths: f64,
     /// Predict from this table (JSON or CSV) instead of learning
@@ -79,12 +79,12 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Also draw a picture
+    /// Also draw a chart
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
 }
 
-/// Ten times what the largest run in the documents takes; more would fill the memory.
+/// Ten times the largest run in the documents; more would fill the memory.
 const MAX_TASKS: usize = 10_000_000;
 
 /// One run.
@@ -150,7 +150,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What tasks ask for.
+/// The requirements of tasks.
 fn mix(arguments: &Arguments) -> Result<Mix, Failure> {
     let priorities = arguments.priorities.as_deref().map(Shares::of_priorities).transpose();
     let needs = arguments.needs.as_deref().map(Shares::of_needs).transpose();
@@ -184,7 +184,7 @@ fn failures(arguments: &Arguments) -> Result<FailureRates, Failure> {
     })
 }
 
-/// What is compared, with the names to print.
+/// The candidates, with the names to print.
 fn contenders(arguments: &Arguments) -> Result<Vec<(String, Strategy)>, Failure> {
     if !arguments.ageing.is_empty() {
         let with = |ageing: &f64| {
@@ -218,7 +218,7 @@ fn cells(loads: &[f64], arguments: &Arguments, contenders: usize) -> Vec<Cell> {
     cells
 }
 
-/// Runs all cells on all cores; the order of the answers is that of the cells.
+/// Runs all cells on all cores; the results are in the order of the cells.
 fn measure_all(
     comparison: &Comparison,
     contenders: &[(String, Strategy)],
@@ -287,7 +287,7 @@ fn rows(
     rows
 }
 
-/// A trace is known by the name of its file, not by where it lies.
+/// A trace is named after its file, without the directory.
 fn title(workload: &WorkloadName) -> String {
     match workload {
         WorkloadName::Trace(file) => {

@@ -1,4 +1,4 @@
-//! What the simulator's commands read: workloads, traces, tables, numbers.
+//! Inputs of the simulator's commands: workloads, traces, tables, numbers.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub(super) fn trace(path: &Path) -> Result<Trace, Failure> {
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
-/// A lookup table from its file, JSON or CSV by its ending.
+/// A lookup table from its file, JSON or CSV by its extension.
 pub(super) fn table(path: Option<&PathBuf>) -> Result<Option<LookupTable>, Failure> {
     let Some(path) = path else { return Ok(None) };
     let text = read_text(path)?;

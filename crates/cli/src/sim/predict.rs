@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
     /// The workers, COUNTxSPEED; their speeds are learned
     #[arg(long, default_value = "1x4.0,1x2.0,6x1.0")]
     pool: String,
-    /// What the predictor is told: input,output | input | none
+    /// The features that the predictor is given: input,output | input | none
     #[arg(long, default_value = "input,output")]
     metadata: String,
     /// One sigma of the lognormal noise of run times
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Predict from this table (JSON or CSV) instead of learning
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
-    /// Repeats the noise
+    /// The seed of the noise
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON

@@ -1,5 +1,5 @@
-//! `hypha submit --batch`: a file of tasks in, a file of results out. Run again after whatever ended it, it
-//! goes on where it was: each line has a key, under which the scheduler knows its task.
+//! `hypha submit --batch`: a file of tasks in, a file of results out. However a run ended, the next one
+//! continues where it stopped: each line has a key, under which the scheduler knows its task.
 
 mod in_flight;
 mod meter;
@@ -28,24 +28,24 @@ use super::submit::Batch;
 use super::text::count;
 use crate::usage::{Failure, print};
 
-/// How often the scheduler is asked how a task is that has not ended: as often as that is told.
+/// How often the scheduler is asked for the state of a task that has not ended: as often as it is reported.
 const POLL_INTERVAL: Duration = REPORT_INTERVAL;
 
-/// The first answer comes earlier, so that the first line which is told has it.
+/// The first answer comes earlier, so that the first progress report includes it.
 const FIRST_POLL: Duration = Duration::from_secs(5);
 
 /// Large results that are fetched at once, each into memory.
 const FETCHED_AT_ONCE: usize = 2;
 
-/// What became of the lines.
+/// The outcomes of the lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Tally {
     tasks: u64,
     completed: u64,
     failed: u64,
-    /// Not taken by the scheduler. These are not in the results, and tried again by the next run.
+    /// Refused by the scheduler. These are not in the results, and the next run retries them.
     refused: u64,
-    /// Of all these, how many an earlier run has seen to.
+    /// Of all these, how many an earlier run has processed.
     earlier: u64,
     /// Why tasks failed.
     reasons: Reasons,
@@ -86,7 +86,7 @@ pub(super) fn run(
     }
 }
 
-/// Reads every line once before anything is submitted: a slip in the last one should not cost the others.
+/// Reads every line once before anything is submitted: a mistake in the last one should not cost the others.
 fn check_lines(file: &Path, run: &str, results: &Results) -> Result<Tally, Failure> {
     let mut tally = Tally { reasons: results.reasons().clone(), ..Tally::default() };
     let mut own_keys = BTreeSet::new();
@@ -99,7 +99,7 @@ fn check_lines(file: &Path, run: &str, results: &Results) -> Result<Tally, Failu
         }
         let Some(done) = results.of(line.number) else { continue };
         if done.key != line.key {
-            let problem = "was another when its result was written; use another --out";
+            let problem = "has changed since its result was written; use another --out";
             return Err(source.wrong(line.number, &problem));
         }
         tally.earlier += 1;
@@ -124,16 +124,16 @@ struct BatchRunner<'a> {
 
 impl BatchRunner<'_> {
     async fn all(&mut self, scheduler: &Scheduler, most: usize) -> Result<(), Failure> {
-        // One that was never there is not waited for, as one that goes away is.
+        // A scheduler that was never reachable is not waited for; one that becomes unreachable is.
         if let Err(error @ ClientError::Unreachable { .. }) = scheduler.scheduler().await {
             return Err(failure(error));
         }
         let in_flight_lines = InFlightLines::default();
         let fetching = Semaphore::new(FETCHED_AT_ONCE);
         let mut beat = tokio::time::interval(REPORT_INTERVAL);
-        // The first comes at once.
+        // The first tick is immediate.
         beat.tick().await;
-        // Dropping it ends what waits here; the tasks themselves go on, and the next run finds them.
+        // Dropping it stops the waiting here; the tasks themselves continue, and the next run finds them.
         let mut waiting = FuturesUnordered::new();
         let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
         loop {
@@ -179,7 +179,7 @@ impl BatchRunner<'_> {
                 }
                 self.results.add(line.number, &line.key, task)?;
             }
-            // What will meet every line is not tried with each of them.
+            // An error that every line would meet ends the run.
             Err(error) if error.is_transient() || error.is_auth_error() => {
                 return Err(self.stopped(&failure(error).to_string()));
             }
@@ -196,7 +196,7 @@ impl BatchRunner<'_> {
     }
 
     fn stopped(&self, why: &str) -> Failure {
-        Failure::work(format!("{why}; {}; run the same command again to go on", self.tally))
+        Failure::work(format!("{why}; {}; run the same command again to continue", self.tally))
     }
 }
 
@@ -230,7 +230,7 @@ async fn result_of(
     if let Ok(task) = &mut outcome
         && task.large_result().is_some()
     {
-        // Nobody closes it.
+        // The semaphore is never closed.
         let _turn = fetching.acquire().await;
         let fetch = async || result::fetched(scheduler, task).await;
         match retry_while_unavailable_reporting(fetch, &kept).await {

@@ -11,14 +11,14 @@ pub(crate) struct Cancel {
     /// The tasks
     #[arg(required = true, value_name = "ID")]
     ids: Vec<TaskId>,
-    /// Print the tasks as they are then, each as a line of JSON
+    /// Print each task after the cancellation as a line of JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connection: ConnectionArguments,
 }
 
-/// Each of them is tried, whatever becomes of the others.
+/// Each of them is attempted, even if others fail.
 pub(super) fn run(cancel: &Cancel) -> Result<(), Failure> {
     let scheduler = cancel.connection.connect()?;
     block_on(async {
@@ -29,7 +29,7 @@ pub(super) fn run(cancel: &Cancel) -> Result<(), Failure> {
                 Ok(task) => print(&format!("{id} {}\n", task.status))?,
                 Err(error) => {
                     let problem = Failure::work(named(*id, &failure(error).to_string()));
-                    // The last one is reported by the caller.
+                    // The caller reports the last one.
                     if let Some(earlier) = failed.replace(problem) {
                         eprintln!("hypha: {earlier}");
                     }
@@ -40,7 +40,7 @@ pub(super) fn run(cancel: &Cancel) -> Result<(), Failure> {
     })
 }
 
-/// What is wrong, with the task that it is about.
+/// The error, with the task that it is about.
 fn named(id: TaskId, problem: &str) -> String {
     match problem.contains(&id.to_string()) {
         true => problem.to_owned(),

@@ -1,4 +1,4 @@
-//! Which scheduler, with which token; and what to do when it does not answer.
+//! Which scheduler, with which token; and how to handle one that does not answer.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ use hypha_client::{ClientError, Options, Scheduler};
 
 use crate::usage::{Failure, read_text};
 
-/// Where a scheduler listens that nobody has configured otherwise.
+/// The default address of a scheduler.
 const DEFAULT_SCHEDULER: &str = "http://127.0.0.1:8080";
 
-/// How long a scheduler may be away before whoever waits for it gives up: longer than a restart with a
-/// million tasks, shorter than a person's patience with a machine that is gone.
+/// How long a scheduler may be unreachable before a waiting command gives up: longer than a restart with a
+/// million tasks, shorter than a user waits for a machine that is gone.
 const MAX_OUTAGE: Duration = Duration::from_secs(120);
 /// Between attempts while it is unreachable.
 const OUTAGE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// A scheduler that is full says when to come back; it is asked again by then at the latest.
+/// A full scheduler states when to retry; it is retried at the latest after this.
 const MAX_BUSY_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How to reach the scheduler.
@@ -25,7 +25,7 @@ pub(crate) struct ConnectionArguments {
     /// The scheduler's address; without it HYPHA_SCHEDULER, or else http://127.0.0.1:8080
     #[arg(long, value_name = "URL|HOST:PORT")]
     scheduler: Option<String>,
-    /// The token; without it --token-file or HYPHA_TOKEN. Others on this machine can see arguments
+    /// The token; without it --token-file or HYPHA_TOKEN. Other users of this machine can see arguments
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
     token: Option<String>,
     /// A file with the token
@@ -58,7 +58,7 @@ impl ConnectionArguments {
         };
         let address = match address {
             None => DEFAULT_SCHEDULER.to_owned(),
-            // As `hypha up --api` is told.
+            // As accepted by `hypha up --api`.
             Some(plain) if !plain.contains("://") => format!("http://{plain}"),
             Some(url) => url,
         };
@@ -66,7 +66,7 @@ impl ConnectionArguments {
     }
 }
 
-/// What a person is told, with what to do about it on this command line.
+/// The message for the user, with what to do about it on this command line.
 pub(crate) fn failure(error: ClientError) -> Failure {
     match &error {
         ClientError::Address { .. } => Failure::usage(format!("--scheduler: {error}")),
@@ -90,15 +90,15 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
     runtime.map_err(|error| Failure::work(format!("cannot start: {error}")))?.block_on(work)
 }
 
-/// Makes a call that does no harm when it is repeated, again and again while the scheduler is full, and for
-/// up to [`MAX_OUTAGE`] while it is away.
+/// Makes an idempotent call, and retries it while the scheduler is full, and for up to [`MAX_OUTAGE`] while
+/// it is unreachable.
 pub(crate) async fn retry_while_unavailable<T>(
     call: impl AsyncFn() -> Result<T, ClientError>,
 ) -> Result<T, ClientError> {
     retry_while_unavailable_reporting(call, &|_| {}).await
 }
 
-/// The same, and tells what it waits for.
+/// The same, and reports what it waits for.
 pub(crate) async fn retry_while_unavailable_reporting<T>(
     call: impl AsyncFn() -> Result<T, ClientError>,
     tell: &dyn Fn(&ClientError),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_to_set() {
+    fn failure_names_the_flag_to_set() {
         let gone = ClientError::Unreachable { address: "http://a".into(), reason: "no".into() };
         assert_eq!(
             failure(gone).to_string(),

@@ -1,4 +1,4 @@
-//! `hypha drain` and `hypha readmit`: workers go, and come back.
+//! `hypha drain` and `hypha readmit`: take workers out of service, and back.
 
 use clap::Args;
 use hypha_client::{Json, Scheduler, WorkerId};
@@ -9,17 +9,17 @@ use crate::usage::{Failure, print};
 
 #[derive(Args)]
 pub(crate) struct WorkerSelection {
-    /// The workers: each by its name, its id, or how that begins
+    /// The workers: each by its name, its id, or a prefix of its id
     #[arg(required = true, value_name = "WORKER")]
     workers: Vec<String>,
-    /// Print what the scheduler answers, each as a line of JSON
+    /// Print the responses of the scheduler, each as a line of JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connection: ConnectionArguments,
 }
 
-/// What is to become of them.
+/// The action to apply to them.
 #[derive(Clone, Copy)]
 pub(super) enum DrainAction {
     Drain,
@@ -31,7 +31,7 @@ pub(super) fn run(selection: &WorkerSelection, action: DrainAction) -> Result<()
     block_on(each(&scheduler, selection, action))
 }
 
-/// All of them must be known; then each is tried, whatever becomes of the others.
+/// All of them must be known; then each is attempted, even if others fail.
 async fn each(
     scheduler: &Scheduler,
     selection: &WorkerSelection,
@@ -52,7 +52,7 @@ async fn each(
             Ok(done) if selection.json => print(&format!("{}\n", done.answer))?,
             Ok(done) => print(&format!("{}\n", done.line))?,
             Err(problem) => {
-                // The last one is reported by the caller.
+                // The caller reports the last one.
                 if let Some(earlier) = failed.replace(problem) {
                     eprintln!("hypha: {earlier}");
                 }
@@ -63,7 +63,7 @@ async fn each(
 }
 
 impl DrainAction {
-    /// Where the workers are that this makes sense for.
+    /// The memberships of workers that this action applies to.
     fn likely(self) -> &'static [Membership] {
         match self {
             DrainAction::Drain => &[Membership::Active],
@@ -80,7 +80,7 @@ struct Worker<'a> {
     membership: Membership,
 }
 
-/// What was done, for programs and for people.
+/// The outcome, for programs and for people.
 struct ActionOutcome {
     answer: Json,
     line: String,
@@ -104,10 +104,12 @@ impl Worker<'_> {
             asked.map_err(|error| Failure::work(format!("{shown}: {}", failure(error))))?;
         let line = match action {
             DrainAction::Drain => format!(
-                "{shown} gets nothing more, and is removed when it has finished what it has; {}",
+                "{shown} gets no new tasks, and is removed when its tasks have ended; {}",
                 readmit_hint(self.roster, self.id)
             ),
-            DrainAction::Readmit => format!("{shown} is used again as soon as it is there"),
+            DrainAction::Readmit => {
+                format!("{shown} is readmitted; it is used as soon as it is available")
+            }
         };
         Ok(ActionOutcome { answer, line })
     }
@@ -126,16 +128,16 @@ fn no_op_reason(
             Some(format!("{shown} is removed already; {}", readmit_hint(roster, id)))
         }
         (DrainAction::Readmit, Membership::Active) => {
-            Some(format!("{shown} is not removed; `hypha workers` shows how it does"))
+            Some(format!("{shown} is not removed; `hypha workers` shows its state"))
         }
         // Draining again does no harm.
         (DrainAction::Drain, _) | (DrainAction::Readmit, _) => None,
     }
 }
 
-/// How to have a worker again.
+/// How to readmit a worker.
 pub(super) fn readmit_hint(roster: &Roster, id: WorkerId) -> String {
-    format!("`hypha readmit {}` takes it again", roster.handle(id))
+    format!("`hypha readmit {}` readmits it", roster.handle(id))
 }
 
 #[cfg(test)]
@@ -157,9 +159,9 @@ mod tests {
         selection: WorkerSelection,
     }
 
-    /// The scheduler refuses all that it is asked, and the test sees what that was.
+    /// The scheduler refuses all requests, and the test records them.
     #[tokio::test]
-    async fn nothing_is_asked_for_unless_all_are_known_and_a_refusal_names_its_worker() {
+    async fn all_workers_must_be_known_and_a_refusal_names_its_worker() {
         let ids = ["1", "2"].map(|n| format!("8ebc{n}000-610d-826e-b5b1-85a378d2ca34"));
         let workers = json!({"workers": [
             {"id": ids[0], "name": "one"}, {"id": ids[1], "name": "two"}
@@ -191,18 +193,18 @@ mod tests {
         let refused = drain(&["one", "8ebc1", "two"]).await;
         let advice = "set --token, --token-file or HYPHA_TOKEN";
         assert_eq!(refused, format!("two (8ebc2000): this needs an admin; {advice}"));
-        assert_eq!(*asked.lock().unwrap(), ids, "each is asked for once");
+        assert_eq!(*asked.lock().unwrap(), ids, "each is requested once");
     }
 
     #[test]
-    fn what_is_so_already_is_not_asked_for() {
+    fn no_request_is_sent_if_nothing_would_change() {
         let id: WorkerId = "8ebc2130-610d-826e-b5b1-85a378d2ca34".parse().unwrap();
         let roster = roster(json!([{"id": id, "name": "w"}]));
         let problem = |action, membership| no_op_reason(&roster, id, membership, action);
         let removed = problem(DrainAction::Drain, Membership::Removed).unwrap();
-        assert_eq!(removed, "w (8ebc2130) is removed already; `hypha readmit w` takes it again");
+        assert_eq!(removed, "w (8ebc2130) is removed already; `hypha readmit w` readmits it");
         let used = problem(DrainAction::Readmit, Membership::Active).unwrap();
-        assert_eq!(used, "w (8ebc2130) is not removed; `hypha workers` shows how it does");
+        assert_eq!(used, "w (8ebc2130) is not removed; `hypha workers` shows its state");
         for membership in [Membership::Active, Membership::Draining] {
             assert_eq!(problem(DrainAction::Drain, membership), None);
         }

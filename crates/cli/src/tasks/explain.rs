@@ -1,4 +1,4 @@
-//! `hypha explain`: why a task is with its worker, or why it waits.
+//! `hypha explain`: why a task is on its worker, or why it waits.
 
 use clap::Args;
 use hypha_client::{Explanation, Scheduler, TaskFilter, TaskId, TaskState, Verdict};
@@ -36,7 +36,7 @@ pub(super) fn run(explain: &Explain) -> Result<(), Failure> {
     })
 }
 
-/// The model, if its times are guesses: no task for it is known to have completed here.
+/// The model, if its times are guesses: no task for it is known to have completed on these workers.
 async fn is_guessed(scheduler: &Scheduler, found: &Explanation, roster: &Roster) -> Option<String> {
     // Only strategies that predict have terms.
     if !found.workers.iter().any(|verdict| verdict.more.contains_key("terms")) {
@@ -52,7 +52,7 @@ async fn is_guessed(scheduler: &Scheduler, found: &Explanation, roster: &Roster)
         limit: Some(1),
         ..TaskFilter::default()
     };
-    // A page without tasks that is not the last says nothing.
+    // A page without tasks that is not the last page proves nothing.
     let page = scheduler.tasks(filter).next().await.ok()??;
     (page.tasks.is_empty() && page.next.is_none()).then_some(model)
 }
@@ -78,14 +78,14 @@ fn lines(found: &Explanation, guessed: Option<&str>, roster: &Roster, now: Time)
     text
 }
 
-/// Every worker's answer; nothing of a task that has ended.
+/// Every worker's score or refusal; nothing for a task that has ended.
 fn answers(found: &Explanation, guessed: Option<&str>, roster: &Roster) -> String {
     if found.workers.is_empty() {
         return String::new();
     }
     let mut text = match found.more.get("as_decided") == Some(&Value::Bool(true)) {
-        true => "\nevery worker's answer when this was decided:\n".to_owned(),
-        false => "\nevery worker's answer at present:\n".to_owned(),
+        true => "\nevery worker at the time of this decision:\n".to_owned(),
+        false => "\nevery worker at present:\n".to_owned(),
     };
     let mut rows = vec![["worker", "score", "why"].map(str::to_owned)];
     for verdict in &found.workers {
@@ -116,7 +116,7 @@ fn answer(verdict: &Verdict, learned: bool, roster: &Roster) -> Vec<[String; 3]>
     verdict.refusals.iter().enumerate().map(row).collect()
 }
 
-/// What a score in seconds is the sum of: `wait 0.2 + run 1.5 s`.
+/// The parts of a score in seconds: `wait 0.2 + run 1.5 s`.
 fn parts(verdict: &Verdict, learned: bool) -> String {
     // Only strategies that predict have parts.
     let Some(Value::Object(terms)) = verdict.more.get("terms") else { return "fits".to_owned() };
@@ -127,13 +127,13 @@ fn parts(verdict: &Verdict, learned: bool) -> String {
     };
     let parts: Vec<_> = names.iter().filter_map(part).collect();
     match (parts.is_empty(), learned) {
-        (true, true) => "expected to be done at once".to_owned(),
-        (true, false) => "no time is known yet".to_owned(),
+        (true, true) => "expected to finish immediately".to_owned(),
+        (true, false) => "no estimate yet".to_owned(),
         (false, _) => format!("{} s", parts.join(" + ")),
     }
 }
 
-/// Names of models are paths at most; this much tells them apart.
+/// Model names are at most paths; this many characters distinguish them.
 const MAX_MODEL_CHARS: usize = 80;
 
 fn decided_by(decision: &Value) -> String {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_worker_s_answer_is_a_line_for_each_reason() {
+    fn each_refusal_of_each_worker_has_a_line() {
         let text = explained(json!({
             "summary": "no worker can take it: 1 × too little memory",
             "decision": {"strategy": "predictive", "at": "2026-01-01T00:00:00.000Z",
@@ -184,7 +184,7 @@ mod tests {
 task-01890000-0000-7000-8000-000000000001 queued: no worker can take it: 1 × too little memory
 decided by predictive at 2026-01-01T00:00:00.000Z
 
-every worker's answer at present:
+every worker at present:
 worker                                score  why
 worker-1 (01890000)                   1.750  wait 0.250 + run 1.500 s
 01890000-0000-7000-8000-000000000003  no     needs 1 EB of memory, has 16 GB
@@ -209,7 +209,7 @@ and 3 more workers
             });
             lines(&serde_json::from_value(found).unwrap(), None, &roster, Time::ZERO)
         };
-        let advice = "worker-2 (01890000) was drained; `hypha readmit worker-2` takes it again\n";
+        let advice = "worker-2 (01890000) was drained; `hypha readmit worker-2` readmits it\n";
         let refused = told("queued", json!(["needs 1 GPU, has 0"]));
         assert!(refused.ends_with(&format!("has 0\n{advice}")), "{refused}");
         for other in [told("queued", json!([])), told("running", json!(["no"]))] {
@@ -218,13 +218,13 @@ and 3 more workers
     }
 
     #[test]
-    fn what_has_not_been_learned_is_said_in_words() {
+    fn unknown_run_times_are_shown_in_words() {
         let worker = "01890000-0000-7000-8000-000000000002";
         let why = |terms: Value, learned| {
             let verdict = json!({"worker": worker, "score": 0.0, "terms": terms});
             parts(&serde_json::from_value(verdict).unwrap(), learned)
         };
-        let unknown = "no time is known yet";
+        let unknown = "no estimate yet";
         assert_eq!(why(json!({"run_s": 0.0, "transfer_s": 0.0001}), false), unknown);
         assert_eq!(why(json!({"wait_s": 0.5, "run_s": 1.0}), false), "wait 0.500 + run 1.000 s");
         let text = explained(json!({
@@ -233,12 +233,12 @@ and 3 more workers
         }));
         let remark = "the model `burn` has not run here yet: these times are guesses\n";
         assert!(text.ends_with(&format!("1.000  run 1.000 s\n{remark}")), "{text}");
-        assert_eq!(why(json!({"run_s": 0.0001}), true), "expected to be done at once");
+        assert_eq!(why(json!({"run_s": 0.0001}), true), "expected to finish immediately");
         assert_eq!(why(Value::Null, true), "fits");
 
         let health = |completed: u64| json!([{"id": worker, "health": {"completed": completed}}]);
         assert!(!roster(health(0)).has_learned() && roster(health(1)).has_learned());
-        assert!(Roster::default().has_learned(), "nobody was asked");
+        assert!(Roster::default().has_learned(), "an empty roster knows nothing");
     }
 
     #[test]

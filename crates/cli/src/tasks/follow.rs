@@ -1,5 +1,4 @@
-//! Stays with a task until it ends. What is said on the way goes to standard error: the result alone is the
-//! output.
+//! Follows a task until it ends. Progress goes to standard error: the result alone is the output.
 
 use std::time::Duration;
 
@@ -16,13 +15,13 @@ use super::text::{clean, cut};
 use super::waiting;
 use crate::usage::{Failure, print, print_bytes};
 
-/// Most tasks have ended by then, and of the others a person wants to know why not.
+/// Most tasks have ended by then; for the others a person wants to know why not.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 
-/// A piece of a result is shown to be recognised where it is not the output itself.
+/// A piece of a result is abbreviated where it is not the output itself.
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// Waits for the end of a task, however long that takes, and says what it waits for.
+/// Waits for the end of a task, however long that takes, and reports why it waits.
 pub(super) async fn wait_for_end(scheduler: &Scheduler, id: TaskId) -> Result<TaskStatus, Failure> {
     let mut wait = FIRST_WAIT;
     let mut said = StatusReporter::default();
@@ -38,7 +37,7 @@ pub(super) async fn wait_for_end(scheduler: &Scheduler, id: TaskId) -> Result<Ta
     }
 }
 
-/// What was said of a task that is waited for: nothing is said twice.
+/// The last report about a task that is waited for: nothing is repeated.
 #[derive(Default)]
 struct StatusReporter {
     line: String,
@@ -52,7 +51,7 @@ impl StatusReporter {
             eprintln!("{} is {line}", task.id);
             self.line = line;
         }
-        // One that is tried again moves by itself.
+        // The backoff of a retry needs no explanation.
         let stuck = task.status == TaskState::Queued && task.delayed_until().is_none();
         if stuck && !std::mem::replace(&mut self.advised, true) {
             eprintln!("{}", waiting::advice(task));
@@ -60,12 +59,12 @@ impl StatusReporter {
     }
 }
 
-/// Who is told what happens to a task.
+/// Receives the events of a task.
 pub(super) trait EventViewer {
-    /// Something has happened.
+    /// An event has occurred.
     fn see(&mut self, event: &Event) -> Result<(), Failure>;
 
-    /// No more will be told until the end: the connection was lost, and the task goes on without us.
+    /// No more events until the end: the connection was lost, and the task continues without us.
     fn lost(&mut self) -> Result<(), Failure> {
         eprintln!("hypha: {LOST}");
         Ok(())
@@ -74,7 +73,7 @@ pub(super) trait EventViewer {
 
 const LOST: &str = "connection lost, reconnecting";
 
-/// Submits a task and shows what happens to it from the beginning. Returns the task as it ended.
+/// Submits a task and shows its events from the beginning. Returns the ended task.
 pub(super) async fn submit_and_follow(
     scheduler: &Scheduler,
     task: Task,
@@ -87,13 +86,13 @@ pub(super) async fn submit_and_follow(
     {
         return follow_to_end(scheduler, id, (events, Some(first)), viewer).await;
     }
-    // Under the same key it is the same task, if it was taken at all.
+    // Under the same key it is the same task, if it was accepted at all.
     viewer.lost()?;
     let task = retry_while_unavailable(async || scheduler.submit_task(task.clone()).await).await;
     wait_without_events(scheduler, task.map_err(failure)?.id, viewer).await
 }
 
-/// Shows what happens to a task from now on. Returns the task as it ended.
+/// Shows the events of a task from now on. Returns the ended task.
 pub(super) async fn follow_events(
     scheduler: &Scheduler,
     id: TaskId,
@@ -127,7 +126,7 @@ async fn follow_to_end(
     wait_without_events(scheduler, id, viewer).await
 }
 
-/// The next event. Nothing comes of a task that nobody takes: then its silence is explained, once.
+/// The next event. A task that no worker can take has no events: its silence is explained, once.
 async fn next(
     scheduler: &Scheduler,
     id: TaskId,
@@ -147,7 +146,7 @@ async fn next(
     next.await
 }
 
-/// The end of a task whose events are lost, which is the last that is shown of it.
+/// The end of a task whose events were lost, shown as its last event.
 async fn wait_without_events(
     scheduler: &Scheduler,
     id: TaskId,
@@ -161,9 +160,9 @@ async fn wait_without_events(
 /// A person: pieces of the result go to standard output, the rest to standard error.
 pub(super) struct TerminalViewer {
     roster: Roster,
-    /// Of the attempt that is under way.
+    /// Of the attempt in flight.
     pieces: Pieces,
-    /// Whether pieces of that were missed: then all of the result is printed at its end.
+    /// Whether pieces of it were missed: then the whole result is printed at its end.
     missed: bool,
     begun: bool,
 }
@@ -173,7 +172,7 @@ impl TerminalViewer {
         TerminalViewer { roster, pieces: Pieces::default(), missed: false, begun: false }
     }
 
-    /// Ends what was printed in pieces; whether that was all of the result.
+    /// Ends the output of pieces; returns whether they were the whole result.
     pub(super) fn finish(&mut self) -> Result<bool, Failure> {
         print_bytes(&self.pieces.finish())?;
         Ok(self.pieces.any() && !self.missed)
@@ -183,7 +182,7 @@ impl TerminalViewer {
         if let Some(task) = event.task() {
             eprintln!("{} submitted", task.id);
         }
-        // A task that was submitted before: who knows what it has given already.
+        // A task that was submitted earlier may already have sent pieces.
         self.missed = event.kind == EventKind::State(TaskState::Running);
     }
 
@@ -221,7 +220,7 @@ impl EventViewer for TerminalViewer {
 
     fn lost(&mut self) -> Result<(), Failure> {
         let note = match self.finish()? {
-            true => "; all of the result is printed at its end",
+            true => "; the whole result is printed at its end",
             false => "",
         };
         eprintln!("hypha: {LOST}{note}");
@@ -266,7 +265,7 @@ pub(super) fn line(roster: &Roster, event: &Event) -> String {
     if let Some(until) = event.until() {
         line += &format!(" until {until}");
     }
-    // Why a task is queued is looked up and told when it stays so.
+    // The reason why a task is queued is looked up and shown if it stays queued.
     if let Some(reason) = event.reason().filter(|_| state != Some(TaskState::Queued)) {
         line += &format!(": {}", roster.named(&reason));
     }
@@ -333,7 +332,7 @@ mod tests {
             assert_eq!(people.finish().unwrap(), whole, "{events:?}");
             if whole {
                 people.lost().unwrap();
-                assert!(!people.finish().unwrap(), "what came after the loss is missing");
+                assert!(!people.finish().unwrap(), "pieces after the loss are missing");
             }
         }
     }

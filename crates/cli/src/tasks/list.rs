@@ -15,27 +15,27 @@ use super::text::now;
 use super::waiting;
 use crate::usage::{Failure, print};
 
-/// The largest page that a scheduler gives.
+/// The largest page that a scheduler returns.
 const MAX_PAGE: usize = 1_000;
-/// Often enough to look alive, seldom enough to cost nothing.
+/// Often enough to look live, seldom enough to be cheap.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
-/// Puts the cursor to the top and clears what is below.
+/// Moves the cursor to the top and clears everything below.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 #[derive(Args)]
 pub(crate) struct Tasks {
-    /// The task to show; without it, all are listed, the latest first
+    /// The task to show; without it, all tasks are listed, the latest first
     id: Option<TaskId>,
-    /// Only those that are queued, scheduled, running, completed, failed, cancelled or expired
+    /// Only tasks in this state: queued, scheduled, running, completed, failed, cancelled or expired
     #[arg(long, conflicts_with = "id")]
     status: Option<TaskState>,
-    /// Only those for this model
+    /// Only tasks for this model
     #[arg(long, conflicts_with = "id")]
     model: Option<String>,
-    /// Only those of this worker: its name, its id, or how that begins
+    /// Only tasks of this worker: its name, its id, or a prefix of its id
     #[arg(long, value_name = "WORKER", conflicts_with = "id")]
     worker: Option<String>,
-    /// How many are listed
+    /// How many tasks are listed
     #[arg(
         long,
         value_name = "TASKS",
@@ -44,10 +44,10 @@ pub(crate) struct Tasks {
         value_parser = clap::value_parser!(u32).range(1..=100_000)
     )]
     limit: u32,
-    /// Go on showing what changes, until Ctrl-C or the end of the task
+    /// Keep showing changes, until Ctrl-C or the end of the task
     #[arg(long)]
     watch: bool,
-    /// Print the result of the task, all of it and as it is
+    /// Print the complete result of the task, unchanged
     #[arg(long, requires = "id", conflicts_with_all = ["watch", "json"])]
     result: bool,
     /// Print JSON
@@ -88,7 +88,7 @@ impl Tasks {
     async fn worker(&self, scheduler: &Scheduler) -> Result<Option<WorkerId>, Failure> {
         let Some(given) = &self.worker else { return Ok(None) };
         match given.parse() {
-            // One that is gone still has its tasks.
+            // A worker that is gone still has its tasks.
             Ok(id) => Ok(Some(id)),
             Err(_) => {
                 match Roster::fetch(scheduler)
@@ -125,7 +125,7 @@ impl Tasks {
         Ok(found)
     }
 
-    /// Until Ctrl-C. The listener is set up once: one that is made anew does not hear what came before.
+    /// Until Ctrl-C. The listener is set up once: a new one would miss earlier signals.
     async fn watch_list(&self, scheduler: &Scheduler) -> Result<(), Failure> {
         let worker = self.worker(scheduler).await?;
         tokio::select! {
@@ -144,7 +144,7 @@ impl Tasks {
             match self.list(scheduler, worker).await {
                 Ok(found) if self.json => print(&format!("{}\n", Json::of(&found)))?,
                 Ok(found) => print(&format!("{clear}{}\n", lines(&found, now())))?,
-                // It may be restarting; whoever watches wants to see it come back.
+                // It may be restarting; the user wants to see it come back.
                 Err(failure) => eprintln!("hypha: {failure}"),
             }
             tokio::time::sleep(WATCH_PAUSE).await;
@@ -175,7 +175,7 @@ impl EventViewer for LineViewer {
 
 async fn described(scheduler: &Scheduler, task: &TaskStatus) -> String {
     let roster = Roster::fetch(scheduler).await;
-    // Of one that is tried again, the time and the failures are told by themselves.
+    // The time and the failures of a retried task have lines of their own.
     let why = match task.delayed_until() {
         Some(_) => None,
         None => waiting::why(scheduler, task, &roster).await,

@@ -1,20 +1,20 @@
-//! Pieces of a result, as they are printed while they come.
+//! Prints pieces of a result as they arrive.
 //!
-//! A program's pieces are printed as they are. A server that speaks OpenAI's protocol sends events with some
-//! characters in each: of these a person reads the characters.
+//! A program's pieces are printed unchanged. A server that speaks OpenAI's protocol sends events with some
+//! characters in each: only those characters are printed.
 
 use serde::Deserialize;
 
-/// How the events of such a server begin.
+/// The prefix of the events of such a server.
 const EVENT: &[u8] = b"data:";
-/// Longer than any event with a few characters: what is longer is something else, and printed as it is.
+/// Longer than any event with a few characters: anything longer is something else, and printed unchanged.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// What has come of one result.
+/// The state of one result.
 #[derive(Default)]
 pub(super) struct Pieces {
     form: Form,
-    /// What cannot be told yet: the beginning, or a line without its end.
+    /// Bytes that cannot be classified yet: the beginning, or an incomplete line.
     held: Vec<u8>,
     /// The last byte that was printed.
     last: Option<u8>,
@@ -29,7 +29,7 @@ enum Form {
 }
 
 impl Pieces {
-    /// What is to be printed now that `piece` has come.
+    /// Returns what to print now that `piece` has arrived.
     pub(super) fn take(&mut self, piece: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(piece);
         if self.form == Form::Unknown {
@@ -46,7 +46,7 @@ impl Pieces {
         self.printing(text)
     }
 
-    /// What is to be printed when nothing more comes: what was held, and the end of the line.
+    /// Returns what to print at the end: the held bytes, and the end of the line.
     pub(super) fn finish(&mut self) -> Vec<u8> {
         let mut text = match (self.form, std::mem::take(&mut self.held)) {
             (Form::Events, line) => characters(&line),
@@ -62,7 +62,7 @@ impl Pieces {
         self.last.is_some()
     }
 
-    /// The lines that are complete with `piece`, which is the end of what is held.
+    /// The lines that `piece` completes; it is the end of the held bytes.
     fn lines(&mut self, piece: &[u8]) -> Vec<u8> {
         let mut text = Vec::new();
         if let Some(end) = piece.iter().rposition(|byte| *byte == b'\n') {
@@ -85,7 +85,7 @@ impl Pieces {
     }
 }
 
-/// The characters in a line of events; the line itself if it is not what it seemed to be.
+/// The characters in an event; the line itself if it is not an event.
 fn characters(line: &[u8]) -> Vec<u8> {
     let bare = line.trim_ascii();
     let data = bare.strip_prefix(EVENT).map(<[u8]>::trim_ascii);
@@ -131,7 +131,7 @@ impl Chunk {
 mod tests {
     use super::*;
 
-    /// All that is printed when `result` comes in pieces of this size.
+    /// The complete output when `result` arrives in pieces of this size.
     fn printed(result: &[u8], size: usize) -> (Vec<u8>, bool) {
         let mut pieces = Pieces::default();
         let mut text: Vec<u8> = result.chunks(size).flat_map(|piece| pieces.take(piece)).collect();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_gives_is_printed_as_it_is() {
+    fn output_of_a_program_is_printed_unchanged() {
         for (result, expected) in [
             (&b"hello you"[..], &b"hello you\n"[..]),
             (b"two\nlines\n", b"two\nlines\n"),

@@ -1,4 +1,4 @@
-//! The result of a task: printed, shown in a line, or fetched where something stands for it.
+//! The result of a task: printed, abbreviated to a line, or fetched if it is an object.
 
 use std::io::IsTerminal;
 
@@ -11,13 +11,12 @@ use super::show;
 use super::text::{bytes, cut_saying};
 use crate::usage::{Failure, print, print_bytes};
 
-/// A JSON text is read as a whole before it is printed as the text that it is. What is larger is printed as it is
-/// written.
+/// A JSON string is read completely before it is printed as text. A larger one is printed as written.
 const MAX_TEXT_BYTES: usize = MAX_RESPONSE_BYTES;
-/// Bytes that are looked at for a line that shows some hundred characters; more than that is not fetched.
+/// Bytes that are examined for a line that shows some hundred characters; no more than that is fetched.
 const MAX_SHOWN_BYTES: usize = 1 << 20;
 
-/// Prints the result of a task that has completed, however large: a text as it is, JSON in lines.
+/// Prints the result of a completed task, however large: a string as text, JSON in lines.
 pub(super) async fn print_readable(
     scheduler: &Scheduler,
     task: &TaskStatus,
@@ -89,8 +88,8 @@ pub(super) async fn in_short(scheduler: &Scheduler, task: &TaskStatus) -> Option
     show::shown(&task.result, &all)
 }
 
-/// The result itself where something stands for it that is too large to be kept with the task, as the API shows
-/// smaller ones; as it is where it is larger than fits in memory.
+/// The result itself where the task names an object: in the form in which the API shows smaller ones, or
+/// unchanged if it does not fit in memory.
 pub(super) async fn fetched(scheduler: &Scheduler, task: &TaskStatus) -> Result<Json, ClientError> {
     match task.large_result() {
         Some(large) if large <= MAX_RESPONSE_BYTES as u64 => {}
@@ -120,12 +119,12 @@ async fn print_json_text(
         };
         bytes.extend_from_slice(&piece);
     }
-    // It is longer than was said.
+    // It is longer than announced.
     out.write(&bytes)?;
     out.rest(download, true).await
 }
 
-/// What the scheduler says that a result is.
+/// The scheduler's description of a result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Json,
@@ -144,10 +143,10 @@ impl Kind {
 }
 
 fn no_text(length: u64, id: TaskId) -> String {
-    format!("{} that are no text; `hypha tasks {id} --result > FILE` keeps them", bytes(length))
+    format!("{} that are not text; `hypha tasks {id} --result > FILE` keeps them", bytes(length))
 }
 
-/// Whether bytes are text as far as they go: a character may be cut at their end.
+/// Whether bytes are text up to their end, where a character may be cut.
 fn begins_as_text(bytes: &[u8]) -> bool {
     match std::str::from_utf8(bytes) {
         Ok(_) => true,
@@ -155,7 +154,7 @@ fn begins_as_text(bytes: &[u8]) -> bool {
     }
 }
 
-/// Standard output, and what to do where a result ends too early.
+/// Standard output, and a hint in case a result ends too early.
 struct Out {
     id: TaskId,
     last: Option<u8>,
@@ -173,13 +172,13 @@ impl Out {
         })
     }
 
-    /// Whether anybody still reads.
+    /// Whether the output is still being read.
     fn write(&mut self, piece: &[u8]) -> Result<bool, Failure> {
         self.last = piece.last().copied().or(self.last);
         print_bytes(piece)
     }
 
-    /// What has not come yet; with the end of a `line`, if it is one.
+    /// The missing bytes; with the end of a `line`, if it is one.
     async fn rest(mut self, mut download: Download, line: bool) -> Result<(), Failure> {
         while let Some(piece) = self.next(&mut download).await? {
             if !self.write(&piece)? {
@@ -198,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_told_from_bytes_by_its_beginning() {
+    fn text_is_distinguished_from_bytes_by_its_beginning() {
         assert!(begins_as_text(b"") && begins_as_text("h\u{e9}".as_bytes()));
         assert!(begins_as_text(&"h\u{e9}".as_bytes()[..2]), "a character is cut");
         assert!(!begins_as_text(b"\xff\xd8\xff") && !begins_as_text(b"a\xffb"));

@@ -1,4 +1,4 @@
-//! The workers of a scheduler as a person knows them: by their names, and by the models that they have.
+//! The workers of a scheduler as users know them: by name and by model.
 
 use std::collections::BTreeSet;
 
@@ -8,33 +8,33 @@ use serde_json::json;
 use super::text::{and, clean, cut};
 use crate::usage::Failure;
 
-/// Names are as long as their certificates allow; this much tells them apart.
+/// Names are as long as their certificates allow; this many characters distinguish them.
 const MAX_NAME_CHARS: usize = 32;
-/// Ids are digests: among a thousand workers two begin alike in one network of some thousand.
+/// Ids are digests: among a thousand workers, two share a prefix in one network of some thousand.
 const SHORT_ID_CHARS: usize = 8;
-/// Fewer characters of an id are more likely a slip than a choice.
+/// A shorter prefix of an id is more likely a typo than a choice.
 const MIN_ID_CHARS: usize = 4;
-/// Models that are named where one is missing; a person with more of them knows where to look.
+/// Models that are named where one is missing.
 const MAX_MODELS: usize = 12;
 /// Workers that are named in one sentence; `hypha workers` has the others.
 const MAX_NAMED_WORKERS: usize = 4;
 
-/// The workers, if the scheduler said who they are.
+/// The workers, if the scheduler reported them.
 #[derive(Default)]
 pub(super) struct Roster {
     list: Option<WorkerList>,
 }
 
-/// Where a worker is on its way in and out.
+/// Whether a worker is in use, draining or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Membership {
     Active,
-    /// It finishes what it has.
+    /// It finishes its tasks.
     Draining,
     Removed,
 }
 
-/// A worker of whatever kind.
+/// A worker of any kind.
 struct Entry<'a> {
     id: WorkerId,
     name: Option<&'a str>,
@@ -42,7 +42,7 @@ struct Entry<'a> {
 }
 
 impl Roster {
-    /// A scheduler that does not say leaves ids without names: no reason to fail.
+    /// If the scheduler does not report them, ids are shown without names: no reason to fail.
     pub(super) async fn fetch(scheduler: &Scheduler) -> Roster {
         Roster { list: scheduler.worker_list().await.ok() }
     }
@@ -51,7 +51,7 @@ impl Roster {
         Roster { list: Some(list) }
     }
 
-    /// A worker where there is little room: `worker-1 (8ebc2130)`.
+    /// A worker in short form: `worker-1 (8ebc2130)`.
     pub(super) fn short(&self, id: WorkerId) -> String {
         match self.name(id) {
             Some(name) => format!("{name} ({})", short_id(id)),
@@ -59,12 +59,12 @@ impl Roster {
         }
     }
 
-    /// A worker with all of its id.
+    /// A worker with its full id.
     pub(super) fn whole(&self, id: WorkerId) -> String {
         self.name(id).map_or_else(|| id.to_string(), |name| format!("{name} ({id})"))
     }
 
-    /// A sentence of the scheduler's, with names in the place of ids.
+    /// A sentence of the scheduler's, with ids replaced by names.
     pub(super) fn named(&self, text: &str) -> String {
         let mut text = clean(text);
         for worker in self.entries().filter(|worker| worker.name.is_some()) {
@@ -77,8 +77,8 @@ impl Roster {
         text
     }
 
-    /// The worker with this name, or with an id that begins like this. Where several fit, it is one of those that are
-    /// in one of the `likely` places.
+    /// The worker with this name or with an id that starts like this. If several match, the one whose
+    /// membership is one of `likely`.
     pub(super) fn find(
         &self,
         given: &str,
@@ -107,7 +107,7 @@ impl Roster {
         }
     }
 
-    /// What to call a worker on a command line, so that no other is meant.
+    /// An unambiguous name of a worker for the command line.
     pub(super) fn handle(&self, id: WorkerId) -> String {
         let name = self.entry(id).and_then(|worker| worker.name).filter(|name| is_plain(name));
         let alone = |given: &String| self.entries().filter(|it| it.matches(given)).count() <= 1;
@@ -115,7 +115,7 @@ impl Roster {
         handles.find(alone).unwrap_or_else(|| id.to_string())
     }
 
-    /// Who was drained, and how to have them again; nothing if nobody was.
+    /// Which workers were drained, and how to readmit them; nothing if there are none.
     pub(super) fn drained(&self) -> Option<String> {
         let gone: Vec<_> =
             self.entries().filter(|it| it.membership != Membership::Active).collect();
@@ -129,10 +129,10 @@ impl Roster {
             [one] => ("was", self.handle(one.id), "it"),
             _ => ("were", "WORKER".to_owned(), "one"),
         };
-        Some(format!("{} {verb} drained; `hypha readmit {which}` takes {them} again", and(&shown)))
+        Some(format!("{} {verb} drained; `hypha readmit {which}` readmits {them}", and(&shown)))
     }
 
-    /// Why nobody can serve a model, if that is so: nobody is there, or nobody has it.
+    /// Why no worker can serve a model, if that is so: there is no worker, or none has the model.
     pub(super) fn unserved(&self, model: &str) -> Option<String> {
         let WorkerList { workers, removed } = self.list.as_ref()?;
         let serves = |models: &[String]| models.is_empty() || models.iter().any(|one| one == model);
@@ -142,13 +142,13 @@ impl Roster {
         let gone = removed.iter().find(|worker| worker.models.as_deref().is_some_and(serves));
         let why = match (workers.is_empty(), removed.is_empty()) {
             (true, true) => return Some("there is no worker yet".to_owned()),
-            (true, false) => "there is no worker but those that were removed".to_owned(),
+            (true, false) => "there are no workers but removed ones".to_owned(),
             (false, _) => unknown_model(model, workers),
         };
         Some(match gone {
             Some(worker) => {
                 let (shown, handle) = (self.short(worker.id), self.handle(worker.id));
-                let again = format!("`hypha readmit {handle}` takes it again");
+                let again = format!("`hypha readmit {handle}` readmits it");
                 format!("{why}; {shown} has the model and was removed: {again}")
             }
             None if workers.is_empty() => format!("{why}; `hypha workers` lists them"),
@@ -156,7 +156,7 @@ impl Roster {
         })
     }
 
-    /// Whether anything is known of run times: some task has completed on a worker that is here.
+    /// Whether run times have been learned: some task has completed on a present worker.
     pub(super) fn has_learned(&self) -> bool {
         let Some(WorkerList { workers, .. }) = &self.list else { return true };
         let none = |worker: &WorkerStatus| worker.health.more.get("completed") == Some(&json!(0));
@@ -195,13 +195,13 @@ impl Entry<'_> {
     }
 }
 
-/// Whether a shell takes it as it stands.
+/// Whether a shell passes it on unchanged.
 fn is_plain(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     !name.is_empty() && !name.starts_with('-') && name.chars().all(plain)
 }
 
-/// That nobody has a model, with those that there are.
+/// States that no worker has a model, and lists the known models.
 fn unknown_model(model: &str, workers: &[WorkerStatus]) -> String {
     let all: BTreeSet<_> = workers.iter().flat_map(|worker| &worker.models).collect();
     let mut shown: Vec<_> =
@@ -229,7 +229,7 @@ pub(super) mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// Workers given as JSON: a list of those that are used, or the whole.
+    /// Workers given as JSON: a list of those in use, or the whole.
     pub(in crate::tasks) fn roster(workers: Value) -> Roster {
         let list = match workers.is_array() {
             true => json!({"workers": workers}),
@@ -238,7 +238,7 @@ pub(super) mod tests {
         Roster::of(serde_json::from_value(list).unwrap())
     }
 
-    /// Two of one name, of which one was removed; one that drains; and one of which nothing is known.
+    /// Two of one name, one of them removed; one that drains; and one about which nothing is known.
     fn some_removed() -> Roster {
         let at = "2026-01-01T00:00:00.000Z";
         roster(json!({
@@ -305,7 +305,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_name_that_several_have_is_the_one_that_makes_sense() {
+    fn ambiguous_name_means_the_worker_with_a_likely_membership() {
         let found = |given: &str, likely: &[Membership]| {
             let found = some_removed().find(given, likely).map_err(|failure| failure.to_string());
             found.map(|(id, membership)| (short_id(id), membership))
@@ -342,43 +342,43 @@ pub(super) mod tests {
         assert_eq!(
             some_removed().drained().unwrap(),
             "drains (87225d8e), twin (8ebc0000) and 99990000-610d-826e-b5b1-85a378d2ca34 were \
-             drained; `hypha readmit WORKER` takes one again"
+             drained; `hypha readmit WORKER` readmits one"
         );
         let mut one = some_removed();
         one.list.as_mut().unwrap().removed.clear();
         assert_eq!(
             one.drained().unwrap(),
-            "drains (87225d8e) was drained; `hypha readmit drains` takes it again"
+            "drains (87225d8e) was drained; `hypha readmit drains` readmits it"
         );
         assert_eq!((three().drained(), Roster::default().drained()), (None, None));
     }
 
     #[test]
-    fn a_model_that_only_a_removed_worker_has_is_told_with_that_worker() {
+    fn missing_model_names_the_removed_worker_that_has_it() {
         assert_eq!(
             some_removed().unserved("sleep").unwrap(),
             "no worker known so far has the model `sleep` (there are burn and echo); \
-             twin (8ebc0000) has the model and was removed: `hypha readmit 8ebc0000` takes it again"
+             twin (8ebc0000) has the model and was removed: `hypha readmit 8ebc0000` readmits it"
         );
         let nope = some_removed().unserved("nope").unwrap();
         assert!(nope.ends_with("(there are burn and echo)"), "{nope}");
         let mut gone = some_removed();
         gone.list.as_mut().unwrap().workers.clear();
-        let none = "there is no worker but those that were removed; ";
+        let none = "there are no workers but removed ones; ";
         assert_eq!(gone.unserved("nope").unwrap(), format!("{none}`hypha workers` lists them"));
         let sleep = gone.unserved("sleep").unwrap();
         assert!(sleep.starts_with(&format!("{none}twin (8ebc0000) has the model")), "{sleep}");
     }
 
     #[test]
-    fn a_model_that_nobody_has_is_told_with_those_that_there_are() {
+    fn missing_model_lists_the_known_models() {
         assert_eq!(three().unserved("echo"), None);
         assert_eq!(
             three().unserved("nope").unwrap(),
             "no worker known so far has the model `nope` (there are burn, echo and sleep)"
         );
         assert_eq!(roster(json!([])).unserved("echo").unwrap(), "there is no worker yet");
-        assert_eq!(Roster::default().unserved("echo"), None, "nobody was asked");
+        assert_eq!(Roster::default().unserved("echo"), None, "an empty roster knows nothing");
         let any = json!([{"id": "8ebc2130-610d-826e-b5b1-85a378d2ca34", "models": []}]);
         assert_eq!(roster(any).unserved("nope"), None);
         let models: Vec<_> = (0..20).map(|number| format!("m{number:02}")).collect();

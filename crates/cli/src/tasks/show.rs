@@ -7,7 +7,7 @@ use super::roster::Roster;
 use super::text::{ago, clean, cut_saying, fit, took};
 use crate::scheduler::{or_dash, table};
 
-/// A result or an input is shown to be recognised; `--result` and `--json` give all of it.
+/// A result or an input is abbreviated; `--result` and `--json` print all of it.
 pub(super) const MAX_SHOWN_CHARS: usize = 400;
 
 /// A line for each task.
@@ -74,7 +74,7 @@ pub(super) fn details(
     text
 }
 
-/// A try that failed: `1 on worker-1 (8ebc2130), 12s ago: the worker has lost it`.
+/// A failed attempt: `1 on worker-1 (8ebc2130), 12s ago: the worker has lost it`.
 pub(super) fn failed_attempt(failed: &FailedAttempt, roster: &Roster, now: Time) -> String {
     let worker = failed.worker.map_or(String::new(), |id| format!(" on {}", roster.short(id)));
     let at = failed.at.as_ref().map_or(String::new(), |at| format!(", {}", ago(now, at)));
@@ -85,7 +85,7 @@ pub(super) fn failed_attempt(failed: &FailedAttempt, roster: &Roster, now: Time)
     format!("{}{worker}{at}: {reason}", failed.attempt)
 }
 
-/// The state, and how far it is where that is known.
+/// The state, and the progress where it is known.
 pub(super) fn status(task: &TaskStatus) -> String {
     match task.progress {
         Some(progress) if task.status == TaskState::Running && progress > 0.0 => {
@@ -95,7 +95,7 @@ pub(super) fn status(task: &TaskStatus) -> String {
     }
 }
 
-/// A result as a person or a program wants it: text as it is, everything else as JSON.
+/// A result for people and programs: text as it is, everything else as JSON.
 pub(super) fn result(json: &Json) -> String {
     ended(json.text().unwrap_or_else(|| format!("{json:#}")))
 }
@@ -105,7 +105,7 @@ pub(super) fn ended(text: String) -> String {
     if text.ends_with('\n') { text } else { text + "\n" }
 }
 
-/// How a task ended that did not complete.
+/// Why a task did not complete.
 pub(super) fn ending(task: &TaskStatus) -> String {
     let error = task.error.as_deref().map(clean).unwrap_or_else(|| "no reason is known".to_owned());
     match task.status {
@@ -116,13 +116,13 @@ pub(super) fn ending(task: &TaskStatus) -> String {
 
 fn run_time(task: &TaskStatus) -> Option<String> {
     match task.finished_at.as_ref()?.since(task.started_at.as_ref()?) {
-        // The API tells times to the millisecond.
+        // The API states times to the millisecond.
         Span::ZERO => Some("< 1 ms".to_owned()),
         span => Some(took(span)),
     }
 }
 
-/// JSON in a line, and what to do for all of it if it is cut; nothing if there is nothing in it.
+/// JSON in a line, with how to see all of it if it is cut; nothing if it is empty.
 pub(super) fn shown(json: &Json, advice: &str) -> Option<String> {
     match json.as_str() {
         "null" | "{}" => None,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_details_have_what_is_known() {
+    fn details_show_all_known_fields() {
         let text = details(
             &task(json!({
                 "worker": "01890000-0000-7000-8000-000000000002",
@@ -208,7 +208,7 @@ failure      2: no reason is known
     }
 
     #[test]
-    fn an_ending_says_why() {
+    fn ending_states_its_reason() {
         let failed = task(json!({"status": "failed", "error": "out of memory"}));
         assert!(ending(&failed).ends_with(" failed: out of memory"));
         assert!(ending(&task(json!({"status": "cancelled"}))).ends_with(" was cancelled"));
@@ -217,7 +217,7 @@ failure      2: no reason is known
     }
 
     #[test]
-    fn a_text_is_printed_as_it_is_and_the_rest_as_json() {
+    fn string_is_printed_as_text_and_the_rest_as_json() {
         let printed = |text: &str| result(&text.parse().unwrap());
         assert_eq!(printed(r#""a \"b\"""#), "a \"b\"\n");
         assert_eq!(printed(r#""a\n""#), "a\n");

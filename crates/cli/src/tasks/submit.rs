@@ -14,7 +14,7 @@ use super::roster::Roster;
 use super::{result, show};
 use crate::usage::{Failure, print, read_text};
 
-/// More than any scheduler takes in one request.
+/// More than any scheduler accepts in one request.
 const MAX_INPUT_BYTES: u64 = 1 << 30;
 
 #[derive(Args)]
@@ -23,7 +23,7 @@ pub(crate) struct Submit {
     one: One,
     #[command(flatten)]
     batch: Batch,
-    /// Print JSON: the task, or what became of a batch
+    /// Print JSON: the task, or the outcome of a batch
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -32,10 +32,10 @@ pub(crate) struct Submit {
 
 #[derive(Args)]
 struct One {
-    /// The model that is asked
+    /// The model to run
     #[arg(long, value_name = "MODEL", required_unless_present = "batch")]
     model: Option<String>,
-    /// What it is asked: a text, @FILE for a file, or - for standard input
+    /// Its input: a string, @FILE for a file, or - for standard input
     #[arg(
         long,
         value_name = "TEXT|@FILE|-",
@@ -43,7 +43,7 @@ struct One {
         allow_hyphen_values = true
     )]
     input: Option<String>,
-    /// The input is JSON and not a text
+    /// The input is JSON, not a plain string
     #[arg(long)]
     json_input: bool,
     #[command(flatten)]
@@ -51,16 +51,16 @@ struct One {
     /// How long one attempt may take, in seconds or with a unit
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
-    /// What helps to predict the run time, as a JSON object of numbers and texts
+    /// Features for predicting the run time, as a JSON object of numbers and strings
     #[arg(long, value_name = "JSON")]
     metadata: Option<String>,
-    /// A name for this submission: under the same one nothing is submitted twice
+    /// An idempotency key: submitting again under the same key returns the first task
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// Wait for the end and print the result; exits 1 if the task does not complete
     #[arg(long)]
     wait: bool,
-    /// Wait for the end, and show what happens and pieces of the result as they come
+    /// Wait for the end, and show events and pieces of the result as they arrive
     #[arg(long)]
     stream: bool,
 }
@@ -68,7 +68,7 @@ struct One {
 /// What the worker must have.
 #[derive(Args)]
 struct Needs {
-    /// All requirements as one JSON object, as the API takes them
+    /// All requirements as one JSON object, in the form of the API
     #[arg(long, value_name = "JSON")]
     requirements: Option<String>,
     /// Memory that the worker must have, such as 16GB
@@ -80,17 +80,17 @@ struct Needs {
     /// Cores that the worker must have
     #[arg(long, value_name = "CORES")]
     cpu_cores: Option<String>,
-    /// Higher goes first
+    /// Tasks with a higher priority go first
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     priority: Option<String>,
-    /// How long after submission the result is still wanted, in seconds or with a unit
+    /// How long after submission the result is still useful, in seconds or with a unit
     #[arg(long, value_name = "TIME")]
     deadline: Option<String>,
 }
 
 #[derive(Args)]
 pub(super) struct Batch {
-    /// A file with a task in each line, as JSON. Run again, it goes on where it was
+    /// A file with one task per line, as JSON. Run again, it continues where it stopped
     #[arg(
         long,
         value_name = "FILE",
@@ -101,10 +101,10 @@ pub(super) struct Batch {
         ]
     )]
     pub(super) batch: Option<PathBuf>,
-    /// The file that the results of a batch are added to, as they come
+    /// The file to which the results of a batch are appended as they arrive
     #[arg(long, value_name = "FILE", requires = "batch", conflicts_with = "model")]
     pub(super) out: Option<PathBuf>,
-    /// How many tasks of a batch are submitted and not finished at any time
+    /// How many tasks of a batch are in flight at any time
     #[arg(
         long,
         value_name = "TASKS",
@@ -114,7 +114,7 @@ pub(super) struct Batch {
         value_parser = clap::value_parser!(u16).range(1..=4_096)
     )]
     pub(super) in_flight: u16,
-    /// A name for this run of a batch: under another one the same lines are new tasks
+    /// A name for this run of a batch: under another name the same lines are new tasks
     #[arg(
         long,
         value_name = "NAME",
@@ -151,8 +151,8 @@ pub(super) fn run(submit: &Submit) -> Result<(), Failure> {
     })
 }
 
-/// What most likely went wrong when a model refuses such an input.
-const SENT_AS_TEXT: &str = "the input was sent as a text, --json-input sends it as JSON";
+/// The likely cause when a model refuses such an input.
+const SENT_AS_TEXT: &str = "the input was sent as a string, --json-input sends it as JSON";
 
 /// Submits a task, waits for its end and prints its result.
 async fn waited_for(scheduler: &Scheduler, task: Task, json: bool) -> Result<(), Failure> {
@@ -167,21 +167,21 @@ async fn waited_for(scheduler: &Scheduler, task: Task, json: bool) -> Result<(),
     finish(scheduler, &task, json).await
 }
 
-/// The same, and shows what happens meanwhile.
+/// The same, and shows events meanwhile.
 async fn streamed(scheduler: &Scheduler, task: Task, json: bool) -> Result<(), Failure> {
     if json {
         let task = submit_and_follow(scheduler, task, &mut JsonViewer).await?;
-        // The last event was the task.
+        // The last event was the task itself.
         return finish(scheduler, &task, true).await;
     }
-    // Before the task begins: asked afterwards, it would hide what happens first.
+    // Before the task is submitted: a later request would delay the first events.
     let mut people = TerminalViewer::new(Roster::fetch(scheduler).await);
     let task = submit_and_follow(scheduler, task, &mut people).await?;
     let printed = people.finish()?;
     finish(scheduler, &task, printed).await
 }
 
-/// Prints the result, unless it was printed, or says why there is none.
+/// Prints the result, unless it was already printed, or reports why there is none.
 async fn finish(scheduler: &Scheduler, task: &TaskStatus, printed: bool) -> Result<(), Failure> {
     match task.status == TaskState::Completed {
         true if printed => Ok(()),
@@ -191,7 +191,7 @@ async fn finish(scheduler: &Scheduler, task: &TaskStatus, printed: bool) -> Resu
 }
 
 impl One {
-    /// The task, checked as far as that is possible without a scheduler.
+    /// The task, validated as far as possible without a scheduler.
     fn task(&self) -> Result<Task, Failure> {
         let mut json = Map::new();
         let mut put = |key: &str, value: Value| json.insert(key.to_owned(), value);
@@ -218,7 +218,7 @@ impl One {
             None => given.to_owned(),
         };
         match self.json_input {
-            // As it is written: a model may make a difference between 1 and 1.0.
+            // As written: a model may distinguish 1 from 1.0.
             true => match text.trim().parse::<Json>() {
                 Ok(json) => Ok(TaskInput::Json(json)),
                 Err(error) => Err(Failure::usage(format!("--json-input: not JSON: {error}"))),
@@ -229,7 +229,7 @@ impl One {
 }
 
 impl One {
-    /// Whether the input looks like JSON and was not meant to be.
+    /// Whether the input looks like JSON but is sent as a string.
     fn is_json_as_text(&self) -> bool {
         let text = self.input.as_deref().unwrap_or_default();
         !self.json_input

@@ -1,11 +1,11 @@
-//! How things are written for people: ages, times, and what fits a line.
+//! Formats values for people: ages, durations, and text that fits a line.
 
 use std::time::{Duration, SystemTime};
 
 use hypha_client::Timestamp;
 use hypha_model::{Span, Time};
 
-/// What fits most terminals, and a window beside another.
+/// Fits most terminals, and a window beside another.
 pub(crate) const MAX_COLUMNS: usize = 100;
 
 /// The time by this machine's clock.
@@ -14,12 +14,12 @@ pub(crate) fn now() -> Time {
     Time::from_micros(since.map_or(0, |since| since.as_micros() as u64))
 }
 
-/// `3s ago`. The clocks of two machines differ: what seems to lie ahead is just now.
+/// `3s ago`. The clocks of two machines differ: a time in the future counts as now.
 pub(crate) fn ago(now: Time, at: &Timestamp) -> String {
     format!("{} ago", length(now.since(at.time())))
 }
 
-/// A length of time in its largest unit: `45s`, `12m`, `5h`, `3d`.
+/// A duration in its largest unit: `45s`, `12m`, `5h`, `3d`.
 fn length(span: Span) -> String {
     let seconds = span.as_micros() / 1_000_000;
     match seconds {
@@ -30,7 +30,7 @@ fn length(span: Span) -> String {
     }
 }
 
-/// A length of time in the unit that fits, exactly enough: `12.3 ms`, `1.20 s`, `12m`.
+/// A duration in the unit that fits, with enough digits: `12.3 ms`, `1.20 s`, `12m`.
 pub(crate) fn took(span: Span) -> String {
     match span {
         short if short < Span::from_secs(60) => short.to_string(),
@@ -38,13 +38,13 @@ pub(crate) fn took(span: Span) -> String {
     }
 }
 
-/// The same of milliseconds as the API writes them.
+/// The same for milliseconds as the API writes them.
 pub(crate) fn took_millis(millis: f64) -> String {
     let length = Duration::try_from_secs_f64(millis / 1_000.0).unwrap_or_default();
     took(Span::from_micros(u64::try_from(length.as_micros()).unwrap_or(u64::MAX)))
 }
 
-/// Text from elsewhere on one line: nothing in it moves the cursor.
+/// Untrusted text on one line: nothing in it moves the cursor.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -63,7 +63,7 @@ pub(crate) fn and(items: &[String]) -> String {
     }
 }
 
-/// At most `width` characters, with a sign that some are missing.
+/// At most `width` characters, with an ellipsis if some are missing.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -71,7 +71,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// The same with what to do about it: `…abc… (4 MB; --json has all of it)`.
+/// The same with a hint: `…abc… (4 MB; --json has all of it)`.
 pub(crate) fn cut_saying(text: &str, width: usize, advice: &str) -> String {
     match text.chars().nth(width) {
         None => text.to_owned(),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_where_something_is_cut() {
+    fn cut_text_shows_its_size() {
         let sizes = [0, 1, 999, 1_000, 1_234_567, 4_000_000, 1_250_000_000].map(bytes);
         let expected = ["0 bytes", "1 byte", "999 bytes", "1 kB", "1.23 MB", "4 MB", "1.25 GB"];
         assert_eq!(sizes, expected);

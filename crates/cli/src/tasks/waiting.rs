@@ -1,4 +1,4 @@
-//! Why a task waits, in the words of the command line.
+//! Why a task waits, as the command line words it.
 
 use hypha_client::{Scheduler, TaskState, TaskStatus};
 
@@ -6,7 +6,7 @@ use super::roster::Roster;
 use super::show::status;
 use super::text::clean;
 
-/// Why it waits; nothing if it does not.
+/// Why it waits; `None` if it does not.
 pub(super) async fn why(
     scheduler: &Scheduler,
     task: &TaskStatus,
@@ -22,7 +22,7 @@ pub(super) async fn why(
     if let Some(unserved) = task.model.as_deref().and_then(|model| roster.unserved(model)) {
         return Some(unserved);
     }
-    // The task itself says no more than that nobody fits.
+    // The task itself only reports that no worker fits.
     match scheduler.explain(task.id).await {
         Ok(found) if found.status == TaskState::Queued && !found.summary.is_empty() => {
             Some(roster.named(&found.summary))
@@ -31,13 +31,13 @@ pub(super) async fn why(
     }
 }
 
-/// How a task is that has not ended, with the reason if it waits.
+/// The state of a task that has not ended, with the reason if it waits.
 pub(super) async fn line(scheduler: &Scheduler, task: &TaskStatus) -> String {
     let roster = match task.status {
         TaskState::Queued => Roster::fetch(scheduler).await,
         _ => Roster::default(),
     };
-    // What went wrong before says nothing of a try that is under way.
+    // Earlier failures say nothing about an attempt in flight.
     let before = || task.last_error().filter(|_| task.status == TaskState::Queued).map(clean);
     let why = why(scheduler, task, &roster).await.or_else(before);
     match why {
@@ -46,10 +46,10 @@ pub(super) async fn line(scheduler: &Scheduler, task: &TaskStatus) -> String {
     }
 }
 
-/// What whoever waits for a task that is queued can do.
+/// What a user who waits for a queued task can do.
 pub(super) fn advice(task: &TaskStatus) -> String {
     let id = task.id;
     format!(
-        "waiting goes on; Ctrl-C ends it and leaves the task, `hypha cancel {id}` cancels the task"
+        "still waiting; Ctrl-C stops waiting and keeps the task, `hypha cancel {id}` cancels the task"
     )
 }

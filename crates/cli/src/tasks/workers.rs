@@ -1,4 +1,4 @@
-//! `hypha workers`: who works for a scheduler.
+//! `hypha workers`: the workers of a scheduler.
 
 use clap::Args;
 use hypha_client::{RemovedWorker, WorkerList, WorkerStatus};
@@ -14,12 +14,13 @@ use crate::usage::{Failure, print};
 
 /// The longest part of a reason that is shown; `--json` has all of it.
 const MAX_REASON_CHARS: usize = 160;
-/// Removed workers that are shown, the latest: a scheduler remembers thousands, and few of them are wanted again.
+/// Removed workers that are shown, the latest: a scheduler remembers thousands, and few of them are
+/// readmitted.
 const MAX_REMOVED: usize = 10;
 
 #[derive(Args)]
 pub(crate) struct Workers {
-    /// Print JSON, with everything that the scheduler says of them; those that were removed are at the end
+    /// Print JSON, with everything that the scheduler reports about them; removed workers are at the end
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -79,7 +80,7 @@ fn row(worker: &WorkerStatus, now: Time) -> [String; 8] {
     ]
 }
 
-/// Nothing is asked of it, so there is nothing to say of how it does.
+/// A removed worker has no tasks and no health to report.
 fn removed_row(worker: &RemovedWorker) -> [String; 8] {
     let [name, id, status, models] = [
         shown_name(worker.name.as_deref()),
@@ -98,7 +99,7 @@ fn models(models: &[String]) -> String {
     }
 }
 
-/// Why a worker, or a part of it, is not used: a line for each.
+/// Why a worker, or one of its executors, is not used: a line for each.
 fn reasons(worker: &WorkerStatus, roster: &Roster) -> Vec<String> {
     let who = who(worker.name.as_deref(), short_id(worker.id));
     let line =
@@ -113,7 +114,7 @@ fn reasons(worker: &WorkerStatus, roster: &Roster) -> Vec<String> {
     alone.iter().map(|(name, why)| line(&format!(", executor {}", clean(name)), why)).collect()
 }
 
-/// Since when a worker is removed, and how to have it again.
+/// When a worker was removed, and how to readmit it.
 fn removed_line(worker: &RemovedWorker, roster: &Roster, now: Time) -> String {
     let who = who(worker.name.as_deref(), short_id(worker.id));
     let since = worker.removed_at.as_ref().map_or(String::new(), |at| format!(" {}", ago(now, at)));
@@ -163,10 +164,10 @@ worker-1  01890001               any     0    0      -     -
 worker-2  01890002  removed      echo    -    -      -     -
 -         01890003  removed      -       -    -      -     -
 
-a (01890004): is being removed; `hypha readmit a` takes it again
-worker-2 (01890002): removed 3m ago; `hypha readmit worker-2` takes it again
+a (01890004): is being removed; `hypha readmit a` readmits it
+worker-2 (01890002): removed 3m ago; `hypha readmit worker-2` readmits it
 01890003: removed 3m ago, and not found since the scheduler started; \
-`hypha readmit 01890003` takes it again
+`hypha readmit 01890003` readmits it
 ";
         assert_eq!(text(&removed), expected);
         removed.extend((10..20).map(|n| json!({"id": id(n), "removed_at": at})));
@@ -218,11 +219,11 @@ worker-2 (01890002): removed 3m ago; `hypha readmit worker-2` takes it again
             json.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             serde_json::from_value(json).unwrap()
         };
-        let executors = json!([{"name": "a", "reason": "left\nalone"}, {"name": "b"}]);
+        let executors = json!([{"name": "a", "reason": "quaran\ntined"}, {"name": "b"}]);
         let lost = worker(json!({"name": "w", "reason": "lost at noon", "executors": executors}));
         let part = worker(json!({"executors": executors}));
         let text = lines(used(vec![lost, part]), Time::ZERO);
-        let expected = "\n01890000, executor a: quarantined\nw (01890000): lost at noon\n";
+        let expected = "\n01890000, executor a: quaran tined\nw (01890000): lost at noon\n";
         assert!(text.ends_with(expected), "{text}");
     }
 }

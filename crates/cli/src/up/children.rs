@@ -1,5 +1,5 @@
-//! The nodes as child processes: started, started again when they die, and stopped together. One that says that its
-//! configuration makes no sense would say so again: it is not started again, and all are stopped.
+//! The nodes as child processes: started, restarted when they die, and stopped together. A node that rejects
+//! its configuration would do so again: it is not restarted, and all are stopped.
 
 use std::io;
 use std::process::Stdio;
@@ -19,31 +19,31 @@ use crate::usage::Failure;
 /// How long a node may take to stop before it is killed: a little more than it takes by itself.
 const STOP_TIME: Duration = Duration::from_secs(15);
 
-/// How long after its death a node is started again, the first time; doubled each time.
+/// The delay before a dead node is restarted, the first time; doubled each time.
 const RESTART_DELAY: Duration = Duration::from_millis(500);
 
-/// The longest that we wait for that.
+/// The longest such delay.
 const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 
-/// One that ran for this long was well, and is started again soon.
+/// A node that ran for this long was healthy, and is restarted after the first delay.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// Deaths that wait to be noticed; the first is enough.
+/// Pending notices of deaths; the first is enough.
 const MAX_QUEUED_EXITS: usize = 16;
 
-/// What a node exits with whose configuration makes no sense.
+/// The exit code of a node with an invalid configuration.
 const EXIT_INVALID_CONFIG: i32 = 2;
 
-/// As much of a node's last line is repeated.
+/// How much of a node's last line is repeated.
 const MAX_LINE_CHARS: usize = 1_000;
 
-/// How long the last lines of a node that has ended may take to come: another process may hold its output open.
+/// How long to wait for the last lines of a node that has ended: another process may hold its output open.
 const LAST_LINES_TIME: Duration = Duration::from_secs(1);
 
 /// How a node ended.
 pub(super) struct NodeExit {
     what: String,
-    /// Its last line, if it would end so again.
+    /// Its last line, if it would end the same way again.
     final_line: Option<String>,
 }
 
@@ -52,11 +52,11 @@ impl NodeExit {
         NodeExit { what: what.into(), final_line: None }
     }
 
-    /// What ends `hypha up`.
+    /// The failure that ends `hypha up`.
     fn failure(self) -> Failure {
         match self.final_line {
             Some(line) => Failure::usage(format!("{}: {line}", self.what)),
-            None => Failure::work(format!("up: {}; its lines above say why", self.what)),
+            None => Failure::work(format!("up: {}; its lines above show why", self.what)),
         }
     }
 }
@@ -75,7 +75,7 @@ impl Child {
             .spawn()
     }
 
-    /// Runs the node, again and again, until told to stop.
+    /// Runs the node, restarting it, until it is to stop.
     async fn live(self, mut stop: watch::Receiver<bool>, exits: mpsc::Sender<NodeExit>) {
         let mut pause = RESTART_DELAY;
         loop {
@@ -90,9 +90,9 @@ impl Child {
             let again = ended.final_line.is_none();
             let what = format!("{} {}", self.node.name(), ended.what);
             if again {
-                eprintln!("hypha up: {what}; starting it again in {pause:?}");
+                eprintln!("hypha up: {what}; restarting it in {pause:?}");
             }
-            // If it is full, there is enough to be noticed.
+            // If the channel is full, a notice is pending already.
             let _ = exits.try_send(NodeExit { what, ..ended });
             if !again {
                 return;
@@ -105,7 +105,7 @@ impl Child {
         }
     }
 
-    /// Runs it once, and says how it ended.
+    /// Runs it once, and returns how it ended.
     async fn once(&self, stop: &mut watch::Receiver<bool>) -> NodeExit {
         let mut child = match self.spawn() {
             Ok(child) => child,
@@ -120,7 +120,7 @@ impl Child {
             ended = child.wait() => ended,
             _ = stop.changed() => {
                 if let Some(id) = id {
-                    // It may have died just now.
+                    // It may have died in the meantime.
                     let _ = kill_process(id, Signal::TERM);
                 }
                 match tokio::time::timeout(STOP_TIME, child.wait()).await {
@@ -144,17 +144,17 @@ impl Child {
     }
 }
 
-/// The last line that was shown of a node's.
+/// The last line that the node printed.
 async fn last_line(lines: JoinHandle<String>) -> String {
     let line = match tokio::time::timeout(LAST_LINES_TIME, lines).await {
         Ok(Ok(line)) => line,
-        _ => "its lines above say why".to_owned(),
+        _ => "its lines above show why".to_owned(),
     };
     let line = line.strip_prefix("hypha: ").unwrap_or(&line);
     cut(&clean(line), MAX_LINE_CHARS)
 }
 
-/// Shows a node's lines with its name before them, and returns the last.
+/// Prints a node's lines with its name before them, and returns the last.
 fn spawn_lines(
     name: &str,
     output: Option<impl AsyncRead + Unpin + Send + 'static>,
@@ -213,8 +213,8 @@ impl Children {
         Ok(Children { running, stop, exits, signals })
     }
 
-    /// Waits for `something`; none if a signal comes first. A node that dies meanwhile would die again: that is an
-    /// error.
+    /// Waits for `something`; `None` if a signal comes first. A node that dies meanwhile would die again:
+    /// that is an error.
     pub(super) async fn wait_for<T>(
         &mut self,
         something: impl Future<Output = T>,

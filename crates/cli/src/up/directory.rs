@@ -1,4 +1,4 @@
-//! The directory of `hypha up`: what its nodes are configured with, whose scheduler it is, and who holds it.
+//! The directory of `hypha up`: the configurations of its nodes, the identity of its scheduler, and its lock.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -10,7 +10,7 @@ use hypha_pki::inspect::{PemItem, inspect};
 
 use crate::usage::Failure;
 
-/// A gateway, a scheduler and so many workers with built-in models.
+/// A gateway, a scheduler and a number of workers with built-in models.
 pub(super) fn plan(workers: u16) -> Vec<NodeFiles> {
     let mut nodes = vec![
         NodeFiles::new("gateway", NodeRole::Gateway, GATEWAY_CONFIG),
@@ -42,7 +42,7 @@ models = ["echo", "sleep", "burn"]
 concurrency = 16
 "#;
 
-/// The id of the scheduler with this certificate, by which its API is told from another's.
+/// The id of the scheduler with this certificate, which distinguishes its API from another's.
 pub(super) fn scheduler_id(path: &Path) -> Result<SchedulerId, Failure> {
     let items = inspect(crate::usage::read_text(path)?.as_bytes());
     let items =
@@ -53,12 +53,12 @@ pub(super) fn scheduler_id(path: &Path) -> Result<SchedulerId, Failure> {
     });
     let id = id.map(|peer| hypha_net::scheduler_id(&peer));
     id.ok_or_else(|| {
-        let problem = "there is no node's certificate in it";
+        let problem = "it contains no node's certificate";
         Failure::work(format!("cannot use {}: {problem}", path.display()))
     })
 }
 
-/// The same of a directory in which `hypha up` has run before; nothing of another, and nothing is made.
+/// The same for a directory in which `hypha up` has run before; `None` for another, and nothing is created.
 pub(super) fn lock_existing(directory: &Path) -> Result<Option<File>, Failure> {
     match directory.join(LOCK).exists() {
         true => lock(directory).map(Some),
@@ -68,7 +68,7 @@ pub(super) fn lock_existing(directory: &Path) -> Result<Option<File>, Failure> {
 
 const LOCK: &str = "up.lock";
 
-/// Keeps another `hypha up` away from the directory for as long as it is held.
+/// Locks the directory against another `hypha up` for as long as it is held.
 pub(super) fn lock(directory: &Path) -> Result<File, Failure> {
     let path = directory.join(LOCK);
     let named = |error: io::Error| Failure::work(format!("cannot use {}: {error}", path.display()));

@@ -1,11 +1,11 @@
-//! `hypha bench` in small: every figure is there, and what was counted is right. How fast it was is nobody's test.
+//! `hypha bench` in small: every measurement is present, and the counts are right. Speed is not tested.
 
 use serde_json::Value;
 
 use crate::command::done;
 use crate::scratch::Scratch;
 
-/// Runs it, and returns what it printed; nothing is left behind.
+/// Runs it, and returns its output; no files are left behind.
 #[track_caller]
 fn report(test: &str, arguments: &[&str]) -> Value {
     let scratch = Scratch::new(test);

@@ -29,7 +29,7 @@ pub fn builtin(concurrency: u32) -> String {
 }
 
 impl Cluster {
-    /// A worker for each of `workers`, which are their keys. All can be given tasks when this returns.
+    /// A worker for each of `workers`, which are their keys. All are available when this returns.
     pub fn start(test: &str, workers: &[&str]) -> Cluster {
         Cluster::start_with(test, "", workers)
     }
@@ -54,12 +54,12 @@ impl Cluster {
         cluster
     }
 
-    /// Where another node finds the crew.
+    /// The gateway's address for another node.
     pub fn gateway_address(&self) -> String {
         lab::address(&self.gateway)
     }
 
-    /// Waits until the scheduler can give tasks to all workers that run.
+    /// Waits until all running workers are available to the scheduler.
     #[track_caller]
     pub fn wait_for_workers(&self) {
         wait_until("all workers available", WAIT_TIMEOUT, || {
@@ -70,7 +70,7 @@ impl Cluster {
         });
     }
 
-    /// Ends the scheduler without a word to anybody, and starts it again.
+    /// Kills the scheduler, without a graceful stop, and starts it again.
     pub fn restart_scheduler(&mut self) {
         let (member, node) = &mut self.scheduler;
         node.signal(Signal::KILL);
@@ -78,7 +78,7 @@ impl Cluster {
         *node = member.start();
     }
 
-    /// The place in `workers` of the one with this id.
+    /// The index in `workers` of the one with this id.
     #[track_caller]
     pub fn index_of(&self, worker: &Value) -> usize {
         let is = |(_, node): &(Member, Node)| worker_id(node) == *worker;
@@ -117,7 +117,7 @@ impl Cluster {
         })
     }
 
-    /// What a command prints that asks this scheduler.
+    /// The output of a command that queries this scheduler.
     #[track_caller]
     pub fn hypha(&self, arguments: &[&str]) -> String {
         done(&[arguments, &["--scheduler", &self.url()]].concat())
@@ -128,13 +128,13 @@ impl Cluster {
     }
 }
 
-/// Where a scheduler serves HTTP.
+/// The address of a scheduler's API.
 #[track_caller]
 pub fn api(scheduler: &Node) -> SocketAddr {
     scheduler.wait_for_line("serving the API at http://{}", WAIT_TIMEOUT).parse().unwrap()
 }
 
-/// The id of a worker, as schedulers tell it.
+/// The id of a worker, as schedulers report it.
 #[track_caller]
 pub fn worker_id(worker: &Node) -> String {
     worker.wait_for_line("offering worker={}", WAIT_TIMEOUT)

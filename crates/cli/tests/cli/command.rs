@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::WAIT_TIMEOUT;
 
-/// Runs it to its end; one that does not end fails the test.
+/// Runs it to its end; a command that does not end fails the test.
 #[track_caller]
 pub fn hypha(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hypha"));

@@ -12,13 +12,13 @@ fn a_worker_is_drained_removed_and_readmitted() {
     let mut cluster = Cluster::start("drain", &[&builtin(1)]);
     let id = worker_id(&cluster.workers[0].1);
     let short = format!("worker-0 ({})", &id[..8]);
-    let again = "`hypha readmit worker-0` takes it again";
+    let again = "`hypha readmit worker-0` readmits it";
     let url = cluster.url();
     let runs = cluster.submit("sleep", &json!({"ms": 3_600_000}));
     cluster.wait_for(&runs, "running");
 
     let drained = cluster.hypha(&["drain", "worker-0"]);
-    let expected = "gets nothing more, and is removed when it has finished what it has; ";
+    let expected = "gets no new tasks, and is removed when its tasks have ended; ";
     assert_eq!(drained, format!("{short} {expected}{again}\n"));
     let workers = cluster.hypha(&["workers"]);
     assert!(workers.ends_with(&format!("{short}: is being removed; {again}\n")), "{workers}");
@@ -53,11 +53,14 @@ fn a_worker_is_drained_removed_and_readmitted() {
     assert!(explained.ends_with(&format!("{short} was drained; {again}\n")), "{explained}");
 
     let readmitted = cluster.hypha(&["readmit", "worker-0"]);
-    assert_eq!(readmitted, format!("{short} is used again as soon as it is there\n"));
+    assert_eq!(
+        readmitted,
+        format!("{short} is readmitted; it is used as soon as it is available\n")
+    );
     assert_eq!(cluster.ended(&waits)["result"], "hi");
     told(1, "readmit", "worker-0", &format!("{short} is not removed; "));
 
-    // Of one that is away the next life of the scheduler knows the id, and that is enough.
+    // After a restart, the scheduler knows only the id of an unreachable worker, and that is enough.
     cluster.hypha(&["drain", "worker-0"]);
     wait_for_removed(&cluster);
     cluster.workers[0].1.signal(Signal::TERM);
@@ -70,7 +73,7 @@ fn a_worker_is_drained_removed_and_readmitted() {
     assert_eq!(cluster.ended(&cluster.submit("echo", &json!("again")))["result"], "again");
 }
 
-/// It has finished what it had.
+/// It has finished its tasks.
 fn wait_for_removed(cluster: &Cluster) {
     wait_until("removed", WAIT_TIMEOUT, || {
         let known = cluster.get("/api/v1/workers");

@@ -1,4 +1,4 @@
-//! How workers and schedulers end and begin again, and what tasks notice of it.
+//! How workers and schedulers stop and restart, and how that affects tasks.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::process::WAIT_TIMEOUT;
 /// Longer than any test takes: a task that takes this long ends only if it is ended.
 const FOREVER_MS: u64 = 600_000;
 
-/// A worker that is left alone is left alone for longer than the test takes, and a task that fails once has failed.
+/// A quarantine lasts longer than the test, and a task has one attempt.
 const STRICT: &str = "[scheduler.fault_tolerance]\nquarantine = 3600\n\
                       [scheduler.retry]\nmax_attempts = 1\n";
 
@@ -66,7 +66,7 @@ fn stopping_a_worker_uses_up_no_attempt() {
     }
 }
 
-/// As `hypha up` does it, or a machine that goes down: the scheduler may be gone first.
+/// As with `hypha up`, or a machine that shuts down: the scheduler may be gone first.
 #[test]
 fn stopping_nodes_in_any_order_uses_up_no_attempt() {
     let mut cluster = Cluster::start_with("ending-both", STRICT, &[&builtin(1)]);

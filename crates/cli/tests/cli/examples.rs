@@ -1,4 +1,4 @@
-//! The commands that the documents of the HTTP surfaces show, run as they stand there.
+//! Runs the commands that the documents of the HTTP APIs show, unchanged.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, builtin};
 use crate::http;
 use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
-/// Below those that Linux gives out by itself.
+/// Below the range of ephemeral ports of Linux.
 const PORTS: Range<u16> = 20_000..30_000;
 
 /// Runs every block of commands of one document, one after the other in one shell.
@@ -49,7 +49,7 @@ fn instance(cluster: &Cluster) -> (Node, u16) {
     (node, port)
 }
 
-/// One that nobody uses, and that no program is given which asks for any. Each test begins to look elsewhere.
+/// A free port that the system does not assign by itself. Each test starts its search elsewhere.
 pub fn free_port() -> u16 {
     let first = std::process::id() as usize % PORTS.len();
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();

@@ -1,4 +1,4 @@
-//! A scheduler whose disk is full: it acknowledges nothing, loses nothing, and goes on when there is room.
+//! A scheduler whose disk is full: it acknowledges nothing, loses nothing, and continues when there is room.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,17 +15,17 @@ use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 /// Longer than the test takes.
 const FOREVER_MS: u64 = 600_000;
 
-/// How much the disk holds: all of this test, and not much more.
+/// The size of the disk: all of this test, and not much more.
 const DISK: &str = "size=48m";
 
 #[test]
-fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room() {
+fn scheduler_with_a_full_disk_acknowledges_nothing_and_continues_when_there_is_room() {
     let large_server = HeldServer::start();
     let keys = builtin(2) + &large_server.as_executor("large");
     let mut cluster = Cluster::start("full", &[&keys]);
     let Some(way) = way_to_mount(&cluster.lab.path("")) else {
-        // Whoever may make a namespace for a network may make one for mounts.
-        let test = "full::a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room";
+        // A user who may create a network namespace may create one for mounts.
+        let test = "full::scheduler_with_a_full_disk_acknowledges_nothing_and_continues_when_there_is_room";
         eprintln!("SKIPPED: {test}: no small disk can be mounted here [needs: netns]");
         return;
     };
@@ -47,7 +47,7 @@ fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_r
     server.register(&cluster);
     let held = cluster.submit("held", &json!("kept"));
     wait_until("asked", WAIT_TIMEOUT, || (server.asked() == 1).then_some(()));
-    // Its result is kept apart.
+    // Its result is an object.
     let large_input = json!("x".repeat(2 << 20));
     let large = cluster.submit("large", &large_input);
     wait_until("asked", WAIT_TIMEOUT, || (large_server.asked() == 1).then_some(()));
@@ -55,7 +55,7 @@ fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_r
     // Some of them end while there is no room for their results.
     let mut acknowledged: Vec<String> =
         (0..20).map(|number| cluster.submit("sleep", &json!({"ms": 100 + number}))).collect();
-    // The disk is another for us: it is reached through the process that has it.
+    // We do not see this disk: it is reached through the process that mounted it.
     let ballast =
         PathBuf::from(format!("/proc/{}/root{directory}/ballast", cluster.scheduler.1.id()));
     fill(&ballast);
@@ -78,7 +78,7 @@ fn a_scheduler_with_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_r
     assert_eq!(http::get(api(&cluster.scheduler.1), "/readyz").unwrap().0, 503);
     assert_eq!(http::get(api(&cluster.scheduler.1), "/healthz").unwrap().0, 200);
     assert_eq!(submit().0, 503, "not before there is room");
-    assert_eq!(cluster.ended(&done)["result"], "done", "what is there can be read");
+    assert_eq!(cluster.ended(&done)["result"], "done", "stored results can be read");
     // A result that cannot be stored, and a worker that joins, while there is no room.
     server.release();
     large_server.release();
@@ -147,7 +147,7 @@ fn fill(path: &Path) {
     }
 }
 
-/// Every figure that only grows.
+/// Every metric that only grows.
 fn counters(cluster: &Cluster) -> BTreeMap<String, f64> {
     let (_, figures) = http::get(api(&cluster.scheduler.1), "/metrics").unwrap();
     let counter = |line: &str| {

@@ -20,8 +20,8 @@ const BRIDGE: &str = "bridge";
 /// A host's only link, and a router's to the internet.
 const UPLINK: &str = "uplink";
 
-/// Says that `test` is skipped where namespaces cannot be made. Asks just what `cargo xtask test`
-/// asks, which takes no other excuse.
+/// Prints that `test` is skipped where namespaces cannot be created. Uses the same probe as `cargo xtask
+/// test`, which accepts no other excuse.
 pub fn can_make_namespaces(test: &str) -> bool {
     let mut probe = Command::new("unshare");
     probe.args(["--net", "true"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -39,18 +39,18 @@ pub struct Topology {
     nats: AtomicU8,
 }
 
-/// What a router does to the source ports of the connections that leave through it. Either way
-/// it silently drops what nobody inside has asked for, as home routers do.
+/// How a router maps the source ports of the connections that leave through it. Either way it silently drops
+/// packets that no inside host has asked for, as home routers do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapping {
-    /// The port outside is the port inside, whatever the destination: peers can be told of it.
+    /// The port outside is the port inside, for every destination: it can be announced to peers.
     EndpointIndependent,
-    /// Every destination sees another random port: what one peer sees is of no use to another.
+    /// Every destination sees another random port: the port that one peer sees is of no use to another.
     Symmetric,
 }
 
 impl Topology {
-    /// None where namespaces cannot be made: the skip of `test` is then on record, return.
+    /// `None` where namespaces cannot be created: the skip of `test` is then recorded; return.
     pub fn new(test: &str) -> Option<Topology> {
         can_make_namespaces(test).then(|| Topology {
             internet: Network::new(Arc::new(Namespace::new()), [198, 18, 0], 15),
@@ -77,11 +77,10 @@ impl Topology {
     }
 }
 
-/// The filter sees a packet after its address was translated back, so what belongs to a
-/// connection from inside is established. Dropped before the kernel would remember it, a stray
-/// SYN takes no port away from the mapping that a host inside makes a moment later: hole punching
-/// depends on it. (Some kernels show the filter also what hosts behind the router say to each
-/// other: both its ends are the bridge.)
+/// The filter sees a packet after its address was translated back, so replies to a connection from inside are
+/// established. Dropped before the kernel would remember it, a stray SYN takes no port away from the mapping
+/// that a host inside makes a moment later: hole punching depends on it. (On some kernels the filter also
+/// sees traffic between hosts behind the router: both its ends are the bridge.)
 fn rules(mapping: Mapping) -> String {
     let ports = match mapping {
         Mapping::EndpointIndependent => "",
@@ -123,7 +122,7 @@ impl Nat {
         self.inside.attach(Some(self.gateway))
     }
 
-    /// The address that its hosts are seen under.
+    /// The address under which its hosts are seen.
     pub fn outer_address(&self) -> Ipv4Addr {
         self.outside.address
     }
@@ -133,7 +132,7 @@ impl Nat {
         self.outside.partition();
     }
 
-    /// Ends what `partition` began.
+    /// Ends the effect of `partition`.
     pub fn heal(&self) {
         self.outside.heal();
     }
@@ -160,14 +159,14 @@ impl Host {
         self.namespace.command(program)
     }
 
-    /// From now on no packet reaches or leaves the host, and nobody is told: connections see
-    /// silence, not an error. (Address resolution still works, or the kernel would report the
-    /// neighbour as unreachable after some seconds.)
+    /// From now on no packet reaches or leaves the host, and no error is sent: connections see silence.
+    /// (Address resolution still works, or the kernel would report the neighbour as unreachable after some
+    /// seconds.)
     pub fn partition(&self) {
         self.switch.nft(&format!("add element bridge partition cut {{ {} }}", self.port));
     }
 
-    /// Ends what `partition` began.
+    /// Ends the effect of `partition`.
     pub fn heal(&self) {
         self.switch.nft(&format!("delete element bridge partition cut {{ {} }}", self.port));
     }

@@ -1,4 +1,4 @@
-//! Questions over HTTP, as a collector of figures or a program asks them.
+//! HTTP requests, as a metrics collector or a program sends them.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,13 +9,13 @@ use crate::process::WAIT_TIMEOUT;
 /// A node answers within milliseconds; a machine that is busy with other tests takes longer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// The status and the body of what `path` answers.
+/// The status and the body of the response to `path`.
 pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     exchange(address, ANSWER_TIME, &format!("GET {path}"), "", "")
 }
 
-/// The same for any method, with further lines of the head and a body of JSON. For what may be answered late: the
-/// end of a task, or events to their end.
+/// The same for any method, with further header lines and a body of JSON. For responses that may come late:
+/// the end of a task, or events to their end.
 pub fn send(address: SocketAddr, line: &str, head: &str, body: &str) -> io::Result<(u16, String)> {
     exchange(address, WAIT_TIMEOUT, line, head, body)
 }
@@ -31,7 +31,7 @@ fn exchange(
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIME)?;
     stream.set_read_timeout(Some(timeout))?;
     let length = body.len();
-    // 1.0, so that the answer ends with the connection and has no parts to be put together.
+    // HTTP/1.0, so that the response ends with the connection and is not chunked.
     write!(stream, "{line} HTTP/1.0\r\nHost: {address}\r\n{head}")?;
     if length > 0 {
         write!(stream, "Content-Type: application/json\r\nContent-Length: {length}\r\n")?;

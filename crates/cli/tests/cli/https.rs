@@ -1,4 +1,4 @@
-//! A scheduler that serves HTTPS, to clients that look whom they talk to.
+//! A scheduler that serves HTTPS, to clients that verify its certificate.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use crate::http;
 use crate::lab::Lab;
 use crate::process::{Node, WAIT_TIMEOUT};
 
-/// A lab whose authority has vouched for `127.0.0.1`, and a scheduler that serves HTTPS with that.
+/// A lab whose authority has certified `127.0.0.1`, and a scheduler that serves HTTPS with that certificate.
 fn scheduler(test: &str) -> (Lab, String) {
     let lab = Lab::new(test);
     let [cert, key] = ["cert", "key"].map(|what| lab.path(&format!("lab-ca-{what}.pem")));
@@ -26,14 +26,14 @@ fn start(config: &str) -> Node {
     Node::hypha("scheduler", &["scheduler", "run", "-c", config])
 }
 
-/// What curl says: its exit code, and what it printed.
+/// curl's exit code and output.
 fn curl(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new("curl").args(["-sS", "--max-time", "30"]).args(arguments).output();
     let output = output.expect("curl is there");
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// curl's code for a certificate that it does not believe.
+/// curl's code for an untrusted certificate.
 const NOT_BELIEVED: Option<i32> = Some(60);
 
 #[test]
@@ -53,7 +53,7 @@ fn https_is_served_and_plain_http_is_refused() {
     let listed = done(&["tasks", "--json", "--scheduler", &url, "--ca-file", &trust]);
     assert!(listed.contains(task["id"].as_str().unwrap()), "{listed}");
 
-    // Who does not know the authority, or looks for another name, sends nothing.
+    // A client that does not know the authority, or expects another name, sends nothing.
     let stranger = Lab::new("https-stranger");
     let theirs = stranger.path("lab-ca-trust.pem");
     let elsewhere = format!("https://localhost:{}", address.port());
@@ -65,7 +65,7 @@ fn https_is_served_and_plain_http_is_refused() {
         assert!(!output.status.success() && error.contains("certificate"), "{url}: {error}");
     }
 
-    // Whoever speaks without TLS, or talks nonsense, is hung up on, and harms nobody.
+    // A client that speaks without TLS, or sends nonsense, is disconnected, and does not affect others.
     assert!(http::get(address, "/healthz").map_or(true, |(status, _)| status >= 400));
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
@@ -87,8 +87,8 @@ fn files_that_cannot_be_used_for_https_stop_the_start() {
     let right = std::fs::read_to_string(&config).unwrap();
     let empty = lab.file("empty.pem", "");
     let wrong = [
-        ("api-cert.pem", empty.clone(), "there is no certificate in it"),
-        ("api-cert.pem", lab.path("api-key.pem"), "there is no certificate in it"),
+        ("api-cert.pem", empty.clone(), "it contains no certificate"),
+        ("api-cert.pem", lab.path("api-key.pem"), "it contains no certificate"),
         ("api-key.pem", empty, "cannot be used for TLS"),
         ("api-key.pem", lab.path("scheduler-key.pem"), "cannot be used for TLS"),
     ];

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, api, builtin, call, get};
 use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
-/// One task at once, whoever asks.
+/// One task at once, over both protocols together.
 fn instance() -> String {
     format!("{}[task_instance]\nbind = \"127.0.0.1:0\"\nmodel = \"sleep\"\n", builtin(1))
 }
 
-/// A scheduler that knows of the crew's worker only by its registration.
+/// A scheduler that knows the cluster's worker only by its registration.
 fn other_scheduler(cluster: &Cluster) -> (Node, SocketAddr) {
     let scheduler = cluster.lab.member("scheduler", "other", &[], "").start();
     let worker = &cluster.workers[0].1;
@@ -50,7 +50,7 @@ fn a_worker_runs_tasks_for_a_scheduler_that_registered_it() {
     assert_eq!(get(own, &format!("/api/v1/tasks/{id}"))["attempts"], 1);
 }
 
-/// Whoever comes second waits, although neither scheduler knows of the other's task.
+/// The second task waits, although neither scheduler knows of the other's.
 #[test]
 fn the_swarm_and_the_instance_share_one_capacity() {
     let cluster = Cluster::start("instance-shared", &[&instance()]);

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::cluster::{Cluster, api, builtin, call, get};
 use crate::process::{WAIT_TIMEOUT, wait_until};
 
-/// A JSON server that holds every answer back until it is told to give them.
+/// A JSON server that holds every response back until the test releases them.
 pub struct HeldServer {
     address: SocketAddr,
     state: Arc<(Mutex<Held>, Condvar)>,
@@ -36,7 +36,7 @@ impl HeldServer {
         HeldServer { address, state }
     }
 
-    /// The keys of a worker that has it do a model.
+    /// The keys of a worker that uses it for a model.
     pub fn as_executor(&self, model: &str) -> String {
         let url = self.url();
         format!(
@@ -57,7 +57,7 @@ impl HeldServer {
         );
     }
 
-    /// How often it was asked to do something.
+    /// How many requests it received.
     pub fn asked(&self) -> usize {
         self.state.0.lock().unwrap().asked
     }
@@ -68,7 +68,7 @@ impl HeldServer {
     }
 }
 
-/// Answers with what it was asked, as often as it is asked over this connection.
+/// Responds with the request's input, to every request on this connection.
 fn answer(stream: TcpStream, (held, changed): &(Mutex<Held>, Condvar)) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
@@ -105,7 +105,7 @@ fn a_task_on_a_json_server_survives_kills_of_the_scheduler() {
     let server = HeldServer::start();
     server.register(&cluster);
     let id = cluster.submit("held", &json!("kept"));
-    // As often as attempts are allowed by default.
+    // As many as the default number of attempts.
     for kills in 1..=3 {
         wait_until("asked", WAIT_TIMEOUT, || (server.asked() >= kills).then_some(()));
         cluster.restart_scheduler();
@@ -135,7 +135,7 @@ fn a_graceful_stop_of_the_scheduler_uses_up_no_attempt_either() {
 }
 
 #[test]
-fn a_large_result_that_the_scheduler_is_not_there_to_take_uses_up_no_attempt() {
+fn large_result_survives_an_absent_scheduler_without_using_up_an_attempt() {
     let server = HeldServer::start();
     let mut cluster = Cluster::start("interrupted-large", &[&server.as_executor("large")]);
     let input = json!("x".repeat(2 << 20));
@@ -152,7 +152,7 @@ fn a_large_result_that_the_scheduler_is_not_there_to_take_uses_up_no_attempt() {
     assert_eq!(cluster.get(&format!("/api/v1/tasks/{id}/result")), input);
 }
 
-/// What a task instance has is asked for, and not run again.
+/// The result of a task instance is fetched, and the task is not run again.
 #[test]
 fn a_task_on_an_instance_is_resumed_after_a_scheduler_kill() {
     let keys =
@@ -172,7 +172,7 @@ fn a_task_on_an_instance_is_resumed_after_a_scheduler_kill() {
         let task = get(api(&other), &path);
         (task["status"] == "running").then(|| task["started_at"].clone())
     });
-    // What is known of a running attempt is stored with the next commit, which this is.
+    // The state of a running attempt is stored with the next commit, which this is.
     let echo = json!({"model": "sleep", "input": {"ms": 1}});
     call(api(&other), "POST /api/v1/tasks", &echo);
     other.signal(rustix::process::Signal::KILL);

@@ -14,7 +14,7 @@ use crate::scratch::Scratch;
 
 const LOOPBACK: &str = "/ip4/127.0.0.1/tcp/0";
 
-/// Who can issue certificates. Its files go away with it.
+/// An authority that can issue certificates. Its files are removed with it.
 pub struct Lab {
     scratch: Scratch,
 }
@@ -143,26 +143,26 @@ pub fn address(node: &Node) -> String {
     node.wait_for_line("listening address={}", WAIT_TIMEOUT)
 }
 
-/// Where a node says how it is.
+/// The address of a node's health and metrics.
 #[track_caller]
 pub fn status(node: &Node) -> SocketAddr {
     node.wait_for_line("metrics at http://{}/metrics", WAIT_TIMEOUT).parse().unwrap()
 }
 
-/// What a node's `/peers` says of `peer`; null if they are not connected.
+/// The entry of `peer` in a node's `/peers`; null if they are not connected.
 #[track_caller]
 pub fn entry(peers: &str, peer: &str) -> Value {
     let peers: Vec<Value> = serde_json::from_str(peers).unwrap();
     peers.into_iter().find(|one| one["peer"] == peer).unwrap_or_default()
 }
 
-/// What a node answers under `path`, with its status.
+/// A node's response to `path`, with its status.
 #[track_caller]
 pub fn ask(node: &Node, path: &str) -> (u16, String) {
     http::get(status(node), path).unwrap()
 }
 
-/// Ends a node without a word to anybody.
+/// Kills a node, without a graceful stop.
 pub fn kill(mut node: Node) {
     node.signal(Signal::KILL);
     node.wait(WAIT_TIMEOUT);

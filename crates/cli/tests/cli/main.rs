@@ -1,4 +1,4 @@
-//! The `hypha` binary as a person or a program meets it.
+//! The `hypha` binary as users and programs see it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![allow(unreachable_pub, missing_docs, reason = "nothing leaves a test binary")]
 

@@ -9,7 +9,7 @@ use crate::hosts::{Host, Mapping, Nat, Topology};
 use crate::lab::{self, Lab, Member};
 use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
-/// The relayed link is had some seconds after the start; a hole takes a few tries.
+/// The relayed link is up some seconds after the start; a hole takes a few attempts.
 const SETTLED: Duration = Duration::from_secs(90);
 
 /// Silence is noticed by two pings without an answer: each is 15 s after the last and waits for 10 s.
@@ -33,7 +33,7 @@ struct Network {
 }
 
 impl Network {
-    /// None where there are no namespaces. All run and are connected to the gateway.
+    /// `None` where there are no namespaces. All run and are connected to the gateway.
     fn start(test: &str, mapping: Mapping) -> Option<Network> {
         let internet = Topology::new(&format!("nat::{test}"))?;
         let lab = Lab::new(test);
@@ -72,7 +72,7 @@ impl Network {
         })
     }
 
-    /// What the scheduler's `/peers` says of the worker.
+    /// The scheduler's `/peers` entry of the worker.
     fn entry(&mut self) -> Value {
         let status = lab::status(&self.scheduler).to_string();
         lab::entry(&self.browser.get(&status, "/peers"), &self.worker_member.peer)

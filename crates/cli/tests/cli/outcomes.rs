@@ -1,4 +1,4 @@
-//! What went wrong and what came of a task, from a program to whoever asked for it.
+//! Failures and results of tasks, from a program to the client.
 
 use serde_json::{Value, json};
 
@@ -8,9 +8,10 @@ use crate::programs::program;
 
 const NO_RETRIES: &str = "[scheduler.retry]\nmax_attempts = 1\n";
 
-/// Each program fails in its own way; a client of OpenAI's protocol learns whose fault it is, in the program's words.
+/// Each program fails in its own way; a client of OpenAI's protocol gets a status that shows whose fault it
+/// is, and the program's message.
 #[test]
-fn a_program_s_own_error_reaches_who_speaks_openai_s_protocol() {
+fn error_of_a_program_reaches_openai_clients() {
     let script = |name, script| program(name, "sh", &["-c", script], "");
     let workers = script("picky", "echo 'there is no voice' >&2; exit 65")
         + &script("broken", "echo 'out of ink' >&2; exit 3")
@@ -48,9 +49,10 @@ fn a_program_s_own_error_reaches_who_speaks_openai_s_protocol() {
     }
 }
 
-/// A result that looks like the name of a large one is a result, and a large one is given as it was or not at all.
+/// A result that looks like the name of an object is a result, and an object is returned intact or not at
+/// all.
 #[test]
-fn a_result_is_what_it_is_and_a_damaged_one_an_error() {
+fn result_is_returned_intact_or_as_an_error() {
     const BYTES: usize = 3_000_000;
     let digits = format!("yes 0123456 | head -c {BYTES}");
     let workers = program("digits", "sh", &["-c", &digits], "") + &program("same", "cat", &[], "");

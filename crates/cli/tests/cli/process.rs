@@ -1,4 +1,4 @@
-//! A running program that a test watches and steers, and that never outlives it.
+//! A running program that a test watches and controls, and that never outlives it.
 //!
 //! A node listens on port 0 and logs its address; the test waits for that line and reads it there.
 
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::hosts::Host;
 
-/// For what is sure to come: only a broken test waits as long.
+/// For events that are certain to happen: only a broken test waits this long.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often an exit is looked for: the standard library cannot wait for one with a deadline.
@@ -19,10 +19,10 @@ const EXIT_POLL: Duration = Duration::from_millis(10);
 
 /// How long the output of an ended process is waited for: it is in a pipe, unless a child holds that open.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// A test reads some hundred lines; past this a program is talking to itself in a loop.
+/// A test reads some hundred lines; a program that prints more is in a loop.
 const MAX_LINES: usize = 100_000;
 
-/// How often a condition is looked at that nothing announces.
+/// How often a condition without a notification is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Waits until `look` returns something.
@@ -45,7 +45,7 @@ pub struct Node {
     output: Arc<Output>,
 }
 
-/// A place in a node's output: what came before it does not count.
+/// A position in a node's output: earlier lines do not count.
 #[derive(Debug, Clone, Copy)]
 pub struct Mark(usize);
 
@@ -73,17 +73,17 @@ impl Node {
         Node { name: name.to_owned(), child, output }
     }
 
-    /// Waits for a line, past or to come, with `pattern` in it, and returns what its `{}` stands
-    /// for: the text up to what follows the `{}` in the pattern, or to the next white space if
-    /// nothing does. Without a `{}`: the whole line.
+    /// Waits for a line, past or to come, with `pattern` in it, and returns what its `{}` stands for: the
+    /// text up to what follows the `{}` in the pattern, or to the next white space if nothing does. Without a
+    /// `{}`: the whole line.
     ///
-    /// Fails with all that the node has printed, when the time is over or the node has ended.
+    /// Fails with the node's whole output if the time is over or the node has ended.
     #[track_caller]
     pub fn wait_for_line(&self, pattern: &str, timeout: Duration) -> String {
         self.wait_for_line_after(Mark(0), pattern, timeout)
     }
 
-    /// The same among the lines since `mark`: for what happens more than once.
+    /// The same among the lines since `mark`: for events that happen more than once.
     #[track_caller]
     pub fn wait_for_line_after(&self, mark: Mark, pattern: &str, timeout: Duration) -> String {
         let deadline = Instant::now() + timeout;
@@ -106,12 +106,12 @@ impl Node {
         panic!("no line with `{pattern}` from {}: {complaint}; {}", self.name, self.shown());
     }
 
-    /// The place in the output that has been reached.
+    /// The current position in the output.
     pub fn mark(&self) -> Mark {
         Mark(self.output.lock().all.len())
     }
 
-    /// All that was printed so far, both streams in the order of arrival.
+    /// The output so far, both streams in the order of arrival.
     pub fn output(&self) -> String {
         self.output.lock().all.join("\n")
     }
@@ -138,7 +138,7 @@ impl Node {
 
     /// Sends a signal, unless the process has ended.
     pub fn signal(&mut self, signal: Signal) {
-        // Once it was waited for, its id may be another's.
+        // Once it was waited for, its id may belong to another process.
         if self.child.try_wait().unwrap().is_none() {
             kill_process(Pid::from_child(&self.child), signal).unwrap();
         }
@@ -160,7 +160,7 @@ impl Node {
         }
     }
 
-    /// Waits until all that an ended process has written is read; not for what a child of it may still write.
+    /// Waits until all output of an ended process is read; not for output of its children.
     fn read_to_the_end(&self) {
         let deadline = Instant::now() + LAST_WORDS;
         let mut lines = self.output.lock();
@@ -179,7 +179,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // The node that a test complains about is often not the one with the fault.
+        // The node that a test complains about is often not the faulty one.
         if std::thread::panicking() {
             eprintln!("{}: {}", self.name, self.shown());
         }

@@ -1,4 +1,4 @@
-//! Workers that run programs of their owners.
+//! Workers that run programs of their operators.
 
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ fn a_cancelled_program_is_ended() {
     wait_until("ended", WAIT_TIMEOUT, || (!std::fs::exists(&process).unwrap()).then_some(()));
 }
 
-/// The program of the document, with a model that tells which process it is.
+/// The program of the document, with a model that returns the id of its process.
 #[test]
 fn a_warm_program_runs_one_task_after_another() {
     let (_, rest) = DOCUMENT.split_once("\n```python\n").unwrap();
@@ -99,7 +99,7 @@ fn a_warm_program_runs_one_task_after_another() {
 
 /// The script of the document.
 #[test]
-fn a_script_s_result_is_shown_as_what_it_is() {
+fn result_of_a_script_is_shown_as_text_json_or_bytes() {
     let (_, rest) = DOCUMENT.split_once("\n```sh\n").unwrap();
     let (script, _) = rest.split_once("\n```\n").unwrap();
     let kept = crate::scratch::Scratch::new("program-script-kept");
@@ -119,7 +119,7 @@ fn a_script_s_result_is_shown_as_what_it_is() {
     assert_eq!(ended["result"], json!({"base64": "cGxhaW4gdGV4dA=="}), "{ended}");
     assert!(shown(&ended).contains("\nresult       plain text\n"));
     let ended = task("bytes");
-    assert!(shown(&ended).contains("\nresult       2 bytes that are no text; `hypha tasks task-"));
+    assert!(shown(&ended).contains("\nresult       2 bytes that are not text; `hypha tasks task-"));
     let submit = ["submit", "--model", "bytes", "--input", "", "--wait"];
     let printed = hypha(&[&submit[..], &["--scheduler", &cluster.url()]].concat());
     assert_eq!(printed.stdout, b"\xff\xfe", "not a byte is added");

@@ -1,5 +1,5 @@
-//! Programs of others against a running scheduler: the official `openai` client, and requests that
-//! `schemathesis` makes up.
+//! Third-party programs against a running scheduler: the official `openai` client, and requests that
+//! `schemathesis` generates.
 
 use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use crate::scratch::Scratch;
 /// Some hundred requests take seconds; a machine busy with other tests may need ten times as long.
 const LONGEST: Duration = Duration::from_secs(180);
 
-/// Made-up workers are refused unless they are on this machine, so that nobody else is called.
+/// Generated registrations are refused unless they name this machine, so that no other host is called.
 const ONLY_HERE: &str =
     "[scheduler.api]\nbind_address = \"127.0.0.1:0\"\nallowed_networks = [\"127.0.0.0/8\"]\n";
 
@@ -41,7 +41,7 @@ fn made_up_requests_get_documented_answers() {
     assert_eq!((&task["status"], &task["result"]), (&json!("completed"), &json!("after all that")));
 }
 
-/// The Python that has what the scripts import. Says that `test` is skipped where there is none.
+/// The Python that has the packages of the scripts. Prints that `test` is skipped where there is none.
 fn python(test: &str) -> Option<OsString> {
     let python = std::env::var_os("HYPHA_TEST_PYTHON");
     if python.is_none() {
@@ -54,11 +54,11 @@ fn python(test: &str) -> Option<OsString> {
 #[track_caller]
 fn run(python: &OsStr, script: &str, url: &str) {
     let path = format!("{}/tests/python/{script}", env!("CARGO_MANIFEST_DIR"));
-    // Hypothesis leaves notes where it runs.
+    // Hypothesis writes its database where it runs.
     let scratch = Scratch::new(&format!("python-{script}"));
     let mut command = Command::new(python);
     command.arg(path).arg(url).current_dir(scratch.path(""));
-    // A proxy of the machine's is not for requests to this machine.
+    // A proxy of the machine must not be used for requests to this machine.
     command.env("NO_PROXY", "*").env("no_proxy", "*");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();

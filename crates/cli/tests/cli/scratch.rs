@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// A directory that goes away with the test.
+/// A directory that is removed with the test.
 pub struct Scratch(PathBuf);
 
 impl Scratch {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, api, builtin, call, get};
 use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
-/// The parts of schedulers that vanish are free soon.
+/// The portions of schedulers that vanish are soon free.
 const SHORT_LEASES: &str = "lease_ttl = 10\n";
 
 const FOR_HOURS: u64 = 3_600_000;
@@ -45,7 +45,7 @@ fn two_schedulers_share_a_worker() {
     let explained = cluster.hypha(&["workers"]);
     assert!(explained.contains("busy"), "{explained}");
 
-    // The part of the one that vanishes is free after its lease.
+    // The portion of a scheduler that vanishes is free after its lease.
     cluster.scheduler.1.signal(Signal::KILL);
     cluster.scheduler.1.wait(WAIT_TIMEOUT);
     wait_until("the other has all of it", WAIT_TIMEOUT, || {
@@ -53,7 +53,7 @@ fn two_schedulers_share_a_worker() {
     });
     assert_eq!(worker(&rival)["lease"]["portion"], Value::Null);
 
-    // And it gets its part again when it is back and room is there.
+    // It gets its portion again when it is back and there is room.
     let cancel = format!("DELETE /api/v1/tasks/{}", others[0]);
     cluster.scheduler.1 = cluster.scheduler.0.start();
     call(api(&rival), &cancel, &json!({}));

@@ -1,4 +1,4 @@
-//! `hypha sim …` as a person or a program meets it.
+//! `hypha sim …` as users and programs see it.
 
 use std::path::Path;
 use std::process::Command;

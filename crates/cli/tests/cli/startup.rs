@@ -1,4 +1,4 @@
-//! How a node starts, or says why it does not.
+//! How a node starts, or reports why it does not.
 
 use std::process::Command;
 
@@ -9,8 +9,8 @@ use crate::command::{done, failed, refused};
 use crate::lab::{self, Lab};
 use crate::process::{Node, WAIT_TIMEOUT};
 
-/// Runs the member after one line of its configuration was replaced; the new line is expected to
-/// be complained about, with the file and the place.
+/// Runs the member after one line of its configuration was replaced; expects a complaint about the new line,
+/// with the file and the position.
 #[track_caller]
 fn refused_with(lab: &Lab, old: &str, new: &str, expected: &str) {
     let config = lab.path("worker.toml");
@@ -72,7 +72,7 @@ fn wrong_certificates_are_refused() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_a_failure() {
+fn taken_address_is_a_failure() {
     let lab = Lab::new("taken");
     let first = lab.member("gateway", "first", &[], "").start();
     let taken = lab::address(&first);
@@ -92,7 +92,7 @@ fn an_address_that_is_taken_is_a_failure() {
 
 /// As a new user does it: certificates, `init`, `run`.
 #[test]
-fn what_init_writes_runs_and_is_never_overwritten() {
+fn configuration_of_init_runs_and_is_never_overwritten() {
     let lab = Lab::new("init");
     lab.certify("gateway", "front");
     let config = lab.path("front.toml");
@@ -160,7 +160,7 @@ fn only_a_scheduler_takes_its_memory_in_small_pages() {
         let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
         line.map(|value| value.trim().to_owned())
     };
-    // Kernels that are older than this line have it neither here nor there.
+    // Older kernels do not have it at all.
     let usual = huge(&cluster.workers[0].1);
     assert_ne!(usual.as_deref(), Some("0"));
     assert_eq!(huge(&cluster.scheduler.1), usual.map(|_| "0".to_owned()));

@@ -1,4 +1,4 @@
-//! Pieces of a result, from whoever makes them to whoever reads them.
+//! Pieces of a result, from the program or back end to the client.
 
 use std::process::Command;
 
@@ -12,10 +12,10 @@ use crate::scratch::Scratch;
 
 use serde_json::{Value, json};
 
-/// The answer is wanted as events.
+/// Requests the response as events.
 const EVENTS: &str = "Accept: text/event-stream\r\n";
 
-/// Says a word after the other, and waits before the last until a file is there.
+/// Sends one word after the other, and waits before the last until a file exists.
 const SERVER: &str = r#"
 import http.server, json, os, sys, time
 
@@ -49,7 +49,8 @@ print("port", server.server_address[1], flush=True)
 server.serve_forever()
 "#;
 
-/// Gives a first piece, waits until a file is there, and gives another; the first try fails before that if it is to.
+/// Sends a first piece, waits until a file exists, and sends another; on request, the first attempt fails
+/// before that.
 const PROGRAM: &str = r#"
 import http.client, os, socket, sys, time
 
@@ -74,7 +75,7 @@ if fails and not os.path.exists(directory + "/tried"):
 output("second")
 "#;
 
-/// A worker that runs [`PROGRAM`], and where it looks for files.
+/// A worker that runs [`PROGRAM`], and the directory in which it looks for files.
 fn pieces(fails: &str) -> (Scratch, String) {
     let kept = Scratch::new(&format!("stream-kept-{fails}"));
     let file = kept.file("program.py", PROGRAM);
@@ -95,7 +96,7 @@ fn after<'output>(output: &'output str, line: &str) -> &'output str {
 }
 
 #[test]
-fn a_server_s_pieces_are_printed_as_they_come() {
+fn pieces_of_a_server_are_printed_as_they_arrive() {
     let kept = Scratch::new("stream-server-kept");
     let (file, go) = (kept.file("server.py", SERVER), kept.path("go"));
     let server = Node::start("server", Command::new("python3").args([&file, &go]));
@@ -113,11 +114,11 @@ fn a_server_s_pieces_are_printed_as_they_come() {
     assert_eq!((&task["status"], &task["stream"]), (&json!("running"), &json!(true)), "{task}");
     std::fs::write(&go, "").unwrap();
     assert!(reader.wait(WAIT_TIMEOUT).success());
-    // What it prints about the task goes elsewhere, and is read beside.
+    // Its messages about the task go elsewhere, and are read separately.
     let output = reader.output();
     let words: Vec<&str> = output.lines().filter(|line| ["Hello", "you"].contains(line)).collect();
     assert_eq!(words, ["Hello", "you"], "{output}");
-    // All pieces together are the result: the server's own words.
+    // All pieces together are the result: the server's own text.
     let result = cluster.hypha(&["tasks", &id, "--result"]);
     assert!(result.starts_with("data: {") && result.ends_with("data: [DONE]\n\n"), "{result}");
 
@@ -154,13 +155,13 @@ fn a_stream_that_the_scheduler_s_death_cut_off_ends_with_the_whole_result() {
     let mut reader = stream(&cluster, "pieces");
     reader.wait_for_line("first", WAIT_TIMEOUT);
     cluster.restart_scheduler();
-    let lost = "hypha: connection lost, trying again; all of the result is printed at its end";
+    let lost = "hypha: connection lost, reconnecting; the whole result is printed at its end";
     reader.wait_for_line(lost, WAIT_TIMEOUT);
     kept.file("go", "");
     assert!(reader.wait(WAIT_TIMEOUT).success());
     let output = reader.output();
     assert!(after(&output, lost).ends_with("\nfirst\nsecond"), "{output}");
-    assert_eq!(output.matches("trying again").count(), 1, "{output}");
+    assert_eq!(output.matches("reconnecting").count(), 1, "{output}");
     assert!(!output.contains("try again"), "{output}");
 }
 

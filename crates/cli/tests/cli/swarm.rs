@@ -1,4 +1,4 @@
-//! A network of processes on this machine: found, asked, lost and found again.
+//! A network of processes on this machine: discovery, requests, losses and reconnects.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::command::{done, failed, refused};
 use crate::lab::{self, Lab, Member};
 use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
-/// A worker that can run something, and is forgotten soon after it vanished.
+/// A worker that can run something, and is forgotten soon after it vanishes.
 const OFFER: &str = "record_ttl = 5
 region = \"here\"
 [[executors]]
@@ -17,10 +17,10 @@ name = \"chat\"
 runtime = \"builtin\"
 models = [\"llama\"]";
 
-/// Far longer than [`OFFER`] is believed, and shorter than a worker's default of a minute.
+/// Much longer than the TTL of [`OFFER`], and shorter than a worker's default of a minute.
 const FORGOTTEN: Duration = Duration::from_secs(40);
 
-/// What the documentation promises after a gateway was restarted.
+/// What the documentation promises after a restart of a gateway.
 const BACK: Duration = Duration::from_secs(30);
 
 /// A gateway, a scheduler and a worker.
@@ -131,7 +131,7 @@ fn nodes_say_how_they_are() {
     };
     run(2, "nonsense", "malformed address nonsense: expected");
     run(1, "/ip4/127.0.0.1/tcp/9", "cannot reach /ip4/127.0.0.1/tcp/9: Connection refused");
-    // Its listener never says a word.
+    // A listener that never sends anything.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     run(1, &format!("/ip4/127.0.0.1/tcp/{port}"), "no answer within 1s");
@@ -150,7 +150,7 @@ fn a_worker_that_stops_says_farewell() {
     assert_eq!(ended.code(), Some(0));
     swarm.worker.1.wait_for_line("SIGTERM: stopping", WAIT_TIMEOUT);
     swarm.scheduler.1.wait_for_line(&swarm.gone(), WAIT_TIMEOUT);
-    // Not after its record has ended: at once.
+    // Immediately, not only when its record expires.
     assert_eq!(swarm.scheduler.0.workers(&[]), [""; 0]);
 
     let mark = swarm.scheduler.1.mark();
@@ -158,7 +158,7 @@ fn a_worker_that_stops_says_farewell() {
     swarm.scheduler.1.wait_for_line_after(mark, &swarm.found(), WAIT_TIMEOUT);
 }
 
-/// Its collector takes what it is sent and never answers, so that stopping takes seconds.
+/// Its collector accepts requests and never responds, so that stopping takes seconds.
 #[test]
 fn a_second_signal_stops_at_once() {
     let lab = Lab::new("second-signal");
@@ -167,7 +167,7 @@ fn a_second_signal_stops_at_once() {
     let mut node = lab.member("gateway", "gateway", &[], &keys).start();
     lab::address(&node);
     node.signal(Signal::TERM);
-    // It has left the network, and waits for the collector. Signals at the same time would count as one.
+    // It has left the network, and waits for the collector. Two signals at the same time would count as one.
     node.wait_for_line("runtime: stopped", WAIT_TIMEOUT);
     node.signal(Signal::INT);
     assert_eq!(node.wait(WAIT_TIMEOUT).code(), Some(130));

@@ -1,4 +1,4 @@
-//! Tasks from end to end: submitted, run by workers, survived by them, and read again.
+//! Tasks from end to end: submitted, run by workers, recovered after crashes, and read back.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 const FOREVER_MS: u64 = 600_000;
 
 #[test]
-fn commands_tell_what_happens_to_tasks() {
+fn commands_show_the_progress_of_tasks() {
     let cluster = Cluster::start("task-commands", &[&builtin(4), &builtin(4)]);
     let submit = ["submit", "--model", "echo", "--input", "hello"];
     assert_eq!(cluster.hypha(&[&submit[..], &["--wait"]].concat()), "hello\n");
@@ -103,7 +103,7 @@ fn not_a_digit_is_changed_between_a_file_and_a_model() {
 }
 
 #[test]
-fn a_batch_that_fails_says_why() {
+fn failed_batch_reports_reasons() {
     let cluster = Cluster::start("task-reasons", &[&builtin(4)]);
     let lines: String = [json!("x"), json!({"ms": 1}), json!("x"), json!(7)]
         .iter()
@@ -112,12 +112,12 @@ fn a_batch_that_fails_says_why() {
     let (file, out) = (cluster.lab.file("tasks.jsonl", &lines), cluster.lab.path("results.jsonl"));
     let url = cluster.url();
     let batch = ["submit", "--batch", &file, "--out", &out, "--scheduler", &url];
-    // The second run has nothing left to do, and says the same.
+    // The second run has nothing left to do, and reports the same.
     for run in ["now", "earlier"] {
         let output = hypha(&batch);
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{run}: {told}");
-        let reason = "the input is not what the model takes: expected";
+        let reason = "the model does not accept this input: expected";
         assert!(told.contains(&format!("2 × {reason}")), "{run}: {told}");
         assert!(told.contains(&format!("1 × {reason}")), "{run}: {told}");
         assert!(told.contains("4 of 4 tasks done, 1 completed, 3 failed"), "{run}: {told}");
@@ -149,23 +149,23 @@ fn waiting_for_an_unknown_model_is_reported() {
 }
 
 #[test]
-fn a_batch_for_a_scheduler_that_is_not_there_leaves_nothing_behind() {
+fn batch_for_an_unreachable_scheduler_leaves_nothing_behind() {
     let lab = Lab::new("task-nobody");
     let file = lab.file("tasks.jsonl", "{\"model\": \"echo\"}\n");
     let out = lab.path("results.jsonl");
-    // Port 9 is for a service that nobody runs.
+    // Port 9 is for a service that no machine runs.
     let batch = ["submit", "--batch", &file, "--out", &out, "--scheduler", "http://127.0.0.1:9"];
     failed(1, &batch, "no scheduler answers at http://127.0.0.1:9");
     assert!(!std::path::Path::new(&out).exists());
 }
 
 #[test]
-fn a_batch_that_was_killed_goes_on_where_it_was() {
+fn killed_batch_continues_where_it_stopped() {
     let cluster = Cluster::start("task-batch", &[&builtin(8), &builtin(8)]);
     let (file, out) = (cluster.lab.path("tasks.jsonl"), cluster.lab.path("results.jsonl"));
     let task = |number: u64| match number % 2 {
         0 => json!({"model": "echo", "input": number}),
-        // Still under way when the others are done and the command is killed.
+        // Still in flight when the others are done and the command is killed.
         _ => json!({"model": "sleep", "input": {"ms": 8_000 + number}}),
     };
     let tasks: Vec<Value> = (0..16).map(task).collect();
@@ -250,15 +250,15 @@ fn a_cancelled_task_makes_room_at_its_worker() {
     assert_eq!(cluster.get(&format!("/api/v1/tasks/{next}"))["started_at"], Value::Null);
 
     assert_eq!(cluster.hypha(&["cancel", &running]), format!("{running} cancelled\n"));
-    // The worker has room for one task, and has stopped the one that would not have ended.
+    // The worker has room for one task, and has stopped the endless one.
     assert_eq!(cluster.ended(&next)["result"], "next");
     assert_eq!(cluster.ended(&running)["result"], Value::Null);
 }
 
 #[test]
-fn a_result_larger_than_fits_a_message_comes_back_whole() {
+fn result_larger_than_a_message_is_returned_completely() {
     let cluster = Cluster::start("task-large", &[&builtin(1)]);
-    // Not all the same, so that pieces in a wrong order are noticed.
+    // Not all the same, so that pieces in a wrong order are detected.
     let text: String = (0..400_000).map(|number| format!("{number:07} ")).collect();
     assert!(text.len() > 3_000_000);
     let task = cluster.call("POST /api/v1/tasks?wait=50", &json!({"model": "echo", "input": text}));
@@ -333,7 +333,7 @@ fn a_scheduler_off_loopback_requires_tokens() {
     let open = "[scheduler.api]\nbind_address = \"0.0.0.0:0\"\n";
     let member = lab.member("scheduler", "open", &[], open);
     let run = ["scheduler", "run", "-c", &member.config];
-    refused(&run, "everyone who reaches this address could use the scheduler: give `tokens_file`");
+    refused(&run, "anyone who can reach this address could use the scheduler: give `tokens_file`");
 
     let (token, entry) = Tokens::issue(&NewToken::default());
     std::fs::write(lab.path("tokens.toml"), entry).unwrap();

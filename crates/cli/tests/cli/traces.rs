@@ -1,4 +1,4 @@
-//! A trace goes with a question from one node to the next, and both tell the collector.
+//! A trace passes with a request from one node to the next, and both export to the collector.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use prost::Message;
 use crate::lab::{self, Lab};
 use crate::process::WAIT_TIMEOUT;
 
-/// Takes spans over HTTP, by the service that sent them.
+/// Receives spans over HTTP, by the service that sent them.
 #[derive(Clone, Default)]
 struct Collector {
     spans: Arc<Mutex<HashMap<String, Vec<Span>>>>,
@@ -96,7 +96,7 @@ fn a_trace_goes_from_the_scheduler_to_the_worker() {
     let scheduler = lab.member("scheduler", "scheduler", &[&front], "");
     let mut scheduler = scheduler.start_among(&told);
     scheduler.wait_for_line("a worker answers", WAIT_TIMEOUT);
-    // What is left to send is sent when they stop.
+    // Pending spans are sent when they stop.
     assert!(scheduler.terminate(WAIT_TIMEOUT).success());
     assert!(worker.terminate(WAIT_TIMEOUT).success());
 

@@ -1,4 +1,4 @@
-//! Workers that are away for a while: removed and taken again, not reached, or left alone for failing.
+//! Workers that are unavailable for a while: removed and readmitted, unreachable, or quarantined.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,12 +12,12 @@ use crate::cluster::{Cluster, api, builtin, worker_id};
 use crate::http;
 use crate::process::{WAIT_TIMEOUT, wait_until};
 
-/// A task that fails once has failed, and whoever is away is looked for often.
+/// A task has one attempt, and unreachable back ends are checked often.
 const STRICT: &str = "[scheduler.retry]\nmax_attempts = 1\n\
                       [scheduler.fault_tolerance]\nquarantine = 3600\n\
                       health_check_interval = 1\nhealth_check_timeout = 1\n";
 
-/// What the server says whatever it is asked: the list of its models, and every answer.
+/// The server's response to every request: the list of its models, and every completion.
 const SAYS: &str = r#"{"data":[{"id":"m"}]}"#;
 
 #[test]
@@ -44,7 +44,7 @@ fn a_drained_http_server_can_be_readmitted() {
         remove(&cluster, &worker);
         if restarted {
             cluster.restart_scheduler();
-            assert_eq!(cluster.get("/api/v1/workers")["workers"], json!([]), "it stays away");
+            assert_eq!(cluster.get("/api/v1/workers")["workers"], json!([]), "it stays removed");
         }
         let waits = cluster.submit("m", &json!("hi"));
         cluster.call(&format!("PUT /api/v1/workers/{worker}"), &Value::Null);
@@ -53,11 +53,11 @@ fn a_drained_http_server_can_be_readmitted() {
     }
 }
 
-/// What the configuration names is not stronger than the operator's last word.
+/// The configuration does not override the operator's removal.
 #[test]
 fn a_drained_configured_server_stays_removed_until_readmitted() {
     let mut server = Server::start();
-    // Nobody is there yet: the crew is complete without it.
+    // The server is not up yet: the cluster is complete without it.
     server.stop();
     let keys = format!(
         "{STRICT}[[scheduler.backends]]\nurl = \"http://{}\"\nmodels = [\"m\"]\n",
@@ -71,9 +71,9 @@ fn a_drained_configured_server_stays_removed_until_readmitted() {
     remove(&cluster, &worker);
     for _ in 0..2 {
         cluster.restart_scheduler();
-        let how = "since it was removed: `hypha readmit {}` takes it again";
+        let how = "since it was removed: `hypha readmit {}` readmits it";
         assert_eq!(cluster.scheduler.1.wait_for_line(how, WAIT_TIMEOUT), worker);
-        assert_eq!(cluster.get("/api/v1/workers")["workers"], json!([]), "it stays away");
+        assert_eq!(cluster.get("/api/v1/workers")["workers"], json!([]), "it stays removed");
     }
     let waits = cluster.submit("m", &json!("hi"));
     cluster.call(&format!("PUT /api/v1/workers/{worker}"), &Value::Null);
@@ -104,7 +104,7 @@ fn a_task_waits_for_its_only_back_end_and_uses_up_no_attempt() {
     let task = cluster.ended(&id);
     assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(2)), "{task}");
 
-    // Whoever waits on the line does not wait for long for a server that is away. Soon that is known without a try.
+    // An interactive request does not wait long for an unreachable server. Soon it fails without an attempt.
     server.stop();
     let request = r#"{"model": "m", "messages": []}"#;
     let address = api(&cluster.scheduler.1);
@@ -115,14 +115,14 @@ fn a_task_waits_for_its_only_back_end_and_uses_up_no_attempt() {
     }
 }
 
-/// The worker serves two models, one of them from a server that is away.
+/// The worker serves two models, one of them from an unreachable server.
 #[test]
 fn a_task_waits_for_the_back_end_behind_its_worker_and_uses_up_no_attempt() {
     let mut server = Server::start();
     let cluster = Cluster::start_with("away-behind", STRICT, &[&(builtin(1) + &server.behind())]);
     assert_eq!(cluster.ended(&cluster.submit("m", &json!("hi")))["status"], "completed");
     server.stop();
-    // Until the worker has noticed, each is tried and costs nothing; then none is given to it.
+    // Until the worker has noticed, attempts fail without being counted; then none is dispatched to it.
     let first = cluster.submit("m", &json!("hi"));
     wait_until("away", WAIT_TIMEOUT, || {
         cluster
@@ -179,7 +179,7 @@ fn remove(cluster: &Cluster, worker: &str) {
 struct Server {
     address: SocketAddr,
     serving: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
-    /// Keeps the port while nobody listens.
+    /// Keeps the port while the server is stopped.
     reserved: Option<socket2::Socket>,
 }
 
@@ -254,7 +254,7 @@ fn serve(listener: TcpListener) -> (Arc<AtomicBool>, JoinHandle<()>) {
     (stopped, thread)
 }
 
-/// Whether a request is there with its body.
+/// Whether a request is complete with its body.
 fn is_whole(request: &[u8]) -> bool {
     let text = String::from_utf8_lossy(request).to_ascii_lowercase();
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };

@@ -1,4 +1,4 @@
-//! `hypha up`: a network with one command, that stops as one and keeps what it had.
+//! `hypha up`: starts a network with one command, stops it as a whole, and keeps its data.
 
 use rustix::process::{Pid, Signal};
 
@@ -100,7 +100,7 @@ fn a_slip_in_a_node_s_file_ends_all_with_the_line_that_names_it() {
     assert!(line.contains("network/worker-1.toml:1:1: unknown key `dta_dir`"), "{line}");
     assert_eq!(up.node.wait(WAIT_TIMEOUT).code(), Some(2));
 
-    // The scheduler's own is read before anything runs.
+    // The scheduler's own file is read before anything runs.
     slip("scheduler");
     let up = ["up", "--dir", &directory, "--api", "127.0.0.1:0"];
     refused(&up, "network/scheduler.toml:1:1: unknown key `dta_dir`");
@@ -116,7 +116,7 @@ fn children(pid: u32) -> Vec<u32> {
     all.iter().flat_map(|some| some.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Whether it does anything: who has ended and is not waited for does not.
+/// Whether it is running: a zombie is not.
 fn runs(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

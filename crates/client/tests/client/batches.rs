@@ -59,11 +59,11 @@ async fn the_same_tasks_have_the_same_key_together() {
     let keys: Vec<_> = stub.received().into_iter().map(|received| received.key).collect();
     assert!(keys[0].is_some() && keys[0] == keys[1], "{keys:?}");
     assert_ne!(keys[0], keys[2]);
-    assert_eq!(keys[3], None, "what has no key cannot be repeated");
+    assert_eq!(keys[3], None, "a submission without a key cannot be retried");
 }
 
 #[tokio::test]
-async fn each_task_has_an_outcome_of_its_own() {
+async fn each_task_has_its_own_outcome() {
     let stub = Stub::new(|_, _| {
         let error = |code: &str| json!({"error": {"code": code, "message": "no such thing"}});
         let tasks = [
@@ -87,7 +87,7 @@ async fn a_refused_request_is_the_outcome_of_each_of_its_tasks() {
     let outcomes = stub.scheduler.submit_tasks(numbered(2)).await;
     assert_eq!(outcomes.len(), 2);
     assert!(outcomes.iter().all(|one| one.as_ref().unwrap_err().is_auth_error()));
-    // Where each has a reason, each gets its own.
+    // If the response has a reason for each task, each gets its own.
     let stub = Stub::new(|_, _| {
         let error = |message: &str| json!({"error": {"code": "invalid", "message": message}});
         let tasks = [error("no model"), error("no such field")];
@@ -103,7 +103,7 @@ async fn a_refused_request_is_the_outcome_of_each_of_its_tasks() {
         outcomes.iter().all(|one| matches!(one, Err(ClientError::Busy { .. }))),
         "{outcomes:?}"
     );
-    // An answer that does not fit the question is not guessed at.
+    // A response that does not match the request is an error.
     let stub = Stub::new(|_, _| reply(202, &json!({"tasks": []}))).await;
     let outcomes = stub.scheduler.submit_tasks(numbered(2)).await;
     assert!(matches!(&outcomes[..], [Err(ClientError::Malformed { .. }), Err(_)]), "{outcomes:?}");

@@ -1,4 +1,4 @@
-//! Each call asks the right thing and understands the answer.
+//! Each call sends the right request and parses the response.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn a_task_is_submitted_as_the_api_takes_it() {
 }
 
 #[tokio::test]
-async fn a_wait_is_made_of_long_polls() {
+async fn long_wait_uses_several_long_polls() {
     let stub = Stub::new(|received, before| {
         assert!(received.line.contains("wait="));
         match before {
@@ -62,7 +62,7 @@ async fn a_wait_is_made_of_long_polls() {
     assert_eq!(stub.lines()[0], format!("GET /api/v1/tasks/{ID}?wait=30.000"));
     assert_eq!(stub.lines().len(), 3);
 
-    // It has not ended by then: the caller sees how it is.
+    // It has not ended by then: the caller sees its present state.
     let stub = Stub::new(|_, _| reply(200, &task("running", &json!({})))).await;
     let running = stub.scheduler.wait(id(), Duration::from_millis(10)).await.unwrap();
     assert!(!running.has_ended());
@@ -141,7 +141,7 @@ async fn cancel_explain_result_workers_and_scheduler_calls() {
     assert_eq!((worker.status.as_str(), worker.queued, worker.running), ("busy", 1, 2));
     assert_eq!((worker.health.success_rate, worker.health.consecutive_failures), (Some(0.5), 2));
     assert_eq!(worker.more["region"], "eu");
-    // What the client does not know is not lost.
+    // Unknown fields are kept.
     assert_eq!(json!(worker)["health"]["completed"], 9);
     assert_eq!(json!(worker)["health"]["last_seen"], "2026-01-01T00:00:00.000Z");
     assert_eq!(scheduler.scheduler().await.unwrap().more["counts"]["submitted"], 3);
@@ -182,7 +182,7 @@ async fn workers_are_drained_and_readmitted() {
     assert_eq!(
         scheduler.workers().await.unwrap().len(),
         1,
-        "those that were removed are no workers"
+        "removed workers are not listed as workers"
     );
     let path = format!("/api/v1/workers/{worker}");
     assert_eq!(stub.lines()[..2], [format!("DELETE {path}"), format!("PUT {path}")]);

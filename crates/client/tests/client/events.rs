@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::stub::{ID, Stub, id, reply, task};
 
-/// An answer whose body comes in these pieces.
+/// A response whose body arrives in these pieces.
 fn pieces(pieces: Vec<String>) -> Response {
     let pieces = pieces.into_iter().map(Ok::<_, std::io::Error>);
     Response::new(Body::from_stream(stream::iter(pieces)))

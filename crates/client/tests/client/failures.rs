@@ -1,4 +1,4 @@
-//! What goes wrong says what it is, and only what is safe is tried again.
+//! Errors are specific, and only safe calls are retried.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ async fn unreachable_scheduler_is_reported() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_repeated_in_the_scheduler_s_words() {
+async fn refusal_shows_the_message_of_the_scheduler() {
     let stub = Stub::new(|received, _| {
         let error = json!({"error": {"code": "not_found", "message": "no such task\u{1b}[2J"}});
         match received.line.as_str() {
@@ -55,11 +55,11 @@ async fn a_refusal_is_repeated_in_the_scheduler_s_words() {
     assert!(matches!(busy, ClientError::Busy { .. }), "{busy:?}");
     let other = scheduler.scheduler().await.unwrap_err();
     assert!(matches!(other, ClientError::Malformed { .. }), "{other:?}");
-    // An answer is an answer: nothing of this was received twice.
+    // Any response is final: none of these requests was sent twice.
     assert_eq!(stub.lines().len(), 4);
 }
 
-/// A server that closes the first `broken` connections after it has read a request, and answers the others.
+/// A server that closes the first `broken` connections after it has read a request, and serves the others.
 async fn breaking(broken: usize) -> (Scheduler, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -112,11 +112,11 @@ async fn lost_connection_is_retried_only_where_that_is_safe() {
     let (scheduler, requests) = breaking(usize::MAX).await;
     let error = scheduler.submit_task(keyed()).await.unwrap_err();
     assert!(error.is_transient() && matches!(error, ClientError::Lost { .. }), "{error:?}");
-    assert_eq!(count(&requests), 3, "not for ever");
+    assert_eq!(count(&requests), 3, "retries are bounded");
 }
 
 #[tokio::test]
-async fn a_redirect_does_not_carry_the_token_away() {
+async fn redirect_does_not_leak_the_token() {
     let elsewhere = Stub::new(|_, _| reply(200, &task("queued", &json!({})))).await;
     let target = HeaderValue::from_str(&elsewhere.address).unwrap();
     let stub = Stub::new(move |_, _| {
@@ -131,7 +131,7 @@ async fn a_redirect_does_not_carry_the_token_away() {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_given_up() {
+async fn response_without_end_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {

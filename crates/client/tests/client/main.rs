@@ -1,4 +1,4 @@
-//! The client against a scheduler that is played by the test.
+//! The client against a stub of a scheduler.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod batches;

@@ -1,4 +1,4 @@
-//! A scheduler that answers what it is told to, and remembers the requests it received.
+//! A stub of a scheduler that returns prepared responses, and records the requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +25,7 @@ pub(crate) struct ReceivedRequest {
 
 type Responder = Arc<dyn Fn(&ReceivedRequest, usize) -> Response + Send + Sync>;
 
-/// The played scheduler.
+/// The stub.
 pub(crate) struct Stub {
     pub(crate) scheduler: Scheduler,
     pub(crate) address: String,
@@ -33,7 +33,7 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
-    /// Answers each request with what `answer` makes of it and of how many came before.
+    /// Responds to each request with the result of `answer`, given the request and how many came before.
     pub(crate) async fn new(
         answer: impl Fn(&ReceivedRequest, usize) -> Response + Send + Sync + 'static,
     ) -> Stub {

@@ -9,7 +9,7 @@ pub(super) const KEYS: &[Key] = &[
         name: "datasets",
         kind: Kind::Entries(DATASETS),
         preset: Preset::Absent(""),
-        doc: "The data sets that are served, one entry for each.",
+        doc: "The data sets that this node serves, one entry for each.",
     },
 ];
 
@@ -18,7 +18,7 @@ const DATASETS: &[Key] = &[
         name: "name",
         kind: Kind::Label,
         preset: Preset::Required("\"imagenet\""),
-        doc: "The name that a job asks for.",
+        doc: "The name by which jobs request it.",
     },
     Key {
         name: "path",

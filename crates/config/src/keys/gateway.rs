@@ -3,16 +3,16 @@
 use super::{DAY, seconds};
 use crate::key::{Key, Kind, Preset};
 
-/// A reservation or a circuit costs the gateway a few file descriptors and buffers; beyond this it needs
-/// more of them than one process gets.
+/// A reservation or a circuit costs the gateway a few file descriptors and buffers; beyond this number it
+/// needs more of them than one process gets.
 const MAX_RELAYED: u32 = 65_536;
 
 pub(super) const KEYS: &[Key] = &[Key {
     name: "relay",
     kind: Kind::Section(RELAY),
     preset: Preset::Absent(""),
-    doc: "What the gateway carries for nodes that cannot be connected to directly. Tensors must fit through: \
-          a limit that cuts them off costs the whole transfer again.",
+    doc: "What the gateway relays for nodes that cannot be reached directly. Leave room for tensors: \
+          a transfer that a limit cuts off starts over.",
 }];
 
 const RELAY: &[Key] = &[
@@ -20,7 +20,7 @@ const RELAY: &[Key] = &[
         name: "max_reservations",
         kind: Kind::Count { min: 1, max: MAX_RELAYED },
         preset: Preset::Is("1024"),
-        doc: "How many places for nodes to be reached through this gateway there are.",
+        doc: "How many reservations there are for nodes to be reached through this gateway.",
     },
     Key {
         name: "max_reservations_per_peer",
@@ -52,7 +52,7 @@ const RELAY: &[Key] = &[
         kind: Kind::Seconds { min: seconds(60), max: seconds(7 * 86_400) },
         preset: Preset::Is("3600"),
         doc: "Seconds after which a relayed connection is closed. A tensor of 10 GB takes 53 minutes at 25 \
-              Mbit/s, and a connection that is gone must be made anew in the middle of it.",
+              Mbit/s, and a connection that is closed must be reopened in the middle of it.",
     },
     Key {
         name: "max_circuit_bytes",

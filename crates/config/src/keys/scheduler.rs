@@ -8,23 +8,23 @@ use crate::key::{Key, Kind, Preset};
 use crate::parse::{UrlUse, names};
 use crate::scheduler::{Backoff, LoadBy, PickBy};
 
-/// A month: what takes longer is a training job, not a task.
+/// A month: work that takes longer is a training job, not a task.
 const MAX_TASK_TIMEOUT: Duration = seconds(30 * 86_400);
-/// A year: results that are wanted for longer belong into somebody's files.
+/// A year: results that are needed for longer belong into files of the client's own.
 const MAX_RESULT_TTL: Duration = seconds(365 * 86_400);
-/// A million waiting tasks take up to a gigabyte of memory: ten of them are what a large machine has.
+/// A million waiting tasks take up to a gigabyte of memory; ten million fit into a large machine.
 const MAX_QUEUE: u32 = 10_000_000;
-/// More than any pool works on at once; a slip of some zeros is caught.
+/// More than any pool runs at once: catches a number with some zeros too many.
 const MAX_CONCURRENT_TASKS: u32 = 10_000_000;
 /// A request is held in memory while it is read.
 const MAX_REQUEST: u64 = 1 << 30;
-/// Each attempt is kept with its task, and nothing succeeds the hundredth time.
+/// Each attempt is kept with its task, and no task succeeds on its hundredth attempt.
 const MAX_ATTEMPTS: u32 = 100;
-/// Shorter waits than this would mostly measure the network.
+/// Shorter timeouts than this would mostly measure the network.
 const MIN_DURATION: Duration = Duration::from_millis(10);
-/// Farther away than this is nowhere on this planet.
+/// No two places on Earth are farther apart than this.
 const MAX_LATENCY: Duration = seconds(60);
-/// More than any server takes at once.
+/// More than any back end accepts at once.
 const MAX_CONCURRENCY: u32 = 65_536;
 
 pub(super) const KEYS: &[Key] = &[
@@ -32,14 +32,14 @@ pub(super) const KEYS: &[Key] = &[
         name: "data_dir",
         kind: Kind::Directory,
         preset: Preset::Is("\"scheduler-data\""),
-        doc: "The directory for what must survive a restart: tasks, results, what was learned. It is made if \
-              it is not there.",
+        doc: "The directory for what must survive a restart: tasks, results, learned run times. It is created if \
+              it does not exist.",
     },
     Key {
         name: "region",
         kind: Kind::Label,
         preset: Preset::Absent("\"eu-west\""),
-        doc: "Where it stands. With `prefer_local_workers`, workers of the same region go first.",
+        doc: "The region of this scheduler. With `prefer_local_workers`, workers of the same region go first.",
     },
     Key {
         name: "scheduler",
@@ -54,7 +54,7 @@ const SCHEDULER: &[Key] = &[
         name: "max_concurrent_tasks",
         kind: Kind::Count { min: 1, max: MAX_CONCURRENT_TASKS },
         preset: Preset::Absent("100"),
-        doc: "How many tasks are in flight at a time; the others wait. Without it, as many as \
+        doc: "How many tasks are in flight at a time; the others wait. By default, as many as \
               the workers take.",
     },
     Key {
@@ -70,7 +70,7 @@ const SCHEDULER: &[Key] = &[
         name: "task_timeout",
         kind: Kind::Seconds { min: MIN_DURATION, max: MAX_TASK_TIMEOUT },
         preset: Preset::Is("300"),
-        doc: "Seconds that one attempt at a task may take, if the task does not say.",
+        doc: "Seconds that one attempt of a task may take, unless the task sets its own timeout.",
     },
     Key {
         name: "discovery_interval",
@@ -82,7 +82,7 @@ const SCHEDULER: &[Key] = &[
         name: "max_queue",
         kind: Kind::Count { min: 1, max: MAX_QUEUE },
         preset: Preset::Is("1000000"),
-        doc: "How many tasks that have not ended are kept; more are refused.",
+        doc: "How many tasks may be queued or in flight; more are refused.",
     },
     Key {
         name: "lease_ttl",
@@ -95,20 +95,20 @@ const SCHEDULER: &[Key] = &[
         name: "result_ttl",
         kind: Kind::Seconds { min: seconds(1), max: MAX_RESULT_TTL },
         preset: Preset::Is("86400"),
-        doc: "Seconds for which an ended task with its result, and its idempotency key, are kept.",
+        doc: "Seconds for which an ended task, its result and its idempotency key are kept.",
     },
     Key {
         name: "max_result_size",
         kind: Kind::Size { min: MIN_SIZE, max: MAX_INLINE },
         preset: Preset::Is("\"1MiB\""),
-        doc: "Results up to this size are kept beside the task, larger ones in the object store.",
+        doc: "Results up to this size are kept with the task, larger ones in the object store.",
     },
     Key {
         name: "object_store",
         kind: Kind::Directory,
         preset: Preset::Is("\"scheduler-data/objects\""),
-        doc: "The directory for large results. The default is `objects` in `data_dir`. It is made if it is \
-              not there.",
+        doc: "The directory for large results. The default is `objects` in `data_dir`. It is created if it \
+              does not exist.",
     },
     Key {
         name: "lookup_table",
@@ -126,20 +126,20 @@ const SCHEDULER: &[Key] = &[
         name: "load_balancing",
         kind: Kind::Section(LOAD_BALANCING),
         preset: Preset::Absent(""),
-        doc: "Which workers are taken.",
+        doc: "Which workers are preferred.",
     },
     Key {
         name: "fault_tolerance",
         kind: Kind::Section(FAULT_TOLERANCE),
         preset: Preset::Absent(""),
-        doc: "How failing workers are noticed, and what becomes of their tasks.",
+        doc: "How failing workers are detected, and what happens to their tasks.",
     },
     Key {
         name: "retry",
         kind: Kind::Section(RETRY),
         preset: Preset::Absent(""),
-        doc: "How failed attempts are repeated. A key here wins over what [scheduler.fault_tolerance] says \
-              of the same.",
+        doc: "How failed attempts are retried. A key here wins over the corresponding keys in \
+              [scheduler.fault_tolerance].",
     },
     Key {
         name: "parameters",
@@ -151,7 +151,7 @@ const SCHEDULER: &[Key] = &[
         name: "backends",
         kind: Kind::Entries(BACKENDS),
         preset: Preset::Absent(""),
-        doc: "HTTP servers that the scheduler uses directly, without a worker between, one entry for each.",
+        doc: "HTTP servers that the scheduler calls directly, without a worker node, one entry for each.",
     },
 ];
 
@@ -173,14 +173,14 @@ const API: &[Key] = &[
         name: "tokens_file",
         kind: Kind::File,
         preset: Preset::Absent("\"tokens.toml\""),
-        doc: "The bearer tokens that are let in, as hashes, each with a tenant, a role, a priority ceiling and \
+        doc: "The accepted bearer tokens, as hashes, each with a tenant, a role, a priority ceiling and \
               a quota.",
     },
     Key {
         name: "allow_unauthenticated",
         kind: Kind::Switch,
         preset: Preset::Is("false"),
-        doc: "Whether everyone who can reach an address other than loopback may use the scheduler without a \
+        doc: "Whether any client that can reach an address other than loopback may use the scheduler without a \
               token.",
     },
     Key {
@@ -199,8 +199,8 @@ const API: &[Key] = &[
         name: "public_url",
         kind: Kind::Url(UrlUse::Public),
         preset: Preset::Absent("\"https://scheduler.example.org\""),
-        doc: "Where others reach this interface. Task instances are told to report there. The default is \
-              `bind_address`, if that is an address that can be called.",
+        doc: "The address at which others reach this interface. Task instances report to it. The default is \
+              `bind_address`, if others can connect to that address.",
     },
     Key {
         name: "allowed_networks",
@@ -209,8 +209,8 @@ const API: &[Key] = &[
             "[\"127.0.0.0/8\", \"10.0.0.0/8\", \"172.16.0.0/12\", \"192.168.0.0/16\", \"::1/128\", \
              \"fc00::/7\"]",
         ),
-        doc: "The address ranges that task instances may be registered in; the scheduler calls no server \
-              elsewhere on a client's word. The default is loopback and the private ranges.",
+        doc: "The address ranges that task instances may be registered in; the scheduler calls no address \
+              outside them at a client's request. The default is loopback and the private ranges.",
     },
 ];
 
@@ -220,20 +220,20 @@ const LOAD_BALANCING: &[Key] = &[
         kind: Kind::Choice(names::<PickBy>),
         preset: Preset::Is("\"least-loaded\""),
         doc: "How `capability-based` picks among the workers that fit: \"least-loaded\", \"random\" or \
-              \"performance\", the best record. Other algorithms do not look at it.",
+              \"performance\", the best record. Other algorithms ignore it.",
     },
     Key {
         name: "load_metric",
         kind: Kind::Choice(names::<LoadBy>),
         preset: Preset::Is("\"task-count\""),
         doc: "What \"least-loaded\" counts: \"task-count\", \"cpu-usage\" or \"memory-usage\", the share of \
-              cores or memory that the worker's tasks asked for.",
+              cores or memory that the worker's tasks require.",
     },
     Key {
         name: "prefer_local_workers",
         kind: Kind::Switch,
         preset: Preset::Is("true"),
-        doc: "Whether workers of the scheduler's own `region` go first. Without a `region` it has no effect.",
+        doc: "Whether workers of the scheduler's own `region` are preferred. Without a `region` it has no effect.",
     },
     Key {
         name: "max_network_latency",
@@ -248,44 +248,44 @@ const FAULT_TOLERANCE: &[Key] = &[
         name: "health_check_interval",
         kind: Kind::Seconds { min: MIN_DURATION, max: DAY },
         preset: Preset::Is("30"),
-        doc: "Seconds between two questions to a worker whether it is there.",
+        doc: "Seconds between two heartbeats to a worker.",
     },
     Key {
         name: "health_check_timeout",
         kind: Kind::Seconds { min: MIN_DURATION, max: DAY },
         preset: Preset::Is("5"),
-        doc: "Seconds that its answer may take.",
+        doc: "Seconds to wait for the worker's answer.",
     },
     Key {
         name: "max_consecutive_failures",
         kind: Kind::Count { min: 1, max: 1_000 },
         preset: Preset::Is("3"),
-        doc: "After how many failures in a row an executor is quarantined, or a worker after how \
-              many losses.",
+        doc: "After how many failures in a row an executor is quarantined, or after how many \
+              losses a worker is.",
     },
     Key {
         name: "quarantine",
         kind: Kind::Seconds { min: MIN_DURATION, max: DAY },
         preset: Preset::Is("30"),
-        doc: "For how many seconds it is quarantined, the first time; doubled each further time, up to 16 times.",
+        doc: "Seconds for which it is first quarantined; doubled each further time, up to 16 times this.",
     },
     Key {
         name: "enable_retries",
         kind: Kind::Switch,
         preset: Preset::Is("true"),
-        doc: "Whether failed attempts are repeated at all.",
+        doc: "Whether failed attempts are retried at all.",
     },
     Key {
         name: "max_retries",
         kind: Kind::Count { min: 0, max: MAX_ATTEMPTS - 1 },
         preset: Preset::Is("2"),
-        doc: "How many times, after the first attempt.",
+        doc: "How many retries after the first attempt.",
     },
     Key {
         name: "retry_backoff",
         kind: Kind::Choice(names::<Backoff>),
         preset: Preset::Is("\"exponential\""),
-        doc: "The pause before each: \"exponential\" doubles from `backoff_base` to `backoff_max`, \
+        doc: "The delay before each retry: \"exponential\" doubles from `backoff_base` to `backoff_max`, \
               \"constant\" stays at `backoff_base`, \"none\" does not wait.",
     },
 ];
@@ -295,35 +295,35 @@ const RETRY: &[Key] = &[
         name: "max_attempts",
         kind: Kind::Count { min: 1, max: MAX_ATTEMPTS },
         preset: Preset::Is("3"),
-        doc: "Attempts in all, the first among them. Wins over `max_retries` and `enable_retries`.",
+        doc: "Attempts in total, including the first. Wins over `max_retries` and `enable_retries`.",
     },
     Key {
         name: "backoff_base",
         kind: Kind::Seconds { min: Duration::ZERO, max: DAY },
         preset: Preset::Is("2"),
-        doc: "Seconds before the second attempt; doubled before each further one. Wins over `retry_backoff`.",
+        doc: "Seconds to wait before the second attempt; doubled before each further one. Wins over `retry_backoff`.",
     },
     Key {
         name: "backoff_max",
         kind: Kind::Seconds { min: Duration::ZERO, max: DAY },
         preset: Preset::Is("60"),
-        doc: "The longest pause, in seconds. Wins over `retry_backoff`.",
+        doc: "The longest delay between attempts, in seconds. Wins over `retry_backoff`.",
     },
     Key {
         name: "retry_on_timeout",
         kind: Kind::Switch,
         preset: Preset::Is("true"),
-        doc: "Whether an attempt that took longer than its timeout is repeated.",
+        doc: "Whether an attempt that exceeds its timeout is retried.",
     },
     Key {
         name: "retry_on_worker_failure",
         kind: Kind::Switch,
         preset: Preset::Is("true"),
-        doc: "Whether an attempt whose worker failed or vanished is repeated.",
+        doc: "Whether an attempt whose worker failed or vanished is retried.",
     },
 ];
 
-/// Their ranges are the strategies' own business.
+/// Each strategy checks the ranges of its own parameters.
 const PARAMETERS: &[Key] = &[
     Key {
         name: "ageing",
@@ -336,19 +336,19 @@ const PARAMETERS: &[Key] = &[
         name: "wait_surcharge",
         kind: Kind::Number,
         preset: Preset::Is("3.0"),
-        doc: "predictive: how much dearer a second of waiting for a busy worker is than a second of running.",
+        doc: "predictive: how much more a second of waiting for a busy worker costs than a second of running.",
     },
     Key {
         name: "lookahead",
         kind: Kind::Count { min: 0, max: u32::MAX },
         preset: Preset::Is("16"),
-        doc: "predictive: how many waiting tasks are looked at before a free worker is left idle, 8 to 1024.",
+        doc: "predictive: how many waiting tasks are examined before a free worker stays idle, 8 to 1024.",
     },
     Key {
         name: "exploration",
         kind: Kind::Number,
         preset: Preset::Is("0.01"),
-        doc: "predictive: how often a worker that was not used for long gets a task although another looks \
+        doc: "predictive: how often a worker that has not been used for long gets a task although another looks \
               better, 0 to 1.",
     },
     Key {
@@ -367,7 +367,7 @@ const PARAMETERS: &[Key] = &[
         name: "steal_threshold",
         kind: Kind::Count { min: 0, max: u32::MAX },
         preset: Preset::Is("2"),
-        doc: "work_stealing: a worker's queue is stolen from when it is longer than this.",
+        doc: "work_stealing: tasks are stolen from a worker's queue when it is longer than this.",
     },
     Key {
         name: "penalty_half_life_s",
@@ -388,19 +388,19 @@ const BACKENDS: &[Key] = &[
         name: "models",
         kind: Kind::Labels,
         preset: Preset::Is("[]"),
-        doc: "The models it serves; without any, the back end is asked for them.",
+        doc: "The models it serves. By default, the back end is queried for them.",
     },
     Key {
         name: "format",
         kind: Kind::Choice(names::<BackendFormat>),
         preset: Preset::Is("\"openai\""),
-        doc: "What it speaks: \"openai\", the routes under /v1, or \"json\", a task's input as it is.",
+        doc: "Its protocol: \"openai\", the routes under /v1, or \"json\", a task's input, unchanged.",
     },
     Key {
         name: "concurrency",
         kind: Kind::Count { min: 1, max: MAX_CONCURRENCY },
         preset: Preset::Is("8"),
-        doc: "How many requests it is given at once.",
+        doc: "How many requests are sent to it at once.",
     },
     Key {
         name: "api_key_file",

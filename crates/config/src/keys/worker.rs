@@ -9,11 +9,11 @@ use crate::key::{Key, Kind, Preset};
 use crate::parse::{UrlUse, names};
 use crate::worker::{Confinement, RuntimeName};
 
-/// More than any machine has room for; a slip of two zeros is caught.
+/// More than any machine has room for: catches a number with two zeros too many.
 const MAX_CONCURRENCY: u32 = 4_096;
 /// The kernel's own bound on processes, and more files than any program has open.
 const MAX_HANDLES: u32 = 4_194_304;
-/// The end of a program's output goes into the task's error: nobody reads more there.
+/// The end of a program's output goes into the task's error, where more than this is not read.
 const MAX_OUTPUT: u64 = 1 << 20;
 /// A result is in the worker's memory until it has been sent.
 const MAX_RESULT: u64 = 4 << 30;
@@ -23,39 +23,39 @@ pub(super) const KEYS: &[Key] = &[
         name: "price",
         kind: Kind::Price,
         preset: Preset::Is("0"),
-        doc: "What an hour of this worker costs, in the unit that the members of the network agreed on.",
+        doc: "What an hour of this worker costs, in the unit that the members of the network have agreed on.",
     },
     Key {
         name: "region",
         kind: Kind::Label,
         preset: Preset::Absent("\"eu-west\""),
-        doc: "Where it stands. A task may ask for a region by this name.",
+        doc: "The region of this worker. A task may require a region by this name.",
     },
     Key {
         name: "hardware",
         kind: Kind::Label,
         preset: Preset::Absent("\"a100\""),
-        doc: "What it is. Run times are learned for each hardware: equal machines should have equal names.",
+        doc: "The kind of machine. Run times are learned per hardware name: give equal machines equal names.",
     },
     RECORD_TTL,
     Key {
         name: "data_dir",
         kind: Kind::Directory,
         preset: Preset::Is("\"worker-data\""),
-        doc: "The directory for what the worker keeps: work directories of running tasks, large results on \
-              their way. It is made if it is not there.",
+        doc: "The directory for what the worker keeps: work directories of running tasks, large results in \
+              transit. It is created if it does not exist.",
     },
     Key {
         name: "max_result_size",
         kind: Kind::Size { min: MIN_SIZE, max: MAX_INLINE },
         preset: Preset::Is("\"1MiB\""),
-        doc: "Results up to this size are sent in the message that ends a task, larger ones as a stream.",
+        doc: "Results up to this size are sent in the message that completes a task, larger ones as a stream.",
     },
     Key {
         name: "resources",
         kind: Kind::Section(RESOURCES),
         preset: Preset::Absent(""),
-        doc: "What the worker offers. What is not given is detected.",
+        doc: "What the worker offers. Amounts that are not given are detected.",
     },
     Key {
         name: "executors",
@@ -78,20 +78,20 @@ const RESOURCES: &[Key] = &[
         name: "memory",
         kind: Kind::Bytes,
         preset: Preset::Absent("\"16GiB\""),
-        doc: "Main memory: bytes, or a text with a unit.",
+        doc: "Main memory: bytes, or a string with a unit.",
     },
     Key {
         name: "storage",
         kind: Kind::Bytes,
         preset: Preset::Absent("\"100GB\""),
-        doc: "Disk space: bytes, or a text with a unit.",
+        doc: "Disk space: bytes, or a string with a unit.",
     },
     Key {
         name: "gpu",
         kind: Kind::Entries(GPUS),
         preset: Preset::Absent(""),
-        doc: "The GPUs, one entry for each; `gpu = []` under [resources] offers none of those that are \
-              there.",
+        doc: "The GPUs, one entry for each; `gpu = []` under [resources] offers none, even if the \
+              machine has some.",
     },
 ];
 
@@ -100,13 +100,13 @@ const GPUS: &[Key] = &[
         name: "model",
         kind: Kind::Label,
         preset: Preset::Required("\"NVIDIA A100\""),
-        doc: "What it is.",
+        doc: "The model of the GPU.",
     },
     Key {
         name: "memory",
         kind: Kind::Bytes,
         preset: Preset::Required("\"80GiB\""),
-        doc: "Its memory: bytes, or a text with a unit.",
+        doc: "Its memory: bytes, or a string with a unit.",
     },
 ];
 
@@ -115,7 +115,7 @@ const EXECUTORS: &[Key] = &[
         name: "name",
         kind: Kind::Label,
         preset: Preset::Required("\"chat\""),
-        doc: "The name that a task may ask for.",
+        doc: "The name by which a task may request it.",
     },
     Key {
         name: "class",
@@ -146,7 +146,7 @@ const EXECUTORS: &[Key] = &[
         name: "cmd",
         kind: Kind::Program,
         preset: Preset::Absent("\"python3\""),
-        doc: "process: the program, by its path, or by a name that is looked for in the system's \
+        doc: "process: the program, by its path, or by a name that is searched for in the system's \
               directories. Required there.",
     },
     Key {
@@ -159,14 +159,14 @@ const EXECUTORS: &[Key] = &[
         name: "environment",
         kind: Kind::Environment,
         preset: Preset::Absent("{ HF_HUB_OFFLINE = \"1\" }"),
-        doc: "process: its environment, besides what every task gets; nothing of the worker's own is passed \
+        doc: "process: its environment, besides what every task gets; the worker's own is not passed \
               on.",
     },
     Key {
         name: "warm",
         kind: Kind::Switch,
         preset: Preset::Is("false"),
-        doc: "process: whether it is kept running and fed one task after the other, rather than started for \
+        doc: "process: whether it is kept running and given one task after the other, rather than started for \
               each.",
     },
     Key {
@@ -186,7 +186,7 @@ const EXECUTORS: &[Key] = &[
         kind: Kind::Choice(names::<Confinement>),
         preset: Preset::Is("\"required\""),
         doc: "process: what happens where the kernel cannot confine its files: \"required\" does not run it, \
-              \"best-effort\" runs it with what confinement there is.",
+              \"best-effort\" runs it with the confinement that is available.",
     },
     Key {
         name: "url",
@@ -198,7 +198,7 @@ const EXECUTORS: &[Key] = &[
         name: "format",
         kind: Kind::Choice(names::<BackendFormat>),
         preset: Preset::Is("\"openai\""),
-        doc: "http: what it speaks: \"openai\", the routes under /v1, or \"json\", a task's input as it is.",
+        doc: "http: its protocol: \"openai\", the routes under /v1, or \"json\", a task's input, unchanged.",
     },
     Key {
         name: "health_path",
@@ -225,13 +225,13 @@ const LIMITS: &[Key] = &[
         name: "memory",
         kind: Kind::Bytes,
         preset: Preset::Absent("\"16GiB\""),
-        doc: "Main memory of all its processes together, where the task does not say.",
+        doc: "Main memory of all its processes together, unless the task sets its own limit.",
     },
     Key {
         name: "processes",
         kind: Kind::Count { min: 1, max: MAX_HANDLES },
         preset: Preset::Absent("1024"),
-        doc: "Processes at once.",
+        doc: "Processes that may exist at once.",
     },
     Key {
         name: "open_files",
@@ -249,7 +249,7 @@ const LIMITS: &[Key] = &[
         name: "result",
         kind: Kind::Size { min: MIN_SIZE, max: MAX_RESULT },
         preset: Preset::Absent("\"64MiB\""),
-        doc: "The largest result that is taken. It is in the worker's memory until it has been sent.",
+        doc: "The largest result that is accepted. It is in the worker's memory until it has been sent.",
     },
     Key {
         name: "output",
@@ -261,7 +261,7 @@ const LIMITS: &[Key] = &[
         name: "grace",
         kind: Kind::Seconds { min: seconds(0), max: seconds(3_600) },
         preset: Preset::Absent("10"),
-        doc: "Seconds that it has to end after it was asked to stop, before it is killed.",
+        doc: "Seconds between the request to stop and the kill.",
     },
 ];
 
@@ -270,18 +270,18 @@ const TASK_INSTANCE: &[Key] = &[
         name: "bind",
         kind: Kind::Socket,
         preset: Preset::Absent("\"127.0.0.1:8100\""),
-        doc: "Where it is served. Any address but loopback needs `tokens_file`.",
+        doc: "The address that it is served at. Any address but loopback needs `tokens_file`.",
     },
     Key {
         name: "tokens_file",
         kind: Kind::File,
         preset: Preset::Absent("\"tokens.toml\""),
-        doc: "The bearer tokens that are let in, as hashes.",
+        doc: "The accepted bearer tokens, as hashes.",
     },
     Key {
         name: "model",
         kind: Kind::Label,
         preset: Preset::Absent("\"llama-2-7b\""),
-        doc: "The model that it says it serves. The default is the first that an executor names.",
+        doc: "The model that it reports to serve. The default is the first that an executor names.",
     },
 ];

@@ -1,18 +1,18 @@
-//! Addresses of peers. Nodes speak TCP, so an address is a host and a port, and nothing else would work.
+//! Addresses of peers. Nodes use TCP only, so an address is a host and a port.
 
 use multiaddr::{Multiaddr, Protocol};
 
 use super::{Problem, list};
 use crate::sourced_value::SourcedValue;
 
-/// What an address is for, which decides what it may hold.
+/// The use of an address, which decides what it may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressUse {
     /// To bind: an IP address of this machine, or all of them; port 0 lets the system choose.
     Listen,
-    /// To be told to others.
+    /// To publish.
     External,
-    /// To dial a gateway; may say which peer is expected there.
+    /// To dial a gateway; may name the peer that is expected there.
     Gateway,
 }
 
@@ -68,7 +68,7 @@ fn shape(address: &Multiaddr, purpose: AddressUse) -> Result<(), &'static str> {
         Some(Protocol::Ip6(ip)) => ip.is_unspecified(),
         Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)) if !binds => false,
         Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)) => {
-            return Err("a name cannot be listened on");
+            return Err("cannot listen on a host name");
         }
         _ => return Err("not an address of a host"),
     };

@@ -1,5 +1,5 @@
-//! `key=value,key=value`, the way OpenTelemetry writes attributes and headers, with `%20` and the like for
-//! what could not be written otherwise.
+//! `key=value,key=value`, the format of OpenTelemetry's attributes and headers, with `%20` and the like for
+//! reserved characters.
 
 use super::Problem;
 use crate::sourced_value::SourcedValue;

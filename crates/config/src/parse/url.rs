@@ -5,14 +5,14 @@ use crate::sourced_value::SourcedValue;
 
 const PATH: &str = "a path such as \"/health\"";
 
-/// What an address is for, which decides what it may hold.
+/// The use of an address, which decides what it may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UrlUse {
     /// A collector of telemetry.
     Collector,
     /// A server that does work.
     Server,
-    /// This node's own, as others see it.
+    /// This node's own, as others reach it.
     Public,
 }
 
@@ -34,7 +34,7 @@ impl UrlUse {
     }
 }
 
-/// One with a password in it is refused: addresses are logged, headers and files of keys are not.
+/// An address with a password in it is refused: addresses are logged, headers and key files are not.
 pub(crate) fn url(given: &SourcedValue, purpose: UrlUse) -> Result<String, Problem> {
     let url = given.text().ok_or_else(|| Problem::expected(purpose.example(), given))?;
     let wrong = || Problem::new(format!("expected {}", purpose.example()));
@@ -43,7 +43,7 @@ pub(crate) fn url(given: &SourcedValue, purpose: UrlUse) -> Result<String, Probl
     let authority = rest.split(['/', '?', '#']).next().unwrap_or("");
     if authority.contains('@') {
         let instead = purpose.instead_of_credentials();
-        return Err(Problem::new(format!("credentials do not belong into the address: {instead}")));
+        return Err(Problem::new(format!("credentials do not belong in the address: {instead}")));
     }
     if !names_a_host(authority) || url.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err(wrong());
@@ -54,7 +54,7 @@ pub(crate) fn url(given: &SourcedValue, purpose: UrlUse) -> Result<String, Probl
     if rest.contains(['?', '#']) {
         return Err(Problem::new("paths are added to this address: it cannot have a query"));
     }
-    // Paths begin with a slash of their own.
+    // Paths start with a slash of their own.
     Ok(url.trim_end_matches('/').to_owned())
 }
 
@@ -72,7 +72,7 @@ fn names_a_host(authority: &str) -> bool {
     host_is_fine && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
-/// What is put behind a server's address.
+/// A path that is appended to a server's address.
 pub(crate) fn url_path(given: &SourcedValue) -> Result<String, Problem> {
     let path = given.text().ok_or_else(|| Problem::expected(PATH, given))?;
     let fine = path.starts_with('/') && path.chars().all(|c| c.is_ascii_graphic() && c != '#');

@@ -1,4 +1,4 @@
-//! The HTTP interface of a scheduler.
+//! The HTTP API of a scheduler.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,24 +10,24 @@ use crate::parse::{self, UrlUse};
 use crate::reader::Reader;
 use crate::roles::size;
 
-/// The HTTP interface.
+/// The HTTP API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiConfig {
-    /// Where requests are served.
+    /// The address at which requests are served.
     pub bind_address: SocketAddr,
-    /// Whether that was given. A default port that is taken need not keep a scheduler from starting.
+    /// Whether that was given. A scheduler starts even if the default port is taken.
     pub bind_address_given: bool,
     /// The largest body of a request.
     pub max_request_bytes: u64,
-    /// The bearer tokens that are let in.
+    /// The accepted bearer tokens.
     pub tokens_file: Option<PathBuf>,
     /// Whether requests without a token are served at an address other than loopback.
     pub allow_unauthenticated: bool,
     /// The certificate and its key for HTTPS.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Where others reach the interface, without a slash at the end.
+    /// The address at which others reach the API, without a slash at the end.
     pub public_url: Option<String>,
-    /// Where task instances may be registered.
+    /// The ranges in which task instances may be registered.
     pub allowed_networks: Vec<IpNet>,
 }
 
@@ -39,7 +39,7 @@ impl ApiConfig {
         if !is_loopback(bind_address) && tokens_file.is_none() && !allow_unauthenticated {
             return Err(section.fault(
                 "bind_address",
-                "everyone who reaches this address could use the scheduler: give `tokens_file`, or \
+                "anyone who can reach this address could use the scheduler: give `tokens_file`, or \
                  `allow_unauthenticated = true` if that is meant",
             ));
         }
@@ -57,7 +57,7 @@ impl ApiConfig {
     }
 }
 
-/// Also for an IPv4 address that is written as IPv6.
+/// Also true for an IPv4 address that is written as IPv6.
 pub(crate) fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }

@@ -1,5 +1,6 @@
-//! How failed attempts are retried, from two sections that say the same in different words.
-//! `[scheduler.retry]` wins key by key; where the other was given too and says something else, it is said.
+//! How failed attempts are retried, from two sections with different spellings of the same settings.
+//! `[scheduler.retry]` wins key by key; a warning reports where the other section was given too and
+//! disagrees.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::parse::{self, Choice};
 use crate::reader::Reader;
 use crate::roles::{count, seconds};
 
-/// How pauses grow.
+/// How delays grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backoff {
     Exponential,
@@ -45,7 +46,7 @@ pub(super) fn read(
     })
 }
 
-/// The defaults of both sections mean the same.
+/// The defaults of both sections agree.
 fn max_attempts(
     retry: &Reader<'_>,
     older: &Reader<'_>,
@@ -67,7 +68,7 @@ fn max_attempts(
     Ok(attempts)
 }
 
-/// The first and the longest pause.
+/// The first and the longest delay.
 fn backoff_range(
     retry: &Reader<'_>,
     older: &Reader<'_>,
@@ -78,9 +79,9 @@ fn backoff_range(
     let base = retry.get("backoff_base", seconds)?;
     let max = retry.get("backoff_max", seconds)?;
     if base_given && max_given && max < base {
-        return Err(retry.fault("backoff_max", "the longest pause is shorter than `backoff_base`"));
+        return Err(retry.fault("backoff_max", "the longest delay is shorter than `backoff_base`"));
     }
-    // What was given bounds what was not.
+    // A given bound also applies to the one that was not given.
     let base = if base_given { base } else { base.min(max) };
     let max = if max_given { max } else { max.max(base) };
     match older.get("retry_backoff", parse::choice)? {

@@ -1,4 +1,4 @@
-//! The settings of the scheduler's machine, from the words of the file.
+//! The settings of the scheduler's machine, from the keys of the file.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::parse::{self, Choice};
 use crate::reader::Reader;
 use crate::roles::{count, seconds};
 
-/// A [`Pick`] by its word.
+/// A [`Pick`] by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PickBy(Pick);
 
-/// A [`LoadMetric`] by its word.
+/// A [`LoadMetric`] by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoadBy(LoadMetric);
 
@@ -71,7 +71,7 @@ fn preferences(
     let balancing = section.section("load_balancing")?;
     let local = balancing.get("prefer_local_workers", parse::switch)?;
     if let (true, None, Some(given)) = (local, region, balancing.given("prefer_local_workers")) {
-        let why = "without `region`: say at the top where this scheduler stands";
+        let why = "without `region`: set it at the top of the file";
         warnings.no_effect(&balancing, "prefer_local_workers", &given.origin, why);
     }
     let latency = |given: &_| parse::millis(given, Duration::ZERO, Duration::MAX);
@@ -82,8 +82,8 @@ fn preferences(
     })
 }
 
-/// The strategy of that name with the parameters that were given for it. Those given for another are not
-/// refused, so that strategies can be tried out by changing one line.
+/// The strategy of that name with the parameters that were given for it. Parameters of other strategies are
+/// not refused, so that an operator can compare strategies by changing one line.
 fn strategy(section: &Reader<'_>, warnings: &mut Warnings) -> Result<Strategy, Diagnostic> {
     let parameters = section.section("parameters")?;
     let number = |name| parameters.get(name, parse::number);
@@ -164,7 +164,7 @@ fn unused_balancing(
     ];
     for (key, origin) in given {
         if let Some(origin) = origin {
-            let why = format!("with `{strategy}`: `capability-based` looks at it");
+            let why = format!("with `{strategy}`: only `capability-based` uses it");
             warnings.no_effect(&balancing, key, origin, &why);
         }
     }

@@ -18,7 +18,7 @@ use crate::roles::{count, seconds, size};
 pub struct ExecutorConfig {
     /// The kind of work.
     pub class: ExecutorClass,
-    /// The name that a task may ask for.
+    /// The name by which a task may request it.
     pub name: Name,
     /// How it runs.
     pub runtime: Runtime,
@@ -42,13 +42,13 @@ pub enum Runtime {
 /// A program and what it may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramConfig {
-    /// The program: a path, or a bare name to be looked for in the system's directories.
+    /// The program: a path, or a bare name that is searched for in the system's directories.
     pub cmd: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
     /// Its environment, besides what every task gets.
     pub environment: Environment,
-    /// Whether it is kept running and fed one task after the other.
+    /// Whether it is kept running and given one task after the other.
     pub warm: bool,
     /// What it may read, besides the system's programs and libraries.
     pub read: Vec<PathBuf>,
@@ -56,11 +56,11 @@ pub struct ProgramConfig {
     pub write: Vec<PathBuf>,
     /// Whether it may run where its files cannot be confined.
     pub confinement: Confinement,
-    /// What it may use.
+    /// Its limits.
     pub limits: LimitsConfig,
 }
 
-/// Variables with credentials in them perhaps: shown by name only.
+/// Variables that may contain credentials: shown by name only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment(pub BTreeMap<String, String>);
 
@@ -70,14 +70,14 @@ pub enum Confinement {
     /// It does not run.
     #[default]
     Required,
-    /// It runs with what confinement there is.
+    /// It runs with the confinement that is available.
     BestEffort,
 }
 
-/// What one task's program may use; what is none is as the executor has it by default.
+/// Limits of one task's program; where one is `None`, the executor's default applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitsConfig {
-    /// Main memory of all its processes, where the task does not say.
+    /// Main memory of all its processes, unless the task sets its own limit.
     pub memory_bytes: Option<u64>,
     /// Processes at once.
     pub processes: Option<u32>,
@@ -85,11 +85,11 @@ pub struct LimitsConfig {
     pub open_files: Option<u32>,
     /// The largest file that it may write.
     pub file_bytes: Option<u64>,
-    /// The largest result that is taken.
+    /// The largest result that is accepted.
     pub result_bytes: Option<u64>,
     /// How much of the end of its output is kept for a failure.
     pub output_bytes: Option<u64>,
-    /// How long it has to end itself before it is killed.
+    /// How long it has to end by itself before it is killed.
     pub grace: Option<Duration>,
 }
 
@@ -98,15 +98,15 @@ pub struct LimitsConfig {
 pub struct ServerConfig {
     /// Its base address, without a slash at the end.
     pub url: String,
-    /// What it speaks.
+    /// Its protocol.
     pub format: BackendFormat,
-    /// What to ask it for to see that it is well.
+    /// The path of its health check.
     pub health_path: Option<String>,
     /// The file that holds its key.
     pub api_key_file: Option<PathBuf>,
 }
 
-/// How an executor runs, by its word.
+/// How an executor runs, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuntimeName {
     Process,
@@ -115,7 +115,7 @@ pub(crate) enum RuntimeName {
 }
 
 impl ExecutorConfig {
-    /// What others are told of it.
+    /// What is published about it.
     pub fn executor(&self) -> Executor {
         Executor {
             class: self.class,
@@ -193,7 +193,7 @@ fn runtime(entry: &Reader<'_>) -> Result<Runtime, Diagnostic> {
 }
 
 fn program(entry: &Reader<'_>) -> Result<ProgramConfig, Diagnostic> {
-    let missing = || entry.fault("runtime", "a program is to be started: give `cmd` too");
+    let missing = || entry.fault("runtime", "this runtime starts a program: give `cmd` too");
     let limits = entry.section("limits")?;
     Ok(ProgramConfig {
         cmd: entry.program("cmd")?.ok_or_else(missing)?,
@@ -219,7 +219,7 @@ fn program(entry: &Reader<'_>) -> Result<ProgramConfig, Diagnostic> {
 
 fn server(entry: &Reader<'_>) -> Result<ServerConfig, Diagnostic> {
     let url = entry.optional("url", |given| parse::url(given, UrlUse::Server))?;
-    let missing = || entry.fault("runtime", "a server is to be called: give `url` too");
+    let missing = || entry.fault("runtime", "this runtime calls a server: give `url` too");
     Ok(ServerConfig {
         url: url.ok_or_else(missing)?,
         format: entry.get("format", parse::choice)?,

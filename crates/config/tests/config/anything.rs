@@ -1,4 +1,4 @@
-//! Whatever stands in the file, the environment or the flags: a configuration or diagnostics, no panic.
+//! Any file, environment and flags give a configuration or diagnostics, never a panic.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn parse_all(bytes: &[u8], environment: &[(String, String)], flags: &Flags) {
     parse::<DataConfig>(bytes, environment, flags);
 }
 
-/// Values that are right for some key and wrong for others.
+/// Values that are valid for some keys and invalid for others.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("[]".to_owned()),

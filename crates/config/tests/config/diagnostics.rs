@@ -1,4 +1,4 @@
-//! One line for each fault, with its place and what was expected.
+//! One line for each fault, with its position and what was expected.
 
 use hypha_config::{DataConfig, Flags, GatewayConfig, RoleConfig, SchedulerConfig, WorkerConfig};
 
@@ -31,8 +31,8 @@ fn unknown_keys() {
         "max_circuits = 5\n[[executors]]\nname = 'x'",
         &[
             "node.toml:4:1: unknown key `max_circuits`; it belongs under `[relay]`",
-            "node.toml:5:3: unknown key `executors`; it is for a worker node, and this is a gateway \
-             node's",
+            "node.toml:5:3: unknown key `executors`; it is for a worker node, and this file is for a gateway \
+             node",
         ],
     );
     check::<WorkerConfig>(
@@ -50,8 +50,8 @@ fn unknown_keys() {
             "node.toml:4:11: unknown key `task_timout` in `[scheduler]`; did you mean `task_timeout`?",
             "node.toml:5:1: unknown key `task_timeout`; it belongs under `[scheduler]`",
             "node.toml:6:1: unknown key `max_attempts`; it belongs under `[scheduler.retry]`",
-            "node.toml:7:1: unknown key `hardware`; it is for a worker node, and this is a scheduler \
-             node's",
+            "node.toml:7:1: unknown key `hardware`; it is for a worker node, and this file is for a scheduler \
+             node",
             "node.toml:9:1: unknown key `url` in `[scheduler.retry]`; it belongs under \
              `[[scheduler.backends]]`",
             "node.toml:10:1: unknown key `region` in `[scheduler.retry]`; it belongs at the top, above \
@@ -63,8 +63,8 @@ fn unknown_keys() {
     check::<GatewayConfig>(
         "region = 'x'",
         &[
-            "node.toml:4:1: unknown key `region`; it is for a scheduler or worker node, and this is a \
-           gateway node's",
+            "node.toml:4:1: unknown key `region`; it is for a scheduler or worker node, and this file is for a \
+           gateway node",
         ],
     );
 }
@@ -75,8 +75,8 @@ fn wrong_types() {
         "listen_addresses = '/ip4/0.0.0.0/tcp/1'\nrelay_circuit = 'yes'\nrelay = 5",
         &[
             "node.toml:4:20: `listen_addresses`: expected a list of addresses such as \
-             [\"/ip4/0.0.0.0/tcp/4001\"], found a text",
-            "node.toml:5:17: `relay_circuit`: expected true or false, found a text",
+             [\"/ip4/0.0.0.0/tcp/4001\"], found a string",
+            "node.toml:5:17: `relay_circuit`: expected true or false, found a string",
             "node.toml:6:9: `relay`: expected a section such as [name], found a number",
         ],
     );
@@ -84,11 +84,11 @@ fn wrong_types() {
         "price = 1979-05-27\nrecord_ttl = [5]\n[resources]\ncpu = '4'\nmemory = true\n[executors]\n",
         &[
             "node.toml:4:9: `price`: expected a price such as 1.25, found a date",
-            "node.toml:5:14: `record_ttl`: expected a number of seconds such as 60, or a text such as \
+            "node.toml:5:14: `record_ttl`: expected a number of seconds such as 60, or a string such as \
              \"5m\", found a list",
-            "node.toml:7:7: `resources.cpu`: expected a number of cores such as 4 or 0.5, found a text",
-            "node.toml:8:10: `resources.memory`: expected a number of bytes or a text such as \
-             \"16GiB\", found true or false",
+            "node.toml:7:7: `resources.cpu`: expected a number of cores such as 4 or 0.5, found a string",
+            "node.toml:8:10: `resources.memory`: expected a number of bytes or a string such as \
+             \"16GiB\", found a boolean",
             "node.toml:9:1: `executors`: expected a list of tables, each headed [[name]], found a table",
         ],
     );
@@ -126,7 +126,7 @@ fn malformed_addresses() {
     check::<WorkerConfig>(
         "listen_addresses = ['/dns4/g/tcp/1']",
         &[
-            "node.toml:4:21: `listen_addresses`: a name cannot be listened on: expected an IP address \
+            "node.toml:4:21: `listen_addresses`: cannot listen on a host name: expected an IP address \
            and a TCP port such as \"/ip4/0.0.0.0/tcp/4001\" or \"/ip6/::/tcp/0\"",
         ],
     );
@@ -140,7 +140,7 @@ fn malformed_addresses() {
 }
 
 #[test]
-fn an_amount_that_lacks_its_unit() {
+fn amount_without_a_unit_is_refused() {
     check::<WorkerConfig>(
         "[resources]\nmemory = 16\nstorage = '100'",
         &[
@@ -222,7 +222,7 @@ fn missing_keys_and_files() {
 
 /// Syntax errors of each sort, each on a line with a secret.
 #[test]
-fn no_diagnostic_repeats_a_secret() {
+fn diagnostics_never_repeat_a_secret() {
     for (text, position) in [
         ("telemetry_headers = \"Authorization=hunter2", "4:"),
         ("telemetry_headers = Authorization=hunter2", "4:"),
@@ -254,7 +254,7 @@ fn no_diagnostic_repeats_a_secret() {
 }
 
 #[test]
-fn faults_of_the_environment_and_of_flags() {
+fn faults_name_their_variable_or_flag() {
     let home = Home::new();
     let environment = [
         ("HYPHA_RELAY__MAX_CIRCUITS", "many"),
@@ -267,7 +267,7 @@ fn faults_of_the_environment_and_of_flags() {
         ("HYPHA_GATEWAY_PORT", "tcp://10.0.0.1:4001"),
         ("HYPHA_GATEWAY_SERVICE_HOST", "10.0.0.1"),
         ("HYPHA_PRICE", "free"),
-        // An empty variable is as good as none.
+        // An empty variable counts as not set.
         ("HYPHA_LOG_LEVEL", ""),
     ];
     let flags = Flags {
@@ -280,10 +280,10 @@ fn faults_of_the_environment_and_of_flags() {
         faults.lines().collect::<Vec<_>>(),
         [
             "HYPHA_EXTERNAL_ADDRESSES: not valid TOML: unclosed array, expected `]`",
-            "HYPHA_GATWAY_ADDRESSES: stands for no key; did you mean HYPHA_GATEWAY_ADDRESSES?",
+            "HYPHA_GATWAY_ADDRESSES: matches no key; did you mean HYPHA_GATEWAY_ADDRESSES?",
             "HYPHA_LISTEN_ADDRESSES: item 2: malformed address: expected an IP address and a TCP port \
              such as \"/ip4/0.0.0.0/tcp/4001\" or \"/ip6/::/tcp/0\"",
-            "HYPHA_RELAY_MAX_CIRCUITS: stands for no key; did you mean HYPHA_RELAY__MAX_CIRCUITS?",
+            "HYPHA_RELAY_MAX_CIRCUITS: matches no key; did you mean HYPHA_RELAY__MAX_CIRCUITS?",
             "HYPHA_RELAY__MAX_CIRCUITS: the value is not a number: give a whole number such as 2",
             "HYPHA_TELEMETRY_HEADERS: expected headers such as \"Authorization=Basic KEY\", with commas \
              between several",

@@ -1,4 +1,4 @@
-//! Template and schema: made from the table of keys, and as good as they say.
+//! Template and schema: derived from the table of keys, and valid.
 
 use hypha_config::{
     DataConfig, Flags, GatewayConfig, RoleConfig, SchedulerConfig, TemplateValues, WorkerConfig,
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::Home;
 
-/// The configuration of a role, as text, but for whether an address was given: a default that is written
-/// down is given.
+/// The configuration of a role, as text, but for whether an address was given: a default that is written down
+/// counts as given.
 fn shown<R: RoleConfig + std::fmt::Debug>(home: &Home, text: &str) -> Result<String, String> {
     let config = home.load::<R>(text, &[], &Flags::default())?;
     Ok(format!("{config:?}").replace("_address_given: true", "_address_given: false"))
@@ -113,16 +113,16 @@ fn every_key_is_in_template_and_schema() {
 }
 
 #[test]
-fn a_template_loads_and_shows_the_defaults() {
+fn template_loads_and_shows_the_defaults() {
     let home = home_of_x();
     for role in NodeRole::ALL {
-        // A scheduler without a region says that it has no effect to ask for local workers.
+        // A scheduler without a region warns that `prefer_local_workers` has no effect.
         let text = template(role, &filled()).replace("#region = ", "region = ");
         let base = load(role, &home, &text).unwrap();
         let mut tried = 0;
         for (number, path, example) in commented(&text) {
             let own_line = text.lines().nth(number).unwrap();
-            // A key of an entry cannot stand alone; those are tried below.
+            // A key of an entry cannot stand alone; those are covered below.
             let entries = ["executors.", "datasets.", "resources.gpu.", "scheduler.backends."];
             let entry = entries.iter().any(|entries| path.starts_with(entries));
             if !own_line.starts_with('#') || example || entry {
@@ -175,7 +175,7 @@ fn of_runtime(text: &str, runtime: &str) -> String {
         } else {
             out.push_str(&format!("{line}\n"));
         }
-        // Within limits, only the section says whose the keys are.
+        // Within limits, only the section determines the runtime.
         if line.is_empty() && section != "executors.limits" {
             owner.clear();
         }
@@ -325,7 +325,7 @@ fn each_key_with_a_default_does_something() {
         for (_, path, example) in lines.iter().filter(|(_, path, _)| own(path)) {
             let certificate = ["cert_pem", "key_pem", "trust_pem"].contains(&path.as_str());
             let tried = others.iter().any(|(tried, _)| tried == path);
-            assert!(tried || *example || certificate, "{role}: {path} is not tried");
+            assert!(tried || *example || certificate, "{role}: {path} is not covered");
         }
     }
 }
@@ -367,7 +367,7 @@ fn names_and_paths_are_quoted() {
 }
 
 #[test]
-fn a_schema_says_what_the_loader_demands() {
+fn schema_matches_the_loader() {
     let worker = schema(NodeRole::Worker);
     assert_eq!(worker["$schema"], "https://json-schema.org/draft/2020-12/schema");
     assert_eq!(worker["required"], serde_json::json!(["cert_pem", "key_pem", "trust_pem"]));
@@ -387,7 +387,7 @@ fn a_schema_says_what_the_loader_demands() {
 }
 
 #[test]
-fn the_schema_of_a_scheduler_knows_both_spellings_and_bounds() {
+fn scheduler_schema_has_both_spellings_and_bounds() {
     let scheduler = &schema(NodeRole::Scheduler)["properties"]["scheduler"]["properties"];
     let names = scheduler["selection_algorithm"]["enum"].as_array().unwrap();
     for name in ["predictive", "round_robin", "round-robin"] {

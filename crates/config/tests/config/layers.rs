@@ -1,4 +1,4 @@
-//! Who wins: file, then environment, then flags; `OTEL_*` over `telemetry_*`.
+//! Precedence: flags over environment over file; `OTEL_*` over `telemetry_*`.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn later_layers_win_key_by_key() {
 }
 
 #[test]
-fn an_environment_can_do_without_a_key_in_the_file() {
+fn required_key_may_come_from_the_environment() {
     let home = Home::new();
     let absolute = home.path("c.pem").to_str().unwrap().to_owned();
     let environment = [("HYPHA_CERT_PEM", absolute.as_str()), ("HYPHA_PRICE", "1.5")];
@@ -63,7 +63,7 @@ fn an_environment_can_do_without_a_key_in_the_file() {
     let config: WorkerConfig = home.load(text, &environment, &Flags::default()).unwrap();
     assert!(is_in(&config.network.cert_pem, &home) && is_in(&config.network.key_pem, &home));
     assert_eq!(config.price, Money::from_micros(1_500_000));
-    // A relative path in a variable is relative to where the command runs.
+    // A relative path in a variable is relative to the working directory.
     let environment = [("HYPHA_CERT_PEM", "c.pem")];
     let fault = home.load::<WorkerConfig>(text, &environment, &Flags::default()).unwrap_err();
     assert!(fault.starts_with("HYPHA_CERT_PEM: there is no file c.pem"), "{fault}");
@@ -86,7 +86,7 @@ fn lists_of_tables_come_from_the_environment_as_toml() {
 }
 
 #[test]
-fn a_worker_offers_what_it_says_and_detects_the_rest() {
+fn worker_detects_resources_that_are_not_given() {
     let home = Home::new();
     let config: WorkerConfig = home.good("");
     assert_eq!(config.resources, hypha_config::Resources::default());
@@ -116,7 +116,7 @@ fn telemetry(text: &str, environment: &[(&str, &str)]) -> TelemetrySettings {
 }
 
 #[test]
-fn telemetry_is_as_the_file_says() {
+fn telemetry_settings_come_from_the_file() {
     let settings = telemetry(TELEMETRY, &[]);
     assert_eq!(settings.service_name, "file");
     assert_eq!(settings.attributes, crate::pairs(&[("a", "1"), ("b", "2")]));

@@ -1,4 +1,4 @@
-//! Configurations as an operator writes them, and what comes of them.
+//! Configurations as an operator writes them, and the values that they give.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod anything;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 /// The three lines that every configuration needs, for the files that a [`Home`] has.
 const CERTIFICATES: &str = "cert_pem = 'c.pem'\nkey_pem = 'k.pem'\ntrust_pem = 't.pem'\n";
 
-/// A directory with certificate files in it (empty: nobody reads them here).
+/// A directory with certificate files in it (empty: these tests never read them).
 struct Home(TempDir);
 
 impl Home {

@@ -13,7 +13,7 @@ fn is_excluded(text: &str, ip: &str) -> bool {
 }
 
 #[test]
-fn reserved_ranges_are_excluded_unless_the_node_lives_there() {
+fn reserved_ranges_are_excluded_unless_configured_addresses_are_in_them() {
     let lan = "gateway_addresses = ['/ip4/192.168.1.10/tcp/4001']";
     let cases = [
         ("", "127.0.0.1", true),
@@ -40,7 +40,7 @@ fn reserved_ranges_are_excluded_unless_the_node_lives_there() {
         ("listen_addresses = ['/ip6/::1/tcp/0']", "::1", false),
         ("external_addresses = ['/ip4/10.9.9.9/tcp/1']", "10.1.2.3", false),
         ("bulk_external_addresses = ['/ip4/10.9.9.9/tcp/1']", "10.1.2.3", false),
-        // Everywhere is nowhere in particular, and a name says nothing.
+        // The unspecified address and a host name belong to no range.
         ("listen_addresses = ['/ip4/0.0.0.0/tcp/0', '/ip6/::/tcp/0']", "0.1.2.3", true),
         ("gateway_addresses = ['/dns4/localhost/tcp/4001']", "127.0.0.1", true),
         // A list is taken literally.
@@ -58,7 +58,7 @@ fn reserved_ranges_are_excluded_unless_the_node_lives_there() {
 }
 
 #[test]
-fn reserved_ranges_begin_where_they_say() {
+fn reserved_ranges_start_at_their_network_address() {
     for range in RESERVED_RANGES {
         assert_eq!(range, range.trunc());
         assert_eq!(RESERVED_RANGES.iter().filter(|other| **other == range).count(), 1, "{range}");

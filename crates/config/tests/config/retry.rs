@@ -1,4 +1,4 @@
-//! Two sections about retries: what comes of both, and what is said where they differ.
+//! Two sections about retries: how they combine, and the warnings where they differ.
 
 use hypha_config::{Flags, SchedulerConfig};
 use hypha_engine::RetryPolicy;
@@ -6,7 +6,7 @@ use hypha_model::Span;
 
 use crate::{CERTIFICATES, Home};
 
-/// `fault_tolerance` begins in line 5, `retry` in line 21. Expected: attempts, base and longest pause in
+/// `fault_tolerance` starts at line 5, `retry` at line 21. Expected: attempts, base and longest delay in
 /// seconds, warnings.
 #[track_caller]
 fn check(fault_tolerance: &str, retry: &str, expected: (u32, u64, u64), warnings: &[&str]) {
@@ -43,7 +43,7 @@ fn retries_come_after_the_first_attempt_and_attempts_are_all_of_them() {
 fn attempts_win_over_retries() {
     let warning = "node.toml:22: `max_attempts` wins over `max_retries` at line 6";
     check("enable_retries = true\nmax_retries = 5\n", "max_attempts = 5\n", (5, 2, 60), &[warning]);
-    // They agree: there is nothing to say.
+    // They agree: no warning.
     check("enable_retries = true\nmax_retries = 4\n", "max_attempts = 5\n", (5, 2, 60), &[]);
     check("enable_retries = true\n", "max_attempts = 5\n", (5, 2, 60), &[]);
     let warning = "node.toml:22: `max_attempts` wins over `enable_retries` at line 5";
@@ -58,7 +58,7 @@ fn backoff_times() {
     check("retry_backoff = 'constant'\n", "", (3, 2, 2), &[]);
     check("retry_backoff = 'constant'\n", "backoff_base = 5\n", (3, 5, 5), &[]);
     check("retry_backoff = 'none'\n", "", (3, 0, 0), &[]);
-    // The bound that was not given makes way for the one that was.
+    // A bound that was not given yields to the one that was.
     check("", "backoff_base = 90\n", (3, 90, 90), &[]);
     check("", "backoff_max = 1\n", (3, 1, 1), &[]);
     check("", "backoff_base = 0\n", (3, 0, 60), &[]);
@@ -76,7 +76,7 @@ fn backoff_times_win_over_the_backoff_kind() {
 }
 
 #[test]
-fn what_is_retried() {
+fn timeouts_and_worker_failures_are_retried_if_configured() {
     let home = Home::new();
     let config: SchedulerConfig =
         home.good("[scheduler.retry]\nretry_on_timeout = false\nretry_on_worker_failure = true\n");
@@ -89,7 +89,7 @@ fn what_is_retried() {
 }
 
 #[test]
-fn a_warning_names_variables_as_it_names_lines() {
+fn warnings_name_variables_and_lines() {
     let home = Home::new();
     let told = |text: &str, environment: &[(&str, &str)]| {
         let text = format!("{CERTIFICATES}{text}");
@@ -119,7 +119,7 @@ fn a_backoff_base_above_its_maximum_is_refused() {
     for (text, expected) in [
         (
             "backoff_base = 5\nbackoff_max = 4\n",
-            "node.toml:6:15: `backoff_max`: the longest pause is shorter than `backoff_base`",
+            "node.toml:6:15: `backoff_max`: the longest delay is shorter than `backoff_base`",
         ),
         (
             "max_attempts = 0\n",

@@ -1,4 +1,4 @@
-//! What becomes of a scheduler's keys.
+//! A scheduler's keys and the settings that they give.
 
 use std::time::Duration;
 
@@ -80,13 +80,13 @@ retry_backoff = "exponential"
 "#;
 
 #[test]
-fn the_seed_loads_as_it_stands() {
+fn example_of_the_seed_loads_unchanged() {
     let home = home();
     let text = format!("{CERTIFICATES}{SEED}");
     let refused = home.load::<SchedulerConfig>(&text, &[], &Flags::default()).unwrap_err();
     assert_eq!(
         refused,
-        "node.toml:27:16: `bind_address`: everyone who reaches this address could use the scheduler: \
+        "node.toml:27:16: `bind_address`: anyone who can reach this address could use the scheduler: \
          give `tokens_file`, or `allow_unauthenticated = true` if that is meant"
     );
     let tokens = home.path("tokens").to_str().unwrap().to_owned();
@@ -105,15 +105,15 @@ fn the_seed_loads_as_it_stands() {
     assert_eq!(
         warnings,
         [
-            "node.toml:38: `prefer_local_workers` has no effect without `region`: say at the top where \
-             this scheduler stands",
+            "node.toml:38: `prefer_local_workers` has no effect without `region`: set it at the top of the \
+             file",
             "node.toml:6: `max_attempts` wins over `max_retries` at line 49",
         ]
     );
 }
 
 #[test]
-fn the_defaults_are_those_of_the_machine() {
+fn defaults_match_the_machine() {
     let home = home();
     let config: SchedulerConfig = home.good("");
     assert_eq!(config.settings, Settings::default());
@@ -150,7 +150,7 @@ fn the_defaults_are_those_of_the_machine() {
 }
 
 #[test]
-fn every_key_arrives() {
+fn every_key_takes_effect() {
     let home = home();
     let config: SchedulerConfig = home.good(
         "data_dir = 'd'\nregion = 'lab'\n[scheduler]\nmax_concurrent_tasks = 7\ntask_timeout = '8m'\n\
@@ -168,7 +168,7 @@ fn every_key_arrives() {
     );
     let settings = &config.settings;
     assert_eq!(config.data_dir, home.path("d"));
-    assert_eq!(config.object_store, home.path("d/objects"), "it follows data_dir");
+    assert_eq!(config.object_store, home.path("d/objects"), "it depends on data_dir");
     assert_eq!(config.region.as_ref().unwrap().as_str(), "lab");
     assert_eq!(settings.preferences.prefer_region, config.region);
     assert_eq!(settings.preferences.max_in_flight, Some(7));
@@ -210,7 +210,7 @@ fn every_key_arrives() {
 }
 
 #[test]
-fn strategies_go_by_both_spellings_with_their_own_parameters() {
+fn strategies_accept_both_spellings_and_their_own_parameters() {
     let chosen = |name: &str, below: &str| {
         good(&format!("[scheduler]\nselection_algorithm = '{name}'\n{below}"))
     };
@@ -246,7 +246,7 @@ fn strategies_go_by_both_spellings_with_their_own_parameters() {
 }
 
 #[test]
-fn capability_based_picks_as_the_load_balancing_says() {
+fn capability_based_follows_load_balancing() {
     let chosen = |below: &str| {
         let balancing = format!("[scheduler.load_balancing]\n{below}\n");
         good(&format!("scheduler.selection_algorithm = 'capability-based'\n{balancing}"))
@@ -272,7 +272,7 @@ fn capability_based_picks_as_the_load_balancing_says() {
 }
 
 #[test]
-fn keys_that_the_strategy_does_not_look_at_are_told_of() {
+fn keys_that_the_strategy_ignores_cause_warnings() {
     let home = home();
     let config: SchedulerConfig = home.good(
         "[scheduler.load_balancing]\nstrategy = 'random'\nload_metric = 'cpu-usage'\n\
@@ -282,15 +282,15 @@ fn keys_that_the_strategy_does_not_look_at_are_told_of() {
     assert_eq!(
         warnings,
         [
-            "node.toml:5: `strategy` has no effect with `predictive`: `capability-based` looks at it",
-            "node.toml:6: `load_metric` has no effect with `predictive`: `capability-based` looks at it",
+            "node.toml:5: `strategy` has no effect with `predictive`: only `capability-based` uses it",
+            "node.toml:6: `load_metric` has no effect with `predictive`: only `capability-based` uses it",
             "node.toml:8: `weight` has no effect with `predictive`: it is a parameter of `weighted`",
         ]
     );
 }
 
 #[test]
-fn a_check_gives_the_warnings_too() {
+fn check_returns_warnings() {
     let home = home();
     let text = format!("{CERTIFICATES}[scheduler.load_balancing]\nprefer_local_workers = true\n");
     let config: SchedulerConfig = home.load(&text, &[], &Flags::default()).unwrap();
@@ -310,7 +310,7 @@ fn listening_beyond_loopback_needs_tokens() {
         let bind = format!("[scheduler.api]\nbind_address = '{address}'\n");
         fault(
             &bind,
-            "node.toml:5:16: `bind_address`: everyone who reaches this address could use the scheduler: \
+            "node.toml:5:16: `bind_address`: anyone who can reach this address could use the scheduler: \
              give `tokens_file`, or `allow_unauthenticated = true` if that is meant",
         );
         good(&format!("{bind}tokens_file = 'tokens'\n"));
@@ -375,7 +375,7 @@ fn invalid_values_are_reported_with_their_line() {
         ),
         (
             "load_balancing.max_network_latency = true",
-            "38: `scheduler.load_balancing.max_network_latency`: expected a number of milliseconds such as 100, or \"100ms\", found true or false",
+            "38: `scheduler.load_balancing.max_network_latency`: expected a number of milliseconds such as 100, or \"100ms\", found a boolean",
         ),
         (
             "api.max_request_size = '2GiB'",
@@ -391,7 +391,7 @@ fn invalid_values_are_reported_with_their_line() {
         ),
         (
             "backends = [{ url = 'http://u:p@a' }]",
-            "21: `scheduler.backends.url`: credentials do not belong into the address: put the key into a file and give `api_key_file`",
+            "21: `scheduler.backends.url`: credentials do not belong in the address: put the key into a file and give `api_key_file`",
         ),
         (
             "backends = [{ url = 'http://a', health_path = 'x' }]",
@@ -413,7 +413,7 @@ fn invalid_values_are_reported_with_their_line() {
 }
 
 #[test]
-fn variables_reach_into_every_section() {
+fn variables_set_keys_in_every_section() {
     let home = home();
     let environment = [
         ("HYPHA_SCHEDULER__TASK_TIMEOUT", "7"),
@@ -436,7 +436,7 @@ fn variables_reach_into_every_section() {
     let fault = home.load::<SchedulerConfig>(CERTIFICATES, &slip, &Flags::default()).unwrap_err();
     assert_eq!(
         fault,
-        "HYPHA_SCHEDULER__API_BIND_ADDRESS: stands for no key; did you mean \
+        "HYPHA_SCHEDULER__API_BIND_ADDRESS: matches no key; did you mean \
          HYPHA_SCHEDULER__API__BIND_ADDRESS?"
     );
 }

@@ -1,4 +1,4 @@
-//! What a worker runs, and where it is a task instance.
+//! A worker's executors and its task instance.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn runtime(home: &Home, text: &str) -> Runtime {
 }
 
 #[test]
-fn a_program_is_run_as_told() {
+fn process_executor_settings_are_read() {
     let home = home();
     let full = runtime(
         &home,
@@ -85,7 +85,7 @@ fn a_program_is_run_as_told() {
 }
 
 #[test]
-fn a_server_is_called_as_told() {
+fn http_executor_settings_are_read() {
     let home = home();
     let full = runtime(
         &home,
@@ -134,11 +134,11 @@ fn each_runtime_has_its_own_keys() {
     }
     fault(
         "[[executors]]\nname = 'x'\nruntime = 'process'\n",
-        "node.toml:6:11: `runtime`: a program is to be started: give `cmd` too",
+        "node.toml:6:11: `runtime`: this runtime starts a program: give `cmd` too",
     );
     fault(
         "[[executors]]\nname = 'x'\nruntime = 'http'\n",
-        "node.toml:6:11: `runtime`: a server is to be called: give `url` too",
+        "node.toml:6:11: `runtime`: this runtime calls a server: give `url` too",
     );
 }
 
@@ -152,20 +152,20 @@ fn invalid_executors_are_reported_with_their_line() {
         ("cmd = './models'", "7: `executors.cmd`: expected a file, found the directory ./models"),
         (
             "args = '-u'",
-            "8: `executors.args`: expected a list of texts such as [\"-u\", \"serve.py\"], found a text",
+            "8: `executors.args`: expected a list of strings such as [\"-u\", \"serve.py\"], found a string",
         ),
-        ("args = ['a', 5]", "14: `executors.args`: expected a text in quotes, found a number"),
+        ("args = ['a', 5]", "14: `executors.args`: expected a string in quotes, found a number"),
         (
             "environment = 'A=1'",
-            "15: `executors.environment`: expected a table of texts such as { HF_HUB_OFFLINE = \"1\" }, found a text",
+            "15: `executors.environment`: expected a table of strings such as { HF_HUB_OFFLINE = \"1\" }, found a string",
         ),
         (
             "environment = { A = 1 }",
-            "21: `executors.environment`: expected a text in quotes, found a number",
+            "21: `executors.environment`: expected a string in quotes, found a number",
         ),
         (
             "environment = { 'A=B' = 'hunter2' }",
-            "25: `executors.environment`: a variable's name is neither empty nor has it an equals sign in it",
+            "25: `executors.environment`: a variable's name must not be empty or contain an equals sign",
         ),
         (
             "read = ['models', 'none']",
@@ -173,7 +173,7 @@ fn invalid_executors_are_reported_with_their_line() {
         ),
         (
             "write = 'scratch'",
-            "9: `executors.write`: expected a list of paths such as [\"/srv/models\"], found a text",
+            "9: `executors.write`: expected a list of paths such as [\"/srv/models\"], found a string",
         ),
         (
             "confinement = 'off'",
@@ -210,7 +210,7 @@ fn invalid_executors_are_reported_with_their_line() {
 }
 
 #[test]
-fn what_a_worker_keeps() {
+fn data_dir_and_result_size_are_checked() {
     let home = home();
     let config: WorkerConfig = home.good("");
     assert_eq!(config.data_dir, home.path("worker-data"));
@@ -262,7 +262,7 @@ fn invalid_task_instances_are_refused() {
     for (text, expected) in [
         (
             "bind = '0.0.0.0:8100'\n",
-            "node.toml:9:8: `bind`: everyone who reaches this address could use the worker: give \
+            "node.toml:9:8: `bind`: anyone who can reach this address could use the worker: give \
              `tokens_file`",
         ),
         (

@@ -1,17 +1,17 @@
 //! Whether a back end can be used.
 
-/// What a health check gave.
+/// The outcome of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HealthCheck {
-    /// The back end is well.
+    /// The back end is healthy.
     Healthy,
     /// No answer in time.
     TimedOut(String),
-    /// It cannot be reached, or says that it cannot work.
+    /// It is unreachable, or reports that it cannot work.
     Failed(String),
 }
 
-/// See the head of this file.
+/// The health of one back end.
 #[derive(Clone, Debug, Default)]
 pub struct BackEndHealth {
     problem: Option<String>,
@@ -28,17 +28,17 @@ impl BackEndHealth {
         self.problem.as_deref()
     }
 
-    /// A call did not reach the back end: it gets nothing until a health check passes.
+    /// A call did not reach the back end: it gets no runs until a health check passes.
     pub fn call_failed(&mut self, error: &str) {
         self.problem = Some(error.to_owned());
     }
 
-    /// A health check has ended while `in_flight` calls were being made. Says whether the back end can be used.
+    /// A health check has ended while `in_flight` calls were being made. Returns whether the back end can be used.
     pub fn checked(&mut self, checked: HealthCheck, in_flight: usize) -> bool {
         match checked {
             HealthCheck::Healthy => self.problem = None,
-            // One that is working on our calls is alive, if it cannot do two things at once. But what was wrong before
-            // still is: calls would fail without being made.
+            // A back end that serves one request at a time is alive while it works on our calls. But an earlier problem
+            // stands: calls would fail without being made.
             HealthCheck::TimedOut(_) if in_flight > 0 => {}
             HealthCheck::TimedOut(problem) | HealthCheck::Failed(problem) => {
                 self.problem = Some(problem)

@@ -1,11 +1,11 @@
-//! A run at a task instance: handed over, and then waited for until the instance notifies or a poll finds its result.
+//! A run at a task instance: enqueued there, and then awaited until the instance notifies or a poll finds its result.
 //!
-//! An instance cannot cancel: a run that was stopped keeps its place there until it is over.
+//! An instance cannot cancel: a run that was stopped keeps its place in the instance's queue until it is over.
 //!
-//! One that was handed over before the scheduler was restarted is looked for under its id, and is never handed over a
-//! second time: nothing runs twice at once under one attempt. An instance may know nothing of a task that it still runs
-//! (many say something only of those that are done), so a task that is not found is waited for. It is given back, for
-//! another attempt, if the instance has been started anew since, or at the end of its time.
+//! A run that was enqueued before a restart of the scheduler is looked up by its id, and is never enqueued a second
+//! time: nothing runs twice at once under one attempt. An instance may not know a task that it still runs (many report
+//! only finished tasks), so a task that is not found is awaited. It is returned, for another attempt, if the instance
+//! has been restarted since, or at the end of its timeout.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use hypha_model::{FailureKind, Span, TaskError, Time};
 use super::RunEnd;
 use crate::message::Outcome;
 
-/// A task that runs is polled for after a quarter of the time that it has run: late by that at most.
+/// A running task is polled for after a quarter of its run time so far: its end is noticed that much late at most.
 const POLL_SHARE: f64 = 0.25;
 /// Polls are never closer together than this, whatever is configured.
 const MIN_POLL_INTERVAL: Span = Span::from_millis(10);
-/// Polls are never further apart than this, unless it is configured.
+/// Polls are never further apart than this, unless a longer interval is configured.
 const MAX_POLL_INTERVAL: Span = Span::from_secs(30);
-/// Notifications that prove nothing make us poll for a task no more often than this.
+/// Notifications without a valid secret trigger polls for a task no more often than this.
 const HINT_INTERVAL: Span = Span::from_millis(100);
-/// Separates the parts of a handle. Ids and names with it are not put together.
+/// Separates the parts of a handle. An id that contains it is kept without the instance's name.
 const SEPARATOR: char = '\u{1f}';
 
-/// Under which id an instance has a task, and which life of the instance that is.
+/// The id under which an instance has a task, and the incarnation of that instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceHandle {
     /// The id.
     pub id: Arc<str>,
-    /// What the instance called itself then.
+    /// The instance's own name at that time.
     pub instance: Option<Arc<str>>,
 }
 
 impl InstanceHandle {
-    /// The handle as a scheduler keeps it.
+    /// The handle as text, as a scheduler keeps it.
     pub fn to_text(&self) -> Arc<str> {
         match &self.instance {
             Some(instance) if !self.id.contains(SEPARATOR) => {
@@ -56,7 +56,7 @@ impl InstanceHandle {
     }
 }
 
-/// What makes a run, besides its task.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSettings {
     /// How long it may take.
@@ -68,17 +68,17 @@ pub struct RunSettings {
 /// What the driver does next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NextAction {
-    /// Hand the task over, and tell of it with [`InstanceRun::enqueued`].
+    /// Enqueue the task, and report the outcome with [`InstanceRun::enqueued`].
     HandOver,
-    /// Ask for the result under this id, and tell of it with [`InstanceRun::fetched`].
+    /// Request the result under this id, and report the outcome with [`InstanceRun::fetched`].
     Fetch(Arc<str>),
-    /// Wait for news until then, and tell of that with [`InstanceRun::woke`].
+    /// Wait for a notification until then, and report the timeout with [`InstanceRun::woke`].
     Wait(Time),
     /// The run is over.
     End(RunEnd),
 }
 
-/// What the scheduler is told meanwhile.
+/// What is reported to the scheduler meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunUpdate {
     /// It runs.
@@ -87,47 +87,47 @@ pub enum RunUpdate {
     Delegated(InstanceHandle),
 }
 
-/// What came of handing a task over.
+/// The outcome of enqueuing a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EnqueueOutcome {
-    /// The instance has it, under an id of its own if it gave one.
+    /// The instance has it, under an id of its own if it returned one.
     Accepted(Option<Arc<str>>),
-    /// It has too much to do.
+    /// The instance is overloaded.
     Busy,
-    /// It has not taken it, or did not say so.
+    /// The instance has not accepted it, or did not confirm it.
     Failed(Outcome),
 }
 
-/// What an instance says of a task.
+/// What an instance reports of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InstanceReport {
-    /// It is over, after as long as the instance says.
+    /// It has ended, after the run time that the instance reports, if any.
     Ended(Outcome, Option<Span>),
-    /// It is done, but the result is not here.
+    /// It has ended, but the report has no result.
     NoResult,
-    /// It is not over.
+    /// It has not ended.
     Pending,
 }
 
-/// What came of asking for a result.
+/// The outcome of requesting a result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FetchOutcome {
     /// The instance knows the task.
     Report(InstanceReport),
-    /// It knows nothing of it, at least not yet.
+    /// The instance does not know it, at least not yet.
     Unknown,
-    /// It did not answer.
+    /// The instance did not answer.
     NoAnswer,
-    /// Its answer cannot be used, however often it is given.
+    /// The response cannot be used, and a retry would not help.
     Unusable(Outcome),
 }
 
-/// See the head of this file.
+/// A run at a task instance. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct InstanceRun {
     /// The id that the instance has for the task.
     id: Arc<str>,
-    /// What the instance calls itself: another one has forgotten what this one had.
+    /// The instance's own name: an instance with another name does not have this one's tasks.
     instance: Option<Arc<str>>,
     phase: Phase,
     since: Time,
@@ -142,9 +142,9 @@ pub struct InstanceRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     HandingOver,
-    /// The instance has taken it from us, or knows it.
+    /// The instance has accepted it, or knows it.
     Waiting,
-    /// It was handed over before a restart, and the instance has said nothing of it since.
+    /// It was enqueued before a restart, and the instance has not reported it since.
     Resumed,
 }
 
@@ -185,17 +185,17 @@ impl InstanceRun {
         &self.id
     }
 
-    /// When the run is given up.
+    /// When the run times out.
     pub fn ends(&self) -> Time {
         self.ends
     }
 
-    /// What the scheduler is to be told now. Each thing once.
+    /// What is to be reported to the scheduler now. Returns each update once.
     pub fn take_update(&mut self) -> Option<RunUpdate> {
         self.progress.take()
     }
 
-    /// What came of handing it over.
+    /// The task was enqueued, or was not.
     pub fn enqueued(&mut self, now: Time, enqueued: EnqueueOutcome) -> NextAction {
         match enqueued {
             EnqueueOutcome::Accepted(own) => {
@@ -209,7 +209,7 @@ impl InstanceRun {
         }
     }
 
-    /// What came of asking for its result.
+    /// The result was requested.
     pub fn fetched(&mut self, now: Time, fetched: FetchOutcome) -> NextAction {
         if self.polled.is_none() && self.phase == Phase::Resumed {
             self.delegated();
@@ -226,14 +226,14 @@ impl InstanceRun {
                 self.phase = Phase::Waiting
             }
             FetchOutcome::Unusable(outcome) => return self.end(outcome, None),
-            // Whether it is still there is for the health checks to find out.
+            // The health checks find out whether the instance is still there.
             FetchOutcome::Unknown | FetchOutcome::NoAnswer => {}
         }
         self.wait(now)
     }
 
-    /// The instance, or somebody, says something of the task; a report if it is proven to be the instance. None if
-    /// what is being done goes on.
+    /// A notification about the task came in, with its report if the secret proves that the instance sent it. Returns
+    /// `None` if the current action continues.
     pub fn notified(&mut self, now: Time, report: Option<InstanceReport>) -> Option<NextAction> {
         match report {
             Some(InstanceReport::Ended(outcome, run)) => return Some(self.end(outcome, run)),
@@ -246,7 +246,7 @@ impl InstanceRun {
         (self.phase != Phase::HandingOver).then(|| self.wait(now))
     }
 
-    /// The instance says what it calls itself. None if what is being done goes on.
+    /// The instance has reported its name. Returns `None` if the current action continues.
     pub fn instance_seen(&mut self, instance: &Arc<str>) -> Option<NextAction> {
         let known = self.instance.get_or_insert_with(|| Arc::clone(instance));
         if known == instance {
@@ -257,7 +257,7 @@ impl InstanceRun {
                 self.instance = Some(Arc::clone(instance));
                 None
             }
-            // It was lost while nobody was there to see it: that is nobody's failure.
+            // The task was lost while the scheduler was down: that is no failure of the instance.
             Phase::Resumed => Some(NextAction::End(RunEnd::Declined)),
             Phase::Waiting => {
                 let error = "the task instance was restarted and has lost the task";
@@ -267,7 +267,7 @@ impl InstanceRun {
         }
     }
 
-    /// The time has come that was waited for, or at which the run ends.
+    /// The time of [`NextAction::Wait`] has come, or the run's timeout.
     pub fn woke(&mut self, now: Time) -> NextAction {
         self.wait(now)
     }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_keeps_the_id_and_the_life_of_the_instance() {
+    fn a_handle_keeps_the_id_and_the_name_of_the_instance() {
         for (id, instance) in [("own/7", None), ("own/7", Some("one")), ("", Some(""))] {
             let handle = InstanceHandle { id: id.into(), instance: instance.map(Arc::from) };
             assert_eq!(InstanceHandle::from_text(&handle.to_text()), handle);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_instance_says_nothing_of_is_waited_for_and_never_handed_over_again() {
+    fn a_task_that_the_instance_does_not_know_is_awaited_and_never_enqueued_again() {
         let (mut run, mut next) = resumed(None);
         assert_eq!(next, NextAction::Fetch("own/7".into()));
         assert_eq!(run.instance_seen(&"one".into()), None, "it is the same");
@@ -344,7 +344,7 @@ mod tests {
                 other => panic!("{other:?}"),
             };
         }
-        assert_eq!(now, at(60), "nobody's failure, and not before its time is over");
+        assert_eq!(now, at(60), "declined, and not before the timeout");
         let (mut run, _) = resumed(None);
         run.fetched(at(1), FetchOutcome::Report(InstanceReport::Pending));
         let timed_out = NextAction::End(RunEnd::Outcome(Outcome::TimedOut, None));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_instance_lost_while_the_scheduler_was_down_is_given_back() {
+    fn a_task_that_the_instance_lost_while_the_scheduler_was_down_is_returned() {
         let (_, next) = resumed(Some("two"));
         assert_eq!(next, declined());
         let (mut run, _) = resumed(None);
@@ -371,7 +371,7 @@ mod tests {
     fn an_unproven_notification_polls_soon_and_not_too_often() {
         let (mut run, next) = InstanceRun::new("task".into(), None, None, SETTINGS, START);
         assert_eq!(next, NextAction::HandOver);
-        assert_eq!(run.notified(START, None), None, "it is being handed over");
+        assert_eq!(run.notified(START, None), None, "it is being enqueued");
         assert_eq!(
             run.enqueued(START, EnqueueOutcome::Accepted(None)),
             NextAction::Fetch("task".into())

@@ -1,4 +1,4 @@
-//! The life of an attempt: handed over, acknowledged, started, ended.
+//! The life cycle of an attempt: dispatched, acknowledged, started, ended.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::message::{Dispatch, Outcome, ToWorker};
 use crate::mutant::Mutant;
 use crate::record::Record;
 
-/// A hand-over that is not acknowledged is repeated this often before the worker counts as failed.
+/// A dispatch that is not acknowledged is repeated this often before the worker counts as failed.
 const MAX_RESENDS: u32 = 3;
-/// Attempts that a worker is told to stop in one step. It names the others again with its next heartbeat,
-/// and a worker that names absurdly many must not make us send as many.
+/// Void attempts of a worker that are cancelled in one step. It names the others again in its next answer to a
+/// heartbeat, and a worker that names absurdly many must not make us send as many messages.
 const MAX_CANCELS: usize = 1_000;
-/// Workers whose factor is looked at again when another's task has completed, one after the other: in a pool of a few
-/// all are up to date, and in a large one what is usual changes slowly.
+/// Workers whose factor is updated when another's task has completed, in turn: in a small pool all are up to date, and
+/// in a large one the averages change slowly.
 const FACTORS_A_COMPLETION: usize = 4;
 /// The longest part of an executor's message that is kept.
 const MAX_ERROR_CHARS: usize = 2_000;
@@ -40,8 +40,8 @@ impl Task {
         self.accepted.spec.timeout.unwrap_or(usual)
     }
 
-    /// When an attempt that has been acknowledged and not begun is given up. What may wait before it on
-    /// the worker takes as long as this task may, or as long as tasks usually may.
+    /// When an attempt that was acknowledged and has not started is given up. The attempts queued before it on
+    /// the worker may each take this task's timeout or the usual one.
     fn must_begin_by(&self, acknowledged: Time, usual: Span) -> Time {
         let turns = 1 + MAX_PREFETCH_PER_SLOT as u64;
         acknowledged + self.timeout(usual).max(usual).times(turns)
@@ -49,14 +49,14 @@ impl Task {
 }
 
 impl Attempt {
-    /// When it began if it has run for `elapsed`: not before it was handed over, whatever the worker says.
+    /// When it began if it has run for `elapsed`: not before its dispatch, whatever the worker reports.
     fn started_before(&self, now: Time, elapsed: Span) -> Time {
         self.dispatched_at.max(now - elapsed)
     }
 }
 
 impl Scheduler {
-    /// Placement has tied the task to a worker; it is not handed over yet.
+    /// Placement has bound the task to a worker; it is not dispatched yet.
     pub(super) fn bind(&mut self, task: TaskRef, slot: WorkerSlot, step: &mut SchedulerStep) {
         let Some(worker) = self.placement.worker_id(slot) else { return };
         let Some(entry) = self.task_mut(task) else { return };
@@ -65,7 +65,7 @@ impl Scheduler {
         Effect::Notice { task, notice: Notice::Scheduled(worker) }.send_for_task(stored, step);
     }
 
-    /// Hands the task to a worker.
+    /// Dispatches the task to a worker.
     pub(super) fn dispatch(
         &mut self,
         now: Time,
@@ -122,8 +122,8 @@ impl Scheduler {
         Effect::ToWorker { worker: current.worker, message }.send_for_task(entry.stored, step);
     }
 
-    /// What the worker is told to run. It takes the first of its executors that would do, so where that is left alone
-    /// and another is used, the other is named.
+    /// The spec that is sent to the worker. The worker takes the first of its executors that can run it, so if that one
+    /// is suspended and another is used, the spec names the other.
     fn spec_for(&self, task: TaskRef, entry: &Task, worker: &WorkerState) -> Arc<TaskSpec> {
         let spec = &entry.accepted.spec;
         let first = spec.requirement.executors_of(&worker.worker).next();
@@ -140,11 +140,11 @@ impl Scheduler {
         }
     }
 
-    /// The time at which a task wants attention if nothing else happens.
+    /// Sets the time at which a task is due if nothing else happens.
     pub(super) fn arm_task(&mut self, task: TaskRef) {
         let Some(entry) = self.task(task) else { return };
         let attempt = match entry.current {
-            // The worker stops an attempt in time by itself; this is for the case that it does not.
+            // The worker enforces the timeout of an attempt itself; this covers the case that it does not.
             Some(current) if current.slot.is_none() => Some(current.sent + self.settings.lease_ttl),
             Some(current) => Some(match (current.acknowledged, current.run_started) {
                 (None, _) => self.answer_due(current.sent),
@@ -168,8 +168,8 @@ impl Scheduler {
         self.set_task_due(task, at);
     }
 
-    /// A task's time has come. The time may have been set for a state that has passed since: look what is
-    /// due now, and set the next.
+    /// A task is due. The time may have been set for a state that has passed since: handle what is due now, and set
+    /// the next time.
     pub(super) fn task_due(&mut self, now: Time, task: TaskRef, step: &mut SchedulerStep) {
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.due = None;
@@ -225,7 +225,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes back what a worker that is late was given and has not acknowledged, if others could run it.
+    /// Takes back the attempts that an unresponsive worker has not acknowledged, if other workers could run them.
     pub(super) fn reassign_unacknowledged(
         &mut self,
         now: Time,
@@ -235,7 +235,7 @@ impl Scheduler {
         self.fail_attempts(now, self.placement.dispatched_to(slot), Failure::Unacknowledged, step);
     }
 
-    /// Whether an attempt may still be given up because its worker is late.
+    /// Whether an attempt may still be given up because its worker is unresponsive.
     pub(super) fn is_reassignable(&self, reference: TaskRef, current: &Attempt) -> bool {
         current.slot.is_some_and(|slot| {
             let state = self.workers.get(slot.0 as usize).and_then(Option::as_ref);
@@ -243,8 +243,8 @@ impl Scheduler {
         })
     }
 
-    /// Whether a task that was given to a worker may be given to another instead: as far as we know it has not begun,
-    /// and who wants no second try gets none.
+    /// Whether a task that was dispatched to a worker may be dispatched to another instead: as far as we know it has
+    /// not started, and the retry policy allows it.
     fn can_reassign(&self, reference: TaskRef, slot: WorkerSlot) -> bool {
         let not_begun = |task: &Task| {
             !task.has_output && task.current.is_some_and(|current| current.acknowledged.is_none())
@@ -254,8 +254,7 @@ impl Scheduler {
             && self.placement.can_run_elsewhere(reference, slot)
     }
 
-    /// The task of a live attempt: it is with this worker, its number is the task's last, and its token is
-    /// the one it was given.
+    /// The task of a live attempt: its worker, its number and its token are those of the task's current attempt.
     fn live_attempt(
         &mut self,
         worker: WorkerId,
@@ -271,7 +270,7 @@ impl Scheduler {
         (fenced || unfenced).then_some((reference, entry))
     }
 
-    /// Takes the attempt under way from its task: whatever comes of it later is void.
+    /// Takes the attempt in flight from its task: later reports of it are void.
     pub(super) fn take_attempt(&mut self, reference: TaskRef) -> Option<(AttemptId, Attempt)> {
         let task = self.task_mut(reference)?;
         let current = task.current?;
@@ -318,7 +317,7 @@ impl Scheduler {
         }
     }
 
-    /// Hands an attempt over again that its worker has forgotten.
+    /// Dispatches an attempt again that its worker has forgotten.
     pub(super) fn redispatch(&mut self, now: Time, reference: TaskRef, step: &mut SchedulerStep) {
         let Some(task) = self.task_mut(reference) else { return };
         if let Some(current) = &mut task.current {
@@ -351,11 +350,11 @@ impl Scheduler {
         }
         current.started = Some(since);
         task.state = TaskState::Running;
-        // If something earlier is due, that finds the end of this attempt as well.
+        // If the task is due earlier, that call also sets the end of this attempt.
         let ends_by = since + task.timeout(usual) + grace;
         let due_too_late = task.due.is_none_or(|due| due > ends_by);
         let stored = task.stored;
-        // Nothing waits for its record, and its first piece may be right behind.
+        // Nothing relies on its record, and its first piece may follow immediately.
         step.send_at_once(Effect::Notice { task: attempt.task, notice: Notice::Running });
         if stored {
             self.note_attempt(now, (attempt.task, fence), (Some(since), None), step);
@@ -384,7 +383,7 @@ impl Scheduler {
         }
     }
 
-    /// The first piece of a result has come: it is passed on, and not kept. Those behind it pass by the machine.
+    /// The first piece of a result has arrived: it is forwarded, and not kept. Later pieces bypass the machine.
     pub(super) fn output_received(
         &mut self,
         worker: WorkerId,
@@ -411,7 +410,7 @@ impl Scheduler {
     ) {
         if let Some((reference, task)) = self.live_attempt(worker, attempt, fence) {
             let failure = match task.handle {
-                // It was asked for after a restart.
+                // It was to be resumed after a restart.
                 Some(_) => Failure::Interrupted(NOT_FOUND),
                 None => Failure::Refused(refusal),
             };
@@ -419,7 +418,7 @@ impl Scheduler {
         }
     }
 
-    /// An attempt has ended on its worker. Whatever we make of it, the worker may forget it afterwards.
+    /// An attempt has ended on its worker. Whatever the scheduler decides, the worker may forget it afterwards.
     pub(super) fn finished(
         &mut self,
         now: Time,
@@ -438,10 +437,10 @@ impl Scheduler {
             self.plan_wanted = false;
             return;
         };
-        // It cannot have run for longer than we know of it, whatever the worker says.
+        // It cannot have run for longer than since its dispatch, whatever the worker reports.
         let run = task.current.map_or(run, |current| run.min(now.since(current.dispatched_at)));
         if let Some(current) = &mut task.current {
-            // That it began may have been lost, told to an earlier life, or not been worth a message.
+            // The report of its start may have been lost, sent to an earlier incarnation, or omitted.
             current.started.get_or_insert(now - run);
         }
         match outcome {
@@ -466,7 +465,7 @@ impl Scheduler {
                 let error = error.chars().take(MAX_ERROR_CHARS).collect();
                 let slot = self.task(reference).and_then(|task| task.current?.slot);
                 let executor = self.placement.executor_of(reference);
-                // First, so that it is not counted among those who would take the task.
+                // First, so that the executor does not count as one that could run the task.
                 if let (Some(slot), Some(executor)) = (slot, executor) {
                     self.mark_unreachable(now, slot, executor);
                 }
@@ -479,7 +478,7 @@ impl Scheduler {
         }
     }
 
-    /// The predictor learns from a completion, and placement learns what it thinks of the worker now.
+    /// The predictor learns from a completion, and placement gets the worker's new factor.
     fn learn(&mut self, now: Time, reference: TaskRef, run: Span) {
         let Some(task) = self.task(reference) else { return };
         let Some(slot) = task.current.and_then(|current| current.slot) else { return };
@@ -490,7 +489,7 @@ impl Scheduler {
         self.predictor.observe(&query, key, run);
         self.counts.learned_since_save += 1;
         self.update_factor(now, slot);
-        // What is usual has changed a little, and with it what is thought of those who do as usual.
+        // The averages have changed a little, and with them the factors of other workers.
         for _ in 0..FACTORS_A_COMPLETION.min(self.workers.len()) {
             self.next_factor = (self.next_factor + 1) % self.workers.len();
             self.update_factor(now, WorkerSlot(self.next_factor as u32));
@@ -498,8 +497,8 @@ impl Scheduler {
         self.clear_failures(now, slot, self.placement.executor_of(reference));
     }
 
-    /// A worker says, in answer to a heartbeat sent at `sent`, what it has. Messages that stopped an attempt
-    /// may have been lost, and what a worker had acknowledged it may have lost.
+    /// A worker names the attempts it holds, in answer to a heartbeat sent at `sent`. Messages that cancelled an
+    /// attempt may have been lost, and the worker may have lost attempts that it had acknowledged.
     pub(super) fn reconcile(
         &mut self,
         now: Time,
@@ -530,7 +529,7 @@ impl Scheduler {
         self.fail_attempts(now, lost, failure, step);
     }
 
-    /// Tells a worker to stop attempts that are void.
+    /// Cancels void attempts of a worker.
     pub(super) fn cancel_all(
         &mut self,
         worker: WorkerId,

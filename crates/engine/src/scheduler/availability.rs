@@ -1,4 +1,4 @@
-//! Why a worker is given nothing at present, to be read.
+//! Views of why a worker gets no tasks at present.
 
 use hypha_market::HeldLease;
 use hypha_model::{RefusalKind, Requirement, TaskId, TaskState, Time, WorkerId};
@@ -7,54 +7,55 @@ use super::quarantine::Quarantine;
 use super::workers::WorkerState;
 use super::{Scheduler, WorkerSlot};
 
-/// Why a worker is given nothing at present.
+/// Why a worker gets no tasks at present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unavailability {
     /// It is being removed: it finishes what it has.
     Draining,
     /// It has not granted a lease yet.
     NotLeased {
-        /// Why it did not, if it said so.
+        /// Why it refused, if it did.
         refused: Option<RefusalKind>,
     },
     /// It cannot be relied on since then.
     Lost {
         /// Since when.
         since: Time,
-        /// What was noticed.
+        /// Why.
         reason: &'static str,
     },
-    /// It could not be reached, or what its executors forward to could not, and has not been found well since.
+    /// The back ends of its executors are unreachable, and no health check has passed since.
     Unreachable {
         /// Since when.
         since: Time,
     },
-    /// It owes an answer, and has said nothing since then.
+    /// It has not answered a message in time, and has sent nothing since then.
     Unresponsive {
         /// Since when.
         since: Time,
     },
-    /// Other schedulers hold so much of it that what is left is too little.
+    /// Other schedulers hold so much of it that too little is left.
     LeasedToOthers,
-    /// It has failed too often in a row, or all of its executors have that would do.
+    /// It has failed too often in a row, or all of its executors have that could run the task.
     Quarantined(Quarantine),
 }
 
-/// Workers that are looked at for the reason why a task is unschedulable: it is asked for by many at once when a server that
-/// many use has gone, and everybody else waits meanwhile.
+/// Workers that are examined for the reason why a task is unschedulable: many clients request it at once when a popular
+/// back end becomes unreachable, and all other work waits meanwhile.
 const MAX_WORKERS_EXAMINED: usize = 1_000;
 
-/// A task that nobody would take at present, not even when its turn comes.
+/// A queued task that no worker would take at present, even at the head of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unschedulable {
-    /// What is wrong with one of those who otherwise would, if one of them is known.
+    /// Why one of the workers that could otherwise run it is unavailable, if there is one.
     pub why: Option<Unavailability>,
-    /// Since when all of them are away, if they are.
+    /// Since when all of them are unreachable, if they are.
     pub since: Option<Time>,
 }
 
 impl Scheduler {
-    /// Whether a task waits, and nobody would take it at present. One that waits for whoever is busy is not unschedulable.
+    /// Whether a task is queued and no worker would take it at present. A task that waits for a busy worker is
+    /// schedulable.
     pub fn unschedulable(&self, task: TaskId) -> Option<Unschedulable> {
         let task = self.task(*self.by_id.get(&task)?)?;
         let wanted = &task.accepted.spec.requirement;
@@ -69,12 +70,12 @@ impl Scheduler {
         let reasons: Vec<Unavailability> = reasons.collect();
         let gone: Option<Vec<Time>> =
             reasons.iter().map(Unavailability::unreachable_since).collect();
-        // The last that went may be the first to come back.
+        // The last to become unreachable may be the first to come back.
         let since = gone.and_then(|times| times.into_iter().max());
         Some(Unschedulable { why: reasons.into_iter().next(), since })
     }
 
-    /// Why a worker is given nothing; with a requirement, why it is given nothing that asks for this.
+    /// Why a worker gets no tasks; with a requirement, why it gets none with this requirement.
     pub fn unavailability_of(
         &self,
         worker: WorkerId,
@@ -92,7 +93,7 @@ impl Scheduler {
             };
             let all: Option<Vec<Unavailability>> =
                 executors.into_iter().map(|at| state.executor_unavailability(at)).collect();
-            // Whichever is tried first again: what is away may be back at any time.
+            // The executor that is used again first: an unreachable one may be back at any time.
             all?.into_iter().min_by_key(|reason| match reason {
                 Unavailability::Quarantined(quarantine) => Some(quarantine.until),
                 _ => None,
@@ -100,7 +101,7 @@ impl Scheduler {
         })
     }
 
-    /// Why an executor of a worker is given nothing although the worker is used, by its place in the worker's list.
+    /// Why an executor of an available worker gets no tasks, by its index in the worker's list.
     pub fn executor_unavailability_of(
         &self,
         worker: WorkerId,
@@ -116,7 +117,7 @@ impl Scheduler {
 }
 
 impl Unavailability {
-    /// Since when it is not there, if that is so.
+    /// Since when the worker or its back end does not answer, if that is the reason.
     fn unreachable_since(&self) -> Option<Time> {
         match self {
             Unavailability::Lost { since, .. }
@@ -131,7 +132,7 @@ impl Unavailability {
 }
 
 impl WorkerState {
-    /// Why nothing at all is given to it.
+    /// Why it gets no tasks at all.
     pub(super) fn unavailability(&self) -> Option<Unavailability> {
         if self.draining {
             return Some(Unavailability::Draining);

@@ -1,14 +1,14 @@
-//! What is too much for one step: a worker that goes may have had thousands of attempts, a strategy that is switched a
-//! million tasks in its queue, and everybody else waits for the machine meanwhile.
+//! Work that is too much for one step: a lost worker may have thousands of attempts, and a strategy switch has to
+//! reorder up to a million queued tasks, while all other events wait for the machine.
 //!
-//! A step handles at most `Settings::items_per_step` of such items. The rest is kept here, and the machine wants to be
-//! woken at once until nothing is left. What has not had its turn is as it was before:
+//! A step handles at most `Settings::items_per_step` of such items. The rest is deferred here, and the machine asks to
+//! be woken at once until nothing is left. A deferred item keeps its state:
 //!
-//! - An attempt is valid until the step that gives it up. A result that comes before that counts; a worker that is
-//!   leased anew is told to stop it. The worker itself is out of use from the first step on.
-//! - A task that is bound to a worker which is not used stays bound, and is not handed over.
-//! - After a switch of the strategy, what waits has its place in the old order, and what is bound stays bound; both
-//!   may be handed over.
+//! - An attempt is valid until the step that gives it up. A result that arrives before that counts; a worker that gets
+//!   a new lease is told to stop the attempt. The worker itself is unavailable from the first step on.
+//! - A task that is bound to an unavailable worker stays bound, and is not dispatched.
+//! - After a switch of the strategy, a queued task keeps its position in the old order, and a bound task stays bound;
+//!   both may be dispatched.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use super::failure::Failure;
 use super::{Scheduler, SchedulerStep};
 use crate::record::Record;
 
-/// See the head of this file. Each part has at most one entry for a worker, but the first: that has one for each time
-/// that a worker lost what it had.
+/// Deferred work. Each part has at most one entry for a worker, except `attempts`, which has one for each time that a
+/// worker lost its attempts.
 #[derive(Default)]
 pub(super) struct Deferred {
     /// Attempts that give no result, each with its token.
     attempts: VecDeque<(IntoIter<(TaskRef, Fence)>, Failure)>,
-    /// Workers that are not used, and to which tasks are bound.
+    /// Unavailable workers to which tasks are bound.
     bound: BTreeSet<WorkerSlot>,
-    /// Tasks that are bound to a worker some of whose executors are not used any more.
+    /// Tasks that are bound to a worker some of whose executors are suspended.
     unschedulable: BTreeMap<WorkerSlot, IntoIter<TaskRef>>,
-    /// Workers that describe themselves anew, and still have something of the old description.
+    /// Workers with a new description that still have tasks of the old one.
     described: BTreeMap<WorkerId, Arc<Worker>>,
-    /// How far the tasks have been put into the order of a new strategy.
+    /// How far the tasks have been reordered for a new strategy.
     reordered: Option<usize>,
     /// How far the records of workers have been saved.
     saved: Option<usize>,
@@ -50,9 +50,9 @@ impl Deferred {
 }
 
 impl Scheduler {
-    /// Goes on with what was too much for the steps before.
+    /// Continues with the work that earlier steps deferred.
     pub(super) fn continue_deferred(&mut self, now: Time, step: &mut SchedulerStep) {
-        // Whatever else this step had to do, there is an end to it.
+        // At least one item, so that deferred work ends whatever else the steps have to do.
         self.budget = self.budget.max(1);
         while self.budget > 0
             && let Some((attempts, failure)) = self.deferred.attempts.pop_front()
@@ -94,7 +94,7 @@ impl Scheduler {
         }
     }
 
-    /// These attempts give no result: now, or as soon as it is their turn.
+    /// These attempts give no result: handles them now, or in later steps.
     pub(super) fn fail_attempts(
         &mut self,
         now: Time,
@@ -119,7 +119,7 @@ impl Scheduler {
         {
             self.budget -= 1;
             let current = self.task(reference).and_then(|task| task.current);
-            // It may have ended meanwhile, and its number may be another task's.
+            // It may have ended meanwhile, and its reference may be another task's.
             let Some(current) = current.filter(|current| current.fence == fence) else { continue };
             if matches!(failure, Failure::Unacknowledged)
                 && !self.is_reassignable(reference, &current)
@@ -134,7 +134,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes what is only bound to a worker away from it, to be decided anew.
+    /// Unbinds the tasks that are bound to a worker and not dispatched, to be placed again.
     pub(super) fn release_bound(&mut self, now: Time, slot: WorkerSlot) {
         let released = self.placement.release_bound(slot, self.budget, now);
         self.released(&released);
@@ -143,7 +143,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes what is bound to a worker and has no executor there that is used away from it.
+    /// Unbinds the tasks of a worker that has no usable executor for them.
     pub(super) fn release_unschedulable(
         &mut self,
         now: Time,
@@ -164,21 +164,21 @@ impl Scheduler {
         }
     }
 
-    /// A worker describes itself anew, and is entered as soon as nothing is left of what it was.
+    /// A worker has a new description, which replaces the old one as soon as no task of the old one is left.
     pub(super) fn defer_replacement(&mut self, worker: Arc<Worker>) {
         self.deferred.described.insert(worker.id, worker);
     }
 
-    /// A worker is what it was before it described itself anew.
+    /// A worker has its old description again.
     pub(super) fn cancel_replacement(&mut self, worker: WorkerId) {
         self.deferred.described.remove(&worker);
     }
 
-    /// Puts tasks into the order of the strategy that was chosen, from the number `from` on.
+    /// Reorders tasks for the strategy that was chosen, from the number `from` on.
     pub(super) fn reorder(&mut self, now: Time, from: usize) {
         let (released, next) = self.placement.reorder(from, self.budget, now);
         self.budget = 0;
-        // What was only bound is decided anew.
+        // Tasks that were bound and not dispatched are placed again.
         self.released(&released);
         self.deferred.reordered = next;
     }

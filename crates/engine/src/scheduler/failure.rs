@@ -1,4 +1,4 @@
-//! An attempt that gave no result: who is to blame, and whether it is tried again.
+//! Attempts that gave no result: what the failure counts against, and whether the task is retried.
 
 use std::sync::Arc;
 
@@ -11,37 +11,37 @@ use crate::message::ToWorker;
 use crate::mutant::Mutant;
 use crate::record::{FailedAttempt, NO_WORKER_LEFT, Record};
 
-/// Refusals say more about our view of the worker than about the task, so they do not use up its
-/// attempts; but a task that everybody refuses must end some day.
+/// Refusals reveal more about our view of the worker than about the task, so they do not use up its
+/// attempts; but a task that all workers refuse must end eventually.
 const MAX_REFUSALS: u32 = 100;
 
 /// Why an attempt gave no result.
 #[derive(Clone)]
 pub(super) enum Failure {
-    /// The worker died, lost its lease, or did not take what it was given.
+    /// The worker died, lost its lease, or did not acknowledge or start the attempt.
     WorkerLost(String),
-    /// The same, of a worker against which the loss has been counted.
+    /// The same, if the loss has already been counted against the worker.
     WorkerLostCounted(String),
-    /// It took longer than it may.
+    /// It exceeded its timeout.
     Timeout(Span),
-    /// The worker says that the run failed.
+    /// The worker reports that the run failed.
     RunFailed(TaskError),
-    /// The result is not what its digest says.
+    /// The result does not match its digest.
     Corrupt,
     /// The worker does not take it now.
     Refused(Refusal),
-    /// The worker's server could not be reached: nothing was tried.
+    /// The worker's back end was unreachable: nothing ran.
     Unreachable(String),
-    /// It was given back in order, through no fault of anybody.
+    /// The worker returned it, or the scheduler withdrew it, without a fault.
     Returned(&'static str),
-    /// The scheduler itself was not there: no worker is to blame, and what came of it cannot be known.
+    /// The scheduler itself was down or stalled: no worker is at fault, and the outcome cannot be known.
     Interrupted(&'static str),
-    /// The worker has not said that it has it, nor anything else, and another could run it.
+    /// The worker is unresponsive and has not acknowledged it, and another could run it.
     Unacknowledged,
 }
 
 impl Failure {
-    /// The same for another attempt of the same worker: one that goes fails once, however many attempts it had.
+    /// The same for another attempt of the same worker: a lost worker fails once, however many attempts it had.
     pub(super) fn already_counted(self) -> Failure {
         match self {
             Failure::WorkerLost(reason) => Failure::WorkerLostCounted(reason),
@@ -56,13 +56,13 @@ struct Consequence {
     retry: bool,
     /// Whether it uses up an attempt.
     uses_attempt: bool,
-    /// Whether it is the worker's record that suffers.
+    /// Whether it counts against the worker or its executor.
     counts_against_worker: bool,
     error: TaskError,
 }
 
 impl Scheduler {
-    /// An attempt gave no result: try again, or give up.
+    /// An attempt gave no result: retries the task, or ends it.
     pub(super) fn attempt_failed(
         &mut self,
         now: Time,
@@ -104,7 +104,7 @@ impl Scheduler {
             task.failed_on.push(current.worker);
         }
         let stored = task.stored;
-        // Someone waits on the line for what is not stored, and nothing is wrong with what was given back.
+        // A client waits for an interactive task, and a returned task has no fault.
         let backoff = match stored && !returned {
             true => policy.backoff(task.failures.max(task.refusals), jitter),
             false => self.settings.min_plan_interval,
@@ -127,7 +127,7 @@ impl Scheduler {
             (true, _) => AttemptEnd::Failed,
         };
         self.placement.finish(reference, ending, now);
-        // The attempt is void: a worker that still runs it should not.
+        // The attempt is void: a worker that still runs it has to stop.
         let message = ToWorker::Cancel { attempt, fence: current.fence };
         Effect::ToWorker { worker: current.worker, message }.send_for_task(stored, step);
         if let (Some(slot), Some(origin), true) = (current.slot, origin, counts_against_worker) {
@@ -230,14 +230,14 @@ impl Scheduler {
         }
     }
 
-    /// Whether somebody waits on the line for a task that no worker would take at present.
+    /// Whether this is an interactive task that no worker would take at present.
     fn is_unschedulable(&self, reference: TaskRef) -> bool {
         self.task(reference).is_some_and(|task| {
             !task.stored && !self.placement.is_schedulable(&task.accepted.spec.requirement)
         })
     }
 
-    /// Nothing that a worker was given gives a result there, for this reason: it is tried again, elsewhere if possible.
+    /// All attempts of a worker fail for this reason: their tasks are retried, elsewhere if possible.
     pub(super) fn fail_all_of(
         &mut self,
         now: Time,

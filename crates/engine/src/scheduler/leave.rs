@@ -1,4 +1,4 @@
-//! Workers that go: stopped in order, or removed by an operator.
+//! Workers that leave: stopped gracefully, or removed by an operator.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use super::{Effect, Scheduler, SchedulerStep};
 use crate::message::ToWorker;
 use crate::record::Record;
 
-/// Removed workers that are remembered, at some hundred bytes each, with what they say of themselves; past this the
-/// one that was removed first may be found again. More are removed by stopping them, or by revoking their certificates.
+/// Removed workers that are remembered, at some hundred bytes each, with their descriptions; past this the one that was
+/// removed first may be found again. To remove more, stop them or revoke their certificates.
 const MAX_REMOVED: usize = 10_000;
-/// Why attempts of a worker that leaves in order are tried elsewhere.
+/// Why attempts of a worker that leaves gracefully are retried elsewhere.
 const GAVE_BACK: &str = "the worker stopped and returned the attempt";
 
 /// A worker that was removed.
 pub(super) struct RemovedWorker {
     pub(super) at: Time,
-    /// What it says of itself: nobody finds it again while it stays connected. Not known after a restart, until it is
-    /// found.
+    /// Its description: a search does not find it again while it stays connected. Not known after a restart, until the
+    /// worker is found.
     pub(super) description: Option<Arc<Worker>>,
 }
 
@@ -32,8 +32,8 @@ impl RemovedWorker {
 }
 
 impl Scheduler {
-    /// A life of a worker ends, or has ended, in order. What it gives back is tried elsewhere, and counts against
-    /// nobody.
+    /// An incarnation of a worker stops, or has stopped, gracefully. The attempts that it returns are retried
+    /// elsewhere, and do not count against the worker or the task.
     pub(super) fn worker_left(
         &mut self,
         now: Time,
@@ -50,16 +50,16 @@ impl Scheduler {
         let Some((slot, state)) = self.state_of(worker) else { return };
         let held = state.lease().map(|(_, epoch)| epoch);
         if held.is_some_and(|held| held > epoch) {
-            // A word of an earlier life, come late.
+            // A late message of an earlier incarnation.
             return;
         }
         if held.is_some() {
             state.mark_lost(now, "it was stopped");
-            // It says when it is back; until then there is nobody to ask.
+            // It is found again when it is back; until then a request would not be answered.
             state.lease = HeldLease::request_at(now, retry_at);
             self.placement.set_available(slot, false, now);
         } else if waits_for.is_some() {
-            // Its answer to our request may still come, and grants what has ended.
+            // Its answer to our request may still arrive, and grant a lease that has ended.
             state.lease = HeldLease::request_at(now, retry_at);
         }
         self.fail_all_of(now, slot, Failure::Returned(GAVE_BACK), step);
@@ -68,7 +68,7 @@ impl Scheduler {
         self.arm_worker(slot);
     }
 
-    /// Gives a worker nothing more; false if it is not known.
+    /// Drains a worker, which gets no new tasks; false if it is not known.
     pub(super) fn drain_worker(
         &mut self,
         now: Time,
@@ -78,7 +78,7 @@ impl Scheduler {
         let Some((slot, state)) = self.state_of(worker) else { return false };
         let (has_lease, description) = (state.lease().is_some(), Some(Arc::clone(&state.worker)));
         match self.removed.get_mut(&worker) {
-            // Somebody asks again while it finishes: that does not remove it later than it was.
+            // The command is repeated while it drains: that does not change when it was removed.
             Some(removed) => removed.description = description,
             None => {
                 self.make_room_for_removed(step);
@@ -94,7 +94,7 @@ impl Scheduler {
         true
     }
 
-    /// Lets the one go that was removed first, if too many are remembered.
+    /// Readmits the worker that was removed first, if too many are remembered.
     fn make_room_for_removed(&mut self, step: &mut SchedulerStep) {
         if self.removed.len() >= MAX_REMOVED
             && let Some(first) = self.removed.iter().min_by_key(|(_, it)| it.at).map(|(id, _)| *id)
@@ -103,7 +103,7 @@ impl Scheduler {
         }
     }
 
-    /// A worker that was removed is taken again, now if it is known what it is, or when it is found; false if it was
+    /// A worker that was removed is used again: now if its description is known, or when it is found. False if it was
     /// not removed.
     pub(super) fn readmit_worker(
         &mut self,
@@ -119,7 +119,7 @@ impl Scheduler {
         true
     }
 
-    /// A worker that was removed may be taken again.
+    /// A worker that was removed may be used again.
     pub(super) fn readmit(
         &mut self,
         worker: WorkerId,
@@ -130,7 +130,7 @@ impl Scheduler {
         Some(removed)
     }
 
-    /// The worker finishes what it has, and is forgotten then.
+    /// The worker finishes its attempts, and is forgotten then.
     pub(super) fn drain(&mut self, slot: WorkerSlot) {
         if let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) {
             state.draining = true;
@@ -138,13 +138,13 @@ impl Scheduler {
         }
     }
 
-    /// Forgets the workers that are to be removed and have nothing left.
+    /// Forgets the draining workers that are idle.
     pub(super) fn forget_drained(&mut self, now: Time, step: &mut SchedulerStep) {
         if self.draining.is_empty() {
             return;
         }
         let idle = |slot: &&WorkerSlot| {
-            // After a restart, what it was given is not known to be with it before it says so.
+            // After a restart, its attempts are not known to placement before it is reconciled.
             let worker = self.placement.worker_id(**slot);
             let is_unreconciled =
                 worker.is_some_and(|worker| self.unreconciled.contains_key(&worker));

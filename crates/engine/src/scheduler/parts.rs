@@ -1,17 +1,17 @@
-//! Reading very much of a scheduler, in parts: everybody else waits while one is read, so a part is bounded, and a reader
-//! lets others have their turn before the next.
+//! Large reads of a scheduler, in parts: all other work waits while a part is read, so a part is bounded, and a reader
+//! yields before the next.
 
 use hypha_model::{TaskId, Time, WorkerId};
 use hypha_placement::{ExplanationPart, TaskRef, WorkerSlot, WorkerView};
 
 use super::{LeaseView, Scheduler, TaskView};
 
-/// Tasks that are looked at in one part, at about a microsecond each.
+/// Tasks that are read in one part, at about a microsecond each.
 pub const TASKS_PER_PART: usize = 256;
-/// Workers that are looked at in one part, at about as much each: for views of them, for what each says to a task, and
+/// Workers that are examined in one part, at about as much each: for their views, for the explanation of a task, and
 /// for the reasons why tasks wait.
 pub const WORKERS_PER_PART: usize = 256;
-/// Numbers of tasks that are copied in one part, at some nanoseconds each; all of one worker's, even if they are more.
+/// Task references that are copied in one part, at some nanoseconds each; all of one worker's, even if they are more.
 const NUMBERS_PER_PART: usize = 10_000;
 
 /// A part of something that is read from worker to worker.
@@ -24,8 +24,8 @@ pub struct Part<T> {
 }
 
 impl Scheduler {
-    /// Views of the first of these tasks, `None` of those that have ended: at least of one, and of as many as are looked
-    /// at in one part.
+    /// Views of the first of these tasks, `None` of those that have ended: of at least one, and of as many as fit into
+    /// one part.
     pub fn task_views(&self, ids: &[TaskId], now: Time) -> Vec<Option<TaskView>> {
         let mut reasons = self.placement.waiting_reasons();
         let mut views = Vec::with_capacity(ids.len().min(TASKS_PER_PART));
@@ -38,7 +38,7 @@ impl Scheduler {
         views
     }
 
-    /// What workers say to a task that has not ended, from the slot `from` on.
+    /// The part of a task's explanation for the workers from the slot `from` on; `None` if the task has ended.
     pub fn explain_part(&self, id: TaskId, from: WorkerSlot, now: Time) -> Option<ExplanationPart> {
         let reference = *self.by_id.get(&id)?;
         self.placement.explain_part(reference, &self.predictor, now, from, WORKERS_PER_PART)
@@ -58,8 +58,8 @@ impl Scheduler {
         Part { items: slots.into_iter().filter_map(view).collect(), next }
     }
 
-    /// The tasks that are bound or given to a worker, or to any, from the slot `from` on; in no order. They may be many,
-    /// so they are looked at in parts ([`Scheduler::placed`]), and may have ended by then.
+    /// The tasks that are bound or dispatched to a worker, or to any, from the slot `from` on; in no order. They may be
+    /// many, so they are read one by one later ([`Scheduler::placed`]), and may have ended by then.
     pub fn placed_part(&self, worker: Option<WorkerId>, from: WorkerSlot) -> Part<TaskRef> {
         let (slots, next) = match worker {
             Some(worker) => (self.slot_of.get(&worker).copied().into_iter().collect(), None),

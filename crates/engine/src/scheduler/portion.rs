@@ -1,5 +1,5 @@
-//! How much of a worker is leased: placement sees no more of it than that, and the worker is told if tasks wait that it
-//! could run with more.
+//! How much of a worker is leased: placement sees only that portion, and heartbeats carry the demand of queued tasks
+//! that the worker could run if more of it were leased.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::{Scheduler, SchedulerStep, Settings, Task, WorkerState};
 
 impl Scheduler {
-    /// The lease of a worker covers this from now on; all of it if nothing is said.
+    /// The lease of a worker covers this portion from now on; `None` is all of the worker.
     pub(super) fn set_portion(
         &mut self,
         now: Time,
@@ -36,7 +36,7 @@ impl Scheduler {
         state.portion = portion;
         self.placement.resize(slot, worker, &slots, now);
         self.update_availability(now, slot);
-        // What was bound to it is decided anew: it may not fit any more.
+        // Tasks that were bound to it are placed again: they may no longer fit.
         self.release_bound(now, slot);
         for reference in self.placement.dispatched_to(slot) {
             if self.exceeds_portion(slot, reference) {
@@ -46,7 +46,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a task waits on a worker for more than is leased of it.
+    /// Whether a task waits on a worker and needs more than is leased of it.
     fn exceeds_portion(&self, slot: WorkerSlot, reference: TaskRef) -> bool {
         let state = self.workers.get(slot.0 as usize).and_then(Option::as_ref);
         let refuses = |(state, task): (&WorkerState, &Task)| {
@@ -58,7 +58,8 @@ impl Scheduler {
         state.zip(self.task(reference).filter(waits)).is_some_and(refuses)
     }
 
-    /// The worker would lease something else now: renew at once. An answer that is open will say so anyway.
+    /// The worker would lease another portion now: renew at once. If a heartbeat is unanswered, its answer has the
+    /// portion anyway.
     pub(super) fn renew_early(
         &mut self,
         now: Time,
@@ -74,7 +75,7 @@ impl Scheduler {
         self.worker_due(now, slot, step);
     }
 
-    /// What the first task needs that waits although the worker could run it, if not all of the worker is leased.
+    /// The requirement of the oldest queued task that the worker could run if all of it were leased, if it is not.
     pub(super) fn demand_on(&self, slot: WorkerSlot) -> Option<Arc<Requirement>> {
         let state = self.workers.get(slot.0 as usize)?.as_ref()?;
         state.portion.as_ref()?;
@@ -84,8 +85,8 @@ impl Scheduler {
 }
 
 impl Settings {
-    /// How long after a heartbeat the next is sent. A worker of which only a part is leased should soon hear that tasks
-    /// wait which it could run with more.
+    /// How long after a heartbeat the next is sent. It is shorter for a worker of which only a part is leased, so that
+    /// the demand of queued tasks reaches it soon.
     pub(super) fn renewal_interval(&self, ttl: Span, is_part: bool) -> Span {
         let (interval, soon) = (self.health_check_interval, self.health_check_timeout);
         heartbeat_interval(if is_part { interval.min(soon) } else { interval }, ttl)

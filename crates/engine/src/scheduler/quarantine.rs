@@ -1,7 +1,7 @@
-//! Who is to blame for an attempt that gave no result, and who is left alone for a while because of it.
+//! Failure streaks of workers and executors, and the quarantine that follows them.
 //!
-//! A program that fails on its input says nothing about the machine: what an executor does badly counts against that
-//! executor, and only what the worker itself loses counts against the worker.
+//! A program that fails on its input is no evidence against the machine: a failed run counts against its executor, and
+//! only attempts that the worker itself loses count against the worker.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,35 +12,35 @@ use hypha_placement::WorkerSlot;
 use super::unreachable::Unreachable;
 use super::{Scheduler, WorkerState};
 
-/// Tasks that an executor failed and that are remembered, so that each counts once. With more of them in turn than this,
-/// it is more likely the executor than the tasks.
+/// Tasks that failed at an executor and are remembered, so that each counts once. If more of them fail in turn, the
+/// fault is more likely in the executor than in the tasks.
 const MAX_COUNTED: usize = 16;
-/// How often the pause is doubled: up to 16 times the first.
+/// How often the quarantine is doubled: up to 16 times the first.
 const MAX_DOUBLINGS: u32 = 4;
-/// The part of the last failure that is kept with whoever is left alone: enough to recognise it.
+/// The part of the last failure that is kept with a quarantine: enough to recognise it.
 const MAX_LAST_FAILURE_CHARS: usize = 200;
 
-/// What a worker and its executors are blamed for.
+/// The failure streaks of a worker and its executors.
 #[derive(Default)]
 pub(super) struct FailureStreaks {
     own: FailureStreak,
     executors: Vec<FailureStreak>,
 }
 
-/// How often in a row somebody has failed.
+/// The consecutive failures of a worker or an executor.
 #[derive(Clone, Default)]
 struct FailureStreak {
     failures: u32,
     /// The tasks that were counted last.
     counted: VecDeque<TaskId>,
-    /// How often in a row it was left alone.
+    /// How often in a row it was quarantined.
     quarantines: u32,
     quarantine: Option<Quarantine>,
-    /// It could not be reached, and has not been found well since. No blame, but as good a reason to give it nothing.
+    /// It is unreachable, and no health check has passed since. Not a failure, but it gets no tasks either.
     unreachable: Option<Unreachable>,
 }
 
-/// Until when a worker or an executor is given nothing, and why.
+/// Until when a worker or an executor gets no tasks, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quarantine {
     /// Until then.
@@ -51,11 +51,11 @@ pub struct Quarantine {
     pub last_failure: Arc<str>,
 }
 
-/// Who failed.
+/// What a failure counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultOrigin {
     Worker,
-    /// By its place in the worker's list.
+    /// By its index in the worker's list.
     Executor(usize),
 }
 
@@ -67,8 +67,8 @@ impl FailureStreaks {
         }
     }
 
-    /// Those of a worker that was described as `old` and is described as `new`: an executor of the same name is the
-    /// same.
+    /// The streaks of a worker whose description `old` is replaced by `new`: an executor of the same class and name is
+    /// the same.
     fn carried_over(mut self, old: &Worker, new: &Worker) -> FailureStreaks {
         let inherited = |executor: &hypha_model::Executor| {
             let is_it = |other: &hypha_model::Executor| {
@@ -81,17 +81,17 @@ impl FailureStreaks {
         FailureStreaks { own: self.own, executors }
     }
 
-    /// Why the worker as a whole is left alone.
+    /// The quarantine of the worker as a whole.
     pub(super) fn own(&self) -> Option<&Quarantine> {
         self.own.quarantine.as_ref()
     }
 
-    /// Why an executor is left alone.
+    /// The quarantine of an executor.
     pub(super) fn of_executor(&self, executor: usize) -> Option<&Quarantine> {
         self.executors.get(executor)?.quarantine.as_ref()
     }
 
-    /// Since when an executor cannot be reached.
+    /// Since when an executor is unreachable.
     pub(super) fn unreachable_since(&self, executor: usize) -> Option<Time> {
         Some(self.executors.get(executor)?.unreachable?.since)
     }
@@ -100,12 +100,12 @@ impl FailureStreaks {
         Some(&mut self.executors.get_mut(executor)?.unreachable)
     }
 
-    /// Whether an executor is given nothing, for whatever reason.
+    /// Whether an executor gets no tasks: it is quarantined or unreachable.
     pub(super) fn is_suspended(&self, executor: usize) -> bool {
         self.of_executor(executor).is_some() || self.unreachable_since(executor).is_some()
     }
 
-    /// When the first pause ends.
+    /// When the first quarantine ends.
     pub(super) fn next_end(&self) -> Option<Time> {
         let all = self.executors.iter().chain([&self.own]);
         all.filter_map(|streak| Some(streak.quarantine.as_ref()?.until)).min()
@@ -120,7 +120,7 @@ impl FailureStreaks {
 }
 
 impl FailureStreak {
-    /// Whether the failure of this task counts. One that fails again and again on its own input is not more
+    /// Whether the failure of this task counts. A task that fails repeatedly on its own input is no more
     /// evidence than the first time.
     fn count_once(&mut self, task: TaskId) -> bool {
         if self.counted.contains(&task) {
@@ -133,7 +133,7 @@ impl FailureStreak {
         true
     }
 
-    /// Forgets the failures. Says whether it was left alone for them.
+    /// Clears the failures. Returns whether it was quarantined for them.
     fn clear(&mut self) -> bool {
         (self.failures, self.quarantines) = (0, 0);
         self.counted.clear();
@@ -142,7 +142,7 @@ impl FailureStreak {
 }
 
 impl Scheduler {
-    /// Whoever fails one task after the other is left alone for a while, then tried again.
+    /// Counts a failure. A worker or an executor with too many in a row is quarantined for a while, then used again.
     pub(super) fn record_failure(
         &mut self,
         now: Time,
@@ -176,7 +176,8 @@ impl Scheduler {
         self.arm_worker(slot);
     }
 
-    /// An executor, and with it its worker, has done well: whoever is left alone need not be tried for that again.
+    /// An executor, and with it its worker, has completed a task: their failures are cleared, and their quarantines
+    /// end.
     pub(super) fn clear_failures(&mut self, now: Time, slot: WorkerSlot, executor: Option<usize>) {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         let own = state.streaks.own.clear();
@@ -190,8 +191,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether a loss counts against the worker. One that dies fails once, however many attempts it had: so does
-    /// everything that it loses before it says something again.
+    /// Whether a loss counts against the worker. A worker that dies fails once, however many attempts it had: all
+    /// losses before its next message count as one.
     pub(super) fn count_loss(&mut self, slot: Option<WorkerSlot>) -> bool {
         let state = slot.and_then(|slot| self.workers.get_mut(slot.0 as usize)?.as_mut());
         state.is_some_and(|state| !std::mem::replace(&mut state.loss_counted, true))
@@ -218,7 +219,7 @@ impl Scheduler {
         }
     }
 
-    /// A worker that describes itself anew is blamed for what it was blamed for before.
+    /// A worker with a new description keeps its failure streaks.
     pub(super) fn inherit_streaks(
         &mut self,
         now: Time,
@@ -234,7 +235,7 @@ impl Scheduler {
         self.arm_worker(slot);
     }
 
-    /// Tells placement whether an executor is given something.
+    /// Tells placement whether an executor is suspended.
     pub(super) fn update_suspension(&mut self, now: Time, slot: WorkerSlot, executor: usize) {
         let Some(Some(state)) = self.workers.get(slot.0 as usize) else { return };
         let is_suspended = state.streaks.is_suspended(executor);
@@ -243,13 +244,13 @@ impl Scheduler {
         }
         self.placement.set_suspended(slot, executor, is_suspended, now);
         if is_suspended {
-            // A list of numbers: quickly made, however many they are.
+            // A list of references: cheap to make, however long it is.
             let bound = self.placement.bound_to(slot);
             self.release_unschedulable(now, slot, bound.into_iter());
         }
     }
 
-    /// Compares who is left alone here and in placement.
+    /// Compares which executors are suspended here and in placement.
     pub(super) fn check_suspensions(
         &self,
         slot: WorkerSlot,

@@ -1,5 +1,4 @@
-//! A worker's connection that gives way to another, as a relayed one does to a direct one: the worker is still there, and
-//! so is what it runs.
+//! A worker's connection that another replaces, as a direct one does a relayed one: the worker and its runs continue.
 
 use hypha_market::HeldLease;
 use hypha_model::{Time, WorkerId};
@@ -12,9 +11,9 @@ use crate::mutant::Mutant;
 const PIECES_LOST: &str = "the connection to the worker was replaced, and output may be missing";
 
 impl Scheduler {
-    /// The stream to a worker ended and was opened again at once, over another connection. Messages may have been lost,
-    /// which is noticed as ever, but pieces of output are said once. What the worker still has it says in answer to a
-    /// heartbeat; if it is another life of the worker, it says that it does not know the lease.
+    /// The stream to a worker ended and was opened again at once, over another connection. Lost messages are detected
+    /// as usual, except for pieces of output, which are sent once. The worker names the attempts it still has in its
+    /// answer to a heartbeat; another incarnation of the worker answers that it does not know the lease.
     pub(super) fn worker_reconnected(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! A new life of a scheduler, from what the earlier ones made durable.
+//! A new incarnation of a scheduler, from what the earlier ones made durable.
 
 use hypha_model::{
     AttemptId, Fence, Map, PagedSlab, Rng, SchedulerId, ShardedMap, TaskState, Time, WorkerId,
@@ -13,7 +13,7 @@ use super::leave::RemovedWorker;
 use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings, TaskRef};
 use crate::record::{FailedAttempt, Image, Record};
 
-/// Why an attempt of an earlier life is void: its worker lost the lease meanwhile, never got it, or died.
+/// Why an attempt of an earlier incarnation is void: its worker lost the lease meanwhile, never got it, or died.
 const NOT_HELD: &str = "the scheduler was restarted and the worker no longer has the attempt";
 /// The same, if the worker's back end had it.
 pub(super) const NOT_FOUND: &str =
@@ -22,8 +22,8 @@ pub(super) const NOT_FOUND: &str =
 pub(super) const NOT_BACK: &str = "the scheduler was restarted and the worker did not reconnect";
 
 impl Scheduler {
-    /// A scheduler that goes on where `image` ends. Attempts that were under way are kept until their
-    /// workers say whether they still have them.
+    /// A scheduler that continues where `image` ends. Attempts that were in flight are kept until their
+    /// workers report whether they still have them.
     pub fn recover(
         id: SchedulerId,
         settings: Settings,
@@ -35,7 +35,7 @@ impl Scheduler {
         let settings = settings.bounded();
         let epoch = image.epoch.next();
         step.persist(Record::Started { epoch });
-        // Each life draws other ids than the one before, also with the same seed.
+        // Each incarnation draws different ids, even with the same seed.
         let mut rng = Rng::new(seed ^ epoch.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let strategy = image.strategy.unwrap_or(settings.strategy);
         let preferences = settings.preferences.clone();
@@ -84,7 +84,7 @@ impl Scheduler {
             scheduler.placement.mutate_reservations();
         }
         if let Some(mode) = image.mode {
-            // Without its table the mode cannot be used; the driver loads the table and asks again.
+            // Without its table the mode cannot be used; the driver loads the table and sets the mode again.
             let _ = scheduler.predictor.set_mode(mode);
         }
         for (worker, health) in image.workers.into_values() {
@@ -94,7 +94,7 @@ impl Scheduler {
                 scheduler.drain(slot);
             }
         }
-        // What is usual is known when all are there.
+        // Factors are relative to the averages of all workers, so they are set when all have been added.
         for slot in 0..scheduler.workers.len() {
             scheduler.update_factor(now, WorkerSlot(slot as u32));
         }
@@ -121,9 +121,9 @@ impl Scheduler {
             }
             return;
         }
-        // The clock may have been set back since: no backoff is longer than the longest.
+        // The clock may have been set back since: no backoff exceeds the longest.
         let not_before = stored.not_before.min(now + self.settings.retry.backoff_max);
-        // The predictor meets tasks in the order of their ids, also those that wait later.
+        // The predictor sees all tasks in the order of their ids, also those that are not queued yet.
         self.predictor.query(&stored.accepted.spec);
         let reference = self.add_task(stored.accepted, true);
         let Some(task) = self.task_mut(reference) else { return };
@@ -163,8 +163,9 @@ impl Scheduler {
         self.arm_task(reference);
     }
 
-    /// A worker has granted a lease and says what it still has. What it has of ours goes on; what it was
-    /// given by an earlier life and has not is tried again, and uses up no attempt; what it has and should not, it is told to forget.
+    /// A worker has granted a lease and names the attempts it still has. Those that are current continue, and those
+    /// that are void are cancelled. Attempts that an earlier incarnation dispatched and the worker no longer has are
+    /// retried, and use up no attempt.
     pub(super) fn reconcile_after_grant(
         &mut self,
         now: Time,
@@ -207,7 +208,7 @@ impl Scheduler {
         self.fail_attempts(now, lost, Failure::Interrupted(NOT_HELD), step);
     }
 
-    /// An attempt of an earlier life goes on at its worker.
+    /// An attempt of an earlier incarnation continues at its worker.
     fn resume_attempt(&mut self, now: Time, reference: TaskRef, slot: WorkerSlot) {
         self.enqueue(reference);
         self.placement.adopt(reference, slot, &self.predictor, now);
@@ -220,7 +221,7 @@ impl Scheduler {
         }
     }
 
-    /// The attempt of a task is void before its worker was met again.
+    /// The attempt of a task is void before its worker was reconciled.
     pub(super) fn remove_unreconciled(&mut self, worker: WorkerId, reference: TaskRef) {
         if let Some(tasks) = self.unreconciled.get_mut(&worker) {
             tasks.retain(|task| *task != reference);

@@ -14,30 +14,30 @@ pub struct Settings {
     pub preferences: Preferences,
     /// Tasks that have not ended; more are refused.
     pub max_queue: usize,
-    /// How long an attempt may take if the task does not say.
+    /// The timeout of an attempt if the task has none.
     pub task_timeout: Span,
     /// How failed attempts are retried.
     pub retry: RetryPolicy,
-    /// How often a worker is asked whether it is there.
+    /// The interval of heartbeats to a worker.
     pub health_check_interval: Span,
     /// How long an answer may take.
     pub health_check_timeout: Span,
-    /// After how many failures in a row an executor is left alone for a while, or a worker after how many losses.
+    /// After how many consecutive failures an executor is quarantined, or a worker after how many losses.
     pub max_consecutive_failures: u32,
     /// For how long, the first time; doubled each time, up to 16 times.
     pub quarantine: Span,
-    /// For how long a lease is asked.
+    /// For how long a lease is requested.
     pub lease_ttl: Span,
-    /// How long a lost worker is remembered before it is taken off the list.
+    /// How long a lost worker is remembered before it is forgotten.
     pub forget_worker_after: Span,
     /// How long an idempotency key is remembered after its task has ended.
     pub key_ttl: Span,
     /// How often what was learned is saved.
     pub save_interval: Span,
-    /// The least pause between two plans that nothing but time asks for.
+    /// The least interval between two plans that only the passing of time triggers.
     pub min_plan_interval: Span,
-    /// The most items of one kind that a step handles, such as attempts of a worker that goes: at up to ten microseconds
-    /// each, others wait for some milliseconds at most. At least 1; the rest is done in steps that follow at once.
+    /// The most items of one kind that a step handles, such as attempts of a lost worker: at up to ten microseconds
+    /// each, other events wait for a few milliseconds at most. At least 1; steps that follow at once do the rest.
     pub items_per_step: usize,
     /// A planted fault; has no effect without the `mutants` feature.
     pub mutant: Option<Mutant>,
@@ -48,11 +48,11 @@ pub struct Settings {
 pub struct RetryPolicy {
     /// Attempts in all, at least 1.
     pub max_attempts: u32,
-    /// The pause after the first failure; doubled after each further one.
+    /// The backoff after the first failure; doubled after each further one.
     pub backoff_base: Span,
-    /// The longest pause.
+    /// The longest backoff.
     pub backoff_max: Span,
-    /// Whether an attempt that took too long is retried.
+    /// Whether an attempt that timed out is retried.
     pub retry_on_timeout: bool,
     /// Whether an attempt whose worker failed is retried.
     pub retry_on_worker_failure: bool,
@@ -110,8 +110,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The pause after `failures` failures: doubled each time, bounded, and between half and all of that
-    /// by `jitter` (0 to 1), so that tasks which failed together do not come back together.
+    /// The backoff after `failures` failures: doubled each time, bounded, and between half and all of that
+    /// by `jitter` (0 to 1), so that tasks which failed together are not retried together.
     pub(super) fn backoff(&self, failures: u32, jitter: f64) -> Span {
         let doublings = failures.saturating_sub(1).min(32);
         let pause = self.backoff_base.times(1 << doublings).min(self.backoff_max);

@@ -1,4 +1,4 @@
-//! What clients ask of a scheduler, and what it answers.
+//! The commands of clients, and the scheduler's replies.
 
 use std::sync::Arc;
 
@@ -13,50 +13,50 @@ use crate::message::ToWorker;
 use crate::mutant::Mutant;
 use crate::record::{AcceptedTask, FinishedTask, Record};
 
-/// What a client asks.
+/// A command of a client.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Accept these tasks; each is answered on its own.
+    /// Accept these tasks; the reply has a result for each.
     SubmitTasks(Vec<NewTask>),
     /// Stop this task.
     CancelTask(TaskId),
     /// Place by this strategy from now on.
     SetStrategy(Strategy),
-    /// Predict in this way from now on.
+    /// Predict in this mode from now on.
     SetMode(Mode),
     /// Use this table for `lookup_table`.
     SetTable(LookupTable),
-    /// Take this worker, also if it was removed before.
+    /// Add this worker, even if it was removed before.
     RegisterWorker(Arc<Worker>),
-    /// Give this worker nothing more, and forget it when it has finished what it has. It stays away until it is
-    /// registered, or readmitted.
+    /// Drain this worker: give it no new tasks, and forget it when it has finished its attempts. It is not used again
+    /// until it is registered or readmitted.
     RemoveWorker(WorkerId),
-    /// Take this worker again, which was removed before.
+    /// Use this worker again, which was removed before.
     ReadmitWorker(WorkerId),
 }
 
 /// A task to be accepted.
 #[derive(Clone, Debug)]
 pub struct NewTask {
-    /// What is asked for.
+    /// What is requested.
     pub spec: Arc<TaskSpec>,
     /// A repeat with the same key returns the first task.
     pub idempotency_key: Option<Arc<str>>,
-    /// Bind it to a worker at once, or refuse it.
+    /// Bind it to a worker at once, or reject it.
     pub bind_at_once: bool,
-    /// Whether it is to survive this life of the scheduler. A request whose client waits on the line is not
-    /// stored: what is to be sent about it leaves at once.
+    /// Whether it survives this incarnation of the scheduler. An interactive task is not stored: its messages are
+    /// sent at once.
     pub stored: bool,
     /// How many tasks its tenant may have that have not ended, this one included.
     pub quota: Option<u32>,
 }
 
-/// The answer.
+/// The reply to a command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
-    /// For each task, in the order of the request.
+    /// The result for each task, in the order of the request.
     Submitted(Vec<Result<Submitted, SubmitRejection>>),
-    /// The state of the task after the request; `None` if it is not among those that have not ended.
+    /// The state of the task after the request; `None` if there is no such task that has not ended.
     Cancelled(Option<TaskState>),
     /// The strategy is in use.
     StrategySet(Result<(), StrategyError>),
@@ -88,14 +88,14 @@ pub struct Submitted {
 pub enum SubmitRejection {
     /// There are `max_queue` tasks already.
     QueueFull {
-        /// When to try again, in seconds.
+        /// When to retry, in seconds.
         retry_after_s: u32,
     },
     /// The tenant has as many tasks as it may have.
     OverQuota {
         /// How many have not ended.
         open: u32,
-        /// How many that may be.
+        /// How many it may have.
         quota: u32,
     },
     /// It was to be bound at once, and no worker can run it.
@@ -193,7 +193,7 @@ impl Scheduler {
         }
         let lost = self.is(Mutant::LostAccept) && id.uuid().as_bytes()[15] < 16;
         if (task.stored || self.is(Mutant::StoredInteractive)) && !lost {
-            // Before what the plan made of it: a store applies records in order.
+            // Before the records of the plan: a store applies records in order.
             step.persist_before(before_plan, Record::Accepted(accepted));
         }
         if let Some(key) = key {
@@ -204,14 +204,14 @@ impl Scheduler {
         Ok(Submitted { task: id, worker, repeated: false })
     }
 
-    /// No two have the same moment: the store has them by it.
+    /// No two ids have the same time: the store orders tasks by it.
     fn next_id(&mut self, now: Time) -> TaskId {
         let id = TaskId::after(self.last_id, now, &mut self.rng);
         self.last_id = Some(id);
         id
     }
 
-    /// Gives a task its place among those that have not ended.
+    /// Adds a task to those that have not ended.
     pub(super) fn add_task(&mut self, accepted: Arc<AcceptedTask>, stored: bool) -> TaskRef {
         let id = accepted.id;
         if let Some(tenant) = &accepted.spec.tenant {
@@ -225,7 +225,7 @@ impl Scheduler {
         reference
     }
 
-    /// Lets placement decide about a task.
+    /// Passes a task to placement.
     pub(super) fn enqueue(&mut self, reference: TaskRef) {
         let Some(task) = self.tasks.get(reference.0 as usize) else { return };
         let request = PlacementRequest {
@@ -243,7 +243,7 @@ impl Scheduler {
         self.placement.arrive(reference, request, &self.predictor);
     }
 
-    /// Takes a task off the list of those that have not ended.
+    /// Removes a task from those that have not ended.
     pub(super) fn remove(&mut self, reference: TaskRef) -> Option<Task> {
         self.set_task_due(reference, None);
         let task = self.tasks.remove(reference.0 as usize)?;
@@ -266,7 +266,7 @@ impl Scheduler {
         Some(TaskState::Cancelled)
     }
 
-    /// Tells the worker to stop what it runs for a task, and takes the task from it.
+    /// Cancels the attempt of a task in flight, and takes the task from its worker.
     pub(super) fn stop_attempt(&mut self, now: Time, reference: TaskRef, step: &mut SchedulerStep) {
         self.placement.finish(reference, AttemptEnd::Withdrawn, now);
         let stored = self.task(reference).is_none_or(|task| task.stored);
@@ -276,7 +276,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a task for good, with a result, or with what went wrong where the state does not say it.
+    /// Ends a task permanently, with a result, or with an error where the state alone does not explain it.
     pub(super) fn end(
         &mut self,
         now: Time,

@@ -1,5 +1,5 @@
-//! Executors that cannot be reached: what they forward to is away. They are given nothing until they have been found
-//! well, and nobody is blamed.
+//! Unreachable executors: their back ends do not answer. They get no tasks until a health check passes, and it does not
+//! count as a failure.
 
 use hypha_market::HeldLease;
 use hypha_model::{Name, Time, WorkerId};
@@ -7,16 +7,16 @@ use hypha_placement::WorkerSlot;
 
 use super::Scheduler;
 
-/// An executor could not be reached.
+/// That an executor is unreachable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unreachable {
     pub(super) since: Time,
-    /// When that was noticed last.
+    /// When that was last noticed.
     last_noticed: Time,
 }
 
 impl Scheduler {
-    /// An executor could not be reached. What it has, it may yet finish.
+    /// An executor is unreachable. It may still finish the attempts that it has.
     pub(super) fn mark_unreachable(&mut self, now: Time, slot: WorkerSlot, executor: usize) {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         let Some(unreachable) = state.streaks.unreachable_mut(executor) else { return };
@@ -27,7 +27,8 @@ impl Scheduler {
         self.arm_worker(slot);
     }
 
-    /// A worker says which of its executors cannot be reached; the others can. A worker with one name twice means both.
+    /// A worker reports which of its executors are unreachable; the others are reachable. A name that two executors
+    /// share means both.
     pub(super) fn executors_unreachable(&mut self, now: Time, worker: WorkerId, names: &[Name]) {
         self.plan_wanted = false;
         let Some((slot, state)) = self.state_of(worker) else { return };
@@ -46,13 +47,13 @@ impl Scheduler {
             {
                 self.update_suspension(now, slot, executor);
             }
-            // What was bound to it is decided anew, and what waited for it.
+            // Tasks that were bound to it or waited for it are placed again.
             self.plan_wanted |= was_suspended != self.placement.is_suspended(slot, executor);
         }
     }
 
-    /// A worker has answered what it was asked at `sent`: whoever was not said to be away since then is well. A
-    /// question from before says nothing of how it has been since.
+    /// A worker has answered a request sent at `sent`: executors that were not reported as unreachable since then are
+    /// reachable. The answer to an earlier request proves nothing about an executor that became unreachable later.
     pub(super) fn mark_reachable(&mut self, now: Time, slot: WorkerSlot, sent: Time) {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         let is_well = |at: &usize| {
@@ -68,8 +69,8 @@ impl Scheduler {
         self.check_soon(now, slot);
     }
 
-    /// As long as an executor is away, its worker is asked more often than others. Not at once: the answer would most
-    /// likely be the same, and whoever is found well and cannot be reached must not be asked without end.
+    /// While an executor is unreachable, its worker gets heartbeats more often. Not at once: the answer would most
+    /// likely be the same, and an executor that passes health checks and fails calls must not cause an endless loop.
     fn check_soon(&mut self, now: Time, slot: WorkerSlot) {
         let look_at = now + self.settings.health_check_timeout;
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };

@@ -1,4 +1,4 @@
-//! What may be read of a scheduler. Nothing here changes anything.
+//! Views of a scheduler. All but `continue_counts` are read-only.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::record::{AcceptedTask, FailedAttempts};
 pub struct Counts {
     /// Tasks that were accepted.
     pub submitted: u64,
-    /// Tasks that were not.
+    /// Tasks that were rejected.
     pub rejected: u64,
     /// Tasks that ended with a result.
     pub completed: u64,
@@ -28,13 +28,13 @@ pub struct Counts {
     pub cancelled: u64,
     /// Tasks whose deadline passed.
     pub expired: u64,
-    /// Attempts that were made again.
+    /// Retries.
     pub retried: u64,
-    /// Results that came too late, twice, or with a wrong token, and were dropped.
+    /// Results that arrived too late, twice, or with a wrong token, and were dropped.
     pub late_results: u64,
-    /// Leases that ended before they were given back.
+    /// Leases that ended without being released.
     pub leases_lost: u64,
-    /// Times that a worker or one of its executors was left alone for failing.
+    /// How often a worker or one of its executors was quarantined for failing.
     pub quarantines: u64,
     /// Tasks that an idle worker took from another's queue.
     pub stolen: u64,
@@ -62,12 +62,12 @@ impl FailureCounts {
     }
 }
 
-/// A task that has not ended, to be read. Those that have are in the store.
+/// A view of a task that has not ended. Ended tasks are in the store.
 #[derive(Clone, Debug)]
 pub struct TaskView {
     /// As it was accepted.
     pub accepted: Arc<AcceptedTask>,
-    /// Where it is in its life.
+    /// Its state.
     pub state: TaskState,
     /// The worker that it is bound to.
     pub worker: Option<WorkerId>,
@@ -77,13 +77,13 @@ pub struct TaskView {
     pub started: Option<Time>,
     /// How far it is, in thousandths.
     pub progress_permille: u16,
-    /// Until when it is left alone after a failure.
+    /// Until when it is not retried, after a failure.
     pub not_before: Option<Time>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
     /// The last attempts that gave no result.
     pub failed: FailedAttempts,
-    /// Why it is where it is.
+    /// Why it has this worker, or none.
     pub explanation: Option<Explanation>,
 }
 
@@ -100,29 +100,29 @@ impl Counts {
     }
 }
 
-/// A worker that was removed and has nothing left, to be read.
+/// A view of a worker that was removed and has no attempts left.
 #[derive(Clone, Debug)]
 pub struct RemovedWorkerView {
     /// The worker.
     pub id: WorkerId,
     /// When it was removed.
     pub at: Time,
-    /// What it says of itself; not known if it has not been found since the scheduler started.
+    /// Its description; not known if it has not been found since the scheduler started.
     pub worker: Option<Arc<Worker>>,
 }
 
 impl Scheduler {
-    /// Who this is.
+    /// The scheduler's id.
     pub fn id(&self) -> hypha_model::SchedulerId {
         self.id
     }
 
-    /// Which life this is.
+    /// The scheduler's incarnation.
     pub fn epoch(&self) -> hypha_model::Epoch {
         self.epoch
     }
 
-    /// A task that has not ended.
+    /// A view of a task that has not ended.
     pub fn task_view(&self, id: TaskId, now: Time) -> Option<TaskView> {
         self.view_of(id, &mut self.placement.waiting_reasons(), now)
     }
@@ -156,17 +156,17 @@ impl Scheduler {
         })
     }
 
-    /// Whether there is such a worker.
+    /// Whether this worker is known.
     pub fn knows_worker(&self, worker: WorkerId) -> bool {
         self.slot_of.contains(&worker)
     }
 
-    /// Whether this worker was removed, and has not been registered since.
+    /// Whether this worker was removed, and has not been registered or readmitted since.
     pub fn is_removed(&self, worker: WorkerId) -> bool {
         self.removed.contains_key(&worker)
     }
 
-    /// When this worker was removed, if it was and has not been taken again. It may have something to finish.
+    /// When this worker was removed, if it was and has not been readmitted. It may have attempts to finish.
     pub fn removed_at(&self, worker: WorkerId) -> Option<Time> {
         self.removed.get(&worker).map(|it| it.at)
     }
@@ -188,12 +188,12 @@ impl Scheduler {
         Some((&task.accepted, worker, task.state))
     }
 
-    /// How many tasks wait without a worker.
+    /// How many tasks are queued without a worker.
     pub fn waiting_tasks(&self) -> usize {
         self.placement.waiting()
     }
 
-    /// The workers that were removed and have nothing left, the latest first.
+    /// The workers that were removed and have no attempts left, the latest first.
     pub fn removed_workers(&self) -> Vec<RemovedWorkerView> {
         let gone = self.removed.iter().filter(|(id, _)| !self.slot_of.contains(id));
         let view = |(id, it): (&WorkerId, &RemovedWorker)| RemovedWorkerView {
@@ -206,7 +206,7 @@ impl Scheduler {
         views
     }
 
-    /// All workers, with their leases. Where others wait for the scheduler, read them in parts
+    /// All workers, with their leases. Where other work waits for the scheduler, read them in parts
     /// ([`Scheduler::workers_part`]).
     pub fn workers(&self, now: Time) -> Vec<(WorkerView, Option<LeaseView>)> {
         let (mut all, mut next) = (Vec::new(), Some(WorkerSlot(0)));
@@ -218,7 +218,7 @@ impl Scheduler {
         all
     }
 
-    /// The lease on a worker that the scheduler counts on.
+    /// The lease on a worker that the scheduler relies on.
     pub fn lease_of(&self, worker: WorkerId) -> Option<LeaseView> {
         let slot = self.slot_of.get(&worker)?;
         self.workers.get(slot.0 as usize)?.as_ref()?.lease_view()
@@ -244,18 +244,18 @@ impl Scheduler {
         &self.counts
     }
 
-    /// Counts on from where an earlier machine of the same process ended.
+    /// Continues the counts of an earlier machine of the same process.
     pub fn continue_counts(&mut self, earlier: &Counts) {
         self.counts = *earlier;
     }
 
-    /// How many tasks it has memory for. It follows how many there are, also when they become fewer.
+    /// How many tasks memory is allocated for. It follows the number of tasks, also when that shrinks.
     pub fn task_capacity(&self) -> usize {
         let own = self.tasks.capacity().max(self.by_id.capacity());
         own.max(self.placement.task_capacity())
     }
 
-    /// Recomputes what is kept incrementally and compares; the simulator calls it after every step.
+    /// Recomputes the state that is kept incrementally and compares; the simulator calls it after every step.
     pub fn check(&self, now: Time) -> Result<(), String> {
         self.placement.check(now)?;
         let open = self.tasks.iter().count();
@@ -268,7 +268,7 @@ impl Scheduler {
         }
         if by_tenant != self.by_tenant {
             return Err(format!(
-                "tenants have {by_tenant:?} and are said to have {:?}",
+                "tenants have {by_tenant:?} open tasks and {:?} are counted",
                 self.by_tenant
             ));
         }
@@ -278,7 +278,7 @@ impl Scheduler {
             }
         }
         if open == 0 && self.placement.waiting() != 0 {
-            return Err("no task is open and some wait".to_owned());
+            return Err("no task is open and some are queued".to_owned());
         }
         for (at, due) in &self.agenda {
             let known = match due {
@@ -291,14 +291,14 @@ impl Scheduler {
                 super::Due::Save | super::Due::Flush => Some(*at),
             };
             if known != Some(*at) {
-                return Err(format!("{due:?} at {at} is on the agenda and nobody wants it"));
+                return Err(format!("{due:?} at {at} is on the agenda and is not due then"));
             }
         }
         let tasks = self.tasks.iter().filter(|task| task.due.is_some()).count();
         let workers = self.workers.iter().flatten().filter(|worker| worker.due.is_some()).count();
         if tasks + workers + 1 + usize::from(self.flushes) != self.agenda.len() {
             return Err(format!(
-                "{tasks} tasks, {workers} workers and one save want a time, and {} times are on the agenda",
+                "{tasks} tasks, {workers} workers and one save are due, and {} times are on the agenda",
                 self.agenda.len()
             ));
         }

@@ -1,4 +1,4 @@
-//! Leases, heartbeats and health: which workers may be given tasks.
+//! Leases, heartbeats and health: which workers are available.
 
 use std::sync::Arc;
 
@@ -22,17 +22,17 @@ pub(super) struct WorkerState {
     /// Its record has changed since it was last saved.
     pub(super) is_unsaved: bool,
     pub(super) streaks: FailureStreaks,
-    /// It lost attempts, and has said nothing since.
+    /// It lost attempts, and has sent nothing since.
     pub(super) loss_counted: bool,
-    /// When it last said something.
+    /// When its last message arrived.
     pub(super) last_heard: Time,
-    /// It owes an answer, and has said nothing since it was asked: nothing new is given to it until it does.
+    /// It has not answered a message in time, and has sent nothing since: it gets no new tasks until it does.
     pub(super) is_unresponsive: bool,
     pub(super) lease: HeldLease,
-    /// What the lease covers; all of the worker if there is none.
+    /// What the lease covers; `None` is all of the worker.
     pub(super) portion: Option<Arc<Portion>>,
     pub(super) draining: bool,
-    /// It describes itself anew, and still has something that it was given before: it gets nothing new until then.
+    /// It has a new description, and still has tasks of the old one: it gets no new tasks until those are gone.
     pub(super) replaced: bool,
     pub(super) due: Option<Time>,
     pub(super) lost: Option<Lost>,
@@ -42,30 +42,30 @@ pub(super) struct WorkerState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost {
     pub(super) since: Time,
-    /// Why not; `None` of one that was never leased.
+    /// Why not; `None` for a worker that was never leased.
     pub(super) reason: Option<&'static str>,
 }
 
-/// A worker's lease, to be read.
+/// A view of a worker's lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeaseView {
     /// The lease.
     pub lease: LeaseId,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Until when the holder counts on it.
+    /// Until when the holder relies on it.
     pub until: Time,
-    /// What it covers; all of the worker if it does not say.
+    /// What it covers; `None` is all of the worker.
     pub portion: Option<Arc<Portion>>,
 }
 
 impl WorkerState {
-    /// Whether it may be given tasks.
+    /// Whether it may get tasks.
     fn is_available(&self) -> bool {
         self.unavailability().is_none()
     }
 
-    /// Notes that it cannot be relied on, and since when. One that was never leased cannot be lost.
+    /// Marks it as lost, and since when. A worker that was never leased cannot be lost.
     pub(super) fn mark_lost(&mut self, now: Time, reason: &'static str) {
         if self.lost.is_none() {
             self.lost = Some(Lost { since: now, reason: Some(reason) });
@@ -106,7 +106,7 @@ impl Scheduler {
                 }
                 return self.request_lease_now(now, worker.id, step);
             }
-            // It says something new of itself: a new worker in the old one's place, with its record.
+            // It has a new description: a new worker replaces the old one, with its record.
             let old = Arc::clone(&known.worker);
             known.replaced = true;
             self.placement.set_available(slot, false, now);
@@ -127,8 +127,8 @@ impl Scheduler {
         self.add_worker(now, worker, Health::default(), step);
     }
 
-    /// A worker is seen again: do not wait for the next try to lease it. One that was removed may have something to
-    /// finish.
+    /// A worker was found again: requests a lease without waiting for the next retry. A worker that was removed may
+    /// have attempts to finish.
     fn request_lease_now(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
         if let Some((slot, state)) = self.state_of(worker) {
             if let HeldLease::Requested { retry_at, .. } = &mut state.lease {
@@ -172,7 +172,7 @@ impl Scheduler {
         slot
     }
 
-    /// Tells placement what the predictor thinks of a worker's speed.
+    /// Passes the predictor's factor of a worker to placement.
     pub(super) fn update_factor(&mut self, now: Time, slot: WorkerSlot) {
         if let Some(Some(state)) = self.workers.get(slot.0 as usize) {
             self.placement.set_factor(slot, self.predictor.factor(state.predictor_key), now);
@@ -245,11 +245,11 @@ impl Scheduler {
             }
             FromWorker::Left { epoch, lease } => self.worker_left(now, worker, epoch, lease, step),
         }
-        // Whatever it said, it may be given tasks again.
+        // Whatever the message was, the worker may get tasks again.
         self.plan_wanted |= was_unresponsive;
     }
 
-    /// Notes that a worker has said something. Says whether it was late with it.
+    /// Notes that a message of a worker arrived. Returns whether the worker was unresponsive.
     fn note_heard(&mut self, now: Time, worker: WorkerId) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
         state.loss_counted = false;
@@ -261,8 +261,9 @@ impl Scheduler {
         was_unresponsive
     }
 
-    /// What a worker was told at `sent` was not answered in time: says whether it has been silent since. Such a worker
-    /// is late. It is asked at once whether it is there, and whatever does not run there goes to others meanwhile.
+    /// A message sent to a worker at `sent` was not answered in time: returns whether the worker has been silent since.
+    /// Such a worker is unresponsive. It gets a heartbeat at once, and tasks that have not started there go to other
+    /// workers meanwhile.
     pub(super) fn check_silent_since(
         &mut self,
         now: Time,
@@ -272,7 +273,7 @@ impl Scheduler {
     ) -> bool {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return false };
         if state.last_heard > sent {
-            // Something was lost on the way.
+            // A message was lost in transit.
             return false;
         }
         if std::mem::replace(&mut state.is_unresponsive, true) {
@@ -281,7 +282,7 @@ impl Scheduler {
         let keeps_bound = state.draining;
         let asks = match &mut state.lease {
             HeldLease::Held { unanswered: None, missed, next, .. } => {
-                // What it did not answer counts as a heartbeat that it did not.
+                // The unanswered message counts as a missed heartbeat.
                 (*missed, *next) = ((*missed).max(1), now);
                 true
             }
@@ -307,18 +308,18 @@ impl Scheduler {
         holding: &[(AttemptId, Fence)],
         step: &mut SchedulerStep,
     ) {
-        // What was not asked for is not counted on.
+        // Time beyond the requested TTL is not relied on.
         let ttl = ttl.min(self.settings.lease_ttl);
         let least = self.settings.health_check_timeout.min(self.settings.lease_ttl);
         let next = now + self.settings.renewal_interval(ttl, portion.is_some());
         let Some((slot, state)) = self.state_of(worker) else {
-            // It was removed meanwhile: nobody would use or renew the lease.
+            // The worker was removed meanwhile: the lease would not be used or renewed.
             let message = ToWorker::ReleaseLease { lease, epoch };
             return step.send(Effect::ToWorker { worker, message });
         };
         let Some((sent, until)) = state.lease.granted(now, answered, ttl) else { return };
         if ttl < least {
-            // Too short to be renewed in time: as good as refused.
+            // Too short to be renewed in time: treated as refused.
             return self.lease_refused(now, worker, answered, RefusalKind::TooSlow);
         }
         state.lost = None;
@@ -342,7 +343,7 @@ impl Scheduler {
         }
     }
 
-    /// The request stands as if it had not been answered: it is repeated, rarer and rarer.
+    /// The request stands as if it had not been answered: it is repeated, with a growing interval.
     fn lease_refused(&mut self, now: Time, worker: WorkerId, answered: u64, why: RefusalKind) {
         let look_at = now + self.settings.health_check_timeout;
         if let Some((slot, state)) = self.state_of(worker)
@@ -351,7 +352,7 @@ impl Scheduler {
         {
             *refused = Some(why);
             if why == RefusalKind::Unavailable {
-                // What it stands for is away, and most who are away are back soon.
+                // The back end behind it is unreachable, and most are back soon.
                 *retry_at = (*retry_at).min(look_at);
                 self.arm_worker(slot);
             }
@@ -376,7 +377,7 @@ impl Scheduler {
         self.reconcile(now, worker, slot, (sent, holding), step);
     }
 
-    /// A worker's time has come: ask for a lease, send a heartbeat, or give it up.
+    /// A worker is due: requests a lease, sends a heartbeat, or gives the lease up.
     pub(super) fn worker_due(&mut self, now: Time, slot: WorkerSlot, step: &mut SchedulerStep) {
         let (interval, timeout) =
             (self.settings.health_check_interval, self.settings.health_check_timeout);
@@ -401,7 +402,7 @@ impl Scheduler {
         match &mut state.lease {
             HeldLease::Requested { retry_at, .. } => {
                 if *retry_at <= now {
-                    // Rarer and rarer, up to the interval of heartbeats.
+                    // At growing intervals, up to that of heartbeats.
                     state.lease.request_sent(now, next_request, (timeout, interval));
                     let ttl = self.settings.lease_ttl;
                     let ask =
@@ -467,7 +468,7 @@ impl Scheduler {
         self.agenda.insert((at, Due::Worker(slot)));
     }
 
-    /// The worker cannot be relied on any more: take back what it has, and ask for a new lease.
+    /// The worker is lost: takes its attempts back, and requests a new lease.
     pub(super) fn worker_lost(
         &mut self,
         now: Time,
@@ -480,7 +481,7 @@ impl Scheduler {
         self.worker_due(now, slot, step);
     }
 
-    /// A lease has run out by our own clock: the worker does not answer, or we did not ask.
+    /// A lease has expired by the scheduler's clock: the worker did not answer, or the scheduler sent no heartbeat.
     fn lease_ran_out(
         &mut self,
         now: Time,
@@ -496,7 +497,7 @@ impl Scheduler {
         self.worker_due(now, slot, step);
     }
 
-    /// Forgets a worker's lease, to ask for a new one.
+    /// Drops a worker's lease, to request a new one.
     fn drop_lease(
         &mut self,
         now: Time,
@@ -512,7 +513,7 @@ impl Scheduler {
         Some(slot)
     }
 
-    /// Takes back what a worker has that is to be forgotten. Says whether nothing is left.
+    /// Takes back the attempts of a worker that is about to be forgotten. Returns whether it is idle.
     fn take_back_all(
         &mut self,
         now: Time,
@@ -527,7 +528,7 @@ impl Scheduler {
         self.placement.is_idle(slot)
     }
 
-    /// Forgets a worker that has nothing.
+    /// Forgets an idle worker.
     pub(super) fn forget_worker(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! A store that a node chooses when it starts: whichever it is, its failures are text.
+//! A store of a type that a node chooses when it starts: its errors are text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::record::{Image, Record, StoredTask};
 /// Any implementation.
 pub type AnyStore = Arc<dyn SchedulerStore<Error = StoreFailure>>;
 
-/// Why a store does not do what it is asked, in its own words.
+/// Why a store failed, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFailure(pub Arc<str>);
 
@@ -30,7 +30,7 @@ impl StoreFailure {
     }
 }
 
-/// Takes a store of any kind.
+/// Erases the type of a store.
 pub fn erase_store<S>(store: S) -> AnyStore
 where
     S: SchedulerStore<Error: fmt::Display> + 'static,

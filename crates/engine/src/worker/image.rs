@@ -1,4 +1,4 @@
-//! What is durable of a worker, as a whole.
+//! The durable state of a worker.
 
 use hypha_machine::Apply;
 use hypha_model::Epoch;
@@ -8,9 +8,9 @@ use super::{Leaving, WorkerRecord};
 /// What a worker's records add up to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerImage {
-    /// The last life that began.
+    /// The last incarnation that began.
     pub epoch: Epoch,
-    /// The last life that ended in order.
+    /// The last incarnation that stopped gracefully.
     pub left: Option<Leaving>,
 }
 

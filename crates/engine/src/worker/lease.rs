@@ -1,4 +1,5 @@
-//! Who holds which part of the worker: leases are granted, renewed with more or less than before, and end in time.
+//! Which scheduler holds which portion of the worker: leases are granted, renewed with more or less than before, and
+//! expire.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::{RunId, RunPhase, WorkerMachine, WorkerStep, send_message, send_messa
 use crate::message::FromWorker;
 use crate::mutant::Mutant;
 
-/// The longest lease that is granted, whatever is asked for: what a dead scheduler can block.
+/// The longest lease that is granted, whatever is requested: how long a dead scheduler can block its portion.
 const MAX_TTL: Span = Span::from_secs(600);
 
 impl WorkerMachine {
@@ -94,8 +95,9 @@ impl WorkerMachine {
         self.request_early_renewals(now, step);
     }
 
-    /// Chooses executors anew for what waits under a lease that covers something else now. What it does not cover any
-    /// more waits on: the holder takes it back when it hears of it, and until then the lease may grow again.
+    /// Chooses executors again for the waiting runs of a lease whose portion has changed. Runs that the portion no
+    /// longer covers keep waiting: the holder takes them back when it learns of the change, and until then the lease
+    /// may grow again.
     fn choose_executors(&mut self, holder: SchedulerId) {
         for id in self.waiting_of(holder) {
             if let Some(run) = self.runs.get_mut(&id)
@@ -106,7 +108,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Tells holders whose leases would cover something else to renew them.
+    /// Tells holders to renew if their leases would cover another portion.
     pub(super) fn request_early_renewals(&mut self, now: Time, step: &mut WorkerStep) {
         let epoch = self.epoch;
         for (holder, lease) in self.book.early_renewals(now) {
@@ -120,7 +122,7 @@ impl WorkerMachine {
         }
     }
 
-    /// A lease is over: nothing of it may go on, and nobody waits for its results.
+    /// A lease has ended: its runs must stop, and its holder does not wait for their results.
     pub(super) fn end_lease(&mut self, now: Time, holder: SchedulerId, step: &mut WorkerStep) {
         self.book.release(holder);
         if !self.is(Mutant::RunWithoutLease) {

@@ -1,4 +1,4 @@
-//! The end of a worker's life in order: what it has not finished is given back, so that it costs nobody an attempt.
+//! A worker's graceful stop: it returns the attempts that it has not finished, so that they do not count as failures.
 
 use hypha_model::SchedulerId;
 
@@ -6,12 +6,12 @@ use super::{Leaving, RunId, RunPhase, WorkerMachine, WorkerRecord, WorkerStep, s
 use crate::message::FromWorker;
 
 impl WorkerMachine {
-    /// Whom the worker is leaving: those that have not released their leases.
+    /// The schedulers that have not released their leases since the worker began to leave.
     pub fn unreleased_holders(&self) -> impl Iterator<Item = SchedulerId> {
         self.book.holders().filter(|_| self.is_leaving)
     }
 
-    /// Stops everything, and says so. Results that were not recorded go before, so that they still count.
+    /// Stops all runs, and tells the holders. Results that were not recorded are sent first, so that they still count.
     pub(super) fn leave(&mut self, step: &mut WorkerStep) {
         if std::mem::replace(&mut self.is_leaving, true) {
             return;
@@ -33,14 +33,15 @@ impl WorkerMachine {
         }
     }
 
-    /// Says to the holder of a lease that this life ends.
+    /// Tells the holder of a lease that this incarnation stops.
     pub(super) fn send_left(&self, to: SchedulerId, step: &mut WorkerStep) {
         if let Some((lease, _)) = self.book.lease_of(to) {
             send_message(step, to, FromWorker::Left { epoch: self.epoch, lease: Some(lease) });
         }
     }
 
-    /// Says to a holder of a lease of the last life that it ended in order: it may have been down then.
+    /// Tells a holder of a lease of the last incarnation that it stopped gracefully: the holder may have been down
+    /// then.
     pub(super) fn send_last_left(&self, to: SchedulerId, step: &mut WorkerStep) {
         if let Some(Leaving { epoch, holders }) = &self.left
             && holders.contains(&to)
@@ -49,7 +50,7 @@ impl WorkerMachine {
         }
     }
 
-    /// A scheduler relies on a lease of this life: it has heard how the last one ended.
+    /// A scheduler relies on a lease of this incarnation: it has been told how the last one ended.
     pub(super) fn note_left_heard(&mut self, holder: SchedulerId) {
         if let Some(left) = &mut self.left {
             left.holders.retain(|other| *other != holder);

@@ -1,9 +1,9 @@
-//! In which order the runs that wait on a worker begin: those of each scheduler as they came, but interactive ones go
-//! first, up to a share of the turns (`hypha_placement::FairQueue`), and nothing is overtaken for ever.
+//! The order in which waiting runs begin on a worker: those of each scheduler in order of arrival, but interactive runs
+//! go first, up to a share of the starts (`hypha_placement::FairQueue`), and no run is overtaken forever.
 //!
-//! A run that does not fit yet may be overtaken by as many as its lease runs at once. After that only by what fits beside
-//! it: with everything else of that scheduler gone, both fit. So it begins at the latest when what ran before has ended.
-//! The scheduler counts on the same rule when it predicts what begins when.
+//! A run that does not fit yet may be overtaken by as many runs as its lease runs at once. After that, only runs that
+//! fit beside it may overtake (backfill): both fit once all other runs of that scheduler have ended. So it begins at
+//! the latest when the runs before it have ended. The scheduler relies on the same rule when it predicts start times.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +13,17 @@ use hypha_placement::FairQueue;
 use super::{RunId, WorkerMachine, WorkerStep};
 use crate::mutant::Mutant;
 
-/// The key of a booking that is only tried.
+/// The key of a booking that only tests whether a run fits.
 const PROBE: RunId = RunId { scheduler: SchedulerId::LOCAL, fence: Fence(u64::MAX) };
 
-/// The runs of a scheduler that wait, and what has overtaken the first of them.
+/// The waiting runs of a scheduler, and the runs that have overtaken the first of them.
 #[derive(Default)]
 pub(super) struct RunQueue {
     waiting: FairQueue<RunId>,
     head: Option<RunId>,
-    /// How many have overtaken it without fitting beside it.
+    /// How many runs have overtaken it without fitting beside it.
     overtaken: u32,
-    /// Those that run beside it.
+    /// The runs that overtook it and fit beside it.
     backfilled: BTreeSet<RunId>,
 }
 
@@ -46,20 +46,20 @@ impl RunQueue {
 }
 
 impl WorkerMachine {
-    /// Lets a run wait for room. Says whether it may begin at once.
+    /// Queues a run. Returns whether it may begin at once.
     pub(super) fn enqueue(&mut self, id: RunId, interactive: bool) -> bool {
         self.queues.entry(id.scheduler).or_default().waiting.push(id, interactive);
         self.may_begin(id)
     }
 
-    /// A run waits no longer.
+    /// Removes a run from its queue.
     pub(super) fn dequeue(&mut self, id: RunId) {
         if let Some(queue) = self.queues.get_mut(&id.scheduler) {
             queue.waiting.remove(id);
         }
     }
 
-    /// The runs of a scheduler that wait.
+    /// The waiting runs of a scheduler.
     pub(super) fn waiting_of(&self, scheduler: SchedulerId) -> Vec<RunId> {
         let queue = self.queues.get(&scheduler);
         queue.map(|queue| queue.waiting.iter().collect()).unwrap_or_default()
@@ -95,14 +95,14 @@ impl WorkerMachine {
                 (false, _) => {}
             }
             if queue.waiting.front() != first {
-                // Now it is the turn of another.
+                // The queue has a new head.
                 at = 0;
             }
             self.begin(now, id, step);
         }
     }
 
-    /// Whether one of the runs that wait may begin now.
+    /// Whether a waiting run may begin now.
     fn may_begin(&self, id: RunId) -> bool {
         let Some(queue) = self.queues.get(&id.scheduler) else { return false };
         let may_overtake =
@@ -110,8 +110,8 @@ impl WorkerMachine {
         self.fits(id) && (queue.waiting.front() == Some(id) || may_overtake())
     }
 
-    /// Whether a run and the first of those that wait would both fit with everything of their scheduler gone that did not
-    /// begin beside it.
+    /// Whether a run and the head of its queue would both fit beside the backfilled runs, once all other runs of their
+    /// scheduler have ended.
     fn fits_beside_head(&self, id: RunId) -> bool {
         let Some(queue) = self.queues.get(&id.scheduler) else { return false };
         let (Some(first), Some(run)) = (queue.head, self.runs.get(&id)) else { return false };

@@ -1,4 +1,4 @@
-//! The life of an attempt.
+//! The life cycle of an attempt.
 
 use hypha_engine::{
     Command, FromWorker, Notice, Outcome, Record, RetryPolicy, SchedulerEvent, Settings, ToWorker,
@@ -10,7 +10,7 @@ use hypha_model::{
 use crate::harness::*;
 
 #[test]
-fn a_hand_over_carries_lease_epoch_and_fence_and_is_durable_in_the_same_step() {
+fn a_dispatch_carries_lease_epoch_and_fence_and_is_durable_in_the_same_step() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
@@ -24,7 +24,7 @@ fn a_hand_over_carries_lease_epoch_and_fence_and_is_durable_in_the_same_step() {
 }
 
 #[test]
-fn fences_grow_within_a_life_and_over_lives() {
+fn fences_grow_within_an_incarnation_and_across_them() {
     let mut rig = Rig::with_workers(&[1, 2, 3]);
     let (_, first) = rig.dispatched(task());
     let (_, second) = rig.dispatched(task());
@@ -35,7 +35,7 @@ fn fences_grow_within_a_life_and_over_lives() {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_sent_again_then_tried_elsewhere() {
+fn an_unacknowledged_dispatch_is_resent_and_then_fails() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     for resend in 1..=3 {
@@ -50,7 +50,7 @@ fn what_is_not_acknowledged_is_sent_again_then_tried_elsewhere() {
 }
 
 #[test]
-fn what_is_acknowledged_may_wait_for_its_turn_but_not_for_ever() {
+fn an_acknowledged_attempt_may_queue_but_not_forever() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     rig.accept(&assignment);
@@ -79,7 +79,7 @@ fn progress_never_goes_back() {
     assert_eq!(rig.view(id).progress_permille, 1_000);
 }
 
-/// A message about an attempt that is not the live one of its worker changes nothing.
+/// A message about an attempt that is not the current one of its worker changes nothing.
 #[test]
 fn only_the_live_attempt_of_its_own_worker_counts() {
     type Lie = fn(&mut hypha_engine::Dispatch);
@@ -94,7 +94,7 @@ fn only_the_live_attempt_of_its_own_worker_counts() {
         rig.submit(task());
         let assignment = rig.dispatches()[0].clone();
         let id = assignment.dispatch.attempt.task;
-        // The liar is whoever is not the worker.
+        // `2` stands for the other worker, `1` for the worker itself.
         let from = if from == 9 {
             9
         } else if from == 1 {
@@ -142,7 +142,7 @@ fn a_result_is_recorded_once() {
 }
 
 #[test]
-fn a_result_that_is_not_what_its_digest_says_is_tried_again() {
+fn a_result_that_does_not_match_its_digest_is_retried() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     let digest = Payload::from(&b"42"[..]).digest();
@@ -154,16 +154,16 @@ fn a_result_that_is_not_what_its_digest_says_is_tried_again() {
     assert_eq!(rig.stored(id).failures, 1);
 }
 
-/// How an attempt fails, under which policy, and what becomes of the task.
+/// How an attempt fails, under which policy, and whether the task is retried.
 #[test]
-fn failures_are_retried_as_the_policy_says() {
+fn failures_are_retried_according_to_the_policy() {
     let policy = RetryPolicy::default();
     let no_timeouts = RetryPolicy { retry_on_timeout: false, ..policy };
     let no_failures = RetryPolicy { retry_on_worker_failure: false, ..policy };
     let once = RetryPolicy { max_attempts: 1, ..policy };
     let cases = [
         ("a failure", policy, failed(true), true),
-        ("for good", policy, failed(false), false),
+        ("a permanent failure", policy, failed(false), false),
         ("a failure, off", no_failures, failed(true), false),
         ("a failure, timeouts off", no_timeouts, failed(true), true),
         ("too slow", policy, Outcome::TimedOut, true),
@@ -218,7 +218,7 @@ fn backoff_doubles_with_jitter_and_ends_with_the_last_attempt() {
             assert!((most / 2.0..=most).contains(pause), "{own:?}");
         }
     }
-    assert_ne!(pauses[0], pauses[1], "tasks that failed together do not come back together");
+    assert_ne!(pauses[0], pauses[1], "tasks that failed together are not retried together");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_retry_goes_elsewhere_first() {
 }
 
 #[test]
-fn refusals_use_up_no_attempts_but_end_some_day() {
+fn refusals_use_up_no_attempts_but_are_bounded() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, mut assignment) = rig.dispatched(task());
     for refusals in 1..=100 {
@@ -269,7 +269,7 @@ fn a_failure_after_a_refusal_counts() {
         FromWorker::Refused { attempt, fence, refusal: Refusal::without_amount(RefusalKind::Busy) },
     );
     rig.start(&assignment);
-    assert_eq!(rig.view(id).state, TaskState::Queued, "what was refused cannot start");
+    assert_eq!(rig.view(id).state, TaskState::Queued, "a refused attempt cannot start");
     rig.wait(secs(2));
     let assignment = rig.dispatches()[0].clone();
     rig.finish_with(&assignment, failed(false));
@@ -298,7 +298,7 @@ fn the_scheduler_ends_an_attempt_that_its_worker_does_not() {
 }
 
 #[test]
-fn when_a_run_began_is_known_from_its_end_too() {
+fn the_start_of_a_run_is_known_from_its_end() {
     let mut rig = Rig::with_workers(&[1]);
     for (run, began) in [(secs(3), secs(2)), (Span::MAX, Span::ZERO)] {
         let (id, assignment) = rig.dispatched(task());
@@ -328,11 +328,11 @@ fn long_errors_and_forged_times_are_bounded() {
 }
 
 #[test]
-fn a_worker_that_lost_an_attempt_or_kept_a_void_one_is_set_right() {
+fn heartbeats_reconcile_lost_and_void_attempts() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, lost) = rig.dispatched(task());
     rig.accept(&lost);
-    // It has forgotten what it took, and has an attempt that nobody knows.
+    // It has lost the attempt that it acknowledged, and names one that the scheduler does not know.
     let mut stray = (lost.dispatch.attempt, lost.dispatch.fence);
     stray.1.0 += 1_000;
     rig.workers.get_mut(&worker_id(1)).unwrap().holding = vec![stray];
@@ -343,7 +343,7 @@ fn a_worker_that_lost_an_attempt_or_kept_a_void_one_is_set_right() {
 }
 
 #[test]
-fn a_worker_that_claims_absurdly_much_is_not_answered_with_as_much() {
+fn cancels_for_a_worker_that_names_absurdly_many_attempts_are_bounded() {
     let mut rig = Rig::with_workers(&[1]);
     let (_, assignment) = rig.dispatched(task());
     rig.accept(&assignment);
@@ -357,7 +357,7 @@ fn a_worker_that_claims_absurdly_much_is_not_answered_with_as_much() {
 }
 
 #[test]
-fn stolen_tasks_move_and_are_handed_over() {
+fn stolen_tasks_move_and_are_dispatched() {
     let strategy = hypha_placement::Strategy::WorkStealing { steal_threshold: 1 };
     let mut rig = Rig::new(Settings { strategy, ..Settings::default() });
     rig.join(1);
@@ -375,7 +375,7 @@ fn stolen_tasks_move_and_are_handed_over() {
 }
 
 #[test]
-fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
+fn reasons_of_failed_attempts_are_kept_until_the_end_and_over_a_restart() {
     let mut rig = Rig::with_workers(&[1, 2]);
     let (id, assignment) = rig.dispatched(task());
     assert!(rig.view(id).failed.is_empty());
@@ -402,7 +402,7 @@ fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
     let ended = rig.ended(id);
     let reasons: Vec<_> = ended.failed.iter().map(|one| one.reason.chars().count()).collect();
     assert_eq!(reasons, [500, "out of memory".len(), 500]);
-    assert_eq!(ended.error.as_ref().unwrap().message.chars().count(), 2_000, "the last one whole");
+    assert_eq!(ended.error.as_ref().unwrap().message.chars().count(), 2_000, "the last in full");
 
     let (id, assignment) = rig.dispatched(task());
     rig.finish_with(&assignment, failed(true));
@@ -413,9 +413,9 @@ fn why_attempts_failed_is_known_to_the_end_and_over_a_restart() {
     assert_eq!(rig.ended(id).failed[0].worker, assignment.worker);
 }
 
-/// Each way to fail has its kind, which is counted and kept with the attempt.
+/// Each failure has a kind, which is counted and kept with the attempt.
 #[test]
-fn what_went_wrong_has_a_kind_to_the_end() {
+fn failures_keep_their_kind_until_the_end() {
     let say = |kind| Outcome::Failed(TaskError::new(kind, "why"));
     let digest = Payload::from(&b"other"[..]).digest();
     let result = TaskResult::Inline { payload: Payload::from(&b"one"[..]), digest };
@@ -425,7 +425,7 @@ fn what_went_wrong_has_a_kind_to_the_end() {
         (Outcome::Unreachable { error: "why".to_owned() }, FailureKind::BackendUnreachable),
         (corrupt, FailureKind::CorruptResult),
     ];
-    // What only the scheduler can find is not believed of a worker.
+    // A kind that only the scheduler can determine is not accepted from a worker.
     for kind in FailureKind::ALL {
         let found = if kind.is_run_outcome() { kind } else { FailureKind::WorkerFailed };
         cases.push((say(kind), found));

@@ -1,4 +1,4 @@
-//! What is too much for one step is done in parts; in between, everything is as it was or as it will be.
+//! Work that is too much for one step is done in parts; in between, each item has its old or its new state.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn rig(strategy: Strategy) -> Rig {
     Rig::new(Settings { strategy, items_per_step: PER_STEP, ..Settings::default() })
 }
 
-/// A worker that runs so many at once is found.
+/// A worker with this concurrency is found.
 fn join(rig: &mut Rig, n: u8, concurrency: u32) {
     let mut wide = worker(n);
     wide.executors[0].concurrency = concurrency;
@@ -40,29 +40,29 @@ fn has_rest(rig: &Rig) -> bool {
     rig.scheduler.wake_at(rig.now) == Some(rig.now)
 }
 
-/// Wakes the scheduler as long as it wants to be woken at once. Says how many items `count` saw in each step.
+/// Wakes the scheduler as long as it asks to be woken at once. Returns how many items `count` saw in each step.
 fn rest(rig: &mut Rig, count: impl Fn(&Rig) -> usize) -> Vec<usize> {
     let mut counts = Vec::new();
     while has_rest(rig) {
         rig.event(SchedulerEvent::Woke);
         counts.push(count(rig));
-        assert!(counts.len() < 100, "there is no end to it: {counts:?}");
+        assert!(counts.len() < 100, "it does not end: {counts:?}");
     }
     counts
 }
 
 #[test]
-fn attempts_of_a_worker_that_goes_are_given_up_in_parts() {
+fn attempts_of_a_lost_worker_are_given_up_in_parts() {
     let mut rig = rig(Strategy::Fifo);
     let assignment = ten_running(&mut rig);
     rig.silence(1);
     rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
     assert_eq!(requeued(&rig), PER_STEP);
     let unused = rig.scheduler.unavailability_of(worker_id(1), None);
-    assert!(matches!(unused, Some(Unavailability::Lost { .. })), "out of use at once: {unused:?}");
+    assert!(matches!(unused, Some(Unavailability::Lost { .. })), "unavailable at once: {unused:?}");
     assert!(has_rest(&rig));
 
-    // What has not had its turn is still valid: its result counts.
+    // A deferred attempt is still valid: its result counts.
     let valid = |rig: &Rig, assignment: &&Assignment| {
         rig.view(assignment.dispatch.attempt.task).state == TaskState::Running
     };
@@ -70,17 +70,17 @@ fn attempts_of_a_worker_that_goes_are_given_up_in_parts() {
     rig.finish(&last);
     assert_eq!(rig.ended(last.dispatch.attempt.task).state, TaskState::Completed);
 
-    assert_eq!(rest(&mut rig, requeued), [4, 1], "the one with a result is left out");
+    assert_eq!(rest(&mut rig, requeued), [4, 1], "the one with a result is skipped");
     assert_eq!(rig.scheduler.counts().retried, 9);
     let health = rig.scheduler.workers(rig.now)[0].0.health.clone();
-    assert_eq!(health.failed, 1, "it failed once, although it said something meanwhile");
+    assert_eq!(health.failed, 1, "it failed once, although it sent a message meanwhile");
 }
 
 #[test]
-fn a_worker_that_is_leased_anew_stops_what_has_not_been_given_up() {
+fn a_worker_with_a_new_lease_stops_attempts_that_are_not_given_up_yet() {
     let mut rig = rig(Strategy::Fifo);
     let assignment = ten_running(&mut rig);
-    // It answers at once, and says that it has all of them.
+    // It answers at once, and names all of them.
     rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
     assert!(rig.scheduler.lease_of(worker_id(1)).is_some());
     assert!(assignment.iter().all(|assignment| rig.is_cancelled(assignment)));
@@ -88,11 +88,11 @@ fn a_worker_that_is_leased_anew_stops_what_has_not_been_given_up() {
     assert_eq!(rig.scheduler.counts().retried, 10);
     rig.wait(secs(5));
     let again = rig.scheduler.workers(rig.now)[0].0.in_flight;
-    assert_eq!(again, 10, "they are given to it again");
+    assert_eq!(again, 10, "they are dispatched to it again");
 }
 
 #[test]
-fn what_is_bound_to_a_worker_that_goes_is_released_in_parts() {
+fn tasks_bound_to_a_lost_worker_are_released_in_parts() {
     let mut rig = rig(Strategy::RoundRobin);
     join(&mut rig, 1, 1);
     let tasks: Vec<TaskId> = (0..12).map(|_| rig.submit(task())).collect();
@@ -106,7 +106,7 @@ fn what_is_bound_to_a_worker_that_goes_is_released_in_parts() {
 }
 
 #[test]
-fn a_long_queue_is_put_into_a_new_order_in_parts() {
+fn a_long_queue_is_reordered_in_parts() {
     let mut rig = rig(Strategy::Fifo);
     let tasks: Vec<TaskId> = (0..10)
         .map(|n| {
@@ -123,7 +123,7 @@ fn a_long_queue_is_put_into_a_new_order_in_parts() {
 }
 
 #[test]
-fn what_is_due_at_the_same_time_is_done_in_parts() {
+fn work_due_at_the_same_time_is_done_in_parts() {
     let mut rig = rig(Strategy::Fifo);
     for _ in 0..10 {
         rig.submit(with_deadline(10));
@@ -140,7 +140,7 @@ fn what_is_due_at_the_same_time_is_done_in_parts() {
 }
 
 #[test]
-fn a_worker_that_describes_itself_anew_is_entered_when_what_it_had_is_gone() {
+fn a_new_description_takes_effect_when_the_old_attempts_are_gone() {
     let mut rig = rig(Strategy::Fifo);
     ten_running(&mut rig);
     join(&mut rig, 1, 20);
@@ -149,14 +149,14 @@ fn a_worker_that_describes_itself_anew_is_entered_when_what_it_had_is_gone() {
         let (view, lease) = rig.scheduler.workers(rig.now).remove(0);
         (view.worker.executors[0].concurrency, view.available, lease.is_some())
     };
-    assert!(matches!(described(&rig), (10, false, _)), "it gets nothing new");
+    assert!(matches!(described(&rig), (10, false, _)), "it gets no new tasks");
     rest(&mut rig, requeued);
     assert_eq!(described(&rig), (20, true, true));
     assert_eq!(rig.scheduler.counts().retried, 10);
 }
 
 #[test]
-fn a_worker_that_takes_its_new_description_back_stays_what_it_was() {
+fn a_worker_that_withdraws_its_new_description_keeps_the_old_one() {
     let mut rig = rig(Strategy::Fifo);
     ten_running(&mut rig);
     join(&mut rig, 1, 20);
@@ -168,7 +168,7 @@ fn a_worker_that_takes_its_new_description_back_stays_what_it_was() {
 }
 
 #[test]
-fn views_are_made_of_so_many_tasks_at_once() {
+fn task_views_are_bounded() {
     let mut rig = Rig::new(Settings::default());
     let tasks: Vec<TaskId> = (0..TASKS_PER_PART + 1).map(|_| rig.submit(task())).collect();
     let views = rig.scheduler.task_views(&tasks, rig.now);

@@ -1,4 +1,4 @@
-//! A scheduler, what it has made durable, and workers that answer by the script.
+//! A scheduler, its durable state, and workers that answer by a script.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use hypha_placement::Strategy;
 
 pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
 
-/// A scheduler with its surroundings. What the last call led to stands in `steps`.
+/// A scheduler with its disk and workers. `steps` has the steps of the last call.
 pub(crate) struct Rig {
     pub(crate) now: Time,
     pub(crate) settings: Settings,
@@ -27,21 +27,21 @@ pub(crate) struct Rig {
     batch: Batch<Scheduler, ()>,
     pub(crate) disk: MemoryDisk<Image>,
     pub(crate) steps: Vec<Committed<Scheduler>>,
-    /// Those of them that answer heartbeats and lease requests.
+    /// The workers that answer heartbeats and lease requests.
     pub(crate) workers: BTreeMap<WorkerId, Script>,
     /// Open tasks that are not stored.
     pub(crate) unstored: usize,
     rng: Rng,
 }
 
-/// What one step led to.
+/// The output of one step.
 pub(crate) struct Committed<M: Machine> {
     pub(crate) persist: Vec<M::Record>,
     pub(crate) send: Vec<M::Effect>,
     pub(crate) at_once: Vec<M::Effect>,
     /// The reply that waited for the commit.
     pub(crate) reply: Option<M::Reply>,
-    /// The reply that did not.
+    /// The reply that did not wait.
     pub(crate) reply_at_once: Option<M::Reply>,
 }
 
@@ -80,7 +80,7 @@ where
 pub(crate) struct Script {
     pub(crate) silent: bool,
     pub(crate) holding: Vec<(AttemptId, Fence)>,
-    /// Its executors whose back ends are away.
+    /// Its executors whose back ends are unreachable.
     pub(crate) unreachable: Vec<Name>,
 }
 
@@ -110,7 +110,7 @@ impl Rig {
         rig
     }
 
-    /// With early binding: the third task of a worker is bound to it and not handed over.
+    /// With early binding: the third task of a worker is bound to it and not dispatched.
     pub(crate) fn early() -> Rig {
         Rig::new(Settings { strategy: Strategy::RoundRobin, ..Settings::default() })
     }
@@ -122,7 +122,7 @@ impl Rig {
         rig
     }
 
-    /// The process is killed and started again, on what was durable.
+    /// The process is killed and started again, from the durable state.
     pub(crate) fn restart(&mut self) {
         let mut step = SchedulerStep::default();
         let image = self.disk.image.clone();
@@ -134,7 +134,7 @@ impl Rig {
         self.answer();
     }
 
-    /// One event, and the answers of the workers to what follows from it.
+    /// One event, and the answers of the workers to the messages that follow from it.
     pub(crate) fn event(&mut self, event: SchedulerEvent) {
         self.steps.clear();
         self.step(event);
@@ -164,15 +164,15 @@ impl Rig {
         self.try_submit(task).expect("there is room").task
     }
 
-    /// Submits, and expects the task to be handed over at once.
+    /// Submits, and expects the task to be dispatched at once.
     pub(crate) fn dispatched(&mut self, task: NewTask) -> (TaskId, Assignment) {
         let id = self.submit(task);
         let assignment = self.dispatches();
-        assert_eq!(assignment.len(), 1, "handed over at once");
+        assert_eq!(assignment.len(), 1, "dispatched at once");
         (id, assignment[0].clone())
     }
 
-    /// The worker is found, and grants the lease that it is asked for.
+    /// The worker is found, and grants the requested lease.
     pub(crate) fn join(&mut self, n: u8) {
         self.workers.entry(worker_id(n)).or_default().silent = false;
         self.event(SchedulerEvent::WorkerFound(Arc::new(worker(n))));
@@ -183,7 +183,7 @@ impl Rig {
     pub(crate) fn wait(&mut self, span: Span) {
         let end = self.now + span;
         self.steps.clear();
-        // Waking it early does no harm: it looks what is due.
+        // Waking it early does no harm: it only does what is due.
         let mut next = Some(self.now);
         let mut steps = 0;
         while let Some(wake) = next
@@ -194,7 +194,7 @@ impl Rig {
             self.answer();
             next = self.scheduler.wake_at(self.now);
             steps += 1;
-            assert!(steps < 100_000, "the scheduler is busy with nothing at {}", self.now);
+            assert!(steps < 100_000, "the scheduler spins at {}", self.now);
         }
         self.now = end;
     }
@@ -207,7 +207,7 @@ impl Rig {
         self.steps.iter().flat_map(|step| &step.persist)
     }
 
-    /// What this worker was told.
+    /// The messages to this worker.
     pub(crate) fn told(&self, n: u8) -> Vec<ToWorker> {
         let told = |effect: &Effect| match effect {
             Effect::ToWorker { worker, message } if *worker == worker_id(n) => {
@@ -297,13 +297,13 @@ impl Rig {
     }
 
     fn keep(&mut self, committed: Committed<Scheduler>) {
-        self.scheduler.check(self.now).expect("what is kept incrementally is right");
+        self.scheduler.check(self.now).expect("the incremental state is consistent");
         let open = self.disk.image.tasks.values().filter(|task| task.finished.is_none()).count();
         assert_eq!(open, self.scheduler.open_tasks() - self.unstored, "the open tasks are durable");
         self.steps.push(committed);
     }
 
-    /// The workers answer, until nobody has anything more to say.
+    /// The workers answer, until there are no more messages.
     fn answer(&mut self) {
         let mut at = 0;
         while at < self.steps.len() {
@@ -324,7 +324,7 @@ impl Rig {
 }
 
 impl Script {
-    /// As long as one of its executors is away, a worker says so before it says that it is there.
+    /// While one of its executors is unreachable, a worker reports that before it answers.
     fn says_first(&self, message: &ToWorker) -> Option<FromWorker> {
         let asked = matches!(message, ToWorker::RequestLease(_) | ToWorker::Heartbeat { .. });
         (asked && !self.silent && !self.unreachable.is_empty())
@@ -366,7 +366,7 @@ impl Script {
     }
 }
 
-/// An attempt in the hands of a worker.
+/// An attempt that was dispatched to a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Assignment {
     pub(crate) worker: WorkerId,
@@ -432,7 +432,7 @@ pub(crate) fn task() -> NewTask {
     }
 }
 
-/// Of a client who waits on the line.
+/// An interactive task.
 pub(crate) fn unstored() -> NewTask {
     NewTask { stored: false, ..task() }
 }

@@ -1,11 +1,11 @@
-//! Requests whose client waits on the line: placed like tasks, never durable, and nothing about them waits for a disk.
+//! Interactive tasks: placed like others, never durable, and their effects do not wait for a disk.
 
 use hypha_engine::{Command, Effect, FromWorker, Notice, Record, Scheduler};
 use hypha_model::{Payload, TaskState};
 
 use crate::harness::*;
 
-/// What is durable of tasks, and what waits for it.
+/// The number of durable records of tasks, and of effects and replies that wait for them.
 fn of_tasks(steps: &[Committed<Scheduler>]) -> (usize, usize) {
     let durable = |record: &&Record| {
         !matches!(record, Record::Worker { .. } | Record::Predictor(_) | Record::Started { .. })
@@ -38,7 +38,7 @@ fn an_interactive_task_stores_nothing_and_its_effects_leave_at_once() {
 }
 
 #[test]
-fn a_worker_that_fails_before_the_first_piece_is_replaced_and_nobody_is_told() {
+fn a_worker_that_fails_before_the_first_piece_is_replaced_silently() {
     let mut rig = Rig::with_workers(&[1, 2]);
     rig.unstored = 1;
     let (_, assignment) = rig.dispatched(unstored());
@@ -90,5 +90,5 @@ fn attempts_of_an_earlier_incarnation_are_stopped() {
         .holding
         .push((assignment.dispatch.attempt, assignment.dispatch.fence));
     rig.restart();
-    assert!(rig.is_cancelled(&assignment), "nobody waits for it any more");
+    assert!(rig.is_cancelled(&assignment), "its client no longer waits");
 }

@@ -1,4 +1,4 @@
-//! What a scheduler keeps of a long queue when that is gone.
+//! The memory that a scheduler keeps after a long queue is gone.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::harness::START;
 
 const MANY: usize = 60_000;
 const IN_ONE_REQUEST: usize = 1_000;
-/// What a scheduler may have memory for that had a long queue once, whatever its length.
+/// How many tasks a scheduler may keep memory for after a long queue, whatever its length.
 const FEW: usize = 10_000;
 
 fn ask(scheduler: &mut Scheduler, batch: &mut Batch<Scheduler, ()>, command: Command) -> Reply {
@@ -22,7 +22,7 @@ fn ask(scheduler: &mut Scheduler, batch: &mut Batch<Scheduler, ()>, command: Com
     reply
 }
 
-/// A disk whose image is nothing: it must not be what keeps the memory.
+/// The image of a disk that keeps nothing, so that it does not hold the memory.
 #[derive(Default)]
 struct Nothing;
 
@@ -30,7 +30,7 @@ impl Apply<Record> for Nothing {
     fn apply(&mut self, _: &Record) {}
 }
 
-/// A task for a model of its own, or for the same as others. Nobody serves any of them.
+/// A task for a model of its own, or for the same as others. No worker serves any of them.
 fn task(number: usize) -> NewTask {
     let model = if number.is_multiple_of(2) { format!("model-{number}") } else { "llama".into() };
     let requirement = Requirement { model: model.parse().ok(), ..Requirement::default() };
@@ -38,9 +38,9 @@ fn task(number: usize) -> NewTask {
     NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None }
 }
 
-/// In three orders: as they came, the last first, and mixed.
+/// In three orders: by arrival, the last first, and mixed.
 #[test]
-fn memory_falls_with_the_queue() {
+fn memory_shrinks_with_the_queue() {
     let orders: [fn(usize) -> usize; 3] = [|at| at, |at| MANY - 1 - at, |at| (at * 7_919) % MANY];
     for order in orders {
         let mut step = SchedulerStep::default();

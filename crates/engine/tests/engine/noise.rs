@@ -1,4 +1,4 @@
-//! Whatever comes in whatever state: no machine panics, and what it keeps stays right.
+//! Any message in any state: no machine panics, and its state stays consistent.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use hypha_predict::Mode;
 
 use crate::harness::{Committed, START, commit, completed, name, scheduler_id, worker, worker_id};
 
-/// Draws messages, half of them from what was really seen.
+/// Draws messages, most of them with ids that were really seen.
 struct Noise {
     rng: Rng,
     attempts: Vec<(AttemptId, Fence)>,
@@ -181,7 +181,7 @@ impl Noise {
         }
     }
 
-    /// Mostly a little later; now and then much later, or at the end of time.
+    /// Mostly a little later; sometimes much later, or near `Time::MAX`.
     fn later(&mut self, now: Time) -> Time {
         match self.rng.below(400) {
             0 => Time::from_micros(u64::MAX - self.rng.below(1_000_000)),

@@ -1,4 +1,4 @@
-//! Who is left alone for failing, who is not, and what is told of it.
+//! Which workers and executors are quarantined for failing, which are not, and how it is reported.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) fn joined(settings: Settings, worker: Worker) -> Rig {
     rig
 }
 
-/// Each task fails for good at once.
+/// Each task fails permanently with its first attempt.
 fn once() -> Settings {
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
     Settings { retry, ..Settings::default() }
@@ -73,7 +73,7 @@ fn a_failing_executor_is_quarantined_for_longer_each_time() {
         assert!(is_available(&rig), "{pause} s");
     }
     assert_eq!(rig.scheduler.counts().quarantines, 6);
-    // After a success it begins with the first pause again, and with the third failure.
+    // After a success it takes three failures again, and the quarantine has its first length.
     let (_, assignment) = rig.dispatched(task());
     rig.finish(&assignment);
     fail(&mut rig, &task(), 3);
@@ -82,7 +82,7 @@ fn a_failing_executor_is_quarantined_for_longer_each_time() {
     assert!(is_available(&rig));
 }
 
-/// What was under way when the last failure came tells as much as a later try would.
+/// The success of an attempt that was in flight during the last failure is as good as that of a later one.
 #[test]
 fn a_success_lifts_the_quarantine() {
     let mut wide = worker(1);
@@ -119,13 +119,13 @@ fn only_the_failing_executor_is_quarantined() {
     assert_eq!(rig.view(waits).state, TaskState::Queued);
     let (_, assignment) = rig.dispatched(asking("b"));
     rig.finish(&assignment);
-    assert!(rig.dispatches().is_empty(), "what the others do well says nothing of it");
+    assert!(rig.dispatches().is_empty(), "the success of another executor does not count for it");
     rig.wait(secs(30));
-    assert_eq!(rig.dispatches().len(), 1, "then it is tried again");
+    assert_eq!(rig.dispatches().len(), 1, "then it is used again");
 }
 
 #[test]
-fn a_task_that_fails_again_and_again_counts_once() {
+fn a_task_that_fails_repeatedly_counts_once() {
     let retry = RetryPolicy { max_attempts: 10, backoff_base: Span::ZERO, ..Default::default() };
     let mut rig = joined(Settings { retry, ..Settings::default() }, worker(1));
     let (bad, mut assignment) = rig.dispatched(task());
@@ -136,7 +136,7 @@ fn a_task_that_fails_again_and_again_counts_once() {
     }
     rig.finish_with(&assignment, failed(true));
     assert_eq!((rig.ended(bad).attempts, rig.scheduler.counts().quarantines), (10, 0));
-    // Two in turn are two, however often they come: with the one before, the second is the third.
+    // Two tasks that fail in turn count as two, however often they fail: with the first task, that makes three.
     rig.submit(task());
     let mut assignment = rig.dispatches();
     rig.submit(task());
@@ -154,7 +154,7 @@ fn a_task_that_fails_again_and_again_counts_once() {
 }
 
 #[test]
-fn another_executor_that_would_do_is_used_and_named() {
+fn another_suitable_executor_is_used_and_named() {
     let mut both = of_models(1);
     both.executors[1].models = vec![name("a")];
     let mut rig = joined(once(), both);
@@ -175,7 +175,7 @@ fn another_executor_that_would_do_is_used_and_named() {
 fn tasks_bound_to_a_quarantined_executor_are_placed_again() {
     let settings = Settings { strategy: Strategy::RoundRobin, ..once() };
     let mut rig = joined(settings, of_models(1));
-    // More than it is handed: the rest is bound to it.
+    // More than are dispatched to it: the others are only bound to it.
     let mut assignment = Vec::new();
     let mut a = None;
     for _ in 0..10 {
@@ -208,18 +208,18 @@ fn a_new_description_keeps_failure_streaks() {
 }
 
 #[test]
-fn what_a_worker_has_when_it_describes_itself_anew_is_given_back() {
+fn attempts_are_returned_when_a_worker_changes_its_description() {
     let mut rig = joined(once(), worker(1));
     let (id, assignment) = rig.dispatched(task());
     rig.start(&assignment);
     let anew = Worker { region: Some(name("eu")), ..worker(1) };
     rig.event(SchedulerEvent::WorkerFound(Arc::new(anew)));
     assert!(rig.is_cancelled(&assignment));
-    assert_eq!(rig.stored(id).failures, 0, "no try is used up");
+    assert_eq!(rig.stored(id).failures, 0, "no attempt is used up");
     assert_eq!(rig.view(id).last_error.unwrap(), "the worker changed its description");
     rig.wait(Span::from_millis(10));
     assert_eq!(rig.dispatches().len(), 1, "at once");
-    assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, 0, "and nobody is blamed");
+    assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, 0, "not the worker's failure");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn unavailable_workers_have_a_reason() {
     assert_eq!(why(&rig), None);
 
     fail(&mut rig, &asking("a"), 3);
-    assert_eq!(why(&rig), None, "it is used for others");
+    assert_eq!(why(&rig), None, "its other executors are used");
     let until = rig.now + secs(30);
     let alone = |unused: Option<Unavailability>| match unused {
         Some(Unavailability::Quarantined(alone)) => {

@@ -1,4 +1,4 @@
-//! A new life from what the last one made durable. (What becomes of tasks: `stages.rs`.)
+//! A new incarnation from the durable state of the last one. (For tasks in every stage, see `stages.rs`.)
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn strategy_mode_predictor_and_health_come_back() {
 }
 
 #[test]
-fn an_attempt_whose_worker_never_comes_back_is_tried_elsewhere() {
+fn an_attempt_whose_worker_does_not_reconnect_is_retried_elsewhere() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     rig.silence(1);
@@ -73,7 +73,7 @@ fn an_attempt_whose_worker_never_comes_back_is_tried_elsewhere() {
 }
 
 #[test]
-fn a_result_that_comes_before_the_lease_is_taken() {
+fn a_result_that_arrives_before_the_lease_counts() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     rig.silence(1);
@@ -96,7 +96,7 @@ fn a_backoff_continues_after_a_restart() {
     assert_eq!(rig.dispatches()[0].dispatch.attempt.number, 2);
 }
 
-/// The next life of a scheduler may begin earlier than the last one ended.
+/// By its clock, the next incarnation of a scheduler may begin earlier than the last one ended.
 #[test]
 fn a_clock_that_was_set_back_does_not_prolong_a_backoff() {
     let mut rig = Rig::with_workers(&[1]);
@@ -111,7 +111,7 @@ fn a_clock_that_was_set_back_does_not_prolong_a_backoff() {
 }
 
 #[test]
-fn an_answer_to_the_last_life_is_not_taken_for_one_to_this() {
+fn an_answer_to_an_earlier_incarnation_is_ignored() {
     let mut rig = Rig::with_workers(&[1]);
     rig.silence(1);
     rig.restart();
@@ -132,9 +132,9 @@ fn an_answer_to_the_last_life_is_not_taken_for_one_to_this() {
     rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
 }
 
-/// What a worker runs over a restart is known to run, and since when.
+/// After a restart, the scheduler learns that an attempt runs, and since when.
 #[test]
-fn an_attempt_that_runs_over_a_restart_runs_since_it_began() {
+fn an_attempt_that_runs_over_a_restart_keeps_its_start_time() {
     for (elapsed, expected) in [(secs(4), secs(4)), (secs(1_000), secs(5))] {
         let mut rig = Rig::with_workers(&[1]);
         let (id, assignment) = rig.dispatched(task());
@@ -147,14 +147,14 @@ fn an_attempt_that_runs_over_a_restart_runs_since_it_began() {
         let view = rig.view(id);
         assert_eq!(view.state, TaskState::Running);
         let since = rig.now - expected;
-        assert_eq!(view.started, Some(since), "not before it was handed over");
+        assert_eq!(view.started, Some(since), "not before its dispatch");
         rig.finish(&assignment);
         assert_eq!(rig.ended(id).started, Some(since));
     }
 }
 
 #[test]
-fn an_attempt_that_nobody_saw_begin_began_its_run_before_its_end() {
+fn the_start_of_an_unobserved_run_is_its_end_minus_its_run_time() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     rig.now = rig.now + secs(5);
@@ -179,9 +179,9 @@ fn a_removed_worker_stays_removed_over_a_restart_until_it_is_registered() {
     }
 }
 
-/// What was given to it may still come, or never.
+/// The worker may reconnect and finish its attempt, or never.
 #[test]
-fn a_worker_that_finishes_what_it_has_does_so_over_a_restart() {
+fn a_draining_worker_finishes_its_attempts_over_a_restart() {
     for comes_back in [true, false] {
         let mut rig = Rig::with_workers(&[1]);
         let (id, assignment) = rig.dispatched(task());
@@ -190,12 +190,12 @@ fn a_worker_that_finishes_what_it_has_does_so_over_a_restart() {
         rig.silence(1);
         rig.restart();
         let other = rig.submit(task());
-        assert_eq!(rig.disk.image.workers.len(), 1, "it has something left");
+        assert_eq!(rig.disk.image.workers.len(), 1, "it has an attempt left");
         if comes_back {
             rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
             rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
             assert!(rig.scheduler.lease_of(worker_id(1)).is_some(), "to finish, leased at once");
-            assert!(rig.dispatches().is_empty(), "and given nothing more");
+            assert!(rig.dispatches().is_empty(), "and gets no new tasks");
             rig.finish(&assignment);
             assert_eq!(rig.ended(id).state, TaskState::Completed);
         } else {
@@ -211,7 +211,7 @@ fn a_worker_that_finishes_what_it_has_does_so_over_a_restart() {
 }
 
 #[test]
-fn of_very_many_removed_workers_the_first_are_forgotten_first() {
+fn removed_workers_are_bounded_and_the_oldest_are_forgotten_first() {
     const KEPT: usize = 10_000;
     let mut rig = Rig::with_workers(&[]);
     // In an order that is not that of their ids.
@@ -228,7 +228,7 @@ fn of_very_many_removed_workers_the_first_are_forgotten_first() {
 }
 
 #[test]
-fn a_removed_worker_of_the_swarm_is_taken_again_at_once() {
+fn a_readmitted_worker_is_used_again_at_once() {
     for seen in [true, false] {
         let mut rig = Rig::with_workers(&[1]);
         rig.ask(Command::RemoveWorker(worker_id(1)));
@@ -243,13 +243,13 @@ fn a_removed_worker_of_the_swarm_is_taken_again_at_once() {
         assert!(rig.disk.image.removed.is_empty());
         rig.join(1);
     }
-    // It stays connected, so nobody finds it anew.
+    // It stays connected, so a search does not find it again.
     let mut rig = Rig::with_workers(&[1]);
     rig.ask(Command::RemoveWorker(worker_id(1)));
     assert!(rig.scheduler.workers(rig.now).is_empty());
     rig.ask(Command::ReadmitWorker(worker_id(1)));
     assert_eq!(rig.dispatched(task()).1.n(), 1);
-    // While it has something to finish it goes on with more.
+    // Readmitted while it drains, it gets new tasks.
     let mut rig = Rig::with_workers(&[1]);
     let (_, assignment) = rig.dispatched(task());
     rig.ask(Command::RemoveWorker(worker_id(1)));
@@ -259,7 +259,7 @@ fn a_removed_worker_of_the_swarm_is_taken_again_at_once() {
 }
 
 #[test]
-fn counts_go_on_where_an_earlier_machine_ended() {
+fn counts_continue_those_of_an_earlier_machine() {
     let mut rig = Rig::with_workers(&[1]);
     let (_, assignment) = rig.dispatched(task());
     rig.finish(&assignment);
@@ -274,7 +274,7 @@ fn counts_go_on_where_an_earlier_machine_ended() {
 }
 
 #[test]
-fn the_moment_at_which_an_attempt_began_is_stored_and_never_changes() {
+fn the_start_time_of_an_attempt_is_stored_and_never_changes() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     rig.wait(Span::from_millis(250));
@@ -287,7 +287,7 @@ fn the_moment_at_which_an_attempt_began_is_stored_and_never_changes() {
         vec![(assignment.dispatch.attempt, assignment.dispatch.fence)];
     rig.restart();
     assert_eq!((rig.view(id).started, rig.view(id).state), (Some(began), TaskState::Running));
-    // The worker's own account of it is some milliseconds off.
+    // The worker's own measurement differs by some milliseconds.
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     rig.say(1, FromWorker::Running { attempt, fence, elapsed: Span::from_millis(2_003) });
     assert_eq!(rig.view(id).started, Some(began));
@@ -296,7 +296,7 @@ fn the_moment_at_which_an_attempt_began_is_stored_and_never_changes() {
 }
 
 #[test]
-fn what_a_back_end_has_is_asked_for_after_a_restart_and_not_run_again() {
+fn a_run_at_a_back_end_is_resumed_after_a_restart_and_not_started_again() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
@@ -304,7 +304,7 @@ fn what_a_back_end_has_is_asked_for_after_a_restart_and_not_run_again() {
     rig.say(1, FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
     rig.wait(secs(2));
     assert_eq!(rig.stored(id).current.as_ref().unwrap().handle.as_deref(), Some("own/7"));
-    // The worker is of the scheduler's own process, and has forgotten everything.
+    // The worker is in the scheduler's own process, and has lost its state.
     rig.workers.get_mut(&worker_id(1)).unwrap().holding.clear();
     rig.restart();
     let again = rig.dispatches();
@@ -316,7 +316,7 @@ fn what_a_back_end_has_is_asked_for_after_a_restart_and_not_run_again() {
     assert_eq!((ended.state, ended.attempts), (TaskState::Completed, 1));
 }
 
-/// An attempt that a back end has, and a restart after which the scheduler asks for it.
+/// An attempt that a back end has, and a restart after which the scheduler resumes it.
 fn resumed(settings: Settings, outage: Span) -> (Rig, TaskId, Assignment) {
     let mut rig = Rig::new(settings);
     rig.join(1);
@@ -334,7 +334,7 @@ fn resumed(settings: Settings, outage: Span) -> (Rig, TaskId, Assignment) {
 }
 
 #[test]
-fn an_outage_does_not_count_against_the_time_of_an_attempt_that_a_back_end_has() {
+fn an_outage_does_not_count_against_the_timeout_of_a_run_at_a_back_end() {
     let timeout = Settings::default().task_timeout;
     let (mut rig, id, again) = resumed(Settings::default(), timeout + secs(60));
     rig.start(&again);
@@ -346,7 +346,7 @@ fn an_outage_does_not_count_against_the_time_of_an_attempt_that_a_back_end_has()
 }
 
 #[test]
-fn what_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
+fn a_run_that_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
     let refusal = Refusal::without_amount(RefusalKind::Busy);
     let refused = |again: &Assignment| {
         let (attempt, fence) = (again.dispatch.attempt, again.dispatch.fence);
@@ -355,8 +355,8 @@ fn what_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
     let (mut rig, id, again) = resumed(Settings::default(), secs(1));
     rig.say(1, refused(&again));
     assert_eq!(rig.stored(id).failures, 0);
-    assert!(rig.stored(id).finished.is_none(), "it is tried again");
-    // Whoever wants one attempt at most gets no second.
+    assert!(rig.stored(id).finished.is_none(), "it is retried");
+    // With a limit of one attempt, it is not retried.
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
     let (mut rig, id, again) = resumed(Settings { retry, ..Settings::default() }, secs(1));
     rig.say(1, refused(&again));
@@ -369,7 +369,7 @@ fn what_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
 }
 
 #[test]
-fn what_is_said_of_a_void_attempt_is_not_kept() {
+fn reports_of_a_void_attempt_are_not_stored() {
     let mut rig = Rig::with_workers(&[1, 2]);
     let (id, assignment) = rig.dispatched(task());
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);

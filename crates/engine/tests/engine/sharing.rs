@@ -1,4 +1,4 @@
-//! Parts of a worker: two schedulers share it, and each uses no more than its part.
+//! Portions of a worker: two schedulers share it, and each uses no more than its portion.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn half(slots: u32) -> Portion {
     }
 }
 
-/// A scheduler that holds a part of worker 1.
+/// A scheduler that holds a portion of worker 1.
 struct SharedWorkerRig {
     rig: Rig,
     lease: LeaseId,
@@ -45,7 +45,7 @@ impl SharedWorkerRig {
         SharedWorkerRig { rig, lease }
     }
 
-    /// The next heartbeat, and what it says that is short.
+    /// The next heartbeat, and the demand that it carries.
     fn heartbeat(&mut self, within: Span) -> (u64, Option<Arc<Requirement>>) {
         self.rig.wait(within);
         self.last_heartbeat().expect("a heartbeat is sent")
@@ -65,7 +65,7 @@ impl SharedWorkerRig {
 }
 
 #[test]
-fn a_scheduler_gives_a_worker_no_more_than_its_part_runs() {
+fn a_scheduler_dispatches_no_more_than_its_portion_runs() {
     let mut shared = SharedWorkerRig::new(Some(half(1)));
     let large = shared.rig.submit(needs(6 << 30));
     assert_eq!(shared.rig.dispatches().len(), 0, "half of the worker is too small");
@@ -79,7 +79,7 @@ fn a_scheduler_gives_a_worker_no_more_than_its_part_runs() {
     let why = shared.rig.scheduler.unavailability_of(worker_id(1), Some(&wanted));
     assert_eq!(why, Some(Unavailability::LeasedToOthers));
 
-    // It says so, sooner than it would otherwise say that it is there, and is given more.
+    // It reports the demand with an early heartbeat, and gets a larger portion.
     let (nonce, demand) = shared.heartbeat(Settings::default().health_check_timeout);
     assert_eq!(demand.unwrap().memory_bytes, 6 << 30);
     shared.renew(nonce, None);
@@ -88,7 +88,7 @@ fn a_scheduler_gives_a_worker_no_more_than_its_part_runs() {
 }
 
 #[test]
-fn what_waits_on_a_worker_for_more_than_is_leased_is_taken_back_and_costs_no_attempt() {
+fn a_waiting_attempt_that_exceeds_the_portion_is_withdrawn_and_uses_up_no_attempt() {
     let mut shared = SharedWorkerRig::new(None);
     let large = shared.rig.submit(needs(6 << 30));
     let assignment = shared.rig.dispatches();
@@ -108,7 +108,7 @@ fn what_waits_on_a_worker_for_more_than_is_leased_is_taken_back_and_costs_no_att
 }
 
 #[test]
-fn a_worker_of_which_nothing_is_leased_gets_nothing() {
+fn a_worker_with_an_empty_portion_gets_no_tasks() {
     let mut shared = SharedWorkerRig::new(Some(Portion::empty(&worker(1))));
     shared.rig.submit(task());
     assert_eq!(shared.rig.dispatches().len(), 0);
@@ -117,27 +117,27 @@ fn a_worker_of_which_nothing_is_leased_gets_nothing() {
     let (nonce, demand) = shared.heartbeat(Settings::default().health_check_timeout);
     assert!(demand.is_some());
     shared.renew(nonce, Some(half(1)));
-    assert_eq!(shared.rig.dispatches().len(), 1, "as soon as it has a part");
+    assert_eq!(shared.rig.dispatches().len(), 1, "as soon as it has a portion");
 }
 
 #[test]
-fn a_lease_is_renewed_at_once_when_the_worker_asks_for_that() {
+fn a_lease_is_renewed_at_once_when_the_worker_requests_it() {
     let mut shared = SharedWorkerRig::new(None);
     assert!(shared.last_heartbeat().is_none());
     let (lease, epoch) = (shared.lease, Epoch(1));
     shared.rig.say(1, FromWorker::RenewEarly { lease, epoch: Epoch(2) });
-    assert!(shared.last_heartbeat().is_none(), "another life's lease");
+    assert!(shared.last_heartbeat().is_none(), "the lease of another incarnation");
     shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
     let (nonce, demand) = shared.last_heartbeat().expect("at once");
-    assert_eq!(demand, None, "with all of the worker nothing is short");
-    // What changes while the answer travels is not missed.
+    assert_eq!(demand, None, "with all of the worker there is no demand");
+    // A change while the answer is in flight is not missed.
     shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
     shared.renew(nonce, Some(half(1)));
     assert!(shared.heartbeat(Span::ZERO).0 > nonce);
 }
 
 #[test]
-fn what_a_peer_says_of_parts_is_not_believed_beyond_what_the_worker_has() {
+fn a_portion_is_clamped_to_what_the_worker_has() {
     let boast = Portion { memory_bytes: u64::MAX, slots: vec![1_000; 9], ..half(1) };
     let shared = SharedWorkerRig::new(Some(boast));
     let portion = shared.rig.scheduler.lease_of(worker_id(1)).unwrap().portion.unwrap();

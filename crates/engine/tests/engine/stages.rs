@@ -1,5 +1,5 @@
-//! What may happen to a task in every stage of its life: it is cancelled, it expires, the strategy is
-//! changed under it, the scheduler dies.
+//! A task in every stage of its life cycle: it is cancelled, it expires, the strategy changes, the scheduler
+//! dies.
 
 use hypha_engine::{Command, NewTask, Record, Reply};
 use hypha_model::TaskState;
@@ -67,7 +67,7 @@ fn a_task_is_cancelled_in_every_stage() {
         assert!(rig.is_cancelled(&assignment), "{stage:?}: the worker is told");
         assert_eq!(rig.ended(id).worker, Some(assignment.worker), "{stage:?}");
         assert_eq!(rig.ended(id).started.is_some(), stage == Stage::Running, "{stage:?}");
-        // The result comes although nobody wants it any more.
+        // The result arrives although the task has ended.
         rig.finish(&assignment);
         assert_eq!((rig.ends(), rig.scheduler.counts().late_results), (0, 1), "{stage:?}");
         assert_eq!(rig.ask(Command::CancelTask(id)), Reply::Cancelled(None), "{stage:?}");
@@ -126,7 +126,7 @@ fn a_restart_loses_nothing_in_any_stage() {
                 (Some(assignment), true) => {
                     assert_eq!(view.worker, Some(assignment.worker), "{stage:?}");
                     assert!(!rig.is_cancelled(&assignment), "{stage:?}");
-                    assert_eq!(view.attempts, 1, "{stage:?}: it goes on, nobody begins it anew");
+                    assert_eq!(view.attempts, 1, "{stage:?}: it continues and is not restarted");
                     let worker = rig.scheduler.workers(rig.now)[0].0.clone();
                     assert_eq!((worker.in_flight, worker.queued), (1, 0), "{stage:?}");
                     rig.finish(&assignment);
@@ -146,7 +146,7 @@ fn a_restart_loses_nothing_in_any_stage() {
     }
 }
 
-/// Finishes whatever is handed over until nothing is open.
+/// Finishes all dispatched attempts until no task is open.
 fn finish_all(rig: &mut Rig, first: Option<Assignment>) {
     if let Some(assignment) = first {
         rig.finish(&assignment);
@@ -156,7 +156,7 @@ fn finish_all(rig: &mut Rig, first: Option<Assignment>) {
     }
     for _ in 0..100 {
         let mut assignment = rig.dispatches();
-        // What the worker had before the call counts as well.
+        // Attempts that the worker had before the call count as well.
         for (worker, script) in rig.workers.clone() {
             for (attempt, fence) in script.holding {
                 let stored = rig.disk.image.tasks[&attempt.task].clone();

@@ -1,4 +1,4 @@
-//! A scheduler that did not run for a while: what it could not hear meanwhile is no fault of its workers.
+//! A scheduler that stalled: messages that it could not receive meanwhile are no fault of its workers.
 
 use hypha_engine::{RetryPolicy, SchedulerEvent, Settings, ToWorker};
 use hypha_model::{Span, TaskState};
@@ -16,7 +16,7 @@ fn with_attempts(max_attempts: u32) -> Rig {
 }
 
 #[test]
-fn a_lease_that_runs_out_in_a_stall_uses_up_no_attempt() {
+fn a_lease_that_expires_in_a_stall_uses_up_no_attempt() {
     for stalled in [true, false] {
         let mut rig = with_attempts(3);
         let (id, assignment) = rig.dispatched(task());
@@ -29,12 +29,12 @@ fn a_lease_that_runs_out_in_a_stall_uses_up_no_attempt() {
         let failed = rig.stored(id).failed.last().unwrap().reason.clone();
         assert_eq!(rig.stored(id).failures, u32::from(!stalled), "{failed}");
         assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, u64::from(!stalled));
-        assert_eq!(rig.view(id).state, TaskState::Queued, "it is tried again");
+        assert_eq!(rig.view(id).state, TaskState::Queued, "it is retried");
     }
 }
 
 #[test]
-fn a_task_that_allows_one_attempt_is_lost_with_a_lease_that_runs_out_in_a_stall() {
+fn a_task_that_allows_one_attempt_fails_if_its_lease_expires_in_a_stall() {
     let mut rig = with_attempts(1);
     let (id, assignment) = rig.dispatched(task());
     rig.start(&assignment);
@@ -42,13 +42,13 @@ fn a_task_that_allows_one_attempt_is_lost_with_a_lease_that_runs_out_in_a_stall(
     rig.wait(secs(1));
     assert_eq!(rig.ended(id).state, TaskState::Failed);
     let error = rig.ended(id).error.as_ref().unwrap();
-    assert!(error.message.starts_with("lost: the scheduler did not run"), "{error}");
+    assert!(error.message.starts_with("lost: the scheduler stalled"), "{error}");
     assert!(rig.is_cancelled(&assignment) || rig.workers[&assignment.worker].holding.is_empty());
 }
 
-/// The answers may be there and not have been heard.
+/// The answers may have arrived and not been handled.
 #[test]
-fn answers_that_are_due_in_a_stall_have_as_long_again() {
+fn answers_due_in_a_stall_get_their_timeout_again() {
     let mut rig = with_attempts(3);
     let (id, assignment) = rig.dispatched(task());
     rig.silence(1);
@@ -65,7 +65,7 @@ fn answers_that_are_due_in_a_stall_have_as_long_again() {
 }
 
 #[test]
-fn a_run_whose_time_passes_in_a_stall_may_still_report_its_end() {
+fn a_run_that_times_out_in_a_stall_may_still_report_its_end() {
     let mut rig = with_attempts(3);
     let timeout = secs(50);
     let (id, assignment) = rig.dispatched(with_spec(|spec| spec.timeout = Some(timeout)));
@@ -77,9 +77,9 @@ fn a_run_whose_time_passes_in_a_stall_may_still_report_its_end() {
     assert_eq!(rig.ended(id).state, TaskState::Completed);
 }
 
-/// Whatever wakes it: a request comes before its alarm does.
+/// Whatever wakes it: here a command arrives before its timer fires.
 #[test]
-fn nothing_is_dispatched_under_a_lease_that_ran_out_in_a_stall() {
+fn nothing_is_dispatched_under_a_lease_that_expired_in_a_stall() {
     let mut rig = with_attempts(3);
     rig.silence(1);
     rig.now = rig.now + LONG;

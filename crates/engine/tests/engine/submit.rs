@@ -8,7 +8,7 @@ use hypha_model::{Span, TaskState};
 use crate::harness::*;
 
 #[test]
-fn a_task_is_durable_before_anything_else_and_then_answered() {
+fn a_task_is_durable_before_its_submit_is_answered() {
     let mut rig = Rig::with_workers(&[1]);
     let id = rig.submit(task());
     let step = &rig.steps[0];
@@ -35,7 +35,7 @@ fn ids_grow_in_the_order_of_submits_whatever_the_clock_does() {
     }
     assert!(ids.is_sorted_by_key(|id| id.moment()));
     ids.dedup_by_key(|id| id.moment());
-    assert_eq!(ids.len(), 102, "each has its own moment");
+    assert_eq!(ids.len(), 102, "each has its own time");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_repeated_key_returns_the_first_task() {
 }
 
 #[test]
-fn keys_are_the_tenant_s_own() {
+fn idempotency_keys_are_per_tenant() {
     let mut rig = Rig::new(Settings::default());
     let of = |tenant: Option<&str>| {
         let spec = with_spec(|spec| spec.tenant = tenant.map(name)).spec;
@@ -79,7 +79,7 @@ fn keys_are_the_tenant_s_own() {
 }
 
 #[test]
-fn an_expired_key_does_not_take_its_successor_along_over_a_restart() {
+fn an_expired_key_does_not_expire_its_successor_after_a_restart() {
     let mut rig = Rig::with_workers(&[1]);
     let (first, assignment) = rig.dispatched(keyed("a"));
     rig.finish(&assignment);
@@ -106,7 +106,7 @@ fn keys_are_forgotten_in_the_order_of_ends_after_a_restart() {
 }
 
 #[test]
-fn a_batch_is_answered_one_by_one() {
+fn each_task_of_a_batch_has_its_own_result() {
     let mut rig = Rig::new(Settings { max_queue: 2, ..Settings::default() });
     let batch = vec![keyed("a"), keyed("a"), keyed("b"), keyed("c"), keyed("b")];
     let Reply::Submitted(answers) = rig.ask(Command::SubmitTasks(batch)) else { panic!() };
@@ -128,7 +128,7 @@ fn there_is_room_again_when_a_task_has_ended() {
 }
 
 #[test]
-fn a_quota_counts_what_has_not_ended_of_a_tenant() {
+fn a_quota_counts_the_open_tasks_of_a_tenant() {
     let of = |tenant: &str, task: NewTask| {
         let spec = with_spec(|spec| spec.tenant = Some(name(tenant))).spec;
         NewTask { spec, quota: Some(2), ..task }
@@ -139,24 +139,24 @@ fn a_quota_counts_what_has_not_ended_of_a_tenant() {
     rig.unstored = 1;
     let request = rig.submit(of("acme", unstored()));
     assert_eq!(rig.try_submit(of("acme", task())), over);
-    assert!(rig.try_submit(of("acme", keyed("a"))).unwrap().repeated, "it takes no place twice");
+    assert!(rig.try_submit(of("acme", keyed("a"))).unwrap().repeated, "it does not count twice");
     assert!(rig.try_submit(of("umbrella", task())).is_ok());
-    assert!(rig.try_submit(NewTask { quota: Some(0), ..task() }).is_ok(), "nobody's");
+    assert!(rig.try_submit(NewTask { quota: Some(0), ..task() }).is_ok(), "without a tenant");
     rig.unstored = 0;
     rig.ask(Command::CancelTask(request));
     rig.submit(of("acme", task()));
     assert_eq!(rig.try_submit(of("acme", task())), over);
-    // What is stored is counted in the next life, too.
+    // Stored tasks also count in the next incarnation.
     rig.restart();
     assert_eq!(rig.try_submit(of("acme", unstored())), over);
     rig.ask(Command::CancelTask(first));
     rig.submit(of("acme", task()));
-    assert_eq!(rig.try_submit(of("acme", bound_at_once())), over, "it is refused, not bound");
+    assert_eq!(rig.try_submit(of("acme", bound_at_once())), over, "it is rejected, not bound");
     assert_eq!(rig.scheduler.open_tasks_of(&name("acme")), 2);
 }
 
 #[test]
-fn what_is_bound_at_once_names_its_worker_or_leaves_no_trace() {
+fn a_task_bound_at_once_names_its_worker_or_leaves_no_trace() {
     let mut rig = Rig::new(Settings::default());
     let keyed = NewTask { idempotency_key: Some(Arc::from("a")), ..bound_at_once() };
     assert_eq!(rig.try_submit(keyed.clone()), Err(SubmitRejection::NoWorker));
@@ -182,9 +182,9 @@ fn the_end_of_time_does_not_stop_the_machine() {
     rig.submit(with_deadline(u64::MAX));
 }
 
-/// A task that nobody has room for says so before any plan has looked at it.
+/// A task that no worker has room for has a reason before any plan has considered it.
 #[test]
-fn a_task_that_waits_has_a_reason() {
+fn a_queued_task_has_a_reason() {
     let mut rig = Rig::with_workers(&[1]);
     let waiting: Vec<_> = (0..100).map(|_| rig.submit(task())).collect();
     let view = rig.view(waiting[99]);
@@ -194,7 +194,7 @@ fn a_task_that_waits_has_a_reason() {
     assert_eq!(refusals, [(hypha_model::RefusalKind::Busy, 1)]);
 }
 
-/// What seed 004 calls the statistics of a scheduler, and seed 000 a worker's health.
+/// The statistics of a scheduler, as in seed 004, and a worker's health, as in seed 000.
 #[test]
 fn statistics_and_health_count_what_was_done() {
     let mut rig = Rig::with_workers(&[1]);

@@ -1,4 +1,4 @@
-//! Servers that cannot be reached: nothing was tried there, so nothing is used up, and nobody is asked in vain.
+//! Unreachable back ends: nothing ran there, so no attempt is used up, and they get no tasks until they are reachable.
 
 use hypha_engine::record::NO_WORKER_LEFT;
 use hypha_engine::scheduler::Unavailability;
@@ -23,7 +23,7 @@ fn a_task_waits_until_the_back_end_is_reachable() {
     let mut rig = Rig::with_workers(&[1]);
     for unwell in 1..=5 {
         let (id, assignment) = rig.dispatched(task());
-        // The same server takes no word for some seconds.
+        // The worker does not answer for some seconds.
         rig.silence(1);
         rig.finish_with(&assignment, unreached());
         let since = rig.now;
@@ -32,11 +32,11 @@ fn a_task_waits_until_the_back_end_is_reachable() {
         rig.wait(secs(4));
         assert_eq!((beats(&rig), rig.dispatches().len()), (0, 0), "not at once");
         rig.wait(secs(4));
-        assert_eq!((beats(&rig), rig.dispatches().len()), (1, 0), "looked at");
+        assert_eq!((beats(&rig), rig.dispatches().len()), (1, 0), "checked");
         rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
         rig.wait(secs(2));
         let again = rig.dispatches();
-        assert_eq!(again.len(), 1, "found well {unwell}");
+        assert_eq!(again.len(), 1, "reachable again, {unwell}");
         assert_eq!(rig.scheduler.unavailability_of(worker_id(1), None), None);
         assert_eq!(
             (rig.stored(id).failures, &*rig.view(id).failed[0].reason),
@@ -94,7 +94,7 @@ fn attempts_on_unreachable_back_ends_are_bounded() {
             break;
         }
         assert_eq!(rig.view(id).state, TaskState::Queued, "after {unreachable}");
-        // Found well each time, and never reached.
+        // It passes each health check, and every call fails.
         while rig.dispatches().is_empty() {
             rig.wait(secs(1));
         }
@@ -104,7 +104,7 @@ fn attempts_on_unreachable_back_ends_are_bounded() {
     assert_eq!(rig.ended(id).error, Some(error));
 }
 
-/// A client who waits on the line is served by another server, or told soon that there is none.
+/// An interactive task goes to another worker, or fails soon if there is none.
 #[test]
 fn an_interactive_task_fails_soon_if_no_worker_is_available() {
     let mut rig = Rig::with_workers(&[1, 2]);
@@ -133,7 +133,7 @@ fn set_unreachable(rig: &mut Rig, executors: &[&str]) -> Vec<Name> {
     executors
 }
 
-/// Of a worker that forwards to several servers, only the one that is away is given nothing.
+/// If one of a worker's back ends is unreachable, only its executor gets no tasks.
 #[test]
 fn other_executors_are_used_while_one_is_unreachable() {
     let mut rig = joined(Settings::default(), of_models(1));
@@ -144,7 +144,7 @@ fn other_executors_are_used_while_one_is_unreachable() {
     for minutes in 1..=10 {
         rig.wait(secs(60));
         assert!(rig.dispatches().is_empty(), "after {minutes} minutes");
-        assert!((5..=15).contains(&beats(&rig)), "{} looks in a minute", beats(&rig));
+        assert!((5..=15).contains(&beats(&rig)), "{} heartbeats in a minute", beats(&rig));
     }
     assert_eq!((rig.view(id).state, rig.stored(id).failures), (TaskState::Queued, 0));
     let why =
@@ -161,14 +161,14 @@ fn other_executors_are_used_while_one_is_unreachable() {
     set_unreachable(&mut rig, &[]);
     rig.wait(secs(11));
     let again = rig.dispatches();
-    assert!(!again.is_empty(), "found well");
+    assert!(!again.is_empty(), "reachable again");
     rig.finish(&again[0]);
     assert_eq!(rig.ended(id).state, TaskState::Completed);
     rig.wait(secs(120));
-    assert!(beats(&rig) <= 5, "asked as seldom as before");
+    assert!(beats(&rig) <= 5, "heartbeats are as rare as before");
 }
 
-/// A worker that looks after its servers says so before anything is tried in vain.
+/// A worker that checks its back ends reports an unreachable one before an attempt fails on it.
 #[test]
 fn a_reported_unreachable_executor_gets_no_attempts_and_deadlines_hold() {
     let mut rig = joined(Settings::default(), of_models(1));
@@ -182,9 +182,9 @@ fn a_reported_unreachable_executor_gets_no_attempts_and_deadlines_hold() {
     rig.wait(secs(101));
     assert!(rig.dispatches().is_empty());
     assert_eq!(rig.ended(ends).state, TaskState::Expired);
-    // A new lease, of a scheduler that has forgotten, tells it again.
+    // The restarted scheduler gets the report again with its new lease.
     rig.restart();
-    assert!(rig.dispatches().is_empty(), "nothing is tried in vain");
+    assert!(rig.dispatches().is_empty(), "no attempt is made");
     rig.wait(secs(60));
     assert!(rig.dispatches().is_empty());
     set_unreachable(&mut rig, &[]);
@@ -192,7 +192,7 @@ fn a_reported_unreachable_executor_gets_no_attempts_and_deadlines_hold() {
     assert_eq!(rig.view(waits).attempts, 1);
 }
 
-/// A worker that sees its server come back says so, and nothing waits for the next heartbeat.
+/// A worker reports at once that its back end is reachable again, without waiting for the next heartbeat.
 #[test]
 fn an_executor_reported_reachable_is_used_at_once() {
     let mut rig = joined(Settings::default(), of_models(1));
@@ -208,7 +208,7 @@ fn an_executor_reported_reachable_is_used_at_once() {
     assert_eq!(rig.view(b).attempts, 1);
 }
 
-/// Whoever is gone is asked for a lease ever less often, but not one who answers that it is only away.
+/// Requests for a lease become rarer for a lost worker, but not for one that answers that it is unavailable.
 #[test]
 fn a_lost_worker_that_refuses_as_unavailable_is_asked_often() {
     let mut rig = Rig::with_workers(&[1]);
@@ -221,13 +221,13 @@ fn a_lost_worker_that_refuses_as_unavailable_is_asked_often() {
             _ => None,
         });
         let refusal = Refusal::without_amount(RefusalKind::Unavailable);
-        let request = asked.expect("it was asked");
+        let request = asked.expect("a lease was requested");
         rig.say(1, FromWorker::LeaseRefused { request, refusal });
         rig.wait(secs(6));
     }
 }
 
-/// What is away and was left alone for failing is used when both are over.
+/// An executor that is both unreachable and quarantined is used again when neither holds.
 #[test]
 fn unreachable_and_quarantined_are_separate_reasons() {
     let mut rig = joined(Settings::default(), of_models(1));
@@ -245,7 +245,7 @@ fn unreachable_and_quarantined_are_separate_reasons() {
     assert!(!rig.dispatches().is_empty());
 }
 
-/// Who waits for somebody who is busy is not stranded; who waits for somebody who is away is.
+/// A task that waits for a busy worker is schedulable; one that waits for an unreachable worker is not.
 #[test]
 fn a_task_is_unschedulable_if_no_worker_would_take_it() {
     let mut rig = joined(Settings::default(), of_models(1));
@@ -257,7 +257,7 @@ fn a_task_is_unschedulable_if_no_worker_would_take_it() {
     let executors = set_unreachable(&mut rig, &["for-a"]);
     rig.say(1, FromWorker::Unreachable { executors });
     let since = rig.now;
-    assert_eq!(why(&rig, runs), None, "it may yet end well");
+    assert_eq!(why(&rig, runs), None, "it may still complete");
     assert_eq!(why(&rig, waits), Some(Some(Unavailability::Unreachable { since })));
     rig.finish(&assignment);
     assert_eq!(why(&rig, runs), None, "it has ended");

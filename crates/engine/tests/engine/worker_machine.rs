@@ -1,4 +1,4 @@
-//! The worker machine: parts of it are leased, nothing is booked twice, results are kept until recorded.
+//! The worker machine: portions of it are leased, nothing is booked twice, results are kept until recorded.
 
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ fn scheduler(n: u8) -> SchedulerId {
 impl Rig {
     fn new() -> Rig {
         let rig = Rig::after(WorkerImage { epoch: Epoch(6), left: None });
-        assert_eq!(rig.step.persist, [WorkerRecord::Started(Epoch(7))], "each life is durable");
+        assert_eq!(rig.step.persist, [WorkerRecord::Started(Epoch(7))], "the epoch is durable");
         rig
     }
 
-    /// A new life after what is durable.
+    /// A new incarnation from the durable state.
     fn after(image: WorkerImage) -> Rig {
         Rig::of(worker(1), image)
     }
@@ -57,7 +57,7 @@ impl Rig {
     fn event(&mut self, event: WorkerEvent) {
         let durable = (&mut Batch::default(), &mut self.disk);
         self.step = step(&mut self.machine, durable, self.now, event);
-        self.machine.check().expect("what is kept incrementally is right");
+        self.machine.check().expect("the incremental state is consistent");
     }
 
     fn say(&mut self, n: u8, message: ToWorker) {
@@ -140,17 +140,17 @@ fn attempt(fence: u64) -> AttemptId {
 }
 
 #[test]
-fn a_scheduler_has_one_lease_and_goes_by_its_last_request() {
+fn a_scheduler_has_one_lease_and_its_last_request_counts() {
     let mut rig = Rig::leased();
     assert_eq!(rig.request(1, 1, 100), rig.lease, "the same request twice is one lease");
     let anew = rig.request(1, 3, 100);
-    assert!(anew.is_some() && anew != rig.lease, "the holder may ask anew");
-    assert_eq!(rig.request(1, 2, 100), None, "a request that was overtaken changes nothing");
+    assert!(anew.is_some() && anew != rig.lease, "the holder may request another");
+    assert_eq!(rig.request(1, 2, 100), None, "a superseded request changes nothing");
     assert_eq!(rig.machine.lease_of(scheduler(1)).map(|(lease, _)| lease), anew);
 }
 
 #[test]
-fn a_lease_is_bounded_renewed_and_given_back() {
+fn a_lease_is_bounded_renewed_and_released() {
     let mut rig = Rig::new();
     rig.lease = rig.request(1, 1, 1_000_000);
     assert_eq!(
@@ -170,14 +170,14 @@ fn a_lease_is_bounded_renewed_and_given_back() {
         rig.say(n, ToWorker::Heartbeat { lease, epoch, nonce: 6, demand: None });
         assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
         rig.say(n, ToWorker::ReleaseLease { lease, epoch });
-        assert!(rig.machine.lease_of(scheduler(1)).is_some(), "not theirs to give back");
+        assert!(rig.machine.lease_of(scheduler(1)).is_some(), "only the holder can release it");
     }
     rig.say(1, ToWorker::ReleaseLease { lease, epoch });
     assert!(rig.machine.lease_of(scheduler(1)).is_none());
 }
 
 #[test]
-fn a_lease_that_ends_stops_what_runs_under_it() {
+fn a_lease_that_ends_stops_its_runs() {
     for released in [false, true] {
         let mut rig = Rig::leased();
         let run = rig.dispatch(1);
@@ -209,7 +209,7 @@ fn only_the_holder_dispatches_and_each_attempt_once() {
     type Lie = fn(&mut Dispatch);
     let lies: [(&str, u8, Lie); 3] = [
         ("another scheduler", 2, |_| {}),
-        ("another life", 1, |dispatch| dispatch.epoch = Epoch(6)),
+        ("another incarnation", 1, |dispatch| dispatch.epoch = Epoch(6)),
         ("another lease", 1, |dispatch| dispatch.lease = LeaseId::new(START, &mut Rng::new(99))),
     ];
     for (what, n, lie) in lies {
@@ -229,11 +229,11 @@ fn only_the_holder_dispatches_and_each_attempt_once() {
     rig.event(WorkerEvent::Ended { id: run, outcome: completed(), run: None });
     let result = rig.sent();
     rig.dispatch(1);
-    assert_eq!((rig.sent(), rig.started()), (result, vec![]), "the result is said again");
+    assert_eq!((rig.sent(), rig.started()), (result, vec![]), "the result is sent again");
 }
 
 #[test]
-fn what_cannot_run_or_has_no_room_to_wait_is_refused() {
+fn an_attempt_that_cannot_run_or_queue_is_refused() {
     let mut rig = Rig::leased();
     let mut dispatch = rig.a_dispatch(1);
     let spec = Arc::make_mut(&mut dispatch.spec);
@@ -256,11 +256,11 @@ fn what_cannot_run_or_has_no_room_to_wait_is_refused() {
     assert_eq!(rig.machine.running().count(), 1);
     rig.say(1, ToWorker::Cancel { attempt: attempt(65), fence: Fence(65) });
     rig.dispatch(67);
-    assert!(matches!(rig.sent()[..], [FromWorker::Accepted { .. }]), "a place is free again");
+    assert!(matches!(rig.sent()[..], [FromWorker::Accepted { .. }]), "the queue has room again");
 }
 
 #[test]
-fn results_that_nobody_records_do_not_pile_up() {
+fn unrecorded_results_are_bounded() {
     let mut rig = Rig::leased();
     let refused_at = (1..10_000).find(|fence| {
         let run = rig.dispatch(*fence);
@@ -282,11 +282,11 @@ fn a_cancelled_run_frees_its_room_when_it_is_gone() {
     rig.say(1, ToWorker::Cancel { attempt: attempt(1), fence: Fence(1) });
     assert_eq!((rig.stopped(), rig.started()), (vec![first], vec![]));
     rig.dispatch(1);
-    assert!(rig.sent().is_empty() && rig.started().is_empty(), "what is being stopped");
+    assert!(rig.sent().is_empty() && rig.started().is_empty(), "it is stopping");
     rig.event(WorkerEvent::Ended { id: first, outcome: completed(), run: None });
     assert_eq!(rig.started(), [second]);
     assert!(matches!(rig.sent()[..], [FromWorker::Started { .. }]), "no result of the cancelled");
-    // One that waits is simply gone.
+    // A waiting run is removed at once.
     let third = rig.dispatch(3);
     rig.say(1, ToWorker::Cancel { attempt: attempt(3), fence: Fence(3) });
     rig.event(WorkerEvent::Ended { id: second, outcome: completed(), run: None });
@@ -294,7 +294,7 @@ fn a_cancelled_run_frees_its_room_when_it_is_gone() {
 }
 
 #[test]
-fn a_run_that_takes_too_long_is_stopped_and_reported() {
+fn a_run_that_times_out_is_stopped_and_reported() {
     let mut rig = Rig::leased();
     let run = rig.dispatch(1);
     assert_eq!(rig.machine.wake_at(rig.now), Some(START + secs(10)));
@@ -307,7 +307,7 @@ fn a_run_that_takes_too_long_is_stopped_and_reported() {
 }
 
 #[test]
-fn a_run_that_its_back_end_gives_back_as_its_time_ends_is_refused_and_not_lost() {
+fn a_run_declined_at_its_timeout_is_refused_and_not_lost() {
     let mut rig = Rig::leased();
     let run = rig.dispatch(1);
     rig.wake(secs(10));
@@ -315,13 +315,13 @@ fn a_run_that_its_back_end_gives_back_as_its_time_ends_is_refused_and_not_lost()
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     let [FromWorker::Alive { holding, .. }] = &rig.sent()[..] else { panic!("{:?}", rig.sent()) };
-    assert_eq!(holding[..], [(attempt(1), Fence(1))], "there is more to be heard of it");
+    assert_eq!(holding[..], [(attempt(1), Fence(1))], "its end will be reported");
     rig.event(WorkerEvent::Declined { id: run });
     assert!(matches!(rig.sent()[..], [FromWorker::Refused { .. }]), "{:?}", rig.sent());
 }
 
 #[test]
-fn a_run_that_outlived_its_lease_at_a_back_end_is_taken_up_again() {
+fn a_run_that_outlived_its_lease_at_a_back_end_is_resumed() {
     let mut rig = Rig::leased();
     let run = rig.dispatch(1);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
@@ -358,7 +358,7 @@ fn a_result_is_sent_again_until_it_is_recorded() {
 }
 
 #[test]
-fn a_new_life_knows_nothing_of_the_last() {
+fn a_new_incarnation_has_no_leases() {
     let last = Rig::leased();
     let mut rig = Rig { lease: last.lease, ..Rig::after(last.disk.image) };
     assert_eq!(rig.step.persist, [WorkerRecord::Started(Epoch(8))]);
@@ -366,11 +366,11 @@ fn a_new_life_knows_nothing_of_the_last() {
     rig.dispatch(1);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
-    assert_ne!(rig.request(1, 1, 100), Some(lease), "ids of lives differ, also with the same seed");
+    assert_ne!(rig.request(1, 1, 100), Some(lease), "ids differ, even with the same seed");
 }
 
 #[test]
-fn a_new_lease_comes_with_what_runs_and_for_how_long() {
+fn a_new_lease_reports_the_running_attempts() {
     let mut rig = Rig::leased();
     rig.dispatch(1);
     rig.dispatch(2);
@@ -382,11 +382,11 @@ fn a_new_lease_comes_with_what_runs_and_for_how_long() {
         elapsed: secs(3),
     };
     assert!(matches!(rig.sent()[..], [FromWorker::LeaseGranted { .. }, _]), "{:?}", rig.sent());
-    assert_eq!(rig.sent()[1..], [running(1)], "what waits does not run");
+    assert_eq!(rig.sent()[1..], [running(1)], "a waiting run is not reported");
 }
 
 #[test]
-fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
+fn a_leaving_worker_returns_its_attempts_and_takes_no_more() {
     let mut rig = Rig::leased();
     let ended = rig.dispatch(1);
     rig.event(WorkerEvent::Ended { id: ended, outcome: completed(), run: None });
@@ -407,11 +407,11 @@ fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
     rig.event(WorkerEvent::LeaveRequested);
     assert!(rig.sent().is_empty() && rig.step.persist.is_empty(), "once is enough");
     rig.dispatch(4);
-    assert_eq!((rig.sent(), rig.started()), (vec![left.clone()], vec![]), "it is said again");
+    assert_eq!((rig.sent(), rig.started()), (vec![left.clone()], vec![]), "it is sent again");
     rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     assert_eq!(rig.sent(), [left]);
     rig.event(WorkerEvent::Ended { id: runs, outcome: completed(), run: None });
-    assert!(rig.sent().is_empty() && rig.started().is_empty(), "it was given back");
+    assert!(rig.sent().is_empty() && rig.started().is_empty(), "it was returned");
 
     rig.say(1, ToWorker::ReleaseLease { lease, epoch });
     assert_eq!(rig.machine.unreleased_holders().next(), None, "the holder knows");
@@ -421,7 +421,7 @@ fn a_worker_that_is_to_end_gives_back_what_it_has_and_takes_nothing_more() {
 }
 
 #[test]
-fn a_new_life_tells_the_holder_how_the_last_one_ended_until_it_has_heard() {
+fn a_new_incarnation_reports_the_graceful_stop_until_the_holder_knows() {
     let start = |left| Rig::after(WorkerImage { epoch: Epoch(6), left });
     let left = Leaving { epoch: Epoch(6), holders: vec![scheduler(1)] };
     let said =
@@ -432,16 +432,16 @@ fn a_new_life_tells_the_holder_how_the_last_one_ended_until_it_has_heard() {
         assert!(said(&rig), "the answer before may have been lost");
     }
     rig.dispatch(1);
-    assert!(rig.request(1, 3, 100).is_some() && !said(&rig), "what it has now is of this life");
+    assert!(rig.request(1, 3, 100).is_some() && !said(&rig), "it relies on this incarnation");
     let others = [None, Some(Leaving { epoch: Epoch(5), ..left.clone() })];
     for mut rig in others.map(start) {
         assert!(rig.request(1, 1, 100).is_some() && !said(&rig));
     }
     let mut rig = start(Some(left));
-    assert!(rig.request(2, 1, 100).is_some() && !said(&rig), "it had nothing there");
+    assert!(rig.request(2, 1, 100).is_some() && !said(&rig), "it held no lease");
 }
 
-/// As long as the back end of an executor is away, whoever holds the lease is told with each answer.
+/// While the back end of an executor is unreachable, the holder of the lease is told with each answer.
 #[test]
 fn the_holder_is_told_which_executors_are_unreachable() {
     let mut rig = Rig::leased();
@@ -458,7 +458,7 @@ fn the_holder_is_told_which_executors_are_unreachable() {
     rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     assert_eq!(rig.sent(), [unreachable.clone(), alive(1)], "in this order");
     rig.say(2, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
-    assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }], "nobody else");
+    assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }], "not the holder");
     rig.request(1, 2, 100);
     assert_eq!(rig.sent()[0], unreachable);
     assert!(matches!(rig.sent()[1], FromWorker::LeaseGranted { .. }));
@@ -471,7 +471,7 @@ fn the_holder_is_told_which_executors_are_unreachable() {
 }
 
 #[test]
-fn an_interactive_run_goes_before_those_that_wait_and_not_for_ever() {
+fn interactive_runs_go_first_up_to_their_share() {
     let mut rig = Rig::leased();
     let mut running = rig.dispatch(1);
     let batch = [rig.dispatch(2), rig.dispatch(3)];
@@ -484,12 +484,12 @@ fn an_interactive_run_goes_before_those_that_wait_and_not_for_ever() {
         begun.push(running);
     }
     assert_eq!(begun.iter().take(4).map(|id| id.fence.0).collect::<Vec<_>>(), [10, 11, 12, 13]);
-    assert_eq!((begun[4], begun[9]), (batch[0], batch[1]), "every fifth turn");
+    assert_eq!((begun[4], begun[9]), (batch[0], batch[1]), "every fifth start");
 }
 
 /// A run of 20 GB waits while others of 8 GB come and go: it is overtaken by as many as run at once, and no more.
 #[test]
-fn a_large_run_is_not_overtaken_for_ever() {
+fn a_large_run_is_not_overtaken_forever() {
     let mut large = worker(1);
     large.capacity.memory_bytes = 24_000_000_000;
     large.executors[0].concurrency = 3;
@@ -520,7 +520,7 @@ fn a_large_run_is_not_overtaken_for_ever() {
         }
         overtaking += rig.started().len();
     }
-    panic!("it waits for ever");
+    panic!("it waits forever");
 }
 
 /// A worker with two slots, and its leases: scheduler 1 has the first, scheduler 2 the second.
@@ -529,7 +529,7 @@ fn shared() -> (Rig, LeaseId) {
     worker.executors[0].concurrency = 2;
     let mut rig = Rig::of(worker, WorkerImage { epoch: Epoch(6), left: None });
     rig.lease = rig.request(1, 1, 100);
-    let second = rig.request(2, 1, 100).expect("it has a lease, of nothing");
+    let second = rig.request(2, 1, 100).expect("it has an empty lease");
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [0]);
     assert!(rig.sent().contains(&FromWorker::RenewEarly { lease, epoch }), "room is made for it");
@@ -540,19 +540,19 @@ fn shared() -> (Rig, LeaseId) {
 }
 
 #[test]
-fn two_schedulers_share_a_worker_and_neither_gets_more_than_its_part() {
+fn two_schedulers_share_a_worker_and_neither_exceeds_its_portion() {
     let (mut rig, second) = shared();
     let long = |rig: &Rig| Dispatch { timeout: secs(1_000), ..rig.a_dispatch(1) };
     let first = RunId { scheduler: scheduler(1), fence: Fence(1) };
     rig.say(1, ToWorker::Dispatch(Arc::new(long(&rig))));
     assert_eq!(rig.started(), [first]);
     rig.dispatch(2);
-    assert_eq!(rig.started(), [], "its part is in use, whatever is free");
+    assert_eq!(rig.started(), [], "its portion is in use, although a slot is free");
     let dispatch = Dispatch { lease: second, ..long(&rig) };
     rig.say(2, ToWorker::Dispatch(Arc::new(dispatch)));
     assert_eq!(rig.started(), [RunId { scheduler: scheduler(2), fence: Fence(1) }]);
 
-    // When the first has vanished, the second has all of it after the time of the lease.
+    // When the first has vanished, the second gets all of the worker after the TTL.
     let epoch = Epoch(7);
     rig.now = rig.now + secs(99);
     rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, demand: None });
@@ -565,7 +565,7 @@ fn two_schedulers_share_a_worker_and_neither_gets_more_than_its_part() {
 }
 
 #[test]
-fn what_waits_and_is_not_covered_any_more_does_not_begin() {
+fn a_waiting_run_outside_the_portion_does_not_begin() {
     let (mut rig, second) = shared();
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     let memory_bytes = 3 << 30;
@@ -579,7 +579,7 @@ fn what_waits_and_is_not_covered_any_more_does_not_begin() {
     let demand = Some(Arc::new(large));
     rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, demand });
     rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 2, demand: None });
-    assert_eq!(rig.stopped(), [], "what runs goes on");
+    assert_eq!(rig.stopped(), [], "the run continues");
     let id = |fence| RunId { scheduler: scheduler(1), fence: Fence(fence) };
     rig.event(WorkerEvent::Ended { id: id(1), outcome: completed(), run: None });
     assert_eq!(rig.started(), []);
@@ -590,7 +590,7 @@ fn what_waits_and_is_not_covered_any_more_does_not_begin() {
 }
 
 #[test]
-fn a_worker_that_leaves_tells_all_who_hold_a_part() {
+fn a_leaving_worker_tells_all_holders() {
     let (mut rig, second) = shared();
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     rig.event(WorkerEvent::LeaveRequested);

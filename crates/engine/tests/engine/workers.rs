@@ -15,7 +15,7 @@ use crate::harness::*;
 
 fn found(rig: &mut Rig, n: u8) -> u64 {
     rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(n))));
-    request(rig, n).expect("a lease is asked for")
+    request(rig, n).expect("a lease is requested")
 }
 
 fn request(rig: &Rig, n: u8) -> Option<u64> {
@@ -39,26 +39,26 @@ fn heartbeats(rig: &Rig, n: u8) -> usize {
 }
 
 #[test]
-fn a_worker_gets_nothing_before_its_lease_and_only_the_newest_request_counts() {
+fn a_worker_gets_no_tasks_before_its_lease_and_only_the_newest_request_counts() {
     let mut rig = Rig::new(Settings::default());
     let first = found(&mut rig, 1);
     rig.submit(task());
     rig.wait(secs(60));
-    let second = request(&rig, 1).expect("it is asked again");
+    let second = request(&rig, 1).expect("it is requested again");
     assert!(second > first);
     grant(&mut rig, 1, first, secs(120));
     assert_eq!((rig.scheduler.lease_of(worker_id(1)), rig.dispatches().len()), (None, 0), "late");
     let refusal = Refusal::without_amount(RefusalKind::Busy);
     rig.say(1, FromWorker::LeaseRefused { request: second, refusal });
     rig.wait(secs(30));
-    let third = request(&rig, 1).expect("a refusal is not for ever");
+    let third = request(&rig, 1).expect("a refusal is not permanent");
     grant(&mut rig, 1, third, secs(120));
     assert_eq!(rig.dispatches().len(), 1);
 }
 
 #[test]
-fn the_holder_counts_four_fifths_of_what_was_granted_from_sending() {
-    // Asked for 120 s: more is not counted on, less is believed.
+fn the_holder_relies_on_four_fifths_of_the_ttl_from_sending() {
+    // 120 s are requested: a longer grant is cut to that, a shorter one counts as it is.
     for (granted, counted) in [(120, 96), (1_000_000, 96), (50, 40)] {
         let mut rig = Rig::new(Settings::default());
         let request = found(&mut rig, 1);
@@ -67,7 +67,7 @@ fn the_holder_counts_four_fifths_of_what_was_granted_from_sending() {
         grant(&mut rig, 1, request, secs(granted));
         let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
         assert_eq!(lease.until.since(sent), secs(counted), "{granted} s granted");
-        // A heartbeat renews by what was granted, not by what was asked for.
+        // A heartbeat renews by the granted TTL, not by the requested one.
         rig.workers.entry(worker_id(1)).or_default();
         rig.wait(secs(31));
         let until = rig.scheduler.lease_of(worker_id(1)).unwrap().until;
@@ -77,7 +77,7 @@ fn the_holder_counts_four_fifths_of_what_was_granted_from_sending() {
 }
 
 #[test]
-fn a_lease_that_is_not_renewed_runs_out() {
+fn a_lease_that_is_not_renewed_expires() {
     let settings = Settings { max_consecutive_failures: 100, ..Settings::default() };
     let mut rig = Rig::new(settings);
     rig.join(1);
@@ -108,10 +108,10 @@ fn missed_heartbeats_are_repeated_and_then_the_worker_is_lost() {
     assert_eq!(rig.view(id).last_error.unwrap(), "the worker is unresponsive");
     assert!(
         rig.is_cancelled(&assignment) && request(&rig, 1).is_some(),
-        "a new lease is asked for"
+        "a new lease is requested"
     );
     assert_eq!(rig.scheduler.counts().leases_lost, 1);
-    // An answer in between is enough, and misses before it do not count any more.
+    // An answer in between resets the count of misses.
     let mut rig = Rig::with_workers(&[1]);
     for _ in 0..3 {
         rig.silence(1);
@@ -125,9 +125,9 @@ fn missed_heartbeats_are_repeated_and_then_the_worker_is_lost() {
     assert_eq!(rig.scheduler.counts().leases_lost, 0);
 }
 
-/// Nobody knew how long they take: that the first was quick says nothing against the worker that has had none.
+/// Run times are unknown at first: one fast run is no evidence against the worker that has had no task.
 #[test]
-fn one_task_after_the_other_goes_to_equal_workers_in_turn() {
+fn equal_workers_get_consecutive_tasks_in_turn() {
     let mut rig = Rig::with_workers(&[1, 2]);
     let mut counts = [0; 2];
     for at in 0..40 {
@@ -145,7 +145,7 @@ fn one_task_after_the_other_goes_to_equal_workers_in_turn() {
     assert!(counts.iter().all(|count| (15..=25).contains(count)), "{counts:?}");
 }
 
-/// A frozen process keeps its connections and says nothing. With the seed's times: 5 s for an answer, three of them.
+/// A frozen process keeps its connections and sends nothing. With the seed's times: 5 s for an answer, three of them.
 #[test]
 fn a_worker_that_does_not_acknowledge_is_unresponsive_and_others_get_the_task() {
     let mut rig = Rig::with_workers(&[1, 2]);
@@ -153,13 +153,13 @@ fn a_worker_that_does_not_acknowledge_is_unresponsive_and_others_get_the_task() 
     rig.start(&frozen);
     rig.silence(frozen.n());
     let other = 3 - frozen.n();
-    // Its slot is in use: the next one goes to the other, which ends it, and so do those that follow.
+    // Its slot is in use: this task and the next ones go to the other, which finishes them.
     for _ in 0..3 {
         let (_, assignment) = rig.dispatched(task());
         assert_eq!(assignment.n(), other);
         rig.finish(&assignment);
     }
-    // Busy as it is, the other gets one, and the frozen one the next: bound to it, under an early strategy.
+    // Under an early strategy, the frozen worker gets one task although it is busy, and the other gets one.
     rig.ask(Command::SetStrategy(Strategy::RoundRobin));
     let assignment: Vec<Assignment> = (0..2).map(|_| rig.dispatched(task()).1).collect();
     let [lost] = &assignment
@@ -176,18 +176,18 @@ fn a_worker_that_does_not_acknowledge_is_unresponsive_and_others_get_the_task() 
     rig.wait(secs(4));
     assert_eq!(heartbeats(&rig, frozen.n()), 0);
     rig.wait(secs(1));
-    assert_eq!(heartbeats(&rig, frozen.n()), 1, "asked at once, not with the next heartbeat");
+    assert_eq!(heartbeats(&rig, frozen.n()), 1, "at once, before the next one is due");
     let id = lost.dispatch.attempt.task;
     assert!(rig.is_cancelled(lost));
     rig.wait(Span::from_millis(10));
-    assert_eq!(rig.view(id).worker, Some(worker_id(other)), "handed on after one missed answer");
+    assert_eq!(rig.view(id).worker, Some(worker_id(other)), "reassigned after one missed answer");
     assert_eq!(rig.view(id).last_error.unwrap(), "the worker did not answer in time");
     assert_eq!(rig.stored(id).failures, 0, "which uses up no attempt");
     for _ in 0..4 {
         let next = rig.submit(task());
-        assert_eq!(rig.view(next).worker, Some(worker_id(other)), "nothing new for the late one");
+        assert_eq!(rig.view(next).worker, Some(worker_id(other)), "the frozen one gets no tasks");
     }
-    // What it has begun stays with it until it is given up: two more answers later.
+    // A running attempt stays with it until the worker is lost: after two more missed answers.
     rig.wait(secs(9));
     assert_eq!(rig.view(running).state, TaskState::Running);
     assert!(rig.scheduler.lease_of(frozen.worker).is_some());
@@ -219,7 +219,7 @@ fn an_unresponsive_worker_gets_tasks_again_after_any_message() {
         rig.wait(secs(6));
         let next = rig.submit(task());
         assert_eq!(rig.view(next).worker, None, "late with {late_by}");
-        assert_eq!(rig.view(id).worker, Some(worker_id(1)), "there is nobody else");
+        assert_eq!(rig.view(id).worker, Some(worker_id(1)), "there is no other worker");
         rig.accept(&assignment);
         assert_eq!(rig.view(next).worker, Some(worker_id(1)), "late with {late_by}");
         assert_eq!(rig.scheduler.counts().leases_lost, 0);
@@ -234,7 +234,7 @@ fn one_lost_message_does_not_make_a_worker_unresponsive() {
     let (_, second) = rig.dispatched(task());
     rig.start(&second);
     rig.now = rig.now + secs(2);
-    // The first worker says something about another task: only the hand-over was lost.
+    // The first worker sends a message about another task: only the dispatch was lost.
     let nobody = AttemptId { task: second.dispatch.attempt.task, number: 9 };
     rig.say(first.n(), FromWorker::Accepted { attempt: nobody, fence: Fence(1) });
     rig.wait(secs(3));
@@ -254,7 +254,7 @@ fn tasks_without_retry_or_other_workers_stay_with_an_unresponsive_worker() {
     rig.wait(secs(5));
     assert_eq!(rig.dispatches()[0].dispatch.fence, assignment.dispatch.fence, "sent again");
 
-    // Another is there, with another model.
+    // There is another worker, with another model.
     let mut rig = Rig::new(Settings::default());
     for (n, model) in [(1, "other"), (2, "special")] {
         let mut worker = worker(n);
@@ -271,7 +271,7 @@ fn tasks_without_retry_or_other_workers_stay_with_an_unresponsive_worker() {
     assert!(rig.dispatches().iter().any(|again| again.dispatch.fence == assignment.dispatch.fence));
 }
 
-/// It answers heartbeats and loses what it is given: each time counts.
+/// It answers heartbeats and loses its attempts: each loss counts.
 #[test]
 fn a_worker_that_loses_tasks_is_quarantined() {
     let mut rig = Rig::with_workers(&[1, 2]);
@@ -302,7 +302,7 @@ fn an_unresponsive_draining_worker_still_gets_its_bound_tasks() {
     rig.ask(Command::RemoveWorker(worker_id(1)));
     rig.silence(1);
     rig.wait(secs(6));
-    assert_eq!(rig.view(tasks[2]).worker, Some(worker_id(1)), "nobody else takes it");
+    assert_eq!(rig.view(tasks[2]).worker, Some(worker_id(1)), "there is no other worker");
     rig.workers.get_mut(&worker_id(1)).unwrap().silent = false;
     let mut assignment = rig.dispatches();
     assert_eq!(assignment.len(), 2);
@@ -316,7 +316,7 @@ fn an_unresponsive_draining_worker_still_gets_its_bound_tasks() {
 }
 
 #[test]
-fn a_worker_that_denies_its_lease_or_disconnects_loses_its_tasks() {
+fn a_worker_that_does_not_know_its_lease_or_disconnects_loses_its_tasks() {
     for hangs_up in [true, false] {
         let mut rig = Rig::with_workers(&[1]);
         let (id, assignment) = rig.dispatched(task());
@@ -324,7 +324,7 @@ fn a_worker_that_denies_its_lease_or_disconnects_loses_its_tasks() {
         let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
         let wrong = FromWorker::LeaseUnknown { lease: lease.lease, epoch: Epoch(9) };
         rig.say(1, wrong);
-        assert!(rig.scheduler.lease_of(worker_id(1)).is_some(), "another life's lease");
+        assert!(rig.scheduler.lease_of(worker_id(1)).is_some(), "of another incarnation");
         if hangs_up {
             rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
         } else {
@@ -336,9 +336,9 @@ fn a_worker_that_denies_its_lease_or_disconnects_loses_its_tasks() {
     }
 }
 
-/// A worker that runs many at once and dies with them, again and again.
+/// A worker that runs many attempts at once and dies repeatedly.
 #[test]
-fn a_worker_that_dies_fails_once_whatever_it_had() {
+fn a_worker_that_dies_fails_once_however_many_attempts_it_had() {
     let mut many = worker(1);
     many.executors[0].concurrency = 8;
     let many = Arc::new(many);
@@ -350,7 +350,7 @@ fn a_worker_that_dies_fails_once_whatever_it_had() {
     for death in 1..=2 {
         rig.workers.entry(worker_id(1)).or_default().silent = false;
         rig.event(SchedulerEvent::WorkerFound(Arc::clone(&many)));
-        assert_eq!(health(&rig), (true, death - 1), "leased at once in its next life");
+        assert_eq!(health(&rig), (true, death - 1), "its next incarnation is leased at once");
         let assignment: Vec<Assignment> = (0..8).map(|_| rig.dispatched(task()).1).collect();
         assignment.iter().for_each(|assignment| rig.start(assignment));
         rig.silence(1);
@@ -374,7 +374,7 @@ fn a_worker_that_dies_fails_once_whatever_it_had() {
     assert_eq!(health(&rig), (true, 3), "and no longer");
 }
 
-/// One that takes nothing and says nothing is lost as one that hangs up is.
+/// A worker that acknowledges and sends nothing is lost, as one that disconnects.
 #[test]
 fn unacknowledged_attempts_of_a_silent_worker_count_once() {
     let mut rig = Rig::early();
@@ -394,17 +394,17 @@ fn once() -> Settings {
 }
 
 #[test]
-fn a_connection_that_is_replaced_by_another_costs_no_attempt() {
+fn a_replaced_connection_uses_up_no_attempt() {
     let mut rig = Rig::new(once());
     rig.join(1);
     let (id, assignment) = rig.dispatched(task());
     rig.start(&assignment);
     rig.event(SchedulerEvent::WorkerReconnected(worker_id(1)));
     let asked = rig.told(1);
-    assert!(matches!(asked[..], [ToWorker::Heartbeat { .. }]), "asked at once: {asked:?}");
+    assert!(matches!(asked[..], [ToWorker::Heartbeat { .. }]), "sent at once: {asked:?}");
     assert_eq!((rig.view(id).state, rig.view(id).attempts), (TaskState::Running, 1));
 
-    // Pieces of output are said once, and some may be missing.
+    // Pieces of output are sent once, and some may be missing.
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     let piece = Payload::from(&b"piece"[..]);
     rig.say(1, FromWorker::Output { attempt, fence, piece });
@@ -418,7 +418,7 @@ fn a_connection_that_is_replaced_by_another_costs_no_attempt() {
 }
 
 #[test]
-fn a_new_life_behind_a_connection_that_was_replaced_has_lost_what_the_last_one_had() {
+fn a_new_incarnation_behind_a_replaced_connection_has_lost_the_attempts() {
     let mut rig = Rig::new(Settings::default());
     rig.join(1);
     let (id, assignment) = rig.dispatched(task());
@@ -431,7 +431,7 @@ fn a_new_life_behind_a_connection_that_was_replaced_has_lost_what_the_last_one_h
 }
 
 #[test]
-fn a_worker_that_is_stopped_in_order_costs_no_attempt() {
+fn a_worker_that_stops_gracefully_uses_up_no_attempt() {
     let mut rig = Rig::new(Settings { strategy: Strategy::RoundRobin, ..once() });
     rig.join(1);
     let (id, assignment) = rig.dispatched(task());
@@ -452,12 +452,12 @@ fn a_worker_that_is_stopped_in_order_costs_no_attempt() {
     }
     rig.join(2);
     rig.wait(Span::from_millis(10));
-    assert_eq!(rig.dispatches().len(), 2, "nothing is wrong with them: no backoff");
+    assert_eq!(rig.dispatches().len(), 2, "without backoff");
     assert_eq!(rig.stored(id).failures, 0);
 
-    // Its next life is used at once; a word of the last one, come late, takes nothing from it.
+    // Its next incarnation is used at once; a late message of the last one does not affect it.
     rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
-    let asked = request(&rig, 1).expect("a lease is asked for");
+    let asked = request(&rig, 1).expect("a lease is requested");
     let (lease, ttl) = (LeaseId::new(rig.now, &mut Rng::new(1)), secs(100));
     rig.say(
         1,
@@ -473,12 +473,12 @@ fn a_worker_that_is_stopped_in_order_costs_no_attempt() {
     let tasks = [rig.submit(task()), rig.submit(task())];
     rig.say(1, left);
     let here = |id: &TaskId| rig.view(*id).worker == Some(worker_id(1));
-    assert!(tasks.iter().any(here), "it keeps what it has");
+    assert!(tasks.iter().any(here), "it keeps its tasks");
     assert!(rig.scheduler.lease_of(worker_id(1)).is_some());
 }
 
 #[test]
-fn a_grant_that_was_overtaken_by_the_end_of_its_life_is_not_taken() {
+fn a_grant_overtaken_by_a_graceful_stop_is_ignored() {
     for overtaken in [true, false] {
         let mut rig = Rig::new(Settings::default());
         rig.silence(1);
@@ -492,9 +492,9 @@ fn a_grant_that_was_overtaken_by_the_end_of_its_life_is_not_taken() {
     }
 }
 
-/// Both were stopped: the worker's next life tells the scheduler's.
+/// Both were stopped: the worker's next incarnation tells the scheduler's.
 #[test]
-fn a_worker_that_was_stopped_while_the_scheduler_was_down_costs_no_attempt() {
+fn a_graceful_stop_while_the_scheduler_is_down_uses_up_no_attempt() {
     for in_order in [true, false] {
         let mut rig = Rig::new(once());
         rig.join(1);
@@ -509,7 +509,7 @@ fn a_worker_that_was_stopped_while_the_scheduler_was_down_costs_no_attempt() {
         grant(&mut rig, 1, asked, secs(120));
         if in_order {
             rig.wait(Span::from_millis(10));
-            assert_eq!(rig.view(id).state, TaskState::Scheduled, "tried again");
+            assert_eq!(rig.view(id).state, TaskState::Scheduled, "retried");
             assert_eq!(rig.stored(id).failures, 0);
         } else {
             let error = rig.ended(id).error.as_ref().unwrap();
@@ -521,7 +521,7 @@ fn a_worker_that_was_stopped_while_the_scheduler_was_down_costs_no_attempt() {
 
 /// How the last attempt of a worker that is to be removed may end.
 #[test]
-fn a_removed_worker_finishes_what_it_has_and_is_forgotten() {
+fn a_removed_worker_finishes_its_attempts_and_is_forgotten() {
     type End = fn(&mut Rig, &Assignment);
     let ends: [(&str, End); 4] = [
         ("finished", |rig, assignment| rig.finish(assignment)),
@@ -539,7 +539,7 @@ fn a_removed_worker_finishes_what_it_has_and_is_forgotten() {
         rig.start(&assignment);
         assert_eq!(rig.ask(Command::RemoveWorker(worker_id(1))), Reply::WorkerRemoved(true));
         let waiting = rig.submit(task());
-        assert_eq!(rig.view(waiting).state, TaskState::Queued, "{what}: nothing more is given");
+        assert_eq!(rig.view(waiting).state, TaskState::Queued, "{what}: it gets no new tasks");
         let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
         rig.silence(1);
         end(&mut rig, &assignment);
@@ -551,9 +551,9 @@ fn a_removed_worker_finishes_what_it_has_and_is_forgotten() {
     }
 }
 
-/// It is removed from when it was told so first, and gone from when it has nothing left.
+/// The time of removal is that of the first command; the worker is listed as removed once it is idle.
 #[test]
-fn removed_workers_are_told_with_when_that_was_the_latest_first() {
+fn removed_workers_are_listed_with_their_times_the_latest_first() {
     let mut rig = Rig::with_workers(&[1, 2]);
     let told = |rig: &Rig| -> Vec<_> {
         let views = rig.scheduler.removed_workers().into_iter();
@@ -569,10 +569,10 @@ fn removed_workers_are_told_with_when_that_was_the_latest_first() {
     rig.wait(secs(1));
     let second = rig.now;
     rig.ask(Command::RemoveWorker(idle));
-    assert_eq!(told(&rig), [(idle, second, Some(idle))], "the other one has something left");
+    assert_eq!(told(&rig), [(idle, second, Some(idle))], "the other one has an attempt left");
     rig.wait(secs(1));
     assert_eq!(rig.ask(Command::RemoveWorker(busy)), Reply::WorkerRemoved(true));
-    assert_eq!(rig.scheduler.removed_at(busy), Some(first), "asking again changes nothing");
+    assert_eq!(rig.scheduler.removed_at(busy), Some(first), "a repeat changes nothing");
     rig.finish(&assignment);
     assert_eq!(told(&rig), [(idle, second, Some(idle)), (busy, first, Some(busy))]);
     rig.restart();
@@ -586,7 +586,7 @@ fn removed_workers_are_told_with_when_that_was_the_latest_first() {
 }
 
 #[test]
-fn an_idle_worker_is_removed_at_once_and_its_late_grant_is_given_back() {
+fn an_idle_worker_is_removed_at_once_and_its_late_grant_is_released() {
     let mut rig = Rig::new(Settings::default());
     let request = found(&mut rig, 1);
     rig.ask(Command::RemoveWorker(worker_id(1)));
@@ -614,7 +614,7 @@ fn a_removed_worker_comes_back_when_it_is_registered_and_not_when_it_is_found() 
 }
 
 #[test]
-fn a_worker_that_describes_itself_anew_takes_its_old_one_s_place() {
+fn a_new_description_replaces_the_old_one() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     rig.finish_with(&assignment, failed(true));
@@ -622,11 +622,11 @@ fn a_worker_that_describes_itself_anew_takes_its_old_one_s_place() {
     let mut anew = worker(1);
     anew.capacity.cpu_milli = 1_000;
     rig.event(SchedulerEvent::WorkerFound(Arc::new(anew.clone())));
-    assert!(rig.is_cancelled(&assignment), "what ran on it is tried again");
+    assert!(rig.is_cancelled(&assignment), "its attempt is retried");
     let workers = rig.scheduler.workers(rig.now);
     assert_eq!(workers.len(), 1);
     assert_eq!(*workers[0].0.worker, anew);
-    assert_eq!(workers[0].0.health.failed, 1, "a new description does not whitewash");
+    assert_eq!(workers[0].0.health.failed, 1, "a new description keeps the failures");
     assert_eq!(*rig.disk.image.workers[&worker_id(1)].0, anew);
     rig.wait(secs(4));
     assert!(!rig.dispatches().is_empty());
@@ -647,7 +647,7 @@ fn a_lost_worker_is_forgotten_after_its_time() {
 }
 
 #[test]
-fn what_was_learned_is_saved_now_and_then() {
+fn learned_state_is_saved_periodically() {
     let mut rig = Rig::with_workers(&[1]);
     let saves = |rig: &Rig| {
         let predictors = rig.persisted().filter(|record| matches!(record, Record::Predictor(_)));
@@ -692,7 +692,7 @@ fn settings_of_zero_do_not_stop_time() {
 }
 
 #[test]
-fn what_is_bound_to_a_worker_that_is_removed_is_run_by_it() {
+fn tasks_bound_to_a_draining_worker_are_run_by_it() {
     let mut rig = Rig::with_workers(&[1]);
     let mut assignment = Vec::new();
     let mut submit = || {
@@ -702,7 +702,7 @@ fn what_is_bound_to_a_worker_that_is_removed_is_run_by_it() {
     };
     let tasks = [submit(), submit(), submit()];
     rig.ask(Command::RemoveWorker(worker_id(1)));
-    assert!(rig.try_submit(bound_at_once()).is_err(), "nothing new");
+    assert!(rig.try_submit(bound_at_once()).is_err(), "no new tasks");
     while let Some(next) = assignment.pop() {
         rig.finish(&next);
         assignment.extend(rig.dispatches());

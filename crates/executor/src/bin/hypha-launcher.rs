@@ -1,4 +1,4 @@
-//! The launcher as a program of its own: what `hypha` has as a hidden subcommand.
+//! The launcher as a program of its own; `hypha` has it as a hidden subcommand.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The attempt that a program has at hand, and its answer so far.
+//! The current attempt of a program, and its answer so far.
 
 use axum::body::Bytes;
 use hypha_model::Payload;
@@ -18,7 +18,7 @@ pub(crate) struct CurrentAttempt {
     answer: Option<ProgramAnswer>,
 }
 
-/// What a program says came of its attempt.
+/// A program's answer for its attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProgramAnswer {
     Result(Payload),
@@ -27,7 +27,7 @@ pub(crate) enum ProgramAnswer {
     Refusal(String),
 }
 
-/// What does not fit any more.
+/// The result exceeds its limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLarge;
 
@@ -45,18 +45,18 @@ impl CurrentAttempt {
         }
     }
 
-    /// Whether the program has asked for it.
+    /// Whether the program has fetched it.
     pub(crate) fn is_taken(&self) -> bool {
         self.taken
     }
 
-    /// What came of it, and where it was to report to.
+    /// Its answer, and its reporter.
     pub(crate) fn into_parts(self) -> (Option<ProgramAnswer>, RunReporter) {
         let pieces = self.pieces.map(|bytes| ProgramAnswer::Result(Payload::from(bytes)));
         (self.answer.or(pieces), self.reporter)
     }
 
-    /// Whether the program has said that it is done with it.
+    /// Whether the program has finished it.
     pub(crate) fn is_answered(&self) -> bool {
         self.answer.is_some()
     }
@@ -69,7 +69,7 @@ impl CurrentAttempt {
         self.answer = Some(answer);
     }
 
-    /// The pieces so far are all; whether there were any.
+    /// Declares the pieces so far complete; returns whether there were any.
     pub(super) fn finish_pieces(&mut self) -> bool {
         let Some(bytes) = self.pieces.take() else { return false };
         self.answer = Some(ProgramAnswer::Result(Payload::from(bytes)));
@@ -84,7 +84,7 @@ impl CurrentAttempt {
         self.reporter.progress.send_replace(permille);
     }
 
-    /// Keeps a piece for the result; where it is to be sent as well, if somebody listens.
+    /// Appends a piece to the result; returns the sender for it, if the output is streamed.
     pub(super) fn append(
         &mut self,
         piece: &Bytes,

@@ -1,4 +1,4 @@
-//! A unix socket that takes a bounded number of connections at once.
+//! A unix socket that accepts a bounded number of connections at once.
 
 use std::io;
 use std::pin::Pin;
@@ -11,8 +11,8 @@ use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A program talks to its worker from one place, or a few. More would be the worker's open files and memory:
-/// each may hold a result.
+/// A program talks to its worker over one connection, or a few. More would cost the worker open files and
+/// memory: each may hold a result.
 const MAX_CONNECTIONS: usize = 8;
 
 pub(super) struct BoundedListener {
@@ -37,7 +37,7 @@ impl Listener for BoundedListener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (CountedConnection, SocketAddr) {
-        // The semaphore is never closed, so there always is a permit in the end.
+        // The semaphore is never closed, so a permit always becomes available.
         let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
         let (stream, address) = Listener::accept(&mut self.listener).await;
         (CountedConnection { stream, _permit: permit }, address)

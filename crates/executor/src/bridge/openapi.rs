@@ -1,4 +1,4 @@
-//! What the bridge offers, for programs that read OpenAPI.
+//! The OpenAPI document of the bridge.
 
 use serde_json::{Value, json};
 
@@ -15,11 +15,11 @@ pub(super) fn document() -> Value {
         "components": { "securitySchemes": { "attempt": { "type": "http", "scheme": "bearer" } } },
         "paths": {
             "/v1/input": { "get": {
-                "summary": "What the attempt was given",
+                "summary": "The input of the attempt",
                 "responses": { "200": { "description": "the input", "content": bytes } }
             } },
             "/v1/status": { "get": {
-                "summary": "Where the attempt stands",
+                "summary": "The status of the attempt",
                 "responses": { "200": { "description": "the status", "content": {
                     "application/json": { "schema": { "type": "object", "properties": {
                         "attempt": { "type": "string" },
@@ -32,7 +32,7 @@ pub(super) fn document() -> Value {
                 } } }
             } },
             "/v1/progress": { "post": {
-                "summary": "How far it is",
+                "summary": "Its progress",
                 "requestBody": { "required": true, "content": { "application/json": { "schema": {
                     "type": "object",
                     "required": ["permille"],
@@ -58,7 +58,7 @@ pub(super) fn document() -> Value {
                 }
             } },
             "/v1/failure": { "post": {
-                "summary": "What went wrong, instead of a result: the task may be retried elsewhere",
+                "summary": "An error message, instead of a result: the task may be retried elsewhere",
                 "requestBody": { "required": true, "content": text },
                 "responses": done("noted")
             } },
@@ -73,9 +73,9 @@ pub(super) fn document() -> Value {
                     "200": { "description": "the input", "content": bytes, "headers": {
                         "hypha-attempt": header(), "hypha-model": header(), "hypha-stream": header()
                     } },
-                    "204": { "description": "none yet: ask again" },
-                    "409": { "description": "the attempt at hand has no answer yet" },
-                    "410": { "description": "there will be none: end" }
+                    "204": { "description": "none yet: request again" },
+                    "409": { "description": "the current attempt has no answer yet" },
+                    "410": { "description": "there will be none: exit" }
                 }
             } }
         }

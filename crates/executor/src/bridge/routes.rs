@@ -1,4 +1,4 @@
-//! What the bridge answers.
+//! The routes of the bridge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,19 @@ use super::current::{CurrentAttempt, ProgramAnswer, TooLarge};
 use super::{BridgeMode, Shared, openapi};
 use crate::running::MAX_PERMILLE;
 
-/// Names the attempt: in the answer of `/v1/next`, and in requests that must not be taken for another attempt's.
+/// Names the attempt: in the response of `/v1/next`, and in requests that must not be applied to another
+/// attempt.
 const ATTEMPT: HeaderName = HeaderName::from_static("hypha-attempt");
-/// The model of the attempt that `/v1/next` hands over.
+/// The model of the attempt that `/v1/next` returns.
 const MODEL: HeaderName = HeaderName::from_static("hypha-model");
-/// Whether somebody listens to the output of that attempt.
+/// Whether the output of that attempt is streamed.
 const STREAM: HeaderName = HeaderName::from_static("hypha-stream");
 /// How long `/v1/next` waits. Less than the minute after which many clients give up by themselves.
 const NEXT_TIMEOUT: Duration = Duration::from_secs(25);
 /// A message for a person, not a log.
 const MAX_FAILURE_BYTES: usize = 16 * 1024;
-/// One piece of output travels to the scheduler as a whole. Half of what a message to it holds (16 MiB), so that what
-/// waited before it fits beside it.
+/// One piece of output travels to the scheduler as a whole. Half of what a message to it holds (16 MiB), so
+/// that the pieces queued before it fit beside it.
 const MAX_PIECE_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
@@ -56,10 +57,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
             error_response(StatusCode::NOT_FOUND, "no such route: see /openapi.json")
         })
         .method_not_allowed_fallback(|| async {
-            error_response(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "not with this method: see /openapi.json",
-            )
+            error_response(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: see /openapi.json")
         })
         .layer(DefaultBodyLimit::max(shared.result_bytes))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), authorised))
@@ -69,7 +67,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
 async fn authorised(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = given.and_then(|value| value.strip_prefix("Bearer "));
-    // Comparing two of these digests takes the same time whatever they hold.
+    // Comparing two of these digests takes the same time whatever they contain.
     match token {
         Some(token) if blake3::hash(token.as_bytes()) == shared.token => next.run(request).await,
         _ => error_response(
@@ -142,7 +140,7 @@ async fn output(
         })
     })?;
     if let Some(listener) = listener {
-        // The program waits here for a slow reader. One that has gone needs nothing.
+        // The program waits here for a slow reader. A reader that is gone needs nothing.
         let _ = listener.send(piece).await;
     }
     Ok(StatusCode::NO_CONTENT)
@@ -188,7 +186,7 @@ async fn next(State(shared): State<Arc<Shared>>) -> Response {
     loop {
         let arrived = shared.arrived.notified();
         tokio::pin!(arrived);
-        // Listening begins before the look, so that no attempt falls between the two.
+        // Registered before the check, so that no attempt is missed in between.
         arrived.as_mut().enable();
         if let Some(response) = try_next(&shared) {
             return response;
@@ -200,7 +198,7 @@ async fn next(State(shared): State<Arc<Shared>>) -> Response {
     }
 }
 
-/// What there is to say to a program that asks for an attempt; none if it has to wait.
+/// The response to a program that requests an attempt; `None` if it has to wait.
 fn try_next(shared: &Shared) -> Option<Response> {
     let mut current = shared.current();
     let Some(current) = current.as_mut() else {
@@ -219,11 +217,11 @@ fn try_next(shared: &Shared) -> Option<Response> {
     if shared.mode == BridgeMode::Single {
         return Some(no_more_attempts());
     }
-    // Asking for another attempt says that this one is done.
+    // Requesting another attempt declares this one done.
     if !current.is_answered() {
         if !current.finish_pieces() {
             let why =
-                "the attempt at hand has no answer yet: send its result, output or failure first";
+                "the current attempt has no answer yet: send its result, output or failure first";
             return Some(error_response(StatusCode::CONFLICT, why).into_response());
         }
         shared.answered.notify_waiters();
@@ -244,8 +242,8 @@ fn answer(shared: &Shared, headers: &HeaderMap, answer: ProgramAnswer) -> Status
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Does something with the attempt at hand that has no answer yet. A process of one attempt may change its mind: the
-/// answer counts when the process ends.
+/// Applies a function to the current attempt, if it has no answer yet. A process of one attempt may change
+/// its answer: it counts when the process ends.
 fn with_unanswered<T>(
     shared: &Shared,
     headers: &HeaderMap,
@@ -253,7 +251,7 @@ fn with_unanswered<T>(
 ) -> Result<T, ErrorResponse> {
     with_current(shared, headers, |current| {
         if current.is_answered() && shared.mode == BridgeMode::Sequential {
-            return Err(error_response(StatusCode::CONFLICT, "this attempt was answered already"));
+            return Err(error_response(StatusCode::CONFLICT, "this attempt was already answered"));
         }
         then(current)
     })
@@ -265,24 +263,25 @@ fn with_current<T>(
     then: impl FnOnce(&mut CurrentAttempt) -> Result<T, ErrorResponse>,
 ) -> Result<T, ErrorResponse> {
     let mut current = shared.current();
-    // What a warm program has not asked for yet is not its business: it may still be answering the one before.
+    // A warm program cannot act on an attempt that it has not fetched: it may still be answering the one
+    // before.
     let taken =
         |current: &&mut CurrentAttempt| shared.mode == BridgeMode::Single || current.is_taken();
     let Some(current) = current.as_mut().filter(taken) else {
         return Err(error_response(
             StatusCode::CONFLICT,
-            "there is no attempt at hand: ask /v1/next for one",
+            "there is no current attempt: request one from /v1/next",
         ));
     };
     match headers.get(ATTEMPT) {
         Some(attempt) if attempt.as_bytes() != current.attempt.as_bytes() => {
-            Err(error_response(StatusCode::CONFLICT, "another attempt is at hand"))
+            Err(error_response(StatusCode::CONFLICT, "another attempt is current"))
         }
         _ => then(current),
     }
 }
 
-/// The body of a request. One that is too large is refused in our own words.
+/// The body of a request. A body that is too large is refused with our own message.
 struct Body(Bytes);
 
 impl FromRequest<Arc<Shared>> for Body {

@@ -1,4 +1,4 @@
-//! `echo` in the shape of OpenAI's answers: what was said last is said again, one word a token.
+//! `echo` in the format of OpenAI's responses: repeats the last message, one word a token.
 
 use axum::body::Bytes;
 use hypha_model::{AttemptId, InputKind, Name, Payload};
@@ -9,7 +9,7 @@ use crate::outcome::RunError;
 /// How many numbers an embedding has: enough to look like one.
 const DIMENSIONS: usize = 8;
 
-/// The answer to a body of one of OpenAI's routes, and its events if a stream was asked for.
+/// The response to a body of one of OpenAI's routes, and its events if a stream was requested.
 pub(super) fn echo(
     form: InputKind,
     id: AttemptId,
@@ -56,7 +56,7 @@ pub(super) fn echo(
     Ok((Payload::from(answer.to_string().into_bytes()), events))
 }
 
-/// What was said last: the content of the last message, the prompt, or the input.
+/// The last text: the content of the last message, the prompt, or the input.
 fn last_text(form: InputKind, body: &Value) -> Result<String, RunError> {
     let (place, found) = match form {
         InputKind::Chat => {
@@ -68,7 +68,7 @@ fn last_text(form: InputKind, body: &Value) -> Result<String, RunError> {
     };
     let text = match found {
         Some(Value::String(text)) => Some(text.clone()),
-        // Several prompts, or a content in parts: their texts, one after the other.
+        // Several prompts, or a content in parts: their texts, concatenated.
         Some(Value::Array(parts)) => {
             let texts = parts.iter().filter_map(|part| part.as_str().or(part["text"].as_str()));
             Some(texts.collect::<Vec<_>>().join(" "))
@@ -84,7 +84,7 @@ fn completion(mut head: Value, choice: Value, usage: Value) -> Value {
     head
 }
 
-/// Server-sent events: one for each word, one for the end, and the mark that nothing follows.
+/// Server-sent events: one for each word, one for the end, and the final marker.
 fn events(text: &str, head: Value, piece: impl Fn(&str) -> Value, last: Value) -> Vec<Bytes> {
     let event = |choice: Value| {
         let mut body = head.clone();

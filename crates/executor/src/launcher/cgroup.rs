@@ -1,4 +1,4 @@
-//! A control group of the kernel's around one program: limits that nothing in it can get around.
+//! A control group of the kernel around one program: limits that no process in it can evade.
 
 use std::fs;
 use std::io;
@@ -7,31 +7,32 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// The kernel counts threads, and the limit is one of processes: numerical libraries start some in each.
+/// The kernel counts threads, and the limit is one of processes: numerical libraries start some threads in
+/// each.
 const THREADS_PER_PROCESS: u64 = 16;
-/// The period that `cpu.max` is reckoned by; the kernel's own default.
+/// The period of `cpu.max`; the kernel's own default.
 const CPU_PERIOD_MICROS: u64 = 100_000;
-/// A group cannot be removed until the last of its dead is gone.
+/// A group cannot be removed until its last zombie is reaped.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(1);
 const REMOVE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where a program's group is to be made and what it may use.
+/// The parent of a program's group, and its limits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CgroupSpec {
     pub(crate) path: PathBuf,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) processes: u64,
-    /// Whole CPUs' worth of time; none means all.
+    /// CPU time, in whole CPUs; `None` means all.
     pub(crate) cpus: Option<u64>,
 }
 
-/// A group that was made. Removed when it is dropped.
+/// A group. Removed when it is dropped.
 pub(crate) struct Cgroup {
     path: PathBuf,
     memory_bytes: Option<u64>,
 }
 
-/// Moves this process, and all that it becomes, into the group at `path`.
+/// Moves this process, and any program that it becomes, into the group at `path`.
 pub(super) fn enter(path: &Path) -> io::Result<()> {
     fs::write(path.join("cgroup.procs"), "0")
 }
@@ -39,12 +40,12 @@ pub(super) fn enter(path: &Path) -> io::Result<()> {
 impl Cgroup {
     pub(crate) fn make(plan: &CgroupSpec) -> io::Result<Cgroup> {
         fs::create_dir(&plan.path)?;
-        // From here on it is removed again if a limit cannot be set.
+        // From here on the group is removed if a limit cannot be set.
         let mut cgroup = Cgroup { path: plan.path.clone(), memory_bytes: None };
         if let Some(bytes) = plan.memory_bytes {
             cgroup.set("memory.max", bytes)?;
-            // What would not fit must not slow everyone else down from the disk instead. Not every kernel counts
-            // swap, and not every one can end a group as a whole.
+            // Excess memory must not be swapped, which would slow all other processes down. Not every kernel
+            // accounts swap, and not every one can kill a group as a whole.
             let _ = cgroup.set("memory.swap.max", 0);
             let _ = cgroup.set("memory.oom.group", 1);
             cgroup.memory_bytes = Some(bytes);
@@ -52,7 +53,7 @@ impl Cgroup {
         cgroup.set("pids.max", plan.processes.saturating_mul(THREADS_PER_PROCESS))?;
         if let Some(cpus) = plan.cpus {
             let micros = cpus.saturating_mul(CPU_PERIOD_MICROS);
-            // The controller may be missing; then the CPUs are kept to by affinity alone.
+            // The controller may be missing; then CPUs are limited by affinity alone.
             let _ = fs::write(cgroup.path.join("cpu.max"), format!("{micros} {CPU_PERIOD_MICROS}"));
         }
         Ok(cgroup)
@@ -62,12 +63,12 @@ impl Cgroup {
         &self.path
     }
 
-    /// Whether the kernel sees to the memory, so that nobody else has to.
+    /// Whether the kernel enforces the memory limit, so that it need not be watched.
     pub(super) fn limits_memory(&self) -> bool {
         self.memory_bytes.is_some()
     }
 
-    /// If the kernel ended something here for want of memory: what was used at most, and the limit.
+    /// If the kernel killed a process here because memory ran out: the peak usage, and the limit.
     pub(super) fn oom_kill(&self) -> Option<(u64, u64)> {
         let limit = self.memory_bytes?;
         let events = fs::read_to_string(self.path.join("memory.events")).ok()?;
@@ -78,9 +79,9 @@ impl Cgroup {
         (killed > 0).then_some((peak, limit))
     }
 
-    /// Kills all of it at once, also what is just being forked.
+    /// Kills the whole group at once, including processes that are being forked.
     pub(super) fn kill(&self) {
-        // Kernels before 5.14 cannot; the rounds of killing that follow do it there.
+        // Kernels before 5.14 cannot; the rounds of kills that follow do it there.
         let _ = self.set("cgroup.kill", 1);
     }
 
@@ -93,7 +94,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         let give_up = Instant::now() + REMOVE_TIMEOUT;
         while let Err(error) = fs::remove_dir(&self.path) {
-            // What stays is swept when a worker starts.
+            // A leftover group is removed when a worker starts.
             if error.kind() != io::ErrorKind::ResourceBusy || Instant::now() >= give_up {
                 return;
             }
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn running_out_of_memory_is_told_from_other_ends() {
+    fn out_of_memory_is_distinguished_from_other_exits() {
         let root = tempfile::tempdir().unwrap();
         let cgroup = Cgroup::make(&plan(root.path())).unwrap();
         let check = |events: &str, expected| {
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_cannot_be_limited_does_not_stay() {
+    fn group_that_cannot_be_limited_is_removed() {
         let root = tempfile::tempdir().unwrap();
         let mut plan = plan(root.path());
         plan.path = root.path().join("missing").join("attempt");

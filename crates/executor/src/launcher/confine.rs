@@ -1,4 +1,4 @@
-//! Puts the sandbox on this very process, then becomes the program.
+//! Applies the sandbox to this process, then becomes the program.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,8 @@ use thiserror::Error;
 use super::{LAUNCH_VARIABLE, LaunchSpec, cgroup};
 use crate::process::Confinement;
 
-/// What programs of any kind need to read. Of `/etc` only what is no secret: a node's keys may lie there.
+/// Paths that programs of any kind need to read. Of `/etc` only files without secrets: a node's keys may be
+/// there.
 const SYSTEM_READ: &[&str] = &[
     "/usr",
     "/bin",
@@ -54,16 +55,16 @@ const SYSTEM_READ: &[&str] = &[
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 ];
-/// Devices without a state that one attempt could leave to another.
+/// Devices without state that one attempt could leave to another.
 const PLAIN_DEVICES: &[&str] =
     &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-/// What the GPU's driver calls its devices begins so.
+/// The prefix of the GPU driver's devices.
 const GPU_DEVICE_PREFIX: &str = "nvidia";
-/// The newest set of rights that we know how to grant; a right that is unknown to the kernel is not restricted.
+/// The newest set of rights that we can grant; a right that the kernel does not know is not restricted.
 const FILE_RIGHTS: ABI = ABI::V5;
-/// Rights every kernel with Landlock knows; without them there is no sandbox to speak of.
+/// Rights that every kernel with Landlock knows; without them there is no sandbox.
 const LEAST_RIGHTS: ABI = ABI::V1;
-/// The first kernels that keep signals and abstract sockets inside.
+/// The first kernels that confine signals and abstract sockets.
 const SCOPES: ABI = ABI::V6;
 
 #[derive(Debug, Error)]
@@ -104,17 +105,17 @@ pub(super) fn become_program() -> ConfineError {
     }
 }
 
-/// Each step needs rights that a later one gives up.
+/// The order matters: each step needs rights that a later one gives up.
 fn prepare() -> Result<LaunchSpec, ConfineError> {
     let text = std::env::var_os(LAUNCH_VARIABLE).ok_or(ConfineError::NoLaunch)?;
     let launch: LaunchSpec = serde_json::from_slice(text.as_encoded_bytes())?;
     if let Some(path) = &launch.cgroup {
-        // First of all: what is used from here on counts.
+        // First: memory that is used from here on counts.
         cgroup::enter(path)
             .map_err(|error| ConfineError::System { what: "enter the control group", error })?;
     }
     setsid().map_err(|error| failed("begin a session", error))?;
-    // A supervisor that is killed from outside cannot tidy up: at least the program goes with it.
+    // A supervisor that is killed from outside cannot clean up: at least the program dies with it.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| failed("follow the supervisor", error))?;
     pin(&launch.cpus)?;
@@ -140,12 +141,12 @@ fn pin(cpus: &[usize]) -> Result<(), ConfineError> {
 
 fn limit(launch: &LaunchSpec) -> Result<(), ConfineError> {
     let set = |resource, most: u64| {
-        // A limit may be lowered by anyone and raised by few: never ask for more than there is.
+        // Any process may lower a limit and few may raise one: never ask for more than there is.
         let most = rustix::process::getrlimit(resource).maximum.map_or(most, |max| most.min(max));
         let both = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, both).map_err(|error| failed("limit resources", error))
     };
-    // A core file would hold what the attempt was given.
+    // A core file would contain the attempt's input.
     set(Resource::Core, 0)?;
     set(Resource::Nofile, launch.open_files)?;
     if let Some(bytes) = launch.file_bytes {
@@ -158,7 +159,7 @@ fn limit(launch: &LaunchSpec) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// A worker that runs as root must not lend that to its attempts. Without new privileges, none comes back by exec.
+/// A worker that runs as root must not pass that on to its attempts. With no_new_privs, an exec regains none.
 fn drop_capabilities() -> Result<(), ConfineError> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -197,7 +198,7 @@ fn confine_files(launch: &LaunchSpec) -> Result<(), ConfineError> {
     }
 }
 
-/// The program's own file, which may lie outside the system's directories.
+/// The program's own file, which may be outside the system's directories.
 fn named_file(command: &Path) -> Option<&Path> {
     (command.components().count() > 1 && command.is_file()).then_some(command)
 }

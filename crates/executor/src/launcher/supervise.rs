@@ -1,4 +1,4 @@
-//! Starts the launcher, watches what becomes of it, and leaves nothing behind.
+//! Starts the launcher, watches the program, and leaves no process behind.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,16 +19,16 @@ use super::{
     tree,
 };
 
-/// Between two looks at memory. A look walks `/proc`, about 2 ms on a machine with 200 processes: a fiftieth of
-/// a core for each attempt.
+/// The interval between memory samples. A sample walks `/proc`, about 2 ms on a machine with 200 processes: a
+/// fiftieth of a core for each attempt.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// A look that takes long, among thousands of processes, is taken less often, so that it costs no more.
+/// A slow sample, among thousands of processes, is taken less often, so that it costs no more.
 const SAMPLE_COST_FACTOR: u32 = 50;
 /// But never less often than this: a program that grows must not fill the machine first.
 const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two rounds of killing: what was killed needs a moment to be gone.
+/// The delay between two rounds of kills: a killed process needs a moment to exit.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
-/// A process in the middle of a device's work cannot be killed; what waits for it must not wait for ever.
+/// A process in uninterruptible sleep cannot be killed; the supervisor must not wait for it for ever.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Error)]
@@ -56,13 +56,13 @@ pub(super) fn main() -> ExitCode {
     };
     let report: Report = supervise(&node).map_err(|error| error.to_string());
     let sent = serde_json::to_vec(&report).map(|line| (&node).write_all(&line));
-    // A node that is gone needs no report; everything is tidied up all the same.
+    // A node that is gone needs no report; everything is cleaned up all the same.
     if matches!(sent, Ok(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn supervise(node: &UnixStream) -> Result<ExitReason, SuperviseError> {
     let mut line = String::new();
-    // The node sends nothing after the order, so nothing but its end can be lost in this buffer.
+    // The node sends nothing after the request, so only its end can be lost in this buffer.
     BufReader::new(node).read_line(&mut line).map_err(SuperviseError::Node)?;
     let request: SupervisorRequest = serde_json::from_str(&line)?;
     set_child_subreaper(Some(getpid())).map_err(SuperviseError::Adopt)?;
@@ -70,13 +70,13 @@ fn supervise(node: &UnixStream) -> Result<ExitReason, SuperviseError> {
         Ok(cgroup) => Some(cgroup),
         Err(error) => {
             // The limits hold all the same: they are watched below.
-            eprintln!("hypha: cannot make a control group: {error}");
+            eprintln!("hypha: cannot create a control group: {error}");
             None
         }
     });
     let main = start(&request, cgroup.as_ref())?;
     let exit_reason = watch(node, main, &request, cgroup.as_ref());
-    // Whatever came of it, and also if the watching itself failed, nothing stays.
+    // Whatever the outcome, even if the watching itself failed, no process is left.
     let gone = kill_all(main, cgroup.as_ref());
     let exit_reason = exit_reason?;
     if !gone {
@@ -84,7 +84,7 @@ fn supervise(node: &UnixStream) -> Result<ExitReason, SuperviseError> {
     }
     let oom_kill = cgroup.as_ref().and_then(Cgroup::oom_kill);
     Ok(match (exit_reason, oom_kill) {
-        // The kernel ended it without asking us.
+        // The kernel killed it by itself.
         (
             ExitReason::Exited { code: 1.. } | ExitReason::Signalled { .. },
             Some((used_bytes, limit_bytes)),
@@ -95,7 +95,7 @@ fn supervise(node: &UnixStream) -> Result<ExitReason, SuperviseError> {
 
 fn start(request: &SupervisorRequest, cgroup: Option<&Cgroup>) -> Result<Pid, SuperviseError> {
     let input = File::open(&request.input).map_err(SuperviseError::Input)?;
-    // The arguments before the stage are the node's way to this code, e.g. its subcommand.
+    // The arguments before the stage lead the node's program to this code, e.g. its subcommand.
     let mut launcher_args: Vec<_> = std::env::args_os().skip(1).collect();
     launcher_args.pop();
     let group = cgroup.map(|cgroup| cgroup.path().to_owned());
@@ -108,12 +108,12 @@ fn start(request: &SupervisorRequest, cgroup: Option<&Cgroup>) -> Result<Pid, Su
         .stdin(Stdio::from(input))
         .spawn()
         .map_err(SuperviseError::Start)?;
-    // It is reaped below together with all that is adopted, never through this handle.
+    // It is reaped below together with all adopted processes, never through this handle.
     Ok(Pid::from_child(&child))
 }
 
-/// Returns when the program itself has ended, or the whole tree after being told to stop, or its time to do so
-/// is over, or it took too much.
+/// Returns when the program itself has ended, or the whole tree after a request to stop, or the grace period
+/// is over, or a limit is exceeded.
 fn watch(
     node: &UnixStream,
     main: Pid,
@@ -151,7 +151,7 @@ fn watch(
                 return Ok(ExitReason::Stopped);
             }
         } else if node_spoke {
-            // The node has nothing to say after its order: it closed its half, or it is no more.
+            // The node sends nothing after its request: it closed its half, or it is gone.
             stop_by = Some(Instant::now() + Duration::from_millis(request.grace_ms));
             tree::signal(&descendants, Signal::TERM);
         }
@@ -161,7 +161,7 @@ fn watch(
     }
 }
 
-/// Waits for the node, the program or the time; whether it was the node.
+/// Waits for the node, the program or the timeout; returns whether it was the node.
 fn wait_for(
     node: Option<&UnixStream>,
     program: Option<&OwnedFd>,
@@ -203,8 +203,8 @@ fn exit_reason_of(status: WaitStatus) -> ExitReason {
     }
 }
 
-/// Kills until nothing is left; whether that succeeded in time. A process that forks while it is being killed
-/// leaves a child for the next round, so all are halted before the first one dies.
+/// Kills until no process is left; returns whether that succeeded in time. A process that forks while it is
+/// being killed leaves a child for the next round, so all are stopped before the first one is killed.
 fn kill_all(main: Pid, cgroup: Option<&Cgroup>) -> bool {
     if let Some(cgroup) = cgroup {
         cgroup.kill();

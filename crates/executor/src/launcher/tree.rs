@@ -7,7 +7,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal, wait,
 };
 
-/// One process. Its start time tells it from a later one with the same number.
+/// One process. Its start time distinguishes it from a later one with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProcessInfo {
     pid: i32,
@@ -19,7 +19,7 @@ pub(super) struct ProcessInfo {
     resident_pages: u64,
 }
 
-/// All that descends from this process and still lives. Orphans count: they were adopted.
+/// All living descendants of this process. Orphans count: they were adopted.
 pub(super) fn descendants() -> Vec<ProcessInfo> {
     let me = rustix::process::getpid().as_raw_nonzero().get();
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
@@ -28,7 +28,7 @@ pub(super) fn descendants() -> Vec<ProcessInfo> {
     descendants_of(me, &all)
 }
 
-/// What they use together. A page that two of them share counts twice: a bound on what they hold, not a bill.
+/// Their memory together. A page that two of them share counts twice: an upper bound, not an exact figure.
 pub(super) fn resident_bytes(descendants: &[ProcessInfo]) -> u64 {
     let pages: u64 = descendants.iter().map(|member| member.resident_pages).sum();
     pages.saturating_mul(rustix::param::page_size() as u64)
@@ -38,16 +38,16 @@ pub(super) fn resident_bytes(descendants: &[ProcessInfo]) -> u64 {
 pub(super) fn signal(descendants: &[ProcessInfo], signal: Signal) {
     for member in descendants {
         let Some(pid) = Pid::from_raw(member.pid) else { continue };
-        // First hold on to the process, then look whether it is still the one that was meant.
+        // First get a handle to the process, then check that it is still the one that was meant.
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         if read(member.pid).is_some_and(|now| now.started == member.started) {
-            // One that has just ended has nothing left to be told.
+            // A process that has just ended needs no signal.
             let _ = pidfd_send_signal(handle, signal);
         }
     }
 }
 
-/// Collects what has ended; the status of `main` if it was among it.
+/// Reaps ended processes; returns the status of `main` if it was among them.
 pub(super) fn reap(main: Pid) -> Option<WaitStatus> {
     let mut of_main = None;
     while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -68,7 +68,7 @@ fn descendants_of(root: i32, all: &[ProcessInfo]) -> Vec<ProcessInfo> {
     let mut open = vec![root];
     while let Some(parent) = open.pop() {
         for member in children.get(&parent).into_iter().flatten() {
-            // Numbers are read one after another: a reused one could close a circle.
+            // Ids are read one after another: a reused one could close a cycle.
             if seen.insert(member.pid) {
                 open.push(member.pid);
                 found.push(*member);
@@ -92,7 +92,7 @@ fn read(pid: i32) -> Option<ProcessInfo> {
     Some(member)
 }
 
-/// The fields after the name, which is in brackets and may itself contain any of them.
+/// The fields after the name, which is in parentheses and may itself contain any of them.
 fn parse(stat: &str) -> Option<ProcessInfo> {
     let pid = stat.split(' ').next()?.parse().ok()?;
     let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().collect();
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_pretend_to_be_fields() {
+    fn process_name_cannot_forge_fields() {
         let stat = "7 (a) R 1 (b)) S 3 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 999 4096 12 18446";
         let member = parse(stat).unwrap();
         assert_eq!((member.pid, member.parent, member.zombie), (7, 3, false));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_found_at_any_depth_and_others_left_alone() {
+    fn descendants_are_found_at_any_depth_and_other_processes_are_not() {
         let member = |pid, parent, zombie| ProcessInfo {
             pid,
             parent,

@@ -1,8 +1,8 @@
 //! Whether the kernel's control groups (version 2) can be used for attempts, and where.
 //!
-//! A group that has groups with limits below it may hold no process of its own. So the worker moves itself into a
-//! group beside its attempts, which is only right where it is the only process: in a service or scope that was
-//! delegated to it. Anywhere else attempts are watched instead.
+//! A group that has groups with limits below it may contain no process of its own. So the worker moves itself
+//! into a group beside its attempts, which is only safe where it is the only process: in a service or scope
+//! that was delegated to it. Anywhere else attempts are watched instead.
 
 use std::fs;
 use std::io;
@@ -14,15 +14,15 @@ use thiserror::Error;
 use super::Directory;
 use crate::launcher::cgroup::{Cgroup, CgroupSpec};
 
-/// Where the worker goes. A service manager may also start it there.
+/// The worker's own group. A service manager may also start it there.
 const WORKER_GROUP: &str = "hypha-worker";
-/// What groups of attempts are named, before the name of the work directory.
+/// The prefix of the groups of attempts, before the name of the work directory.
 const PREFIX: &str = "hypha-";
-/// What cannot be done without.
+/// Required controllers.
 const REQUIRED_CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// What is used where there is one.
+/// Controllers that are used where available.
 const OPTIONAL_CONTROLLER: &str = "cpu";
-/// More than any attempt has, to try whether a limit can be set.
+/// More than any attempt has, to test whether a limit can be set.
 const TRIAL_BYTES: u64 = 1 << 40;
 
 #[derive(Debug, Error)]
@@ -37,7 +37,7 @@ enum CgroupsUnavailable {
     Io { what: &'static str, error: io::Error },
 }
 
-/// The group that attempts' groups are made in. Looked for once in the life of a process, since it moves the process.
+/// The parent of the groups of attempts. Determined once per process, since it moves the process.
 pub(super) fn detected() -> Option<PathBuf> {
     static DETECTED: OnceLock<Option<PathBuf>> = OnceLock::new();
     let detected = DETECTED.get_or_init(|| match detect() {
@@ -46,7 +46,7 @@ pub(super) fn detected() -> Option<PathBuf> {
             Some(root)
         }
         Err(why) => {
-            tracing::info!(%why, "attempts are limited by watching them: no cgroup v2 to use");
+            tracing::info!(%why, "attempts are limited by watching them: cgroup v2 is not usable");
             None
         }
     });
@@ -79,14 +79,14 @@ fn own_group(mounts: &str, groups: &str) -> Option<PathBuf> {
         }
         let mut fields = mount.split(' ').skip(3);
         let (root, at) = (fields.next()?, fields.next()?);
-        // A path with `..` leads out of what is mounted.
+        // A path with `..` leads out of the mount.
         let below = path.strip_prefix(root).ok()?;
         let inside = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
         inside.then(|| Path::new(at).join(below))
     })
 }
 
-/// Makes `own`, the group of process `pid`, or the one above it, ready for the groups of attempts.
+/// Prepares `own`, the group of process `pid`, or its parent, for the groups of attempts.
 fn prepare(own: &Path, pid: u32) -> Result<PathBuf, CgroupsUnavailable> {
     let failed = |what| move |error| CgroupsUnavailable::Io { what, error };
     let moved = own.file_name().is_some_and(|name| name == WORKER_GROUP);
@@ -105,12 +105,12 @@ fn prepare(own: &Path, pid: u32) -> Result<PathBuf, CgroupsUnavailable> {
     }
     let leaf = root.join(WORKER_GROUP);
     if !moved {
-        make(&leaf).map_err(failed("make a group"))?;
+        make(&leaf).map_err(failed("create a group"))?;
         fs::write(leaf.join("cgroup.procs"), pid.to_string()).map_err(failed("move the worker"))?;
     }
     enable_limits(root, has(OPTIONAL_CONTROLLER)).inspect_err(|_| {
         if !moved {
-            // As it was found. If that fails too, the worker runs as well where it is.
+            // Restores the previous state. If that fails too, the worker runs as well where it is.
             let _ = fs::write(root.join("cgroup.procs"), pid.to_string());
             let _ = fs::remove_dir(&leaf);
         }
@@ -125,19 +125,19 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Lets groups below `root` have limits, sweeps those of an earlier life, and tries one.
+/// Enables limits for groups below `root`, removes those of an earlier incarnation, and tests one.
 fn enable_limits(root: &Path, cpu: bool) -> Result<(), CgroupsUnavailable> {
     let control = root.join("cgroup.subtree_control");
     let wanted = REQUIRED_CONTROLLERS.map(|name| format!("+{name}")).join(" ");
     fs::write(&control, wanted)
         .map_err(|error| CgroupsUnavailable::Io { what: "limit groups below it", error })?;
     if cpu {
-        // Affinity does without.
+        // Optional: affinity works without it.
         let _ = fs::write(&control, format!("+{OPTIONAL_CONTROLLER}"));
     }
     for entry in fs::read_dir(root).into_iter().flatten().filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with(&format!("{PREFIX}run-")) {
-            // One that is still being ended by its supervisor is not empty, and stays.
+            // A group that its supervisor is still killing is not empty, and stays.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_alone_makes_room_for_its_jobs() {
+    fn worker_alone_in_its_group_makes_room_for_its_attempts() {
         let fake = Fake::new("cpu io memory pids\n", "7\n");
         let stale = fake.0.path().join("hypha-run-0123456789abcdef");
         fs::create_dir(&stale).unwrap();

@@ -1,4 +1,4 @@
-//! The directory that an attempt works in: its own, and gone after it.
+//! The work directory of an attempt, removed after it.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -10,14 +10,14 @@ use thiserror::Error;
 
 use crate::bridge::MAX_SOCKET_PATH_BYTES;
 
-/// What work directories are named, before a random part. Not after the attempt: an attempt may come back while its
-/// last run is still being ended, and the path of a socket must be short.
+/// The prefix of work directories, before a random part. Not named after the attempt: an attempt may return
+/// while its last run is still being killed, and the path of a socket must be short.
 const PREFIX: &str = "run-";
-/// Enough that no two directories of one worker meet.
+/// Enough that no two directories of one worker collide.
 const RANDOM_BYTES: usize = 8;
 /// The socket of the bridge in it.
 const BRIDGE: &str = "bridge";
-/// How long the path of the directory of work directories may be, so that the sockets in them have names.
+/// The longest path of the directory of work directories, so that the sockets in them have valid names.
 pub(super) const MAX_ROOT_BYTES: usize =
     MAX_SOCKET_PATH_BYTES - 1 - PREFIX.len() - 2 * RANDOM_BYTES - 1 - BRIDGE.len();
 /// The file that is locked while an executor uses the directory.
@@ -43,8 +43,8 @@ pub(super) enum RootError {
     Io(#[from] io::Error),
 }
 
-/// Makes the directory of work directories, takes it, and removes those that an earlier life of this worker left:
-/// what is named like one, and nothing else. It is free again when the file that is returned is closed.
+/// Creates the directory of work directories, locks it, and removes those that an earlier incarnation of this
+/// worker left: only those with the prefix. The lock is released when the returned file is closed.
 pub(super) fn open_root(root: &Path) -> Result<(PathBuf, File), RootError> {
     std::fs::DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(root)?;
     let root = root.canonicalize()?;
@@ -87,12 +87,12 @@ impl Directory {
         &self.path
     }
 
-    /// What the attempt is given.
+    /// The input of the attempt.
     pub(super) fn input(&self) -> PathBuf {
         self.path.join("input")
     }
 
-    /// Where its bridge is.
+    /// The socket of its bridge.
     pub(crate) fn bridge(&self) -> PathBuf {
         self.path.join(BRIDGE)
     }
@@ -100,7 +100,7 @@ impl Directory {
     pub(super) async fn remove(mut self) {
         self.removed = true;
         let path = std::mem::take(&mut self.path);
-        // A task of this kind ends without its result only if the runtime ends.
+        // A blocking task ends without its result only if the runtime ends.
         let _ = tokio::task::spawn_blocking(move || remove(&path)).await;
     }
 }

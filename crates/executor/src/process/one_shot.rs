@@ -1,4 +1,5 @@
-//! A process an attempt: its input on standard input, its result from standard output, or both over the bridge.
+//! One process per attempt: its input on standard input, its result from standard output, or both over the
+//! bridge.
 
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +14,7 @@ use crate::bridge::{Bridge, BridgeMode, ProgramAnswer};
 use crate::outcome::{RunError, RunFailure, RunOutcome};
 use crate::running::RunControl;
 
-/// Why the program was told to stop.
+/// Why the program was stopped.
 #[derive(Clone, Copy)]
 enum StopReason {
     Cancelled,
@@ -42,7 +43,7 @@ pub(super) async fn run(
     let program = SupervisedProgram::start(state, request, stdout)?;
     let ended = program.supervise(stop_reason(&control.cancel, &too_large)).await;
     let answer = bridge.take().and_then(|current| current.into_parts().0);
-    // Removed off the loop, and before the outcome: room that is said to be free is free.
+    // Removed off the loop, and before the outcome: capacity that is reported free is free.
     directory.remove().await;
     Ok(conclude(ended?, answer, result_bytes))
 }
@@ -54,7 +55,7 @@ async fn stop_reason(cancel: &CancellationToken, too_large: &CancellationToken) 
     }
 }
 
-/// What all of it comes to.
+/// The outcome of the run.
 fn conclude(
     ended: ProgramEnd<StopReason>,
     answer: Option<ProgramAnswer>,
@@ -66,7 +67,7 @@ fn conclude(
         (Some(StopReason::Cancelled), ..) => return RunOutcome::Cancelled,
         (_, Some(error @ (RunError::Memory { .. } | RunError::Processes { .. })), _) => error,
         (Some(StopReason::TooLarge), ..) => too_large(),
-        // What the program itself says is more than its exit code.
+        // The program's own message says more than its exit code.
         (None, _, Some(ProgramAnswer::Failure(why))) => RunError::Reported(why),
         (None, _, Some(ProgramAnswer::Refusal(why))) => RunError::Input(why),
         (None, Some(error), _) => error,

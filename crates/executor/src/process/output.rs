@@ -1,4 +1,4 @@
-//! What a program writes: a result that is taken whole or not at all, and the end of everything else.
+//! The output of a program: a result that is accepted whole or not at all, and the end of everything else.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use tokio::process::{ChildStderr, ChildStdout};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// One read of a pipe takes at most what the pipe holds.
+/// One read of a pipe returns at most what the pipe holds.
 const READ_BYTES: usize = 64 * 1024;
 
-/// What a program wrote.
+/// The output of a program.
 pub(super) struct Output {
-    /// All of standard output, or none if it was larger than is taken.
+    /// All of standard output, or `None` if it exceeded the limit.
     pub(super) stdout: Option<Vec<u8>>,
     /// The end of standard error; of standard output if there was no error.
     pub(super) tail: String,
@@ -27,7 +27,7 @@ pub(super) struct OutputReaders {
     captured: CapturedOutput,
 }
 
-/// What was gathered so far.
+/// The output so far.
 #[derive(Clone)]
 pub(super) struct CapturedOutput {
     stdout: Arc<Mutex<CaptureBuffer>>,
@@ -35,9 +35,9 @@ pub(super) struct CapturedOutput {
     tail_bytes: usize,
 }
 
-/// What becomes of standard output.
+/// How standard output is used.
 pub(super) enum Stdout {
-    /// It is the result, up to this size; beyond it, this is told.
+    /// It is the result, up to this size; beyond it, the token is cancelled.
     Result(usize, CancellationToken),
     /// Its end is kept, as that of standard error.
     Log,
@@ -50,7 +50,7 @@ struct CaptureBuffer {
     tail: VecDeque<u8>,
 }
 
-/// Reads on to the end whatever happens, so that a program never stands still before a full pipe.
+/// Always reads to the end, so that a program never blocks on a full pipe.
 pub(super) fn capture(
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
@@ -81,12 +81,12 @@ pub(super) fn capture(
 }
 
 impl OutputReaders {
-    /// A way to look at it while it goes on.
+    /// A view of it while it is being read.
     pub(super) fn captured(&self) -> CapturedOutput {
         self.captured.clone()
     }
 
-    /// What was gathered. `time_limit` is for pipes that something unkillable still holds.
+    /// The collected output. `time_limit` is for pipes that an unkillable process still holds.
     pub(super) async fn finish(self, time_limit: Duration) -> Output {
         for mut reader in [self.stdout, self.stderr] {
             if tokio::time::timeout(time_limit, &mut reader).await.is_err() {
@@ -98,7 +98,7 @@ impl OutputReaders {
 }
 
 impl CapturedOutput {
-    /// Begins anew: what was written for one attempt is not shown with another.
+    /// Starts over: output of one attempt is not shown with another.
     pub(super) fn clear_tails(&self) {
         for kept in [&self.stdout, &self.stderr] {
             lock(kept).tail.clear();

@@ -1,4 +1,4 @@
-//! A program under its supervisor: started, listened to, stopped when it must be, and reported on.
+//! A program under its supervisor: started, stopped when requested, and reported on.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,14 +15,14 @@ use super::{ProcessError, ProcessState};
 use crate::launcher::{ExitReason, Report, SUPERVISE_STAGE, SupervisorRequest};
 use crate::outcome::RunError;
 
-/// More than the supervisor takes to kill what it can: a node waits no longer for one that hangs.
+/// More than the supervisor needs to kill what it can: a node waits no longer for one that hangs.
 const SUPERVISOR_SLACK: Duration = Duration::from_secs(15);
 /// A report is one short line; no supervisor of ours sends more.
 const MAX_REPORT_BYTES: u64 = 64 * 1024;
-/// Pipes are closed when their last holder is gone, which the supervisor saw to; it is not waited for longer.
+/// Pipes close when their last holder is gone, which the supervisor ensured; do not wait longer.
 const PIPE_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A program that was started. If it is dropped, the supervisor ends the program by itself.
+/// A running program. If it is dropped, the supervisor kills the program by itself.
 pub(super) struct SupervisedProgram {
     supervisor: Child,
     node: UnixStream,
@@ -30,10 +30,10 @@ pub(super) struct SupervisedProgram {
     readers: OutputReaders,
 }
 
-/// How a program ended. Nothing of it is left.
+/// How a program ended. No process of it is left.
 pub(super) struct ProgramEnd<W> {
     pub(super) exit_reason: ExitReason,
-    /// Why it was told to stop, if it was.
+    /// Why it was stopped, if it was.
     pub(super) stopped: Option<W>,
     pub(super) output: Output,
 }
@@ -54,13 +54,13 @@ impl SupervisedProgram {
         self.readers.captured()
     }
 
-    /// Sees the program through until it ends by itself, or until `stop` says that it must.
+    /// Supervises the program until it ends by itself, or until `stop` resolves.
     pub(super) async fn supervise<W>(
         mut self,
         stop: impl Future<Output = W>,
     ) -> Result<ProgramEnd<W>, ProcessError> {
         let (mut reports, mut orders) = self.node.into_split();
-        // A supervisor that is gone already says why in its report, or by not sending one.
+        // A supervisor that is already gone explains that in its report, or by not sending one.
         let _ = send_request(&mut orders, &self.request).await;
         let report = report(&mut reports);
         tokio::pin!(report);
@@ -75,20 +75,20 @@ impl SupervisedProgram {
             }
         };
         if report.is_err() {
-            // Nothing of it is of use any more.
+            // It is of no further use.
             let _ = self.supervisor.start_kill();
         }
-        // It has reported or was killed: this only collects it.
+        // It has reported or was killed: this only reaps it.
         let _ = self.supervisor.wait().await;
         let output = self.readers.finish(PIPE_CLOSE_TIMEOUT).await;
         Ok(ProgramEnd { exit_reason: report.map_err(ProcessError::Supervisor)?, stopped, output })
     }
 }
 
-/// The exit code of a program that says that its input is at fault: `EX_DATAERR` of `sysexits.h`.
+/// The exit code of a program that rejects its input: `EX_DATAERR` of `sysexits.h`.
 const EXIT_BAD_INPUT: i32 = 65;
 
-/// Why a program that ended so has no result; none if it ended well.
+/// Why a program that ended so has no result; `None` if it succeeded.
 pub(super) fn run_error_of(exit_reason: ExitReason) -> Option<RunError> {
     match exit_reason {
         ExitReason::Exited { code: 0 } => None,
@@ -101,7 +101,7 @@ pub(super) fn run_error_of(exit_reason: ExitReason) -> Option<RunError> {
             Some(RunError::Memory { used_bytes, limit_bytes })
         }
         ExitReason::Processes { count, limit } => Some(RunError::Processes { count, limit }),
-        // Nobody told it to stop: its supervisor lost sight of us.
+        // No stop was requested: its supervisor lost the connection to us.
         ExitReason::Stopped => Some(RunError::Worker("the supervisor stopped it".to_owned())),
     }
 }
@@ -117,7 +117,7 @@ fn spawn(state: &ProcessState) -> io::Result<(Child, UnixStream)> {
         .stdin(Stdio::from(OwnedFd::from(supervisor)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // A signal from the terminal is for the node, which then ends its attempts in order.
+        // A signal from the terminal is for the node, which then stops its attempts gracefully.
         .process_group(0)
         .spawn()?;
     Ok((child, UnixStream::from_std(node)?))
@@ -132,7 +132,7 @@ async fn send_request(orders: &mut OwnedWriteHalf, request: &SupervisorRequest) 
 async fn report(reports: &mut OwnedReadHalf) -> Report {
     let mut bytes = Vec::new();
     match reports.take(MAX_REPORT_BYTES).read_to_end(&mut bytes).await {
-        // One that ends with its order unread resets the connection: there is no report, as below.
+        // A supervisor that ends with its request unread resets the connection: there is no report, as below.
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
         Err(error) => return Err(error.to_string()),

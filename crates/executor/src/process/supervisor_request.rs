@@ -1,4 +1,4 @@
-//! What the supervisor is told about a program.
+//! The request to the supervisor of a program.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::bridge::{Bridge, BridgeMode};
 use crate::launcher::cgroup::CgroupSpec;
 use crate::launcher::{LaunchSpec, SupervisorRequest};
 
-/// Where programs are looked for: a node's own search path is not the attempt's business.
+/// The search path of programs: a node's own search path does not apply to attempts.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How the program is started for `attempt`, which is its only one or the first of several.
@@ -52,7 +52,7 @@ pub(super) fn supervisor_request(
     }
 }
 
-/// What the attempt asks for, or what the executor allows to one that does not say.
+/// The attempt's memory limit, or the executor's default.
 pub(super) fn memory_limit(state: &ProcessState, attempt: &Attempt) -> Option<u64> {
     attempt.memory_bytes.or(state.config.limits.memory_bytes)
 }
@@ -85,7 +85,7 @@ fn environment(
         ("HYPHA_BRIDGE_TOKEN", bridge.token().to_owned()),
     ];
     let mut environment = state.config.environment.clone();
-    // A search path may be the operator's choice; the rest is what the attempt was placed with.
+    // The operator may set the search path; the rest is fixed by the attempt's placement.
     for (name, value) in given {
         let entry = environment.entry(name.to_owned());
         match name {

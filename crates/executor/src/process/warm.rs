@@ -1,8 +1,9 @@
-//! Processes that are kept warm: started once, then fed one attempt after another over their bridge.
+//! Warm processes: started once, then given one attempt after another over their bridge.
 //!
-//! A process is kept for one model and one choice of devices, CPUs and memory: that of the attempt it was started for.
-//! An attempt that another choice was made for gets another process, and one that lies idle makes room for it. So what
-//! the ledger decided always holds. An attempt cannot be taken back from a program, so cancelling it ends the process.
+//! A process is kept for one model and one choice of devices, CPUs and memory: that of the attempt it was
+//! started for. An attempt with another choice gets another process, and an idle one makes room for it. So
+//! the ledger's decision always holds. An attempt cannot be taken back from a program, so cancelling it ends
+//! the process.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -27,7 +28,7 @@ use crate::running::RunControl;
 pub(super) struct Pool {
     /// One for each attempt that has a process or is about to.
     slots: Semaphore,
-    /// Those without an attempt, the one that was used last at the back.
+    /// Processes without an attempt, the most recently used at the back.
     idle: Mutex<VecDeque<WarmProcess>>,
 }
 
@@ -40,7 +41,7 @@ struct WarmProcess {
     _stopping: DropGuard,
 }
 
-/// What a process was started for.
+/// The choice that a process was started for.
 #[derive(Debug, PartialEq, Eq)]
 struct WarmKey {
     model: Name,
@@ -62,7 +63,7 @@ impl Pool {
         Pool { slots: Semaphore::new(processes), idle: Mutex::new(VecDeque::new()) }
     }
 
-    /// Lets go of what has ended with the executor.
+    /// Drops processes that have ended with the executor.
     pub(super) fn clear(&self) {
         self.idle().clear();
     }
@@ -71,19 +72,19 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that fits, or those that have to go before one may be started.
+    /// A process that fits, or those that must end before one may be started.
     fn take_matching(&self, key: &WarmKey) -> Result<WarmProcess, Vec<WarmProcess>> {
         let mut idle = self.idle();
         idle.retain(|process| !process.ended.is_finished());
         if let Some(at) = idle.iter().rposition(|process| process.key == *key) {
             return idle.remove(at).ok_or_else(Vec::new);
         }
-        // Every slot that is free may have one idle process: the others are of attempts.
+        // Every free slot may have one idle process: the others belong to attempts.
         let over = idle.len().saturating_sub(self.slots.available_permits());
         Err(idle.drain(..over).collect())
     }
 
-    /// For the next attempt. In one step with the slot, so that none is counted twice.
+    /// Keeps it for the next attempt. In one step with the slot, so that none is counted twice.
     fn release(&self, process: WarmProcess, slot: SemaphorePermit<'_>) {
         let mut idle = self.idle();
         idle.push_back(process);
@@ -120,16 +121,16 @@ pub(super) async fn run(
         };
         let (taken, complete) = (current.is_taken(), current.is_answered());
         let (answer, returned) = current.into_parts();
-        // Pieces of one that died are half a result, which is none.
+        // Pieces of a process that died are an incomplete result, which does not count.
         match (ended, answer.filter(|_| complete)) {
             (None, Some(answer)) => {
                 let outcome = answered(answer, &process);
                 pool.release(process, slot);
                 return Ok(outcome);
             }
-            // It has answered and ended at once.
+            // It has answered and exited at once.
             (_, Some(answer)) => return Ok(answered(answer, &process)),
-            // It ended between two attempts, before it knew of this one.
+            // It ended between two attempts, before it fetched this one.
             (Some(_), None) if used && !taken => reporter = returned,
             (Some(ended), None) => return exit_outcome(ended),
             (None, None) => return Err(ProcessError::Supervisor("its answer was lost".to_owned())),
@@ -151,7 +152,7 @@ fn exit_outcome(
 ) -> Result<RunOutcome, ProcessError> {
     let ended = ended.map_err(|error| ProcessError::Supervisor(error.to_string()))??;
     if ended.stopped.is_some() {
-        // Only the executor's own end stops one that has an attempt, besides the attempt's cancelling.
+        // Besides cancellation, only the executor's shutdown stops a process that has an attempt.
         return Ok(RunOutcome::Cancelled);
     }
     let error = run_error_of(ended.exit_reason).unwrap_or(RunError::NoResult);
@@ -175,7 +176,7 @@ async fn acquire(
             Ok(Acquired { process, used: true })
         }
         Err(to_go) => {
-            // Gone before the new one starts: both may not fit on the device.
+            // Ended before the new one starts: both may not fit on the device.
             for process in to_go {
                 process.stop().await;
             }
@@ -199,7 +200,7 @@ async fn start(
     let request = supervisor_request(state, attempt, mode, &directory, &bridge);
     let program = SupervisedProgram::start(state, request, Stdout::Log)?;
     let captured = program.captured();
-    // Also stopped by the executor's end, whoever holds it then.
+    // The executor's shutdown also stops it, whoever holds it then.
     let stop = state.stopping.child_token();
     let stopped = stop.clone();
     let ended = state.tasks.spawn(async move {
@@ -213,7 +214,7 @@ async fn start(
 impl WarmProcess {
     async fn stop(self) {
         self.stop.cancel();
-        // How it ended is of no interest any more.
+        // Its exit status no longer matters.
         let _ = self.ended.await;
     }
 }

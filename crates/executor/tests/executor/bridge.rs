@@ -21,7 +21,7 @@ async fn input_and_result_can_go_over_the_bridge() {
 }
 
 #[tokio::test]
-async fn progress_and_status_are_seen() {
+async fn progress_and_status_are_reported() {
     let bench = bench(
         r#"call POST /v1/progress -d '{"permille": 250}'; call GET /v1/status > status; sleep 1000"#,
     );
@@ -42,9 +42,9 @@ async fn progress_and_status_are_seen() {
     assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
 }
 
-/// A piece that no message could carry is refused, and those before it count.
+/// A piece that no message could carry is refused, and earlier pieces still count.
 #[tokio::test]
-async fn a_piece_that_is_too_large_is_told_so() {
+async fn piece_that_is_too_large_is_refused() {
     let mut bench = bench(
         "head -c 8388608 /dev/zero > most; call POST /v1/output --data-binary @most >&2; \
          head -c 8388609 /dev/zero > more; call POST /v1/output --data-binary @more >&2; exit 1",
@@ -59,7 +59,7 @@ async fn a_piece_that_is_too_large_is_told_so() {
 }
 
 #[tokio::test]
-async fn the_bridge_refuses_what_is_wrong() {
+async fn bridge_refuses_invalid_requests() {
     let check = async |script: &str, expected: &str| {
         let mut bench = bench(&format!("{script} >&2; exit 1"));
         bench.config.limits.result_bytes = 1_000;
@@ -126,7 +126,7 @@ async fn pieces_arrive_while_the_program_runs_and_make_up_the_result() {
     assert_eq!(text(&within(running.outcome()).await), "onetwo");
 }
 
-/// More than wait for a reader.
+/// More pieces than can wait for a reader.
 const MANY_PIECES: usize = 40;
 
 fn many_pieces() -> Bench {
@@ -177,7 +177,7 @@ async fn a_program_that_waits_for_its_reader_can_be_cancelled() {
     let mut running = executor.start(attempt);
     assert!(within(running.next()).await.is_some());
     running.cancel();
-    // Ends also while pieces wait, and the reader is told.
+    // Ends even while pieces wait, and the reader sees the end.
     while within(running.next()).await.is_some() {}
     assert_eq!(within(running.outcome()).await, RunOutcome::Cancelled);
     bench.assert_empty();

@@ -1,4 +1,4 @@
-//! What is built in.
+//! Builtin models.
 
 use hypha_executor::{Executor, RunError, RunEvent, RunOutcome};
 
@@ -26,7 +26,7 @@ async fn echo_streams_words_if_asked_to() {
     assert_eq!(text(&running.outcome().await), "in words");
 }
 
-/// No runtime: nothing of one is needed.
+/// Needs no runtime.
 #[test]
 fn immediate_models_run_at_once() {
     let outcome = Executor::Builtin.run_at_once(&attempt("echo", "quick")).unwrap();
@@ -84,7 +84,7 @@ async fn bad_input_is_refused_for_good() {
     for (model, input, says) in [
         ("sleep", "", r#"expected {"ms": N}, N a number of milliseconds, and got nothing"#),
         ("sleep", r#"{"ms": -1}"#, r#"and got {"ms": -1}"#),
-        ("sleep", r#""{\"ms\": 5}""#, r#"and got the text "{\"ms\": 5}""#),
+        ("sleep", r#""{\"ms\": 5}""#, r#"and got the string "{\"ms\": 5}""#),
         ("sleep", "[5]", r#"expected {"ms": N}, N a number of milliseconds, and got [5]"#),
         ("sleep", "\u{fc}", "and got \u{fc}"),
         ("sleep", &long, "xxx…"),

@@ -1,4 +1,4 @@
-//! The programs that `docs/executors.md` shows, run as they stand there.
+//! The programs that `docs/executors.md` shows, run unchanged.
 
 use std::num::NonZeroUsize;
 

@@ -1,4 +1,4 @@
-//! Programs: what they are given, what they return, how they end.
+//! Programs: their input, their result, how they end.
 
 use std::time::Duration;
 
@@ -142,7 +142,7 @@ async fn program_that_ignores_sigterm_is_killed_after_the_grace_period() {
 #[tokio::test]
 async fn program_that_stops_on_sigterm_is_not_waited_for() {
     let mut bench = Bench::new("trap 'exit 0' TERM; echo $$ > pids; while :; do sleep 0.02; done");
-    // Longer than the test's patience: it passes only if the grace is not sat out.
+    // Longer than the test waits: it passes only if the grace period is not waited out.
     bench.config.limits.grace = Duration::from_secs(3_600);
     let executor = bench.executor();
     let running = executor.start(attempt("m", ""));
@@ -210,7 +210,7 @@ async fn a_directory_serves_one_executor() {
 async fn a_directory_whose_sockets_would_have_no_name_is_refused() {
     let mut bench = Bench::new("tr a-z A-Z");
     let taken = bench.root.path().canonicalize().unwrap().as_os_str().len();
-    // With what is made below it, the name of the socket is just as long as it may be.
+    // With the names below it, the path of the socket is just as long as allowed.
     let most = 107 - "/run-0123456789abcdef/bridge".len();
     bench.config.work_root = bench.root.path().join("x".repeat(most - taken - 1));
     assert_eq!(text(&bench.run(attempt("m", "fits")).await), "FITS");
@@ -219,7 +219,7 @@ async fn a_directory_whose_sockets_would_have_no_name_is_refused() {
     assert!(matches!(refused, Err(OpenError::TooLong { .. })), "{refused:?}");
 }
 
-/// As when a worker is killed: nobody is left to say stop.
+/// As when a worker is killed: no stop is requested.
 #[test]
 fn a_worker_that_vanishes_leaves_nothing_running() {
     let bench = Bench::new("setsid sleep 1000 & echo $$ $! > pids; exec sleep 1000");

@@ -1,4 +1,4 @@
-//! What a program cannot do.
+//! The confinement of programs.
 
 use hypha_executor::RunError;
 

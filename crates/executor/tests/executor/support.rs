@@ -58,19 +58,19 @@ impl Bench {
         within(self.executor().start(attempt).outcome()).await
     }
 
-    /// Where the only attempt works.
+    /// The work directory of the only attempt.
     pub(crate) async fn directory(&self) -> PathBuf {
         eventually("a work directory is made", || self.directories().pop()).await
     }
 
-    /// Nothing of any attempt is left.
+    /// No process or directory of any attempt is left.
     pub(crate) fn assert_empty(&self) {
         assert_eq!(self.directories(), <[PathBuf; 0]>::default());
         assert_eq!(zombies(), <[u32; 0]>::default());
         assert_eq!(self.at_work(), <[u32; 0]>::default());
     }
 
-    /// Processes that stand in a work directory, also in one that is gone.
+    /// Processes whose working directory is a work directory, even a removed one.
     fn at_work(&self) -> Vec<u32> {
         let below = |pid: &u32| {
             let stands = std::fs::read_link(format!("/proc/{pid}/cwd"));
@@ -90,7 +90,7 @@ impl Bench {
     }
 }
 
-/// Children of this process that ended and were not collected.
+/// Zombie children of this process.
 fn zombies() -> Vec<u32> {
     let me = std::process::id().to_string();
     let is_zombie = |pid: &u32| {
@@ -128,7 +128,7 @@ pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(TIMEOUT, what).await.expect("it takes too long")
 }
 
-/// Waits until `probe` gives something.
+/// Waits until `probe` returns something.
 pub(crate) async fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + TIMEOUT;
     loop {

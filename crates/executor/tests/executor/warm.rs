@@ -1,4 +1,4 @@
-//! Processes that are kept warm.
+//! Warm processes.
 
 use std::num::NonZeroUsize;
 
@@ -6,7 +6,7 @@ use hypha_executor::{Attempt, Executor, RunError, RunEvent, RunOutcome};
 
 use crate::support::{Bench, CALL, attempt, eventually, failure, lives, pids, text, within};
 
-/// Does what its input says, and writes to `KEPT` who it is once it starts.
+/// Does what its input says, and writes its process id to `KEPT` when it starts.
 const SCRIPT: &str = r#"
 echo $$ >> KEPT
 while :; do
@@ -85,7 +85,7 @@ async fn warm_process_that_dies_fails_its_attempt_and_is_restarted() {
     let first = pid(&executor, "private").await;
     let died = failure(run(&executor, attempt("m", "die")).await);
     assert_eq!(died.error, RunError::Exit(3));
-    // And nothing of what was written for another attempt.
+    // No output of another attempt is included.
     assert_eq!(died.output, "last words\n");
     assert!(!lives(first));
     assert_ne!(pid(&executor, "a").await, first);
@@ -113,11 +113,11 @@ async fn warm_process_that_died_while_idle_fails_no_attempt() {
     let idle = pid(&executor, "a").await;
     let killed = std::process::Command::new("kill").args(["-KILL", &idle.to_string()]).status();
     assert!(killed.unwrap().success());
-    // Until then, what it has left running may still take an attempt.
+    // Until then, its leftover children may still take an attempt.
     eventually("it is noticed", || bench.is_empty().then_some(())).await;
     let another = pid(&executor, "once").await;
     assert_ne!(another, idle);
-    // This one still lives, and ends without asking for what it is given.
+    // This one is still alive, and exits without fetching its attempt.
     assert_ne!(pid(&executor, "b").await, another);
 }
 
@@ -134,7 +134,7 @@ async fn cancelling_an_attempt_ends_its_process_tree() {
     assert!(both.iter().all(|pid| !lives(*pid)));
     bench.assert_empty();
     assert_ne!(pid(&executor, "b").await, first);
-    // One that still waits for a process needs none to be cancelled.
+    // An attempt that still waits for a process can be cancelled, too.
     let busy = executor.start(attempt("m", "hang"));
     pids(&kept, 4).await;
     let waiting = executor.start(attempt("m", "c"));
@@ -171,7 +171,7 @@ async fn pieces_are_the_result_once_the_next_attempt_is_requested() {
 async fn second_answer_is_never_taken_for_the_next_attempt() {
     let (bench, _) = bench(1);
     let executor = bench.executor();
-    // The second is there before the first is answered: when a second answer comes, it waits to be asked for.
+    // The second is queued before the first is answered: when a second answer comes, it waits to be fetched.
     let twice = executor.start(attempt("m", "twice"));
     let next = executor.start(attempt("m", "pieces"));
     assert_eq!(text(&within(twice.outcome()).await), "first");
@@ -192,7 +192,7 @@ async fn devices_are_those_the_process_was_started_with() {
     };
     let first = on(0).await;
     assert_eq!(on(0).await, first);
-    // There is room for one: it goes before the other starts.
+    // There is room for one: it ends before the other starts.
     let second = on(1).await;
     assert!(!lives(first));
     let another_model = text(&run(&executor, attempt("other", "devices")).await);
@@ -209,7 +209,7 @@ async fn idle_processes_of_two_kinds_live_beside_each_other() {
         run(&executor, attempt("two", "a")).await;
     }
     let both = pids(&kept, 2).await;
-    // A third kind takes the place of the one that was not used for longest.
+    // A third kind replaces the least recently used one.
     run(&executor, attempt("three", "a")).await;
     assert!(!lives(both[0]) && lives(both[1]));
 }

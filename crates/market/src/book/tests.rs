@@ -1,4 +1,4 @@
-//! The owner's book of leases: nothing is granted twice, and what each holds settles.
+//! The owner's book of leases: nothing is granted twice, and the limits settle.
 
 use hypha_model::{Capacity, Device, Executor, ExecutorClass, Money, Rng, WorkerId};
 
@@ -78,7 +78,7 @@ impl Rig {
         }
     }
 
-    /// Renews, and says how many slots and whole GPUs the lease covers.
+    /// Renews, and returns how many slots and whole GPUs the lease covers.
     fn renew(&mut self, now: Time, holder: u128, demand: Option<Arc<Requirement>>) -> (u32, usize) {
         let (id, _) = self.book.lease_of(scheduler(holder)).unwrap();
         let granted = self.book.renew(now, scheduler(holder), id, demand).unwrap();
@@ -90,28 +90,28 @@ impl Rig {
 }
 
 #[test]
-fn one_alone_holds_all_and_shares_when_another_asks() {
+fn a_single_holder_has_everything_and_shares_when_another_requests_a_lease() {
     let mut rig = Rig::new(worker(2, 4));
     rig.lease(at(0), 1);
     assert_eq!(rig.renew(at(1), 1, None), (4, 2));
-    // All is held: the second has a lease of nothing, until the first renews.
+    // All is held: the second has an empty lease, until the first renews.
     let granted = rig.ask(at(2), 2, LeaseRequest::default());
     let LeaseDecision::Granted(LeaseGrant { portion: Some(portion), .. }) = granted else {
         panic!()
     };
     assert!(portion.is_empty());
-    assert_eq!(rig.book.early_renewals(at(2)).len(), 1, "the first is asked to renew");
+    assert_eq!(rig.book.early_renewals(at(2)).len(), 1, "the first is told to renew");
     assert_eq!(rig.renew(at(3), 1, None), (2, 1));
     assert_eq!(rig.renew(at(3), 2, None), (2, 1));
     assert_eq!(rig.book.early_renewals(at(3)), [], "it has settled");
-    // When the second has gone, the first has all of it again.
+    // When the second has released its lease, the first has all of it again.
     rig.book.release(scheduler(2));
     assert_eq!(rig.book.early_renewals(at(4)).len(), 1);
     assert_eq!(rig.renew(at(4), 1, None), (4, 2));
 }
 
 #[test]
-fn what_runs_is_not_taken_away_and_what_ends_is_not_replaced() {
+fn runs_beyond_a_smaller_limit_continue_and_are_not_replaced() {
     let mut rig = Rig::new(worker(0, 2));
     rig.lease(at(0), 1);
     let core = Requirement { cpu_milli: 4_000, ..Requirement::default() };
@@ -121,7 +121,7 @@ fn what_runs_is_not_taken_away_and_what_ends_is_not_replaced() {
     assert_eq!(rig.renew(at(2), 1, None), (1, 0));
     assert_eq!(rig.renew(at(2), 2, None), (0, 0), "both still run");
     rig.book.end(a, 0);
-    assert!(!rig.book.fits(scheduler(1), &core, 0), "its part is in use");
+    assert!(!rig.book.fits(scheduler(1), &core, 0), "its portion is in use");
     assert_eq!(rig.renew(at(3), 2, None), (1, 0));
     assert!(rig.book.fits(scheduler(2), &core, 0));
     rig.book.end(b, 0);
@@ -129,7 +129,7 @@ fn what_runs_is_not_taken_away_and_what_ends_is_not_replaced() {
 }
 
 #[test]
-fn the_part_of_a_holder_that_vanished_is_free_after_its_ttl() {
+fn the_portion_of_a_vanished_holder_is_free_after_its_ttl() {
     let mut rig = Rig::new(worker(1, 2));
     rig.lease(at(0), 1);
     rig.lease(at(1), 2);
@@ -142,7 +142,7 @@ fn the_part_of_a_holder_that_vanished_is_free_after_its_ttl() {
 }
 
 #[test]
-fn what_runs_after_its_lease_has_ended_keeps_its_room_and_counts_against_the_next() {
+fn a_run_that_outlives_its_lease_keeps_its_room_and_counts_against_the_next() {
     let mut rig = Rig::new(worker(0, 2));
     rig.lease(at(0), 1);
     let core = Requirement { cpu_milli: 4_000, ..Requirement::default() };
@@ -150,17 +150,17 @@ fn what_runs_after_its_lease_has_ended_keeps_its_room_and_counts_against_the_nex
     assert!(rig.book.begin(key, &core, 0).is_some());
     rig.book.release(scheduler(1));
     rig.lease(at(1), 2);
-    assert_eq!(rig.renew(at(1), 2, None), (1, 0), "half of it still runs");
+    assert_eq!(rig.renew(at(1), 2, None), (1, 0), "half of it is still in use");
     rig.lease(at(2), 1);
     assert_eq!(rig.renew(at(2), 1, None), (1, 0));
-    assert!(!rig.book.fits(scheduler(1), &core, 0), "it runs what it may");
+    assert!(!rig.book.fits(scheduler(1), &core, 0), "it is at its limit");
     rig.book.end(key, 0);
     rig.book.check().unwrap();
     assert!(rig.book.fits(scheduler(1), &core, 0));
 }
 
 #[test]
-fn two_who_need_the_same_gpu_take_turns() {
+fn two_holders_that_need_the_same_gpu_take_turns() {
     let mut rig = Rig::new(worker(1, 2));
     rig.lease(at(0), 1);
     assert_eq!(rig.renew(at(1), 1, gpu()).1, 1);
@@ -175,13 +175,13 @@ fn two_who_need_the_same_gpu_take_turns() {
     assert_eq!(rig.renew(at(12), 1, gpu()).1, 0);
     assert_eq!(rig.renew(at(22), 2, gpu()).1, 0);
     assert_eq!(rig.renew(at(22), 1, gpu()).1, 1);
-    // Without another who needs it, it stays.
+    // Without another holder that needs it, it stays.
     assert_eq!(rig.renew(at(23), 2, None).1, 0);
     assert_eq!(rig.renew(at(40), 1, gpu()).1, 1);
 }
 
 #[test]
-fn a_lease_that_cannot_have_its_least_is_refused_and_room_is_made_for_it() {
+fn a_lease_below_its_minimum_is_refused_and_room_is_made_for_it() {
     let mut rig = Rig::new(worker(2, 4));
     rig.lease(at(0), 1);
     let role = LeaseRequest { minimum: gpu(), maximum: gpu(), ..LeaseRequest::default() };
@@ -189,11 +189,11 @@ fn a_lease_that_cannot_have_its_least_is_refused_and_room_is_made_for_it() {
     assert_eq!(rig.renew(at(2), 1, gpu()).1, 1, "room is made at the next renewal");
     let LeaseDecision::Granted(granted) = rig.ask(at(3), 2, role.clone()) else { panic!() };
     assert_eq!(granted.portion.unwrap().slots, [1]);
-    // What is promised is not taken away, whoever needs it.
+    // A minimum is not taken away, whatever other holders need.
     let both = Some(Arc::new(Requirement { min_gpus: 2, ..Requirement::default() }));
     assert_eq!(rig.renew(at(20), 1, both.clone()).1, 1);
     assert_eq!(rig.renew(at(25), 2, None).1, 1);
-    // One that is refused keeps what it had, and what nobody could have is not waited for.
+    // A refused holder keeps its earlier lease, and an impossible request does not wait.
     let more = LeaseRequest { minimum: both, ..role };
     assert_eq!(rig.ask(at(26), 2, more), LeaseDecision::Refused(RefusalKind::Busy));
     assert_eq!(rig.renew(at(27), 2, None).1, 1);
@@ -204,7 +204,7 @@ fn a_lease_that_cannot_have_its_least_is_refused_and_room_is_made_for_it() {
 }
 
 #[test]
-fn a_request_that_was_overtaken_is_not_answered() {
+fn a_superseded_request_is_not_answered() {
     let mut rig = Rig::new(worker(0, 1));
     let first = rig.lease(at(0), 1);
     let ask = LeaseRequest { request: 7, ttl: TTL, ..LeaseRequest::default() };
@@ -239,9 +239,9 @@ fn holders_are_bounded() {
     );
 }
 
-/// Whatever holders do, the sums hold; and when nothing new happens, what each holds settles.
+/// Whatever holders do, the sums hold; and when nothing changes any more, the limits settle.
 #[test]
-fn whatever_happens_the_book_adds_up_and_settles() {
+fn any_sequence_of_events_keeps_the_book_consistent_and_settles() {
     for seed in 0..2_000 {
         let mut rng = Rng::new(seed);
         let mut rig = Rig::new(worker(rng.below(4) as usize, 1 + rng.below(4) as u32));

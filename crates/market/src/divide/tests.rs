@@ -1,4 +1,4 @@
-//! How a worker is divided: promises first, then needs, then max-min fair.
+//! How a worker is divided: minimums first, then demands, then max-min fair.
 
 use hypha_model::{Capacity, Device, Executor, ExecutorClass, Money, Rng, Time, WorkerId};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn needs(cpu_milli: u64, memory_bytes: u64, gpus: u32) -> Requirement {
     Requirement { cpu_milli, memory_bytes, min_gpus: gpus, ..Requirement::default() }
 }
 
-/// What each of some claims gets, as cores, memory, whole GPUs and slots.
+/// Checks what each claim gets, as cores, memory, whole GPUs and slots.
 fn check(worker: &Worker, claims: &[Claim<'_>], expected: &[(u64, u64, usize, u32)]) {
     let parts = divide(worker, claims);
     let short = |part: &Portion| {
@@ -47,7 +47,7 @@ fn check(worker: &Worker, claims: &[Claim<'_>], expected: &[(u64, u64, usize, u3
 }
 
 #[test]
-fn one_alone_gets_all_of_it() {
+fn a_single_claim_gets_everything() {
     let worker = worker(2, 4);
     let nothing = Portion::empty(&worker);
     let claim = Claim { holds: &nothing, minimum: None, maximum: None, demand: None };
@@ -55,7 +55,7 @@ fn one_alone_gets_all_of_it() {
 }
 
 #[test]
-fn what_nobody_needs_is_divided_evenly() {
+fn without_demand_everything_is_divided_evenly() {
     let worker = worker(2, 4);
     let nothing = Portion::empty(&worker);
     let claim = Claim { holds: &nothing, minimum: None, maximum: None, demand: None };
@@ -64,7 +64,7 @@ fn what_nobody_needs_is_divided_evenly() {
 }
 
 #[test]
-fn those_for_whom_tasks_wait_get_what_the_others_do_not_need() {
+fn claims_with_queued_tasks_get_what_the_others_do_not_need() {
     let worker = worker(2, 4);
     let nothing = Portion::empty(&worker);
     let idle = Claim { holds: &nothing, minimum: None, maximum: None, demand: None };
@@ -85,19 +85,19 @@ fn a_task_that_needs_more_than_half_is_not_starved_by_halves() {
 }
 
 #[test]
-fn a_promise_is_kept_and_a_wish_is_not_exceeded() {
+fn a_minimum_is_kept_and_a_maximum_is_not_exceeded() {
     let worker = worker(2, 4);
     let (nothing, whole) = (Portion::empty(&worker), Portion::whole(&worker));
     let (role, large) = (needs(3_000, 30, 1), needs(6_000, 80, 2));
     let job = Claim { holds: &whole, minimum: Some(&role), maximum: Some(&role), demand: None };
     let pressed = Claim { holds: &nothing, minimum: None, maximum: None, demand: Some(&large) };
-    // It would need all GPUs, but one is promised, whoever goes first.
+    // It would need all GPUs, but one is promised to the job, whichever claim goes first.
     check(&worker, &[pressed, job], &[(5_000, 70, 1, 3), (3_000, 30, 1, 1)]);
     check(&worker, &[job, pressed], &[(3_000, 30, 1, 1), (5_000, 70, 1, 3)]);
 }
 
 #[test]
-fn gpus_stay_where_they_are_if_that_is_as_fair() {
+fn gpus_stay_with_their_holders_if_that_is_as_fair() {
     let worker = worker(4, 4);
     let holds = |devices: &[usize]| {
         let mut portion = Portion::empty(&worker);
@@ -113,7 +113,7 @@ fn gpus_stay_where_they_are_if_that_is_as_fair() {
 }
 
 #[test]
-fn a_share_of_a_gpu_is_given_to_those_who_need_one() {
+fn a_share_of_a_gpu_goes_to_each_claim_that_needs_one() {
     let worker = worker(1, 4);
     let nothing = Portion::empty(&worker);
     let half = Requirement { milli_gpu: 500, gpu_memory_bytes: 30, ..needs(0, 0, 1) };
@@ -134,9 +134,10 @@ prop_compose! {
 }
 
 proptest! {
-    /// Nothing is given twice, nothing is left over if somebody would take it, and the first need is met if it can be.
+    /// Nothing is assigned twice, nothing is left over if a claim would take it, and the first demand is met if it can
+    /// be.
     #[test]
-    fn all_of_it_is_given_once(
+    fn everything_is_assigned_once(
         gpus in 0..4_usize,
         slots in 1..5_u32,
         wanted in prop::collection::vec((prop::option::of(requirement()), prop::option::of(requirement())), 1..5),

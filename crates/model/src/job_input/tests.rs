@@ -1,10 +1,10 @@
-//! The seed's example is read as it stands; each way to spoil it is named.
+//! The seed's example is read as it stands; each invalid change to it is named.
 
 use super::*;
 
 const SEED: &str = include_str!("seed.toml");
 
-/// As the configuration nests it.
+/// As nested in the configuration.
 #[derive(Deserialize)]
 struct Config {
     scheduler: Scheduler,
@@ -82,7 +82,7 @@ fn secrets_are_not_shown() {
 
 #[test]
 fn invalid_fields_are_named() {
-    // A line of the seed, what stands there instead, and the beginning of the message.
+    // A line of the seed, its replacement, and the beginning of the message.
     let cases = [
         ("num_workers = 4", "num_workers = 0", "resources.num_workers: `0` is invalid"),
         ("num_workers = 4", "num_workers = -4", "resources.num_workers: `-4` is negative"),
@@ -135,7 +135,7 @@ fn invalid_fields_are_named() {
 }
 
 #[test]
-fn all_problems_are_said_at_once() {
+fn all_problems_are_reported_at_once() {
     let spoilt = SEED.replace("num_workers = 4", "num_workers = 0").replace("= 0.7", "= -0.7");
     assert_eq!(read(&spoilt).unwrap_err().lines().count(), 2);
 }

@@ -1,4 +1,4 @@
-//! The ledger against a model that keeps a list of bookings and counts everything anew at each step.
+//! The ledger against a model that keeps a list of bookings and recounts everything at each step.
 
 use super::*;
 use crate::resource::{Device, WHOLE_GPU};
@@ -6,7 +6,7 @@ use crate::rng::Rng;
 
 const GB: u64 = 1_000_000_000;
 
-/// The list of who has what; the truth is recomputed from it each time.
+/// The list of bookings; the expected state is recomputed from it each time.
 struct Naive {
     capacity: Capacity,
     live: Vec<(u8, Requirement, Vec<u32>)>,
@@ -54,7 +54,7 @@ impl Naive {
         Ok(())
     }
 
-    /// Takes the best device that is left, as often as needed, by comparing each with each.
+    /// Takes the best remaining device, as often as needed, by comparing each with each.
     fn choose(&self, needs: &Requirement, fit: Fit) -> Vec<u32> {
         let largest_memory = self.capacity.devices.iter().map(|d| d.memory_bytes).max();
         let largest_share = self.capacity.devices.iter().map(|d| d.milli_gpu).max();
@@ -149,7 +149,7 @@ fn agrees_with_the_naive_model() {
             }
             compare(&ledger, &naive, seed);
         }
-        // Once everybody has left, it is as on the first day.
+        // Once every booking is released, the ledger is as at the start.
         for key in ledger.keys().collect::<Vec<_>>() {
             ledger.release(key).unwrap();
             assert_eq!(ledger.release(key), Err(LedgerError::NotBooked));
@@ -268,7 +268,7 @@ fn overstated_capacity_does_not_overflow_the_ledger() {
 }
 
 #[test]
-fn check_sees_what_does_not_add_up() {
+fn check_detects_sums_that_do_not_add_up() {
     let broken = |hurt: fn(&mut Ledger<u8>)| {
         let mut ledger = Ledger::new(&lab());
         let needs = Requirement { cpu_milli: 1_000, ..gpus(2, GB, 500) };
@@ -287,7 +287,7 @@ fn check_sees_what_does_not_add_up() {
     for (hurt, expected) in [
         ((|b| b.cpu_milli = 9_000) as fn(&mut Booking), "sums do not add up"),
         (|b| b.devices = vec![2], "GPUs do not add up"),
-        (|b| b.devices = vec![9], "booking 0 has a GPU that is not there: 9"),
+        (|b| b.devices = vec![9], "booking 0 has a GPU that does not exist: 9"),
         (|b| b.devices = vec![1, 1], "booking 0 has a GPU twice: [1, 1]"),
     ] {
         let mut ledger = Ledger::new(&lab());
@@ -300,7 +300,7 @@ fn check_sees_what_does_not_add_up() {
 }
 
 #[test]
-fn a_ledger_that_shrinks_has_nothing_free_until_enough_is_released() {
+fn shrunk_ledger_has_nothing_free_until_enough_is_released() {
     let mut ledger = Ledger::new(&lab());
     let needs = Requirement { cpu_milli: 3_000, ..gpus(1, GB, 600) };
     ledger.allocate(1, &needs, Fit::First).unwrap();
@@ -326,7 +326,7 @@ fn a_ledger_that_shrinks_has_nothing_free_until_enough_is_released() {
 }
 
 #[test]
-fn only_gpus_that_may_be_used_are_used() {
+fn only_permitted_gpus_are_used() {
     let mut ledger = Ledger::new(&lab());
     let needs = gpus(2, GB, 1_000);
     ledger.allocate_where(1, &needs, Fit::First, |at| at != 1).unwrap();

@@ -1,11 +1,11 @@
-//! What can be asked of a ledger without changing it, and the proof that it adds up.
+//! Read access to a ledger, and the check that it adds up.
 
 use serde::Serialize;
 
 use super::{DeviceEntry, Ledger, Sums};
 use crate::resource::WHOLE_GPU;
 
-/// What is free now, in the amounts that an index over workers needs.
+/// The free amounts, in the form that an index over workers needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Free {
     /// Processor time, in thousandths of a core.
@@ -14,7 +14,7 @@ pub struct Free {
     pub memory_bytes: u64,
     /// Disk.
     pub storage_bytes: u64,
-    /// GPUs of which a whole is free.
+    /// GPUs that are entirely free.
     pub whole_gpus: u32,
     /// The most memory that one GPU has free.
     pub greatest_gpu_memory_bytes: u64,
@@ -26,7 +26,7 @@ pub struct Free {
     pub gpu_memory_bytes: u128,
 }
 
-/// How much of each resource is booked, from 0 to 1; 0 of what the worker does not have.
+/// How much of each resource is booked, from 0 to 1; 0 for a resource that the worker does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Utilisation {
     /// Processor time.
@@ -41,7 +41,7 @@ pub struct Utilisation {
     pub gpu_memory: f64,
 }
 
-/// What an operator is shown of a worker's resources.
+/// Statistics of a worker's resources for an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LedgerStatistics {
     /// Bookings.
@@ -91,7 +91,7 @@ impl<K: Ord + Copy> Ledger<K> {
         }
     }
 
-    /// What an operator is shown.
+    /// Statistics for an operator.
     pub fn statistics(&self) -> LedgerStatistics {
         let available = self.device_entries.iter().filter(|entry| entry.booked_milli_gpu == 0);
         LedgerStatistics {
@@ -104,7 +104,7 @@ impl<K: Ord + Copy> Ledger<K> {
         }
     }
 
-    /// What is booked, as a capacity; the GPUs in order, as memory and share.
+    /// The booked amounts, as a capacity; the GPUs in order, as memory and share.
     pub fn in_use(&self) -> (u64, u64, u64, impl Iterator<Item = (u64, u32)>) {
         let booked = &self.booked;
         let devices = self
@@ -127,8 +127,8 @@ impl<K: Ord + Copy> Ledger<K> {
             || self.device_entries.iter().any(over)
     }
 
-    /// Adds every booking up, without trusting any running sum, and compares. For the simulator and for tests. Whether
-    /// it is more than there is tells [`Ledger::is_overbooked`].
+    /// Adds every booking up, without trusting any running sum, and compares. For the simulator and for tests. It does
+    /// not check whether more is booked than there is; [`Ledger::is_overbooked`] does.
     pub fn check(&self) -> Result<(), String> {
         let mut sums = Sums::default();
         let empty = |entry: &DeviceEntry| DeviceEntry {
@@ -143,7 +143,7 @@ impl<K: Ord + Copy> Ledger<K> {
                 return Err(format!("booking {nth} has a GPU twice: {:?}", booking.devices));
             }
             for at in &booking.devices {
-                let missing = || format!("booking {nth} has a GPU that is not there: {at}");
+                let missing = || format!("booking {nth} has a GPU that does not exist: {at}");
                 let entry = device_entries.get_mut(*at as usize).ok_or_else(missing)?;
                 entry.booked_memory_bytes += booking.gpu_memory_bytes;
                 entry.booked_milli_gpu += booking.milli_gpu;
@@ -168,5 +168,5 @@ fn same<T: PartialEq + std::fmt::Debug + ?Sized>(
     if kept == counted {
         return Ok(());
     }
-    Err(format!("{what} do not add up: kept {kept:?}, bookings add up to {counted:?}"))
+    Err(format!("{what} do not add up: recorded {kept:?}, bookings add up to {counted:?}"))
 }

@@ -62,11 +62,11 @@ fn every_reason_is_given_with_its_amounts() {
         ..none()
     };
     check(none(), &[]);
-    // Exactly what there is.
+    // Exactly the capacity.
     check(Requirement { cpu_milli: 4_000, memory_bytes: 16 * GB, ..none() }, &[]);
     check(Requirement { cpu_milli: 4_001, ..none() }, &[(Cpu, 4_001, 4_000)]);
     check(Requirement { storage_bytes: 1, ..none() }, &[(Storage, 1, 0)]);
-    // Incomparable: less of one resource does not make up for more of another, either way.
+    // Incomparable: more of one resource does not make up for less of another, either way.
     check(
         Requirement { cpu_milli: 1_000, memory_bytes: 17 * GB, ..none() },
         &[(Memory, 17 * GB, 16 * GB)],
@@ -76,11 +76,11 @@ fn every_reason_is_given_with_its_amounts() {
         Requirement { cpu_milli: 5_000, memory_bytes: 17 * GB, storage_bytes: 1, ..none() },
         &[(Cpu, 5_000, 4_000), (Memory, 17 * GB, 16 * GB), (Storage, 1, 0)],
     );
-    // Without GPUs, what is said of them does not count.
+    // Without GPUs, requirements on them do not count.
     check(gpus(0, 999 * GB, 1_000), &[]);
     check(gpus(1, 40 * GB, 1_000), &[]);
     check(gpus(2, 24 * GB, 500), &[]);
-    // The memory of several GPUs is not that of one, nor are their shares.
+    // The memory of several GPUs does not add up to that of one, nor do their shares.
     check(gpus(1, 64 * GB, 500), &[(GpuMemory, 1, 0)]);
     check(gpus(1, 0, 1_500), &[(GpuShare, 1, 0)]);
     check(gpus(2, 24 * GB, 501), &[(GpuShare, 2, 1)]);
@@ -117,7 +117,7 @@ fn the_first_executor_that_would_do_is_found() {
 }
 
 #[test]
-fn a_missing_executor_is_said_before_missing_resources() {
+fn missing_executor_is_reported_before_missing_resources() {
     let needs =
         Requirement { class: ExecutorClass::Aggregate, cpu_milli: 9_000, ..Requirement::default() };
     assert_eq!(needs.satisfied_by(&lab()), Err(Refusal::without_amount(Executor)));
@@ -128,7 +128,7 @@ fn refusals_read_well_and_kinds_are_in_order() {
     let refusal = Refusal { kind: Gpus, needed: 2, present: 1 };
     assert_eq!(refusal.to_string(), "too few GPUs (needs 2, has 1)");
     assert_eq!(Refusal::without_amount(Busy).to_string(), "busy");
-    // Counts by reason are arrays over the kinds: each must be at the place of its number.
+    // Counts by reason are arrays over the kinds: each must be at the index of its number.
     for (at, kind) in RefusalKind::ALL.into_iter().enumerate() {
         assert_eq!(kind as usize, at, "{kind:?}");
     }

@@ -1,4 +1,4 @@
-//! Channels with somebody at the other end who keeps to no rule. From here the bare streams can be had.
+//! Channels with a peer that breaks the protocol. This module has access to the bare streams.
 
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ use super::*;
 use crate::handle::NetEvent;
 use crate::settings::{Limits, Settings};
 
-/// Longer than anything here takes, on a busy machine too.
+/// Longer than anything here takes, even on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Lab {
@@ -31,7 +31,7 @@ impl Lab {
         Lab { root, ca }
     }
 
-    /// A node, and where it listens.
+    /// A node, and its listen address.
     async fn node(&self, role: NodeRole) -> (Net, Multiaddr) {
         let validity = Validity::days(SystemTime::now(), 1);
         let issued = issue::node(&self.ca, "node", role, &[], validity).unwrap();
@@ -70,7 +70,7 @@ impl Lab {
     }
 }
 
-/// A worker and a scheduler whose channel is as it should be.
+/// A worker and a scheduler with a working channel.
 struct Pair {
     lab: Lab,
     worker: Net,
@@ -108,7 +108,7 @@ impl Pair {
         (stream, channel)
     }
 
-    /// Messages go both ways.
+    /// Checks that messages pass in both directions.
     async fn still_works(&mut self) {
         within(self.opened.writer.send(&orders(7))).await.unwrap();
         assert_eq!(within(self.channel.reader.next()).await.unwrap(), Some(orders(7)));
@@ -160,7 +160,7 @@ fn frame<M: Message>(message: &M) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_are_no_message_end_the_channel_they_came_on() {
+async fn invalid_bytes_end_their_channel() {
     let mut pair = Pair::new().await;
     let too_large = u32::try_from(Orders::MAX_BYTES + 1).unwrap().to_be_bytes();
     let garbage = [&5_u32.to_be_bytes()[..], &[1, 0xc1, 0xc1, 0xc1, 0xc1]].concat();
@@ -178,7 +178,7 @@ async fn bytes_that_are_no_message_end_the_channel_they_came_on() {
         stream.flush().await.unwrap();
         let error = within(channel.reader.next()).await.unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
-        assert!(channel.reader.frames.buffered_bytes() <= LENGTH_BYTES, "it is not gathered");
+        assert!(channel.reader.frames.buffered_bytes() <= LENGTH_BYTES, "it is not buffered");
         pair.still_works().await;
     }
 }
@@ -198,7 +198,7 @@ async fn half_a_frame_blocks_no_other_channel() {
         pair.still_works().await;
     }
     assert!(!waiting.is_finished());
-    // What ends in the middle was no message.
+    // A partial message does not count.
     stream.close().await.unwrap();
     let (next, _) = within(waiting).await.unwrap();
     assert_eq!(next.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
@@ -211,7 +211,7 @@ async fn a_peer_that_does_not_read_blocks_no_other_channel() {
     let (stream, mut channel, _rogue) = pair.bare().await;
     let sending = tokio::spawn(async move {
         let message = large(8 << 20);
-        // More than any buffer on the way takes; what is sent there waits, and is bounded.
+        // More than all buffers hold; sending blocks, and is bounded.
         while channel.writer.send(&message).await.is_ok() {}
     });
     for _ in 0..20 {
@@ -232,7 +232,7 @@ async fn nothing_is_lost_when_a_reader_is_interrupted() {
     for part in bytes.chunks(7) {
         stream.write_all(part).await.unwrap();
         stream.flush().await.unwrap();
-        // Asked once and given up, whether or not the part has come.
+        // Polled once and dropped, whether or not the part has arrived.
         if let std::task::Poll::Ready(next) = poll!(std::pin::pin!(channel.reader.next())) {
             read.push(next.unwrap().unwrap());
         }
@@ -246,11 +246,11 @@ async fn nothing_is_lost_when_a_reader_is_interrupted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_follows_a_message_that_was_sent_in_part() {
+async fn nothing_follows_a_partly_sent_message() {
     let mut pair = Pair::new().await;
     let (_stream, mut channel, _rogue) = pair.bare().await;
     let whole = large(16 << 20);
-    // Nobody reads, and it fits nowhere: it cannot be written at once.
+    // The other end does not read, and no buffer can hold it: it cannot be written at once.
     assert!(poll!(std::pin::pin!(channel.writer.send(&whole))).is_pending());
     let error = within(channel.writer.send(&reports(1))).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
@@ -288,7 +288,7 @@ async fn channels_of_one_scheduler_are_limited() {
     assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     assert!(pair.channels.try_recv().is_err());
     pair.still_works().await;
-    // Others are not counted, and what is closed counts no more.
+    // Other schedulers are not counted, and closed channels no longer count.
     let (_stream, _channel, _other) = pair.bare().await;
     held.pop();
     let opened = within(rogue.open_channel::<TaskProtocol>(pair.worker.own())).await;
@@ -326,7 +326,7 @@ async fn channels_are_opened_to_workers_only() {
         let scheduler = lab.scheduler(&address).await;
         let error = scheduler.open_channel::<TaskProtocol>(other.own()).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
-        // One that pretends.
+        // A scheduler that pretends to be one.
         let _taken =
             other.shared.streams.clone().accept(StreamProtocol::new(TaskProtocol::NAME)).unwrap();
         let error = scheduler.open_channel::<TaskProtocol>(other.own()).await.err().unwrap();
@@ -347,7 +347,7 @@ async fn accepting_channels_can_stop_and_start_again() {
         }
         tokio::task::yield_now().await;
     };
-    // Those that were taken go on.
+    // Accepted channels stay open.
     pair.still_works().await;
     let opened =
         within(pair.scheduler.open_channel::<TaskProtocol>(pair.worker.own())).await.unwrap();

@@ -1,4 +1,4 @@
-//! The directory: what this node publishes, what it keeps for others, and searches.
+//! The directory: what this node publishes, what it stores for others, and searches.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::rate::RateLimiter;
 use crate::record_sets::{InsertOutcome, MAX_PER_AUTHOR, dataset_key, worker_key, worker_keys};
 use crate::statement::{Statement, VerifiedStatement, author_of, sign, unix_ms};
 
-/// A record is refreshed three times before it would end, so that two lost refreshes do no harm.
+/// A record is refreshed three times before it would expire, so that two lost refreshes do no harm.
 const REFRESHES_PER_TTL: u32 = 3;
 
-/// After a change, publishing waits this long for the next: at start addresses come one by one.
+/// After a change, publishing waits this long for the next: at start, addresses become known one by one.
 const PUBLISH_DELAY: Duration = Duration::from_millis(300);
-/// The same once something is published: it still leads here, so there is no hurry.
+/// The same once something is published: it is still valid, so there is no hurry.
 const REPUBLISH_DELAY: Duration = Duration::from_secs(3);
 
-/// How long a search may take. Servers that have died are asked too, and would hold it up for ten seconds.
+/// How long a search may take. Servers that have died are queried too, and would delay it for ten seconds.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Searches under way at once; more are answered with nothing, which callers take for "try again".
+/// Searches in flight at once; more return nothing, which callers treat as "retry later".
 const MAX_SEARCHES: usize = 256;
 
 /// Records that a peer may put in a second, and at once: a worker on all its lists, and again after a change.
@@ -42,7 +42,7 @@ const PUTS_PER_SECOND: u32 = 100;
 const PUT_BURST: u32 = 1_024;
 const MAX_PUT_PEERS: usize = 16_384;
 
-/// Farewells that are remembered: longer than the records that they end.
+/// Farewells that are remembered: longer than the records that they void.
 const MAX_FAREWELLS: usize = 8_192;
 
 /// Addresses that a record carries: those that work best come first.
@@ -90,7 +90,7 @@ impl Directory {
         }
     }
 
-    /// What was published no longer says how to reach this node.
+    /// The published addresses of this node are stale.
     pub(super) fn addresses_changed(&mut self) {
         if self.publication.is_some() {
             let delay = if self.announced { REPUBLISH_DELAY } else { PUBLISH_DELAY };
@@ -98,7 +98,7 @@ impl Directory {
         }
     }
 
-    /// What `author` said up to `sequence` is void, whoever still repeats it.
+    /// The records of `author` up to `sequence` are void, even if other peers still repeat them.
     pub(super) fn record_farewell(&mut self, author: PeerId, sequence: u64) {
         if self.farewells.len() >= MAX_FAREWELLS {
             self.farewells.clear();
@@ -106,7 +106,7 @@ impl Directory {
         self.farewells.insert(author, sequence);
     }
 
-    /// Whether the author has said farewell since.
+    /// Whether the author has published a farewell since.
     pub(super) fn has_left(&self, verified: &VerifiedStatement) -> bool {
         let farewell = self.farewells.get(&author_of(verified));
         farewell.is_some_and(|farewell| verified.statement.sequence() <= *farewell)
@@ -213,8 +213,8 @@ impl Driver {
         records.into_iter().filter_map(signed).collect()
     }
 
-    /// The gateways of this node hold all that it publishes: they are the first to be asked, over a connection that
-    /// is there. The servers closest to the key hold it too, for those who know other gateways.
+    /// The gateways of this node hold all that it publishes: they are queried first, over a connection that
+    /// exists. The servers closest to the key hold it too, for nodes with other gateways.
     fn put(&mut self, key: RecordKey, signed: &SignedRecord, sequence: u64, ttl: Duration) {
         let own = self.own();
         let gateways = self.connected_gateways();
@@ -325,7 +325,7 @@ impl Driver {
         }
     }
 
-    /// Gateways hold everything, so when all of them have answered there is nothing left to ask.
+    /// Gateways hold everything, so when all of them have responded the query is complete.
     fn on_server_response(&mut self, query: QueryId, server: PeerId) {
         let gateways = self.connected_gateways();
         let Some(search) = self.directory.queries.get(&query) else { return };
@@ -400,7 +400,7 @@ impl Driver {
                 != InsertOutcome::Full
     }
 
-    /// Tells everyone that what this node published is void.
+    /// Publishes to all peers that this node's records are void.
     pub(super) fn publish_farewell(&mut self) {
         if self.directory.publication.take().is_none() {
             return;

@@ -1,4 +1,4 @@
-//! The way to the gateways, the reservations there, and what follows for how this node can be reached.
+//! Connections to the gateways, relay reservations there, and the resulting reachability of this node.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use super::persistent::backoff;
 use super::{Driver, NetEvent};
 use crate::handle::Reachability;
 
-/// The longest pause between two tries to reach a gateway: after it restarts, all are back well within 30 s.
+/// The longest backoff between two dials of a gateway: after it restarts, all nodes are back well within 30 s.
 const MAX_BACKOFF: Duration = Duration::from_secs(8);
 
-/// How long a dial may take before it counts as failed, whatever the transport says.
+/// How long a dial may take before it counts as failed, whatever the transport reports.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// After the first gateway answered, how long to wait for probes and reservations before saying how this node is
-/// reached. Probes run every five seconds.
+/// After the first gateway connected, how long to wait for probes and reservations before the reachability of this
+/// node is reported. Probes run every five seconds.
 const REACHABILITY_SETTLE_TIME: Duration = Duration::from_secs(12);
 
 pub(super) struct Gateways {
@@ -34,7 +34,7 @@ struct Gateway {
     address: Multiaddr,
     state: GatewayState,
     failures: u32,
-    /// The listener that stands for a slot at this gateway, and when to ask for one next.
+    /// The listener of the relay reservation at this gateway, and when to request the next.
     reservation: Option<ListenerId>,
     next_reservation: Instant,
 }
@@ -64,7 +64,7 @@ impl Gateways {
 }
 
 impl Driver {
-    /// Dials the gateways that are due, and asks those that are there for a slot.
+    /// Dials the gateways that are due, and requests reservations from those that are connected.
     pub(super) fn dial_gateways(&mut self, now: Instant) {
         for index in 0..self.gateways.gateways.len() {
             match self.gateways.gateways[index].state {
@@ -95,7 +95,7 @@ impl Driver {
         }
     }
 
-    /// A configured name is dialled whatever it stands for. Resolved again at each dial, since it may change.
+    /// The addresses of a configured name are always dialled. It is resolved at each dial, since it may change.
     fn allow_resolved_addresses(&self, address: &Multiaddr) {
         let host = address.iter().find_map(|part| match part {
             Protocol::Dns(name) | Protocol::Dns4(name) | Protocol::Dns6(name) => {
@@ -167,7 +167,7 @@ impl Driver {
     fn gateway_failed(&mut self, index: usize, problem: &str) {
         let gateway = &mut self.gateways.gateways[index];
         let backoff = backoff(gateway.failures).min(MAX_BACKOFF);
-        // The first failure and then each doubling: enough to notice, too little to fill a log.
+        // The first failure and then each doubling: enough to notice, too few to fill a log.
         if gateway.failures == 0 || gateway.failures.is_power_of_two() {
             tracing::warn!(gateway = %gateway.address, "the gateway is unreachable, retrying: {problem}");
         }
@@ -187,7 +187,7 @@ impl Driver {
         self.update_routing_table();
     }
 
-    /// Holds a slot at a gateway while this node cannot be reached directly, and gives it back when it can.
+    /// Holds a reservation at a gateway while this node cannot be reached directly, and releases it when it can.
     fn update_reservation(&mut self, index: usize, peer: PeerId, now: Instant) {
         let wanted = self.settings.relay_circuit
             && self.settings.role != NodeRole::Gateway
@@ -240,7 +240,7 @@ impl Driver {
         self.on_addresses_changed();
     }
 
-    /// Says how this node is reached, once that is known and whenever it changes.
+    /// Reports the reachability of this node, once it is known and whenever it changes.
     pub(super) fn report_reachability(&mut self, now: Instant) {
         let public = self.public_addresses();
         let is_gateway = self.settings.role == NodeRole::Gateway;
@@ -257,7 +257,7 @@ impl Driver {
                 Reachability::Assumed(public)
             }
             (false, _) => Reachability::Public(public),
-            // A slot is had at once, a probe takes longer: wait before calling this node private.
+            // A reservation takes a moment, a probe takes longer: wait before reporting this node as private.
             (true, false) if settled => Reachability::Relayed(relayed),
             (true, true) if settled && self.has_gateway() => Reachability::Private,
             _ => return,

@@ -1,4 +1,4 @@
-//! Gossip on `hypha/worker`: announcements and farewells, checked before they are passed on.
+//! Gossip on `hypha/worker`: announcements and farewells, checked before they are forwarded.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::statement::{Statement, author_of};
 
 /// Messages that an author may send in a second, and at once: it announces itself and changes now and then.
 const PER_AUTHOR: (u32, u32) = (1, 20);
-/// Messages that a neighbour may pass on: a gateway passes on everyone's, also when all come back at once.
+/// Messages that a neighbour may forward: a gateway forwards those of all nodes, also when all reconnect at once.
 const PER_NEIGHBOUR: (u32, u32) = (200, 4_000);
 /// Authors and neighbours whose rates are remembered.
 const MAX_RATED_PEERS: usize = 16_384;
@@ -37,7 +37,7 @@ impl Gossip {
 }
 
 impl Driver {
-    /// Sends `signed` to everyone; whether there was anyone to send it to.
+    /// Sends `signed` to all peers; returns whether there were any.
     pub(super) fn gossip(&mut self, signed: &SignedRecord) -> bool {
         let Ok(bytes) = encode(signed) else { return false };
         match self.swarm.behaviour_mut().gossip.publish(topic(), bytes) {
@@ -62,8 +62,8 @@ impl Driver {
         );
     }
 
-    /// What is wrong with the bytes is the neighbour's fault, who should not have passed it on; what is merely too
-    /// much or too old is not.
+    /// Invalid bytes are the fault of the neighbour, which should not have forwarded them; a message that is merely
+    /// over the rate or too old is not.
     fn validate_gossip(&mut self, neighbour: PeerId, bytes: &[u8]) -> MessageAcceptance {
         let now = Instant::now();
         if !self.gossip.neighbours.take(neighbour, now) {

@@ -1,4 +1,4 @@
-//! Events on their way to the node. The network never waits for the node: if it reads too slowly, the oldest events
+//! Events queued for the node. The network never waits for the node: if it reads too slowly, the oldest events
 //! are dropped and counted.
 
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use crate::handle::NetEvent;
 use crate::metrics::Metrics;
 
-/// Events held back beyond the channel's own: a burst of a few thousand peers that come at once.
+/// Events queued beyond the channel's own: a burst of a few thousand peers that connect at once.
 const MAX_WAITING: usize = 8_192;
 
 pub(super) struct Outbox {
@@ -30,7 +30,7 @@ impl Outbox {
         self.waiting.push_back(event);
     }
 
-    /// Hands one event over when the node has room; waits forever when there is none to hand over.
+    /// Sends one event when the node has room; waits forever when there is none to send.
     pub(super) async fn flush(&mut self) {
         if self.waiting.is_empty() {
             return std::future::pending().await;
@@ -41,7 +41,7 @@ impl Outbox {
                     room.send(event);
                 }
             }
-            // Nobody listens any more; the commands' end will stop the driver.
+            // The receiver is dropped; the end of the commands will stop the driver.
             Err(_) => self.waiting.clear(),
         }
     }

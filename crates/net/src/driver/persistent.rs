@@ -8,7 +8,7 @@ use libp2p::{Multiaddr, PeerId};
 
 use super::Driver;
 
-/// The first pause after a failed dial, doubled with each, up to the longest.
+/// The backoff after the first failed dial, doubled with each, up to the longest.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
@@ -41,7 +41,7 @@ impl PersistentPeers {
     }
 }
 
-/// How long to wait after so many failures in a row.
+/// The backoff after so many failures in a row.
 pub(super) fn backoff(failures: u32) -> Duration {
     INITIAL_BACKOFF.saturating_mul(1 << failures.min(16)).min(MAX_BACKOFF)
 }
@@ -92,7 +92,7 @@ impl Driver {
             if let Err(error) = self.swarm.dial(options) {
                 tracing::debug!(%peer, "cannot dial: {error}");
             }
-            // Until the dial has ended one way or the other; a success is seen by the link.
+            // Until the dial has succeeded or failed; a success shows as a link.
             self.persistent.failed(&peer, now);
         }
     }

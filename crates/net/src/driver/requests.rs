@@ -1,6 +1,6 @@
 //! Requests to peers and by peers, with ids, deadlines and bounds.
 //!
-//! A request by a peer waits for its answer outside of the loop, so a slow one holds up nobody; and one peer may
+//! A request by a peer waits for its response outside of the loop, so a slow one delays no other; and one peer may
 //! have only so many in flight.
 
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ struct InFlight {
     left: CancellationToken,
 }
 
-/// An answer on its way out.
+/// A response to be sent.
 pub(super) struct OutgoingResponse {
     peer: PeerId,
     id: u64,
@@ -63,7 +63,7 @@ impl RequestTracker {
         }
     }
 
-    /// The next answer that is ready; waits forever when nothing was asked.
+    /// The next response that is ready; waits forever when no request is pending.
     pub(super) async fn next_response(&mut self) -> OutgoingResponse {
         loop {
             match self.responding.next().await {
@@ -74,8 +74,8 @@ impl RequestTracker {
         }
     }
 
-    /// Gives up what `peer` asked: nobody can be answered any more. Left to its deadline it would either count
-    /// against the peer when it comes back, or let one that comes and goes ask without bound.
+    /// Drops the requests of `peer`: it can no longer receive responses. Until their deadlines they would either count
+    /// against the peer when it reconnects, or let a peer that reconnects repeatedly send requests without bound.
     pub(super) fn peer_disconnected(&mut self, peer: &PeerId) {
         if let Some(in_flight) = self.per_peer.remove(peer) {
             in_flight.left.cancel();
@@ -92,7 +92,7 @@ impl Driver {
         traceparent: Option<String>,
         reply: oneshot::Sender<Result<ResponseBody, RequestError>>,
     ) {
-        // Those whose requesters have given up are dropped here; libp2p lets go of them at its own, longer time-out.
+        // Those whose requesters have given up are dropped here; libp2p drops them at its own, longer timeout.
         self.requests.pending.retain(|_, pending| !pending.reply.is_closed());
         let id = self.requests.next_id;
         self.requests.next_id += 1;
@@ -173,7 +173,7 @@ impl Driver {
         }));
     }
 
-    /// Reads a request and counts it as in flight, or says why it is not answered.
+    /// Decodes a request and counts it as in flight, or returns the refusal.
     fn admit_request(
         &mut self,
         peer: PeerId,
@@ -225,7 +225,7 @@ impl Driver {
             encode(&Response { id: response.id, body: ResponseBody::Refused(refusal) })
         });
         match bytes {
-            // A peer that hung up meanwhile is no concern of ours.
+            // A peer that disconnected meanwhile does not matter.
             Ok(bytes) => {
                 drop(self.swarm.behaviour_mut().requests.send_response(response.channel, bytes))
             }

@@ -1,9 +1,9 @@
 //! Where a query of the directory begins.
 //!
-//! Every reachable node serves the directory, but while there are gateways it lives on those: routing tables hold only
-//! gateways, so records go to them and queries are answered by them. Were other servers in the tables too, each record
+//! Every reachable node serves the directory, but while there are gateways it is kept on those: routing tables hold
+//! only gateways, so records go to them and they respond to queries. With other servers in the tables too, each record
 //! would travel to some of hundreds of workers that come and go, over connections made for nothing else. A node that
-//! has lost all gateways begins with the servers that it has met.
+//! has lost all gateways begins with the servers that it has connected to before.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use libp2p::{Multiaddr, PeerId};
 
 use super::Driver;
 
-/// Servers that are remembered: more than a query ever asks.
+/// Servers that are remembered: more than a query ever contacts.
 const MAX_SERVERS: usize = 512;
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Driver {
         }
     }
 
-    /// A gateway came or went: queries begin there, or with whom this node has met.
+    /// A gateway connected or disconnected: queries begin there, or with the servers that this node knows.
     pub(super) fn update_routing_table(&mut self) {
         let alone = self.has_lost_all_gateways();
         for (peer, addresses) in &self.servers.known {

@@ -1,4 +1,4 @@
-//! Bulk transfers between nodes, on each carrier, calm and with a network that stalls and breaks.
+//! Bulk transfers between nodes, on each carrier, on a calm network and on one that stalls and breaks.
 //!
 //! `HYPHA_BULK_BYTES=268435456 HYPHA_BULK_ROUNDS=20` makes the transfers as large and as many as a training job's.
 
@@ -58,7 +58,7 @@ impl Side {
         let mut settings = settings(role, &[]);
         settings.bulk_listen = vec![loopback()];
         if proxied {
-            // No way around the proxy: the other learns no address to dial, and this one may not dial what it learns.
+            // No route around the proxy: the other learns no address to dial, and this one may not dial any it learns.
             settings.listen.clear();
             settings.excluded = vec!["127.0.0.1/32".parse().unwrap()];
         }
@@ -84,7 +84,7 @@ async fn pair(ping: Duration, proxied: bool) -> (Side, Side, Option<Proxy>) {
     (first, second, proxy)
 }
 
-/// Sends several at once both ways, and checks that each arrives whole.
+/// Sends several at once in both directions, and checks that each arrives intact.
 async fn exchange(first: &mut Side, second: &mut Side, carrier: BulkCarrier, round: usize) {
     let mut sending = JoinSet::new();
     let directions =
@@ -109,7 +109,7 @@ async fn exchange(first: &mut Side, second: &mut Side, carrier: BulkCarrier, rou
     }
 }
 
-/// Bytes that differ for each tag, cut from one random stretch so that large ones cost no memory.
+/// Bytes that differ for each tag, sliced from one random buffer so that large ones cost no memory.
 fn content(tag: usize) -> Bytes {
     static STRETCH: OnceLock<Bytes> = OnceLock::new();
     let stretch = STRETCH.get_or_init(|| {
@@ -137,7 +137,7 @@ async fn accept(offer: Incoming) {
     let tag = offer.header().round.unwrap() as usize;
     let received = offer.accept(DiscardSink).await.unwrap();
     let sent = blake3::hash(&content(tag));
-    assert_eq!(received.digest.0, *sent.as_bytes(), "transfer {tag} arrived changed");
+    assert_eq!(received.digest.0, *sent.as_bytes(), "transfer {tag} arrived damaged");
 }
 
 async fn many_rounds(carrier: BulkCarrier, ping: Duration) {
@@ -152,13 +152,13 @@ async fn several_at_once_both_ways_on_connections_of_their_own() {
     many_rounds(BulkCarrier::Dedicated, Duration::from_secs(15)).await;
 }
 
-/// Frequent pings provoke what stalls yamux: transfers must get through all the same.
+/// Frequent pings provoke stalls of yamux: transfers must complete all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_at_once_both_ways_on_streams_with_frequent_pings() {
     many_rounds(BulkCarrier::Stream, Duration::from_millis(20)).await;
 }
 
-/// The peer connection stalls, and breaks, in the middle of transfers; they go on behind what was verified.
+/// The peer connection stalls, and breaks, in the middle of transfers; they resume after the last verified chunk.
 #[tokio::test(flavor = "multi_thread")]
 async fn transfers_survive_stalls_and_lost_connections() {
     let (mut first, mut second, proxy) = pair(Duration::from_secs(15), true).await;

@@ -1,4 +1,4 @@
-//! Channels between schedulers and workers: in order, for schedulers alone, and over with the connection.
+//! Channels between schedulers and workers: in order, only for schedulers, and ended with the connection.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::lab::{DEADLINE, Lab, Node, answer_health, eventually, settings};
 
-/// Frames that are sent one behind the other.
+/// Frames that are sent one after the other.
 const FRAMES: u64 = 300;
 /// Messages in each.
 const MESSAGES: u64 = 20;
@@ -31,7 +31,7 @@ const SCHEDULERS: usize = 5;
 const CHANNELS_EACH: usize = 3;
 const ROUNDS: usize = 5;
 
-/// A worker that takes channels.
+/// A worker that accepts channels.
 struct WorkerFixture {
     lab: Lab,
     node: Node,
@@ -122,7 +122,7 @@ async fn write<M: Message>(writer: &mut ChannelWriter<M>, frame: impl Fn(u64) ->
 async fn read<M: Message + PartialEq>(reader: &mut ChannelReader<M>, frame: impl Fn(u64) -> M) {
     for number in 0..FRAMES {
         let next = reader.next().await.unwrap();
-        assert!(next == Some(frame(number)), "frame {number} came late, or changed, or not at all");
+        assert!(next == Some(frame(number)), "frame {number} is out of order, damaged, or missing");
     }
 }
 
@@ -146,7 +146,7 @@ async fn messages_flow_both_ways_in_order() {
         );
     })
     .await;
-    // Closed at one end, it is over at the other, behind what was sent.
+    // Closed at one end, it ends at the other, after the messages that were sent.
     to_worker.send(&orders(1)).await.unwrap();
     drop((to_worker, from_worker));
     assert_eq!(within(channel.reader.next()).await.unwrap(), Some(orders(1)));
@@ -184,7 +184,7 @@ async fn only_schedulers_open_channels() {
         let opened =
             within(connected_node.net.open_channel::<TaskProtocol>(fixture.node.id())).await;
         let error = opened.err().unwrap();
-        // It was refused at once each time, not left waiting.
+        // It was refused at once each time, and did not time out.
         assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{role}: {error}");
         assert!(fixture.channels.try_recv().is_err(), "a {role} has a channel");
         assert!(connected_node.healthy(fixture.node.id()).await);
@@ -228,7 +228,7 @@ async fn a_channel_is_for_the_roles_and_messages_of_its_protocol() {
     let scheduler = connected_node(NodeRole::Scheduler).await;
     assert!(within(scheduler.net.open_channel::<Slices>(data.id())).await.is_err());
     let error = within(scheduler.net.open_channel::<TaskProtocol>(data.id())).await.err().unwrap();
-    assert!(error.to_string().ends_with("it is no worker"), "{error}");
+    assert!(error.to_string().ends_with("it is not a worker"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,7 +240,7 @@ async fn channels_opened_at_once_by_several_schedulers_all_get_through() {
         schedulers.push(fixture.connected_node(NodeRole::Scheduler).await);
     }
     let mut channels = fixture.channels;
-    // Whatever comes is answered with the number that it brought, as long as it lasts.
+    // Each message is answered with its own number, as long as the channel lasts.
     let lasting = Arc::new(AtomicUsize::new(0));
     let counted = lasting.clone();
     tokio::spawn(async move {
@@ -272,7 +272,7 @@ async fn channels_opened_at_once_by_several_schedulers_all_get_through() {
         }
         let done = within(opening.join_all()).await;
         assert_eq!(done.len(), SCHEDULERS * CHANNELS_EACH);
-        // A scheduler has few places: those of this round must be free for the next.
+        // A scheduler has few channels: those of this round must be free for the next.
         eventually("the channels of a round have ended", || async {
             lasting.load(Ordering::SeqCst) == 0
         })
@@ -280,15 +280,15 @@ async fn channels_opened_at_once_by_several_schedulers_all_get_through() {
     }
 }
 
-/// Opens a channel, says one thing, and hears the same.
+/// Opens a channel, sends one message, and receives the same.
 async fn exchange(net: Net, worker: PeerId, fence: u64) {
     let opened = net.open_channel::<TaskProtocol>(worker).await;
     assert!(opened.is_ok(), "{:?}", opened.err());
     let Channel { writer: mut orders, reader: mut reports, .. } = opened.unwrap();
     let cancel = Orders { orders: vec![Order::Cancel(attempt(fence))], skipped: 0 };
     orders.send(&cancel).await.unwrap();
-    let heard = reports.next().await.unwrap().unwrap();
-    assert_eq!(heard.reports, [Report::Accepted(attempt(fence))]);
+    let received = reports.next().await.unwrap().unwrap();
+    assert_eq!(received.reports, [Report::Accepted(attempt(fence))]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -302,7 +302,7 @@ async fn the_end_of_the_connection_ends_both_readers() {
         fixture.channel(&bystander).await;
     scheduler.net.stop().await;
     within(async { tokio::join!(ends(&mut channel.reader), ends(&mut from_worker)) }).await;
-    // And it can be told from the writers, sooner or later.
+    // The writers notice as well, sooner or later.
     within(async { while channel.writer.send(&reports(0)).await.is_ok() {} }).await;
 
     channel_too.writer.send(&reports(1)).await.unwrap();
@@ -342,9 +342,9 @@ async fn a_scheduler_that_is_revoked_loses_its_channel() {
     assert_eq!(within(channel_too.reader.next()).await.unwrap(), Some(orders(1)));
 }
 
-/// Nobody takes them: they wait, and their schedulers know no different.
+/// They are never accepted: they wait, and their schedulers see no difference.
 #[tokio::test(flavor = "multi_thread")]
-async fn channels_that_nobody_takes_hold_up_nothing_else() {
+async fn channels_that_are_not_accepted_block_nothing_else() {
     let fixture = WorkerFixture::new().await;
     let mut opened = Vec::new();
     for _ in 0..SCHEDULERS {

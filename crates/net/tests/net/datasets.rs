@@ -1,4 +1,4 @@
-//! Data sets are found at all who serve them, while they do.
+//! Data sets are found at all of their providers, while they serve them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn serve(node: &Node, names: &[&str], ttl: Duration) {
     node.net.publish(Publication::Datasets { names, ttl }).await;
 }
 
-/// `name` is found at exactly these.
+/// Checks that `name` is found at exactly these.
 async fn found(seeker: &Node, name: &str, providers: &[PeerId]) {
     let mut expected = providers.to_vec();
     expected.sort();

@@ -1,4 +1,4 @@
-//! Workers and data sets are found by what they are, by everyone, and only while they are there.
+//! Workers and data sets are found by their capabilities, by all nodes, and only while they are up.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn a_hundred_workers_are_found_by_what_they_offer() {
         node.net.publish(Publication::Worker { worker: worker.clone(), ttl: TTL }).await;
         workers.push((node, worker));
     }
-    // This one lives in a runtime of its own, which will end without a word.
+    // This one runs in a runtime of its own, which will end without a farewell.
     let vanishing = tokio::runtime::Runtime::new().unwrap();
     let rude = {
         let _inside = vanishing.enter();
@@ -84,7 +84,7 @@ async fn a_hundred_workers_are_found_by_what_they_offer() {
         }
     }
 
-    // One leaves with a farewell, one vanishes without a word.
+    // One leaves with a farewell, one vanishes without.
     let (polite, _) = workers.remove(7);
     polite.net.stop().await;
     schedulers[0]
@@ -94,7 +94,7 @@ async fn a_hundred_workers_are_found_by_what_they_offer() {
         .await;
     let gone = [polite.id(), rude];
     vanishing.shutdown_background();
-    eventually("those who left are no longer found", || async {
+    eventually("nodes that left are no longer found", || async {
         let found = schedulers[1].net.get_records_matching(CapabilityQuery::default()).await;
         found.len() == workers.len() - 1 && found.iter().all(|found| !gone.contains(&found.peer))
     })

@@ -1,4 +1,4 @@
-//! Records and gossip that are not what they claim: dropped where they arrive, and not passed on.
+//! Forged records and gossip: dropped where they arrive, and not forwarded.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use crate::rogue::{Rogue, list_key, member, part_of};
 
 const MINUTE_MS: u32 = 60_000;
 
-/// A gateway, somebody who hears what it passes on, and a rogue with a worker's certificate.
+/// A gateway, a scheduler that receives what it forwards, and a rogue with a worker's certificate.
 struct Stage {
     lab: Lab,
     gateway: Node,
@@ -46,13 +46,13 @@ impl Stage {
         found.into_iter().map(|found| (found.peer, found.sequence)).collect()
     }
 
-    /// Where the rogue's own record belongs.
+    /// Puts a record where the rogue's own record belongs.
     async fn put(&self, signed: Vec<u8>) {
         let key = list_key(&Listing::All, part_of(&self.pki.own().peer_id));
         self.rogue.put(self.gateway.id(), key, signed).await;
     }
 
-    /// What a worker of this organisation could not have said, and what is wrong with it.
+    /// Statements that a worker of this organisation cannot have made, and what is wrong with them.
     fn forgeries(&self) -> Vec<(&'static str, Vec<u8>)> {
         let pki = &self.pki;
         let good = record(pki, 1);
@@ -82,7 +82,7 @@ impl Stage {
             ("another authority", of(&stranger)),
             ("a changed signature", encode(&unsigned).unwrap()),
             ("a changed payload", encode(&changed).unwrap()),
-            ("somebody else's chain", encode(&borrowed).unwrap()),
+            ("the chain of another node", encode(&borrowed).unwrap()),
             ("a farewell as a record", encode(&relabelled).unwrap()),
             ("one that has ended", with(|record| record.issued_unix_ms -= 300_000)),
             ("one from the future", with(|record| record.issued_unix_ms += 300_000)),
@@ -150,11 +150,11 @@ fn signed(pki: &Pki, sequence: u64) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forged_gossip_is_not_passed_on_and_true_gossip_of_the_same_peer_is() {
+async fn forged_gossip_is_not_forwarded_and_genuine_gossip_of_the_same_peer_is() {
     let stage = Stage::new().await;
     let mut believed = Vec::new();
     for (what, bytes) in stage.forgeries() {
-        // Bytes beyond a message's bound do not even get as far as a judgement.
+        // Bytes beyond a message's bound are never even validated.
         let judged = bytes.len() <= SignedRecord::MAX_BYTES;
         let before = stage.refused("gossip");
         stage.rogue.gossip(bytes).await;
@@ -162,7 +162,7 @@ async fn forged_gossip_is_not_passed_on_and_true_gossip_of_the_same_peer_is() {
             let counted = || async { stage.refused("gossip") == before + 1 };
             eventually(&format!("{what} is refused"), counted).await;
         }
-        // Each time of another author, whose first message it is: authors have rates of their own.
+        // Each time another author, whose first message it is: authors have rate limits of their own.
         let honest = stage.lab.pki(NodeRole::Worker);
         let author = honest.own().peer_id;
         believed.push(author);
@@ -171,28 +171,30 @@ async fn forged_gossip_is_not_passed_on_and_true_gossip_of_the_same_peer_is() {
                 |event| matches!(event, NetEvent::WorkerAnnounced(found) if found.peer == author),
             ) > 0
         };
-        // Sending too much breaks the sender's own stream: nothing more comes of its connection.
+        // Sending too much breaks the sender's own stream: nothing more arrives on its connection.
         let (other, _) = member(&stage.lab, NodeRole::Worker);
         if !judged {
             other.dial(stage.gateway.listening().await).await.unwrap();
         }
         let carrier = if judged { &stage.rogue } else { &other };
         carrier.gossip(signed(&honest, 1)).await;
-        eventually(&format!("true gossip after {what} is heard"), || async { arrived() }).await;
+        eventually(&format!("genuine gossip after {what} is received"), || async { arrived() })
+            .await;
         let forged = |event: &NetEvent| match event {
             NetEvent::WorkerAnnounced(found) => !believed.contains(&found.peer),
             _ => false,
         };
-        assert_eq!(stage.scheduler.count(forged), 0, "{what} was passed on");
+        assert_eq!(stage.scheduler.count(forged), 0, "{what} was forwarded");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forged_records_are_not_kept_and_do_no_harm_to_true_ones() {
+async fn forged_records_are_not_stored_and_do_not_affect_genuine_ones() {
     let stage = Stage::new().await;
     let own = stage.pki.own().peer_id;
     stage.put(signed(&stage.pki, 100)).await;
-    eventually("the true record is found", || async { stage.found().await == [(own, 100)] }).await;
+    eventually("the genuine record is found", || async { stage.found().await == [(own, 100)] })
+        .await;
 
     for (what, bytes) in stage.forgeries() {
         let before = stage.refused("directory");
@@ -200,7 +202,7 @@ async fn forged_records_are_not_kept_and_do_no_harm_to_true_ones() {
         let counted = || async { stage.refused("directory") == before + 1 };
         eventually(&format!("{what} is refused"), counted).await;
     }
-    // True, and in the wrong place.
+    // Genuine, but under the wrong key.
     let listings = listings_of(&plain_worker(own));
     let elsewhere = Listing::Model("unheard-of".parse().unwrap());
     assert!(!listings.contains(&elsewhere));
@@ -219,19 +221,19 @@ async fn forged_records_are_not_kept_and_do_no_harm_to_true_ones() {
     assert_eq!(stage.found().await, [(own, 100)]);
     assert_eq!(stage.gateway.metric("hypha_net_records "), 1);
 
-    // An older one changes nothing, a newer one counts.
+    // An older one changes nothing, a newer one replaces it.
     stage.put(signed(&stage.pki, 99)).await;
     stage.put(signed(&stage.pki, 102)).await;
-    eventually("the newest counts", || async { stage.found().await == [(own, 102)] }).await;
+    eventually("the newest is found", || async { stage.found().await == [(own, 102)] }).await;
     stage.put(signed(&stage.pki, 101)).await;
     let before = stage.refused("directory");
     stage.put(vec![0xc1]).await;
-    eventually("all were looked at", || async { stage.refused("directory") > before }).await;
+    eventually("all were checked", || async { stage.refused("directory") > before }).await;
     assert_eq!(stage.found().await, [(own, 102)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_lies_is_believed_only_what_others_signed() {
+async fn a_lying_server_can_return_only_genuine_records() {
     let lab = Lab::new();
     let (liar, _) = member(&lab, NodeRole::Gateway);
     let honest = lab.pki(NodeRole::Worker);
@@ -255,7 +257,7 @@ async fn a_server_that_lies_is_believed_only_what_others_signed() {
     let settings = settings(NodeRole::Scheduler, &[liar.listening().await]);
     let seeker = Node::start(settings, lab.pki(NodeRole::Scheduler));
     seeker.has_gateway(1).await;
-    eventually("what is true is found", || async {
+    eventually("the genuine records are found", || async {
         let found = seeker.net.get_records_matching(CapabilityQuery::default()).await;
         assert!(
             found.iter().all(|found| found.peer == honest.own().peer_id && found.sequence == 7)
@@ -267,7 +269,7 @@ async fn a_server_that_lies_is_believed_only_what_others_signed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_farewell_is_believed_of_its_author_alone_and_only_while_it_is_fresh() {
+async fn a_farewell_counts_only_from_its_author_and_while_it_is_fresh() {
     let stage = Stage::new().await;
     let victim = stage.lab.node(NodeRole::Worker, &[&stage.gateway]).await;
     let publication = hypha_net::Publication::Worker {
@@ -291,7 +293,7 @@ async fn a_farewell_is_believed_of_its_author_alone_and_only_while_it_is_fresh()
     }
     assert!(stage.found().await.iter().any(|(peer, _)| *peer == victim.id()));
 
-    // Its own word counts.
+    // Its own farewell counts.
     let own = stage.pki.own().peer_id;
     stage.put(signed(&stage.pki, 100)).await;
     eventually("the rogue is found", || async { stage.found().await.contains(&(own, 100)) }).await;
@@ -305,5 +307,5 @@ async fn a_farewell_is_believed_of_its_author_alone_and_only_while_it_is_fresh()
     })
     .await;
     let others = |event: &NetEvent| matches!(event, NetEvent::NodeLeft(id) if *id != own);
-    assert_eq!(stage.scheduler.count(others), 0, "no forged farewell was passed on");
+    assert_eq!(stage.scheduler.count(others), 0, "no forged farewell was forwarded");
 }

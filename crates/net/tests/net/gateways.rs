@@ -1,4 +1,4 @@
-//! Gateways that restart, die, or are none.
+//! Gateways that restart, die, or are not gateways.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::lab::{Lab, Node, answer_health, eventually, plain_worker, settings};
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// What is promised after a restart.
+/// The documented bound after a restart.
 const BACK_WITHIN: Duration = Duration::from_secs(30);
 
 async fn publish(node: &Node) {
@@ -32,7 +32,7 @@ fn ids<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Vec<PeerId> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_come_back_to_a_gateway_that_restarts() {
+async fn all_nodes_reconnect_to_a_restarted_gateway() {
     let lab = Lab::new();
     let issued = lab.issue(NodeRole::Gateway);
     let first = Node::start(settings(NodeRole::Gateway, &[]), lab.pki_of(&issued));
@@ -69,20 +69,20 @@ async fn all_come_back_to_a_gateway_that_restarts() {
         }
     };
     assert!(tokio::time::timeout(BACK_WITHIN, back).await.is_ok(), "some are not back");
-    // The new gateway has nothing but what it was told since.
+    // The new gateway has only records that it received since.
     eventually("all are found again", || async { found(&scheduler).await == everyone }).await;
     let second = second.into_inner().unwrap().unwrap();
     assert_eq!(second.id(), first.id());
-    // Metrics are taken now and then.
+    // Metrics are updated periodically.
     let counted = || async { second.metric("hypha_net_records ") >= 9 };
     eventually("the gateway counts its records", counted).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_gateways_the_loss_of_one_is_not_noticed() {
+async fn losing_one_of_two_gateways_has_no_effect() {
     let lab = Lab::new();
     let survivor = lab.gateway().await;
-    // The other lives in a runtime of its own, which ends without a word.
+    // The other runs in a runtime of its own, which ends without a farewell.
     let vanishing = tokio::runtime::Runtime::new().unwrap();
     let victim = {
         let _inside = vanishing.enter();
@@ -110,14 +110,14 @@ async fn of_two_gateways_the_loss_of_one_is_not_noticed() {
     }
 
     vanishing.shutdown_background();
-    // At once, without a second try.
+    // At once, without a retry.
     assert_eq!(found(&scheduler).await, ids(&workers));
     for worker in &workers {
         assert!(scheduler.healthy(worker.id()).await);
     }
     let lost = |event: &NetEvent| matches!(event, NetEvent::GatewayChanged(_, None)).then_some(());
     scheduler.wait_for_event("the loss of the gateway", lost).await;
-    // What is published now is found too, also by one who comes now and knows both addresses.
+    // Records published now are found too, also by a node that joins now and knows both addresses.
     let newcomer = lab.node(NodeRole::Worker, &both).await;
     publish(&newcomer).await;
     let late = lab.node(NodeRole::Scheduler, &both).await;
@@ -134,7 +134,7 @@ async fn of_two_gateways_the_loss_of_one_is_not_noticed() {
 
 // One thread, because the subscriber that catches the warnings is that thread's.
 #[tokio::test]
-async fn a_worker_at_a_gateways_address_is_no_gateway() {
+async fn a_worker_at_a_gateway_address_is_not_used_as_a_gateway() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -152,10 +152,10 @@ async fn a_worker_at_a_gateways_address_is_no_gateway() {
     );
     publish(&misled).await;
     let expected = "the node there is a worker, not a gateway";
-    eventually("it says what is wrong", || async { log.text().contains(expected) }).await;
+    eventually("it logs the reason", || async { log.text().contains(expected) }).await;
     misled.joined(worker.id()).await;
-    // A second look, some tries later.
-    eventually("it keeps trying", || async { log.text().matches(expected).count() > 1 }).await;
+    // A second look, some attempts later.
+    eventually("it keeps retrying", || async { log.text().matches(expected).count() > 1 }).await;
     assert_eq!(misled.count(|event| matches!(event, NetEvent::GatewayChanged(..))), 0);
     assert_eq!(worker.metric("hypha_net_records "), 0, "nothing is put to it");
     assert!(misled.healthy(worker.id()).await, "it is a peer like any other");

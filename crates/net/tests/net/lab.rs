@@ -1,4 +1,4 @@
-//! Nodes of a test: their own authority, loopback addresses, and what they heard.
+//! Nodes of a test: their own authority, loopback addresses, and the events they received.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -18,10 +18,10 @@ use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc};
 
-/// Longer than anything here takes, on a busy machine too.
+/// Longer than anything here takes, even on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How often a condition that nothing announces is looked at.
+/// How often a condition without an event is polled.
 const POLL: Duration = Duration::from_millis(50);
 
 /// An operator with one organisation.
@@ -71,7 +71,7 @@ impl Lab {
         Node::start(settings(role, &addresses(gateways).await), self.pki(role))
     }
 
-    /// The files of a node, in a directory that ends with the test.
+    /// The files of a node, in a directory that is removed with the test.
     pub(crate) fn files(&self, issued: &IssuedCertificate) -> (TempDir, CertificateFiles) {
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
@@ -138,7 +138,7 @@ pub(crate) fn settings(role: NodeRole, gateways: &[Multiaddr]) -> Settings {
     }
 }
 
-/// A node that remembers what it heard, and answers health requests unless told otherwise.
+/// A node that records its events, and answers health requests unless configured otherwise.
 pub(crate) struct Node {
     pub(crate) net: Net,
     registry: Registry,
@@ -199,12 +199,12 @@ impl Node {
             }
             let left = until.saturating_duration_since(Instant::now());
             if tokio::time::timeout(left, more).await.is_err() {
-                panic!("{what} was not heard; heard: {:#?}", self.log.events.lock().unwrap());
+                panic!("{what} was not received; received: {:#?}", self.log.events.lock().unwrap());
             }
         }
     }
 
-    /// How often something was heard so far.
+    /// How often such an event was received so far.
     pub(crate) fn count(&self, wanted: impl Fn(&NetEvent) -> bool) -> usize {
         self.log.events.lock().unwrap().iter().filter(|event| wanted(event)).count()
     }
@@ -231,7 +231,7 @@ impl Node {
         self.wait_for_event("a peer that left", left).await;
     }
 
-    /// Waits until a gateway was reached as often as `times`.
+    /// Waits until a gateway was connected `times` times.
     pub(crate) async fn has_gateway(&self, times: usize) {
         let gateway =
             |event: &NetEvent| matches!(event, NetEvent::GatewayChanged(_, Some(_))).then_some(());
@@ -244,7 +244,7 @@ impl Node {
         matches!(asked, Ok(ResponseBody::Health(health)) if health.ready)
     }
 
-    /// The sum of the metrics whose name and labels begin so.
+    /// The sum of the metrics whose name and labels begin with this.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
@@ -274,7 +274,7 @@ async fn listen(
     }
 }
 
-/// Waits until `holds` does, asking again and again.
+/// Polls until `holds` returns true.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let until = Instant::now() + DEADLINE;
     while !holds().await {
@@ -318,7 +318,7 @@ pub(crate) fn worker(
     }
 }
 
-/// A worker like any other.
+/// An ordinary worker.
 pub(crate) fn plain_worker(peer: PeerId) -> Worker {
     worker(peer, "vllm", &["llama"], &[24], 32)
 }

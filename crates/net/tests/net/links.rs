@@ -8,7 +8,7 @@ use hypha_net::{Link, Multiaddr, NetEvent, PeerId, Publication, Settings, multia
 
 use crate::lab::{Lab, Node, addresses, eventually, loopback_at, plain_worker, settings};
 
-/// Addresses of this machine; each side of a link takes those of the other for unreachable.
+/// Addresses of this machine; each side of a link considers those of the other unreachable.
 const NEAR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const FAR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
@@ -23,7 +23,7 @@ fn is_circuit(address: &Multiaddr) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_nobody_can_dial_is_reached_through_the_gateway() {
+async fn a_worker_that_cannot_be_dialled_is_reached_through_the_gateway() {
     let lab = Lab::new();
     let gateway = Node::start(
         excluding(settings(NodeRole::Gateway, &[]), &[NEAR, FAR]),
@@ -45,7 +45,7 @@ async fn a_worker_that_nobody_can_dial_is_reached_through_the_gateway() {
         let found = scheduler.net.get_records_matching(CapabilityQuery::default()).await;
         found.into_iter().flat_map(|found| found.addresses).collect::<Vec<_>>()
     };
-    eventually("the record names the way through the gateway", || async {
+    eventually("the record names the route through the gateway", || async {
         addresses_of_worker().await.iter().any(is_circuit)
     })
     .await;
@@ -65,7 +65,7 @@ async fn a_worker_that_nobody_can_dial_is_reached_through_the_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn addresses_that_others_tell_are_filtered_and_configured_ones_are_not() {
+async fn learned_addresses_are_filtered_and_configured_ones_are_not() {
     let lab = Lab::new();
     let node = Node::start(
         excluding(settings(NodeRole::Scheduler, &[]), &[FAR]),
@@ -78,7 +78,7 @@ async fn addresses_that_others_tell_are_filtered_and_configured_ones_are_not() {
     let other = lab.node(NodeRole::Worker, &[]).await;
     let reachable = other.listening().await;
 
-    // A peer's addresses are dialled at once, so when one has led there the other was left out.
+    // A peer's addresses are dialled at once, so when one has succeeded the other was left out.
     node.net.add_persistent_peer(other.id(), vec![excluded.clone(), reachable]).await;
     node.joined(other.id()).await;
     assert!(trap.accept().is_err(), "an excluded address was dialled");
@@ -86,13 +86,13 @@ async fn addresses_that_others_tell_are_filtered_and_configured_ones_are_not() {
     assert!(node.healthy(other.id()).await);
     assert!(trap.accept().is_err(), "an excluded address was dialled");
 
-    // What the operator names is dialled.
+    // An address that the operator configures is dialled.
     let dialled = tokio::spawn({
         let net = node.net.clone();
         async move { net.dial(excluded).await }
     });
     eventually("a configured address is dialled", || async { trap.accept().is_ok() }).await;
-    assert!(dialled.await.unwrap().is_err(), "nobody of ours is there");
+    assert!(dialled.await.unwrap().is_err(), "there is no node at this address");
 
     // So is a gateway in an excluded range.
     let gateway = lab.gateway().await;

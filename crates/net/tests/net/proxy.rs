@@ -1,4 +1,4 @@
-//! A TCP proxy on loopback that stalls and cuts what goes through it, each time so many bytes have passed.
+//! A TCP proxy on loopback that stalls and cuts its connections, each time so many bytes have passed.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// Not that of the nodes, so that it can be told from theirs.
+/// Not that of the nodes, so that it can be distinguished from theirs.
 const OWN_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 pub(crate) struct Proxy {
@@ -30,7 +30,7 @@ struct Faults {
 }
 
 impl Proxy {
-    /// In front of `target`, with the same peer id. Every `every` bytes there is a fault: in turns nothing moves for
+    /// In front of `target`, with the same peer id. Every `every` bytes there is a fault: alternately nothing moves for
     /// `stall`, and all connections are cut.
     pub(crate) async fn start(target: &Multiaddr, every: u64, stall: Duration) -> Proxy {
         let port = target.iter().find_map(|part| match part {

@@ -1,4 +1,4 @@
-//! Who is not let in; and that turning somebody away keeps nobody else waiting.
+//! Peers that are not admitted; and that refusing one delays no other.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::rogue::{Nothing, Rogue, odd_certificate, role_name};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What is promised is a few seconds; the rest is for a busy machine. Well below the time after
-/// which certificates are looked at again in any case.
+/// A few seconds are promised; the rest is for a busy machine. Well below the interval at
+/// which certificates are checked again in any case.
 const EXPELLED_WITHIN: Duration = Duration::from_secs(20);
 
-/// What is done to a certificate before it is signed.
+/// A change to a certificate before it is signed.
 type Spoil = fn(&mut CertificateParams);
 
-/// The node that others try to get into.
+/// The node that others try to connect to.
 struct TargetNode {
     lab: Lab,
     node: Node,
@@ -39,7 +39,7 @@ impl TargetNode {
         TargetNode::open(lab, pki, Limits::for_gateway()).await
     }
 
-    /// Where one is not let in.
+    /// A node that revokes one certificate.
     async fn revoking(
         revoked: impl FnOnce(&Lab) -> (String, IssuedCertificate),
     ) -> (TargetNode, IssuedCertificate) {
@@ -74,7 +74,7 @@ impl TargetNode {
         (Ipv4Addr::LOCALHOST, port.unwrap()).into()
     }
 
-    /// Somebody with a good certificate connects and is answered.
+    /// Checks that a node with a valid certificate connects and is answered.
     async fn still_serves(&self) {
         let good = self.lab.node(NodeRole::Worker, &[]).await;
         let id = good.net.dial(self.address.clone()).await.unwrap();
@@ -83,7 +83,7 @@ impl TargetNode {
         self.node.joined(good.id()).await;
     }
 
-    /// The holder of `pki` is refused and told why, whoever dials.
+    /// Checks that the holder of `pki` is refused with a reason, whichever side dials.
     async fn refuses(&self, pki: Pki, told: &str, says: &str) {
         let bad = Node::start(settings(NodeRole::Worker, &[]), pki);
         let (before, let_in) = (self.refused(), self.let_in());
@@ -96,7 +96,7 @@ impl TargetNode {
         self.still_serves().await;
     }
 
-    /// A rogue with this certificate is refused and told why.
+    /// Checks that a rogue with this certificate is refused with a reason.
     async fn refuses_certificate(&self, other: Arc<dyn ResolvesClientCert>, told: &str) {
         let pki = Arc::new(self.lab.pki(NodeRole::Worker));
         let rogue = Rogue::with_certificate(&pki, Some(other));
@@ -109,7 +109,7 @@ impl TargetNode {
     }
 }
 
-/// A worker whose certificate is valid at another time than now, loaded then.
+/// A worker whose certificate is valid at another time than now, loaded at that time.
 fn worker_at(lab: &Lab, validity: Validity, then: SystemTime) -> Pki {
     let now = SystemTime::now();
     let long = Validity { not_before: now - 9 * DAY, not_after: now + 9 * DAY };
@@ -144,7 +144,7 @@ async fn a_certificate_that_is_not_valid_yet() {
     let now = SystemTime::now();
     let soon = Validity { not_before: now + DAY / 4, not_after: now + DAY / 2 };
     let pki = worker_at(&target_node.lab, soon, now + DAY / 3);
-    // TLS has one word for both.
+    // TLS has one alert for both.
     target_node.refuses(pki, "CertificateExpired", "not valid yet").await;
 }
 
@@ -182,7 +182,7 @@ async fn a_certificate_that_is_revoked_while_its_holder_is_connected() {
     let left = tokio::time::timeout(EXPELLED_WITHIN, gateway.left(worker.id())).await;
     assert!(left.is_ok(), "it is still connected");
     assert_eq!(gateway.metric("hypha_net_peers_expelled"), 1);
-    // It tries to come back all the time, since this is its gateway, and is told why it cannot.
+    // It keeps reconnecting, since this is its gateway, and gets the reason of the refusal.
     worker.left(gateway.id()).await;
     let error = worker.net.dial(address).await.unwrap_err();
     assert!(error.contains("CertificateRevoked"), "{error}");
@@ -196,13 +196,13 @@ async fn a_certificate_that_is_revoked_while_its_holder_is_connected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_that_break_our_rules_though_not_those_of_tls() {
+async fn certificates_that_break_our_rules_but_not_those_of_tls() {
     let target_node = TargetNode::new().await;
     let odd = |spoil: Spoil| odd_certificate(&target_node.lab.ca, spoil);
     let cases: [(Spoil, &str); 4] = [
         (|leaf| leaf.subject_alt_names.truncate(1), "has no role"),
         (|leaf| leaf.subject_alt_names.push(role_name("scheduler")), "more than one role"),
-        // Longer than a reason may be: it is cut, and still told.
+        // Longer than a reason may be: it is cut, and still sent.
         (
             |leaf| leaf.subject_alt_names[1] = role_name(&"king".repeat(200)),
             "unknown role `kingking",
@@ -215,7 +215,7 @@ async fn certificates_that_break_our_rules_though_not_those_of_tls() {
     for (spoil, told) in cases {
         target_node.refuses_certificate(odd(spoil), told).await;
     }
-    // That the certificates are refused for these reasons alone.
+    // Shows that the certificates are refused only for these reasons.
     let pki = Arc::new(target_node.lab.pki(NodeRole::Worker));
     Rogue::with_certificate(&pki, Some(odd(|_| ())))
         .dial(target_node.address.clone())
@@ -246,7 +246,7 @@ async fn a_certificate_for_another_role_than_the_node_runs_as() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn somebody_else_at_the_address() {
+async fn another_node_at_the_address() {
     let target_node = TargetNode::new().await;
     let other = PeerId::random();
     let wrong: Multiaddr = target_node
@@ -257,13 +257,13 @@ async fn somebody_else_at_the_address() {
         .collect();
     let dialler = target_node.lab.node(NodeRole::Worker, &[]).await;
     let error = dialler.net.dial(wrong).await.unwrap_err();
-    assert!(error.contains(&target_node.node.id().to_string()), "it says who is there: {error}");
+    assert!(error.contains(&target_node.node.id().to_string()), "it names the node there: {error}");
     assert!(dialler.net.peers().await.is_empty());
     target_node.still_serves().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_are_no_handshake_and_connections_that_say_nothing() {
+async fn invalid_handshakes_and_silent_connections() {
     let lab = Lab::new();
     let pki = lab.pki(NodeRole::Gateway);
     let short = Limits { handshake_timeout: Duration::from_millis(500), ..Limits::for_gateway() };
@@ -274,7 +274,7 @@ async fn bytes_that_are_no_handshake_and_connections_that_say_nothing() {
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         &[0xff; 4_096],
-        // The right protocol, and then no TLS, or none at all.
+        // The right protocol, followed by invalid TLS, or nothing.
         &[tls.as_slice(), &[0x5a; 2_000]].concat(),
         tls,
     ];
@@ -282,7 +282,7 @@ async fn bytes_that_are_no_handshake_and_connections_that_say_nothing() {
     for bytes in cases {
         let mut stream = TcpStream::connect(target_node.socket()).await.unwrap();
         let _ = stream.write_all(bytes).await;
-        // The node hangs up by itself: the end of the stream, or a reset.
+        // The node disconnects by itself: the end of the stream, or a reset.
         let mut answer = Vec::new();
         let ended = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await;
         assert!(ended.is_ok(), "still open after {bytes:?}");
@@ -293,7 +293,7 @@ async fn bytes_that_are_no_handshake_and_connections_that_say_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_from_one_address_keeps_nobody_else_out() {
+async fn a_flood_from_one_address_does_not_lock_out_others() {
     let target_node = TargetNode::new().await;
     let friend = target_node.lab.node(NodeRole::Worker, &[&target_node.node]).await;
     friend.has_gateway(1).await;

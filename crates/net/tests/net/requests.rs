@@ -1,4 +1,4 @@
-//! Requests: deadlines, bounds, and bytes that are none.
+//! Requests: deadlines, bounds, and invalid bytes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,16 +15,16 @@ const SHORT: Duration = Duration::from_millis(300);
 /// Longer than any test waits for something.
 const LONG: Duration = Duration::from_secs(300);
 
-/// Requests of one peer that [`Responder`] takes at once.
+/// Requests of one peer that [`Responder`] accepts at once.
 const REQUEST_LIMIT: usize = 2;
 
-/// A node that answers some and keeps others waiting for good.
+/// A node that answers some requests and never answers others.
 struct Responder {
     lab: Lab,
     node: Node,
     address: Multiaddr,
     waiting: Arc<Mutex<Vec<PeerRequest>>>,
-    /// Whose requests wait.
+    /// Peers whose requests are never answered.
     ignored: Arc<Mutex<Vec<PeerId>>>,
 }
 
@@ -72,7 +72,7 @@ impl Responder {
         worker.net.request(self.node.id(), RequestBody::Health, deadline, None).await
     }
 
-    /// `worker` asks as much as it may, and will not be answered.
+    /// `worker` sends as many requests as it may, and will not be answered.
     async fn fill_request_limit(&self, worker: &Node) {
         self.ignore(worker.id());
         for _ in 0..REQUEST_LIMIT {
@@ -100,11 +100,11 @@ async fn an_expired_request_is_dropped_on_both_sides() {
     let responder = Responder::new().await;
     let worker = responder.worker().await;
     responder.ignore(worker.id());
-    // One after the other, more than may be under way at once: each must have been let go.
+    // One after the other, more than may be in flight at once: each must have been dropped.
     for round in 1..=2 * REQUEST_LIMIT {
         let answer = responder.request_health(&worker, SHORT).await;
         assert!(matches!(answer, Err(RequestError::TimedOut(SHORT))), "{answer:?}");
-        eventually("the other side gave it up too", || async {
+        eventually("the other side dropped it too", || async {
             let waiting = responder.waiting.lock().unwrap();
             waiting.len() == round && waiting.iter().all(|request| request.responder.is_closed())
         })
@@ -122,9 +122,9 @@ async fn a_slow_response_does_not_block_other_peers() {
     for _ in 0..20 {
         assert!(quick.healthy(responder.node.id()).await);
     }
-    // And the one who waits is told to ask later.
+    // And the peer that waits is refused until later.
     assert_eq!(kind(responder.request_health(&slow, LONG).await), RefusalKind::Busy);
-    // What is answered makes room.
+    // A response makes room.
     let waiting = std::mem::take(&mut *responder.waiting.lock().unwrap());
     responder.answer_all();
     waiting.into_iter().for_each(answer_health);
@@ -140,7 +140,7 @@ async fn requests_of_a_disconnected_peer_are_cancelled() {
     responder.fill_request_limit(&worker).await;
     worker.net.stop().await;
     responder.node.left(worker.id()).await;
-    eventually("its requests are given up", || async {
+    eventually("its requests are dropped", || async {
         responder.waiting.lock().unwrap().iter().all(|request| request.responder.is_closed())
     })
     .await;
@@ -167,10 +167,10 @@ async fn a_dropped_request_is_answered_with_an_internal_error() {
 async fn a_request_to_an_unreachable_peer_fails() {
     let lab = Lab::new();
     let worker = lab.node(NodeRole::Worker, &[]).await;
-    let nobody = PeerId::random();
-    let answer = worker.net.request(nobody, RequestBody::Health, LONG, None).await;
-    assert!(matches!(answer, Err(RequestError::Unreachable { peer, .. }) if peer == nobody));
-    // Somebody who was there and has gone.
+    let unknown = PeerId::random();
+    let answer = worker.net.request(unknown, RequestBody::Health, LONG, None).await;
+    assert!(matches!(answer, Err(RequestError::Unreachable { peer, .. }) if peer == unknown));
+    // A peer that was up and has stopped.
     let other = lab.node(NodeRole::Worker, &[]).await;
     let id = worker.net.dial(other.listening().await).await.unwrap();
     assert!(worker.healthy(id).await);
@@ -178,7 +178,7 @@ async fn a_request_to_an_unreachable_peer_fails() {
     worker.left(id).await;
     let answer = worker.net.request(id, RequestBody::Health, LONG, None).await;
     assert!(matches!(answer, Err(RequestError::Unreachable { .. })), "{answer:?}");
-    // And once the network has stopped there is nobody to ask through.
+    // Once the network has stopped, requests fail.
     worker.net.stop().await;
     let answer = worker.net.request(id, RequestBody::Health, LONG, None).await;
     assert!(matches!(answer, Err(RequestError::Stopped)), "{answer:?}");
@@ -204,7 +204,10 @@ async fn malformed_requests_are_refused_with_a_reason() {
     let id = rogue.dial(responder.address.clone()).await.unwrap();
     let answer = rogue.request(id, &request(1_000)).await.unwrap();
     assert_eq!(answer.id, 7);
-    assert!(matches!(answer.body, ResponseBody::Health(_)), "the rogue can speak: {answer:?}");
+    assert!(
+        matches!(answer.body, ResponseBody::Health(_)),
+        "the rogue can send requests: {answer:?}"
+    );
 
     let good = request(1_000);
     let newer = [&[9], &good[1..]].concat();
@@ -223,10 +226,10 @@ async fn malformed_requests_are_refused_with_a_reason() {
         let answer = rogue.request(id, bytes).await.unwrap();
         assert_eq!(refused(answer), (id_of_answer, kind), "{} bytes", bytes.len());
     }
-    let refusals = || responder.node.metric("hypha_net_questions_total{result=\"refused\"}");
+    let refusals = || responder.node.metric("hypha_net_requests_total{result=\"refused\"}");
     assert_eq!(refusals(), 6);
 
-    // More than is ever read, and no end: the node does not wait for it, and lets go of the stream.
+    // More than is ever read, and no end: the node does not wait for it, and drops the stream.
     let endless = rogue.clone();
     let endless = tokio::spawn(async move { endless.endless_request(id, &[1; 256 << 10]).await });
     eventually("it is refused without its end", || async { refusals() == 7 }).await;
@@ -252,7 +255,7 @@ async fn requests_in_flight_of_one_peer_are_limited() {
     let open =
         responder.waiting.lock().unwrap().iter().filter(|one| !one.responder.is_closed()).count();
     assert!(open <= REQUEST_LIMIT, "{open} are being answered");
-    // Those that were let in are given up at their deadline; the rest are refused or cut off.
+    // Admitted requests are dropped at their deadline; the others are refused or cut off.
     for answer in storm.join_all().await.into_iter().flatten() {
         let (_, kind) = refused(answer);
         assert!(matches!(kind, RefusalKind::Busy | RefusalKind::DeadlinePassed), "{kind:?}");

@@ -1,4 +1,4 @@
-//! A peer that speaks our protocols and keeps none of our rules: written from the protocols alone,
+//! A peer that implements our protocols and follows none of our rules: written from the protocols alone,
 //! so that it can send what no node of ours would.
 
 use std::io;
@@ -35,7 +35,7 @@ use crate::lab::{Lab, eventually, loopback, validity};
 /// A rogue sends messages that are larger than ours may be.
 const LARGE: usize = 1 << 20;
 
-/// What is done to the swarm of a rogue, by the task that owns it.
+/// An action on the swarm of a rogue, run by the task that owns it.
 type SwarmAction = Box<dyn FnOnce(&mut Swarm<Behaviour>) + Send>;
 
 pub(crate) struct Rogue {
@@ -44,7 +44,7 @@ pub(crate) struct Rogue {
     state: Arc<Mutex<RogueState>>,
 }
 
-/// How its dials ended, and where it listens.
+/// The outcomes of its dials, and its listen address.
 #[derive(Default)]
 struct RogueState {
     dials: Vec<(ConnectionId, Result<PeerId, String>)>,
@@ -59,12 +59,12 @@ struct Behaviour {
 }
 
 impl Rogue {
-    /// With a certificate that anyone accepts.
+    /// A rogue with a certificate that is accepted everywhere.
     pub(crate) fn start(pki: &Arc<Pki>) -> Rogue {
         Rogue::with_certificate(pki, None)
     }
 
-    /// With `other` in place of its certificate when it dials.
+    /// A rogue that presents `other` instead of its certificate when it dials.
     pub(crate) fn with_certificate(
         pki: &Arc<Pki>,
         other: Option<Arc<dyn ResolvesClientCert>>,
@@ -88,7 +88,7 @@ impl Rogue {
         Rogue { actions, streams, state }
     }
 
-    /// Connects, or says why it was not let in.
+    /// Connects, or returns why it was refused.
     pub(crate) async fn dial(&self, address: Multiaddr) -> Result<PeerId, String> {
         let options = DialOpts::from(address);
         let id = options.connection_id();
@@ -107,9 +107,9 @@ impl Rogue {
         address().unwrap()
     }
 
-    /// Sends these bytes to everyone who listens to `hypha/worker`.
+    /// Sends these bytes to all subscribers of `hypha/worker`.
     pub(crate) async fn gossip(&self, bytes: Vec<u8>) {
-        eventually("the rogue has somebody to gossip to", || async {
+        eventually("the rogue has a peer to gossip to", || async {
             let bytes = bytes.clone();
             let publish = move |swarm: &mut Swarm<Behaviour>| {
                 let published = swarm.behaviour_mut().gossip.publish(topic(), bytes);
@@ -130,7 +130,7 @@ impl Rogue {
         .await;
     }
 
-    /// Answers those who ask it for `key` with these bytes.
+    /// Answers queries for `key` with these bytes.
     pub(crate) async fn serve(&self, key: kad::RecordKey, value: Vec<u8>) {
         self.act(move |swarm| {
             use kad::store::RecordStore;
@@ -140,7 +140,7 @@ impl Rogue {
         .await;
     }
 
-    /// Sends these bytes as a request; the answer, unless the stream broke.
+    /// Sends these bytes as a request; returns the response, unless the stream broke.
     pub(crate) async fn request(&self, peer: PeerId, bytes: &[u8]) -> io::Result<Response> {
         let protocol = StreamProtocol::new("/hypha/request/1");
         let opened = self.streams.clone().open_stream(peer, protocol).await;
@@ -152,7 +152,7 @@ impl Rogue {
         hypha_wire::decode(&answer).map_err(io::Error::other)
     }
 
-    /// Sends these bytes as a request that does not end, and goes on holding the stream.
+    /// Sends these bytes as a request that does not end, and keeps the stream open.
     pub(crate) async fn endless_request(&self, peer: PeerId, bytes: &[u8]) -> io::Result<()> {
         let protocol = StreamProtocol::new("/hypha/request/1");
         let opened = self.streams.clone().open_stream(peer, protocol).await;
@@ -173,18 +173,18 @@ impl Rogue {
     }
 }
 
-/// The key of a list in the directory, for authors in one of its four parts.
+/// The key of a list in the directory, for authors in one of its four shards.
 pub(crate) fn list_key(listing: &Listing, part: u8) -> kad::RecordKey {
     let name = format!("hypha/1/worker/{part}/{listing}");
     kad::RecordKey::new(blake3::hash(name.as_bytes()).as_bytes())
 }
 
-/// The part of every list that `author` belongs to.
+/// The shard of every list that `author` belongs to.
 pub(crate) fn part_of(author: &PeerId) -> u8 {
     blake3::hash(&author.to_bytes()).as_bytes()[0] % 4
 }
 
-/// A certificate that the lab's organisation signed, good but for what `spoil` does to it.
+/// A certificate that the lab's organisation signed, valid except for the change of `spoil`.
 pub(crate) fn odd_certificate(
     authority: &Authority,
     spoil: impl FnOnce(&mut CertificateParams),
@@ -289,7 +289,7 @@ async fn run(
     }
 }
 
-/// TLS, then an open door: it lets everyone in, and reads what the other says.
+/// TLS that admits every peer, and reads the verdict of the other.
 #[derive(Clone)]
 struct Upgrade {
     pki: Arc<Pki>,

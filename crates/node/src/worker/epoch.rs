@@ -65,7 +65,7 @@ mod tests {
         write(directory.path(), Epoch(42)).unwrap();
         assert_eq!(read(directory.path()).unwrap(), Epoch(42));
         fs::write(directory.path().join(FILE), "x").unwrap();
-        assert!(read(directory.path()).unwrap_err().to_string().contains("holds no number"));
+        assert!(read(directory.path()).unwrap_err().to_string().contains("does not hold a number"));
     }
     #[test]
     fn graceful_leave_is_read_back_and_an_invalid_file_is_ignored() {

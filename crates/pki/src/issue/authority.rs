@@ -24,7 +24,7 @@ pub struct Authority {
     key: Key,
 }
 
-/// Makes the root of an operator's network. It issues authorities for organisations.
+/// Creates the root of an operator's network. It issues authorities for organisations.
 pub fn root(organisation: &str, validity: Validity) -> Result<Authority, IssueError> {
     check_organisation(organisation)?;
     let key = Key::generate();
@@ -34,7 +34,7 @@ pub fn root(organisation: &str, validity: Validity) -> Result<Authority, IssueEr
     Authority::new(certificate.into(), key)
 }
 
-/// Makes the authority of an organisation. It issues certificates for nodes.
+/// Creates the authority of an organisation. It issues certificates for nodes.
 pub fn organisation(
     root: &Authority,
     organisation: &str,
@@ -75,12 +75,12 @@ impl Authority {
         Ok(Authority { organisation: organisation.clone(), certificate, parsed, key })
     }
 
-    /// Whose it is.
+    /// Its organisation.
     pub fn organisation(&self) -> &str {
         &self.organisation
     }
 
-    /// Whether it is a root, which is trusted for its own sake.
+    /// Whether it is a root, which is trusted directly.
     pub fn is_root(&self) -> bool {
         self.parsed.self_issued
     }
@@ -107,7 +107,7 @@ impl Authority {
         &self.key
     }
 
-    /// A certificate is worth nothing once its issuer has expired: it should say so itself.
+    /// A certificate is invalid once its issuer has expired: its own dates should show that.
     pub(super) fn clamp_validity(&self, validity: Validity) -> Result<Validity, IssueError> {
         let not_after = validity.not_after.min(self.parsed.not_after);
         if validity.not_before >= not_after || validity.not_after < self.parsed.not_before {
@@ -127,7 +127,7 @@ fn parameters(
     authorities_below: u8,
     validity: Validity,
 ) -> CertificateParams {
-    // The key in the name: lists are looked up by their issuer's name, so a second authority of the
+    // The key is part of the name: lists are looked up by their issuer's name, so a second authority of the
     // same organisation must not be mistaken for the first.
     let mark = HEXLOWER.encode(key.der_bytes().get(..4).unwrap_or_default());
     let mut parameters = base_parameters(validity);
@@ -146,7 +146,7 @@ pub(super) fn distinguished_name(organisation: &str, common_name: &str) -> Disti
     name
 }
 
-/// What every certificate has.
+/// The parameters that all certificates share.
 pub(super) fn base_parameters(validity: Validity) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.not_before = whole_seconds(validity.not_before).into();
@@ -156,14 +156,14 @@ pub(super) fn base_parameters(validity: Validity) -> CertificateParams {
     parameters
 }
 
-/// Certificates do not count smaller; rounding here keeps what is issued equal to what is read.
+/// Certificates have whole seconds only; rounding here keeps issued and parsed times equal.
 pub(super) fn whole_seconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     date::from_seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// Random, so that a renewed certificate has another serial than the one with the same key before
-/// it. The first bits make it positive and always of the same length.
+/// Random, so that a renewed certificate has another serial than the earlier one with the same key. The
+/// first bits make it positive and always of the same length.
 fn serial() -> SerialNumber {
     let mut bytes: [u8; 16] = rand::random();
     bytes[0] = bytes[0] & 0x3f | 0x40;

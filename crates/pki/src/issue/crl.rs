@@ -15,8 +15,8 @@ use crate::parsed::common_name;
 use crate::revocation::ParsedCrl;
 use crate::{date, pem};
 
-/// When a list says that its successor is due. Nobody here refuses an old list: a network must not
-/// stop because nobody was revoked. The field is mandatory, so it says: not soon.
+/// When the next list is due. Our verifiers do not refuse an old list: a network must not
+/// stop because nothing was revoked. The field is mandatory, so it is far in the future.
 const NEXT_LIST_DAYS: u32 = super::ROOT_DAYS;
 
 /// The outcome of a revocation.
@@ -29,15 +29,15 @@ pub struct Revocation {
     pub already: Vec<String>,
 }
 
-/// A list that revokes nobody: it says that the authority has one.
+/// A list without entries: it shows that the authority has one.
 pub fn empty_crl(authority: &Authority, now: SystemTime) -> Result<String, IssueError> {
     Ok(revoke(authority, None, &[], now)?.crl_pem)
 }
 
 /// Adds certificates to an authority's list.
 ///
-/// Of each text in `certificates` the first certificate counts: a node's file has its issuer's
-/// behind it. Everything in `existing` is kept, and the list's number grows.
+/// Only the first certificate of each text in `certificates` is revoked: a node's file has its issuer's
+/// after it. Everything in `existing` is kept, and the list's number grows.
 pub fn revoke(
     authority: &Authority,
     existing: Option<&str>,
@@ -89,7 +89,7 @@ pub fn revoke(
     Ok(outcome)
 }
 
-/// Whether it is new.
+/// Returns whether it is new.
 fn add_entry(entries: &mut Vec<RevokedCertParams>, entry: RevokedCertParams) -> bool {
     let new = entries.iter().all(|other| other.serial_number != entry.serial_number);
     if new {
@@ -103,15 +103,15 @@ fn lists(text: &str) -> Result<Vec<CertificateRevocationListDer<'static>>, Issue
         CertificateRevocationListDer::pem_slice_iter(text.as_bytes()).collect();
     let bad = |reason: String| IssueError::BadRevocationList(reason);
     let lists = lists.map_err(|error| bad(format!("it is not PEM text: {error}")))?;
-    // A wrong file must not be taken for a list without entries, and then be replaced.
+    // A wrong file must not be mistaken for a list without entries, and then be replaced.
     if lists.is_empty() && !text.trim().is_empty() {
         return Err(bad("there is no revocation list in it".to_owned()));
     }
     Ok(lists)
 }
 
-/// The entries of a list that the authority did sign: what somebody else put there would become
-/// its own word.
+/// The entries of a list that the authority did sign: otherwise it would sign entries of another
+/// party.
 fn kept_entries(authority: &Authority, der: &[u8]) -> Result<Vec<RevokedCertParams>, IssueError> {
     let (_, list) = CertificateRevocationList::from_der(der)
         .map_err(|error| IssueError::BadRevocationList(error.to_string()))?;
@@ -150,8 +150,8 @@ fn subject_of(authority: &Authority) -> Result<Vec<u8>, IssueError> {
     Ok(x509.subject().as_raw().to_vec())
 }
 
-/// The serial of a certificate that the authority did issue. A wrong one would revoke nobody, and
-/// whoever typed the command would believe otherwise.
+/// The serial of a certificate that the authority did issue. A wrong one would revoke nothing, and
+/// the operator would believe otherwise.
 fn serial_of(authority: &Authority, subject: &[u8], text: &str) -> Result<Vec<u8>, IssueError> {
     let bad = |reason: String| IssueError::BadCertificate(reason);
     let der = CertificateDer::from_pem_slice(text.as_bytes())

@@ -14,8 +14,8 @@ use crate::key::Key;
 use crate::parsed::ParsedCertificate;
 use crate::{check_node_name, pem};
 
-/// The most names that a node can have besides its own: with the longest names, what a verifier
-/// reads of a certificate is still enough.
+/// The most names that a node can have besides its own: even with the longest names, the certificate
+/// stays below the verifier's size limit.
 const MAX_NAMES: usize = 32;
 
 /// A node's certificate and key.
@@ -24,11 +24,11 @@ pub struct IssuedCertificate {
     pub cert_pem: String,
     /// The private key.
     pub key_pem: Zeroizing<String>,
-    /// What the certificate says.
+    /// The contents of the certificate.
     pub certificate: Certificate,
 }
 
-/// Makes a key, and a certificate for it.
+/// Creates a key, and a certificate for it.
 pub fn node(
     authority: &Authority,
     name: &str,
@@ -39,7 +39,7 @@ pub fn node(
     issue(authority, Key::generate(), name, role, names, validity)
 }
 
-/// Makes a new certificate for a key that exists: the peer id stays, so a running node takes it up.
+/// Creates a new certificate for an existing key: the peer id stays, so a running node reloads it.
 pub fn renew(
     authority: &Authority,
     key_pem: &str,

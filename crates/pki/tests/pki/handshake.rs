@@ -13,7 +13,7 @@ use crate::world::{DAY, World, chain, ed25519, odd_leaf};
 
 const ALPN: &[&[u8]] = &[b"hypha/1"];
 
-/// Each side's verdict after everything that either had to say was heard.
+/// The state of each side after all messages were exchanged.
 struct Outcome {
     client: Connection,
     server: Connection,
@@ -72,13 +72,13 @@ fn two_nodes_of_two_organisations_talk() {
 
     outcome.client.writer().write_all(b"hello").unwrap();
     carry(&mut outcome.client, &mut outcome.server, &mut outcome.server_error);
-    let mut heard = [0; 5];
-    outcome.server.reader().read_exact(&mut heard).unwrap();
-    assert_eq!(&heard, b"hello");
+    let mut received = [0; 5];
+    outcome.server.reader().read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"hello");
 }
 
 #[test]
-fn the_shared_name_is_the_one_that_is_asked_for() {
+fn the_shared_name_is_the_server_name() {
     assert_eq!(Pki::server_name().to_str(), hypha_pki::SHARED_NAME);
 }
 
@@ -87,7 +87,7 @@ fn a_second_connection_is_verified_like_the_first() {
     let world = World::new();
     let (a, b) =
         (world.pki(&world.node(&world.acme, "a")), world.pki(&world.node(&world.beta, "b")));
-    // Each side holds to it alone, whatever the other would like.
+    // Each side alone ensures it, whatever the other prefers.
     let (client, server) = (a.client_config(ALPN), b.server_config(ALPN));
     let mut eager_client = (*client).clone();
     eager_client.resumption = rustls::client::Resumption::in_memory_sessions(8);
@@ -103,7 +103,7 @@ fn a_second_connection_is_verified_like_the_first() {
     };
     assert_eq!(second(&eager_client, &server), Some(HandshakeKind::Full));
     assert_eq!(second(&client, &eager_server), Some(HandshakeKind::Full));
-    // That the test can see the difference.
+    // Shows that the test can see the difference.
     assert_eq!(second(&eager_client, &eager_server), Some(HandshakeKind::Resumed));
 }
 
@@ -115,13 +115,13 @@ fn both_sides_refuse_another_root() {
     let outcome = handshake(theirs.client_config(ALPN), ours.server_config(ALPN));
     assert_eq!(reason(&outcome.client_error), Some(CertificateRejection::UnknownIssuer));
 
-    // A client that looks away gets no further than the server.
+    // A client without verification gets no further than the server.
     let mut blind = (*theirs.client_config(ALPN)).clone();
     blind.dangerous().set_certificate_verifier(Arc::new(Blind));
     let outcome = handshake(Arc::new(blind), ours.server_config(ALPN));
     assert_eq!(reason(&outcome.server_error), Some(CertificateRejection::UnknownIssuer));
     assert!(outcome.server.is_handshaking());
-    // What TLS 1.3 is like: the dialler was connected, until the alert came.
+    // As usual in TLS 1.3: the dialler was connected until the alert arrived.
     assert!(!outcome.client.is_handshaking());
     assert!(outcome.client_error.is_some());
 }
@@ -160,7 +160,7 @@ fn no_certificate_no_connection() {
 }
 
 #[test]
-fn another_kind_of_key_does_not_get_through() {
+fn other_kinds_of_keys_are_refused() {
     let world = World::new();
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let cert_pem = odd_leaf(&world.acme, world.now, &key, |_| ());
@@ -171,7 +171,7 @@ fn another_kind_of_key_does_not_get_through() {
 }
 
 #[test]
-fn the_handshake_does_not_know_our_rules_so_verify_is_called_after_it() {
+fn the_handshake_ignores_our_rules_and_verify_applies_them() {
     let world = World::new();
     let key = ed25519();
     let cert_pem =
@@ -183,7 +183,7 @@ fn the_handshake_does_not_know_our_rules_so_verify_is_called_after_it() {
     assert_eq!(verifier.verify(presented, world.now), Err(CertificateRejection::NoRole));
 }
 
-/// A client that trusts anyone and presents what it is given.
+/// A client that trusts every server and presents this certificate.
 fn dialler(cert_pem: &str, key: &rcgen::KeyPair) -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)

@@ -1,4 +1,4 @@
-//! What authorities make, and what they refuse to make.
+//! What authorities issue, and what they refuse to issue.
 
 use std::time::SystemTime;
 
@@ -23,7 +23,7 @@ fn list(pem: &str) -> ParsedCrl {
 }
 
 #[test]
-fn an_authority_survives_its_files() {
+fn an_authority_round_trips_through_its_files() {
     let world = World::new();
     for authority in [&world.root, &world.acme] {
         let read = Authority::from_pem(&authority.cert_pem(), &authority.key_pem()).unwrap();
@@ -41,7 +41,7 @@ fn an_authority_survives_its_files() {
 }
 
 #[test]
-fn certificates_say_what_they_are() {
+fn certificates_hold_their_subject_and_issuer() {
     let world = World::new();
     let root = parsed(&world.root.cert_pem());
     assert!(root.authority && root.self_issued && root.roles.is_empty());
@@ -65,7 +65,7 @@ fn two_authorities_of_one_organisation_have_different_names() {
 }
 
 #[test]
-fn nothing_outlives_its_issuer_and_the_expired_issue_nothing() {
+fn nothing_outlives_its_issuer_and_expired_authorities_issue_nothing() {
     let world = World::new();
     let century = Validity::days(world.now, issue::MAX_DAYS);
     let node = world.node_for(&world.acme, "w", century);
@@ -109,7 +109,7 @@ fn bad_names_and_wrong_issuers_are_refused() {
 }
 
 #[test]
-fn a_list_grows_and_keeps_what_it_had() {
+fn a_list_grows_and_keeps_its_entries() {
     let world = World::new();
     let (one, two) = (world.node(&world.acme, "one"), world.node(&world.acme, "two"));
     let empty = issue::empty_crl(&world.acme, world.now).unwrap();
@@ -142,7 +142,7 @@ fn other_authorities_lists_in_the_same_file_are_kept() {
 }
 
 #[test]
-fn only_ones_own_certificates_and_lists_count() {
+fn only_own_certificates_and_lists_are_accepted() {
     let world = World::new();
     let foreign = world.node(&world.beta, "theirs");
     let revoke = |existing: Option<&str>, certificate: &str| {
@@ -171,7 +171,7 @@ fn only_ones_own_certificates_and_lists_count() {
 }
 
 #[test]
-fn a_private_key_is_noticed_but_not_shown() {
+fn a_private_key_is_recognised_but_not_shown() {
     let world = World::new();
     let items = inspect(world.acme.key_pem().as_bytes()).unwrap();
     assert!(matches!(items.as_slice(), [PemItem::PrivateKey]));

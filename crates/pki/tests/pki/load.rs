@@ -1,4 +1,4 @@
-//! What is wrong with a node's own files is said when it starts.
+//! Errors in a node's own files are reported at its start.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use hypha_pki::{CertificateFiles, CertificateRejection, LoadError, Material, Pki
 
 use crate::world::{DAY, World, chain};
 
-/// That loading fails, and that the message says what is expected.
+/// Checks that loading fails, with the expected message.
 #[track_caller]
 fn refused(material: &Material, world: &World, expected: &str) -> LoadError {
     let error = Pki::from_material(material, world.now).unwrap_err();
@@ -18,7 +18,7 @@ fn refused(material: &Material, world: &World, expected: &str) -> LoadError {
 }
 
 #[test]
-fn each_file_is_named_with_what_is_wrong() {
+fn errors_name_the_file_and_the_problem() {
     let world = World::new();
     let (one, two) = (world.node(&world.acme, "one"), world.node(&world.acme, "two"));
     let trust = world.root.cert_pem();

@@ -1,4 +1,4 @@
-//! Certificates from the issuer's pen to the peer's eye.
+//! Certificates from issue to verification.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod handshake;

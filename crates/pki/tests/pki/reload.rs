@@ -50,7 +50,7 @@ impl Node {
 fn unchanged_files_are_not_reported() {
     let (node, _, mut reloader) = Node::new();
     assert!(reloader.poll().is_none());
-    // The same bytes with another time stamp.
+    // The same bytes with another timestamp.
     fs::write(&node.files.cert_pem, &node.issued.cert_pem).unwrap();
     assert!(reloader.poll().is_none());
 }
@@ -68,7 +68,7 @@ fn a_revocation_takes_effect() {
 }
 
 #[test]
-fn a_half_written_list_is_reported_once_and_used_when_whole() {
+fn a_half_written_list_is_reported_once_and_used_when_complete() {
     let (node, _, mut reloader) = Node::new();
     let bad = node.world.node(&node.world.acme, "bad");
     let list =
@@ -95,7 +95,7 @@ fn a_file_that_vanishes_and_returns_changes_nothing() {
 }
 
 #[test]
-fn a_renewed_certificate_is_taken_up() {
+fn a_renewed_certificate_is_reloaded() {
     let (node, old, mut reloader) = Node::new();
     let longer = Validity::days(node.world.now, 200);
     let (acme, key) = (&node.world.acme, &node.issued.key_pem);

@@ -1,4 +1,4 @@
-//! Every reason to refuse a chain, each from a chain that deserves it.
+//! Every reason to reject a chain, each with such a chain.
 
 use hypha_model::NodeRole;
 use hypha_pki::issue::{self, Validity};
@@ -11,7 +11,7 @@ use crate::world::{DAY, World, chain, ed25519, odd_leaf, role};
 fn check(world: &World, cert_pem: &str, expected: CertificateRejection) {
     let verifier = world.verifier();
     assert_eq!(verifier.verify(&chain(cert_pem), world.now), Err(expected));
-    // The one who is asked about others is not harmed by it.
+    // The verifier still accepts a valid certificate.
     let good = world.node(&world.acme, "good");
     verifier.verify(&chain(&good.cert_pem), world.now).unwrap();
 }
@@ -34,7 +34,7 @@ fn a_node_of_another_organisation_under_the_same_root_is_accepted() {
 }
 
 #[test]
-fn every_role_is_carried() {
+fn every_role_is_read() {
     let world = World::new();
     let verifier = world.verifier();
     for role in NodeRole::ALL {
@@ -133,7 +133,7 @@ fn a_revoked_node_and_only_that_one() {
 }
 
 #[test]
-fn a_revoked_organisation_takes_its_nodes_along() {
+fn nodes_of_a_revoked_organisation_are_rejected() {
     let mut world = World::new();
     let gamma = issue::organisation(&world.root, "gamma", Validity::days(world.now, 10)).unwrap();
     let node = world.node(&gamma, "w");
@@ -172,7 +172,7 @@ fn a_required_list_that_is_missing() {
 }
 
 #[test]
-fn a_list_that_somebody_else_signed_in_an_authoritys_name() {
+fn a_list_in_an_authoritys_name_with_another_signature() {
     let mut world = World::new();
     let pen = Issuer::from_ca_cert_pem(&world.acme.cert_pem(), ed25519()).unwrap();
     let list = rcgen::CertificateRevocationListParams {
@@ -204,7 +204,7 @@ fn a_node_certificate_that_issued_another() {
 }
 
 #[test]
-fn an_organisation_that_makes_an_authority() {
+fn an_organisation_that_issues_an_authority() {
     let world = World::new();
     let pen = KeyPair::from_pem(&world.acme.key_pem()).unwrap();
     let issuer = Issuer::from_ca_cert_pem(&world.acme.cert_pem(), pen).unwrap();
@@ -232,7 +232,7 @@ fn an_authority_certificate_used_as_a_node() {
 }
 
 #[test]
-fn a_certificate_for_something_else() {
+fn a_certificate_for_another_purpose() {
     let world = World::new();
     let mail = odd_leaf(&world.acme, world.now, &ed25519(), |leaf| {
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::EmailProtection];
@@ -256,7 +256,7 @@ fn roles_and_organisations_and_keys_that_break_our_rules() {
     check(&world, &twice, CertificateRejection::SeveralRoles);
     let unknown = spoiled(|leaf| leaf.subject_alt_names[1] = role("king"));
     check(&world, &unknown, CertificateRejection::BadRole("king".to_owned()));
-    // Only the address of a web page looks like this, and it is no role.
+    // Only the path of a web address looks like a role here.
     let elsewhere = spoiled(|leaf| {
         let page = "https://x/hypha:role:worker".to_owned();
         leaf.subject_alt_names[1] = SanType::URI(page.try_into().unwrap());
@@ -269,11 +269,11 @@ fn roles_and_organisations_and_keys_that_break_our_rules() {
         issuer: "acme".to_owned(),
     };
     check(&world, &foreign, expected);
-    let nobody = spoiled(|leaf| {
+    let no_organisation = spoiled(|leaf| {
         leaf.distinguished_name = rcgen::DistinguishedName::new();
         leaf.distinguished_name.push(DnType::CommonName, "acme");
     });
-    check(&world, &nobody, CertificateRejection::NotOneOrganisation(0));
+    check(&world, &no_organisation, CertificateRejection::NotOneOrganisation(0));
 
     let p256 = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let other_key = odd_leaf(&world.acme, world.now, &p256, |_| ());

@@ -1,4 +1,4 @@
-//! A root, two organisations, and certificates as nobody should issue them.
+//! A root, two organisations, and certificates that should never be issued.
 
 use std::time::{Duration, SystemTime};
 
@@ -59,7 +59,7 @@ impl World {
         Pki::from_material(&self.material(issued), self.now).unwrap()
     }
 
-    /// Somebody who looks at others' certificates, with the world's lists.
+    /// A node that verifies others' certificates, with the world's lists.
     pub(crate) fn verifier(&self) -> Pki {
         self.pki(&self.node(&self.beta, "verifier"))
     }
@@ -69,7 +69,7 @@ pub(crate) fn chain(cert_pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(cert_pem.as_bytes()).map(Result::unwrap).collect()
 }
 
-/// A leaf that is good but for what `spoil` does to it, with its key.
+/// A leaf that is valid except for the change of `spoil`, with its key.
 pub(crate) fn odd_leaf(
     authority: &Authority,
     now: SystemTime,

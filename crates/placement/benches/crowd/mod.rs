@@ -1,4 +1,4 @@
-//! Workers of several speeds and a predictor that has learned how fast they are: what the benches have in common.
+//! Workers of several speeds and a predictor that has learned how fast they are: the shared part of the benches.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use hypha_placement::{Health, Placement, Preferences, Strategy};
 use hypha_predict::{HardwareKey, Predictor, Query, Settings, WorkerKey};
 
 pub(crate) const SPEEDS: [f64; 3] = [1.0, 2.0, 4.0];
-/// On a worker of speed 1.
+/// The mean run time on a worker of speed 1.
 pub(crate) const MEAN_RUN_S: f64 = 1.0;
 /// When the workers join.
 pub(crate) const START: Time = Time::from_micros(1_000_000_000);
@@ -18,10 +18,10 @@ pub(crate) const START: Time = Time::from_micros(1_000_000_000);
 pub(crate) const MOST_NOISE: f64 = 1.0;
 /// The logarithm of a run time has this spread: predictions are about 30 % off.
 const SPREAD: f64 = 0.3;
-/// Completions by which each worker's factor was learned.
+/// Completions from which each worker's factor was learned.
 const LESSONS: usize = 6;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Crowd {
     pub(crate) workers: Vec<(Arc<Worker>, WorkerKey)>,
     pub(crate) predictor: Predictor,
@@ -30,7 +30,7 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// Workers that serve `models`, so many tasks at once.
+    /// Workers that serve `models`, with this concurrency.
     pub(crate) fn new(size: usize, models: Vec<Name>, concurrency: u32) -> Crowd {
         let mut rng = Rng::new(size as u64);
         let mut predictor = Predictor::new(Settings::default());

@@ -1,4 +1,4 @@
-//! Explanations, and the indices behind them against a look at every worker.
+//! Explanations, and the indices behind them compared with a scan of every worker.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use hypha_placement::{AttemptEnd, Preferences, Strategy, WorkerSlot};
 use crate::fixture::{Fixture, asking, name, plain, spec_of};
 use crate::random::{random_spec, random_worker};
 
-/// Strategies that take the least of all; those by time may miss it by this share.
+/// Strategies that take the least of all scores; those by time may miss it by this share.
 fn exact() -> [(Strategy, f64); 11] {
     let all = Strategy::all();
     let named = |name: &str| *all.iter().find(|strategy| strategy.name() == name).unwrap();
@@ -65,7 +65,7 @@ fn index_finds_what_a_full_scan_finds() {
                     assert_eq!(chosen.is_some(), least.is_some(), "{strategy:?} seed {seed}");
                     if let (Some(chosen), Some(least)) = (chosen, least) {
                         compared += 1;
-                        // With the millisecond that does not count either.
+                        // Plus the millisecond that counts as equal.
                         let most = least + noise * (least.abs() + 0.1) + 1e-9;
                         assert!(chosen <= most, "{strategy:?} {seed}: {chosen} {least}");
                     }
@@ -83,11 +83,11 @@ fn index_finds_what_a_full_scan_finds() {
 }
 
 #[test]
-fn a_full_explanation_says_whether_it_is_the_state_decided_on() {
+fn full_explanation_tells_whether_it_is_of_the_version_decided_on() {
     let mut fixture = Fixture::of(Strategy::BestFit, 1);
-    let nobody =
+    let unschedulable =
         asking(Requirement { model: Some(name("gpt")), min_gpus: 9, ..Requirement::default() });
-    let waits = fixture.arrive(nobody);
+    let waits = fixture.arrive(unschedulable);
     fixture.plan();
     let explain = |fixture: &mut Fixture, task| {
         fixture.placement.explain_fully(task, &fixture.predictor, fixture.now).unwrap()
@@ -97,11 +97,11 @@ fn a_full_explanation_says_whether_it_is_the_state_decided_on() {
     assert_eq!(full.verdicts[0].candidate, None);
     let kinds: Vec<_> = full.verdicts[0].refusals.iter().map(|refusal| refusal.kind).collect();
     assert!(kinds.contains(&RefusalKind::Gpus), "{kinds:?}");
-    // A reader changes nothing, and neither does time.
+    // Reading changes nothing, and neither does time.
     fixture.later(5.0);
     fixture.placement.refresh(fixture.now);
     assert!(explain(&mut fixture, waits).as_decided);
-    // A placed task has changed the pool itself; a new worker is another state.
+    // A placed task has itself changed the pool; a new worker makes another version.
     let placed = fixture.arrive(TaskSpec::default());
     fixture.plan();
     assert!(!explain(&mut fixture, placed).as_decided);
@@ -110,7 +110,7 @@ fn a_full_explanation_says_whether_it_is_the_state_decided_on() {
 }
 
 #[test]
-fn a_waiting_task_has_a_reason_and_a_missing_worker_is_none() {
+fn waiting_task_has_a_reason_under_every_strategy() {
     for strategy in crate::random::strategies() {
         let mut fixture = Fixture::of(strategy, 3);
         fixture.placement.remove_worker(WorkerSlot(1), fixture.now);
@@ -126,7 +126,7 @@ fn a_waiting_task_has_a_reason_and_a_missing_worker_is_none() {
 }
 
 #[test]
-fn a_reader_does_not_change_later_decisions() {
+fn reading_explanations_does_not_change_later_decisions() {
     let scenario = |read: bool| {
         let mut fixture = Fixture::of(Strategy::Probabilistic, 6);
         (0..30)

@@ -1,4 +1,4 @@
-//! What the tests put together: workers, tasks, and a placement with its predictor and clock.
+//! The fixtures of the tests: workers, tasks, and a placement with its predictor and clock.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) fn executor(named: &str, models: &[&str], concurrency: u32) -> Execut
     }
 }
 
-/// A worker that runs one thing at a time and has nothing to count.
+/// A worker that runs one task at a time and states no amounts.
 pub(crate) fn plain() -> Worker {
     Worker {
         id: WorkerId::new(Time::ZERO, &mut Rng::new(0)),
@@ -94,7 +94,7 @@ impl Fixture {
         slot
     }
 
-    /// A worker of a known speed: the predictor has seen it often enough.
+    /// A worker of a known speed: the predictor has enough completions of it.
     pub(crate) fn join_fast(&mut self, speed: f64) -> WorkerSlot {
         let slot = self.join(plain());
         let key = self.keys[slot.0 as usize];
@@ -121,7 +121,7 @@ impl Fixture {
         }
     }
 
-    /// A task arrives, a microsecond after the one before it.
+    /// A task arrives, a microsecond after the previous one.
     pub(crate) fn arrive(&mut self, spec: TaskSpec) -> TaskRef {
         let request = self.request(spec);
         self.arrive_with(request)
@@ -147,7 +147,7 @@ impl Fixture {
         actions
     }
 
-    /// Arrives alone and is planned: the worker that it went to.
+    /// A task arrives alone and is planned. Returns the worker that it went to.
     pub(crate) fn place(&mut self, spec: TaskSpec) -> Option<WorkerSlot> {
         let task = self.arrive(spec);
         self.plan();
@@ -180,7 +180,7 @@ pub(crate) fn asking(requirement: Requirement) -> TaskSpec {
     TaskSpec { requirement, ..TaskSpec::default() }
 }
 
-/// A task whose client says that it takes `seconds`.
+/// A task whose client states that it takes `seconds`.
 pub(crate) fn spec_of(seconds: f64) -> TaskSpec {
     let estimated_time = Some(Span::from_secs_f64(seconds));
     TaskSpec {
@@ -190,7 +190,7 @@ pub(crate) fn spec_of(seconds: f64) -> TaskSpec {
     }
 }
 
-/// The tasks that a plan hands over, in order.
+/// The tasks that a plan dispatches, in order.
 pub(crate) fn dispatched(actions: &[Action]) -> Vec<(u32, u32)> {
     let dispatch = |action: &Action| match action {
         Action::Dispatch { task, slot } => Some((task.0, slot.0)),

@@ -1,6 +1,6 @@
 //! Placement from outside: what holds for every strategy, and what each one is for.
 
-// Helpers of tests are tests, which the lint does not see.
+// Helpers of tests are test code, which the lint does not recognise.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod explained;

@@ -1,4 +1,4 @@
-//! Tasks that no worker can run cost the others nothing, and are found when a worker comes that can. What is counted is
+//! Tasks that no worker can run cost the others nothing, and are found when a worker joins that can. The tests count
 //! looks (a look that finds no worker is counted as `waited`), not time.
 
 use hypha_model::{Requirement, Span, TaskSpec, Worker};
@@ -15,7 +15,7 @@ fn wanting(model: &str) -> TaskSpec {
     asking(Requirement { model: Some(name(model)), ..Requirement::default() })
 }
 
-/// Plans until nothing more is wanted at once; says how many plans it took.
+/// Plans until no further plan is due at once; returns how many plans it took.
 fn settle(fixture: &mut Fixture) -> usize {
     for plans in 1..10_000 {
         fixture.plan();
@@ -23,7 +23,7 @@ fn settle(fixture: &mut Fixture) -> usize {
             return plans;
         }
     }
-    panic!("it does not settle");
+    panic!("the plans do not settle");
 }
 
 fn arrive_unschedulable(fixture: &mut Fixture, count: usize) -> Vec<TaskRef> {
@@ -45,14 +45,14 @@ fn unschedulable_tasks_are_evaluated_once() {
             assert_eq!(fixture.where_is(task), Some(0), "{strategy}");
             fixture.complete(task, 1.0);
         }
-        // More of the same do not change that.
+        // More tasks of the same shapes do not change that.
         arrive_unschedulable(&mut fixture, 300);
         assert_eq!(fixture.placement.statistics().waited, 600, "{strategy}");
     }
 }
 
 #[test]
-fn a_worker_that_comes_finds_what_it_can_run_and_looks_at_nothing_else() {
+fn new_worker_finds_the_tasks_it_can_run_and_looks_at_no_others() {
     for strategy in strategies() {
         let mut fixture = Fixture::new(strategy);
         fixture.join(serving(&["llama"]));
@@ -69,7 +69,7 @@ fn a_worker_that_comes_finds_what_it_can_run_and_looks_at_nothing_else() {
 }
 
 #[test]
-fn a_worker_that_may_run_anything_finds_everything_a_bounded_number_in_a_plan() {
+fn worker_for_any_model_finds_all_tasks_a_bounded_number_per_plan() {
     for strategy in strategies() {
         let mut fixture = Fixture::new(strategy);
         fixture.join(serving(&["llama"]));
@@ -83,17 +83,17 @@ fn a_worker_that_may_run_anything_finds_everything_a_bounded_number_in_a_plan() 
     }
 }
 
-/// Whatever makes a worker able to run more, what waited for that begins.
+/// Whatever makes a worker able to run more, the tasks that waited for it begin.
 #[test]
 fn parked_tasks_return_with_their_worker() {
     for strategy in strategies() {
-        for way in ["available", "executor", "near", "joined"] {
+        for cause in ["available", "executor", "near", "joined"] {
             let max_rtt = Some(Span::from_millis(10));
             let mut fixture =
                 Fixture::with(strategy, Preferences { max_rtt, ..Preferences::default() });
             let slot = fixture.join(serving(&["llama"]));
             fixture.join(serving(&["gpt"]));
-            match way {
+            match cause {
                 "available" => fixture.placement.set_available(slot, false, fixture.now),
                 "executor" => fixture.placement.set_suspended(slot, 0, true, fixture.now),
                 "near" => {
@@ -103,8 +103,8 @@ fn parked_tasks_return_with_their_worker() {
             }
             let task = fixture.arrive(wanting("llama"));
             settle(&mut fixture);
-            assert_eq!(fixture.where_is(task), None, "{strategy} {way}");
-            match way {
+            assert_eq!(fixture.where_is(task), None, "{strategy} {cause}");
+            match cause {
                 "available" => fixture.placement.set_available(slot, true, fixture.now),
                 "executor" => fixture.placement.set_suspended(slot, 0, false, fixture.now),
                 "near" => {
@@ -113,14 +113,14 @@ fn parked_tasks_return_with_their_worker() {
                 _ => drop(fixture.join(serving(&["llama"]))),
             }
             fixture.plan();
-            assert!(fixture.where_is(task).is_some(), "{strategy} {way}");
+            assert!(fixture.where_is(task).is_some(), "{strategy} {cause}");
         }
     }
 }
 
-/// A thousand kinds of tasks that lack memory now, and one behind them that does not.
+/// A thousand shapes of tasks that lack memory now, and one behind them that does not.
 #[test]
-fn a_long_queue_without_room_is_walked_through_in_bounded_steps() {
+fn long_queue_without_room_is_searched_in_bounded_steps() {
     for strategy in [Strategy::Fifo, Strategy::BestFit, Strategy::Priority] {
         let mut fixture = Fixture::new(strategy);
         let mut worker = serving(&[]);
@@ -137,7 +137,7 @@ fn a_long_queue_without_room_is_walked_through_in_bounded_steps() {
             fixture.plan();
             plans += 1;
             let looks = fixture.placement.statistics().waited;
-            // And those that room is kept for.
+            // Plus those with a reservation.
             assert!(looks - before <= 256 + 16, "{strategy}: {} looks", looks - before);
             before = looks;
             assert!(fixture.placement.plan_at().is_some() || fixture.where_is(small).is_some());

@@ -1,13 +1,13 @@
-//! What concerns very many tasks or workers is done in parts.
+//! Operations on very many tasks or workers are done in parts.
 
 use hypha_model::TaskSpec;
 use hypha_placement::{Action, FullExplanation, MAX_WORKERS_ASKED, Strategy, TaskRef, WorkerSlot};
 
 use crate::fixture::{Fixture, executor, plain};
 
-/// More than one plan binds or hands over.
+/// More than one plan binds or dispatches.
 const MANY: usize = 3_000;
-/// What one plan does, or a little more.
+/// The limit of one plan, or a little more.
 const MOST: usize = 1_100;
 
 #[test]
@@ -54,7 +54,7 @@ fn parts_of_an_explanation_add_up_to_the_whole() {
 }
 
 #[test]
-fn the_reason_of_tasks_that_ask_for_the_same_is_found_once() {
+fn reason_of_tasks_with_equal_requirements_is_found_once() {
     let mut fixture = Fixture::of(Strategy::Fifo, 2 * MAX_WORKERS_ASKED);
     fixture.placement.worker_slots().into_iter().for_each(|slot| {
         fixture.placement.set_available(slot, false, fixture.now);

@@ -1,4 +1,4 @@
-//! Random pools, tasks and interleavings, for every strategy, against bookkeeping of the tests' own.
+//! Random pools, tasks and interleavings, for every strategy, checked against the tests' own bookkeeping.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::fixture::{GIB, name, spec_of};
 const SEQUENCES: u64 = 200;
 const STEPS: usize = 60;
 
-/// Every strategy with its defaults, and the variants that a configuration can ask for.
+/// Every strategy with its defaults, and the variants that a configuration can choose.
 pub(crate) fn strategies() -> Vec<Strategy> {
     let mut all = Strategy::all().to_vec();
     for load_metric in [LoadMetric::CpuUsage, LoadMetric::MemoryUsage] {
@@ -30,7 +30,7 @@ pub(crate) fn strategies() -> Vec<Strategy> {
     all
 }
 
-/// What the test knows of a task.
+/// The test's own record of a task.
 #[derive(Clone)]
 struct TrackedTask {
     request: PlacementRequest,
@@ -157,7 +157,7 @@ impl Scenario {
         self.workers.get_mut(&slot).unwrap().2 = available;
     }
 
-    /// Suspends an executor, or resumes it: what is bound to it alone comes back, and nothing else.
+    /// Suspends an executor, or resumes it: tasks that are bound and only it could run return, and no others.
     fn set_suspended(&mut self, slot: WorkerSlot) {
         let executors = self.workers[&slot].0.executors.len() as u64;
         let executor = self.rng.below(executors) as usize;
@@ -190,7 +190,7 @@ impl Scenario {
     fn record_contact(&mut self, slot: WorkerSlot) {
         let rtt = Span::from_millis(self.rng.below(100));
         self.placement.record_contact(slot, Some(rtt), self.now);
-        // A change of less than a tenth is not taken up.
+        // A change of less than a tenth is ignored.
         self.workers.get_mut(&slot).unwrap().3 = self.placement.view(slot, self.now).unwrap().rtt;
     }
 
@@ -244,7 +244,7 @@ impl Scenario {
     }
 
     fn remove(&mut self, slot: WorkerSlot) {
-        // Usually what was given is taken back first; a careless caller must not lose anything either.
+        // Usually dispatched tasks are taken back first; a careless caller must not lose any either.
         let given: Vec<TaskRef> = self.tasks_at(|at| at == Location::Dispatched(slot));
         if self.rng.chance(0.7) {
             for task in given {
@@ -264,10 +264,10 @@ impl Scenario {
         let (_, key, ..) = self.workers.remove(&slot).unwrap();
         self.suspended.retain(|(other, _)| *other != slot);
         self.predictor.forget_worker(key);
-        // Slots are used again: what is remembered about one must not be held against the next.
+        // Slots are reused: failures on the old worker must not count against the next one.
         for known in self.tasks.values_mut() {
-            let tried = std::mem::take(&mut known.request.failed_on);
-            known.request.failed_on = tried.into_iter().filter(|tried| *tried != slot).collect();
+            let slots = std::mem::take(&mut known.request.failed_on);
+            known.request.failed_on = slots.into_iter().filter(|other| *other != slot).collect();
         }
     }
 
@@ -288,7 +288,10 @@ impl Scenario {
             let known = &self.tasks[&task];
             assert!(self.has_executor(slot, &known.request.spec.requirement), "{action:?}");
             let served = self.placement.is_schedulable(&known.request.spec.requirement);
-            assert!(served || known.at != Location::Waiting, "{action:?} and nobody would take it");
+            assert!(
+                served || known.at != Location::Waiting,
+                "{action:?}, but no worker would take it"
+            );
             let known = self.tasks.get_mut(&task).expect("a task that exists");
             match (known.at, action) {
                 (Location::Waiting, Action::Bind { .. } | Action::Dispatch { .. }) => {}
@@ -307,7 +310,7 @@ impl Scenario {
             known.at = to;
             self.log.push(action);
         }
-        // A task may be bound and stolen in one plan: what counts is where it ended up.
+        // A task may be bound and stolen in one plan: the last location counts.
         for task in decided {
             let (Location::Bound(slot) | Location::Dispatched(slot)) = self.tasks[&task].at else {
                 continue;
@@ -383,7 +386,7 @@ impl Scenario {
         }
     }
 
-    /// Switches in parts, with plans in between. What is bound waits again as soon as it is its turn.
+    /// Switches in parts, with plans in between. Bound tasks wait again as soon as `reorder` reaches them.
     fn switch(&mut self, strategy: Strategy) {
         self.placement.begin_switch(strategy, self.now);
         let mut from = Some(0);
@@ -430,15 +433,15 @@ impl Scenario {
     fn check_worker(&self, slot: WorkerSlot, worker: &Worker) {
         let view = self.placement.view(slot, self.now).unwrap();
         let given = self.tasks_at(|at| at == Location::Dispatched(slot));
-        let mut told = self.placement.dispatched_to(slot);
-        told.sort();
-        assert_eq!(told, given);
+        let mut dispatched = self.placement.dispatched_to(slot);
+        dispatched.sort();
+        assert_eq!(dispatched, given);
         assert_eq!(view.in_flight as usize, given.len());
         assert_eq!(view.queued as usize, self.tasks_at(|at| at == Location::Bound(slot)).len());
         let at_once: u32 =
             worker.executors.iter().map(|executor| executor.concurrency.max(1)).sum();
         assert!(view.running <= at_once && view.running <= view.in_flight);
-        // What runs is part of what is given; if even all of it fits, nothing can be booked twice.
+        // Running tasks are among the dispatched; if even all of those fit, nothing can be booked twice.
         let asked = |amount: fn(&Requirement) -> u64| -> u64 {
             given.iter().map(|task| amount(&self.tasks[task].request.spec.requirement)).sum()
         };
@@ -451,7 +454,7 @@ impl Scenario {
             assert!((0.0..=1.0).contains(&used));
             assert!(used * total as f64 <= asked as f64 * (1.0 + 1e-9));
         }
-        // A worker that has nothing more than it can run at once runs all of it, room permitting.
+        // A worker without dispatched tasks runs none.
         if given.is_empty() {
             assert_eq!(view.running, 0);
         }
@@ -489,8 +492,8 @@ fn random_operations_lose_nothing_overbook_nothing_and_are_explained() {
     for strategy in strategies() {
         let mut actions = 0;
         for seed in 0..SEQUENCES {
-            let told = std::panic::catch_unwind(|| run_scenario(strategy, seed, true));
-            let log = told.unwrap_or_else(|_| panic!("{strategy:?} fails with seed {seed}"));
+            let outcome = std::panic::catch_unwind(|| run_scenario(strategy, seed, true));
+            let log = outcome.unwrap_or_else(|_| panic!("{strategy:?} fails with seed {seed}"));
             assert_eq!(
                 log[..],
                 run_scenario(strategy, seed, false)[..log.len()],
@@ -498,6 +501,6 @@ fn random_operations_lose_nothing_overbook_nothing_and_are_explained() {
             );
             actions += log.len();
         }
-        assert!(actions > 2_000, "{strategy:?} did {actions} things: the test tests nothing");
+        assert!(actions > 2_000, "{strategy:?} took only {actions} actions: the test is too weak");
     }
 }

@@ -1,11 +1,11 @@
-//! Workers that are equally good share what there is to do.
+//! Equally good workers share the load.
 
 use hypha_model::{Requirement, Span, TaskSpec, Worker};
 use hypha_placement::{AttemptEnd, LoadMetric, Pick, Predictive, Strategy, WorkerSlot};
 
 use crate::fixture::{Fixture, asking, executor, name, plain, spec_of};
 
-/// `predictive` without luck: nothing is tried out.
+/// `predictive` without chance: no exploration.
 const PREDICTIVE: Strategy = Strategy::Predictive(Predictive {
     ageing: 2.0,
     wait_surcharge: 3.0,
@@ -18,7 +18,7 @@ fn wide(at_once: u32) -> Worker {
     Worker { executors: vec![executor("builtin", &[], at_once)], ..plain() }
 }
 
-/// How many of the tasks each of the workers was given, if they come one after the other and none ends.
+/// How many of the tasks each of the workers gets, if they arrive one after the other and none ends.
 fn shares(fixture: &mut Fixture, tasks: impl IntoIterator<Item = TaskSpec>) -> Vec<u32> {
     let mut counts = vec![0; fixture.placement.workers()];
     for task in tasks {
@@ -41,7 +41,7 @@ fn two_equals(strategy: Strategy) -> Fixture {
 }
 
 #[test]
-fn equal_workers_get_equally_many_under_every_strategy_that_does_not_say_otherwise() {
+fn equal_workers_get_equal_shares_under_every_strategy_that_spreads() {
     let least = |load_metric| Strategy::CapabilityBased { load_metric, pick: Pick::LeastLoaded };
     let record =
         Strategy::CapabilityBased { load_metric: LoadMetric::default(), pick: Pick::Performance };
@@ -51,22 +51,22 @@ fn equal_workers_get_equally_many_under_every_strategy_that_does_not_say_otherwi
         let mut fixture = two_equals(strategy);
         let counts = shares(&mut fixture, (0..8).map(|_| TaskSpec::default()));
         match strategy {
-            // The first is what they are for.
+            // These take the first by definition.
             Strategy::Fifo | Strategy::FirstFit => assert_eq!(counts, [8, 0], "{strategy}"),
-            // By chance.
+            // Random.
             Strategy::Random | Strategy::Probabilistic => {
                 assert!(counts.iter().all(|count| *count > 0), "{strategy}: {counts:?}");
             }
-            // One decision in a hundred is made to learn.
+            // One decision in a hundred is exploration.
             _ => assert_eq!(counts, [4, 4], "{strategy}"),
         }
     }
 }
 
 #[test]
-fn running_tasks_count_where_nothing_was_measured_and_where_it_was() {
+fn running_tasks_count_as_load_with_and_without_measurements() {
     for strategy in [PREDICTIVE, Strategy::ShortestQueue, Strategy::Weighted { weight: 1.0 }] {
-        // Two models that nobody has run, in turn.
+        // Two models that no worker has run, alternating.
         let mut fixture = two_equals(strategy);
         let mixed = (0..8).map(|at| of_model(["sleep", "burn"][at % 2]));
         assert_eq!(shares(&mut fixture, mixed), [4, 4], "{strategy}: not measured");
@@ -86,7 +86,7 @@ fn running_tasks_count_where_nothing_was_measured_and_where_it_was() {
 }
 
 #[test]
-fn what_is_in_use_counts_relative_to_what_there_is() {
+fn load_counts_relative_to_slots() {
     let mut fixture = Fixture::new(PREDICTIVE);
     for at_once in [4, 12] {
         fixture.join(wide(at_once));
@@ -96,7 +96,7 @@ fn what_is_in_use_counts_relative_to_what_there_is() {
 }
 
 #[test]
-fn the_idle_take_turns() {
+fn idle_workers_are_used_in_rotation() {
     for strategy in [PREDICTIVE, Strategy::ShortestQueue, Strategy::WorstFit] {
         let mut fixture = Fixture::new(strategy);
         (0..3).for_each(|_| {
@@ -131,11 +131,11 @@ fn differences_below_measurement_noise_are_ties() {
                 fixture.now,
             );
         }
-        let told = format!("{near_us} and {far_us} µs, {seconds} s");
+        let case = format!("{near_us} and {far_us} µs, {seconds} s");
         let tasks = (0..8).map(|_| spec_of(seconds));
-        assert_eq!(shares(&mut fixture, tasks), expected, "{told}");
+        assert_eq!(shares(&mut fixture, tasks), expected, "{case}");
     }
-    // Nor is a faster worker left idle because it has more to do.
+    // Nor is a faster worker left idle because it has more tasks.
     let mut fixture = Fixture::new(PREDICTIVE);
     let fast = fixture.join(wide(AT_ONCE));
     fixture.join(wide(AT_ONCE));
@@ -144,14 +144,14 @@ fn differences_below_measurement_noise_are_ties() {
 }
 
 #[test]
-fn a_round_trip_that_was_held_up_once_does_not_turn_tasks_away() {
+fn one_slow_round_trip_does_not_turn_tasks_away() {
     let mut fixture = two_equals(PREDICTIVE);
     for slot in [WorkerSlot(0), WorkerSlot(1)] {
         fixture.placement.record_contact(slot, Some(Span::from_micros(500)), fixture.now);
     }
     fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(30)), fixture.now);
     assert_eq!(shares(&mut fixture, (0..8).map(|_| spec_of(1.0))), [4, 4]);
-    // One that has become longer for good is believed after a while, one that is shorter at once.
+    // A permanently longer round trip is believed after a while, a shorter one at once.
     let rtt = |fixture: &Fixture| fixture.placement.view(WorkerSlot(0), fixture.now).unwrap().rtt;
     (0..40).for_each(|_| {
         fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(30)), fixture.now)
@@ -161,9 +161,9 @@ fn a_round_trip_that_was_held_up_once_does_not_turn_tasks_away() {
     assert_eq!(rtt(&fixture), Span::from_millis(1));
 }
 
-/// Workers of different hardware stand in different trees.
+/// Workers of different hardware are in different trees.
 #[test]
-fn what_differs_in_name_only_is_equal() {
+fn hardware_that_differs_in_name_only_is_equal() {
     let mut fixture = Fixture::new(PREDICTIVE);
     for hardware in ["A100", "H100", "T4"] {
         fixture.join(Worker { hardware: Some(name(hardware)), ..wide(AT_ONCE) });
@@ -172,9 +172,9 @@ fn what_differs_in_name_only_is_equal() {
     assert_eq!(counts, [3, 3, 3]);
 }
 
-/// In a pool where distances differ, the search for the least used of equals must not become a search of all.
+/// In a pool where distances differ, the search for the least used of equals must not become a scan of all.
 #[test]
-fn many_equals_share_too() {
+fn many_equal_workers_share_the_load() {
     let mut fixture = Fixture::new(PREDICTIVE);
     for at in 0..200 {
         let slot = fixture.join(wide(4));
@@ -185,15 +185,15 @@ fn many_equals_share_too() {
     assert!(counts.iter().all(|count| (1..=3).contains(count)), "{counts:?}");
 }
 
-/// A program that fails says nothing about the models that others run beside it.
-/// One executor that will do what it is given, and one that will not everywhere.
+/// An executor that succeeds on every worker, and one that fails on some: its failures tell nothing about the models
+/// that others run.
 fn good_and_bad() -> Worker {
     let executors = vec![executor("good", &["good"], 8), executor("bad", &["bad"], 8)];
     Worker { executors, ..plain() }
 }
 
 #[test]
-fn what_one_executor_fails_does_not_turn_the_tasks_of_others_away() {
+fn failures_of_one_executor_do_not_affect_the_others() {
     let mut fixture = Fixture::new(PREDICTIVE);
     for _ in 0..2 {
         fixture.join(good_and_bad());
@@ -211,9 +211,9 @@ fn what_one_executor_fails_does_not_turn_the_tasks_of_others_away() {
             _ => fixture.complete(task, 1.0),
         }
     }
-    assert!((1..8).contains(&failed), "{failed}: where it fails is avoided");
+    assert!((1..8).contains(&failed), "{failed}: the worker where it fails is avoided");
     assert_eq!(shares(&mut fixture, (0..8).map(|_| of_model("good"))), [4, 4]);
-    // All of it is known again of workers that come with their record.
+    // Workers that join again with their record keep all of it.
     let mut again = Fixture::new(PREDICTIVE);
     for slot in fixture.placement.worker_slots() {
         let record = serde_json::to_string(&fixture.placement.health(slot).unwrap()).unwrap();
@@ -221,7 +221,7 @@ fn what_one_executor_fails_does_not_turn_the_tasks_of_others_away() {
     }
     assert_eq!(shares(&mut again, (0..4).map(|_| of_model("good"))), [2, 2]);
     assert_eq!(shares(&mut again, (0..4).map(|_| of_model("bad"))), [0, 4]);
-    // What the worker itself loses is everybody's.
+    // What the worker itself loses counts against all of its executors.
     for _ in 0..8 {
         let task = fixture.arrive(of_model("good"));
         fixture.plan();

@@ -1,5 +1,5 @@
-//! Nothing starves: what fits on a worker begins within a bound, whatever arrives later, under every strategy; and who waits
-//! on the line does not queue behind batches.
+//! No task starves: a task that fits on a worker begins within a bound, whatever arrives later, under every strategy;
+//! and interactive tasks do not queue behind batch tasks.
 
 use std::collections::BTreeMap;
 
@@ -26,10 +26,10 @@ fn of(memory_gib: u64, seconds: f64, priority: i32) -> TaskSpec {
     spec
 }
 
-/// Workers that run what they are given in the order in which placement says that it begins.
+/// Workers that begin tasks in the order that placement assumes.
 struct World {
     fixture: Fixture,
-    /// When each task that was given ends, by the number of milliseconds.
+    /// When each started task ends, in milliseconds.
     ends: BTreeMap<(u64, TaskRef), ()>,
     runs_ms: BTreeMap<TaskRef, u64>,
     running: BTreeMap<TaskRef, WorkerSlot>,
@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    /// A task that says how long it takes, and takes `really_ms`.
+    /// A task that states a run time in its specification, and takes `really_ms`.
     fn arrive(&mut self, spec: TaskSpec, really_ms: u64, interactive: bool) -> TaskRef {
         let mut request = self.fixture.request(spec);
         request.interactive = interactive;
@@ -72,7 +72,7 @@ impl World {
         self.begin();
     }
 
-    /// What placement takes to run has begun.
+    /// Tasks that placement assumes to run have begun.
     fn begin(&mut self) {
         for task in self.running.keys().copied().collect::<Vec<_>>() {
             if !self.begun.contains(&task) && self.fixture.placement.has_started(task) {
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// Time passes until `at_ms`, and what ends by then ends.
+    /// Time passes until `at_ms`; tasks that end by then end.
     fn until(&mut self, at_ms: u64) {
         while let Some(((ends_ms, task), ())) = self.ends.first_key_value().map(|(k, v)| (*k, *v))
             && ends_ms <= at_ms
@@ -104,7 +104,7 @@ impl World {
     }
 }
 
-/// Small tasks come without end; when does the large one begin?
+/// Small tasks arrive without end; when does the large one begin?
 fn large_begins_after_ms(strategy: Strategy, seed: u64) -> Option<u64> {
     let mut rng = Rng::new(seed);
     let workers = 1 + rng.below(2) as usize;
@@ -115,7 +115,7 @@ fn large_begins_after_ms(strategy: Strategy, seed: u64) -> Option<u64> {
         if at == 30 {
             large = Some(world.arrive(of(20, 1.0, 100_000), 1_000, false));
         }
-        // They take up to three times as long as they say, or a third.
+        // They take up to three times as long as stated, or a third.
         let really_ms = 300 + rng.below(2_700);
         let interactive = rng.chance(interactive_share);
         world.arrive(of(8, 1.0, 0), really_ms, interactive);
@@ -132,9 +132,9 @@ fn large_task_starts_although_small_ones_keep_arriving() {
     for strategy in strategies() {
         for seed in 0..6 {
             let begins = large_begins_after_ms(strategy, seed);
-            // Strategies that bind at submission put it behind what waits already: thirty tasks, at most three seconds
-            // each, three at a time. The others: what runs has ended after three seconds, and so have those that it let
-            // pass before that.
+            // Strategies that bind at submission put it behind the tasks that wait already: thirty tasks, at most
+            // three seconds each, three at a time. Under the others, running tasks have ended after three seconds, and
+            // so have those that overtook it before that.
             assert!(begins.is_some_and(|ms| ms < 45_000), "{strategy} {seed}: {begins:?}");
         }
     }
@@ -157,7 +157,7 @@ fn task_without_priority_is_not_starved() {
         }
         running = high;
     }
-    panic!("it waits for ever");
+    panic!("the task without priority waits for ever");
 }
 
 #[test]
@@ -171,11 +171,11 @@ fn task_blocked_by_a_reservation_is_refused_as_reserved() {
         let explanation = world.fixture.placement.explanation(small).unwrap();
         let reasons: Vec<_> = explanation.refusals.iter().collect();
         assert_eq!(reasons, [(RefusalKind::Reserved, 1)], "{strategy}");
-        // What ends in time, and what fits beside, may begin.
+        // Tasks that end in time, and tasks that fit beside, may begin.
         let short = world.arrive(of(8, 1.0, 0), 1_000, false);
         let beside = world.arrive(of(4, 50.0, 0), 50_000, false);
         assert!(world.has_started(short) && world.has_started(beside), "{strategy}");
-        // Beside means beside all of them.
+        // Backfill must fit beside all tasks, not only the first.
         let too_much = world.arrive(of(1, 60.0, 0), 60_000, false);
         assert!(!world.has_started(too_much), "{strategy}");
         world.until(5_000);
@@ -207,19 +207,19 @@ fn batch_tasks_progress_under_interactive_load() {
         let batches: Vec<TaskRef> =
             (0..30).map(|_| world.arrive(of(0, 0.5, 0), 500, false)).collect();
         for _ in 0..300 {
-            // More than the worker can do.
+            // More than the worker can run.
             world.arrive(of(0, 0.5, 0), 500, true);
             world.until(world.at_ms + 100);
         }
         let begun = batches.iter().filter(|task| world.has_started(**task)).count();
-        // Six begin each second, a fifth of them in batches.
+        // Six begin each second, a fifth of them batch tasks.
         assert!(begun >= 27, "{strategy}: {begun}");
     }
 }
 
 /// Tasks that must be bound at once keep the worker's own queue from ever being empty.
 #[test]
-fn tasks_in_the_scheduler_s_queue_begin_although_a_worker_s_own_queue_never_ends() {
+fn queued_tasks_begin_although_a_workers_own_queue_never_empties() {
     for strategy in [Strategy::Fifo, Strategy::WorstFit, Strategy::default()] {
         let mut world = World::new(strategy, 1);
         let mut waits = None;
@@ -238,8 +238,8 @@ fn tasks_in_the_scheduler_s_queue_begin_although_a_worker_s_own_queue_never_ends
     }
 }
 
-/// With a limit to what is handed over, what is bound to a worker and what waits in the queue take turns, and so do the
-/// workers: nothing waits for another queue to be empty.
+/// With a limit on tasks in flight, bound tasks and the queue alternate, and so do the workers: no task waits for
+/// another queue to be empty.
 #[test]
 fn bound_tasks_are_dispatched_although_the_queue_never_empties() {
     for strategy in [Strategy::Fifo, Strategy::default()] {
@@ -266,14 +266,17 @@ fn bound_tasks_are_dispatched_although_the_queue_never_empties() {
                 Action::Dispatch { task, .. } => Some(task),
                 _ => None,
             });
-            running = given.expect("one is always handed over");
+            running = given.expect("each plan dispatches one");
             begun.push(running);
         }
         for task in bound {
-            let turn = begun.iter().position(|other| *other == task);
-            assert!(turn.is_some_and(|turn| turn < 14), "{strategy}: {turn:?} of {begun:?}");
+            let position = begun.iter().position(|other| *other == task);
+            assert!(
+                position.is_some_and(|position| position < 14),
+                "{strategy}: {position:?} of {begun:?}"
+            );
         }
         let from_queue = begun.iter().take(12).filter(|task| task.0 > 6).count();
-        assert!(from_queue >= 5, "the queue has its turns, too: {begun:?}");
+        assert!(from_queue >= 5, "the queue is served, too: {begun:?}");
     }
 }

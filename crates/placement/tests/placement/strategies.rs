@@ -1,4 +1,4 @@
-//! What each strategy is for. Each scenario is told in a way that no other recipe would end like it.
+//! What each strategy is for. Each scenario is such that no other recipe would give its outcome.
 
 use hypha_model::{Capacity, Priority, Requirement, Span, TaskSpec, Worker};
 use hypha_placement::{
@@ -11,7 +11,7 @@ use crate::fixture::{Fixture, GIB, asking, dispatched, executor, gpus, name, pla
 const CAPABILITY: Strategy =
     Strategy::CapabilityBased { load_metric: LoadMetric::TaskCount, pick: Pick::LeastLoaded };
 
-/// `predictive` without luck: nothing is tried out.
+/// `predictive` without chance: no exploration.
 fn predictive() -> Strategy {
     Strategy::Predictive(Predictive { exploration: 0.0, ..Predictive::default() })
 }
@@ -28,7 +28,7 @@ fn with_capacity(cpu_milli: u64, memory_bytes: u64, at_once: u32) -> Worker {
     }
 }
 
-/// Runs a task on each of the workers in turn and lets it end as `end` says.
+/// Runs a task on each of the workers in turn and ends it with `end`.
 fn record(fixture: &mut Fixture, rounds: usize, end: impl Fn(&mut Fixture, TaskRef, u32)) {
     for _ in 0..rounds {
         for slot in fixture.placement.worker_slots() {
@@ -49,7 +49,7 @@ fn fifo_and_first_fit_take_the_first_with_room_in_the_order_of_arrival() {
         fixture.arrive(urgent);
         assert_eq!(dispatched(&fixture.plan()), [(0, 0), (1, 1)]);
         fixture.complete(TaskRef(1), 1.0);
-        assert_eq!(dispatched(&fixture.plan()), [(2, 1)], "the urgent one must not pass");
+        assert_eq!(dispatched(&fixture.plan()), [(2, 1)], "the urgent one must not overtake");
     }
 }
 
@@ -106,7 +106,7 @@ fn random_picks_are_uniform() {
     let pick = Strategy::CapabilityBased { load_metric: LoadMetric::TaskCount, pick: Pick::Random };
     for strategy in [Strategy::Random, pick] {
         let mut fixture = Fixture::of(strategy, 5);
-        // A hole, and one that cannot: the others must not get their share from a neighbour.
+        // An empty slot, and an unavailable worker: the others must not get the share of a neighbour.
         fixture.placement.remove_worker(WorkerSlot(1), fixture.now);
         fixture.placement.set_available(WorkerSlot(3), false, fixture.now);
         let mut counts = [0u32; 5];
@@ -134,8 +134,8 @@ fn power_of_two_is_between_random_and_least_loaded() {
     assert!(random > 10 && (2..=8).contains(&two) && least == 0, "{random} {two} {least}");
     // Of two workers both are always drawn.
     let mut fixture = Fixture::of(Strategy::PowerOfTwo, 2);
-    let told = places(&mut fixture, 20);
-    assert_eq!(told.iter().filter(|slot| **slot == Some(0)).count(), 10);
+    let slots = places(&mut fixture, 20);
+    assert_eq!(slots.iter().filter(|slot| **slot == Some(0)).count(), 10);
 }
 
 #[test]
@@ -193,11 +193,11 @@ fn load_balancing_counts_tasks_by_gpus_and_forgets_failures() {
 }
 
 #[test]
-fn the_idle_steal_the_newest_from_the_longest_queue_above_the_threshold() {
+fn idle_workers_steal_the_newest_task_from_the_longest_queue_above_the_threshold() {
     let queue = |bound: usize| {
         let mut fixture = Fixture::new(Strategy::WorkStealing { steal_threshold: 2 });
         fixture.join(plain());
-        // Two are in the hands of the worker, the rest in its queue here.
+        // Two are dispatched to the worker, the rest is in its queue here.
         fixture.arrive_many(2 + bound);
         fixture.plan();
         fixture.join(plain());
@@ -245,7 +245,7 @@ fn a_worker_steals_only_tasks_that_it_may_run() {
 
 #[test]
 fn a_full_scheduler_does_not_steal_from_itself() {
-    // A queue that `max_in_flight` holds up, at a worker that could run all of it at once.
+    // A queue that `max_in_flight` stalls, at a worker that could run all of it at once.
     let preferences = Preferences { max_in_flight: Some(1), ..Preferences::default() };
     let mut fixture = Fixture::with(Strategy::WorkStealing { steal_threshold: 0 }, preferences);
     fixture.join(with_capacity(0, 0, 8));
@@ -255,8 +255,8 @@ fn a_full_scheduler_does_not_steal_from_itself() {
 }
 
 #[test]
-fn adaptive_learns_as_fast_as_it_is_told_to() {
-    // The first was slow once and fast since; who learns slowly has not forgotten.
+fn adaptive_learns_at_the_configured_rate() {
+    // The first was slow once and fast since; a low learning rate has not forgotten.
     let scenario = |learning_rate| {
         let mut fixture = Fixture::of(Strategy::Adaptive { learning_rate }, 2);
         record(&mut fixture, 1, |fixture, task, slot| {
@@ -276,10 +276,10 @@ fn shortest_queue_adds_backlog_and_run() {
     fixture.join_fast(1.0);
     fixture.join_fast(4.0);
     // Where it ends first: 1/4, 2/4, 3/4, then 4/4 or 1/1.
-    let told = places_of(&mut fixture, 1.0, 3);
-    assert_eq!(told, [Some(1); 3]);
-    let told = places_of(&mut fixture, 1.0, 5);
-    assert_eq!(told.iter().filter(|slot| **slot == Some(0)).count(), 1, "{told:?}");
+    let slots = places_of(&mut fixture, 1.0, 3);
+    assert_eq!(slots, [Some(1); 3]);
+    let slots = places_of(&mut fixture, 1.0, 5);
+    assert_eq!(slots.iter().filter(|slot| **slot == Some(0)).count(), 1, "{slots:?}");
 }
 
 fn places_of(fixture: &mut Fixture, seconds: f64, count: usize) -> Vec<Option<u32>> {
@@ -288,7 +288,7 @@ fn places_of(fixture: &mut Fixture, seconds: f64, count: usize) -> Vec<Option<u3
 
 #[test]
 fn weighted_counts_uncertainty_against_a_worker() {
-    // The same expected finish: one has two tasks ahead whose time nobody knows, the other is a bit slower.
+    // The same expected finish: one has two tasks of unknown length ahead, the other is a bit slower.
     let scenario = |strategy| {
         let mut fixture = Fixture::new(strategy);
         fixture.join_fast(1.0);
@@ -314,7 +314,7 @@ fn weighted_counts_uncertainty_against_a_worker() {
 fn probabilistic_spreads_and_favours_the_shorter() {
     let count = |strategy| {
         let mut counts = [0u32; 2];
-        // Nobody has been seen at work, so predictions are uncertain.
+        // No worker has completed a task, so predictions are uncertain.
         let mut fixture = Fixture::of(strategy, 2);
         fixture.placement.set_factor(WorkerSlot(0), 1.0, fixture.now);
         fixture.placement.set_factor(WorkerSlot(1), 0.7, fixture.now);
@@ -345,7 +345,7 @@ fn fits_look_at_all_resources() {
             .map(|_| fixture.place(asking(requirement.clone())).map(|slot| slot.0))
             .collect::<Vec<_>>()
     };
-    // Left over, in cores or 4 GiB: 20, 18, 6; a worker gives its cores and its memory.
+    // Free amounts, in cores or 4 GiB: 20, 18, 6; cores and memory add up.
     assert_eq!(scenario(Strategy::BestFit), [Some(2), Some(1), Some(0), Some(0)]);
     assert_eq!(scenario(Strategy::WorstFit), [Some(0), Some(1), Some(0), Some(2)]);
     assert_eq!(scenario(Strategy::FirstFit), [Some(0), Some(0), Some(1), Some(2)]);
@@ -364,11 +364,11 @@ fn predictive_binds_late_and_waits_for_the_fast_one() {
     assert_eq!(fixture.where_is(TaskRef(1)), None);
     assert!(fixture.placement.statistics().held_back > 0);
     assert!(fixture.placement.plan_at().is_some(), "the free worker must be looked at again");
-    // The fast one hangs: whoever waits for it gives up.
+    // The fast one hangs: the task that waits for it goes elsewhere.
     fixture.placement.mark_started(TaskRef(0), fixture.now);
     fixture.later(60.0);
     assert!(dispatched(&fixture.plan()).contains(&(1, slow.0)));
-    // An early-binding strategy would have tied all of them at once.
+    // An early-binding strategy binds all of them at once.
     let mut fixture = Fixture::of(Strategy::ShortestQueue, 1);
     fixture.arrive_many(3);
     fixture.plan();
@@ -384,12 +384,12 @@ fn run_that_begins_about_when_expected_changes_nothing() {
     let left_s = |fixture: &Fixture| {
         fixture.placement.backlog_s(slot, fixture.now).map(|(mean_s, _)| mean_s)
     };
-    // A message has travelled.
+    // The message has travelled.
     fixture.later(0.01);
     let before = left_s(&fixture);
     fixture.placement.mark_started(TaskRef(0), fixture.now);
     assert_eq!(left_s(&fixture), before);
-    // It waited there: its time counts from now.
+    // It waited there: its run time counts from now.
     fixture.later(1.0);
     let before = left_s(&fixture);
     fixture.placement.mark_started(TaskRef(0), fixture.now);
@@ -397,12 +397,12 @@ fn run_that_begins_about_when_expected_changes_nothing() {
 }
 
 #[test]
-fn short_tasks_pass_long_ones_but_not_for_ever() {
+fn short_tasks_overtake_long_ones_but_not_for_ever() {
     let scenario = |ageing, wait_s| {
         let parameters = Predictive { ageing, exploration: 0.0, ..Predictive::default() };
         let mut fixture = Fixture::new(Strategy::Predictive(parameters));
         fixture.join_fast(1.0);
-        // The worker is busy, and many wait, so that there is a backlog.
+        // The worker is busy and many tasks wait, so there is a backlog.
         fixture.arrive(spec_of(1.0));
         fixture.plan();
         fixture.placement.mark_started(TaskRef(0), fixture.now);
@@ -426,7 +426,7 @@ fn short_tasks_pass_long_ones_but_not_for_ever() {
     };
     assert!(scenario(2.0, 0.0), "the shorter goes first");
     assert!(!scenario(0.0, 0.0), "without ageing it is first come, first served");
-    assert!(!scenario(2.0, 3_600.0), "what has waited long is not passed");
+    assert!(!scenario(2.0, 3_600.0), "a task that has waited long is not overtaken");
 }
 
 #[test]
@@ -451,7 +451,7 @@ fn predictive_orders_by_priority_and_deadline() {
 }
 
 #[test]
-fn a_wait_surcharge_sends_short_tasks_to_what_is_free() {
+fn wait_surcharge_sends_short_tasks_to_free_workers() {
     let scenario = |wait_surcharge| {
         let parameters = Predictive { wait_surcharge, exploration: 0.0, ..Predictive::default() };
         let mut fixture = Fixture::new(Strategy::Predictive(parameters));
@@ -508,8 +508,8 @@ fn the_next_task_travels_while_the_last_one_ends() {
 
 #[test]
 fn a_full_executor_is_not_a_free_worker() {
-    // Two executors, one each at a time; only one serves the model. What waits for that one must neither be
-    // dumped on the worker nor be promised a start at once.
+    // Two executors, one task each at a time; only one serves the model. Tasks that wait for that one must neither be
+    // piled onto the worker nor be predicted to start at once.
     let mut fixture = Fixture::new(predictive());
     let executors = vec![executor("a", &["llama"], 1), executor("b", &["gpt"], 1)];
     let slot = fixture.join(Worker { executors, ..plain() });
@@ -526,7 +526,7 @@ fn a_full_executor_is_not_a_free_worker() {
 }
 
 #[test]
-fn a_task_that_must_be_bound_at_once_goes_to_the_shortest_queue_if_it_must_wait() {
+fn task_bound_at_once_goes_to_the_shortest_queue_if_it_must_wait() {
     for strategy in [
         Strategy::Fifo,
         Strategy::FirstFit,
@@ -538,7 +538,7 @@ fn a_task_that_must_be_bound_at_once_goes_to_the_shortest_queue_if_it_must_wait(
         (0..2).for_each(|_| {
             fixture.join(with_capacity(1_000, GIB, 1));
         });
-        // Everything is taken.
+        // All slots and amounts are taken.
         let whole = Requirement { cpu_milli: 1_000, memory_bytes: GIB, ..Requirement::default() };
         fixture.arrive(asking(whole.clone()));
         fixture.arrive(asking(whole.clone()));
@@ -570,12 +570,12 @@ fn preferences_hold_for_every_strategy() {
         fixture.placement.finish(TaskRef(0), hypha_placement::AttemptEnd::Withdrawn, fixture.now);
         fixture.placement.record_contact(WorkerSlot(1), Some(Span::from_millis(200)), fixture.now);
         fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(200)), fixture.now);
-        assert_eq!(fixture.place_plain(), Some(2), "{strategy}: not too far");
+        assert_eq!(fixture.place_plain(), Some(2), "{strategy}: within max_rtt");
         fixture.placement.finish(TaskRef(1), hypha_placement::AttemptEnd::Withdrawn, fixture.now);
         fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(1)), fixture.now);
-        let place = |fixture: &mut Fixture, tried: Vec<WorkerSlot>| {
+        let place = |fixture: &mut Fixture, failed_on: Vec<WorkerSlot>| {
             let request = PlacementRequest {
-                failed_on: tried.into(),
+                failed_on: failed_on.into(),
                 ..fixture.request(TaskSpec::default())
             };
             let task = fixture.arrive_with(request);
@@ -587,22 +587,22 @@ fn preferences_hold_for_every_strategy() {
         assert_eq!(
             place(&mut fixture, vec![WorkerSlot(0)]),
             Some(2),
-            "{strategy}: elsewhere first"
+            "{strategy}: another worker first"
         );
         assert_eq!(
             place(&mut fixture, vec![WorkerSlot(2)]),
             Some(0),
-            "{strategy}: elsewhere first"
+            "{strategy}: another worker first"
         );
         assert!(
             place(&mut fixture, vec![WorkerSlot(0), WorkerSlot(2)]).is_some(),
-            "{strategy}: or there again"
+            "{strategy}: the same worker if no other is left"
         );
     }
 }
 
 #[test]
-fn an_adopted_task_that_the_worker_offers_no_executor_for_harms_nothing() {
+fn adopted_task_without_a_matching_executor_is_harmless() {
     let mut fixture = Fixture::new(predictive());
     let slot = fixture.join(Worker { executors: Vec::new(), ..plain() });
     let task = fixture.arrive(TaskSpec::default());
@@ -613,7 +613,7 @@ fn an_adopted_task_that_the_worker_offers_no_executor_for_harms_nothing() {
 }
 
 #[test]
-fn what_is_no_factor_is_ignored() {
+fn invalid_factor_is_ignored() {
     let mut fixture = Fixture::of(predictive(), 2);
     for factor in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
         fixture.placement.set_factor(WorkerSlot(0), factor, fixture.now);
@@ -639,7 +639,7 @@ fn overstated_capacity_and_demand_do_not_overflow() {
 }
 
 #[test]
-fn a_worker_without_a_record_is_not_buried_in_tasks() {
+fn worker_without_a_record_gets_few_tasks_ahead() {
     let mut fixture = Fixture::new(CAPABILITY);
     let slot = fixture.join(plain());
     fixture.placement.record_contact(slot, Some(Span::from_millis(1)), fixture.now);
@@ -648,7 +648,7 @@ fn a_worker_without_a_record_is_not_buried_in_tasks() {
 }
 
 #[test]
-fn a_switch_keeps_the_order_of_arrival_and_what_was_handed_over() {
+fn switch_keeps_the_order_of_arrival_and_dispatched_tasks() {
     let mut fixture = Fixture::of(Strategy::ShortestQueue, 1);
     fixture.arrive_many(6);
     assert_eq!(dispatched(&fixture.plan()), [(0, 0), (1, 0)]);
@@ -662,7 +662,7 @@ fn a_switch_keeps_the_order_of_arrival_and_what_was_handed_over() {
 }
 
 #[test]
-fn failures_under_another_strategy_are_forgotten_too() {
+fn penalties_decay_under_other_strategies_too() {
     let mut fixture = Fixture::of(Strategy::RoundRobin, 2);
     record(&mut fixture, 9, |fixture, task, slot| match slot {
         0 => fixture.fail(task),
@@ -674,7 +674,7 @@ fn failures_under_another_strategy_are_forgotten_too() {
 }
 
 #[test]
-fn a_health_that_was_kept_is_used() {
+fn saved_health_record_is_used() {
     let mut fixture = Fixture::new(Strategy::PerformanceAware);
     let mut poor = Health::default();
     poor.success_rate = 0.2;

@@ -7,7 +7,7 @@ use super::row::{
     ERROR_MS, HARDWARE, MEAN_MS, MODEL, Rows, TableError, UncheckedRow, finite, missing,
 };
 
-/// What a column means.
+/// The meaning of a column.
 enum Column {
     Model,
     Hardware,
@@ -79,7 +79,7 @@ fn draft(columns: &[Column], cells: &[String]) -> Result<UncheckedRow, String> {
     Ok(draft)
 }
 
-/// An empty cell says nothing.
+/// An empty cell is a missing number.
 fn number(name: &str, cell: &str) -> Result<Option<f64>, String> {
     if cell.is_empty() {
         return Ok(None);

@@ -11,7 +11,7 @@ pub(super) fn parse(text: &str) -> Result<Rows, TableError> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let read = List(&mut rows).deserialize(&mut deserializer).and_then(|()| deserializer.end());
     read.map_err(|error| {
-        // The position is a field of its own; serde_json also writes it behind every message.
+        // The position is a field of its own; serde_json also appends it to every message.
         let message = error.to_string();
         let place = format!(" at line {} column {}", error.line(), error.column());
         let what = message.strip_suffix(&place).unwrap_or(&message).to_owned();

@@ -4,13 +4,12 @@ use super::row::Row;
 use crate::estimate::Estimate;
 use crate::models::MAX_COLUMNS;
 
-/// The squared distance of a row that says nothing of a feature that the task has: as far as a row that
-/// is off by a factor of e.
+/// The squared distance of a row that lacks a feature of the task: the same as for a row that is off by a factor of e.
 const MISSING_FEATURE_DISTANCE: f64 = 1.0;
 
 type Point = [Option<f64>; MAX_COLUMNS];
 
-/// Rows that are looked through together; at least one.
+/// Rows that are searched together; at least one.
 #[derive(Clone, Debug)]
 pub(super) struct NearestRows(Vec<KdTree>);
 
@@ -32,7 +31,7 @@ struct Node {
     estimate: Estimate,
 }
 
-/// The nearest so far: by squared distance, then by the place in the file.
+/// The nearest so far: by squared distance, then by the position in the file.
 #[derive(Clone, Copy)]
 struct Best {
     distance: f64,
@@ -93,7 +92,7 @@ fn arrange(axes: &[usize], nodes: &mut [Node], depth: usize) {
 }
 
 impl KdTree {
-    /// Looks through a part of the tree whose rows are all at least `bound` away.
+    /// Searches a part of the tree whose rows are all at least `base_distance` away.
     fn search(
         &self,
         nodes: &[Node],
@@ -115,7 +114,7 @@ impl KdTree {
         let axis = self.axes.get(depth % self.axes.len().max(1));
         let Some(value) = axis.and_then(|axis| point[*axis].map(|value| value - node.at[*axis]))
         else {
-            // The task does not tell: both sides are as near, so the one with the earliest row first.
+            // The task lacks this feature: both sides are equally near, so the one with the earliest row goes first.
             let first =
                 |part: &[Node]| part.get(part.len() / 2).map_or(u32::MAX, |node| node.first);
             let (one, other) = if first(low) <= first(high) { (low, high) } else { (high, low) };

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::estimate::Estimate;
 use crate::models::MAX_COLUMNS;
 
-/// A table for every model, hardware and length that anybody measured is far smaller.
+/// A table of every measured model, hardware and length is far smaller.
 const MAX_ROWS: usize = 100_000;
 /// Columns that are not features.
 pub(super) const MODEL: &str = "model";
@@ -15,23 +15,23 @@ pub(super) const HARDWARE: &str = "hardware";
 pub(super) const MEAN_MS: &str = "mean_ms";
 pub(super) const ERROR_MS: &str = "error_ms";
 
-/// A table that cannot be used, and why. Lines count from 1.
+/// An invalid table, and why. Lines count from 1.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TableError {
-    /// Nothing to look up.
+    /// The table has no rows.
     #[error("the lookup table has no rows: add at least one, or use the mode `default`")]
     NoRows,
-    /// A line that is wrong.
+    /// An invalid line.
     #[error("line {line} of the lookup table: {what}")]
     Line {
-        /// Which line.
+        /// The line.
         line: usize,
         /// What is wrong with it.
         what: String,
     },
 }
 
-/// Everything that was read.
+/// All rows that were read.
 pub(super) struct Rows {
     pub(super) columns: Vec<Arc<str>>,
     pub(super) rows: Vec<Row>,
@@ -39,7 +39,7 @@ pub(super) struct Rows {
 
 #[derive(Clone, Debug)]
 pub(super) struct Row {
-    /// The place in the file, for ties.
+    /// The position in the file, for ties.
     pub(super) number: u32,
     pub(super) model: Arc<str>,
     pub(super) hardware: Option<Arc<str>>,
@@ -63,7 +63,7 @@ impl Rows {
         Rows { columns: Vec::new(), rows: Vec::new() }
     }
 
-    /// The place of a feature among the columns, given now if it is new.
+    /// The index of a feature among the columns, assigned now if it is new.
     pub(super) fn column(&mut self, name: &str) -> Result<usize, String> {
         if let Some(at) = self.columns.iter().position(|column| **column == *name) {
             return Ok(at);
@@ -77,7 +77,7 @@ impl Rows {
         Ok(self.columns.len() - 1)
     }
 
-    /// Checks a row and takes it.
+    /// Checks a row and adds it.
     pub(super) fn push(&mut self, draft: UncheckedRow) -> Result<(), String> {
         if self.rows.len() == MAX_ROWS {
             return Err(format!("more than {MAX_ROWS} rows; leave out some"));
@@ -100,7 +100,7 @@ impl Rows {
     }
 }
 
-/// A feature on the scale on which distances are taken: logarithmic, and right for zero and negatives.
+/// A feature on the scale of distances: logarithmic, and defined for zero and negatives.
 pub(super) fn scaled(value: f64) -> f64 {
     value.abs().ln_1p().copysign(value)
 }
@@ -109,7 +109,7 @@ pub(super) fn missing(name: &str) -> String {
     format!("`{name}` is missing")
 }
 
-/// A number that is one.
+/// Refuses numbers that are not finite.
 pub(super) fn finite(name: &str, value: f64) -> Result<f64, String> {
     if value.is_finite() { Ok(value) } else { Err(format!("`{name}` is not a finite number")) }
 }

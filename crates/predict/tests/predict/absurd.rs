@@ -1,4 +1,4 @@
-//! Whatever clients say and clocks measure, predictions stay finite, positive and ordered.
+//! Whatever clients state and clocks measure, predictions stay finite, positive and ordered.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn task(event: &Event) -> TaskSpec {
 
 proptest! {
     #[test]
-    fn predictions_are_sane_whatever_happens(
+    fn predictions_are_sane_for_any_input(
         events in proptest::collection::vec(event(), 1..120),
     ) {
         let mut predictor = Predictor::new(Settings::default());

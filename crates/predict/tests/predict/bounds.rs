@@ -1,4 +1,4 @@
-//! Clients may name whatever they like: memory stays bounded, and nothing panics.
+//! Clients may send any names: memory stays bounded, and nothing panics.
 
 use hypha_model::Span;
 use hypha_predict::{
@@ -33,7 +33,7 @@ fn models_hardware_and_regressions_beyond_the_bound_share_an_entry() {
     let regressions = snapshot["regressions"].as_array().map(Vec::len);
     assert_eq!(regressions, Some(MAX_REGRESSIONS));
 
-    // The last models found no room, and are predicted by what all of those take.
+    // The last models found no room, and share one prediction.
     for _ in 0..200 {
         predictor.observe(&models[MAX_MODELS - 1], worker, Span::from_secs(500));
     }
@@ -47,6 +47,6 @@ fn models_hardware_and_regressions_beyond_the_bound_share_an_entry() {
 }
 
 #[test]
-fn a_query_is_small_enough_to_keep_with_each_task() {
+fn query_is_small_enough_to_keep_with_each_task() {
     assert!(size_of::<Query>() <= 112, "{}", size_of::<Query>());
 }

@@ -1,4 +1,4 @@
-//! On a synthetic token workload the intervals hold what they claim.
+//! On a synthetic token workload the intervals have the coverage that they claim.
 
 use crate::world::{KnownFeatures, World};
 

@@ -1,4 +1,4 @@
-//! What is said before there is anything to say.
+//! Predictions before anything was measured.
 
 use hypha_model::{Requirement, Span, TaskSpec};
 use hypha_predict::{Predictor, Settings};
@@ -6,23 +6,23 @@ use hypha_predict::{Predictor, Settings};
 use crate::world::{name, spec, worker_id};
 
 #[test]
-fn the_next_best_knowledge_is_used_and_it_is_uncertain() {
+fn next_best_knowledge_is_used_with_more_uncertainty() {
     let mut predictor = Predictor::new(Settings::default());
     let (old, new) = (name("A100"), name("H100"));
     let worker = predictor.add_worker(worker_id(1), Some(&old));
     let (old, new) = (predictor.hardware(Some(&old)), predictor.hardware(Some(&new)));
     assert_eq!(predictor.typical_s(), 1.0);
 
-    // Nothing at all.
+    // Nothing is known.
     let plain = predictor.query(&spec("m", &[("tokens", 10.0)]));
     assert_eq!(predictor.hardware_estimate(&plain, old).mean_s, 1.0);
     assert!(predictor.hardware_estimate(&plain, old).error_s >= 0.5);
 
-    // What the client believes.
-    let mut said = spec("m", &[("tokens", 10.0)]);
-    said.requirement.estimated_time = Some(Span::from_secs(40));
-    let said = predictor.query(&said);
-    assert_eq!(predictor.hardware_estimate(&said, old).mean_s, 40.0);
+    // The client's estimate.
+    let mut stated = spec("m", &[("tokens", 10.0)]);
+    stated.requirement.estimated_time = Some(Span::from_secs(40));
+    let stated = predictor.query(&stated);
+    assert_eq!(predictor.hardware_estimate(&stated, old).mean_s, 40.0);
 
     for _ in 0..30 {
         predictor.observe(&plain, worker, Span::from_secs(6));
@@ -40,14 +40,14 @@ fn the_next_best_knowledge_is_used_and_it_is_uncertain() {
     assert!((predictor.hardware_estimate(&other, new).mean_s / 6.0 - 1.0).abs() < 0.1);
     assert!((predictor.typical_s() - 6.0).abs() < 1e-9);
 
-    // The same model, but nothing told: its usual time.
-    let silent = predictor.query(&spec("m", &[]));
-    assert!((predictor.hardware_estimate(&silent, old).mean_s / learned.mean_s).ln().abs() < 0.4);
-    assert!(predictor.hardware_estimate(&silent, old).error_s > 3.0);
+    // The same model, but no features: its usual time.
+    let bare = predictor.query(&spec("m", &[]));
+    assert!((predictor.hardware_estimate(&bare, old).mean_s / learned.mean_s).ln().abs() < 0.4);
+    assert!(predictor.hardware_estimate(&bare, old).error_s > 3.0);
 }
 
 #[test]
-fn a_model_of_which_nothing_like_this_was_measured_takes_its_own_usual_time() {
+fn unseen_features_fall_back_to_the_models_usual_time() {
     let mut predictor = Predictor::new(Settings::default());
     let worker = predictor.add_worker(worker_id(1), None);
     let (short, long) = (spec("short", &[("n", 1.0)]), spec("long", &[("n", 1.0)]));
@@ -57,15 +57,15 @@ fn a_model_of_which_nothing_like_this_was_measured_takes_its_own_usual_time() {
         predictor.observe(&long, worker, Span::from_secs(200));
     }
     for (model, expected_s) in [("short", 2.0), ("long", 200.0)] {
-        let silent = predictor.query(&spec(model, &[]));
-        let estimate = predictor.estimate(&silent, worker);
+        let bare = predictor.query(&spec(model, &[]));
+        let estimate = predictor.estimate(&bare, worker);
         assert!((estimate.mean_s / expected_s).ln().abs() < 0.5, "{model}: {estimate:?}");
         assert!(estimate.error_s > 0.5 * estimate.mean_s);
     }
 }
 
 #[test]
-fn measurements_replace_the_clients_belief_and_its_belief_scales_them() {
+fn measurements_replace_the_clients_estimate_and_are_scaled_by_it() {
     let mut predictor = Predictor::new(Settings::default());
     let worker = predictor.add_worker(worker_id(1), None);
     let of = |seconds| TaskSpec {
@@ -75,7 +75,7 @@ fn measurements_replace_the_clients_belief_and_its_belief_scales_them() {
         },
         ..TaskSpec::default()
     };
-    // Clients believe half of what it takes.
+    // Clients state half of the run time.
     for i in 0..60 {
         let seconds = 1 + i * 7 % 20;
         let query = predictor.query(&of(seconds));
@@ -89,7 +89,7 @@ fn measurements_replace_the_clients_belief_and_its_belief_scales_them() {
 }
 
 #[test]
-fn what_is_known_elsewhere_is_carried_over_between_usual_workers() {
+fn knowledge_of_other_hardware_is_transferred_between_usual_workers() {
     let mut predictor = Predictor::new(Settings::default());
     let (a100, h100) = (name("A100"), name("H100"));
     let (here, there) = (predictor.hardware(Some(&a100)), predictor.hardware(Some(&h100)));
@@ -102,7 +102,7 @@ fn what_is_known_elsewhere_is_carried_over_between_usual_workers() {
     for _ in 0..40 {
         predictor.observe(&known, first, Span::from_secs(6));
     }
-    // The factors there settle away from one: the first that ran is unlike the others.
+    // The factors there settle away from one: the first worker that ran is unlike the others.
     for round in 0..40 {
         for (i, worker) in others.iter().enumerate() {
             if i == 0 || round > 10 {

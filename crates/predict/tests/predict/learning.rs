@@ -1,4 +1,4 @@
-//! What is learned, how soon, and how it follows changes.
+//! What is learned, how fast, and how it follows changes.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::world::{KnownFeatures, Request, SPEEDS, World, name, spec, worker_id}
 
 const PROBE: Request = Request { input: 1_000.0, output: 100.0 };
 
-/// How far the estimate for a usual request on a worker is off, as a logarithm.
+/// The error of the estimate for a usual request on a worker, as a logarithm.
 fn off(world: &mut World, worker: usize, slower: f64) -> f64 {
     let query = world.query(&PROBE, KnownFeatures::Everything);
     let estimate = world.predictor.estimate(&query, world.workers[worker]);
@@ -23,7 +23,7 @@ fn run_one(world: &mut World, worker: usize, slower: f64) {
 }
 
 #[test]
-fn five_completions_each_tell_fast_workers_from_slow_ones() {
+fn five_completions_each_distinguish_fast_workers_from_slow_ones() {
     let mut sum = 0.0;
     for seed in 0..20 {
         let mut world = World::new(seed);
@@ -44,27 +44,27 @@ fn five_completions_each_tell_fast_workers_from_slow_ones() {
     assert!(sum < 0.15, "{sum}");
 }
 
-/// A few runs of tasks that nobody knew say more about the tasks than about the workers.
+/// A few runs of unknown tasks tell more about the tasks than about the workers.
 #[test]
-fn workers_count_as_equal_until_they_are_sure_not_to_be() {
+fn workers_count_as_equal_until_they_surely_differ() {
     let mut apart = 0;
     for seed in 0..20 {
         let mut world = World::new(seed);
-        // Those of speed 1 alone, each a few times.
+        // Only the workers of speed 1, each a few times.
         for i in 0..18 {
             run_one(&mut world, 2 + i % 6, 1.0);
         }
         let factors: Vec<f64> = (2..8).map(|i| world.predictor.factor(world.workers[i])).collect();
         apart += factors.iter().filter(|factor| **factor != factors[0]).count();
-        // One that has run nothing is as fast as they are.
-        let untried = world.predictor.factor(world.workers[1]);
-        assert!(factors.contains(&untried), "seed {seed}: {untried} and {factors:?}");
+        // A worker that has run nothing is as fast as they are.
+        let new = world.predictor.factor(world.workers[1]);
+        assert!(factors.contains(&new), "seed {seed}: {new} and {factors:?}");
     }
     assert!(apart < 20, "{apart} of 120");
 }
 
 #[test]
-fn a_worker_that_becomes_slower_is_followed_and_the_others_stay() {
+fn slowdown_of_one_worker_is_learned_without_affecting_the_others() {
     for seed in 0..10 {
         let mut world = World::new(seed);
         world.measure_calibration(KnownFeatures::Everything, 0, 400);
@@ -79,7 +79,7 @@ fn a_worker_that_becomes_slower_is_followed_and_the_others_stay() {
 }
 
 #[test]
-fn a_model_that_becomes_slower_is_followed() {
+fn slowdown_of_a_model_is_learned() {
     for seed in 0..10 {
         let mut world = World::new(seed);
         world.measure_calibration(KnownFeatures::Everything, 0, 400);
@@ -105,7 +105,7 @@ fn one_absurd_time_does_not_wreck_what_was_learned() {
 }
 
 #[test]
-fn a_category_changes_the_time_and_the_factor_is_the_workers_alone() {
+fn category_changes_the_time_but_not_the_workers_factor() {
     let mut predictor = Predictor::new(Settings::default());
     let worker = predictor.add_worker(worker_id(1), None);
     let of = |precision: &str| TaskSpec {
@@ -124,7 +124,7 @@ fn a_category_changes_the_time_and_the_factor_is_the_workers_alone() {
 }
 
 #[test]
-fn an_estimate_is_the_base_times_the_factor_and_wider() {
+fn estimate_is_the_base_times_the_factor_and_wider() {
     let mut world = World::new(2);
     world.measure_calibration(KnownFeatures::Everything, 0, 100);
     let query = world.query(&PROBE, KnownFeatures::Everything);
@@ -139,12 +139,12 @@ fn an_estimate_is_the_base_times_the_factor_and_wider() {
     let before: Vec<f64> = world.workers.iter().map(|w| world.predictor.factor(*w)).collect();
     run_one(&mut world, 0, 1.0);
     for (worker, before) in world.workers[1..].iter().zip(&before[1..]) {
-        assert_eq!(world.predictor.factor(*worker), *before, "callers keep factors");
+        assert_eq!(world.predictor.factor(*worker), *before, "callers cache factors");
     }
 }
 
 #[test]
-fn a_worker_unlike_its_hardware_is_told_apart_from_it() {
+fn worker_that_differs_from_its_hardware_is_distinguished() {
     let mut predictor = Predictor::new(Settings::default());
     let a100 = name("A100");
     let workers: Vec<WorkerKey> =

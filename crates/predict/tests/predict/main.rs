@@ -1,6 +1,6 @@
 //! The predictor as its callers see it.
 
-// Helpers of tests are tests, which the lint does not see.
+// Helpers of tests are test code, which the lint does not recognise.
 #![allow(clippy::unwrap_used)]
 
 mod absurd;

@@ -1,4 +1,4 @@
-//! A predictor that knows every run time beforehand.
+//! An oracle: a predictor that has every run time beforehand.
 
 use hypha_model::{Metadata, Name, Span, TaskSpec};
 use hypha_predict::{ORACLE_RUN_S, Predictor, Settings, Snapshot, WorkerKey};
@@ -41,7 +41,7 @@ fn check(predictor: &mut Predictor, workers: &[WorkerKey]) {
 fn predictions_are_exact_whatever_is_measured() {
     let (mut predictor, workers) = oracle_with_workers();
     check(&mut predictor, &workers);
-    // Batches and failures make runs take longer than alone; what is known does not change.
+    // Batches and failures make runs take longer than alone; the predictions do not change.
     for at in 0..200 {
         let query = predictor.query(&spec(1.0));
         predictor.observe(&query, workers[at % 3], Span::from_secs(9 + at as u64));

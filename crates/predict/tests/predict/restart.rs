@@ -1,4 +1,4 @@
-//! What was learned survives a restart, bit for bit.
+//! Learned state survives a restart, bit for bit.
 
 use hypha_predict::{Predictor, Settings, Snapshot};
 
@@ -19,7 +19,7 @@ fn restarted(world: &World) -> World {
 const LEFT: usize = 6;
 
 #[test]
-fn predictions_go_on_identically() {
+fn predictions_continue_identically() {
     let mut world = World::new(3);
     world.measure_calibration(KnownFeatures::Everything, 0, 300);
     world.measure_calibration(KnownFeatures::InputOnly, 0, 50);
@@ -40,7 +40,7 @@ fn predictions_go_on_identically() {
         );
     }
     assert_eq!(world.predictor.typical_s(), twin.predictor.typical_s());
-    // A new one is taken for the usual one by both, and the one that left is remembered by both.
+    // Both treat a new worker as the usual one, and both remember the one that left.
     for id in [100, LEFT as u128] {
         let key = world.predictor.add_worker(worker_id(id), None);
         let same = twin.predictor.add_worker(worker_id(id), None);
@@ -50,7 +50,7 @@ fn predictions_go_on_identically() {
 }
 
 #[test]
-fn a_damaged_snapshot_is_no_worse_than_none() {
+fn damaged_snapshot_is_no_worse_than_none() {
     for wrong in [f64::NAN, f64::INFINITY, -1.0] {
         let mut world = World::new(4);
         world.measure_calibration(KnownFeatures::Everything, 0, 100);

@@ -36,17 +36,17 @@ fn check(table: &str, model: &str, hardware: Option<&str>, numbers: &[(&str, f64
 }
 
 #[test]
-fn the_nearest_row_of_the_best_hardware_is_taken() {
+fn nearest_row_of_the_best_hardware_is_used() {
     let tokens = |input, output| [("input_tokens", input), ("output_tokens", output)];
     check(TABLE, "llama", Some("A100"), &tokens(120.0, 12.0), 100.0);
     check(TABLE, "llama", Some("A100"), &tokens(5_000.0, 11.0), 200.0);
     check(TABLE, "llama", Some("A100"), &tokens(900.0, 300.0), 900.0);
     // Logarithmic: 320 is nearer to 1000 than to 100.
     check(TABLE, "llama", Some("A100"), &tokens(320.0, 10.0), 200.0);
-    // What the task does not tell counts for nothing, and the earlier row wins a tie.
+    // Numbers that the task does not have are ignored, and the earlier row wins a tie.
     check(TABLE, "llama", Some("A100"), &[("input_tokens", 1_000.0)], 200.0);
     check(TABLE, "llama", Some("A100"), &[], 100.0);
-    // Numbers that the table does not have count for nothing.
+    // Numbers that the table does not have are ignored.
     check(TABLE, "llama", Some("A100"), &[("temperature", 0.7)], 100.0);
     // Unknown hardware: rows without hardware.
     check(TABLE, "llama", Some("H100"), &tokens(100.0, 10.0), 1_500.0);
@@ -58,14 +58,14 @@ fn the_nearest_row_of_the_best_hardware_is_taken() {
 }
 
 #[test]
-fn a_row_that_leaves_a_feature_open_is_as_far_as_one_off_by_a_factor_of_e() {
+fn missing_feature_counts_as_off_by_a_factor_of_e() {
     let table = "model,n,mean_ms,error_ms\nm,,1,1\nm,1000,2,1\n";
     check(table, "m", None, &[("n", 2_500.0)], 2.0);
     check(table, "m", None, &[("n", 3_000.0)], 1.0);
 }
 
 #[test]
-fn json_says_the_same_as_csv() {
+fn json_and_csv_give_the_same_table() {
     let json = r#"[
         {"model": "llama", "hardware": "A100", "input_tokens": 100, "mean_ms": 100, "error_ms": 5},
         {"model": "llama", "hardware": null, "mean_ms": 250.5, "error_ms": 0}
@@ -83,7 +83,7 @@ fn json_says_the_same_as_csv() {
 }
 
 #[test]
-fn a_bad_file_is_refused_with_its_line() {
+fn bad_csv_is_refused_with_its_line() {
     let csv = |rows: &str| {
         LookupTable::from_csv(&format!("model,hardware,n,mean_ms,error_ms\n{rows}")).unwrap_err()
     };
@@ -138,9 +138,9 @@ fn bad_json_is_refused_with_its_line() {
 }
 
 #[test]
-fn the_nearest_of_ten_thousand_is_the_one_that_a_scan_finds() {
+fn nearest_of_ten_thousand_rows_agrees_with_a_scan() {
     let mut rng = Rng::new(11);
-    // Few values, so that there are ties; some cells open.
+    // Few values, so that there are ties; some cells are empty.
     let mut cell = |values: u64| match rng.below(10) {
         0 => None,
         _ => Some(rng.below(values) as f64 * 3.0),
@@ -178,7 +178,7 @@ fn the_nearest_of_ten_thousand_is_the_one_that_a_scan_finds() {
 }
 
 #[test]
-fn a_table_that_comes_later_finds_room_for_its_features() {
+fn table_set_later_finds_room_for_its_features() {
     let mut predictor = Predictor::new(Settings::default());
     predictor.query(&spec("m", &[("a", 1.0)]));
     let table = "model,z,mean_ms,error_ms\nm,10,1,1\nm,1000,2,1\n";
@@ -199,7 +199,7 @@ fn without_a_table_there_is_no_table_mode() {
 }
 
 #[test]
-fn learning_goes_on_and_covers_what_the_table_does_not() {
+fn learning_continues_and_covers_what_the_table_lacks() {
     let mut predictor = with_table("model,mean_ms,error_ms\nm,100,10\n");
     let worker = predictor.add_worker(worker_id(1), None);
     let (tabled, other) = (predictor.query(&spec("m", &[])), predictor.query(&spec("x", &[])));
@@ -215,7 +215,7 @@ fn learning_goes_on_and_covers_what_the_table_does_not() {
 }
 
 #[test]
-fn a_worker_slower_than_the_others_is_slower_than_the_table_too() {
+fn slow_worker_is_slower_than_the_table() {
     let mut predictor = with_table("model,mean_ms,error_ms\nm,100,10\n");
     let workers = [1, 2].map(|id| predictor.add_worker(worker_id(id), None));
     let query = predictor.query(&spec("m", &[]));

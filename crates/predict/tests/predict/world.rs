@@ -1,11 +1,10 @@
-//! A synthetic swarm: eight workers of three speeds that report no hardware, and requests whose costs
-//! are known.
+//! A synthetic swarm: eight workers of three speeds that report no hardware, and requests with known costs.
 
 use hypha_model::{Metadata, Name, Requirement, Rng, Span, TaskSpec, WorkerId};
 use hypha_predict::{Calibration, Predictor, Query, Settings, WorkerKey};
 use uuid::Uuid;
 
-/// How much of a request the client tells.
+/// How much of a request the client states.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KnownFeatures {
     Everything,
@@ -74,7 +73,7 @@ impl World {
         self.predictor.query(&spec("llama", known))
     }
 
-    /// Runs a request on a worker that takes `cost_s / speed`, give or take the noise.
+    /// Runs a request on a worker that takes `cost_s / speed`, with noise.
     pub(crate) fn run(&mut self, query: &Query, worker: usize, cost_s: f64) -> f64 {
         let seconds = cost_s / SPEEDS[worker] * (self.noise * self.rng.normal()).exp();
         self.predictor.observe(query, self.workers[worker], Span::from_secs_f64(seconds));

@@ -1,8 +1,8 @@
-//! Which attempts failed for a reason outside the scheduler: the checkers' own count, which believes no machine.
+//! Which attempts failed for a reason outside the scheduler: the checkers' own count, independent of any machine.
 //!
-//! An attempt has genuinely failed if its executor failed, if it took too long, if its worker was gone or frozen, or
-//! if the two could not talk. Where several things went wrong at once, the scheduler has the benefit of the doubt. Its
-//! own crashes, restarts, freezes and store failures are never a reason.
+//! An attempt has genuinely failed if its executor failed, if it took too long, if its worker was down or frozen, or if
+//! the two could not communicate. Where several things went wrong at once, the scheduler has the benefit of the doubt.
+//! Its own crashes, restarts, freezes and store failures are never a reason.
 
 use std::collections::BTreeMap;
 
@@ -14,43 +14,43 @@ use super::{Author, Promise, Violation};
 use crate::world::FaultSchedule;
 use crate::world::nodes::{Node, worker_index};
 
-/// Before an attempt is handed over, its worker may have met the fault that ends it: a lease is noticed to be
-/// lost within its time, and a little more.
+/// The fault that ends an attempt may strike its worker before the dispatch: a lost lease is noticed within
+/// its TTL, and a little more.
 const NOTICED_WITHIN: Span = Span::from_secs(6);
 /// A message that takes longer than this may be taken for lost.
 pub(crate) const PRESUMED_LOST_AFTER: Span = Span::from_millis(100);
 /// A run on a worker whose clock is 10 % fast is stopped after this share of its time.
 pub(crate) const FAST_CLOCK: f64 = 0.9;
-/// A task that was given back or refused this often may be given up.
+/// A task that was returned or refused this often may be given up.
 const MAX_REFUSALS: u32 = 100;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(super) struct FailureChecker {
     settings: Vec<Settings>,
     fault_schedule: FaultSchedule,
     /// When a message between a scheduler and a worker was last lost or late.
     links: BTreeMap<(usize, usize), Time>,
-    /// When each worker was last gone: in the future while it is.
+    /// When each worker was last down: in the future while it is.
     gone: BTreeMap<usize, Time>,
     /// When each scheduler was down, besides its freezes.
     down: Vec<Vec<(Time, Time)>>,
     /// Since when executors run.
     runs: BTreeMap<RunId, Time>,
-    /// Runs whose executor failed, and whether that was said to be final.
+    /// Runs whose executor failed, and whether the failure was reported as final.
     failed_runs: BTreeMap<RunId, bool>,
     tasks: Map<TaskId, AttemptHistory>,
 }
 
-/// What is known of a task's attempts.
+/// The history of a task's attempts.
 #[derive(Clone, Copy, Default)]
 struct AttemptHistory {
     current: Option<DispatchedAttempt>,
     genuine: u32,
-    /// What the scheduler counts.
+    /// The attempts that the scheduler counts.
     counted: u32,
 }
 
-/// An attempt that was handed over.
+/// An attempt that was dispatched.
 #[derive(Clone, Copy)]
 struct DispatchedAttempt {
     fence: Fence,
@@ -58,12 +58,12 @@ struct DispatchedAttempt {
     at: Time,
 }
 
-/// What is known of the end of an attempt.
+/// The verdict on the end of an attempt.
 #[derive(Clone, Copy, Default)]
 struct Verdict {
     is_genuine: bool,
     is_final: bool,
-    /// The scheduler was not there all the time, or not shortly before, to renew the lease.
+    /// The scheduler was down at some time during the attempt or shortly before, and could not renew the lease.
     was_interrupted: bool,
 }
 
@@ -87,7 +87,7 @@ impl FailureChecker {
         *last = (*last).max(at);
     }
 
-    /// A machine begins, or is gone.
+    /// A machine begins, or has ended.
     pub(super) fn machine_changed(&mut self, now: Time, node: Node, is_running: bool) {
         match (node, is_running) {
             (Node::Worker(at), _) => {
@@ -107,7 +107,7 @@ impl FailureChecker {
         self.runs.insert(run, now);
     }
 
-    /// An executor has ended; if it failed, whether that is final.
+    /// An executor has ended; if it failed, whether the failure is final.
     pub(super) fn run_ended(&mut self, run: RunId, failed: Option<bool>) {
         self.runs.remove(&run);
         if let Some(is_final) = failed {
@@ -115,7 +115,7 @@ impl FailureChecker {
         }
     }
 
-    /// Something became durable: whether it counts a failure that was none.
+    /// Something became durable: checks that it does not count a failure without a genuine cause.
     pub(super) fn persisted(
         &mut self,
         now: Time,
@@ -153,7 +153,7 @@ impl FailureChecker {
         Ok(())
     }
 
-    /// A task has failed: whether it may.
+    /// A task has failed: checks that it may.
     fn check_final_failure(
         &self,
         scheduler: usize,
@@ -182,7 +182,7 @@ impl FailureChecker {
         Err(Violation { promise: Promise::NoWrongfulFailure, what })
     }
 
-    /// The attempt of a task is over.
+    /// Judges the attempt of a task, which is over.
     fn judge(&mut self, now: Time, author: Author, task: TaskId) -> (AttemptHistory, Verdict) {
         let Author { at: scheduler, id, .. } = author;
         let mut history = self.tasks.get(&task).copied().unwrap_or_default();
@@ -190,7 +190,7 @@ impl FailureChecker {
         let run = RunId { scheduler: id, fence: dispatched.fence };
         let failed_run = self.failed_runs.remove(&run);
         let runs_for = self.runs.remove(&run).map_or(Span::ZERO, |since| now.since(since));
-        // It may also have waited for too long on its worker, while the scheduler was there to wait.
+        // It may also have waited for too long on its worker, while the scheduler was up to wait.
         let waited = now.since(dispatched.at) - self.downtime(scheduler, dispatched.at, now);
         let allowed = self.settings[scheduler].task_timeout.mul_f64(FAST_CLOCK);
         let too_long = runs_for.max(waited) >= allowed;
@@ -221,7 +221,7 @@ impl FailureChecker {
             || self.fault_schedule.partitions.iter().any(parted)
     }
 
-    /// For how long between these times the scheduler was not there.
+    /// For how long between these times the scheduler was down.
     fn downtime(&self, scheduler: usize, from: Time, to: Time) -> Span {
         let node = Node::Scheduler(scheduler);
         let frozen = self.fault_schedule.freezes.iter().filter(|(_, _, who)| *who == node);

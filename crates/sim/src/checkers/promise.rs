@@ -15,13 +15,13 @@ pub struct Violation {
 /// The promises that are checked.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promise {
-    /// What was acknowledged is durable and ends.
+    /// An acknowledged task is durable and ends.
     #[error("an accepted task was lost")]
     NothingLost,
     /// A task has one recorded end, and a repeated key one task.
     #[error("a task has more than one result")]
     OneResult,
-    /// What runs fits; a lease has one holder.
+    /// The runs of a worker fit its capacity; a lease has one holder.
     #[error("capacity was booked twice")]
     NotBookedTwice,
     /// Nothing runs without a lease, or long after its attempt is void.
@@ -30,7 +30,7 @@ pub enum Promise {
     /// Running sums agree with what they sum up, and are zero when nothing is left.
     #[error("a queue or an estimate did not return to zero")]
     BackToZero,
-    /// A request that is not stored leaves no trace, and ends with its scheduler.
+    /// An interactive request leaves no trace in the store, and ends with its scheduler.
     #[error("an interactive request was stored")]
     NotStored,
     /// A task that waits has a reason.

@@ -1,4 +1,4 @@
-//! HTTP workers: what they hand over runs once at a time, and no slot stays in use when everything has ended.
+//! HTTP workers: an attempt handed over runs once at a time, and no slot stays in use when everything has ended.
 
 use hypha_engine::{RunId, WorkerMachine};
 
@@ -17,7 +17,7 @@ impl Checkers {
         }
     }
 
-    /// All runs have had time to end: no worker has one in a slot.
+    /// All runs have had time to end: checks that no worker has one in a slot.
     pub(crate) fn check_slots_free(&self, node: &Host<WorkerMachine>) -> Result<(), Violation> {
         let slots = node.machine.as_ref().map_or(0, WorkerMachine::slots_in_use);
         match slots {

@@ -1,14 +1,14 @@
 //! Nothing starves: a task that a live worker could run begins within a bound, whatever arrives later.
 //!
-//! The checkers' own bound, from the true run times. It holds in worlds in which every worker is there all the time and
+//! The checkers' own bound, from the true run times. It holds in worlds in which every worker is always up and
 //! priorities are equal (`scenario/stream.rs`). With `longest` the longest run, and slots those of the smallest worker:
 //!
-//! - A task begins after what was accepted before it, spread over the slots; what may pass it by its size, which comes
-//!   within `passing`; for each large task before it three runs, since a worker is emptied for it; and what was let pass
-//!   on the worker before its turn, with the run that its reservation waits for. Where there are interactive requests,
-//!   twice that: they go first, and take less than half of the slots.
+//! - A task begins after the tasks accepted before it, spread over the slots; the tasks that may overtake it by their
+//!   size, which arrive within `overtaking_s`; for each large task before it three runs, since a worker is emptied for
+//!   it; and the tasks that overtake it on its worker, with the run that its reservation waits for. Where there are
+//!   interactive requests, twice that: they go first, and take less than half of the slots.
 //! - An interactive request begins after the interactive ones before it, for each four of which one other task may go;
-//!   what runs when it comes; and what was let pass.
+//!   the runs in flight when it arrives; and the tasks that overtake it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,29 +16,29 @@ use hypha_model::{Span, Time};
 
 use super::{Checkers, Promise, Violation};
 
-/// What passes on a worker before the turn of a task, and what its reservation waits for, in runs.
+/// The tasks that overtake a task on its worker, and the run that its reservation waits for, in runs.
 const OVERTAKING_RUNS: f64 = 12.0;
-/// The same for an interactive request, which passes others itself.
+/// The same for an interactive request, which overtakes others itself.
 const INTERACTIVE_OVERTAKING_RUNS: f64 = 5.0;
 /// So many interactive requests may go in a row before another task goes.
 const MAX_INTERACTIVE_STREAK: f64 = 4.0;
 
-/// What decides the bounds of a world.
+/// The parameters of a world that decide its bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StarvationBounds {
     /// How long the longest run takes, in seconds.
     pub longest_s: f64,
-    /// How many tasks the smallest worker runs at once, or all may that are handed over.
+    /// How many tasks the smallest worker runs at once, or the limit on tasks in flight.
     pub slots: u32,
-    /// Tasks that come this much later may still go first because they are shorter.
+    /// Tasks that arrive this much later may still go first because they are shorter.
     pub overtaking_s: f64,
-    /// How much work comes in a second, in seconds.
+    /// How much work arrives in a second, in seconds.
     pub load: f64,
     /// Whether there are interactive requests.
     pub has_interactive: bool,
 }
 
-/// A task of a world that is watched.
+/// A task of a world that is checked for starvation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ArrivedTask {
     pub(crate) index: usize,
@@ -47,12 +47,12 @@ pub(crate) struct ArrivedTask {
     pub(crate) is_interactive: bool,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(super) struct StarvationChecker {
     bounds: StarvationBounds,
-    /// What has been accepted and has not ended.
+    /// Accepted tasks that have not ended.
     open: BTreeMap<usize, ArrivedTask>,
-    /// By when each that has not begun must have.
+    /// By when each task that has not begun must begin.
     due: BTreeSet<(Time, usize)>,
     due_of: BTreeMap<usize, (Time, Time)>,
 }
@@ -95,7 +95,7 @@ impl Checkers {
         self.starvation.is_some()
     }
 
-    /// A task has come.
+    /// A task has arrived.
     pub(crate) fn starvation_task_arrived(&mut self, now: Time, task: ArrivedTask) {
         let Some(starvation) = &mut self.starvation else { return };
         let due = now + starvation.bound(task);
@@ -112,7 +112,7 @@ impl Checkers {
         }
     }
 
-    /// A task has ended, begun or not.
+    /// A task has ended, whether it began or not.
     pub(super) fn starvation_task_ended(&mut self, index: usize) {
         self.starvation_task_began(index);
         if let Some(starvation) = &mut self.starvation {
@@ -120,7 +120,7 @@ impl Checkers {
         }
     }
 
-    /// Whether a task should have begun by now.
+    /// Checks that no task should have begun by now and has not.
     pub(crate) fn check_nothing_starves(&self, now: Time) -> Result<(), Violation> {
         let Some(starvation) = &self.starvation else { return Ok(()) };
         let Some((due, index)) = starvation.due.first().copied().filter(|(due, _)| *due < now)
@@ -135,7 +135,7 @@ impl Checkers {
             _ => "task",
         };
         let what = format!(
-            "{kind} {index} has not begun {} after it came, and should have within {}",
+            "{kind} {index} has not begun {} after it arrived, and should have within {}",
             now.since(came),
             due.since(came)
         );

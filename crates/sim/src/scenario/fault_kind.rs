@@ -12,27 +12,27 @@ pub enum FaultKind {
     Loss,
     /// Messages arrive twice.
     Duplication,
-    /// Messages take their time and overtake each other.
+    /// Messages are delayed and overtake each other.
     Delay,
     /// A scheduler and a worker cannot reach each other for a while.
     Partition,
-    /// Connections are replaced by others, and what travels on them is lost.
+    /// Connections are replaced by others, and messages in flight on them are lost.
     Relink,
-    /// Workers die and come back without their memory.
+    /// Workers die and restart without their memory.
     WorkerCrash,
-    /// Workers are stopped in order and started again.
+    /// Workers are stopped gracefully and started again.
     WorkerStop,
-    /// Workers' processes are stopped for a while, with all they have in hand, and go on.
+    /// Workers' processes are suspended for a while, with everything in flight, and resume.
     WorkerFreeze,
-    /// Schedulers die at the worst moments and come back with what was durable.
+    /// Schedulers die at the worst moments and restart from what is durable.
     SchedulerCrash,
-    /// Schedulers' processes are stopped for a while, and go on.
+    /// Schedulers' processes are suspended for a while, and resume.
     SchedulerFreeze,
     /// Commits take time: steps are collected meanwhile, and a crash loses several.
     GroupCommit,
-    /// Disks are full for a while: nothing is acknowledged, and machines begin anew from what is durable.
+    /// Disks are full for a while: nothing is acknowledged, and machines restart from what is durable.
     StoreFailure,
-    /// Systems' clocks are set forward or back: the next process sees it.
+    /// System clocks are set forward or back: the next process sees it.
     ClockStep,
     /// Workers become slow.
     Slowness,
@@ -56,7 +56,7 @@ pub enum FaultKind {
     Http,
     /// Back ends of HTTP workers die, hang, refuse, fail, forget, and call back late, twice or never.
     BackEnd,
-    /// Small tasks come without end, and large ones between them: a world of its own, for every tenth seed.
+    /// Small tasks arrive continuously, and large ones between them: a world of its own, for every tenth seed.
     Stream,
 }
 
@@ -90,7 +90,7 @@ impl FaultKind {
         FaultKind::Stream,
     ];
 
-    /// The word for it on the command line.
+    /// Its name on the command line.
     pub const fn as_str(self) -> &'static str {
         match self {
             FaultKind::Loss => "loss",

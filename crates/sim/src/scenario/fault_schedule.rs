@@ -1,4 +1,4 @@
-//! What goes wrong in the world of a seed, and when.
+//! Which faults strike the world of a seed, and when.
 
 use hypha_model::{Rng, Span, Time};
 use hypha_placement::Strategy;
@@ -6,11 +6,11 @@ use hypha_placement::Strategy;
 use super::{FAULT_PERIOD, FaultKind, Scope};
 use crate::world::{CrashPoint, Fault, FaultProbabilities, FaultSchedule, Node, START};
 
-/// The longest commit: much shorter than what is waited for an answer, so that no answer is late because of it.
+/// The longest commit: much shorter than any response timeout, so that no response is late because of it.
 const MAX_COMMIT_TIME: Span = Span::from_millis(50);
-/// Clocks are set by up to this: more than every backoff and lease, and less than keys are kept.
+/// Clocks are set by up to this: more than every backoff and lease, and less than idempotency keys are kept.
 const MAX_CLOCK_STEP: Span = Span::from_secs(1_200);
-/// Before the last fault, every process runs and every disk works, to do what was put off until then.
+/// Before the last fault, every process runs and every disk works, to do the work that was deferred until then.
 const SETTLE_MARGIN: Span = Span::from_secs(1);
 
 pub(super) fn draw(
@@ -77,7 +77,7 @@ impl FaultSampler<'_> {
         (from, to.min(self.end - SETTLE_MARGIN))
     }
 
-    /// Processes die, or are told to end, and come back.
+    /// Processes die, or are asked to stop, and restart.
     fn crashes(&self, rng: &mut Rng, fault_schedule: &mut FaultSchedule) {
         let faults = &mut fault_schedule.faults;
         for _ in 0..self.times(rng, FaultKind::WorkerCrash, 4) {
@@ -94,7 +94,7 @@ impl FaultSampler<'_> {
         for _ in 0..self.times(rng, FaultKind::WorkerStop, 3) {
             let (at, worker) = (any_time(rng), self.worker(rng));
             faults.push((at, Fault::StopWorker { worker }));
-            // Once it is gone.
+            // Once it has ended.
             let back = at + Span::from_millis(250 + rng.below(4_000));
             faults.push((back, Fault::Start { node: Node::Worker(worker) }));
         }
@@ -147,7 +147,7 @@ impl FaultSampler<'_> {
         }
     }
 
-    /// What clients and operators do.
+    /// The actions of clients and operators.
     fn operations(&self, rng: &mut Rng, fault_schedule: &mut FaultSchedule) {
         let faults = &mut fault_schedule.faults;
         for _ in 0..self.times(rng, FaultKind::Cancel, 1 + self.scope.tasks as u64 / 20) {
@@ -164,7 +164,7 @@ impl FaultSampler<'_> {
             let (at, worker) = (any_time(rng), self.worker(rng));
             let scheduler = self.scheduler(rng);
             faults.push((at, Fault::RemoveWorker { scheduler, worker }));
-            // It comes back in its next life.
+            // It is registered again in its next incarnation.
             faults.push((at + Span::from_secs(3), Fault::KillWorker { worker, noticed: true }));
             let back = at + Span::from_secs(4);
             faults.push((back, Fault::Start { node: Node::Worker(worker) }));

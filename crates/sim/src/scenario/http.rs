@@ -1,5 +1,5 @@
-//! HTTP workers of the world of a seed, what goes wrong with their back ends, and tasks for them. Drawn apart from the
-//! rest: the world of a seed is otherwise the same with and without them.
+//! HTTP workers of the world of a seed, the faults of their back ends, and tasks for them. Drawn separately:
+//! the world of a seed is otherwise the same with and without them.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use super::{FAULT_PERIOD, FaultKind, Scope, name};
 use crate::network::Clock;
 use crate::world::{BackEndCondition, BackEndKind, Fault, FaultSchedule, START, WorkerSetup};
 
-/// The share of worlds with HTTP workers: the others show what does without them.
+/// The share of worlds with HTTP workers: the others cover worlds without them.
 const HTTP_WORLD_SHARE: f64 = 0.7;
-/// The share of tasks that ask for no amounts, so that HTTP workers can run them.
+/// The share of tasks that require no amounts, so that HTTP workers can run them.
 const UNSIZED_TASK_SHARE: f64 = 0.5;
 /// The share of these that only one kind of HTTP worker may run.
 const HTTP_ONLY_SHARE: f64 = 0.3;
-/// Drawn apart from the rest of the world.
+/// Separates these draws from those of the world.
 const SALT: u64 = 0x6874_7470;
 
 pub(super) fn draw(
@@ -56,7 +56,7 @@ pub(super) fn draw(
         fault_schedule.faults.push((at, Fault::RemoveWorker { scheduler, worker }));
         fault_schedule.faults.push((at + Span::from_secs(4), Fault::FindWorker { worker }));
     }
-    // One that was forgotten meanwhile is registered again.
+    // A worker that was forgotten meanwhile is registered again.
     let later = START + FAULT_PERIOD + Span::from_secs(1);
     fault_schedule.faults.extend(http.map(|worker| (later, Fault::FindWorker { worker })));
 }
@@ -99,7 +99,7 @@ const fn executor_of(kind: BackEndKind) -> &'static str {
     }
 }
 
-/// Lets HTTP workers run the task, and perhaps nobody else.
+/// Lets HTTP workers run the task, and perhaps no other worker.
 fn ask_for_http(rng: &mut Rng, task: &mut NewTask, scheduler: usize, http: &[WorkerSetup]) {
     let (is_for_any, is_for_http, which) =
         (rng.chance(UNSIZED_TASK_SHARE), rng.chance(HTTP_ONLY_SHARE), rng.next_u64());
@@ -117,7 +117,7 @@ fn ask_for_http(rng: &mut Rng, task: &mut NewTask, scheduler: usize, http: &[Wor
     task.spec = Arc::new(spec);
 }
 
-/// What goes wrong with one back end.
+/// The faults of one back end.
 fn back_end(rng: &mut Rng, worker: usize, fault_schedule: &mut FaultSchedule) {
     let end = START + FAULT_PERIOD;
     for _ in 0..rng.below(4) {

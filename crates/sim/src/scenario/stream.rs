@@ -1,5 +1,5 @@
-//! Worlds in which small tasks come without end, large ones between them, and perhaps interactive requests: nothing goes
-//! wrong, and nothing may starve (`checkers/starvation.rs`).
+//! Worlds in which small tasks arrive continuously, large ones between them, and perhaps interactive requests: there
+//! are no faults, and nothing may starve (`checkers/starvation.rs`).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::checkers::{ArrivedTask, StarvationBounds};
 use crate::network::{Clock, Network};
 use crate::world::{FaultSchedule, START, Setup, WorkerSetup, World};
 
-/// Tasks of a stream for each that the scope asks for.
+/// Tasks of a stream for each task of the scope.
 const TASK_MULTIPLIER: usize = 5;
 /// Run times are between these, the same for large and small.
 const MIN_RUN_S: f64 = 0.2;
@@ -26,10 +26,10 @@ const LARGE_EVERY: u64 = 40;
 const WORKER_GB: u64 = 24;
 const SMALL_GB: u64 = 8;
 const LARGE_GB: u64 = 20;
-/// By how much the predictive order puts a task back at most: the usual run (0.6 s), times its ageing (2), times the
+/// By how much the predictive order delays a task at most: the usual run (0.6 s), times its ageing (2), times the
 /// square of the largest size (1.0 s over 0.6 s).
 const MAX_REORDER_S: f64 = 3.5;
-/// Drawn apart from the other world of the seed.
+/// Separates these draws from those of the other world of the seed.
 const SALT: u64 = 0x7374_7265_616d;
 
 /// The stream of a seed.
@@ -76,12 +76,12 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
     world
 }
 
-/// When everything must have come to an end: the stream, and what is left of it then.
+/// When everything must have ended: the stream, and the tasks left at its end.
 pub fn deadline(scope: &Scope) -> Time {
     START + Span::from_secs_f64(60.0 + 2.0 * (scope.tasks * TASK_MULTIPLIER) as f64 * MAX_RUN_S)
 }
 
-/// What the checkers need to know of a task.
+/// A task, as the starvation checker needs it.
 pub(crate) fn arrived_task(index: usize, task: &NewTask, run_s: f64) -> ArrivedTask {
     let is_large = task.spec.requirement.memory_bytes >= LARGE_GB << 30;
     ArrivedTask { index, run_s, is_large, is_interactive: !task.stored }

@@ -1,6 +1,7 @@
-//! Back ends, which outlive the processes of their workers, and what surrounds the machine of an HTTP worker: calls to its back end, polls,
-//! health checks. As in the node, an HTTP worker is a part of its scheduler's process and dies with it, while its back
-//! end goes on; what is decided about a run at an instance is decided by the same code (`hypha_engine::back_end`).
+//! Back ends, which outlive the processes of their workers, and the environment of an HTTP worker's machine: calls to
+//! its back end, polls, health checks. As in the node, an HTTP worker is a part of its scheduler's process and dies
+//! with it, while its back end stays up; the same code as in the node decides about a run at an instance
+//! (`hypha_engine::back_end`).
 
 mod calls;
 mod runs;
@@ -20,29 +21,29 @@ use crate::checkers::Violation;
 
 pub(super) use calls::{Call, Response};
 
-/// How long a request to a back end, or its answer, travels.
+/// The one-way latency of a request to a back end, or of its response.
 const ONE_WAY_LATENCY: Span = Span::from_micros(500);
-/// The start of a call that ends sooner is not told (as in the node).
+/// The start of a call that ends sooner is not reported (as in the node).
 const START_REPORT_DELAY: Span = Span::from_millis(5);
-/// How often a back end is asked whether it is well, and one that is not.
+/// The intervals between health checks of a healthy back end and of an unhealthy one.
 const HEALTH_CHECK_INTERVAL: Span = Span::from_secs(1);
 const UNHEALTHY_CHECK_INTERVAL: Span = Span::from_millis(300);
-/// How long an answer may take, to a health check and to other calls to an instance.
+/// The timeouts of a health check and of other calls to an instance.
 const HEALTH_CHECK_TIMEOUT: Span = Span::from_millis(300);
 const CALL_TIMEOUT: Span = Span::from_secs(1);
-/// Answers to the scheduler are given by a task of their own, which has its turn within this.
+/// Replies to the scheduler are sent by a task of their own, which runs within this.
 const MAX_REPLY_DELAY: Span = Span::from_millis(1);
 
 /// The share of HTTP workers that are registered only some time after their scheduler has started, and how long.
 const LATE_REGISTRATION_SHARE: f64 = 0.3;
 const MAX_REGISTRATION_DELAY: Span = Span::from_secs(3);
 
-/// What does the work of an HTTP worker.
+/// The kind of an HTTP worker's back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackEndKind {
-    /// A server: a call is a run, and nobody can ask for it later.
+    /// A server: a call is a run, and its result cannot be fetched later.
     Server,
-    /// A task instance: it is handed a task, and asked for its result or calls back.
+    /// A task instance: a task is enqueued there, and its result is fetched or called back.
     Instance,
 }
 
@@ -51,19 +52,19 @@ pub(super) struct BackEnd {
     kind: BackEndKind,
     /// The scheduler that its worker belongs to.
     scheduler: usize,
-    /// What it works on and has done, by its own ids.
+    /// Its tasks, done or not, by its own ids.
     tasks: BTreeMap<u64, BackEndTask>,
     next_task: u64,
-    /// Which incarnation of the back end this is. An instance calls itself by it.
+    /// The incarnation of the back end, from which an instance takes its name.
     incarnation: u32,
     health: BackEndHealth,
-    /// What an instance called itself when it was last asked in this incarnation of the worker.
+    /// The name that the instance last reported in this incarnation of the worker.
     name: Option<Arc<str>>,
-    /// The number of the health check that counts.
+    /// The number of the latest health check; earlier ones are void.
     check: u64,
     runs: BTreeMap<RunId, HttpRun>,
     next_run: u64,
-    /// When the last answer to the scheduler is given.
+    /// When the last reply is sent to the scheduler.
     last_reply_at: Time,
 }
 
@@ -71,45 +72,45 @@ pub(super) struct BackEnd {
 struct BackEndTask {
     id: RunId,
     index: usize,
-    /// The run of the worker that asked for it.
+    /// The run of the worker that requested it.
     serial: u64,
     has_ended: bool,
     fails: bool,
 }
 
-/// A run, as the worker's side sees it.
+/// A run, on the worker's side.
 struct HttpRun {
-    /// Tells it from an earlier run of the same name.
+    /// Distinguishes it from an earlier run of the same name.
     serial: u64,
     dispatch: Arc<Dispatch>,
     began_at: Time,
     has_reported_start: bool,
     /// `None` at a server, where the call is the run.
     instance: Option<InstanceRun>,
-    /// The call that is being made, or the timer that runs; what belongs to an earlier one is void.
+    /// The call in flight, or the timer that runs; events of an earlier one are void.
     generation: u64,
-    /// Whether a call is being made.
+    /// Whether a call is in flight.
     is_calling: bool,
 }
 
-/// What happens to the worker's side.
+/// An event on the worker's side.
 #[derive(Debug)]
 pub(super) enum HttpEvent {
-    /// A call arrives at the back end, whatever has become of its sender.
+    /// A call arrives at the back end, even if its sender has ended.
     CallArrives(Call),
-    /// An answer, or the lack of one, comes to a run.
+    /// A run gets a response, or times out waiting for one.
     Responded { id: RunId, serial: u64, generation: u64, response: Response },
     /// A run's timer.
     Timer { id: RunId, serial: u64, generation: u64 },
-    /// A run has taken so long that its start is told.
+    /// A run has taken so long that its start is reported.
     ReportStart { id: RunId, serial: u64 },
     /// The work on a task is done.
     TaskEnds { task: u64, back_end_incarnation: u32 },
-    /// An instance says that a task is over. `serial` stands for the secret that proves it.
+    /// An instance reports that a task is over. `serial` stands for the secret that proves it.
     Callback { task: u64, id: RunId, serial: u64, fails: bool, index: usize },
-    /// Time to look whether the back end is well.
+    /// A health check of the back end is due.
     HealthCheck { check: u64 },
-    /// What that gave.
+    /// The result of a health check.
     HealthResult {
         check: u64,
         is_late: bool,
@@ -178,7 +179,7 @@ impl World {
         self.schedule_http(self.now, worker, HttpEvent::HealthCheck { check });
     }
 
-    /// It is gone, with all its calls.
+    /// It has ended, with all its calls.
     pub(super) fn http_worker_ends(&mut self, worker: usize) {
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
         for id in std::mem::take(&mut back_end.runs).into_keys() {
@@ -186,7 +187,7 @@ impl World {
         }
     }
 
-    /// Something happens to an HTTP worker, in this incarnation of it.
+    /// An event of an HTTP worker, in this incarnation of it.
     pub(super) fn schedule_http(&mut self, at: Time, worker: usize, event: HttpEvent) {
         let incarnation = self.workers[worker].incarnation;
         self.events.add(at, WorldEvent::Http { worker, incarnation, event });
@@ -205,7 +206,7 @@ impl World {
                 self.task_ends(worker, task, back_end_incarnation);
                 Ok(())
             }
-            // To whoever is there now.
+            // To the worker's current incarnation.
             HttpEvent::Callback { task, id, serial, fails, index } => {
                 self.callback_received(worker, (task, id, serial), fails, index)
             }
@@ -235,7 +236,7 @@ impl World {
         self.fault_schedule.back_end_condition(worker, self.now)
     }
 
-    /// Within a process nothing is lost. A worker that is not there takes nothing.
+    /// Within a process nothing is lost. A worker that is down receives nothing.
     pub(super) fn send_to_http_worker(
         &mut self,
         scheduler: usize,
@@ -257,8 +258,8 @@ impl World {
         }
     }
 
-    /// The process of a scheduler begins, or has ended, and its HTTP workers with it. Those that a configuration names
-    /// are there when they have answered.
+    /// The process of a scheduler begins, or has ended, and its HTTP workers with it. Those that the configuration
+    /// names are registered when they have answered.
     pub(super) fn sync_http_workers(&mut self, scheduler: usize, is_up: bool) {
         for worker in self.http_workers_of(scheduler) {
             if is_up {
@@ -273,7 +274,7 @@ impl World {
         }
     }
 
-    /// An HTTP worker can begin if its scheduler's process is there; it goes by the same clock.
+    /// An HTTP worker can begin if its scheduler's process is up; it uses the same clock.
     pub(super) fn may_start(&mut self, worker: usize) -> bool {
         let Some(back_end) = self.back_ends.get(&worker) else { return true };
         let host = &self.schedulers[back_end.scheduler];
@@ -281,7 +282,7 @@ impl World {
         host.is_up
     }
 
-    /// A scheduler has forgotten a worker: one of its own is dropped, unless an operator may want it again.
+    /// A scheduler has forgotten a worker: one of its own is dropped, unless an operator may readmit it.
     pub(super) fn http_worker_forgotten(&mut self, scheduler: usize, worker: usize) {
         let id = self.workers[worker].setup.worker.id;
         let machine = self.schedulers[scheduler].machine.as_ref();
@@ -291,13 +292,13 @@ impl World {
         }
     }
 
-    /// An HTTP worker says something to its scheduler. Nothing is lost on the way, and answers come in order; but what a
-    /// run says itself does not wait for them.
+    /// An HTTP worker sends a message to its scheduler. Nothing is lost, and replies arrive in order; but reports of a
+    /// run do not wait for them.
     pub(super) fn send_from_http_worker(&mut self, worker: usize, message: FromWorker) {
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
         let scheduler = back_end.scheduler;
         let at = match &message {
-            // A run says so itself if it takes a while: its end tells how long it was.
+            // A run reports its start itself if it takes a while: its end reports how long it took.
             FromWorker::Started { fence, .. } => {
                 let is_running = back_end.runs.keys().any(|id| id.fence == *fence);
                 if !is_running {

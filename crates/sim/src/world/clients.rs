@@ -1,4 +1,4 @@
-//! Clients and operators: what they ask of schedulers, and how often.
+//! Clients and operators: the requests that they send to schedulers, and how often.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::nodes::Node;
 use crate::checkers::Violation;
 use crate::scenario::stream;
 
-/// A client that got no answer asks again after this long, with the same key.
+/// A client that got no answer retries after this long, with the same key.
 const CLIENT_RETRY_AFTER: Span = Span::from_secs(2);
 
-/// Who asks a scheduler.
+/// The sender of a request to a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requester {
     /// The client that submits the task with this index.
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// An operator asks for something.
+    /// An operator sends a command.
     pub(super) fn operator_request(
         &mut self,
         scheduler: usize,
@@ -68,7 +68,7 @@ impl World {
         self.request(scheduler, Requester::Operator, command)
     }
 
-    /// Asks a scheduler. One whose process is stopped hears of it when it goes on.
+    /// Sends a request to a scheduler. A suspended process receives it when it resumes.
     fn request(
         &mut self,
         scheduler: usize,
@@ -100,7 +100,7 @@ impl World {
         if let Requester::Client(index) = from
             && !self.arrivals.is_stored(index)
         {
-            // What has not been answered by now never will be, and the client notices.
+            // A request that has not been answered by now never will be, and the client notices.
             self.checkers.client_disconnected(self.now, index);
         }
         Ok(())
@@ -117,7 +117,7 @@ impl World {
         let worker = Arc::clone(&self.workers[worker].setup.worker);
         let found = SchedulerEvent::WorkerFound(Arc::clone(&worker));
         self.tell::<Scheduler>(scheduler, found)?;
-        // One that an operator removed before is registered again, or is never used any more.
+        // A worker that an operator removed before is registered again, or is never used any more.
         let machine = self.schedulers[scheduler].machine.as_ref();
         if machine.is_some_and(|machine| machine.is_removed(worker.id)) {
             self.operator_request(scheduler, Command::RegisterWorker(worker))?;

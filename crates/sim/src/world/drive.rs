@@ -1,5 +1,5 @@
 //! Drives any machine as the node's driver does: events keep stepping it while a commit is in flight, and only a
-//! commit releases what waited for it. A crash may fall anywhere.
+//! commit releases the effects that waited for it. A crash may happen at any point.
 
 use hypha_machine::{Batch, Released, Step};
 use hypha_model::Span;
@@ -11,16 +11,16 @@ use super::host::{Release, Role};
 use super::nodes::Node;
 use crate::checkers::Violation;
 
-/// A process of which a part of a step has left may have sent what may leave at once, or not.
+/// A process that has sent a part of a step's effects may have sent its immediate ones, or not.
 const IMMEDIATE_SENT_SHARE: f64 = 0.5;
 
 impl World {
-    /// Something happened to a machine. One that is not there does not hear of it.
+    /// Steps a machine with an event. A machine that is down does not receive it.
     pub(super) fn tell<R: Role>(&mut self, at: usize, event: R::Event) -> Result<(), Violation> {
         self.step::<R>(at, event, None)
     }
 
-    /// A request to a machine. One that is not there does not answer.
+    /// Sends a request to a machine. A machine that is down does not reply.
     pub(super) fn ask<R: Role>(
         &mut self,
         at: usize,
@@ -111,7 +111,7 @@ impl World {
         R::stepped(self, at)
     }
 
-    /// Commits what the steps so far want durable, if no commit is in flight.
+    /// Commits the records of the steps so far, if no commit is in flight.
     fn begin_commit<R: Role>(&mut self, at: usize) -> Result<(), Violation> {
         let host = &mut R::hosts(self)[at];
         if host.in_flight.is_some() || host.batch.is_empty() {
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// How long a commit takes at most. Nothing of an HTTP worker is durable: what it ran is known to its scheduler.
+    /// How long a commit takes at most. Nothing of an HTTP worker is durable: its scheduler knows its runs.
     fn max_commit_time(&self, node: Node) -> Span {
         match node {
             Node::Worker(at) if self.is_http(at) => Span::ZERO,
@@ -183,7 +183,7 @@ impl World {
         Ok(())
     }
 
-    /// The process dies while its oldest commit is made. Later steps are lost in any case.
+    /// The process dies during its oldest commit. Later steps are lost in any case.
     fn crash<R: Role>(&mut self, at: usize, point: CrashPoint) -> Result<(), Violation> {
         let full = self.fault_schedule.full_until(R::node(at), self.now).is_some();
         let host = &mut R::hosts(self)[at];
@@ -219,7 +219,7 @@ impl World {
         Ok(())
     }
 
-    /// The machine is gone, with everything that is not durable.
+    /// The machine has ended, with everything that is not durable.
     fn lose_machine<R: Role>(&mut self, at: usize) {
         let host = &mut R::hosts(self)[at];
         host.machine = None;

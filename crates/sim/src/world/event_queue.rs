@@ -1,4 +1,4 @@
-//! What is going to happen, in the order of time; what happens at once, in the order it was entered.
+//! Future events in order of time; simultaneous ones in the order in which they were added.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use super::faults::Fault;
 use super::links::Link;
 use super::nodes::Node;
 
-/// Something that happens. `incarnation` and `link` name the process of the receiver, and the connection, that it is meant for.
+/// An event. `incarnation` and `link` name the process of the receiver, and the connection, that it is meant for.
 pub(super) enum WorldEvent {
     Submit { index: usize },
     Requested { scheduler: usize, incarnation: u32, from: Requester, command: Command },
@@ -27,10 +27,10 @@ pub(super) enum WorldEvent {
     Fault(Fault),
 }
 
-/// What a node has set itself.
+/// An event that a node scheduled for itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NodeEvent {
-    /// Its machine wanted to be woken at this time.
+    /// Its machine requested to be woken at this time.
     Wake { at: Time },
     /// The commit of this machine ends.
     CommitEnds { machine: u32 },
@@ -74,7 +74,7 @@ impl WorldEvent {
             | WorldEvent::Disconnected { scheduler, .. }
             | WorldEvent::Relinked { scheduler, .. } => Some(Node::Scheduler(scheduler)),
             WorldEvent::Node(node, _) => Some(node),
-            // Back ends live longer than their workers.
+            // Back ends outlive their workers.
             WorldEvent::Http {
                 event: HttpEvent::CallArrives(_) | HttpEvent::TaskEnds { .. },
                 ..
@@ -134,7 +134,7 @@ impl PartialOrd for Entry {
 }
 
 impl Ord for Entry {
-    /// Reversed: the heap gives the greatest, and the earliest is wanted.
+    /// Reversed: the heap returns the greatest, and the earliest is needed.
     fn cmp(&self, other: &Entry) -> Ordering {
         (other.at, other.serial).cmp(&(self.at, self.serial))
     }

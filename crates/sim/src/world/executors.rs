@@ -1,4 +1,4 @@
-//! What a worker's executors do: how long runs take, alone or several at once, and what comes of them.
+//! The executors of a worker: how long runs take, alone or several at once, and their outcomes.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Executors {
     pub(super) slowness: f64,
     batch_slowdown: f64,
     runs: BTreeMap<RunId, RunningTask>,
-    /// Since when as many run as now.
+    /// Since when the number of runs is unchanged.
     unchanged_since: Time,
 }
 
@@ -33,9 +33,9 @@ struct RunningTask {
     stopped: bool,
     since: Time,
     timeout: Span,
-    /// What was left when the number of runs last changed, in seconds that it takes alone.
+    /// The work left when the number of runs last changed, in seconds that it takes alone.
     remaining_s: f64,
-    /// When it ends if that number stays.
+    /// When it ends if that number stays the same.
     ends: Time,
 }
 
@@ -55,7 +55,7 @@ impl Executors {
         self.runs.is_empty()
     }
 
-    /// Counts what the runs have done until now. Before each change of their number.
+    /// Adds up the work that the runs have done until now. Called before each change of their number.
     fn settle(&mut self, now: Time) {
         let elapsed_s = now.since(self.unchanged_since).as_secs_f64();
         let done_s = elapsed_s * pace(self.batch_slowdown, self.runs.len());
@@ -67,7 +67,7 @@ impl Executors {
     }
 
     /// The number of runs has changed: which of them ends first now, and when. `None` if they do not slow each other, so
-    /// that all end when they would have.
+    /// that their ends do not change.
     fn retime(&mut self, now: Time) -> Option<(Time, RunId)> {
         if self.batch_slowdown == 0.0 {
             return None;
@@ -85,7 +85,7 @@ impl Executors {
         self.retime(now).unwrap_or((run.ends, id))
     }
 
-    /// Ends a run that is due. One that was slowed since its end was set is not.
+    /// Ends a run that is due. A run that was slowed since its end was set is not.
     fn end_run(&mut self, id: RunId, now: Time) -> Option<RunningTask> {
         self.runs.get(&id).filter(|run| run.ends <= now)?;
         self.settle(now);
@@ -161,7 +161,7 @@ impl World {
         self.tell::<WorkerMachine>(worker, WorkerEvent::Ended { id, outcome, run: None })
     }
 
-    /// What an executor returns: the task's input, unless a fault strikes.
+    /// The outcome of a run: the task's input, unless a fault strikes.
     fn outcome(&mut self, worker: usize, run: RunningTask) -> Outcome {
         let probabilities = &self.fault_schedule.probabilities;
         if run.stopped
@@ -170,7 +170,7 @@ impl World {
             let error = format!("the executor failed on worker {worker}");
             let drawn = if probabilities.errors_are_retried { 0.0 } else { self.rng.unit() };
             return match drawn {
-                // What it forwards to is away.
+                // The back end that it forwards to is unreachable.
                 0.7..0.8 => Outcome::Unreachable { error },
                 0.0..0.7 => Outcome::Failed(TaskError::new(FailureKind::ProgramFailed, error)),
                 _ => Outcome::Failed(TaskError::new(FailureKind::InvalidInput, error)),

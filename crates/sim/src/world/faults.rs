@@ -1,4 +1,4 @@
-//! What goes wrong, and when.
+//! Faults, and when they strike.
 
 use hypha_engine::{Command, Scheduler, WorkerEvent, WorkerMachine};
 use hypha_model::{Span, Time};
@@ -9,7 +9,7 @@ use super::event_queue::WorldEvent;
 use super::nodes::Node;
 use crate::checkers::Violation;
 
-/// One thing that goes wrong, or is done by an operator, at a point in time.
+/// A fault, or an action of an operator, at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// The worker's process dies, with all that it runs. Schedulers notice at once, or not at all.
@@ -19,7 +19,7 @@ pub enum Fault {
         /// Whether the broken connection is noticed.
         noticed: bool,
     },
-    /// The worker's process is told to end: it gives back what it has, and ends soon after.
+    /// The worker's process is asked to stop: it returns its attempts, and ends soon after.
     StopWorker {
         /// Which.
         worker: usize,
@@ -41,14 +41,14 @@ pub enum Fault {
         /// Which.
         node: Node,
     },
-    /// The system's clock is set: a process that runs does not see it, the next one does.
+    /// The system's clock is set: a running process does not see it, the next one does.
     SetClock {
         /// Whose.
         node: Node,
         /// Forward, or back, by this many microseconds.
         by_micros: i64,
     },
-    /// The worker becomes this many times slower for what it starts from now on.
+    /// The worker becomes this many times slower for runs that start from now on.
     SlowWorker {
         /// Which.
         worker: usize,
@@ -72,7 +72,7 @@ pub enum Fault {
         /// Whose.
         worker: usize,
     },
-    /// A worker's back end forgets what it was given.
+    /// A worker's back end forgets its tasks.
     WipeBackEnd {
         /// Whose.
         worker: usize,
@@ -93,33 +93,33 @@ pub enum Fault {
     },
 }
 
-/// Where in a commit a process dies. Steps that were collected meanwhile are lost, but for what could leave at once.
+/// Where in a commit a process dies. Steps that were collected meanwhile are lost, except immediate effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashPoint {
-    /// Nothing of it is durable, nothing has left.
+    /// Nothing of it is durable, nothing was sent.
     BeforePersist,
-    /// All of it is durable, nothing has left.
+    /// All of it is durable, nothing was sent.
     BeforeSend,
-    /// All of it is durable, some of it has left.
+    /// All of it is durable, some of it was sent.
     DuringSend,
 }
 
-/// Everything that goes wrong in a run.
+/// All faults of a run.
 #[derive(Clone, Debug, Default)]
 pub struct FaultSchedule {
-    /// At these times.
+    /// Faults at these times.
     pub faults: Vec<(Time, Fault)>,
     /// Between these times, this scheduler and this worker cannot reach each other.
     pub partitions: Vec<(Time, Time, usize, usize)>,
-    /// Between these times this node's process is stopped: what it is told waits for it, and its connections stay.
+    /// Between these times this node's process is suspended: its messages wait for it, and its connections stay.
     pub freezes: Vec<(Time, Time, Node)>,
     /// Between these times every commit of this node fails.
     pub full_disks: Vec<(Time, Time, Node)>,
-    /// A commit takes up to this long, and what happens meanwhile goes into the next.
+    /// A commit takes up to this long, and steps made meanwhile go into the next.
     pub max_commit_time: Span,
-    /// Between these times, something is wrong with the back end of this worker.
+    /// Between these times, the back end of this worker has this condition.
     pub back_end_conditions: Vec<(Time, Time, usize, BackEndCondition)>,
-    /// At any time.
+    /// Faults that may strike at any time.
     pub probabilities: FaultProbabilities,
 }
 
@@ -128,7 +128,7 @@ pub struct FaultSchedule {
 pub enum BackEndCondition {
     /// It refuses connections.
     Unreachable,
-    /// It does nothing, and takes connections.
+    /// It accepts connections, and does nothing.
     Hung,
     /// It answers 429 to new work.
     Busy,
@@ -136,16 +136,16 @@ pub enum BackEndCondition {
     Failing,
 }
 
-/// What goes wrong by chance.
+/// The probabilities of random faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultProbabilities {
     /// Runs that end with an error.
     pub executor_error: f64,
-    /// All of these errors may be retried; otherwise one in five is said to be final, and in one in ten nothing ran.
+    /// All of these errors may be retried; otherwise one in five is reported as final, and in one in ten nothing ran.
     pub errors_are_retried: bool,
     /// Results that do not match their digest.
     pub corruption: f64,
-    /// Ends that an instance tells late, twice or not at all.
+    /// Ends that an instance reports late, twice or not at all.
     pub callbacks: f64,
 }
 
@@ -170,7 +170,7 @@ impl FaultSchedule {
         first.map(|(_, until, _, condition)| (*condition, *until))
     }
 
-    /// When the node goes on, if its process is stopped now.
+    /// When the node resumes, if its process is suspended now.
     pub(super) fn frozen_until(&self, node: Node, now: Time) -> Option<Time> {
         end_of(&self.freezes, node, now)
     }
@@ -180,7 +180,7 @@ impl FaultSchedule {
         end_of(&self.full_disks, node, now)
     }
 
-    /// Whether an answer may be lost, so that clients ask again.
+    /// Whether a reply may be lost, so that clients retry.
     pub(super) fn clients_retry(&self) -> bool {
         let crashes = |(_, fault): &(Time, Fault)| {
             matches!(fault, Fault::Crash { node: Node::Scheduler(_), .. })
@@ -199,7 +199,7 @@ fn end_of(periods: &[(Time, Time, Node)], node: Node, now: Time) -> Option<Time>
 /// How long after a death a broken connection is noticed.
 const NOTICED_AFTER: Span = Span::from_millis(5);
 
-/// How long a worker that was told to end waits for an answer.
+/// How long a worker that is asked to stop waits for an answer.
 const LEAVE_TIME: Span = Span::from_millis(200);
 
 impl World {

@@ -1,4 +1,4 @@
-//! A machine with what surrounds it: its batch, its disk, its clock, and the process that it lives in.
+//! The host of a machine: its batch, its disk, its clock, and the process that it runs in.
 
 use hypha_machine::{Apply, Batch, Machine, Sealed, Step};
 use hypha_model::Time;
@@ -10,23 +10,23 @@ use crate::checkers::Violation;
 use crate::disk::FaultDisk;
 use crate::network::Clock;
 
-/// What is specific to a role: how its machine is made from what is durable, and how its effects are carried out.
+/// What is specific to a role: how its machine is made from what is durable, and how its effects are handled.
 /// Everything else (steps, commits, crashes, restarts) is the same for all roles.
 pub(crate) trait Role: Machine<Record: Clone> + 'static {
     /// What its records add up to.
     type Image: Apply<Self::Record> + Clone;
-    /// What it is made from besides what is durable.
+    /// What it is made from besides its image.
     type Setup;
     /// How the requester of an event is reached.
     type Requester;
 
-    /// The node at this place.
+    /// The node at this index.
     fn node(at: usize) -> Node;
 
     /// All hosts of this role.
     fn hosts(world: &mut World) -> &mut [Host<Self>];
 
-    /// A machine that goes on where `image` ends.
+    /// A machine that continues from `image`.
     fn start(
         setup: &Self::Setup,
         image: Self::Image,
@@ -35,7 +35,7 @@ pub(crate) trait Role: Machine<Record: Clone> + 'static {
         step: &mut Step<Self>,
     ) -> Self;
 
-    /// Carries out an effect, which was released by its commit or may leave at once.
+    /// Handles an effect, which was released by its commit or may be sent at once.
     fn handle(
         world: &mut World,
         at: usize,
@@ -43,7 +43,7 @@ pub(crate) trait Role: Machine<Record: Clone> + 'static {
         release: Release,
     ) -> Result<(), Violation>;
 
-    /// Gives a reply to its requester.
+    /// Sends a reply to its requester.
     fn reply(
         world: &mut World,
         at: usize,
@@ -61,29 +61,29 @@ pub(crate) trait Role: Machine<Record: Clone> + 'static {
     /// Its process begins, or has ended.
     fn process_changed(_world: &mut World, _at: usize, _is_up: bool) {}
 
-    /// A machine begins, or is gone with all that was not durable.
+    /// A machine begins, or has ended with all that was not durable.
     fn machine_changed(world: &mut World, at: usize, is_running: bool);
 }
 
-/// When something leaves.
+/// When an effect is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// With the commit of everything before it.
     Committed,
-    /// Before that: nothing durable is at stake.
+    /// Before that: it depends on nothing durable.
     AtOnce,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Host<R: Role> {
     pub(crate) setup: R::Setup,
     /// `None` while the process is down, or its disk has failed.
     pub(crate) machine: Option<R>,
     pub(super) batch: Batch<R, R::Requester>,
-    /// What is being committed.
+    /// The batch that is being committed.
     pub(super) in_flight: Option<Sealed<R, R::Requester>>,
     pub(crate) disk: FaultDisk<R::Record, R::Image>,
-    /// What machines are stepped with: it never goes back while the process lives.
+    /// The clock that machines are stepped with: it never goes back while the process runs.
     pub(crate) clock: Clock,
     /// By how much the system's clock was set since the process began, in microseconds.
     pub(super) clock_set_by: i64,
@@ -123,7 +123,7 @@ impl<R: Role> Host<R> {
         }
     }
 
-    /// What the machine wants durable and is not.
+    /// The records of the machine that are not durable yet.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &R::Record> {
         let in_flight = self.in_flight.iter().flat_map(Sealed::records);
         in_flight.chain(self.batch.records())

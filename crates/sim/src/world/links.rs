@@ -7,7 +7,7 @@ use super::World;
 use super::event_queue::WorldEvent;
 use crate::checkers::{PRESUMED_LOST_AFTER, Violation};
 
-/// What a message travels on: a connection, which ends with the process of its receiver and when another replaces it.
+/// The connection that a message travels on: it ends with the process of its receiver, or when another replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     incarnation: u32,
@@ -60,8 +60,8 @@ impl World {
         self.replaced.get(&(scheduler, worker)).copied().unwrap_or_default()
     }
 
-    /// Another connection between the two replaces the one they have: what travels on that one is lost. This excuses no
-    /// failure: whatever is lost has to be sent again.
+    /// Another connection between the two replaces the one they have: messages in flight on it are lost. This excuses
+    /// no failure: lost messages have to be sent again.
     pub(super) fn replace_link(&mut self, scheduler: usize, worker: usize) {
         let is_connected = self.schedulers[scheduler].is_up && self.workers[worker].is_up;
         if self.is_http(worker) || !is_connected {

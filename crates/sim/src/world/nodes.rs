@@ -1,4 +1,4 @@
-//! Who is in a world: places, ids, and what each node is made from.
+//! The nodes of a world: indices, ids, and what each node is made from.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::back_ends::BackEndKind;
 use crate::network::Clock;
 
-/// A node, by its place.
+/// A node, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
     /// A scheduler.
@@ -46,7 +46,7 @@ impl SchedulerSetup {
 /// A worker of a world.
 #[derive(Clone, Debug)]
 pub struct WorkerSetup {
-    /// What it says of itself; its id must be the one of its place ([`WorkerSetup::id`]).
+    /// Its description; its id must be the one of its index ([`WorkerSetup::id`]).
     pub worker: Arc<Worker>,
     /// How fast it is.
     pub speed: f64,
@@ -58,18 +58,18 @@ pub struct WorkerSetup {
     pub known_to: Vec<usize>,
     /// A planted fault.
     pub mutant: Option<Mutant>,
-    /// What does its work, if it is an HTTP worker of the one scheduler that finds it.
+    /// Its back end, if it is an HTTP worker of the one scheduler that finds it.
     pub back_end: Option<BackEndKind>,
 }
 
 impl WorkerSetup {
-    /// The id of the worker at this place.
+    /// The id of the worker at this index.
     pub fn id(at: usize) -> WorkerId {
         WorkerId::from_uuid(Uuid::from_u128(WORKERS | at as u128))
     }
 }
 
-/// Ids in a world carry the place of their node, so that no map is needed.
+/// Ids in a world carry the index of their node, so that no map is needed.
 const WORKERS: u128 = 1 << 64;
 const SCHEDULERS: u128 = 2 << 64;
 const INDEX_MASK: u128 = (1 << 64) - 1;

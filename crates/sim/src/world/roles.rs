@@ -1,4 +1,4 @@
-//! The roles of a world: how each is made, and how what it wants is carried out.
+//! The roles of a world: how each is made, and how its effects are handled.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -169,7 +169,7 @@ impl Role for WorkerMachine {
 
     fn machine_changed(world: &mut World, at: usize, is_running: bool) {
         if world.is_http(at) {
-            // Its end is its scheduler's own, and excuses nothing.
+            // It ends with its scheduler, and this excuses no failure.
             match is_running {
                 true => world.http_worker_begins(at),
                 false => world.http_worker_ends(at),

@@ -1,4 +1,4 @@
-//! What comparisons measure.
+//! The measurements of comparisons.
 
 use hypha_model::Span;
 use hypha_placement::Strategy;
@@ -62,7 +62,7 @@ fn a_run_repeats_for_its_seed() {
 /// One worker, one task at a time, no noise: the mean of an M/G/1 queue is known (Pollaczek and
 /// Khinchine): W = load × E[S²] / (2 E[S] (1 - load)).
 #[test]
-fn a_single_queue_waits_as_theory_says() {
+fn single_queue_matches_theory() {
     let comparison = Comparison { noise: 0.0, ..comparison(Workload::Poisson, "1x1.0", 20_000) };
     let (mut measured_s, mut expected_s) = (0.0, 0.0);
     for seed in 1..=4 {
@@ -78,10 +78,10 @@ fn a_single_queue_waits_as_theory_says() {
     assert!((0.93..1.07).contains(&ratio), "measured {measured_s}, expected {expected_s}");
 }
 
-/// The claim of the README in small: on unequal workers, ours beats binding at submission, and knows
-/// almost as much as an oracle.
+/// The README's claim on a small scale: on unequal workers, the predictive strategy beats binding at submission, and
+/// comes close to an oracle.
 #[test]
-fn predictive_is_ahead_and_near_the_oracle() {
+fn predictive_beats_others_and_is_near_the_oracle() {
     let comparison = comparison(Workload::Poisson, "1x4.0,1x2.0,6x1.0", 6_000);
     let mean =
         |strategy| (1..=3).map(|seed| mean_ms(&comparison, strategy, 0.8, seed)).sum::<f64>();
@@ -93,8 +93,8 @@ fn predictive_is_ahead_and_near_the_oracle() {
     assert!(ours < 1.15 * knowing, "{ours} against the oracle's {knowing}");
 }
 
-/// On a quiet pool the oracle runs everything on the fastest worker, wherever that stands, and each task takes what it
-/// takes alone: to the microsecond, in which time is counted.
+/// On a quiet pool the oracle runs everything on the fastest worker, at any index, and each task takes as long as it
+/// takes alone: to the microsecond, the resolution of time.
 #[test]
 fn the_oracle_knows_the_speeds() {
     for pool in ["1x4.0,1x1.0", "1x1.0,1x4.0", "1x3.0,1x4.0,1x1.0", "2x1.0,1x4.0"] {
@@ -113,7 +113,7 @@ fn the_oracle_knows_the_speeds() {
 
 #[test]
 fn a_lookup_table_is_used() {
-    // Every row says the opposite of the truth, so whoever believes it chooses badly.
+    // Every row is the opposite of the truth, so a scheduler that uses it chooses badly.
     let rows = "model,output_tokens,mean_ms,error_ms\nmodel,1,60000,10\nmodel,1000,10,10\n";
     let table = LookupTable::from_csv(rows).unwrap();
     let learned = comparison(Workload::Bimodal, "1x4.0,1x2.0,2x1.0", 2_000);
@@ -123,7 +123,7 @@ fn a_lookup_table_is_used() {
 }
 
 #[test]
-fn intervals_hold_what_they_claim_whatever_the_predictor_is_told() {
+fn prediction_intervals_cover_their_share_for_every_predictor_input() {
     let pool = "1x4.0,1x2.0,6x1.0".parse().unwrap();
     for workload in [Workload::Poisson, Workload::Pareto] {
         let requests = workload.requests(1, 12.0, 0.8, 0.2, 8_000);

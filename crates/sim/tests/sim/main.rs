@@ -41,7 +41,7 @@ fn promises_hold_in_seeds_7500_to_10000() {
     check_seeds(7_500..10_000);
 }
 
-/// A planted fault is noticed, by the checker that is there for it, within a few worlds.
+/// A planted fault is noticed by its checker, within a few worlds.
 #[track_caller]
 fn assert_noticed(mutant: Mutant, by: &[Promise]) {
     let scope = Scope { mutant: Some(mutant), ..Scope::default() };
@@ -182,7 +182,7 @@ fn leases_are_lost_when_workers_or_schedulers_are_frozen_for_long() {
 }
 
 #[test]
-fn a_failure_is_made_small_and_repeats() {
+fn a_failure_shrinks_and_repeats() {
     let scope = Scope { mutant: Some(Mutant::LeakedBacklog), ..Scope::default() };
     let failure = check::shrink(0, &scope).expect("the mutant fails in every world");
     assert!(failure.scope.tasks < 20, "{} tasks are left", failure.scope.tasks);

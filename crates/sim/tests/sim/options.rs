@@ -58,10 +58,10 @@ fn tasks_at_once_slow_each_other_while_they_run() {
     check_batch(&[40, 80], alone, &[one, one + two]);
     let free = Batching { at_once: 2, slowdown: 0.0 };
     check_batch(&[40, 80], free, &[one, two]);
-    // Both at two thirds of the speed; then what is left of the longer one, alone.
+    // Both at two thirds of the speed; then the remainder of the longer one, alone.
     let half = Batching { at_once: 2, slowdown: 0.5 };
     check_batch(&[40, 80], half, &[1.5 * one, 1.5 * one + (two - one)]);
-    // The third begins when the first ends, and slows the second anew: together until the second ends.
+    // The third begins when the first ends, and slows the second again: together until the second ends.
     let first = 1.5 * one;
     let second = first + 1.5 * (two - one);
     let third = second + (two - (two - one));
@@ -73,7 +73,7 @@ fn tasks_at_once_slow_each_other_while_they_run() {
 
 /// With a = 1 all tasks share one worker, whose mean is known whatever their sizes: E[S] / (1 - load).
 #[test]
-fn a_shared_worker_takes_as_long_as_theory_says() {
+fn shared_worker_matches_theory() {
     let batching = Batching { at_once: 256, slowdown: 1.0 };
     for workload in [Workload::Poisson, Workload::Bimodal] {
         let shared = Comparison { batching, ..comparison(workload.clone(), "1x1.0", 20_000) };
@@ -90,7 +90,7 @@ fn a_shared_worker_takes_as_long_as_theory_says() {
 }
 
 #[test]
-fn high_priorities_wait_less_where_priorities_count() {
+fn high_priorities_wait_less_where_the_strategy_uses_them() {
     let mix = priorities("0.1:10,0.2:-1");
     let busy = Comparison { mix, ..comparison(Workload::Poisson, "4x1.0", 4_000) };
     let levels = |strategy| {
@@ -111,7 +111,7 @@ fn high_priorities_wait_less_where_priorities_count() {
 }
 
 #[test]
-fn tasks_run_where_what_they_need_is() {
+fn tasks_run_where_their_needs_are_met() {
     let pool = "1x1.0:8GB,2x1.0,1x1.0:8GB:2gpu";
     let used = |shares: &str| {
         let needy = Comparison { mix: needs(shares), ..comparison(Workload::Poisson, pool, 1_000) };
@@ -122,7 +122,7 @@ fn tasks_run_where_what_they_need_is() {
     assert!((0.99..1.01).contains(&used("1:1gpu")));
     assert!((1.9..2.05).contains(&used("1:8GB")));
     assert!((3.5..4.05).contains(&used("0.01:8GB")));
-    // What nobody has would wait for ever.
+    // A need that no worker can satisfy would wait forever.
     let unmet = Comparison { mix: needs("0.1:3gpu"), ..comparison(Workload::Poisson, pool, 10) };
     assert!(measure(&unmet, Strategy::Fifo, 0.2, 1).is_err());
     // Memory is booked: of four that run at once, as many as fit.
@@ -147,9 +147,9 @@ fn failures_cost_time_and_are_counted() {
     let quiet = with(0.0, 0.0);
     assert_eq!(quiet.failed, 0.0);
     let errors = with(0.2, 0.0);
-    // Three attempts: one task in 125 has none that ends well.
+    // Three attempts: all of them fail for one task in 125.
     assert!((0.004..0.012).contains(&errors.failed), "{errors:?}");
-    // What fails has run: 1 + 0.2 + 0.04 runs for each task.
+    // Failed attempts have run: 1 + 0.2 + 0.04 runs for each task.
     let runs = errors.utilisation / quiet.utilisation;
     assert!((1.15..1.3).contains(&runs), "{runs}");
     assert!(errors.bound_ratio.is_nan(), "no bound where tasks are missing: {errors:?}");
@@ -161,9 +161,9 @@ fn failures_cost_time_and_are_counted() {
     assert!(nothing.latency.mean_ms.is_nan() && nothing.bound_ratio.is_nan());
 }
 
-/// No strategy, told whatever, has a mean below the bound.
+/// No strategy, with any predictor input, has a mean below the bound.
 #[test]
-fn nothing_goes_below_the_bound() {
+fn no_strategy_goes_below_the_bound() {
     let workloads = [Workload::Poisson, Workload::Bimodal, Workload::Pareto, Workload::Burst];
     let pools = ["1x1.0:8GB:1gpu", "1x4.0:8GB:1gpu,6x1.0", "3x0.01:8GB,2x100:8GB:1gpu"];
     let mut rng = Rng::new(1);
@@ -203,7 +203,7 @@ fn nothing_goes_below_the_bound() {
     assert!(bounded > 90, "only {bounded} of 120 runs have a bound");
 }
 
-/// One worker, no noise, the shortest first, and all there at once: then nothing is left to be gained.
+/// One worker, no noise, the shortest first, and all tasks at once: the bound is tight.
 #[test]
 fn the_bound_is_reached_where_it_can_be() {
     let all = at_once(&[40; 50]);

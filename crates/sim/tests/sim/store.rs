@@ -69,7 +69,7 @@ fn disk<R, I: Default>() -> SharedDisk<R, I> {
     Arc::new(Mutex::new(FaultDisk::new(I::default())))
 }
 
-/// Nothing waits in memory.
+/// A simulated store never waits.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,

@@ -47,16 +47,16 @@ fn points(metric: &Metric) -> Vec<(Labels, number_data_point::Value)> {
 #[test]
 fn counters_are_sums_with_their_labels_in_all_their_characters() {
     let mut registry = Registry::default();
-    let tries: Labelled<Labels, Counter> = Labelled::default();
-    registry.register("tries", "How often", tries.clone());
+    let attempts: Labelled<Labels, Counter> = Labelled::default();
+    registry.register("attempts", "How often", attempts.clone());
     let hostile = labels(&[("peer", "a\"b\\n\n,}={ # ä"), ("kind", "")]);
-    tries.get_or_create(&hostile).inc_by(7);
+    attempts.get_or_create(&hostile).inc_by(7);
 
     let metrics = converted(&registry);
     assert_eq!(metrics.len(), 1);
     assert_eq!(
         (metrics[0].name.as_str(), metrics[0].description.as_str()),
-        ("tries_total", "How often.")
+        ("attempts_total", "How often.")
     );
     assert!(matches!(metrics[0].data, Some(Data::Sum(_))));
     assert_eq!(points(&metrics[0]), [(hostile, number_data_point::Value::AsInt(7))]);
@@ -110,13 +110,13 @@ fn labels_and_prefixes_of_a_part_are_kept() {
     let mut registry = Registry::default();
     let part = registry.sub_registry_with_prefix("net");
     let part = part.sub_registry_with_label(("side".into(), "in".into()));
-    let tries: Labelled<Labels, Counter> = Labelled::default();
-    part.register("tries", "Tries", tries.clone());
-    tries.get_or_create(&labels(&[])).inc();
-    tries.get_or_create(&labels(&[("a", "b")])).inc();
+    let attempts: Labelled<Labels, Counter> = Labelled::default();
+    part.register("attempts", "Attempts", attempts.clone());
+    attempts.get_or_create(&labels(&[])).inc();
+    attempts.get_or_create(&labels(&[("a", "b")])).inc();
 
     let metrics = converted(&registry);
-    assert_eq!(metrics[0].name, "net_tries_total");
+    assert_eq!(metrics[0].name, "net_attempts_total");
     let mut found: Vec<_> = points(&metrics[0]).into_iter().map(|it| it.0).collect();
     found.sort();
     assert_eq!(found, [labels(&[("side", "in")]), labels(&[("side", "in"), ("a", "b")])]);

@@ -1,4 +1,4 @@
-//! What is recorded arrives, whole, over both protocols.
+//! Recorded data arrives completely, over both protocols.
 
 use hypha_telemetry::prometheus_client::metrics::counter::Counter;
 use hypha_telemetry::{Metrics, Protocol, StartError, start};
@@ -23,7 +23,7 @@ async fn check_spans(protocol: Protocol, path: &str) {
     telemetry.stop().await;
 
     let spans = receiver.spans();
-    assert_eq!(spans.len(), 2, "debug spans stay here: {spans:?}");
+    assert_eq!(spans.len(), 2, "debug spans are not exported: {spans:?}");
     let named = |name: &str| spans.iter().find(|it| it.name == name).unwrap();
     let (outer, inner) = (named("place task"), named("score"));
     assert_eq!(text(&outer.attributes, "task").as_deref(), Some("t-1"));

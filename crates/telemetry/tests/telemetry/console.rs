@@ -1,5 +1,5 @@
-//! What a process says on stderr. Each test runs one of the ignored tests below in a process of its own,
-//! and reads what that says; two more need an environment variable that only a new process can have.
+//! What a process logs on stderr. Each test runs one of the ignored tests below in a process of its own, and
+//! reads its output; two more need an environment variable that only a new process can have.
 
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;

@@ -18,7 +18,7 @@ async fn check(protocol: Protocol, port: u16) {
         tracing::info_span!("work", number).in_scope(|| ());
     }
     telemetry.stop().await;
-    // Life goes on.
+    // Tracing still works.
     tracing::info_span!("after").in_scope(|| tracing::info!("still here"));
 }
 

@@ -1,7 +1,7 @@
 //! Telemetry against a collector in this process.
 //!
-//! A process has one subscriber, and most tests here install it: they need a process each, as
-//! `cargo nextest` gives them.
+//! A process has one subscriber, and most tests here install it: each needs its own process, as `cargo
+//! nextest` provides.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod arrival;
@@ -12,7 +12,7 @@ mod sampling;
 
 use hypha_telemetry::{Protocol, Sampler, Settings};
 
-/// Everything to a collector at this port, as the tests want it unless they say otherwise.
+/// The default settings of the tests: everything goes to a collector at this port.
 fn settings(protocol: Protocol, port: u16) -> Settings {
     Settings {
         service_name: "scheduler-01".to_owned(),

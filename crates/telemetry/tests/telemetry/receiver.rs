@@ -1,4 +1,4 @@
-//! A collector on loopback that decodes what it gets, over HTTP and gRPC on one port, with or without TLS.
+//! A collector on loopback that decodes its requests, over HTTP and gRPC on one port, with or without TLS.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::service::Routes;
 
-/// How the n-th request, counted from 0, is answered.
+/// The response to the n-th request, counted from 0.
 pub(crate) type Responder = fn(usize) -> StatusCode;
 
 #[derive(Clone)]
@@ -61,7 +61,7 @@ pub(crate) enum Body {
 }
 
 impl Receiver {
-    /// Takes everything.
+    /// Accepts everything.
     pub(crate) async fn start() -> Receiver {
         Receiver::answering(|_| StatusCode::OK).await
     }
@@ -70,7 +70,7 @@ impl Receiver {
         Receiver::serve(answer, false, None).await
     }
 
-    /// Answers that it took the request and none of its spans.
+    /// Accepts the request and rejects all of its spans.
     pub(crate) async fn rejecting_spans() -> Receiver {
         Receiver::serve(|_| StatusCode::OK, true, None).await
     }
@@ -180,7 +180,7 @@ async fn posted(
         ),
         _ => return (StatusCode::NOT_FOUND, [(LOCATION, path)], Vec::new()),
     };
-    // Only a redirect means the location; who follows it comes back and is seen twice.
+    // Only a redirect uses the location; a client that follows it is recorded twice.
     let location = [(LOCATION, path.clone())];
     (receiver.record(ReceivedRequest { path, headers, body }), location, answer)
 }

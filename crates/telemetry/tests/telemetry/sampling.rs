@@ -21,7 +21,7 @@ async fn with(sampler: Sampler, sample_ratio: f64, work: impl FnOnce()) -> Recei
     receiver
 }
 
-/// How many of 1000 traces that begin here arrive.
+/// How many of 1000 traces that start here arrive.
 async fn exported(sampler: Sampler, sample_ratio: f64) -> usize {
     let work = || (0..1000).for_each(|_| drop(tracing::info_span!("work")));
     with(sampler, sample_ratio, work).await.spans().len()
@@ -58,7 +58,7 @@ async fn parent_based_always_off_begins_nothing_itself() {
 async fn a_sampled_trace_of_a_peer_is_continued() {
     let mut sent_on = None;
     let receiver = with(Sampler::ParentBasedAlwaysOff, 0.0, || {
-        // An open span is no parent of what a peer asks for.
+        // An open local span is not the parent of a peer's request.
         tracing::info_span!("unrelated").in_scope(|| {
             let span = tracing::info_span!("serve");
             continue_trace(&span, &format!("00-{TRACE}-{PARENT}-01"));

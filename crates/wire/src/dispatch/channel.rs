@@ -6,7 +6,7 @@ use hypha_model::NodeRole;
 use super::{MAX_MESSAGES, MAX_PAYLOAD_BYTES, Order, Orders, Report, Reports};
 use crate::channel::{ChannelProtocol, Frame};
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskProtocol;
 

@@ -1,4 +1,4 @@
-//! The messages of the engine as those of the wire, and back.
+//! Conversions between the engine's messages and those of the wire.
 
 use std::sync::Arc;
 
@@ -332,7 +332,7 @@ impl From<Report> for FromWorker {
     }
 }
 
-/// A text that is too long for the wire, without its end.
+/// Cuts a text that is too long for the wire.
 fn cut(mut text: String) -> String {
     if text.len() > MAX_ERROR_BYTES {
         let end = (0..=MAX_ERROR_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);

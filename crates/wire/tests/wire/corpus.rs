@@ -1,6 +1,6 @@
 //! The fuzz targets on a stable compiler: each through its corpus and through thousands of mutations of it.
 //!
-//! The files are shared with `cargo fuzz`. What a fuzzer found and we repaired is put there, too, and stays.
+//! The files are shared with `cargo fuzz`. Inputs that a fuzzer found are added after the fix, and stay.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::samples;
 
 /// Enough to reach each field of each seed many times, in seconds.
 const MUTATIONS: usize = 2_000;
-/// Fewer for seeds that take long to read.
+/// Fewer for seeds that take long to decode.
 const BYTES_MUTATED: usize = 2_000_000;
 
 #[test]
@@ -33,7 +33,7 @@ fn corpora_and_their_mutations_break_no_promise() {
     }
 }
 
-/// One place lists the decoders; whoever enters one there is reminded of the rest here.
+/// One place lists the decoders; this test names what is missing for a new one.
 #[test]
 fn every_decoder_has_a_fuzz_target_and_a_corpus() {
     let manifest = fs::read_to_string(fuzz().join("Cargo.toml")).unwrap();
@@ -57,15 +57,15 @@ fn every_decoder_has_a_fuzz_target_and_a_corpus() {
 fn corpora_start_from_the_golden_bytes() {
     for (path, bytes) in made_seeds() {
         let found = fs::read(&path).unwrap_or_else(|_| panic!("{} is missing", path.display()));
-        assert_eq!(found, bytes, "{}: write it anew as golden.rs says", path.display());
+        assert_eq!(found, bytes, "{}: regenerate it as golden.rs describes", path.display());
     }
 }
 
-/// Peak memory while reading is in proportion to the bytes that came, whatever they announce.
+/// Peak memory while decoding is proportional to the bytes received, whatever lengths they claim.
 #[test]
-fn memory_follows_what_came_not_what_was_announced() {
+fn memory_follows_received_bytes_not_claimed_lengths() {
     /// A text of one byte takes a `String` and its bytes; lists double as they grow. The promises that decoders
-    /// check (written and read again) multiply that once more.
+    /// check (encode and decode again) multiply that once more.
     const PER_BYTE: u64 = 100;
     /// Error texts, and the first block of each list.
     const BASE: u64 = 16 << 10;
@@ -88,14 +88,14 @@ fn memory_follows_what_came_not_what_was_announced() {
 }
 
 #[test]
-fn a_count_reserves_nothing() {
+fn a_count_allocates_nothing() {
     for (count, problem) in [(u32::MAX, "at most 512"), (512, "IO error")] {
         let bytes = [&b"\x01\x81\xa7entries\xdd"[..], &count.to_be_bytes()].concat();
         let info = allocation_counter::measure(|| {
             let error = decode::<RecordSet>(&bytes).unwrap_err();
             assert!(error.to_string().contains(problem), "{error}");
         });
-        assert!(info.bytes_max < 4_096, "{count} announced: {} bytes", info.bytes_max);
+        assert!(info.bytes_max < 4_096, "{count} claimed: {} bytes", info.bytes_max);
     }
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn write_seeds() {
     }
 }
 
-/// Good bytes of each decoder, and what those who mean ill would try first.
+/// Valid bytes for each decoder, and what an attacker would try first.
 fn made_seeds() -> Vec<(PathBuf, Vec<u8>)> {
     let mut seeds = Vec::new();
     let samples = samples::all();
@@ -123,7 +123,7 @@ fn made_seeds() -> Vec<(PathBuf, Vec<u8>)> {
     for (name, _) in DECODERS {
         let good = samples.iter().find(|sample| sample.decoder == *name).unwrap();
         for (file, bytes) in bad(&good.bytes) {
-            // A frame's message stands behind its portion and length.
+            // A frame's message comes after its portion and length.
             let bytes = if *name == "frame" { framed(&bytes) } else { bytes };
             seeds.push((fuzz().join("corpus").join(name).join(format!("bad_{file}")), bytes));
         }
@@ -140,13 +140,13 @@ fn bad(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ("half", good[..good.len() / 2].to_vec()),
         ("trailing", behind(good, &[0xc0])),
         ("never_used_marker", vec![1, 0xc1]),
-        // Lengths of four thousand million, and nothing behind.
+        // Lengths of four thousand million, and nothing after.
         ("huge_list", vec![1, 0xdd, 0xff, 0xff, 0xff, 0xff]),
         ("huge_map", vec![1, 0xdf, 0xff, 0xff, 0xff, 0xff]),
         ("huge_text", vec![1, 0xdb, 0xff, 0xff, 0xff, 0xff]),
         ("huge_bytes", vec![1, 0xc6, 0xff, 0xff, 0xff, 0xff]),
         ("huge_extension", vec![1, 0xc9, 0xff, 0xff, 0xff, 0xff, 1]),
-        // Lists in lists, as a field that nobody knows.
+        // Lists in lists, as an unknown field.
         ("deep", behind(b"\x01\x81\xa3new", &[0x91; 2_000])),
         ("extension", b"\x01\x81\xa3new\xd4\x01\x02".to_vec()),
         ("number_as_name", vec![1, 0x81, 0x00, 0xc0]),
@@ -157,7 +157,7 @@ fn framed(bytes: &[u8]) -> Vec<u8> {
     [&[5], &(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
 }
 
-/// A change to `seed` that `number` alone decides.
+/// A change to `seed` that only `number` decides.
 fn mutate(seed: &[u8], number: u64) -> Vec<u8> {
     let mut rng = Rng::new(number);
     let mut bytes = seed.to_vec();
@@ -172,7 +172,7 @@ fn mutate(seed: &[u8], number: u64) -> Vec<u8> {
                 let to = rng.below(bytes.len() as u64 + 1) as usize;
                 bytes.splice(to..to, copy);
             }
-            // The markers of MessagePack that announce something.
+            // The MessagePack markers that announce a length.
             3 => bytes.insert(at, 0xc0 + rng.below(32) as u8),
             _ => {
                 if let Some(byte) = bytes.get_mut(at) {
@@ -184,7 +184,7 @@ fn mutate(seed: &[u8], number: u64) -> Vec<u8> {
     bytes
 }
 
-/// The corpus of one decoder, in the order of its names.
+/// The corpus of one decoder, sorted by name.
 pub(crate) fn seeds(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let mut paths: Vec<_> = fs::read_dir(fuzz().join("corpus").join(name))
         .unwrap()

@@ -1,4 +1,4 @@
-//! Between a scheduler and a worker: the engine's messages come back as they were, whatever a newer peer mixes in.
+//! Between a scheduler and a worker: the engine's messages round trip, whatever a newer peer adds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn to_a_scheduler_and_back(messages: Vec<FromWorker>) -> Vec<FromWorker> {
 }
 
 #[test]
-fn every_message_of_the_engine_comes_back() {
+fn every_message_of_the_engine_round_trips() {
     assert_eq!(to_a_worker_and_back(samples::to_worker()), samples::to_worker());
     assert_eq!(to_a_scheduler_and_back(samples::from_worker()), samples::from_worker());
     assert_eq!(to_a_scheduler_and_back(samples::of_unreachable()), samples::of_unreachable());
@@ -43,7 +43,7 @@ fn every_message_of_the_engine_comes_back() {
     assert_eq!(to_a_worker_and_back(samples::for_parts()), samples::for_parts());
 }
 
-/// A scheduler of an earlier release takes it for a failure, and tries another worker.
+/// A scheduler of an earlier release treats it as a failure, and retries on another worker.
 #[test]
 fn an_unreachable_back_end_is_a_failure_to_older_schedulers() {
     let [unreachable, ..] = &samples::of_unreachable()[..] else { panic!("no sample") };
@@ -62,7 +62,7 @@ fn no_more_executors_are_unreachable_than_a_worker_has() {
     assert!(encode(&Reports { reports: vec![report], skipped: 0 }).is_err());
 }
 
-/// A worker is told how long it may take, not what the client or the scheduler's settings said about it.
+/// A worker is sent how long the attempt may take, not what the client or the scheduler's settings specify.
 #[test]
 fn the_timeout_of_the_dispatch_is_that_of_the_task() {
     for said in [None, Some(Span::from_secs(1))] {
@@ -152,7 +152,7 @@ fn messages_are_counted() {
     refused(&reports(MAX_MESSAGES + 1), "reports: has 4097, at most 4096 are taken");
 }
 
-/// This build does not send it, and does not take it from one that does.
+/// This build does not send it, and does not accept it from a peer that does.
 fn refused<M: Message>(bad: &M, expected: &str) {
     let sent = encode(bad).unwrap_err();
     assert_eq!(sent.to_string(), format!("{}: {expected}", M::NAME));
@@ -167,9 +167,9 @@ fn refused<M: Message>(bad: &M, expected: &str) {
     }
 }
 
-/// A count is a peer's word: nothing is set aside for it.
+/// A count comes from a peer: nothing is allocated for it.
 #[test]
-fn counts_and_lengths_reserve_nothing() {
+fn counts_and_lengths_allocate_nothing() {
     let cases: [(&[u8], &str); 4] = [
         (b"\x01\x81\xa6orders\xdd\xff\xff\xff\xff", "at most 4096"),
         (b"\x01\x81\xa6orders\xdc\x10\x00", "IO error"),
@@ -193,13 +193,13 @@ fn counts_and_lengths_reserve_nothing() {
 }
 
 #[test]
-fn an_absurd_count_of_attempts_is_refused_before_room_is_made() {
+fn a_huge_count_of_attempts_is_refused_before_allocation() {
     let (attempt, fence) = samples::attempt();
     let (lease, epoch) = (samples::lease(), Epoch(1));
     let alive = |holding| FromWorker::Alive { lease, epoch, nonce: 1, portion: None, holding };
     let mut bytes = Vec::new();
     let piece = rmp_serde::to_vec_named(&Report::from(alive(vec![(attempt, fence)]))).unwrap();
-    // The list of one is the last field; another count is put in its place.
+    // The list of one item is the last field; its count is replaced.
     let list = piece.windows(8).position(|at| at == b"holding\x91").unwrap() + 7;
     for count in [u32::MAX, MAX_HOLDING as u32 + 1, MAX_HOLDING as u32] {
         let absurd = [&piece[..list], &[0xdd], &count.to_be_bytes(), &piece[list + 1..]].concat();
@@ -220,9 +220,9 @@ fn an_absurd_count_of_attempts_is_refused_before_room_is_made() {
     assert_eq!(error, "message to a scheduler: holding: has 65537, at most 65536 are taken");
 }
 
-/// What a reader held for a large frame is not kept.
+/// The memory that a reader used for a large frame is freed.
 #[test]
-fn a_large_frame_leaves_nothing_behind() {
+fn the_memory_of_a_large_frame_is_freed() {
     let spec = TaskSpec { input: Payload::from(vec![7; 4 << 20]), ..TaskSpec::default() };
     let dispatch = Dispatch { spec: Arc::new(spec), ..samples::dispatch() };
     let mut bytes = Vec::new();
@@ -244,7 +244,7 @@ impl Serialize for News {
     }
 }
 
-/// A frame's message as a newer peer may write it.
+/// A frame's message as a newer peer may encode it.
 fn frame(field: &str, pieces: Vec<News>) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(untagged)]
@@ -312,10 +312,10 @@ fn unknown_orders_do_not_hide_others() {
         news(&Order::from(known[0].clone())),
         news(&NewerOrder::Suspend { attempt: held, why: vec![None, Some(true)] }),
         news(&NewerOrder::Both(1, "x".into())),
-        // A known order with a field that is not, and one that has only what it must.
+        // A known order with an unknown field, and one with only its required fields.
         news(&NewerOrder::Cancel { task, number, fence: fence.0, why: "boredom" }),
         news(&newer_work(None)),
-        // A known order with content that is not.
+        // A known order with unknown content.
         news(&newer_work(Some("image"))),
         News(vec![]),
         News(vec![0xc1]),
@@ -383,7 +383,7 @@ fn a_newer_reason_is_still_a_refusal() {
     assert_eq!(read.reports, expected);
 }
 
-/// A count that was not sent by this build could not be believed either.
+/// A count of skipped messages from a peer is not trusted.
 #[test]
 fn skipped_messages_are_not_sent_on() {
     let orders = Orders { skipped: 3, ..samples::orders(samples::to_worker()) };
@@ -512,7 +512,7 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
     ]
 }
 
-/// What earlier releases said of failures: whether to retry, and no kind.
+/// How earlier releases reported failures: whether to retry, and no kind.
 #[test]
 fn a_failure_without_a_kind_keeps_whether_to_retry() {
     #[derive(serde::Serialize)]
@@ -538,7 +538,7 @@ fn a_failure_without_a_kind_keeps_whether_to_retry() {
         let said = Said::Failed { attempt, run_us: 1, error, retry, kind };
         let mut bytes = rmp_serde::to_vec_named(&said).unwrap();
         if kind.is_none() {
-            // As a release that does not know the field.
+            // As encoded by a release that does not know the field.
             #[derive(serde::Serialize)]
             #[serde(rename_all = "snake_case")]
             enum Before<'a> {
@@ -548,10 +548,10 @@ fn a_failure_without_a_kind_keeps_whether_to_retry() {
             bytes = rmp_serde::to_vec_named(&before).unwrap();
         }
         let report: Report = rmp_serde::from_slice(&bytes).unwrap();
-        let FromWorker::Finished { outcome: Outcome::Failed(told), .. } = report.into() else {
+        let FromWorker::Finished { outcome: Outcome::Failed(decoded), .. } = report.into() else {
             panic!("it has not failed")
         };
-        assert_eq!(told, TaskError::new(read, error));
+        assert_eq!(decoded, TaskError::new(read, error));
     }
 }
 
@@ -636,12 +636,12 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
     ]
 }
 
-/// As the worker hears it: see [`the_timeout_of_the_dispatch_is_that_of_the_task`].
+/// As the worker receives it: see [`the_timeout_of_the_dispatch_is_that_of_the_task`].
 fn as_heard(message: ToWorker) -> ToWorker {
     match message {
         ToWorker::Dispatch(mut dispatch) => {
-            let heard = Arc::make_mut(&mut dispatch);
-            Arc::make_mut(&mut heard.spec).timeout = Some(heard.timeout);
+            let received = Arc::make_mut(&mut dispatch);
+            Arc::make_mut(&mut received.spec).timeout = Some(received.timeout);
             ToWorker::Dispatch(dispatch)
         }
         other => other,
@@ -652,13 +652,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn orders_come_back(messages in vec(to_worker(), 0..12)) {
+    fn orders_round_trip(messages in vec(to_worker(), 0..12)) {
         let expected: Vec<_> = messages.iter().cloned().map(as_heard).collect();
         prop_assert_eq!(to_a_worker_and_back(messages), expected);
     }
 
     #[test]
-    fn reports_come_back(messages in vec(from_worker(), 0..12)) {
+    fn reports_round_trip(messages in vec(from_worker(), 0..12)) {
         prop_assert_eq!(to_a_scheduler_and_back(messages.clone()), messages);
     }
 }

@@ -49,7 +49,7 @@ fn missing_bytes_are_counted_exactly() {
 }
 
 #[test]
-fn a_length_that_is_too_large_ends_it() {
+fn a_length_that_is_too_large_ends_the_stream() {
     let mut reader = FrameReader::<Verdict>::new();
     let length = Verdict::MAX_BYTES + 1;
     let bytes = [&(length as u32).to_be_bytes()[..], &[0; 100]].concat();
@@ -62,7 +62,7 @@ fn a_length_that_is_too_large_ends_it() {
 }
 
 #[test]
-fn the_largest_length_reserves_nothing() {
+fn the_largest_length_allocates_nothing() {
     let largest = (RecordSet::MAX_BYTES as u32).to_be_bytes();
     let info = allocation_counter::measure(|| {
         let mut reader = FrameReader::<RecordSet>::new();
@@ -73,7 +73,7 @@ fn the_largest_length_reserves_nothing() {
 }
 
 #[test]
-fn after_a_frame_that_is_no_message_the_next_is_read() {
+fn the_next_frame_is_read_after_an_invalid_one() {
     let mut bytes = 3_u32.to_be_bytes().to_vec();
     bytes.extend([2, 0, 0]);
     bytes.extend(0_u32.to_be_bytes());
@@ -89,7 +89,7 @@ fn after_a_frame_that_is_no_message_the_next_is_read() {
 }
 
 #[test]
-fn a_message_that_cannot_be_sent_leaves_the_buffer_alone() {
+fn a_message_that_cannot_be_sent_leaves_the_buffer_unchanged() {
     let mut buffer = vec![7];
     let unknown = samples::request(RequestBody::Unknown);
     assert!(put_frame(&mut buffer, &unknown).is_err());

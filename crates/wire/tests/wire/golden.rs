@@ -1,8 +1,8 @@
-//! Golden bytes: a change to them is a change to what released peers understand.
+//! Golden bytes: a change to them is a change to the format that released peers decode.
 //!
-//! Written anew, on purpose, together with the fuzz corpus that starts from them:
+//! Regenerated, on purpose, together with the fuzz corpus that starts from them:
 //! `HYPHA_WIRE_BLESS=1 cargo nextest run -p hypha-wire bytes_are_pinned`. Keep the old file beside the new one under
-//! another case's name: every file here must be read for as long as the version byte stays.
+//! another case's name: every file here must decode for as long as the version byte stays.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use hypha_wire::*;
 
 use crate::{corpus, samples};
 
-const HOW_TO: &str = "if the format was meant to change, write them anew as golden.rs says";
+const HOW_TO: &str = "if the format was meant to change, regenerate them as golden.rs describes";
 
 #[test]
 fn bytes_are_pinned() {
@@ -39,9 +39,9 @@ fn every_message_has_golden_bytes() {
     assert_eq!(pinned, decoders);
 }
 
-/// Also those that no sample stands for any more: bytes of earlier releases.
+/// Also files without a sample: bytes of earlier releases.
 #[test]
-fn every_file_is_still_read() {
+fn every_file_still_decodes() {
     let mut read = 0;
     for entry in fs::read_dir(folder()).unwrap() {
         let path = entry.unwrap().path();
@@ -84,7 +84,7 @@ fn an_unknown_version_is_refused_by_name() {
 
 fn problem<M: Message>(bytes: &[u8]) -> Option<String> {
     match decode::<M>(bytes) {
-        // What is skipped was not read.
+        // Skipped parts were not decoded.
         Ok(message) => (message.skipped() > 0).then(|| format!("{} skipped", message.skipped())),
         Err(error) => Some(error.to_string()),
     }
@@ -94,7 +94,7 @@ fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden"))
 }
 
-/// 32 bytes a line, so that a difference is found by eye.
+/// 32 bytes per line, so that a difference is visible.
 fn to_hex(bytes: &[u8]) -> String {
     let line = |part: &[u8]| part.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     bytes.chunks(32).map(|part| line(part) + "\n").collect()

@@ -1,4 +1,4 @@
-//! What is out of bounds is neither sent nor taken.
+//! Values out of bounds are neither sent nor accepted.
 
 use std::fmt::Debug;
 
@@ -8,7 +8,7 @@ use hypha_wire::*;
 
 use crate::samples;
 
-/// `change` makes a good message bad in `field`: this build does not send it, nor take it from one that does.
+/// `change` makes a valid message invalid in `field`: this build neither sends it nor accepts it from a peer that does.
 fn check<M: Message + Clone + PartialEq + Debug>(
     good: &M,
     change: impl FnOnce(&mut M),
@@ -24,7 +24,7 @@ fn check<M: Message + Clone + PartialEq + Debug>(
     let taken = decode::<M>(&bytes).unwrap_err();
     match taken {
         DecodeError::Invalid { .. } => assert_eq!(taken.to_string(), sent),
-        // A list is refused at its count, before its fields have names; one too large before that.
+        // A list is refused at its count, before its fields have names; a message that is too large before that.
         DecodeError::Malformed { problem, .. } => assert!(problem.contains("at most"), "{problem}"),
         DecodeError::TooLarge { .. } => {}
         DecodeError::Version { .. } => panic!("{taken}"),
@@ -143,7 +143,7 @@ fn requests_and_responses_are_bounded() {
     check(&verdict, |verdict| verdict.reason = long, "reason: has 257, at most 256 are taken");
 }
 
-/// A refusal must get through, whatever it quotes.
+/// A refusal must arrive, whatever it quotes.
 #[test]
 fn texts_are_made_to_fit() {
     let refusal = Refusal::new(RefusalKind::Malformed, "é\n".repeat(1_000));
@@ -155,7 +155,7 @@ fn texts_are_made_to_fit() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_few_words() {
+fn decode_errors_are_short() {
     let loud = "\u{7}".repeat(10_000);
     let bytes = [vec![1], rmp_serde::to_vec_named(&[("kind", &loud)]).unwrap()].concat();
     let error = decode::<SignedRecord>(&bytes).unwrap_err().to_string();
@@ -168,14 +168,14 @@ fn what_is_wrong_is_said_in_few_words() {
 }
 
 #[test]
-fn more_bytes_than_a_message_has_are_not_looked_at() {
+fn too_many_bytes_are_not_decoded() {
     let bytes = vec![1; Verdict::MAX_BYTES + 1];
     let error = decode::<Verdict>(&bytes).unwrap_err();
     assert_eq!(error.to_string(), "513 bytes are too many for a verdict: at most 512 are read");
 }
 
 #[test]
-fn what_follows_a_message_is_not_overlooked() {
+fn trailing_bytes_are_refused() {
     for extra in [&[0xc0][..], &[0x00], &[0xc1], &[0x91], &[0xdd, 0xff]] {
         let bytes = [&encode(&samples::farewell()).unwrap(), extra].concat();
         let error = decode::<Farewell>(&bytes).unwrap_err().to_string();
@@ -194,7 +194,7 @@ fn a_worker_with_everything_is_too_large_to_send() {
 }
 
 #[test]
-fn a_record_set_is_cut_to_what_fits() {
+fn a_record_set_is_cut_to_fit() {
     let entry = |payload| RecordSetEntry {
         remaining_ms: u32::MAX,
         signed: SignedRecord { payload: vec![7; payload], ..samples::signed() },
@@ -228,7 +228,7 @@ fn a_worker_is_the_same_in_wire_and_model() {
     assert_eq!((model.capacity.cpu_milli, model.price.to_string().as_str()), (32_500, "1.25"));
     let labels = (model.region.as_deref_name(), model.hardware.as_deref_name());
     assert_eq!(labels, (Some("eu-north"), Some("dgx")));
-    // Not only what was decoded is checked.
+    // Values are validated even if they were not decoded.
     let device = Device { model: "x".into(), memory_bytes: 0, milli_gpu: 0 };
     let bad = Worker { devices: vec![device], ..wire };
     assert_eq!(bad.to_model(id).unwrap_err().field, "milli_gpu");
@@ -245,11 +245,11 @@ impl NameText for Option<hypha_model::Name> {
 }
 
 #[test]
-fn no_signature_stands_for_another_kind() {
+fn no_signature_is_valid_for_another_kind() {
     let kinds = [SignedKind::Worker, SignedKind::Dataset, SignedKind::Farewell];
     let contexts: std::collections::BTreeSet<_> = kinds.map(SignedKind::context).into();
     assert_eq!(contexts.len(), kinds.len());
-    // Part of what is signed: a change voids every signature in the network.
+    // Part of the signed bytes: a change voids every signature in the network.
     assert_eq!(SignedKind::Worker.context(), "hypha/1/worker-record");
     assert_eq!(SignedKind::Dataset.context(), "hypha/1/dataset-record");
     assert_eq!(SignedKind::Farewell.context(), "hypha/1/farewell");

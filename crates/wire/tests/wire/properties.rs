@@ -1,4 +1,4 @@
-//! Any message comes back as it was; any bytes at all are safe to read.
+//! Any message round trips; any bytes at all are safe to decode.
 
 use std::fmt::Debug;
 
@@ -149,48 +149,48 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn worker_records_come_back(record in worker_record()) {
+    fn worker_records_round_trip(record in worker_record()) {
         check(&record)?;
     }
 
     #[test]
-    fn dataset_records_come_back(record in dataset_record()) {
+    fn dataset_records_round_trip(record in dataset_record()) {
         check(&record)?;
     }
 
     #[test]
-    fn farewells_come_back(peer in blob(64), (sequence, issued_unix_ms) in any::<(u64, u64)>()) {
+    fn farewells_round_trip(peer in blob(64), (sequence, issued_unix_ms) in any::<(u64, u64)>()) {
         check(&Farewell { peer, sequence, issued_unix_ms })?;
     }
 
     #[test]
-    fn signed_records_come_back(signed in signed()) {
+    fn signed_records_round_trip(signed in signed()) {
         check(&signed)?;
     }
 
     #[test]
-    fn record_sets_come_back(record_set in record_set()) {
+    fn record_sets_round_trip(record_set in record_set()) {
         check(&record_set)?;
     }
 
     #[test]
-    fn requests_come_back(request in request()) {
+    fn requests_round_trip(request in request()) {
         check(&request)?;
     }
 
     #[test]
-    fn responses_come_back(response in response()) {
+    fn responses_round_trip(response in response()) {
         check(&response)?;
     }
 
     #[test]
-    fn verdicts_come_back(reason in any::<String>()) {
+    fn verdicts_round_trip(reason in any::<String>()) {
         check(&Verdict::admitted())?;
         check(&Verdict::refused(reason))?;
     }
 
     #[test]
-    fn any_bytes_are_safe_to_read(bytes in vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_safe_to_decode(bytes in vec(any::<u8>(), 0..300)) {
         let versioned = [&[1], &bytes[..]].concat();
         for (_, decoder) in DECODERS {
             decoder(&bytes);

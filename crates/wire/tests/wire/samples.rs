@@ -1,4 +1,4 @@
-//! Values that the golden bytes stand for: each message small, full, and in each of its variants.
+//! The values of the golden bytes: each message small, full, and in each of its variants.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use hypha_wire::*;
 
 type Reads = Box<dyn Fn(&[u8])>;
 
-/// One value and what its bytes should be read as.
+/// One value and its expected bytes.
 pub(crate) struct Sample {
-    /// Which decoder reads it.
+    /// The decoder that reads it.
     pub(crate) decoder: &'static str,
-    /// Which of its samples.
+    /// The name of the sample.
     pub(crate) case: &'static str,
-    /// What this build writes.
+    /// The bytes that this build encodes.
     pub(crate) bytes: Vec<u8>,
-    /// Asserts that bytes are read as the value.
+    /// Asserts that bytes decode to the value.
     pub(crate) reads: Reads,
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn lease() -> LeaseId {
     LeaseId::new(Time::from_micros(1_800_000_000_000_000), &mut Rng::new(2))
 }
 
-/// A dispatch that says everything there is to say.
+/// A dispatch with every field set.
 pub(crate) fn dispatch() -> Dispatch {
     let (attempt, fence) = attempt();
     let text = |text: &str| MetadataValue::Text(Arc::from(text));
@@ -193,7 +193,7 @@ pub(crate) fn dispatch() -> Dispatch {
     }
 }
 
-/// A dispatch that says as little as possible.
+/// A dispatch with as few fields as possible.
 pub(crate) fn bare_dispatch() -> Dispatch {
     let spec = TaskSpec { timeout: Some(Span::ZERO), ..TaskSpec::default() };
     Dispatch { spec: Arc::new(spec), timeout: Span::ZERO, ..dispatch() }
@@ -256,7 +256,7 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
     all
 }
 
-/// What later releases say besides: of executors that forward to a server.
+/// What later releases add: unreachable back ends of executors.
 pub(crate) fn of_unreachable() -> Vec<FromWorker> {
     let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
     let outcome = Outcome::Unreachable { error: "connection refused".into() };
@@ -268,7 +268,7 @@ pub(crate) fn of_unreachable() -> Vec<FromWorker> {
     ]
 }
 
-/// What later releases say besides: of attempts that a back end has, and of room that is kept.
+/// What later releases add: attempts that a back end has, and reserved room.
 pub(crate) fn of_delegation() -> Vec<FromWorker> {
     let (attempt, fence) = attempt();
     let kind = hypha_model::RefusalKind::Reserved;
@@ -314,7 +314,7 @@ pub(crate) fn for_parts() -> Vec<ToWorker> {
     ]
 }
 
-/// What later releases say besides: of what kind a failure is, and what a back end answered.
+/// What later releases add: the kind of a failure, and the status that a back end answered with.
 pub(crate) fn of_kinds() -> Vec<FromWorker> {
     let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
     let answered = TaskError { status: Some(422), ..TaskError::default() };
@@ -324,7 +324,7 @@ pub(crate) fn of_kinds() -> Vec<FromWorker> {
     errors.into_iter().chain([answered]).map(finished).collect()
 }
 
-/// What later releases say besides: of a result that has come as a bulk transfer.
+/// What later releases add: a result that was sent as a bulk transfer.
 pub(crate) fn of_object() -> Vec<FromWorker> {
     let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
     let digest = Payload::from(ramp(300)).digest();
@@ -333,7 +333,7 @@ pub(crate) fn of_object() -> Vec<FromWorker> {
     vec![FromWorker::Finished { attempt, fence, run, outcome }]
 }
 
-/// As earlier releases say it: the name of the object is the result.
+/// As earlier releases encode it: the name of the object is the result.
 pub(crate) fn of_object_before() -> Vec<FromWorker> {
     let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
     let digest = Payload::from(ramp(300)).digest();
@@ -343,13 +343,13 @@ pub(crate) fn of_object_before() -> Vec<FromWorker> {
     vec![FromWorker::Finished { attempt, fence, run, outcome }]
 }
 
-/// A dispatch that somebody waits for.
+/// A dispatch of an interactive task.
 pub(crate) fn interactive() -> Vec<ToWorker> {
     let dispatch = Dispatch { interactive: true, ..bare_dispatch() };
     vec![ToWorker::Dispatch(Arc::new(dispatch))]
 }
 
-/// A dispatch of what a back end has already.
+/// A dispatch of an attempt that a back end has already.
 pub(crate) fn resumed() -> Vec<ToWorker> {
     let dispatch = Dispatch { resume: Some(Arc::from("own/7")), ..bare_dispatch() };
     vec![ToWorker::Dispatch(Arc::new(dispatch))]
@@ -373,7 +373,7 @@ fn address(port: u8) -> Vec<u8> {
     vec![0x04, 127, 0, 0, 1, 0x06, 0x1f, port]
 }
 
-/// Bytes that count up: not one value, for a length in a wrong place would not show.
+/// Bytes that count up: with equal bytes, a misplaced length would not show.
 fn ramp(len: usize) -> Vec<u8> {
     (0..len).map(|at| at as u8).collect()
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::samples;
 
-/// The message that `newer` is read as: written as version 1 with names, as a newer peer would.
+/// Decodes `newer` as a message: it is encoded as version 1 with names, as a newer peer would.
 fn read<M: Message>(newer: &impl Serialize) -> Result<M, DecodeError> {
     let mut bytes = vec![1];
     newer.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map()).unwrap();
@@ -91,7 +91,7 @@ impl Serialize for Bin {
 }
 
 #[test]
-fn a_newer_worker_is_still_of_use() {
+fn a_newer_worker_is_still_usable() {
     let executor = |class, name| NewerExecutor { class, news: news(), name, concurrency: 2 };
     let newer = NewerWorkerRecord {
         news: news(),
@@ -116,9 +116,9 @@ fn a_newer_worker_is_still_of_use() {
     assert_eq!((record.sequence, record.ttl_ms, worker.cpu_milli), (1, 3_000, 4));
     assert_eq!(worker.devices[0].memory_bytes, 6);
     assert!(worker.executors.iter().all(|executor| executor.class == Class::Unknown));
-    // What was left out takes its default.
+    // Missing fields take their default.
     assert_eq!((worker.price_micros, &worker.region, record.addresses.len()), (0, &None, 0));
-    // In the model, what cannot be used is left out; on the wire, it is never claimed.
+    // The model leaves out what it cannot use; on the wire, it is never offered.
     let model = record.worker(WorkerId::new(Time::ZERO, &mut Rng::new(1))).unwrap();
     assert_eq!((model.executors.len(), model.capacity.devices.len()), (0, 1));
     assert!(matches!(encode(&record), Err(EncodeError::Unwritable { .. })));
@@ -149,7 +149,7 @@ fn a_newer_request_can_be_refused() {
         assert_eq!((request.id, request.body), (9, RequestBody::Unknown));
     }
     assert_eq!(asked(NewerBody::Both(1, "x".into())).unwrap().body, RequestBody::Unknown);
-    // One that is known, with content that is not.
+    // A known one with unknown content.
     assert_eq!(asked(NewerBody::Health { news: news() }).unwrap().body, RequestBody::Health);
     let unknown = samples::request(RequestBody::Unknown);
     assert!(matches!(encode(&unknown), Err(EncodeError::Unwritable { .. })));
@@ -172,7 +172,7 @@ enum NewerAnswer {
 }
 
 #[test]
-fn a_newer_response_is_read_as_far_as_it_goes() {
+fn the_known_part_of_a_newer_response_is_decoded() {
     let answered = |body| read::<Response>(&NewerResponse { body, id: 3, news: news() });
     let body = |body| answered(body).unwrap().body;
     for kind in [Choice::Dance, Choice::Sing { song: "la".into(), loudly: true }] {
@@ -218,7 +218,7 @@ struct NewerEntry {
 }
 
 #[test]
-fn one_entry_that_cannot_be_read_does_not_hide_the_others() {
+fn one_entry_that_cannot_be_decoded_does_not_hide_the_others() {
     let newer = NewerSigned {
         kind: "scheduler",
         payload: Bin(vec![1]),
@@ -234,7 +234,7 @@ fn one_entry_that_cannot_be_read_does_not_hide_the_others() {
     let record_set: RecordSet = read(&NewerRecordSet { entries, news: news() }).unwrap();
     let expected = RecordSetEntry { remaining_ms: 5, signed: samples::signed() };
     assert_eq!(record_set.entries, [expected]);
-    // By itself it is refused: nobody here could check it.
+    // By itself it is refused: this build cannot check it.
     let error = decode::<SignedRecord>(&newer_kind).unwrap_err();
     assert!(error.to_string().starts_with("not a signed record: "), "{error}");
 }
@@ -246,13 +246,13 @@ struct NewerVerdict {
 }
 
 #[test]
-fn a_newer_verdict_counts() {
+fn a_newer_verdict_is_decoded() {
     assert_eq!(read(&NewerVerdict { news: news(), admitted: true }), Ok(Verdict::admitted()));
 }
 
-/// The default is not written by anybody: a verdict without its word is no verdict.
+/// No peer omits it: a verdict without `admitted` is invalid.
 #[test]
-fn what_was_there_from_the_start_is_required() {
+fn original_fields_are_required() {
     let error = decode::<Verdict>(b"\x01\x80").unwrap_err();
     assert_eq!(error.to_string(), "not a verdict: missing field `admitted`");
 }

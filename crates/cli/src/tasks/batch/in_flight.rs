@@ -1,4 +1,4 @@
-//! The lines of a batch that are under way: which of them wait, and why.
+//! The lines of a batch that are in flight: which of them wait, and why.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,23 +10,23 @@ use crate::tasks::roster::Roster;
 use crate::tasks::text::{and, clean, count, cut};
 use crate::tasks::waiting;
 
-/// Reasons that are told at once; lines that wait mostly wait for the same.
+/// Reasons that are reported at once; lines that wait mostly wait for the same one.
 const MAX_REASONS: usize = 3;
 /// Longer ones are in `hypha explain`.
 const MAX_REASON_CHARS: usize = 300;
-/// A scheduler that takes longer to say why does not hold up the results that come meanwhile.
+/// A scheduler that takes longer to explain does not delay the results that arrive meanwhile.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Each line that has no result yet, as it was when the scheduler last told.
+/// Each line that has no result yet, in the last state that the scheduler reported.
 #[derive(Default)]
 pub(super) struct InFlightLines(RefCell<BTreeMap<u64, LineState>>);
 
 enum LineState {
-    /// Nothing has been heard of it yet.
+    /// No answer about it yet.
     Sent,
-    /// Its task, without what makes it large.
+    /// Its task, without the input, which may be large.
     Task(Box<TaskStatus>),
-    /// The scheduler does not take it, or does not answer.
+    /// The scheduler refuses it, or does not answer.
     Retrying(String),
 }
 
@@ -41,7 +41,7 @@ impl InFlightLines {
         self.0.borrow_mut().insert(line, LineState::Task(Box::new(task)));
     }
 
-    /// It is tried again after this.
+    /// It is retried after this.
     pub(super) fn retrying(&self, line: u64, error: &ClientError) {
         self.0.borrow_mut().insert(line, LineState::Retrying(error.to_string()));
     }
@@ -50,7 +50,7 @@ impl InFlightLines {
         self.0.borrow_mut().remove(&line);
     }
 
-    /// What waits and why, or how many are under way: `line 2 waits: …`.
+    /// Which lines wait and why, or how many are in flight: `line 2 waits: …`.
     pub(super) async fn summary(&self, scheduler: &Scheduler) -> String {
         let (mut groups, running) = self.groups();
         let others = groups.split_off(groups.len().min(MAX_REASONS));
@@ -80,7 +80,7 @@ impl InFlightLines {
         told.join("; ")
     }
 
-    /// Lines that wait, together with those that wait for the same, the largest group first; and how many run.
+    /// Waiting lines, grouped by reason, the largest group first; and how many run.
     fn groups(&self) -> (Vec<Group>, usize) {
         let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
         let mut running = 0;
@@ -106,7 +106,7 @@ impl InFlightLines {
     }
 }
 
-/// Lines that wait for the same.
+/// Lines that wait for the same reason.
 struct Group {
     lines: Vec<u64>,
     why: String,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_wait_for_the_same_are_told_together() {
+    fn lines_with_the_same_reason_are_reported_together() {
         let in_flight_lines = InFlightLines::default();
         in_flight_lines.sent(1);
         in_flight_lines.update(2, &task("running", "echo", ""));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_only_runs_is_counted() {
+    async fn running_lines_are_counted() {
         let in_flight_lines = InFlightLines::default();
         in_flight_lines.sent(1);
         in_flight_lines.update(2, &task("running", "echo", ""));

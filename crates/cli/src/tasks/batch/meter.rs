@@ -1,4 +1,4 @@
-//! How far a batch is: a bar on a terminal, a line now and then elsewhere.
+//! The progress of a batch: a bar on a terminal, a line now and then elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Tally;
 
-/// Often enough to see that it goes on, seldom enough for a log.
+/// Often enough to show progress, seldom enough for a log.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) enum ProgressReporter {
-    /// A bar, and what was last said of the lines under way.
+    /// A bar, and the last report about the lines in flight.
     Bar(ProgressBar, String),
     Lines,
 }
@@ -27,7 +27,7 @@ impl ProgressReporter {
             bar.set_style(style);
         }
         bar.set_position(tally.processed());
-        // What an earlier run did says nothing about the speed of this one.
+        // Lines of an earlier run do not count towards the speed of this one.
         bar.reset_eta();
         ProgressReporter::Bar(bar, String::new())
     }
@@ -41,7 +41,7 @@ impl ProgressReporter {
         }
     }
 
-    /// Says every [`REPORT_INTERVAL`] how it is. Beside a bar the same is not said twice.
+    /// Reports the progress every [`REPORT_INTERVAL`]. Beside a bar, the same report is not repeated.
     pub(super) fn report(&mut self, tally: &Tally, in_flight_lines: String) {
         match self {
             ProgressReporter::Bar(bar, said) => {
@@ -55,7 +55,7 @@ impl ProgressReporter {
         }
     }
 
-    /// Says something besides.
+    /// Prints a message beside the progress.
     pub(super) fn say(&self, line: &str) {
         match self {
             ProgressReporter::Bar(bar, _) => bar.suspend(|| eprintln!("hypha: {line}")),

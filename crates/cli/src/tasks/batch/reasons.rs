@@ -1,4 +1,4 @@
-//! Why tasks of a batch did not complete: the same reason is told once, with how often it was given.
+//! Why tasks of a batch did not complete: each reason once, with its count.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use crate::tasks::text::{clean, count, cut};
 
-/// Reasons that are told. Tasks of a batch mostly fail for the same.
+/// Reasons that are printed. Tasks of a batch mostly fail for the same reason.
 const MAX_SHOWN: usize = 3;
-/// Reasons that are told apart: a million tasks may fail for as many.
+/// Reasons that are distinguished: a million tasks may fail for as many.
 const MAX_KEPT: usize = 1_000;
-/// Enough for the cause; the results have all of it.
+/// Enough for the cause; the results have the full text.
 const MAX_REASON_CHARS: usize = 300;
 
-/// Reasons, and how often each was given.
+/// Reasons, and how often each occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reasons {
     kept: BTreeMap<String, u64>,
@@ -31,7 +31,7 @@ impl Reasons {
         }
     }
 
-    /// The most frequent first, and how many had others.
+    /// The most frequent first, and how many tasks had others.
     fn most_frequent(&self) -> (Vec<(&str, u64)>, u64) {
         let mut all: Vec<_> = self.kept.iter().map(|(why, count)| (why.as_str(), *count)).collect();
         all.sort_by_key(|(_, count)| Reverse(*count));
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_told_once_the_most_frequent_first() {
+    fn reasons_are_listed_once_the_most_frequent_first() {
         let mut reasons = Reasons::default();
         assert_eq!(reasons.to_string(), "");
         for reason in ["b", "a\nline", "b", "c", "d", "a\nline", "b", "e"] {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_reasons_as_tasks_take_no_more_room() {
+    fn number_of_distinct_reasons_is_bounded() {
         let mut reasons = Reasons::default();
         (0..MAX_KEPT * 2).for_each(|n| reasons.add(Some(&format!("{n} {}", "x".repeat(1_000)))));
         assert_eq!((reasons.kept.len(), reasons.others), (MAX_KEPT, MAX_KEPT as u64));

@@ -1,4 +1,4 @@
-//! The results of a batch: a file with one in each line, in the order in which they came.
+//! The results of a batch: a file with one per line, in the order of their arrival.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::reasons::Reasons;
 use crate::usage::Failure;
 
-/// Larger than any result that is kept in one piece.
+/// Larger than any result that is kept with its task.
 const MAX_LINE_BYTES: u64 = 256 << 20;
 
-/// The file, and what is in it.
+/// The file, and its contents.
 pub(super) struct Results {
     path: PathBuf,
     file: File,
-    /// Whether it was made by this run.
+    /// Whether this run created it.
     made: bool,
     done: BTreeMap<u64, FinishedLine>,
     /// Why tasks of earlier runs did not complete.
@@ -32,7 +32,7 @@ pub(super) struct FinishedLine {
     pub(super) status: TaskState,
 }
 
-/// What is read again of a result.
+/// The part of a result that is read back.
 #[derive(Deserialize)]
 struct Row {
     line: u64,
@@ -42,7 +42,7 @@ struct Row {
     error: Option<String>,
 }
 
-/// What is written: the task, and which it is.
+/// What is written: the task, and its line.
 #[derive(Serialize)]
 struct NewRow<'a> {
     line: u64,
@@ -52,7 +52,7 @@ struct NewRow<'a> {
 }
 
 impl Results {
-    /// The results at `path`, which may be none yet. What a run that was killed left half written is cut off.
+    /// The results at `path`, which may be none yet. A torn line that a killed run left is cut off.
     pub(super) fn open(path: &Path) -> Result<Results, Failure> {
         let failed = |error| Failure::usage(format!("{}: {error}", path.display()));
         let busy = || {
@@ -72,7 +72,7 @@ impl Results {
             Err(TryLockError::WouldBlock) => return Err(busy()),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // Another run that had no results has removed it meanwhile: what is written here would be lost.
+        // Another run that had no results has removed it meanwhile: results written here would be lost.
         let place = |metadata: Metadata| (metadata.dev(), metadata.ino());
         if std::fs::metadata(path).ok().map(place) != file.metadata().ok().map(place) {
             return Err(busy());
@@ -94,7 +94,7 @@ impl Results {
         &self.path
     }
 
-    /// What is known of a line.
+    /// The result of a line, if it has one.
     pub(super) fn of(&self, line: u64) -> Option<&FinishedLine> {
         self.done.get(&line)
     }
@@ -109,7 +109,7 @@ impl Results {
         self.done.len() as u64
     }
 
-    /// Adds what became of a line.
+    /// Adds the outcome of a line.
     pub(super) fn add(
         &mut self,
         line: u64,
@@ -118,22 +118,22 @@ impl Results {
     ) -> Result<(), Failure> {
         // The input is in the other file.
         task.input = None;
-        // On one line, also if it came on several.
+        // On one line, even if it arrived on several.
         let row =
             Json::of(&NewRow { line, key, task: &task }).to_string().replace(['\n', '\r'], " ");
-        // In one piece, so that a run that is killed leaves at most one torn line.
+        // In one write, so that a killed run leaves at most one torn line.
         let written = self.file.write_all(format!("{row}\n").as_bytes());
         written.map_err(|error| self.failed(&error))?;
         self.done.insert(line, FinishedLine { key: key.to_owned(), status: task.status });
         Ok(())
     }
 
-    /// Makes what was written last.
+    /// Makes the last writes durable.
     pub(super) fn finish(self) -> Result<(), Failure> {
         self.file.sync_all().map_err(|error| self.failed(&error))
     }
 
-    /// Reads what is there, and returns where its last whole line ends.
+    /// Reads the existing results, and returns where the last complete line ends.
     fn read(&mut self) -> Result<u64, Failure> {
         let mut reader = BufReader::new(&self.file);
         let (mut whole, mut number) = (0, 0);
@@ -147,7 +147,7 @@ impl Results {
             match read {
                 Ok(0) => return Ok(whole),
                 Ok(_) if !bytes.ends_with(b"\n") => {
-                    // Only our own torn line is cut off: nobody else's file is shortened.
+                    // Only a torn line of our own is cut off: foreign files are never truncated.
                     let torn = number > 1 || bytes.starts_with(b"{");
                     let ours = torn && (bytes.len() as u64) < MAX_LINE_BYTES;
                     return if ours { Ok(whole) } else { Err(at(&NOT_A_RESULT)) };
@@ -172,11 +172,11 @@ impl Results {
     }
 }
 
-/// A file that was made for results and got none is not left behind.
+/// A file that was created for results and got none is removed.
 impl Drop for Results {
     fn drop(&mut self) {
         if self.made && self.done.is_empty() {
-            // It is only untidy.
+            // A leftover file is harmless.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,4 +1,4 @@
-//! The tasks of a batch: a file with one in each line.
+//! The tasks of a batch: a file with one per line.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 
 use crate::usage::Failure;
 
-/// More than any scheduler takes; a file without line ends is not read into memory.
+/// More than any scheduler accepts; a file without line breaks is not read into memory.
 const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// A file of tasks, read line by line.
@@ -30,7 +30,7 @@ pub(super) struct Line {
     pub(super) task: Task,
     /// The key of the task.
     pub(super) key: String,
-    /// Whether the line says the key itself.
+    /// Whether the line states the key itself.
     pub(super) own_key: bool,
 }
 
@@ -70,7 +70,7 @@ impl Source {
             #[serde(default)]
             key: Option<IgnoredAny>,
         }
-        // It counts lines within what it was given, which is one.
+        // The parser counts lines within its input, which is one line.
         let here = |problem: String| problem.replace(" at line 1 column ", " at column ");
         let json: Json = serde_json::from_slice(bytes).map_err(|error| {
             self.wrong(number, &format!("is not JSON: {}", here(error.to_string())))
@@ -86,15 +86,15 @@ impl Source {
         Ok(Line { number, task, key, own_key })
     }
 
-    /// The same for the same line at the same place in the same run: lines that are added to the file later
-    /// change nothing for those before, and equal lines are tasks of their own.
+    /// Depends on the line, its number and the run: lines that are added to the file later do not change the
+    /// keys of earlier ones, and equal lines are separate tasks.
     fn key(&self, number: u64, bytes: &[u8]) -> String {
         let place = format!("hypha batch\n{}\n{number}\n", self.run.escape_default());
         let named = [place.as_bytes(), bytes].concat();
         format!("batch-{}", Payload::from(named).digest())
     }
 
-    /// A line is not what it should be.
+    /// An invalid line.
     pub(super) fn wrong(&self, number: u64, problem: &dyn fmt::Display) -> Failure {
         Failure::usage(format!("{}:{number}: {problem}", self.path.display()))
     }

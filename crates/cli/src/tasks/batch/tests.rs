@@ -45,13 +45,13 @@ fn task(status: &str) -> TaskStatus {
 }
 
 #[test]
-fn keys_belong_to_a_line_at_its_place_in_its_run() {
+fn key_depends_on_line_position_and_run() {
     let files = Files::new(&format!("{TASK}\n\n  {TASK}\r\n"));
     let keys = files.keys("");
     assert_eq!(files.lines("").iter().map(|line| line.number).collect::<Vec<_>>(), [1, 3]);
-    assert_ne!(keys[0], keys[1], "equal lines are tasks of their own");
+    assert_ne!(keys[0], keys[1], "equal lines are separate tasks");
     assert_ne!(files.keys("again"), keys, "another run is another task");
-    // Lines that come later change nothing for those before.
+    // Lines that are added later do not change the keys of earlier ones.
     std::fs::write(&files.tasks, format!("{TASK}\n\n{TASK}\n{TASK}")).unwrap();
     assert_eq!(files.keys("")[..2], keys);
     std::fs::write(&files.tasks, format!("{}\n", TASK.replace('1', "2"))).unwrap();
@@ -61,7 +61,7 @@ fn keys_belong_to_a_line_at_its_place_in_its_run() {
 }
 
 #[test]
-fn a_wrong_line_is_named_before_anything_is_submitted() {
+fn invalid_line_is_reported_before_anything_is_submitted() {
     for (tasks, says) in [
         (format!("{TASK}\n{{"), "tasks:2: is not JSON: EOF while parsing an object at column 1"),
         (format!("{TASK}\n{{}}"), "tasks:2: not a task: missing field `model`"),
@@ -76,7 +76,7 @@ fn a_wrong_line_is_named_before_anything_is_submitted() {
 }
 
 #[test]
-fn an_empty_file_that_was_there_stays() {
+fn existing_empty_file_is_kept() {
     let files = Files::new(&format!("{TASK}\n"));
     std::fs::write(&files.out, "").unwrap();
     files.check_lines().unwrap();
@@ -84,7 +84,7 @@ fn an_empty_file_that_was_there_stays() {
 }
 
 #[test]
-fn what_has_a_result_is_counted_and_not_done_again() {
+fn lines_with_a_result_are_counted_and_not_run_again() {
     let files = Files::new(&format!("{TASK}\n{TASK}\n{TASK}\n"));
     let keys = files.keys("");
     let mut results = Results::open(&files.out).unwrap();
@@ -111,7 +111,7 @@ fn what_has_a_result_is_counted_and_not_done_again() {
 }
 
 #[test]
-fn a_torn_line_is_cut_off_and_done_again() {
+fn torn_line_is_cut_off_and_run_again() {
     let files = Files::new(&format!("{TASK}\n{TASK}\n"));
     let keys = files.keys("");
     let mut results = Results::open(&files.out).unwrap();
@@ -129,7 +129,7 @@ fn a_torn_line_is_cut_off_and_done_again() {
 }
 
 #[test]
-fn another_file_is_left_alone() {
+fn foreign_file_is_not_changed() {
     let files = Files::new(&format!("{TASK}\n"));
     for content in ["important\n", "important", "{\"a\": 1}\n"] {
         std::fs::write(&files.out, content).unwrap();
@@ -140,13 +140,13 @@ fn another_file_is_left_alone() {
 }
 
 #[test]
-fn results_of_other_lines_are_not_taken_for_these() {
+fn results_of_changed_lines_are_refused() {
     let files = Files::new(&format!("{TASK}\n"));
     let mut results = Results::open(&files.out).unwrap();
     results.add(1, "another", task("completed")).unwrap();
     results.finish().unwrap();
     let error = files.check_lines().unwrap_err();
-    assert!(error.contains("tasks:1: was another when its result was written"), "{error}");
+    assert!(error.contains("tasks:1: has changed since its result was written"), "{error}");
 
     std::fs::remove_file(&files.out).unwrap();
     let mut results = Results::open(&files.out).unwrap();

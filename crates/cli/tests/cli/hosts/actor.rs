@@ -16,15 +16,15 @@ use super::Host;
 use crate::http;
 use crate::process::{Node, WAIT_TIMEOUT};
 
-/// What the process on the other side shall do; unset in an ordinary test run.
+/// The role of the process on the other side; unset in an ordinary test run.
 const ROLE: &str = "HYPHA_TEST_ACTOR";
 /// The path of the test that is the actor.
 const ENTRY: &str = "hosts::actor::actor";
 
-/// One try to connect. A link of a topology answers within milliseconds; the kernel repeats a
-/// lost SYN after one second, and that repetition shall be part of the try.
+/// One attempt to connect. A link of a topology answers within milliseconds; the kernel repeats a lost SYN
+/// after one second, and that repetition is to be part of the attempt.
 const TRY: Duration = Duration::from_millis(1500);
-/// Tries to punch a hole: the first succeeds, unless the two sides start more than a try apart.
+/// Attempts to punch a hole: the first succeeds, unless the two sides start more than one attempt apart.
 const PUNCH_TRIES: usize = 3;
 /// Pending connections of a listener: a test has fewer.
 const BACKLOG: i32 = 16;
@@ -33,8 +33,8 @@ const HELLO: &str = "hello";
 const LISTENING: &str = "listening on port ";
 const ANSWER: &str = "answer: ";
 
-/// Accepts connections, tells each the address that it comes from, then prints
-/// `heard: <word>` for each word that it gets, and sends it back.
+/// Accepts connections, sends each the address that it comes from, then prints `heard: <word>` for each word
+/// that it receives, and sends it back.
 pub struct Echo {
     pub address: SocketAddr,
     pub node: Node,
@@ -65,30 +65,30 @@ impl Dialler {
         ask(&mut self.node, &format!("dial {to}"))
     }
 
-    /// Under which address an echo sees this host.
+    /// The address under which an echo sees this host.
     pub fn seen_by(&mut self, echo: &Echo) -> SocketAddr {
         let answer = self.dial(echo.address);
         let seen = answer.strip_prefix("seen as ").unwrap_or_else(|| panic!("{answer}"));
         seen.parse().unwrap()
     }
 
-    /// Sends a word to the echo dialled last. It prints `came back: <word>`, whenever it does.
+    /// Sends a word to the echo dialled last, which prints `came back: <word>` when the word returns.
     pub fn send(&mut self, word: &str) {
         assert_eq!(ask(&mut self.node, &format!("send {word}")), "sent");
     }
 
-    /// Begins to dial one who dials us. [`Dialler::has_punched`] has the outcome.
+    /// Starts to dial a peer that dials us. [`Dialler::has_punched`] returns the outcome.
     pub fn punch(&mut self, to: SocketAddr) {
         self.node.say(&format!("punch {to}"));
     }
 
-    /// Whether both sides have heard each other.
+    /// Whether both sides have received each other's word.
     pub fn has_punched(&mut self) -> bool {
         self.node.wait_for_line("punched: {}", WAIT_TIMEOUT) == "true"
     }
 }
 
-/// Asks what is served on its own host, also on the loopback interface.
+/// Requests a path from a server on its own host, also on the loopback interface.
 pub struct Browser {
     node: Node,
 }
@@ -99,7 +99,7 @@ impl Browser {
         Browser { node }
     }
 
-    /// The body of an answer, which must be one line of text with the status 200.
+    /// The body of a response, which must be one line of text with the status 200.
     #[track_caller]
     pub fn get(&mut self, address: &str, path: &str) -> String {
         let answer = ask(&mut self.node, &format!("{address} {path}"));
@@ -163,7 +163,7 @@ fn serve(listener: &TcpListener, each: impl Fn(TcpStream) + Clone + Send + 'stat
     }
 }
 
-/// The other side may leave at any time.
+/// The other side may disconnect at any time.
 fn tell_and_repeat(mut stream: TcpStream) {
     let _ = stream.peer_addr().and_then(|peer| writeln!(stream, "{peer}"));
     let words = BufReader::new(stream.try_clone().unwrap()).lines();
@@ -174,7 +174,7 @@ fn tell_and_repeat(mut stream: TcpStream) {
 }
 
 fn take_orders(listener: TcpListener, port: u16) {
-    // Of two who dial each other, one may come in through the listener.
+    // If two hosts dial each other, one connection may arrive at the listener.
     let has_met = Arc::new(AtomicBool::new(false));
     let meets = has_met.clone();
     spawn(move || {
@@ -218,7 +218,7 @@ fn browse() {
     }
 }
 
-/// Connects to an echo, and prints what comes back from it later.
+/// Connects to an echo, and prints the words that it sends back later.
 fn dial(port: u16, to: SocketAddr) -> io::Result<(String, TcpStream)> {
     let stream = connect(port, to)?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();

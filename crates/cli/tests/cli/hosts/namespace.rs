@@ -1,4 +1,4 @@
-//! One network namespace, which goes away with its guard, and those that others left behind.
+//! One network namespace, which is removed with its guard, and the cleanup of stale ones.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// `hypha-<process>-<count>`: whose it is can be read from its name.
+/// `hypha-<process>-<count>`: the name shows which process made it.
 const PREFIX: &str = "hypha";
 
 /// A named network namespace. Dropping it removes it, with its links and whatever runs in it.
@@ -21,7 +21,7 @@ impl Namespace {
     pub fn new() -> Namespace {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         static SWEPT: Once = Once::new();
-        // What carries our own id is of an earlier process too, since we have made none yet.
+        // A namespace with our own id belongs to an earlier process too, since we have made none yet.
         SWEPT.call_once(|| sweep(|pid| pid == std::process::id() || is_gone(pid)));
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let namespace = Namespace { name: format!("{PREFIX}-{}-{count}", std::process::id()) };
@@ -69,7 +69,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Removes what test processes left behind that were killed, and so could not do it themselves.
+/// Removes namespaces of killed test processes.
 fn sweep(is_stale: impl Fn(u32) -> bool) {
     for name in list() {
         if owner(&name).is_some_and(&is_stale) {

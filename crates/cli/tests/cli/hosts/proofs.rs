@@ -1,4 +1,4 @@
-//! The topology does what the tests that stand on it take for granted. No `hypha` in here.
+//! Checks the assumptions that other tests make about the topology. No `hypha` in here.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::actor::{Dialler, Echo};
 use super::{Host, Mapping, Nat, Topology};
 use crate::process::{Node, WAIT_TIMEOUT};
 
-/// Where nobody listens.
+/// A port without a listener.
 const CLOSED_PORT: u16 = 9;
 
 const MAPPINGS: [Mapping; 2] = [Mapping::EndpointIndependent, Mapping::Symmetric];
@@ -36,7 +36,7 @@ fn programs_run_on_their_host() {
     assert!(!machine.contains("198.18.") && !machine.contains("uplink"), "{machine}");
 }
 
-/// Out, and back in from elsewhere: nobody answers, so that not even the host's absence shows.
+/// Out, and back in from elsewhere: no reply at all, so that not even the host's absence shows.
 fn check_nat(test: &str, mapping: Mapping) {
     let Some(internet) = Topology::new(test) else { return };
     let (server, stranger) = (internet.public_host(), internet.public_host());
@@ -61,17 +61,17 @@ fn check_nat(test: &str, mapping: Mapping) {
 }
 
 #[test]
-fn nobody_gets_in_unasked_through_an_endpoint_independent_mapping() {
+fn unsolicited_packets_do_not_pass_an_endpoint_independent_mapping() {
     check_nat(
-        "hosts::proofs::nobody_gets_in_unasked_through_an_endpoint_independent_mapping",
+        "hosts::proofs::unsolicited_packets_do_not_pass_an_endpoint_independent_mapping",
         Mapping::EndpointIndependent,
     );
 }
 
 #[test]
-fn nobody_gets_in_unasked_through_a_symmetric_mapping() {
+fn unsolicited_packets_do_not_pass_a_symmetric_mapping() {
     check_nat(
-        "hosts::proofs::nobody_gets_in_unasked_through_a_symmetric_mapping",
+        "hosts::proofs::unsolicited_packets_do_not_pass_a_symmetric_mapping",
         Mapping::Symmetric,
     );
 }

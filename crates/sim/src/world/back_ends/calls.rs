@@ -1,4 +1,4 @@
-//! The back ends' own side: what comes of a call, what they work on, what they forget, and whom they call back.
+//! The back end's side: responses to calls, its tasks, what it forgets, and its callbacks.
 
 use hypha_engine::back_end::{EnqueueOutcome, FetchOutcome, InstanceReport};
 use hypha_engine::{Outcome, RunId};
@@ -9,7 +9,7 @@ use crate::checkers::Violation;
 use crate::world::World;
 use crate::world::faults::BackEndCondition;
 
-/// A late callback comes up to this long after the end.
+/// A late callback arrives up to this long after the end.
 const MAX_CALLBACK_DELAY: Span = Span::from_secs(6);
 
 /// A request to a back end.
@@ -22,24 +22,24 @@ pub(in crate::world) struct Call {
     pub(super) kind: CallKind,
 }
 
-/// What is asked.
+/// The kind of a request.
 #[derive(Clone, Debug)]
 pub(super) enum CallKind {
-    /// Run this and answer with the result.
+    /// Run this task and respond with the result.
     Run,
-    /// Take this.
+    /// Enqueue this task.
     Enqueue,
-    /// What became of this?
+    /// Fetch the result of this task.
     Fetch(u64),
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug)]
 pub(in crate::world) enum Response {
     Ran(Outcome),
     Enqueued {
         enqueued: EnqueueOutcome,
-        /// It did not answer at all.
+        /// There was no response at all.
         unanswered: bool,
     },
     Fetched(FetchOutcome),
@@ -58,7 +58,7 @@ impl World {
                 let response = unreachable_response(&call.kind);
                 self.respond(worker, incarnation, self.now + ONE_WAY_LATENCY, &call, response);
             }
-            // It reads its connections when it goes on. A caller may have given up by then, and it cannot know.
+            // It reads its connections when it resumes. A caller may have given up by then, which it cannot know.
             Some((BackEndCondition::Hung, until)) => {
                 if !matches!(call.kind, CallKind::Run) {
                     let (at, response) = (self.now + CALL_TIMEOUT, unanswered_response(&call.kind));
@@ -125,7 +125,7 @@ impl World {
                         outcome(task.index, task.fails),
                         None,
                     )),
-                    // Some instances say something only of what is done.
+                    // Some instances report only tasks that are done.
                     Some(_) if worker.is_multiple_of(2) => FetchOutcome::Unknown,
                     Some(_) => FetchOutcome::Report(InstanceReport::Pending),
                     None => FetchOutcome::Unknown,
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// When an instance calls back: once and soon, but for what goes wrong.
+    /// When an instance calls back: once and soon, unless a fault strikes.
     fn callbacks(&mut self) -> Vec<Time> {
         let soon = self.now + ONE_WAY_LATENCY;
         let probability = self.fault_schedule.probabilities.callbacks;
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// The back end's process dies and is started again: what it worked on is lost, and calls break.
+    /// The back end's process dies and is restarted: its tasks are lost, and calls break.
     pub(in crate::world) fn kill_back_end(&mut self, worker: usize) {
         let incarnation = self.workers[worker].incarnation;
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return };
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// An instance forgets what it was given, and does not know it.
+    /// An instance forgets its tasks without notice.
     pub(in crate::world) fn wipe_back_end(&mut self, worker: usize) {
         if let Some(back_end) = self.back_ends.get_mut(&worker)
             && back_end.kind == BackEndKind::Instance

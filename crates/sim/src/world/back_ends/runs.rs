@@ -28,7 +28,7 @@ impl World {
             RunCommand::Stop(id) => {
                 let Some(back_end) = self.back_ends.get(&worker) else { return Ok(()) };
                 let Some(run) = back_end.runs.get(&id) else { return Ok(()) };
-                // An instance cannot cancel; a server's call is hung up on.
+                // A run at an instance cannot be cancelled; a call to a server is dropped.
                 match run.instance {
                     Some(_) => Ok(()),
                     None => {
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Why nothing new is sent to a back end, if that is so.
+    /// Why nothing new is sent to a back end, if it is unavailable.
     fn unavailability(&self, worker: usize) -> Option<RunEnd> {
         let error = self.back_ends.get(&worker)?.health.problem()?.to_owned();
         Some(RunEnd::Outcome(Outcome::Unreachable { error }, None))
@@ -112,7 +112,7 @@ impl World {
         self.schedule_http(self.now + ONE_WAY_LATENCY, worker, HttpEvent::CallArrives(call));
     }
 
-    /// Carries out what a run at an instance wants.
+    /// Handles the next action of a run at an instance.
     fn advance_instance_run(
         &mut self,
         worker: usize,
@@ -121,7 +121,7 @@ impl World {
     ) -> Result<(), Violation> {
         let Some(back_end) = self.back_ends.get_mut(&worker) else { return Ok(()) };
         let Some(run) = back_end.runs.get_mut(&id) else { return Ok(()) };
-        // What was waited for before is not any more.
+        // The previous timer or call is void.
         run.generation += 1;
         run.is_calling = false;
         let (serial, generation) = (run.serial, run.generation);
@@ -155,7 +155,7 @@ impl World {
         Ok(())
     }
 
-    /// Has a run at an instance decide, if it is the one that is meant.
+    /// Lets a run at an instance decide, if it is the one that is meant.
     fn update_instance_run(
         &mut self,
         worker: usize,
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// An instance calls back: proven to the run that handed the task over, and a hint to another run of the same task.
+    /// An instance calls back: proof for the run that enqueued the task, and a hint for another run of the same task.
     pub(super) fn callback_received(
         &mut self,
         worker: usize,
@@ -240,12 +240,12 @@ impl World {
         let calls = back_end.runs.get(&to).is_some_and(|run| run.is_calling);
         self.update_instance_run(worker, to, |run| {
             let next = run.notified(now, report);
-            // While a call is being made, only the end is news.
+            // While a call is in flight, only the end matters.
             next.filter(|next| !calls || matches!(next, NextAction::End(_)))
         })
     }
 
-    /// A health check has told what the instance calls itself.
+    /// A health check has returned the name of the instance.
     pub(super) fn instance_identified(&mut self, worker: usize) -> Result<(), Violation> {
         let Some(back_end) = self.back_ends.get(&worker) else { return Ok(()) };
         let waits = back_end.runs.iter().filter(|(_, run)| !run.is_calling);
@@ -255,7 +255,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells a run that waits what the instance calls itself.
+    /// Sends the name of the instance to a run that waits for it.
     fn report_instance_name(&mut self, worker: usize, id: RunId) -> Result<(), Violation> {
         let name = self.back_ends.get(&worker).and_then(|back_end| back_end.name.clone());
         self.update_instance_run(worker, id, |run| run.instance_seen(&name?))
@@ -278,7 +278,7 @@ impl World {
         self.executors[worker].busy += ran_for;
         let took_too_long = ran_for >= run.dispatch.timeout.mul_f64(FAST_CLOCK);
         let failed = match &end {
-            // One that was stopped has not failed.
+            // A run that was stopped has not failed.
             RunEnd::Outcome(Outcome::Failed(error), _)
                 if error.kind == FailureKind::BackendFailed =>
             {
