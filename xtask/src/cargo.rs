@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_describes_the_xtask_package_is_kept_from_children() {
+    fn only_variables_of_the_xtask_package_are_removed() {
         for (variable, hidden) in [
             ("CARGO_PKG_NAME", true),
             ("CARGO_MANIFEST_DIR", true),

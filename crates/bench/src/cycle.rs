@@ -7,14 +7,15 @@ use clap::Args;
 use hypha_placement::Strategy;
 use serde::Deserialize;
 
-use crate::RunOptions;
 use crate::batch::{AcknowledgedBatch, Batches, Task};
 use crate::counts::ApiClient;
+use crate::histogram::RoundStatistics;
 use crate::lab::Lab;
 use crate::noise::Meter;
 use crate::report::{Goal, Report, Unit};
 use crate::submit::{LONG_QUEUE, PATH};
 use crate::swarm::{Plan, Swarm, echo};
+use crate::{MAX_ROUNDS, RunOptions};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -36,6 +37,9 @@ pub(crate) struct Arguments {
     /// How workers are chosen
     #[arg(long, default_value = "predictive", value_parser = strategy)]
     strategy: Strategy,
+    /// Turns of it, and of `fifo` next to it
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=MAX_ROUNDS))]
+    rounds: u32,
     #[command(flatten)]
     pub(crate) options: RunOptions,
 }
@@ -53,10 +57,67 @@ const FINAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Nothing ended for so long: something is wrong.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What the others are compared with: the least that a strategy can do.
+const REFERENCE: Strategy = Strategy::Fifo;
+
+/// One turn of a strategy.
+struct Turn {
+    elapsed: Duration,
+    submitted: Duration,
+    checked: usize,
+}
+
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
+    let compared = arguments.strategy.name() != REFERENCE.name();
+    let (mut turns, mut references) = (Vec::new(), Vec::new());
+    let meter = Meter::start();
+    for _ in 0..arguments.rounds {
+        turns.push(turn(arguments, arguments.strategy).await?);
+        if compared {
+            references.push(turn(arguments, REFERENCE).await?);
+        }
+    }
+    let noise = meter.and_then(|meter| meter.stop());
+
+    let mut report = Report::new("cycle")
+        .setting("tasks", arguments.tasks)
+        .setting("batch", arguments.batch)
+        .setting("connections", arguments.connections)
+        .setting("workers", arguments.workers)
+        .setting("concurrency", arguments.concurrency)
+        .setting("strategy", arguments.strategy.name())
+        .setting("rounds", arguments.rounds);
+    let tasks = arguments.tasks as f64;
+    let unit = Unit::PerSecond("tasks/s");
+    let rate = |turn: &Turn| tasks / turn.elapsed.as_secs_f64();
+    report.rounds("full cycle", RoundStatistics::of(turns.iter().map(rate)), unit);
+    report.goal(Goal::AtLeast(15_000.0));
+    if compared {
+        let (name, reference) = (arguments.strategy.name(), REFERENCE.name());
+        let rates = RoundStatistics::of(references.iter().map(rate));
+        report.rounds(format!("full cycle, {reference}"), rates, unit);
+        let ratios = turns.iter().zip(&references).map(|(turn, other)| rate(turn) / rate(other));
+        report.rounds(format!("{name} / {reference}"), RoundStatistics::of(ratios), Unit::Ratio);
+        report.goal(Goal::AtLeast(0.8));
+    }
+    let submitted = turns.iter().map(|turn| tasks / turn.submitted.as_secs_f64());
+    report.rounds("submitted meanwhile", RoundStatistics::of(submitted), unit);
+    let elapsed = turns.iter().map(|turn| turn.elapsed.as_secs_f64());
+    let name = "from the first submit to the last result";
+    report.rounds(name, RoundStatistics::of(elapsed), Unit::Seconds);
+    let all = || turns.iter().chain(&references);
+    report.measurement("completed", tasks * all().count() as f64, Unit::Count);
+    let checked: usize = all().map(|turn| turn.checked).sum();
+    report.measurement("results compared with their inputs", checked as f64, Unit::Count);
+    noise.into_iter().for_each(|noise| report.noise(noise));
+    Ok(report)
+}
+
+/// Nodes of its own for each turn: none has the tasks of another in its files, or has learned from them.
+async fn turn(arguments: &Arguments, strategy: Strategy) -> anyhow::Result<Turn> {
     let lab = Lab::new(arguments.options.dir.as_deref())?;
     let workers = vec![echo(arguments.concurrency); arguments.workers as usize];
-    let strategy = format!("selection_algorithm = \"{}\"\n{LONG_QUEUE}", arguments.strategy.name());
+    let strategy = format!("selection_algorithm = \"{}\"\n{LONG_QUEUE}", strategy.name());
     let swarm = Swarm::start(&lab, &Plan { scheduler: strategy, workers, servers: 0 }).await?;
     let batches = Batches {
         api: swarm.api,
@@ -66,35 +127,12 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         connections: arguments.connections as usize,
     };
     let mut client = ApiClient::connect(swarm.api).await?;
-    let meter = Meter::start();
     let began = Instant::now();
     let (sent, ()) = tokio::try_join!(batches.submit(), all_ended(&mut client, arguments.tasks))?;
     let elapsed = began.elapsed();
-    let noise = meter.and_then(|meter| meter.stop());
     let submitted = sent.last().map_or(elapsed, |sent| sent.at - began);
     let checked = check(&mut client, &sent, arguments.tasks).await?;
-
-    let mut report = Report::new("cycle")
-        .setting("tasks", arguments.tasks)
-        .setting("batch", arguments.batch)
-        .setting("connections", arguments.connections)
-        .setting("workers", arguments.workers)
-        .setting("concurrency", arguments.concurrency)
-        .setting("strategy", arguments.strategy.name());
-    let tasks = arguments.tasks as f64;
-    let unit = Unit::PerSecond("tasks/s");
-    report.measurement("full cycle", tasks / elapsed.as_secs_f64(), unit);
-    report.goal(Goal::AtLeast(15_000.0));
-    report.measurement("submitted meanwhile", tasks / submitted.as_secs_f64(), unit);
-    report.measurement(
-        "from the first submit to the last result",
-        elapsed.as_secs_f64(),
-        Unit::Seconds,
-    );
-    report.measurement("completed", tasks, Unit::Count);
-    report.measurement("results compared with their inputs", checked as f64, Unit::Count);
-    noise.into_iter().for_each(|noise| report.noise(noise));
-    Ok(report)
+    Ok(Turn { elapsed, submitted, checked })
 }
 
 /// Waits until so many tasks have ended, and until that is durable.

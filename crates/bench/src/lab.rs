@@ -122,9 +122,18 @@ impl Process {
 
     /// Main memory that it has now, in bytes.
     pub(crate) fn memory_bytes(&self) -> anyhow::Result<u64> {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// The most that it has had.
+    pub(crate) fn peak_memory_bytes(&self) -> anyhow::Result<u64> {
+        self.status_bytes("VmHWM:")
+    }
+
+    fn status_bytes(&self, name: &str) -> anyhow::Result<u64> {
         let path = format!("/proc/{}/status", self.child.id());
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        resident_bytes(&text).with_context(|| format!("{path} does not tell the memory"))
+        bytes_of(&text, name).with_context(|| format!("{path} does not tell the memory"))
     }
 
     /// Kills it, at once and without a word, and returns when it is gone.
@@ -143,8 +152,8 @@ impl Drop for Process {
     }
 }
 
-fn resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+fn bytes_of(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1_024)
 }
@@ -155,8 +164,10 @@ mod tests {
 
     #[test]
     fn memory_is_read() {
-        assert_eq!(resident_bytes("Name:\tx\nVmRSS:\t    2048 kB\nX: 1\n"), Some(2 << 20));
-        assert_eq!(resident_bytes("Name:\tx\n"), None);
+        let status = "VmHWM:\t 4096 kB\nVmRSS:\t    2048 kB\nX: 1\n";
+        assert_eq!(bytes_of(status, "VmRSS:"), Some(2 << 20));
+        assert_eq!(bytes_of(status, "VmHWM:"), Some(4 << 20));
+        assert_eq!(bytes_of("Name:\tx\n", "VmRSS:"), None);
     }
 
     #[test]

@@ -37,6 +37,9 @@ const WARM_UP: u64 = 100;
 /// Writes that are synced to know what the disk needs.
 const SYNCS: u64 = 200;
 
+/// Turns that tasks and writes take, so that both have the same share of what else the machine does.
+const TURNS: u64 = 20;
+
 /// A page, which is what a small transaction comes to.
 const PAGE: [u8; 4_096] = [0x5a; 4_096];
 
@@ -56,11 +59,18 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     load::run(&bare, 1, warm_up).await?;
     check(&alone).await?;
     let meter = Meter::start();
-    let until = Until::Count(arguments.rounds);
-    let alone = load::run(&alone, 1, until).await?.times;
+    let (mut of_tasks, mut of_syncs) = (Histogram::default(), Histogram::default());
+    let mut file = File::create(lab.path("synced")).context("cannot write a file")?;
+    let (turns, pages) = (TURNS.min(arguments.rounds), arguments.rounds.min(SYNCS));
+    for turn in 0..turns {
+        let part = |all: u64| all * (turn + 1) / turns - all * turn / turns;
+        let until = Until::Count(part(arguments.rounds));
+        of_tasks.merge(&load::run(&alone, 1, until).await?.times);
+        sync(&mut file, part(pages), &mut of_syncs)?;
+    }
     let noise = meter.and_then(|meter| meter.stop());
-    let bare = load::run(&bare, 1, until).await?.times;
-    let syncs = syncs(&lab, arguments.rounds.min(SYNCS))?;
+    let (alone, syncs) = (of_tasks, of_syncs);
+    let bare = load::run(&bare, 1, Until::Count(arguments.rounds)).await?.times;
 
     let mut report = Report::new("latency")
         .setting("rounds", arguments.rounds)
@@ -96,13 +106,11 @@ async fn check(target: &Target) -> anyhow::Result<()> {
 }
 
 /// What the disk needs to make a page durable.
-fn syncs(lab: &Lab, count: u64) -> anyhow::Result<Histogram> {
-    let mut file = File::create(lab.path("synced")).context("cannot write a file")?;
-    let mut times = Histogram::default();
+fn sync(file: &mut File, count: u64, times: &mut Histogram) -> anyhow::Result<()> {
     for _ in 0..count {
         let began = Instant::now();
         file.write_all(&PAGE).and_then(|()| file.sync_data()).context("cannot write a file")?;
         times.add(began.elapsed().max(Duration::from_nanos(1)));
     }
-    Ok(times)
+    Ok(())
 }

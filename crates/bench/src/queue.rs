@@ -62,6 +62,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let sent = batches.submit().await?;
     let noise = meter.and_then(|meter| meter.stop());
     let full = swarm.scheduler.memory_bytes()?;
+    let first_peak = swarm.scheduler.peak_memory_bytes()?;
     let counts = ApiClient::connect(swarm.api).await?.counts().await?;
     let tasks = arguments.tasks;
     ensure!(
@@ -84,6 +85,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     all_done(&mut swarm).await?;
     let done = started.elapsed();
     let after = settled_memory(&swarm).await?;
+    let peak = first_peak.max(swarm.scheduler.peak_memory_bytes()?);
 
     let (first, last) = rates(began, &sent, tasks);
     let mut report = Report::new("queue")
@@ -95,7 +97,6 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     report.measurement("queued", tasks as f64, Unit::Count);
     report.measurement("memory of the scheduler", megabytes(full), Unit::Megabytes);
     report.goal(Goal::Below(1_000.0));
-    report.measurement("memory before", megabytes(empty), Unit::Megabytes);
     report.measurement("submit rate, first 5 %", first, unit);
     report.measurement("submit rate, last 5 %", last, unit);
     report.measurement("last / first", last / first, Unit::Ratio);
@@ -104,8 +105,10 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     report.goal(Goal::Below(10.0));
     report.measurement("memory after the restart", megabytes(again), Unit::Megabytes);
     report.measurement("all done by a worker in", done.as_secs_f64(), Unit::Seconds);
-    report.measurement("memory when they are done", megabytes(after), Unit::Megabytes);
-    report.measurement("memory when done / before", after as f64 / empty as f64, Unit::Ratio);
+    report.measurement("memory, idle", megabytes(empty), Unit::Megabytes);
+    report.measurement("memory, peak", megabytes(peak), Unit::Megabytes);
+    report.measurement("memory, after", megabytes(after), Unit::Megabytes);
+    report.measurement("memory, after / idle", after as f64 / empty as f64, Unit::Ratio);
     report.goal(Goal::Below(2.0));
     noise.into_iter().for_each(|noise| report.noise(noise));
     Ok(report)

@@ -8,6 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures::io::BufWriter;
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use futures_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use hypha_pki::{CertificateRejection, Pki};
@@ -136,8 +137,20 @@ async fn receive_verdict<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Verdict
     hypha_wire::decode(&bytes).map_err(|error| UpgradeError::NoVerdict(error.to_string()))
 }
 
-type BoxedUpgrade<C> =
-    Pin<Box<dyn Future<Output = Result<(PeerId, TlsStream<C>), UpgradeError>> + Send>>;
+/// What streams are multiplexed on. The multiplexer writes the header of a frame and its body one after the other, and
+/// flushes; without a buffer each would be a TLS record and a packet of its own, and would wake the other side.
+type Upgraded<C> = (PeerId, BufWriter<TlsStream<C>>);
+
+/// Larger than the frame of a small message; what is larger goes past the buffer.
+const BUFFER_BYTES: usize = 8 << 10;
+
+type BoxedUpgrade<C> = Pin<Box<dyn Future<Output = Result<Upgraded<C>, UpgradeError>> + Send>>;
+
+fn buffered<C: AsyncRead + AsyncWrite + Unpin>(
+    (peer, stream): (PeerId, TlsStream<C>),
+) -> Upgraded<C> {
+    (peer, BufWriter::with_capacity(BUFFER_BYTES, stream))
+}
 
 impl UpgradeInfo for Upgrade {
     type Info = &'static str;
@@ -151,11 +164,11 @@ impl<C> InboundConnectionUpgrade<C> for Upgrade
 where
     C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    type Output = (PeerId, TlsStream<C>);
+    type Output = Upgraded<C>;
     type Error = UpgradeError;
     type Future = BoxedUpgrade<C>;
     fn upgrade_inbound(self, socket: C, _: Self::Info) -> Self::Future {
-        Box::pin(self.inbound(socket))
+        Box::pin(async { self.inbound(socket).await.map(buffered) })
     }
 }
 
@@ -163,10 +176,10 @@ impl<C> OutboundConnectionUpgrade<C> for Upgrade
 where
     C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    type Output = (PeerId, TlsStream<C>);
+    type Output = Upgraded<C>;
     type Error = UpgradeError;
     type Future = BoxedUpgrade<C>;
     fn upgrade_outbound(self, socket: C, _: Self::Info) -> Self::Future {
-        Box::pin(self.outbound(socket))
+        Box::pin(async { self.outbound(socket).await.map(buffered) })
     }
 }

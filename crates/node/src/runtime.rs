@@ -256,7 +256,7 @@ impl Node {
     /// Answers beside the loop, so that a slow answer holds up nobody.
     fn respond(&self, request: PeerRequest) {
         let status = self.status.clone();
-        let span = tracing::info_span!("question", peer = %request.peer.id, body = ?request.body);
+        let span = tracing::info_span!("request", peer = %request.peer.id, body = ?request.body);
         if let Some(traceparent) = &request.traceparent {
             hypha_telemetry::continue_trace(&span, traceparent);
         }

@@ -15,6 +15,7 @@ mod fold;
 mod gate;
 mod intern;
 mod list;
+mod log;
 mod machine;
 mod machine_rows;
 mod read;
@@ -80,7 +81,8 @@ impl Store {
         let recovered = recover::read(&connection)?;
         let path = path.to_owned();
         let readers = Readers::new(path.clone());
-        let writer = Writer { path, options, connection, lock };
+        let log = schema::log(&path);
+        let writer = Writer { path, options, connection, log, lock };
         let (requests, received) = mpsc::channel(MAX_WAITING);
         let named = std::thread::Builder::new().name("store".to_owned());
         let writer = named

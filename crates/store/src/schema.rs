@@ -15,6 +15,7 @@ use hypha_model::{Digest, ObjectRef, TaskSpec};
 use rusqlite::{Connection, OpenFlags, params};
 
 use crate::error::StoreError;
+use crate::log::Log;
 use crate::{Options, row_keys, rows};
 
 /// "Hyph", in the header of the file: whose database it is.
@@ -168,6 +169,9 @@ const READER_CACHE_KIB: i64 = 2 << 10;
 /// More than there are statements in this crate, so that each is compiled once.
 const STATEMENT_CACHE_SIZE: usize = 48;
 const PAGE_BYTES: u64 = 4_096;
+/// What the log has before its first page, and before each.
+const LOG_HEADER_BYTES: u64 = 32;
+const FRAME_HEADER_BYTES: u64 = 24;
 /// Longer than the JSON that names an object.
 const MAX_NAMED_BYTES: i64 = 128;
 
@@ -203,6 +207,12 @@ pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, Store
     }
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE_SIZE);
     Ok(connection)
+}
+
+/// The file of its log.
+pub(crate) fn log(path: &Path) -> Log {
+    let pages = CHECKPOINT_PAGES.cast_unsigned();
+    Log::of(path, LOG_HEADER_BYTES + pages * (FRAME_HEADER_BYTES + PAGE_BYTES))
 }
 
 /// A connection that only reads, beside the writer's.

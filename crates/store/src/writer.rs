@@ -7,12 +7,13 @@ use std::sync::Arc;
 use hypha_engine::Record;
 use hypha_machine::{CommitCallback, RowChange, Rows};
 use hypha_model::{Name, Time};
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StoreError;
 use crate::gate::CommitGate;
+use crate::log::Log;
 use crate::machine_rows::{self, RowChanges};
 use crate::recover::{self, Recovered};
 use crate::write::{self, Forgotten};
@@ -85,6 +86,7 @@ pub(crate) struct Writer {
     pub(crate) path: PathBuf,
     pub(crate) options: Options,
     pub(crate) connection: Connection,
+    pub(crate) log: Log,
     /// Let go when the thread ends, after the last transaction.
     pub(crate) lock: File,
 }
@@ -161,6 +163,9 @@ impl Writer {
                 None => done(result.clone()),
             }
         }
+        if result.is_ok() {
+            self.log.keep_ahead();
+        }
     }
 
     /// Also while nothing else is written: it may be what makes room.
@@ -175,6 +180,7 @@ impl Writer {
     ) -> Result<T, StoreError> {
         // After a failed write only what is on the disk counts, not what a connection remembers.
         self.connection = schema::writer(&self.path, &self.options)?;
+        self.log = schema::log(&self.path);
         transaction(&mut self.connection, write::reserve_probe)?;
         transaction(&mut self.connection, write::release_probe)?;
         let recovered = read(&self.connection)?;
@@ -196,13 +202,20 @@ fn write(connection: &Connection, commits: Vec<Records>) -> Result<(), StoreErro
     rows.write(connection)
 }
 
-/// What `work` does, wholly or not at all. Dropped before its commit, a transaction is rolled back.
+/// What `work` does, wholly or not at all.
 fn transaction<T>(
     connection: &mut Connection,
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let done = work(&transaction)?;
-    transaction.commit()?;
-    Ok(done)
+    // Compiled once, which a transaction of `rusqlite` is not.
+    connection.prepare_cached("BEGIN IMMEDIATE")?.execute(())?;
+    let done = work(connection).and_then(|done| {
+        connection.prepare_cached("COMMIT")?.execute(())?;
+        Ok(done)
+    });
+    if done.is_err() && !connection.is_autocommit() {
+        // What goes wrong with that is of no account beside what went wrong before: nothing is committed either way.
+        let _ = connection.execute_batch("ROLLBACK");
+    }
+    done
 }

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn others_words_are_short_and_on_one_line() {
+    fn remote_messages_are_short_and_on_one_line() {
         assert_eq!(sanitized("a\r\nb\x1b[0m"), "a  b [0m");
         assert_eq!(sanitized(&"ä".repeat(1000)).chars().count(), MAX_QUOTED_CHARS);
     }

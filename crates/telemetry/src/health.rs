@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_collector_is_not_news() {
+    fn healthy_collector_is_not_logged() {
         check(&[(0, true, None), (1, true, None)]);
     }
 

@@ -1,6 +1,6 @@
 //! The registry's metrics as OTLP: a task that reads the same text as `/metrics` shows, once a minute.
 //!
-//! The registry gives its metrics to nobody but an encoder, so its text is the one common form. A line
+//! The registry exposes its metrics only to an encoder, so its text is the one common form. A line
 //! that is not understood is left out.
 
 use std::time::{Duration, SystemTime};

@@ -83,7 +83,7 @@ mod tests {
         "7 (a) b (c) S 1 7 7 0 -1 0 10 0 0 0 150 50 0 0 20 0 4 0 12345 99 88 18446744073709551615";
 
     #[test]
-    fn the_fields_are_found_behind_a_hostile_name() {
+    fn fields_are_found_after_a_hostile_process_name() {
         assert_eq!(cpu_seconds(STAT), Some(2.0));
         assert_eq!(start_seconds(STAT, "cpu 1 2\nbtime 1000\n"), Some(1123.45));
         assert_eq!(resident_bytes("VmSize:\t9 kB\nVmRSS:\t  12 kB\n"), Some(12 * 1024));

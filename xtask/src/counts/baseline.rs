@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_above_the_tolerance_fails() {
+    fn only_counts_above_the_tolerance_fail() {
         let limit = 1_000 + TOLERANCE_PERMILLE;
         for (before, now, passes) in [
             (Some(1_000), Some(1_000), true),

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_callgrind_says_is_read() {
+    fn output_of_callgrind_is_parsed() {
         let said = "==7== Events    : Ir\n==7== Collected : 123456\n==7== \n";
         assert_eq!(collected(said), Some(123_456));
         assert_eq!(collected("==7== Events    : Ir\n"), None);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_listed_is_caught_with_the_way_to_it() {
+    fn unlisted_crate_is_reported_with_the_chain_to_it() {
         let found = check_list("nalgebra # algebra\nnum-traits # traits\nsneaky # so it says\n");
         assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [3, 2]);
         assert!(found[0].1.contains("`mio` (hypha-engine -> sneaky -> mio)"), "{found:?}");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_list_passes_and_members_are_not_looked_into() {
+    fn complete_list_passes_and_members_are_not_expanded() {
         let list = "# comment\n\nnalgebra # a\nnum-traits # b\nlibm # c\nsneaky # d\nmio # e\n";
         assert_eq!(check_list(list), []);
     }

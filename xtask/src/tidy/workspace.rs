@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_built_or_fetched_is_foreign() {
+    fn built_or_fetched_folders_are_skipped() {
         for (folder, foreign) in
             [("a/target", true), ("a/.git", true), ("a/node_modules", true), ("a/src", false)]
         {

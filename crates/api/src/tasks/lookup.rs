@@ -88,7 +88,8 @@ pub(crate) async fn find_and_wait(
 }
 
 /// The end of a watched task, if it comes in time.
-pub(crate) async fn wait_for_end(mut watch: Watch, until: Instant) -> Option<TaskSnapshot> {
+pub(crate) async fn wait_for_end(watch: Watch, until: Instant) -> Option<TaskSnapshot> {
+    let mut watch = watch.quietly();
     loop {
         if let Notice::Ended { accepted, finished } =
             timeout_at(until, watch.next()).await.ok()??

@@ -101,12 +101,12 @@ fn a_trace_goes_from_the_scheduler_to_the_worker() {
     assert!(worker.terminate(WAIT_TIMEOUT).success());
 
     let greetings = collector.spans("scheduler", "check worker health");
-    let questions = collector.spans("worker", "question");
+    let requests = collector.spans("worker", "request");
     assert!(!greetings.is_empty(), "the scheduler sent no span");
     let continued = |greeting: &Span| {
-        questions.iter().any(|question| {
-            question.trace_id == greeting.trace_id && question.parent_span_id == greeting.span_id
+        requests.iter().any(|request| {
+            request.trace_id == greeting.trace_id && request.parent_span_id == greeting.span_id
         })
     };
-    assert!(greetings.iter().any(continued), "{greetings:?} {questions:?}");
+    assert!(greetings.iter().any(continued), "{greetings:?} {requests:?}");
 }

@@ -90,7 +90,7 @@ async fn bridge_refuses_invalid_requests() {
 }
 
 #[tokio::test]
-async fn a_program_can_say_what_went_wrong() {
+async fn program_can_report_an_error() {
     let bench = bench("echo on the way >&2; call POST /v1/failure -d 'out of tokens'; exit 9");
     let failure = failure(bench.run(attempt("m", "")).await);
     assert_eq!(failure.error, RunError::Reported("out of tokens".to_owned()));
@@ -99,7 +99,7 @@ async fn a_program_can_say_what_went_wrong() {
 }
 
 #[tokio::test]
-async fn a_program_can_say_that_its_input_is_at_fault() {
+async fn program_can_reject_its_input() {
     for (script, why) in [
         ("call POST /v1/refusal -d 'no such language'; exit 9", "no such language"),
         ("exit 65", "the program ended with exit code 65"),
@@ -160,7 +160,7 @@ async fn a_program_waits_for_a_slow_reader() {
 }
 
 #[tokio::test]
-async fn a_stream_that_nobody_reads_holds_nothing_up() {
+async fn unread_stream_blocks_nothing() {
     let bench = many_pieces();
     let mut wanted = attempt("m", "");
     wanted.stream = true;

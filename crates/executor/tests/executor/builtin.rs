@@ -39,7 +39,7 @@ fn immediate_models_run_at_once() {
 }
 
 #[tokio::test]
-async fn progress_is_told_as_it_comes() {
+async fn progress_is_reported_as_it_occurs() {
     let mut running = Executor::Builtin.start(attempt("sleep", r#"{"ms": 20}"#));
     let mut last = 0;
     while let Some(event) = within(running.next()).await {
@@ -79,7 +79,7 @@ async fn burn_multiplies() {
 }
 
 #[tokio::test]
-async fn bad_input_is_refused_for_good() {
+async fn invalid_input_is_refused_permanently() {
     let long = format!("\"{}\"", "x".repeat(1_000));
     for (model, input, says) in [
         ("sleep", "", r#"expected {"ms": N}, N a number of milliseconds, and got nothing"#),

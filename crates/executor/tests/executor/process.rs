@@ -35,7 +35,7 @@ async fn environment_is_clean_and_names_the_attempt() {
 }
 
 #[tokio::test]
-async fn cpus_are_kept_to() {
+async fn attempt_runs_on_its_cpus_only() {
     let bench = Bench::new("grep Cpus_allowed_list /proc/self/status");
     let mut attempt = attempt("m", "");
     attempt.cpus = vec![0];
@@ -63,7 +63,7 @@ async fn a_failure_without_errors_shows_what_it_printed() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_named() {
+async fn missing_program_is_named() {
     let mut bench = Bench::new("");
     bench.config.command = "no-such-program".into();
     let failure = failure(bench.run(attempt("m", "")).await);
@@ -112,7 +112,7 @@ async fn daemonised_children_are_killed_on_cancel() {
 }
 
 #[tokio::test]
-async fn an_orphan_of_a_program_that_ended_well_does_not_stay() {
+async fn orphans_of_a_successful_program_are_killed() {
     let bench = Bench::new("setsid sleep 1000 > /dev/null 2>&1 & echo $!");
     let pid: u32 = text(&bench.run(attempt("m", "")).await).trim().parse().unwrap();
     assert!(!lives(pid));

@@ -9,6 +9,7 @@ use hypha_driver::SharedMachine;
 use hypha_engine::store::AnyStore;
 use hypha_engine::{Command, FromWorker, NewTask, Reply, Scheduler, SchedulerEvent, SchedulerStep};
 use hypha_model::{TaskId, Time, WorkerId};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::effects::{Requester, SchedulerEffectHandler, SchedulerMachine};
@@ -76,7 +77,8 @@ impl SchedulerCore {
         }
         let (answer, answered) = oneshot::channel();
         let event = SchedulerEvent::CommandReceived(Command::SubmitTasks(tasks));
-        self.machine.request_with_next_commit(event, Requester::Submit { answer, watch });
+        let runtime = Handle::try_current().ok();
+        self.machine.request_with_next_commit(event, Requester::Submit { answer, watch, runtime });
         answered.map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
     }
 

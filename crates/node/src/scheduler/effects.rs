@@ -11,6 +11,7 @@ use hypha_engine::{
 };
 use hypha_machine::Released;
 use hypha_model::{Fence, Payload, TaskId, Time, Worker, WorkerId};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use super::metrics::SchedulerMetrics;
@@ -40,8 +41,12 @@ pub(crate) trait Transport: Send + Sync {
 pub(crate) enum Requester {
     /// A command.
     Command(oneshot::Sender<Result<Reply, ServiceUnavailable>>),
-    /// Tasks that are to be durable, and whether they are watched.
-    Submit { answer: oneshot::Sender<Result<Vec<SubmitResult>, ServiceUnavailable>>, watch: bool },
+    /// Tasks that are to be durable, whether they are watched, and the runtime that waits for the answer.
+    Submit {
+        answer: oneshot::Sender<Result<Vec<SubmitResult>, ServiceUnavailable>>,
+        watch: bool,
+        runtime: Option<Handle>,
+    },
     /// Its caller waits for the step itself.
     Synchronous,
 }
@@ -223,7 +228,7 @@ impl EffectHandler<Scheduler> for SchedulerEffectHandler {
         if replies {
             crash_point(CrashPoint::SentBeforeReply);
         }
-        answers.into_iter().for_each(PendingReply::send);
+        send_all(answers);
     }
 
     fn handle_at_once(&self, mut effects: Vec<Effect>) {
@@ -266,12 +271,12 @@ impl Requester {
     ) -> PendingReply {
         match (self, reply) {
             (Requester::Command(answer), reply) => PendingReply::Command(answer, reply),
-            (Requester::Submit { answer, watch }, Reply::Submitted(answers)) => {
-                PendingReply::Submit(answer, Ok(accept(answers, watch)))
+            (Requester::Submit { answer, watch, runtime }, Reply::Submitted(answers)) => {
+                PendingReply::Submit(answer, Ok(accept(answers, watch)), runtime)
             }
-            (Requester::Submit { answer, .. }, _) => {
+            (Requester::Submit { answer, runtime, .. }, _) => {
                 let error = ServiceUnavailable("the scheduler returned an unexpected reply".into());
-                PendingReply::Submit(answer, Err(error))
+                PendingReply::Submit(answer, Err(error), runtime)
             }
             (Requester::Synchronous, _) => PendingReply::None,
         }
@@ -284,6 +289,7 @@ pub(super) enum PendingReply {
     Submit(
         oneshot::Sender<Result<Vec<SubmitResult>, ServiceUnavailable>>,
         Result<Vec<SubmitResult>, ServiceUnavailable>,
+        Option<Handle>,
     ),
     None,
 }
@@ -293,8 +299,39 @@ impl PendingReply {
         // A client that has gone does not want to know.
         match self {
             PendingReply::Command(to, reply) => drop(to.send(Ok(reply))),
-            PendingReply::Submit(to, accepted) => drop(to.send(accepted)),
+            PendingReply::Submit(to, accepted, _) => drop(to.send(accepted)),
             PendingReply::None => {}
+        }
+    }
+
+    fn runtime(&self) -> Option<&Handle> {
+        match self {
+            PendingReply::Submit(_, _, runtime) => runtime.as_ref(),
+            PendingReply::Command(..) | PendingReply::None => None,
+        }
+    }
+}
+
+/// Gives answers. Those that one runtime waits for are given there, all of them after one wake-up: to wake a runtime from
+/// here is a system call, and its own tasks wake each other without one.
+fn send_all(answers: Vec<PendingReply>) {
+    let mut together: Vec<(Handle, Vec<PendingReply>)> = Vec::new();
+    for answer in answers {
+        let Some(runtime) = answer.runtime() else {
+            answer.send();
+            continue;
+        };
+        match together.iter_mut().find(|(one, _)| one.id() == runtime.id()) {
+            Some((_, answers)) => answers.push(answer),
+            None => together.push((runtime.clone(), vec![answer])),
+        }
+    }
+    for (runtime, mut answers) in together {
+        match answers.len() {
+            1 => answers.drain(..).for_each(PendingReply::send),
+            _ => {
+                drop(runtime.spawn(async move { answers.into_iter().for_each(PendingReply::send) }))
+            }
         }
     }
 }

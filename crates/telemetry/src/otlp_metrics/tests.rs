@@ -45,7 +45,7 @@ fn points(metric: &Metric) -> Vec<(Labels, number_data_point::Value)> {
 }
 
 #[test]
-fn counters_are_sums_with_their_labels_in_all_their_characters() {
+fn counters_are_sums_and_keep_all_characters_of_labels() {
     let mut registry = Registry::default();
     let attempts: Labelled<Labels, Counter> = Labelled::default();
     registry.register("attempts", "How often", attempts.clone());
@@ -123,14 +123,14 @@ fn labels_and_prefixes_of_a_part_are_kept() {
 }
 
 #[test]
-fn what_every_node_has_arrives() {
+fn metrics_of_every_node_are_converted() {
     let metrics = otlp_from_openmetrics(&Metrics::new("1", "worker").encode(), 1, 2);
     let build = metrics.iter().find(|it| it.name == "hypha_build_info").unwrap();
     assert_eq!(points(build)[0].0, labels(&[("version", "1"), ("role", "worker")]));
 }
 
 #[test]
-fn lines_that_are_no_samples_are_left_out() {
+fn lines_that_are_not_samples_are_left_out() {
     for line in [
         "",
         "x",

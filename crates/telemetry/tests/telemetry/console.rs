@@ -49,7 +49,7 @@ fn json_is_one_object_a_line() {
 }
 
 #[test]
-#[ignore = "run by people_read_lines_without_colours_in_a_file and a_closed_stderr_is_survived"]
+#[ignore = "run by human_lines_in_a_file_have_no_colours and a_closed_stderr_is_survived"]
 fn child_human() {
     let _telemetry = start(&Settings::default()).unwrap();
     for _ in 0..100 {
@@ -58,7 +58,7 @@ fn child_human() {
 }
 
 #[test]
-fn people_read_lines_without_colours_in_a_file() {
+fn human_lines_in_a_file_have_no_colours() {
     let said = stderr(&child("child_human").output().unwrap());
     assert_eq!(said.lines().count(), 100, "{said}");
     assert!(said.contains("INFO") && said.contains("hello answer=42"), "{said}");

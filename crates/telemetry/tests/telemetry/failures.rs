@@ -100,7 +100,7 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn dropping_instead_of_stopping_is_no_panic() {
+async fn dropping_instead_of_stopping_does_not_panic() {
     let mut telemetry = start(&settings(Protocol::Grpc, unused_port().await)).unwrap();
     telemetry.export_metrics(&Metrics::new("1", "worker"));
     tracing::info_span!("work").in_scope(|| ());
@@ -109,7 +109,7 @@ async fn dropping_instead_of_stopping_is_no_panic() {
 }
 
 #[test]
-fn wrong_settings_are_one_clear_line() {
+fn invalid_settings_are_reported_in_one_line() {
     let base = || settings(Protocol::HttpProtobuf, 1);
     let check = |settings: Settings, expected: &str| {
         let error = start(&settings).unwrap_err();

@@ -90,7 +90,7 @@ async fn an_unsampled_trace_of_a_peer_stays_unsampled() {
 }
 
 #[tokio::test]
-async fn nonsense_from_a_peer_is_ignored() {
+async fn invalid_trace_context_of_a_peer_is_ignored() {
     let zero = format!("00-{}-{PARENT}-01", "0".repeat(32));
     let long = format!("cc-{TRACE}-{PARENT}-01-{}", "a".repeat(10_000));
     let given = ["", "-", "00-é-ü-01", "zz", zero.as_str(), long.as_str(), &TRACE[..31]];
@@ -110,6 +110,6 @@ async fn nonsense_from_a_peer_is_ignored() {
 }
 
 #[tokio::test]
-async fn outside_of_a_span_there_is_nothing_to_send_on() {
+async fn no_trace_context_outside_of_a_span() {
     with(Sampler::AlwaysOn, 1.0, || assert_eq!(traceparent(), None)).await;
 }

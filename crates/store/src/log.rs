@@ -1,0 +1,123 @@
+//! Keeps the file of SQLite's log longer than what is written to it.
+//!
+//! A commit that makes its file longer waits for the data, and then again for the file system to make the new length
+//! durable. What overwrites zeros waits once. SQLite takes a log for ended where a frame does not belong to it, and zeros
+//! belong to none, so they change nothing of what is read after a crash. Once the log has been copied into the database
+//! SQLite begins it anew from the start of the file, so this is over after some ten megabytes.
+
+use std::fs::{File, OpenOptions, metadata};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// How much longer the file becomes at a time: as much as it has, within these bounds. Less would make more commits wait,
+/// more would make one of them wait longer.
+const LEAST_BYTES: u64 = 1 << 20;
+const MOST_BYTES: u64 = 4 << 20;
+
+/// See the head of this file.
+pub(crate) struct Log {
+    path: PathBuf,
+    /// How long the file was made. When it is longer than that, SQLite has reached its end.
+    length: u64,
+    /// The file needs to be no longer than this.
+    enough: u64,
+}
+
+impl Log {
+    /// The log of this database, which SQLite begins anew when it has so many bytes.
+    pub(crate) fn of(database: &Path, enough: u64) -> Log {
+        let mut path = database.as_os_str().to_owned();
+        path.push("-wal");
+        Log { path: PathBuf::from(path), length: 0, enough }
+    }
+
+    /// Makes the file longer if its end has been reached. Only the thread that writes to the log may call it, when nobody
+    /// waits for that.
+    pub(crate) fn keep_ahead(&mut self) {
+        if self.length >= self.enough {
+            return;
+        }
+        if let Err(error) = self.extend() {
+            // Commits need none of it. Without room it would only fail again.
+            tracing::debug!(%error, "the log is not extended any more");
+            self.length = u64::MAX;
+        }
+    }
+
+    fn extend(&mut self) -> io::Result<()> {
+        let length = metadata(&self.path)?.len();
+        if length <= self.length {
+            return Ok(());
+        }
+        let file = OpenOptions::new().write(true).open(&self.path)?;
+        let more = length.clamp(LEAST_BYTES, MOST_BYTES);
+        if let Err(error) = write_zeros(&file, length, more) {
+            // The room that is left is for commits.
+            file.set_len(length)?;
+            return Err(error);
+        }
+        self.length = length + more;
+        Ok(())
+    }
+}
+
+fn write_zeros(file: &File, from: u64, bytes: u64) -> io::Result<()> {
+    const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    let mut left = bytes;
+    while left > 0 {
+        let now = left.min(ZEROS.len() as u64);
+        file.write_all_at(&ZEROS[..now as usize], from + bytes - left)?;
+        left -= now;
+    }
+    file.sync_data()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file beside a database, as SQLite would make it longer.
+    fn grown(database: &Path, bytes: u64) {
+        let path = Log::of(database, 0).path;
+        let file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+        let length = file.metadata().unwrap().len();
+        file.write_all_at(&vec![1; bytes as usize], length).unwrap();
+    }
+
+    #[test]
+    fn the_file_is_extended_when_its_end_is_reached_and_not_beyond_what_is_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("a.db");
+        let mut log = Log::of(&database, 3 << 20);
+        let path = log.path.clone();
+        let length = || std::fs::metadata(&path).unwrap().len();
+        grown(&database, 100);
+        log.keep_ahead();
+        assert_eq!(length(), 100 + (1 << 20));
+        log.keep_ahead();
+        assert_eq!(length(), 100 + (1 << 20), "its end was not reached");
+        grown(&database, 10);
+        log.keep_ahead();
+        assert_eq!(length(), 2 * (110 + (1 << 20)));
+        grown(&database, 1 << 20);
+        log.keep_ahead();
+        grown(&database, 1);
+        let enough = length();
+        log.keep_ahead();
+        assert_eq!(length(), enough);
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.iter().filter(|byte| **byte == 1).count(), 111 + (1 << 20));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_extended_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::of(&dir.path().join("missing.db"), 1 << 20);
+        log.keep_ahead();
+        assert!(!log.path.exists());
+        grown(&dir.path().join("missing.db"), 100);
+        log.keep_ahead();
+        assert_eq!(std::fs::metadata(&log.path).unwrap().len(), 100, "it was tried again");
+    }
+}
