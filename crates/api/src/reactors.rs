@@ -1,15 +1,21 @@
 //! Threads that serve connections. Each has its own reactor, and a connection stays on one of them: a request
 //! is handled where its caches are warm, and wakes no other thread.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// With more than these, the scheduler behind them is the bottleneck.
 const MAX_REACTORS: usize = 16;
+
+/// Shorter than any timer that a request sets, and long enough to cost nothing.
+const EARLIEST_TIMER: Duration = Duration::from_millis(4);
 
 /// See the module documentation. Dropping them ends the connections that they serve.
 pub(crate) struct ReactorPool(Vec<Reactor>);
@@ -18,6 +24,7 @@ struct Reactor {
     runtime: Handle,
     /// Its number of connections.
     load: Arc<AtomicUsize>,
+    first_timer: Arc<FirstTimer>,
     /// Its thread runs until this is dropped; `None` if the thread is not ours.
     _shutdown: Option<oneshot::Sender<()>>,
 }
@@ -34,9 +41,11 @@ impl ReactorPool {
 
     /// The runtime that this is called in.
     pub(crate) fn current() -> ReactorPool {
+        let (load, first_timer) = (Arc::default(), Arc::default());
         ReactorPool(vec![Reactor {
             runtime: Handle::current(),
-            load: Arc::default(),
+            load,
+            first_timer,
             _shutdown: None,
         }])
     }
@@ -46,8 +55,14 @@ impl ReactorPool {
         let load = |reactor: &&Reactor| reactor.load.load(Ordering::Relaxed);
         if let Some(reactor) = self.0.iter().min_by_key(load) {
             let load_guard = LoadGuard::new(&reactor.load);
+            let first_timer = Arc::clone(&reactor.first_timer);
             reactor.runtime.spawn(async move {
-                serve.await;
+                let mut serve = pin!(serve);
+                poll_fn(|cx| {
+                    first_timer.polled();
+                    serve.as_mut().poll(cx)
+                })
+                .await;
                 drop(load_guard);
             });
         }
@@ -65,7 +80,50 @@ impl Reactor {
             // A DNS lookup may take long, and its result is no longer needed.
             runtime.shutdown_background();
         })?;
-        Ok(Reactor { runtime: handle, load: Arc::default(), _shutdown: Some(shutdown) })
+        let first_timer = Arc::<FirstTimer>::default();
+        handle.spawn(FirstTimer::run(Arc::clone(&first_timer)));
+        Ok(Reactor {
+            runtime: handle,
+            load: Arc::default(),
+            first_timer,
+            _shutdown: Some(shutdown),
+        })
+    }
+}
+
+/// Keeps one timer pending while its reactor is busy, so that the timers of requests, which rarely fire, are never the
+/// earliest. The runtime wakes its reactor with a system call, and runs its loop once more, for each new timer that is due
+/// before all others, even if its own thread sets it.
+#[derive(Default)]
+struct FirstTimer {
+    state: AtomicU8,
+    started: Notify,
+}
+
+impl FirstTimer {
+    /// No timer is pending.
+    const STOPPED: u8 = 0;
+    /// A timer is pending, and no connection was polled since it was set.
+    const QUIET: u8 = 1;
+    /// A timer is pending or about to be set, and a connection was polled.
+    const BUSY: u8 = 2;
+
+    /// A connection is polled.
+    fn polled(&self) {
+        if self.state.swap(FirstTimer::BUSY, Ordering::Relaxed) == FirstTimer::STOPPED {
+            self.started.notify_one();
+        }
+    }
+
+    async fn run(timer: Arc<FirstTimer>) {
+        loop {
+            if timer.state.swap(FirstTimer::QUIET, Ordering::Relaxed) == FirstTimer::BUSY {
+                tokio::time::sleep(EARLIEST_TIMER).await;
+            } else {
+                timer.state.store(FirstTimer::STOPPED, Ordering::Relaxed);
+                timer.started.notified().await;
+            }
+        }
     }
 }
 

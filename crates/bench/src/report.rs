@@ -159,7 +159,7 @@ impl Unit {
 }
 
 impl Goal {
-    fn is_met(self, value: f64) -> bool {
+    pub(crate) fn is_met(self, value: f64) -> bool {
         match self {
             Goal::AtLeast(least) => value >= least,
             Goal::Below(bound) => value < bound,

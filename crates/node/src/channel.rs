@@ -3,11 +3,13 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
 use hypha_net::{Channel, ChannelReader, ChannelWriter};
 use hypha_wire::Frame;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep};
 
 /// Messages that wait for one peer: some for each attempt that can be there, and pieces of results. It is reached only
 /// when the stream stands still.
@@ -18,6 +20,10 @@ const MAX_BATCH_BYTES: usize = 1 << 20;
 
 /// How long a frame may take to be written: a stream that stands still is as good as lost.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a message that can wait does so if no other comes: long enough that it goes with the next under load, and far
+/// shorter than the time after which its receiver repeats what it is about.
+const MAX_DELAY: Duration = Duration::from_millis(20);
 
 /// Writes what waits, and hands what comes to `on_frame`, until the channel ends, nobody can send any more, or `on_frame` says
 /// that nobody listens. Returns why it ended.
@@ -47,20 +53,68 @@ async fn read<R: Frame, T: Future<Output = bool>>(
 
 async fn write<W: Frame>(
     mut writer: ChannelWriter<W>,
-    mut waiting: mpsc::Receiver<W::Item>,
+    waiting: mpsc::Receiver<W::Item>,
 ) -> io::Result<()> {
-    let (mut taken, mut left) = (Vec::new(), VecDeque::new());
-    loop {
-        if left.is_empty() {
-            if waiting.recv_many(&mut taken, W::MAX_ITEMS).await == 0 {
-                return Ok(());
+    let mut outgoing = Outgoing::<W>::new(waiting);
+    while let Some(frame) = outgoing.next().await {
+        tokio::time::timeout(WRITE_TIMEOUT, writer.send(&frame))
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    }
+    Ok(())
+}
+
+/// Messages on their way out.
+struct Outgoing<W: Frame> {
+    waiting: mpsc::Receiver<W::Item>,
+    taken: Vec<W::Item>,
+    left: VecDeque<W::Item>,
+    /// When messages that can wait go by themselves. Not stopped when they go sooner: it would be set anew for nearly
+    /// every frame.
+    timer: Pin<Box<Sleep>>,
+    is_timed: bool,
+}
+
+impl<W: Frame> Outgoing<W> {
+    fn new(waiting: mpsc::Receiver<W::Item>) -> Outgoing<W> {
+        let (taken, left) = (Vec::new(), VecDeque::new());
+        Outgoing { waiting, taken, left, timer: Box::pin(sleep(MAX_DELAY)), is_timed: false }
+    }
+
+    /// The next frame; `None` when nobody can send any more.
+    async fn next(&mut self) -> Option<W> {
+        loop {
+            while self.left.len() < W::MAX_ITEMS && self.left.iter().all(W::can_wait) {
+                if !self.take_more().await {
+                    break;
+                }
             }
-            left.extend(taken.drain(..));
+            if self.left.is_empty() {
+                return None;
+            }
+            if let Some(frame) = pack::<W>(&mut self.left) {
+                return Some(frame);
+            }
         }
-        if let Some(frame) = pack::<W>(&mut left) {
-            tokio::time::timeout(WRITE_TIMEOUT, writer.send(&frame))
-                .await
-                .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    }
+
+    /// Waits for messages. Says whether those that can wait still can.
+    async fn take_more(&mut self) -> bool {
+        if !self.left.is_empty() && !self.is_timed {
+            self.timer.as_mut().reset(Instant::now() + MAX_DELAY);
+            self.is_timed = true;
+        }
+        let room = W::MAX_ITEMS - self.left.len();
+        tokio::select! {
+            biased;
+            count = self.waiting.recv_many(&mut self.taken, room) => {
+                self.left.extend(self.taken.drain(..));
+                count > 0
+            }
+            () = self.timer.as_mut(), if self.is_timed => {
+                self.is_timed = false;
+                self.left.is_empty()
+            }
         }
     }
 }
@@ -88,9 +142,9 @@ fn pack<W: Frame>(left: &mut VecDeque<W::Item>) -> Option<W> {
 
 #[cfg(test)]
 mod tests {
-    use hypha_engine::FromWorker;
+    use hypha_engine::{FromWorker, ToWorker};
     use hypha_model::{AttemptId, Fence, Payload, Rng, TaskId, Time};
-    use hypha_wire::dispatch::{MAX_PAYLOAD_BYTES, Report, Reports};
+    use hypha_wire::dispatch::{MAX_PAYLOAD_BYTES, Orders, Report, Reports};
 
     use super::*;
 
@@ -119,5 +173,32 @@ mod tests {
         let expected = [vec![10, MAX_BATCH_BYTES - 10], vec![1], vec![MAX_PAYLOAD_BYTES], vec![5]];
         assert_eq!(packed, expected);
         assert!(left.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deferrable_messages_go_with_the_next_message_or_after_a_delay() {
+        let task = TaskId::new(Time::ZERO, &mut Rng::new(1));
+        let (attempt, fence) = (AttemptId { task, number: 1 }, Fence(1));
+        let (recorded, cancel) =
+            (ToWorker::Recorded { attempt, fence }, ToWorker::Cancel { attempt, fence });
+        let (messages, waiting) = mpsc::channel(8);
+        let mut outgoing = Outgoing::<Orders>::new(waiting);
+        let began = Instant::now();
+        for message in [&recorded, &cancel, &recorded] {
+            messages.send(message.clone()).await.unwrap();
+        }
+        let items = |frame: Option<Orders>| frame.unwrap().into_items();
+        let together = [recorded.clone(), cancel.clone(), recorded.clone()];
+        assert_eq!(items(outgoing.next().await), together);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        messages.send(recorded.clone()).await.unwrap();
+        let soon = tokio::time::timeout(MAX_DELAY / 2, outgoing.next()).await;
+        assert!(soon.is_err(), "it waits");
+        assert_eq!(items(outgoing.next().await), std::slice::from_ref(&recorded));
+        assert!(began.elapsed() >= MAX_DELAY);
+        messages.send(recorded.clone()).await.unwrap();
+        drop(messages);
+        assert_eq!(items(outgoing.next().await), [recorded]);
+        assert!(outgoing.next().await.is_none());
     }
 }

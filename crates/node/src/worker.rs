@@ -96,6 +96,7 @@ pub(crate) async fn start(
         local,
         outboxes: HashMap::new(),
         runs: HashMap::new(),
+        starts: host::Starts::default(),
     };
     let machine_loop = MachineLoop::new(machine, step, host, inputs, clock);
     tokio::spawn(channels::serve(channels, events, runners.clone()));

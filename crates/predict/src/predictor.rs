@@ -154,7 +154,7 @@ impl Predictor {
             return known.estimate(run_s, hardware);
         }
         if self.mode == Mode::LookupTable
-            && let Some(estimate) = self.from_table(query, hardware)
+            && let Some(estimate) = self.table_estimate(query, hardware)
         {
             return estimate;
         }

@@ -44,7 +44,7 @@ impl Predictor {
     }
 
     /// The table's estimate, if it has the model.
-    pub(crate) fn from_table(&self, query: &Query, hardware: HardwareKey) -> Option<Estimate> {
+    pub(crate) fn table_estimate(&self, query: &Query, hardware: HardwareKey) -> Option<Estimate> {
         let table = self.table.as_ref()?;
         let model = self.models.get(query.model.0 as usize)?;
         let model_name = self.model_names.name(query.model.0).map(Name::as_str);

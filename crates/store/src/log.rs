@@ -63,7 +63,7 @@ impl Log {
 }
 
 fn write_zeros(file: &File, from: u64, bytes: u64) -> io::Result<()> {
-    const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
     let mut left = bytes;
     while left > 0 {
         let now = left.min(ZEROS.len() as u64);

@@ -34,6 +34,11 @@ pub trait Frame: Message + Default + Send + Sync + 'static {
     /// The size of the variable part of a message.
     fn bytes_of(item: &Self::Item) -> usize;
 
+    /// Whether a message may go with the next one, a little later: nothing waits for it.
+    fn can_wait(_item: &Self::Item) -> bool {
+        false
+    }
+
     /// Adds a message.
     fn push(&mut self, item: Self::Item);
 

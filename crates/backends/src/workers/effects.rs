@@ -93,7 +93,15 @@ pub(super) struct RunContext {
     pub(super) machine: Arc<HttpMachine>,
     pub(super) dispatch: Arc<Dispatch>,
     pub(super) stop: CancellationToken,
-    pub(super) notified: mpsc::Receiver<RunNotification>,
+    /// Of a run at a task instance: what is said about it.
+    pub(super) notified: Option<mpsc::Receiver<RunNotification>>,
+}
+
+impl RunContext {
+    /// What is said about the run next.
+    pub(super) async fn next_notified(&mut self) -> Option<RunNotification> {
+        self.notified.as_mut()?.recv().await
+    }
 }
 
 impl HttpEffectHandler {
@@ -194,8 +202,13 @@ impl HttpEffectHandler {
 
     fn start(&self, id: RunId, dispatch: Arc<Dispatch>) {
         let Some(machine) = self.machine.get().and_then(Weak::upgrade) else { return };
-        let (notify, notified) = mpsc::channel(MAX_NOTIFICATIONS);
-        let notify = matches!(self.back_end, WorkerBackEnd::Instance(_)).then_some(notify);
+        let (notify, notified) = match self.back_end {
+            WorkerBackEnd::Instance(_) => {
+                let (notify, notified) = mpsc::channel(MAX_NOTIFICATIONS);
+                (Some(notify), Some(notified))
+            }
+            WorkerBackEnd::Http(_) => (None, None),
+        };
         let stop = {
             let mut runs = lock(&self.runs);
             // It is there already if it was stopped before it was started.

@@ -140,7 +140,7 @@ impl InstanceRunner<'_> {
         let EnqueueResponse { enqueued, unreachable } = loop {
             tokio::select! {
                 biased;
-                Some(notified) = self.context.notified.recv() => {
+                Some(notified) = self.context.next_notified() => {
                     let report = notified.map(|report| report.verdict());
                     if let Some(next) = self.run_state.notified(self.now(), report) {
                         return next;
@@ -168,7 +168,7 @@ impl InstanceRunner<'_> {
         loop {
             let next = tokio::select! {
                 biased;
-                notified = self.context.notified.recv() => match notified {
+                notified = self.context.next_notified() => match notified {
                     Some(notified) => {
                         let report = notified.map(|report| report.verdict());
                         self.run_state.notified(self.now(), report)

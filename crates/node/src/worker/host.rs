@@ -1,10 +1,10 @@
 //! What surrounds the worker's machine: the channels to schedulers, the runs, and the files that it keeps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hypha_engine::{
     FromWorker, Outcome, OutgoingMessage, RunCommand, RunId, ToWorker, WorkerEffect, WorkerEvent,
@@ -27,6 +27,10 @@ pub(super) const MAX_EVENTS: usize = 4_096;
 /// tells it.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The start of a call to a server that ends sooner is not reported, as in a scheduler's own calls: it would cost a frame each
+/// way and a step of the scheduler, and the end says how long it ran.
+const START_REPORT_DELAY: Duration = Duration::from_millis(5);
+
 /// What happens at a worker.
 pub(super) enum WorkerInput {
     /// A scheduler has opened a channel.
@@ -38,6 +42,8 @@ pub(super) enum WorkerInput {
     Progressed(RunId, u16),
     Output(RunId, Payload),
     Ended(RunId, Outcome),
+    /// Calls may have run for so long that their start is to be reported.
+    StartsDue,
     /// Whether the server behind the executor at this place is well.
     HealthChecked(usize, bool),
 }
@@ -52,12 +58,23 @@ pub(super) struct WorkerHost {
     pub(super) local: mpsc::Sender<FromWorker>,
     pub(super) outboxes: HashMap<SchedulerId, Outbox>,
     pub(super) runs: HashMap<RunId, ActiveRun>,
+    pub(super) starts: Starts,
+}
+
+/// Calls whose start has not been reported, in the order in which they began; those that have ended among them.
+#[derive(Default)]
+pub(super) struct Starts {
+    begun: VecDeque<(Instant, RunId)>,
+    /// Whether [`WorkerInput::StartsDue`] will come. One timer for all: one for each call would cost as much as the message.
+    is_timed: bool,
 }
 
 /// A run that has not ended.
 pub(super) struct ActiveRun {
     attempt: AttemptId,
     stopper: Stopper,
+    /// Whether its start is still to be reported.
+    is_start_unreported: bool,
 }
 
 /// The files in which a worker keeps its epoch.
@@ -115,6 +132,7 @@ impl MachineHost<WorkerMachine> for WorkerHost {
                 self.runs.remove(&id);
                 events.push(WorkerEvent::Ended { id, outcome, run: None });
             }
+            WorkerInput::StartsDue => self.report_starts(),
             WorkerInput::HealthChecked(executor, well) => {
                 events.push(WorkerEvent::BackEndChecked { executor, is_healthy: well })
             }
@@ -126,8 +144,11 @@ impl MachineHost<WorkerMachine> for WorkerHost {
     }
 
     async fn handle_effects(&mut self, effects: Vec<WorkerEffect>, events: &mut Vec<WorkerEvent>) {
-        for effect in effects {
+        let mut effects = effects.into_iter().peekable();
+        while let Some(effect) = effects.next() {
             match effect {
+                // Reported later if the call takes a while.
+                WorkerEffect::Send(said) if self.begins_call(&said, effects.peek()) => {}
                 WorkerEffect::Send(said) => self.send(said).await,
                 WorkerEffect::Run(RunCommand::Start { id, dispatch, executor, devices }) => {
                     // Runs that take no time end here, and may let others begin.
@@ -136,9 +157,14 @@ impl MachineHost<WorkerMachine> for WorkerHost {
                         continue;
                     }
                     let (runners, out) = (Arc::clone(&self.runners), self.events.clone());
-                    let attempt = dispatch.attempt;
+                    let (attempt, is_start_unreported) =
+                        (dispatch.attempt, runners.is_call(executor));
                     let stopper = runners.start(id, executor, dispatch, devices, out);
-                    self.runs.insert(id, ActiveRun { attempt, stopper });
+                    self.runs.insert(id, ActiveRun { attempt, stopper, is_start_unreported });
+                    if is_start_unreported {
+                        self.starts.begun.push_back((Instant::now(), id));
+                        self.schedule_start_reports(START_REPORT_DELAY);
+                    }
                 }
                 WorkerEffect::Run(RunCommand::Stop(id)) => match self.runs.get(&id) {
                     Some(run) => run.stopper.stop(),
@@ -175,8 +201,58 @@ pub(super) fn start(
 }
 
 impl WorkerHost {
+    /// Whether this says that a run has begun, and the run, which is started next, is a call to a server.
+    fn begins_call(&self, said: &OutgoingMessage, next: Option<&WorkerEffect>) -> bool {
+        match (&said.message, next) {
+            (
+                FromWorker::Started { fence, .. },
+                Some(WorkerEffect::Run(RunCommand::Start { id, executor, .. })),
+            ) => (id.scheduler, id.fence) == (said.to, *fence) && self.runners.is_call(*executor),
+            _ => false,
+        }
+    }
+
+    /// Reports the starts of calls that have run for a while.
+    fn report_starts(&mut self) {
+        self.starts.is_timed = false;
+        while let Some((since, id)) = self.starts.begun.front().copied() {
+            let left = START_REPORT_DELAY.saturating_sub(since.elapsed());
+            if !left.is_zero() {
+                return self.schedule_start_reports(left);
+            }
+            self.starts.begun.pop_front();
+            self.report_start(id);
+        }
+    }
+
+    fn schedule_start_reports(&mut self, after: Duration) {
+        if !std::mem::replace(&mut self.starts.is_timed, true) {
+            let events = self.events.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(after).await;
+                let _ = events.send(WorkerInput::StartsDue).await;
+            });
+        }
+    }
+
+    /// Reports the start of a run, if that has not been done.
+    fn report_start(&mut self, id: RunId) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        if !std::mem::take(&mut run.is_start_unreported) {
+            return;
+        }
+        let message = FromWorker::Started { attempt: run.attempt, fence: id.fence };
+        // If there is no room for it, its end says that it began.
+        let _ = match self.outboxes.get(&id.scheduler) {
+            Some(outbox) => outbox.messages.try_send(message),
+            None if id.scheduler == SchedulerId::LOCAL => self.local.try_send(message),
+            None => return,
+        };
+    }
+
     /// A piece of a result goes to its scheduler without the machine: of a run that is not to stop.
     fn forward_output(&mut self, id: RunId, piece: Payload) {
+        self.report_start(id);
         let Some(run) = self.runs.get(&id).filter(|run| !run.stopper.is_stopped()) else { return };
         let (attempt, fence) = (run.attempt, id.fence);
         // The worker's own surface gives whole results only.

@@ -95,6 +95,11 @@ impl Runners {
         self.uploads.add_scheduler(id, peer);
     }
 
+    /// Whether a run of this executor is a call to a server.
+    pub(super) fn is_call(&self, executor: usize) -> bool {
+        self.runners.get(executor).is_some_and(|runner| matches!(runner.kind, RunnerKind::Http(_)))
+    }
+
     /// The outcome of what takes no time.
     pub(super) fn run_at_once(&self, executor: usize, dispatch: &Dispatch) -> Option<Outcome> {
         let runner = self.runners.get(executor)?;

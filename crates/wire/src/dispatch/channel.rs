@@ -31,6 +31,11 @@ impl Frame for Orders {
         }
     }
 
+    fn can_wait(item: &ToWorker) -> bool {
+        // The worker only keeps the result until it hears this.
+        matches!(item, ToWorker::Recorded { .. })
+    }
+
     fn push(&mut self, item: ToWorker) {
         self.orders.push(Order::from(item));
     }
