@@ -415,7 +415,7 @@ async fn a_request_that_no_worker_takes_in_time_is_503_and_cancelled() {
     no_task_is_open(&server.memory).await;
 }
 
-/// An unavailable worker is not waited for for minutes; a busy one is.
+/// A request does not wait for minutes for an unavailable worker; it does for a busy one.
 #[tokio::test]
 async fn request_is_503_if_all_workers_are_unavailable_and_waits_if_they_are_busy() {
     let memory = Memory::with(hypha_engine::Settings::default());

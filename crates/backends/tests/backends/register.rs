@@ -173,6 +173,7 @@ async fn workers_are_found_again_and_keys_are_not_written() {
     let directory = lab.directory;
     let text = std::fs::read_to_string(directory.path().join("http-workers.json")).unwrap();
     assert!(!text.contains("sesame") && !text.contains("keyed") && !text.contains("trusted"));
+    assert!(text.contains("\"place\""), "files of earlier versions have this key: {text}");
 
     let mut lab = Lab::opened(directory, |_| {});
     let mut known: Vec<Worker> = lab.workers.all().iter().map(|it| Worker::clone(it)).collect();

@@ -60,7 +60,7 @@ class Bridge(http.client.HTTPConnection):
         self.sock.connect(os.environ["HYPHA_BRIDGE"])
 
 def output(piece):
-    bridge = Bridge("job")
+    bridge = Bridge("attempt")
     secret = {"Authorization": "Bearer " + os.environ["HYPHA_BRIDGE_TOKEN"]}
     bridge.request("POST", "/v1/output", piece, secret)
     assert bridge.getresponse().status < 300

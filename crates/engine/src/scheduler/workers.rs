@@ -425,7 +425,7 @@ impl Scheduler {
                     // A missed heartbeat is repeated at once.
                     *next = now;
                     if *missed >= self.settings.max_consecutive_failures {
-                        return self.worker_lost(now, id, "the worker is unresponsive", step);
+                        return self.worker_lost(now, id, "the worker did not respond in time", step);
                     }
                 }
                 if unanswered.is_none() && *next <= now {

@@ -105,7 +105,7 @@ fn missed_heartbeats_are_repeated_and_then_the_worker_is_lost() {
     assert_eq!(heartbeats(&rig, 1), 1, "the second miss");
     assert_eq!(rig.view(id).state, TaskState::Running);
     rig.wait(secs(5));
-    assert_eq!(rig.view(id).last_error.unwrap(), "the worker is unresponsive");
+    assert_eq!(rig.view(id).last_error.unwrap(), "the worker did not respond in time");
     assert!(
         rig.is_cancelled(&assignment) && request(&rig, 1).is_some(),
         "a new lease is requested"
@@ -192,7 +192,7 @@ fn a_worker_that_does_not_acknowledge_is_unresponsive_and_others_get_the_task() 
     assert_eq!(rig.view(running).state, TaskState::Running);
     assert!(rig.scheduler.lease_of(frozen.worker).is_some());
     rig.wait(secs(1));
-    assert_eq!(rig.view(running).last_error.unwrap(), "the worker is unresponsive");
+    assert_eq!(rig.view(running).last_error.unwrap(), "the worker did not respond in time");
     assert_eq!(rig.scheduler.lease_of(frozen.worker), None);
     let failed = |rig: &Rig| {
         let workers = rig.scheduler.workers(rig.now);

@@ -136,7 +136,9 @@ fn enable_limits(root: &Path, cpu: bool) -> Result<(), CgroupsUnavailable> {
         let _ = fs::write(&control, format!("+{OPTIONAL_CONTROLLER}"));
     }
     for entry in fs::read_dir(root).into_iter().flatten().filter_map(Result::ok) {
-        if entry.file_name().to_string_lossy().starts_with(&format!("{PREFIX}run-")) {
+        // Earlier versions called them `job-…`.
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if ["run-", "job-"].iter().any(|it| name.starts_with(&format!("{PREFIX}{it}"))) {
             // A group that its supervisor is still killing is not empty, and stays.
             let _ = fs::remove_dir(entry.path());
         }
@@ -191,12 +193,12 @@ mod tests {
     #[test]
     fn worker_alone_in_its_group_makes_room_for_its_attempts() {
         let fake = Fake::new("cpu io memory pids\n", "7\n");
-        let stale = fake.0.path().join("hypha-run-0123456789abcdef");
-        fs::create_dir(&stale).unwrap();
+        let stale = ["run", "job"].map(|it| fake.0.path().join(format!("hypha-{it}-0123456789abcdef")));
+        stale.iter().for_each(|it| fs::create_dir(it).unwrap());
         assert_eq!(prepare(fake.0.path(), 7).unwrap(), fake.0.path());
         assert_eq!(fake.read("hypha-worker/cgroup.procs"), "7");
         assert_eq!(fake.read("cgroup.subtree_control"), "+cpu");
-        assert!(!stale.exists());
+        assert!(!stale.iter().any(|it| it.exists()));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::bridge::MAX_SOCKET_PATH_BYTES;
 /// The prefix of work directories, before a random part. Not named after the attempt: an attempt may return
 /// while its last run is still being killed, and the path of a socket must be short.
 const PREFIX: &str = "run-";
+/// The prefix in earlier versions, whose directories are removed as well.
+const OLD_PREFIX: &str = "job-";
 /// Enough that no two directories of one worker collide.
 const RANDOM_BYTES: usize = 8;
 /// The socket of the bridge in it.
@@ -116,6 +118,7 @@ impl Drop for Directory {
 fn is_ours(name: &str) -> bool {
     let random = name
         .strip_prefix(PREFIX)
+        .or_else(|| name.strip_prefix(OLD_PREFIX))
         .and_then(|random| data_encoding::HEXLOWER.decode(random.as_bytes()).ok());
     random.is_some_and(|random| random.len() == RANDOM_BYTES)
 }
@@ -133,12 +136,12 @@ mod tests {
     #[test]
     fn only_work_directories_are_swept() {
         let root = tempfile::tempdir().unwrap();
-        let left_over = root.path().join("run-0123456789abcdef");
-        std::fs::create_dir_all(left_over.join("deep")).unwrap();
+        let left_over = ["run-0123456789abcdef", "job-0123456789abcdef"].map(|it| root.path().join(it));
+        left_over.iter().for_each(|it| std::fs::create_dir_all(it.join("deep")).unwrap());
         std::fs::create_dir(root.path().join("run-offers")).unwrap();
         std::fs::write(root.path().join("notes"), "mine").unwrap();
         let (_, lock) = open_root(root.path()).unwrap();
-        assert!(!left_over.exists());
+        assert!(!left_over.iter().any(|it| it.exists()));
         assert!(root.path().join("run-offers").exists() && root.path().join("notes").exists());
         assert!(matches!(open_root(root.path()), Err(RootError::InUse)));
         drop(lock);

@@ -36,6 +36,7 @@ async fn progress_and_status_are_reported() {
     })
     .await;
     assert_eq!((&status["progress"], &status["input_bytes"]), (&250.into(), &5.into()));
+    assert!(status["attempt"].is_string(), "{status}");
     let mode = std::fs::metadata(directory.join("bridge")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     running.cancel();

@@ -25,6 +25,7 @@ async fn environment_is_clean_and_names_the_attempt() {
     for expected in ["MINE=yes", "CUDA_VISIBLE_DEVICES=1,3", "HYPHA_MODEL=llama"] {
         assert!(lines.contains(&expected), "{expected} is missing in {text}");
     }
+    assert!(lines.iter().any(|line| line.starts_with("HYPHA_ATTEMPT=")), "{text}");
     let directory = lines.last().unwrap();
     assert!(lines.contains(&format!("HOME={directory}").as_str()), "{text}");
     let directory = std::path::Path::new(directory);

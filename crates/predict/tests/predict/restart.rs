@@ -7,6 +7,7 @@ use crate::world::{KnownFeatures, World, worker_id};
 /// The world after a restart, with its workers added again in another order.
 fn restarted(world: &World) -> World {
     let text = serde_json::to_string(&world.predictor.snapshot()).unwrap();
+    assert!(text.contains("\"shapes\""), "snapshots of earlier versions have this key");
     let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
     let mut predictor = Predictor::restore(Settings::default(), snapshot);
     let mut workers = world.workers.clone();
